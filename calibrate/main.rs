@@ -1,0 +1,2 @@
+//! Placeholder so the workspace builds; replaced by the importer's command line.
+fn main() {}

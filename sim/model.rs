@@ -1,0 +1,225 @@
+//! A decoder-only transformer: what it is made of, in whole logical sizes, before any sharding.
+//!
+//! Shape letters, used for every tensor of a model (`xq_BSNH` has shape batch × sequence × heads × head dimension):
+//! `B` sequences in a micro-batch, `S` sequence length, `D` model width, `N` query heads, `K` key-value heads,
+//! `H` head dimension, `F` feed-forward width, `V` vocabulary.
+//!
+//! [`ModelConfig`] says which parts a model has. `block` turns it into operators, forward only; backward passes, saved
+//! activations, FLOPs and bytes are derived from those. To add a block type: a file under `model/` that writes its
+//! forward operators, and a line in its registry. To add an importer: a file, and a line in the loader.
+
+use std::fmt;
+
+/// How activations are normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// RMSNorm: one weight vector.
+    Rms,
+    /// LayerNorm: a weight vector, and a bias vector if true.
+    Layer {
+        /// Whether it has a bias.
+        bias: bool,
+    },
+}
+
+/// Where norms sit in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// One before attention, one before the feed-forward (Llama).
+    Pre,
+    /// One before and one after each (Gemma 2 and 3).
+    PreAndPost,
+    /// One after each, none before (OLMo 2).
+    Post,
+    /// Attention and feed-forward both read the block's input, each through its own norm (GPT-NeoX).
+    Parallel,
+    /// Attention and feed-forward share one norm of the block's input (GPT-J, Falcon 7B).
+    ParallelShared,
+}
+
+/// How positions enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// Rotary embedding on the first `dims` of each head (`dims` = H unless partial).
+    Rope {
+        /// Rotated dimensions of each head.
+        dims: u64,
+    },
+    /// Linear biases on the attention scores; no parameters.
+    Alibi,
+    /// A learned table of `positions` vectors added to the embedding.
+    Learned {
+        /// Rows of the table.
+        positions: u64,
+    },
+    /// None.
+    None,
+}
+
+/// Pointwise function of the feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x·sigmoid(x)`.
+    Silu,
+    /// GELU with the error function.
+    Gelu,
+    /// GELU, tanh approximation.
+    GeluTanh,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)²`.
+    ReluSquared,
+}
+
+/// The feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedForward {
+    /// `w2(act(w1 x) · w3 x)`: three matrices (SwiGLU, GeGLU).
+    Gated(Activation),
+    /// `w2(act(w1 x))`: two matrices.
+    Plain(Activation),
+}
+
+/// Norms on queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// A weight of length H, applied to every head (Qwen 3, Gemma 3).
+    PerHead,
+    /// A weight over all heads at once (OLMo 2).
+    Full,
+}
+
+/// A decoder-only transformer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelConfig {
+    /// Name for reports.
+    pub name: String,
+    /// Blocks.
+    pub layers: u64,
+    /// D: model width.
+    pub width: u64,
+    /// N: query heads.
+    pub heads: u64,
+    /// K: key-value heads.
+    pub kv_heads: u64,
+    /// H: head dimension.
+    pub head_dim: u64,
+    /// F: feed-forward width.
+    pub ffn: u64,
+    /// V: vocabulary, as padded in the weights.
+    pub vocab: u64,
+    /// Norm kind.
+    pub norm: Norm,
+    /// Norm placement.
+    pub norm_placement: NormPlacement,
+    /// Whether a norm stands between the last block and the head.
+    pub final_norm: bool,
+    /// Whether a norm stands on the embedding (BLOOM).
+    pub embedding_norm: bool,
+    /// Positions.
+    pub position: Position,
+    /// Feed-forward.
+    pub feed_forward: FeedForward,
+    /// Biases on q, k and v.
+    pub qkv_bias: bool,
+    /// Bias on the attention output.
+    pub output_bias: bool,
+    /// Biases in the feed-forward.
+    pub ffn_bias: bool,
+    /// One matrix for q, k and v (GPT-2, NeoX, MPT) instead of three.
+    pub fused_qkv: bool,
+    /// Norms on queries and keys.
+    pub qk_norm: Option<QkNorm>,
+    /// Head shares the embedding's matrix.
+    pub tied_head: bool,
+    /// Keys each query may see; none: all. Applies to the blocks for which [`ModelConfig::window`] says so.
+    pub sliding_window: Option<u64>,
+    /// Every how many blocks one sees everything (Gemma 2: 2, Gemma 3: 6); 0: all blocks slide.
+    pub global_every: u64,
+    /// `cap·tanh(x/cap)` on the attention scores (Gemma 2).
+    pub attention_softcap: bool,
+    /// The same on the logits.
+    pub logit_softcap: bool,
+    /// The embedding is multiplied by √D (Gemma).
+    pub scaled_embedding: bool,
+    /// Where the numbers come from: a file, a paper, a repository.
+    pub source: String,
+}
+
+/// Parameter counts of a model's parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParamCount {
+    /// One block.
+    pub block: u64,
+    /// The token embedding, with learned positions and its norm.
+    pub embedding: u64,
+    /// The head; zero when it is the embedding's matrix.
+    pub head: u64,
+    /// The final norm.
+    pub final_norm: u64,
+    /// All of them.
+    pub total: u64,
+}
+
+impl ModelConfig {
+    /// Parameters of one norm over `dims` numbers.
+    fn norm_params(&self, dims: u64) -> u64 {
+        match self.norm {
+            Norm::Rms | Norm::Layer { bias: false } => dims,
+            Norm::Layer { bias: true } => 2 * dims,
+        }
+    }
+
+    /// Norms over the model width in one block.
+    pub fn norms_per_block(&self) -> u64 {
+        match self.norm_placement {
+            NormPlacement::Pre | NormPlacement::Post | NormPlacement::Parallel => 2,
+            NormPlacement::PreAndPost => 4,
+            NormPlacement::ParallelShared => 1,
+        }
+    }
+
+    /// Exact parameter counts.
+    pub fn params(&self) -> ParamCount {
+        let (d, f) = (self.width, self.ffn);
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let mut block = d * (q + 2 * kv) + q * d;
+        block += if self.qkv_bias { q + 2 * kv } else { 0 } + if self.output_bias { d } else { 0 };
+        block += match self.feed_forward {
+            FeedForward::Gated(_) => 3 * d * f + if self.ffn_bias { 2 * f + d } else { 0 },
+            FeedForward::Plain(_) => 2 * d * f + if self.ffn_bias { f + d } else { 0 },
+        };
+        block += self.norms_per_block() * self.norm_params(d);
+        block += match self.qk_norm {
+            None => 0,
+            Some(QkNorm::PerHead) => 2 * self.norm_params(self.head_dim),
+            Some(QkNorm::Full) => self.norm_params(q) + self.norm_params(kv),
+        };
+        let mut embedding = self.vocab * d;
+        if let Position::Learned { positions } = self.position {
+            embedding += positions * d;
+        }
+        if self.embedding_norm {
+            embedding += self.norm_params(d);
+        }
+        let head = if self.tied_head { 0 } else { self.vocab * d };
+        let final_norm = if self.final_norm { self.norm_params(d) } else { 0 };
+        ParamCount { block, embedding, head, final_norm, total: self.layers * block + embedding + head + final_norm }
+    }
+
+    /// The sliding window of block `layer`, if it has one.
+    pub fn window(&self, layer: u64) -> Option<u64> {
+        match (self.sliding_window, self.global_every) {
+            (None, _) => None,
+            (window, 0) => window,
+            (window, every) if (layer + 1) % every != 0 => window,
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ModelConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:.3} B parameters)", self.name, self.params().total as f64 / 1e9)
+    }
+}

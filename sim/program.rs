@@ -1,0 +1,274 @@
+//! What a rank's host thread issues in one training step, in host order, as the real framework would issue it.
+//!
+//! Time and memory both come from this one list, so they cannot disagree: the engine reads launches, collectives and
+//! events, the allocator reads allocations and frees. A runtime (`runtime/`) writes the list through [`Builder`].
+//! Every kernel and collective is interned, so a cost is asked once per distinct kernel and never per launch.
+
+pub mod builder;
+pub mod work;
+
+pub use builder::Builder;
+pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
+
+use crate::units::{Bytes, Flops};
+
+/// Index of a [`Kernel`] in [`Program::kernels`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelId(pub u32);
+
+/// Index of a [`Comm`] in [`Program::comms`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommId(pub u32);
+
+/// Index of a [`Group`] in [`Program::groups`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u16);
+
+/// Index of a stream in [`Program::streams`]; the allocator keeps one pool per stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u8);
+
+/// Index of an event: a mark on a stream that other streams or the host can wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId(pub u32);
+
+/// Index of a [`Buffer`] in [`Program::buffers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferId(pub u32);
+
+/// Index of a module or region name in [`Program::scopes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopeId(pub u16);
+
+/// One thing the host does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instr {
+    /// Enqueue a kernel; the host pays its dispatch cost, the stream runs it when it reaches the front.
+    Launch {
+        /// The stream it is enqueued on.
+        stream: StreamId,
+        /// What runs.
+        kernel: KernelId,
+        /// The module or region it belongs to.
+        scope: ScopeId,
+    },
+    /// Enqueue a collective; it starts when every member of the group has reached it.
+    Collective {
+        /// The stream it is enqueued on.
+        stream: StreamId,
+        /// What is exchanged, and with whom.
+        comm: CommId,
+        /// The module or region it belongs to.
+        scope: ScopeId,
+    },
+    /// Record an event behind everything enqueued on `stream` so far.
+    Record {
+        /// The stream marked.
+        stream: StreamId,
+        /// The event.
+        event: EventId,
+    },
+    /// Make later work on `stream` wait for `event`.
+    Wait {
+        /// The stream that waits.
+        stream: StreamId,
+        /// The event.
+        event: EventId,
+    },
+    /// Block the host until `event` has happened (`.item()`, `Event.synchronize`).
+    HostWait {
+        /// The event.
+        event: EventId,
+    },
+    /// Host work that launches nothing (hooks, Python), by its dispatch class.
+    Host {
+        /// What kind of work, which the profile knows the cost of.
+        dispatch: Dispatch,
+        /// How many times.
+        count: u32,
+    },
+    /// Memory taken from the caching allocator, in host order.
+    Alloc {
+        /// The buffer, whose size, pool and name are in [`Program::buffers`].
+        buffer: BufferId,
+    },
+    /// Memory given back to the caching allocator, in host order.
+    Free {
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// Give a buffer another category from here on (a parameter's gradient becomes known as one only when
+    /// autograd stores it).
+    Recategorize {
+        /// The buffer.
+        buffer: BufferId,
+        /// Its new category.
+        category: Category,
+    },
+    /// A named point in the step, for timelines and phase peaks.
+    Mark {
+        /// The mark, an index into [`Program::marks`].
+        mark: u32,
+    },
+}
+
+/// A kernel: what it computes, in which pass, and how the host dispatches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kernel {
+    /// Operator name as the framework's profiler shows it, such as `aten.mm`.
+    pub name: &'static str,
+    /// The arithmetic and the memory traffic.
+    pub work: Work,
+    /// Which pass of the step it belongs to.
+    pub pass: Pass,
+    /// What the host pays to launch it.
+    pub dispatch: Dispatch,
+}
+
+/// A collective over a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Comm {
+    /// Which collective.
+    pub kind: Collective,
+    /// Who takes part.
+    pub group: GroupId,
+    /// The whole buffer, as nccl-tests counts it (gathered, to be scattered, reduced) \[B\].
+    pub bytes: Bytes,
+    /// Element type, which decides the reduction kernel.
+    pub dtype: DType,
+}
+
+/// A communicator: how many ranks, and how they lie on the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The mesh axes it spans, such as `dp_shard`.
+    pub name: String,
+    /// Number of ranks.
+    pub size: u32,
+    /// Distance between consecutive members in global rank order (1: neighbours).
+    pub stride: u32,
+}
+
+impl Group {
+    /// The global ranks of the group that `rank` belongs to: `size` members, `stride` apart.
+    pub fn members(&self, rank: u32) -> impl Iterator<Item = u32> + use<> {
+        let span = self.size * self.stride;
+        let first = rank / span * span + rank % self.stride;
+        let stride = self.stride;
+        (0..self.size).map(move |index| first + index * stride)
+    }
+}
+
+/// What a block of memory is for; the groups of the peak breakdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Category {
+    /// The rank's shard of the parameters, as the optimizer sees it.
+    Parameter,
+    /// Buffers (rotary tables) and the input batch.
+    Buffer,
+    /// First and second moments, step counters.
+    OptimizerState,
+    /// Full parameters, gathered for use.
+    UnshardedParameter,
+    /// The rank's shard cast to the compute dtype, before an all-gather.
+    AllGatherInput,
+    /// What an all-gather writes, before it is copied out into parameters.
+    AllGatherOutput,
+    /// Parameters kept on a smaller mesh between forward and backward (`reshard_after_forward = N`).
+    PostForwardShard,
+    /// Full gradients in the reduce dtype, packed for the reduce-scatter.
+    ReduceScatterInput,
+    /// The rank's shard of the gradients.
+    ShardedGradient,
+    /// Full gradients as autograd leaves them.
+    UnshardedGradient,
+    /// Made in forward: kept for backward, or still in use.
+    Activation,
+    /// Logits and the loss over the vocabulary.
+    Logits,
+    /// Made by re-running a checkpointed forward.
+    Recompute,
+    /// Made in backward: gradients of activations, temporaries.
+    BackwardTemporary,
+    /// Made by the optimizer step or gradient clipping.
+    OptimizerTemporary,
+    /// Library workspaces (cuBLAS).
+    Workspace,
+}
+
+/// A block of memory as the program asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Bytes asked for, before the allocator rounds \[B\].
+    pub bytes: Bytes,
+    /// The stream whose pool serves it.
+    pub stream: StreamId,
+    /// What it is for.
+    pub category: Category,
+    /// The operator or parameter that asked.
+    pub name: &'static str,
+    /// The module or region that asked.
+    pub scope: ScopeId,
+}
+
+/// A named point of the step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A phase ends here: `fwd`, `bwd`, `clip`, `opt`, `zero`, with the micro-batch's number where there are several.
+    PhaseEnd(String),
+    /// A hook of a parameter group begins or ends: its name (`pre_forward.pre`) and the group.
+    Hook(&'static str, ScopeId),
+}
+
+/// The host-ordered list for one class of identical ranks.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// What happens once, before the first step: parameters, buffers, inputs.
+    pub setup: Vec<Instr>,
+    /// The first step, in which the optimizer makes its state.
+    pub first: Vec<Instr>,
+    /// Every later step.
+    pub step: Vec<Instr>,
+    /// Distinct kernels.
+    pub kernels: Vec<Kernel>,
+    /// Distinct collectives.
+    pub comms: Vec<Comm>,
+    /// Communicators.
+    pub groups: Vec<Group>,
+    /// Stream names; the first is the default stream.
+    pub streams: Vec<&'static str>,
+    /// Buffers, by id. An id is allocated at most once between two frees.
+    pub buffers: Vec<Buffer>,
+    /// Module and region names.
+    pub scopes: Vec<String>,
+    /// Number of events.
+    pub events: u32,
+    /// Named points.
+    pub marks: Vec<Mark>,
+    /// Ranks in the job; all run this program.
+    pub ranks: u32,
+    /// FLOPs of one rank's step as PyTorch's FlopCounterMode counts them.
+    pub flops: Flops,
+}
+
+impl Program {
+    /// The name of a scope.
+    pub fn scope(&self, scope: ScopeId) -> &str {
+        &self.scopes[scope.0 as usize]
+    }
+
+    /// The kernel behind an id.
+    pub fn kernel(&self, kernel: KernelId) -> &Kernel {
+        &self.kernels[kernel.0 as usize]
+    }
+
+    /// The collective behind an id.
+    pub fn comm(&self, comm: CommId) -> &Comm {
+        &self.comms[comm.0 as usize]
+    }
+
+    /// The buffer behind an id.
+    pub fn buffer(&self, buffer: BufferId) -> &Buffer {
+        &self.buffers[buffer.0 as usize]
+    }
+}

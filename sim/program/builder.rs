@@ -1,0 +1,181 @@
+//! Writes a [`Program`]: interns kernels and collectives, hands out buffers and events, recycles their ids.
+
+use std::collections::HashMap;
+
+use super::{
+    Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, Group, GroupId, Instr, Kernel, KernelId, Mark, Pass,
+    Program, ScopeId, StreamId, Work,
+};
+use crate::units::Bytes;
+
+/// Which list instructions go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// Before the first step.
+    Setup,
+    /// The first step.
+    First,
+    /// Every later step.
+    Step,
+}
+
+/// Builds a program in host order.
+#[derive(Debug)]
+pub struct Builder {
+    program: Program,
+    section: Section,
+    kernels: HashMap<Kernel, KernelId>,
+    comms: HashMap<Comm, CommId>,
+    scope: ScopeId,
+    pass: Pass,
+}
+
+impl Builder {
+    /// An empty program for `ranks` ranks with the given streams; the first is the default stream.
+    pub fn new(ranks: u32, streams: &[&'static str]) -> Self {
+        let program =
+            Program { streams: streams.to_vec(), scopes: vec!["<root>".to_owned()], ranks, ..Program::default() };
+        Builder {
+            program,
+            section: Section::Setup,
+            kernels: HashMap::new(),
+            comms: HashMap::new(),
+            scope: ScopeId(0),
+            pass: Pass::Forward,
+        }
+    }
+
+    /// Chooses the list that later instructions go to.
+    pub fn section(&mut self, section: Section) {
+        self.section = section;
+    }
+
+    /// Names a scope; the id stays valid for the whole program.
+    pub fn add_scope(&mut self, name: String) -> ScopeId {
+        self.program.scopes.push(name);
+        ScopeId(u16::try_from(self.program.scopes.len() - 1).expect("at most 65,535 scopes: a few per layer"))
+    }
+
+    /// Sets the scope of later instructions and returns the one before.
+    pub fn enter(&mut self, scope: ScopeId) -> ScopeId {
+        std::mem::replace(&mut self.scope, scope)
+    }
+
+    /// Sets the pass of later kernels and returns the one before.
+    pub fn set_pass(&mut self, pass: Pass) -> Pass {
+        std::mem::replace(&mut self.pass, pass)
+    }
+
+    /// The pass of later kernels.
+    pub fn pass(&self) -> Pass {
+        self.pass
+    }
+
+    /// Adds a communicator.
+    pub fn add_group(&mut self, group: Group) -> GroupId {
+        self.program.groups.push(group);
+        GroupId(u16::try_from(self.program.groups.len() - 1).expect("at most 65,535 groups"))
+    }
+
+    /// Appends one instruction to the current section.
+    pub fn push(&mut self, instr: Instr) {
+        match self.section {
+            Section::Setup => self.program.setup.push(instr),
+            Section::First => self.program.first.push(instr),
+            Section::Step => self.program.step.push(instr),
+        }
+    }
+
+    /// Launches a kernel in the current scope and pass.
+    pub fn launch(&mut self, stream: StreamId, name: &'static str, work: Work, dispatch: Dispatch) {
+        let kernel = Kernel { name, work, pass: self.pass, dispatch };
+        let program = &mut self.program;
+        let id = *self.kernels.entry(kernel).or_insert_with(|| {
+            program.kernels.push(kernel);
+            KernelId(program.kernels.len() as u32 - 1)
+        });
+        self.push(Instr::Launch { stream, kernel: id, scope: self.scope });
+    }
+
+    /// Issues a collective in the current scope.
+    pub fn collective(&mut self, stream: StreamId, comm: Comm) {
+        let program = &mut self.program;
+        let id = *self.comms.entry(comm).or_insert_with(|| {
+            program.comms.push(comm);
+            CommId(program.comms.len() as u32 - 1)
+        });
+        self.push(Instr::Collective { stream, comm: id, scope: self.scope });
+    }
+
+    /// Records a new event on `stream`.
+    pub fn record(&mut self, stream: StreamId) -> EventId {
+        let event = EventId(self.program.events);
+        self.program.events += 1;
+        self.push(Instr::Record { stream, event });
+        event
+    }
+
+    /// Makes `stream` wait for `event`.
+    pub fn wait(&mut self, stream: StreamId, event: EventId) {
+        self.push(Instr::Wait { stream, event });
+    }
+
+    /// Makes `stream` wait for everything on `other` so far (`Stream.wait_stream`).
+    pub fn wait_stream(&mut self, stream: StreamId, other: StreamId) {
+        let event = self.record(other);
+        self.wait(stream, event);
+    }
+
+    /// Host work without a launch.
+    pub fn host(&mut self, dispatch: Dispatch, count: u32) {
+        if count > 0 {
+            self.push(Instr::Host { dispatch, count });
+        }
+    }
+
+    /// Takes memory. Zero bytes take nothing in PyTorch, and do here: the id is valid all the same.
+    pub fn alloc(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
+        self.program.buffers.push(Buffer { bytes, stream, category, name, scope: self.scope });
+        let buffer = BufferId(self.program.buffers.len() as u32 - 1);
+        self.push(Instr::Alloc { buffer });
+        buffer
+    }
+
+    /// Gives memory back.
+    pub fn free(&mut self, buffer: BufferId) {
+        self.push(Instr::Free { buffer });
+    }
+
+    /// A block that one operator takes and gives back (a workspace).
+    pub fn transient(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) {
+        let buffer = self.alloc(bytes, stream, category, name);
+        self.free(buffer);
+    }
+
+    /// Changes a buffer's category from here on.
+    pub fn recategorize(&mut self, buffer: BufferId, category: Category) {
+        self.push(Instr::Recategorize { buffer, category });
+    }
+
+    /// Marks a point.
+    pub fn mark(&mut self, mark: Mark) {
+        let index = self.program.marks.len() as u32;
+        self.program.marks.push(mark);
+        self.push(Instr::Mark { mark: index });
+    }
+
+    /// The finished program. FLOPs are those of the steady step.
+    pub fn finish(mut self) -> Program {
+        let kernels = &self.program.kernels;
+        self.program.flops = self
+            .program
+            .step
+            .iter()
+            .filter_map(|instr| match instr {
+                Instr::Launch { kernel, .. } => Some(kernels[kernel.0 as usize].work.flops()),
+                _ => None,
+            })
+            .sum();
+        self.program
+    }
+}

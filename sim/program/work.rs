@@ -1,0 +1,211 @@
+//! What one kernel computes and moves, in the terms a cost model needs.
+//!
+//! FLOPs follow PyTorch's FlopCounterMode (`torch/utils/flop_counter.py`): a matmul is `2·m·n·k`; attention forward is
+//! `4·B·N·Sq·Sk·H`, backward 2.5 times that; causal masking is not discounted; everything else counts zero.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, Flops};
+
+/// Element types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half.
+    Fp16,
+    /// IEEE single; matmuls may run in tf32 (a setting of the framework).
+    Fp32,
+    /// 8-bit float, E4M3 or E5M2.
+    Fp8,
+    /// 64-bit integer (token ids).
+    Int64,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub fn bytes(self) -> u64 {
+        match self {
+            DType::Fp8 => 1,
+            DType::Bf16 | DType::Fp16 => 2,
+            DType::Fp32 => 4,
+            DType::Int64 => 8,
+        }
+    }
+}
+
+/// Which part of the training step a kernel belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pass {
+    /// Forward.
+    Forward,
+    /// Backward.
+    Backward,
+    /// Forward run again inside backward (activation checkpointing).
+    Recompute,
+    /// Copies, casts and divisions around a collective.
+    Communication,
+    /// Gradient clipping and the optimizer step.
+    Optimizer,
+}
+
+/// How the host comes to launch a kernel, which decides what the host pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dispatch {
+    /// An eager operator called from Python, through autograd.
+    EagerForward,
+    /// An operator called by the autograd engine's C++ thread.
+    EagerBackward,
+    /// One launch of a multi-tensor kernel whose operator was dispatched already.
+    Foreach,
+    /// A kernel launched by code that inductor generated.
+    Compiled,
+    /// A collective through `torch.distributed`.
+    Collective,
+    /// One FSDP hook (pre/post forward/backward), without the operators in it.
+    FsdpHook,
+    /// Per-parameter host work inside an FSDP hook (views, `nn.Parameter` swaps).
+    FsdpParam,
+    /// Per-parameter host work of the optimizer before its kernels.
+    OptimizerParam,
+    /// A further kernel of an operator that launches several.
+    Extra,
+    /// Python of the training loop around a step.
+    StepOverhead,
+}
+
+/// Operand layout of a matmul `C[m,n] = A[m,k]·B[k,n]`, named as PyTorch's linear layer uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MatmulLayout {
+    /// `y = x·Wᵀ` (cuBLAS TN).
+    Forward,
+    /// `dx = dy·W` (cuBLAS NN).
+    DataGradient,
+    /// `dW = dyᵀ·x` (cuBLAS NT).
+    WeightGradient,
+}
+
+/// The family of a kernel that memory bounds; its bandwidth curve differs by family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MemoryKind {
+    /// Pointwise.
+    Elementwise,
+    /// RMSNorm or LayerNorm, forward.
+    Norm,
+    /// RMSNorm or LayerNorm, backward.
+    NormBackward,
+    /// Softmax or cross-entropy over a long row.
+    Softmax,
+    /// Table look-up.
+    Gather,
+    /// Scatter-add into a table.
+    Scatter,
+    /// Multi-tensor kernel (`_foreach_*`, fused optimizers, packing for collectives).
+    Foreach,
+    /// Plain copy or fill.
+    Copy,
+    /// Pointwise over 8-byte complex numbers, as complex rotary embeddings do.
+    Complex,
+}
+
+/// Shape of an attention kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttentionShape {
+    /// Sequences in the batch (B).
+    pub batch: u64,
+    /// Query heads (N).
+    pub heads: u64,
+    /// Key-value heads (K).
+    pub kv_heads: u64,
+    /// Query length (S).
+    pub queries: u64,
+    /// Key length.
+    pub keys: u64,
+    /// Head dimension (H).
+    pub head_dim: u64,
+    /// Causal mask.
+    pub causal: bool,
+    /// Sliding window, in keys; none: all.
+    pub window: Option<u64>,
+}
+
+/// Arithmetic and memory traffic of one kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Work {
+    /// Dense matmul.
+    Matmul {
+        /// Rows of the output.
+        m: u64,
+        /// Columns of the output.
+        n: u64,
+        /// Length of the dot products.
+        k: u64,
+        /// Operand type.
+        dtype: DType,
+        /// Which of the three matmuls of a linear layer.
+        layout: MatmulLayout,
+    },
+    /// Fused attention.
+    Attention {
+        /// Shape.
+        shape: AttentionShape,
+        /// Element type of q, k and v.
+        dtype: DType,
+        /// Backward (5 matmuls) or forward (2).
+        backward: bool,
+    },
+    /// A kernel bounded by memory.
+    Memory {
+        /// Family.
+        kind: MemoryKind,
+        /// Bytes read from device memory.
+        read: Bytes,
+        /// Bytes written to device memory.
+        written: Bytes,
+    },
+    /// A copy over PCIe or C2C between host and device.
+    HostCopy {
+        /// Bytes.
+        bytes: Bytes,
+        /// Device to host, or host to device.
+        to_host: bool,
+    },
+}
+
+impl Work {
+    /// FLOPs as FlopCounterMode counts them.
+    pub fn flops(&self) -> Flops {
+        match *self {
+            Work::Matmul { m, n, k, .. } => Flops(2 * u128::from(m) * u128::from(n) * u128::from(k)),
+            Work::Attention { shape, backward, .. } => {
+                let s = shape;
+                let matmul = 2
+                    * u128::from(s.batch * s.heads)
+                    * u128::from(s.queries)
+                    * u128::from(s.keys)
+                    * u128::from(s.head_dim);
+                Flops(matmul * if backward { 5 } else { 2 })
+            }
+            Work::Memory { .. } | Work::HostCopy { .. } => Flops(0),
+        }
+    }
+}
+
+/// The collectives, as NCCL names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collective {
+    /// Every rank ends with every shard.
+    AllGather,
+    /// Every rank ends with its shard of the sum.
+    ReduceScatter,
+    /// Every rank ends with the whole sum.
+    AllReduce,
+    /// Every rank sends a part to every other.
+    AllToAll,
+    /// One rank sends to all.
+    Broadcast,
+    /// Point to point.
+    SendRecv,
+}
