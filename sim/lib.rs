@@ -2,4 +2,5 @@
 
 pub mod model;
 pub mod program;
+pub mod runtime;
 pub mod units;

@@ -8,6 +8,9 @@
 //! activations, FLOPs and bytes are derived from those. To add a block type: a file under `model/` that writes its
 //! forward operators, and a line in its registry. To add an importer: a file, and a line in the loader.
 
+pub mod block;
+pub mod graph;
+
 use std::fmt;
 
 /// How activations are normalised.

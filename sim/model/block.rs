@@ -1,0 +1,314 @@
+//! The forward of the embedding, of one decoder block, and of the head, as a list of operators.
+//!
+//! Operators follow torchtitan's Llama (`torchtitan/models/llama3/model.py`): separate or fused projections, complex
+//! rotary embedding in fp32, fused attention, a gated or plain feed-forward, residual sums out of place. The order of
+//! parameters is the order modules register them, which is the order FSDP packs them.
+
+use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use super::{FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
+use crate::program::DType;
+
+const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
+const BSF: &[Axis] = &[Axis::B, Axis::S, Axis::F];
+const BSV: &[Axis] = &[Axis::B, Axis::S, Axis::V];
+const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
+const BSKH: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::H];
+const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
+const BS: &[Axis] = &[Axis::B, Axis::S];
+
+/// Sizes of a model on a micro-batch of `batch` sequences of length `seq`.
+pub fn dims(model: &ModelConfig, batch: u64, seq: u64) -> Dims {
+    Dims {
+        b: batch,
+        s: seq,
+        d: model.width,
+        n: model.heads,
+        k: model.kv_heads,
+        h: model.head_dim,
+        f: model.ffn,
+        v: model.vocab,
+    }
+}
+
+/// Parameters of a norm: its weight, and its bias if it has one.
+fn norm_params(
+    g: &mut GraphBuilder,
+    norm: Norm,
+    width: u64,
+    weight: &'static str,
+    bias: &'static str,
+) -> Vec<usize> {
+    let mut params = vec![g.param(weight, width, 1)];
+    if norm == (Norm::Layer { bias: true }) {
+        params.push(g.param(bias, width, 1));
+    }
+    params
+}
+
+fn norm(
+    g: &mut GraphBuilder,
+    norm: Norm,
+    rows: u64,
+    input: ValueId,
+    params: &[usize],
+    module: &'static str,
+    output: (&'static str, &'static [Axis]),
+) -> ValueId {
+    let kind = match norm {
+        Norm::Rms => OpKind::RmsNorm { rows },
+        Norm::Layer { .. } => OpKind::LayerNorm { rows },
+    };
+    g.op(module, kind, &[input], params, output)
+}
+
+struct AttentionParams {
+    qkv: Vec<Vec<usize>>,
+    output: Vec<usize>,
+    q_norm: Vec<usize>,
+    k_norm: Vec<usize>,
+}
+
+fn attention_params(g: &mut GraphBuilder, m: &ModelConfig) -> AttentionParams {
+    let (d, q, kv) = (m.width, m.heads * m.head_dim, m.kv_heads * m.head_dim);
+    let linear = |g: &mut GraphBuilder, weight, bias_name, rows, cols, bias: bool| {
+        let mut params = vec![g.param(weight, rows, cols)];
+        if bias {
+            params.push(g.param(bias_name, rows, 1));
+        }
+        params
+    };
+    let qkv = if m.fused_qkv {
+        vec![linear(g, "attention.wqkv.weight", "attention.wqkv.bias", q + 2 * kv, d, m.qkv_bias)]
+    } else {
+        vec![
+            linear(g, "attention.wq.weight", "attention.wq.bias", q, d, m.qkv_bias),
+            linear(g, "attention.wk.weight", "attention.wk.bias", kv, d, m.qkv_bias),
+            linear(g, "attention.wv.weight", "attention.wv.bias", kv, d, m.qkv_bias),
+        ]
+    };
+    let output = linear(g, "attention.wo.weight", "attention.wo.bias", d, q, m.output_bias);
+    let (mut q_norm, mut k_norm) = (vec![], vec![]);
+    if let Some(kind) = m.qk_norm {
+        let (q_width, k_width) = if kind == QkNorm::PerHead { (m.head_dim, m.head_dim) } else { (q, kv) };
+        q_norm = norm_params(g, m.norm, q_width, "attention.q_norm.weight", "attention.q_norm.bias");
+        k_norm = norm_params(g, m.norm, k_width, "attention.k_norm.weight", "attention.k_norm.bias");
+    }
+    AttentionParams { qkv, output, q_norm, k_norm }
+}
+
+/// Attention on `x_BSD`; Python still holds the result.
+fn attention(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &AttentionParams, window: Option<u64>) -> ValueId {
+    let (d, q_out, kv_out) = (m.width, m.heads * m.head_dim, m.kv_heads * m.head_dim);
+    let dims = g.dims();
+    let linear = |inputs, outputs| OpKind::Linear { inputs, outputs };
+    let mut held = vec![];
+    let (mut xq, mut xk, xv);
+    if m.fused_qkv {
+        let qkv = g.op("attention.wqkv", linear(d, q_out + 2 * kv_out), &[x], &params.qkv[0], ("xqkv", BSQH));
+        [xq, xk, xv] = g.split("attention", qkv, [("xq_BSNH", BSNH), ("xk_BSKH", BSKH), ("xv_BSKH", BSKH)]);
+        g.drop_values(&[qkv]);
+    } else {
+        xq = g.op("attention.wq", linear(d, q_out), &[x], &params.qkv[0], ("xq_BSNH", BSNH));
+        xk = g.op("attention.wk", linear(d, kv_out), &[x], &params.qkv[1], ("xk_BSKH", BSKH));
+        xv = g.op("attention.wv", linear(d, kv_out), &[x], &params.qkv[2], ("xv_BSKH", BSKH));
+    }
+    if let Some(kind) = m.qk_norm {
+        let rows = |heads| if kind == QkNorm::PerHead { dims.tokens() * heads } else { dims.tokens() };
+        let raw = (xq, xk);
+        xq = norm(g, m.norm, rows(m.heads), raw.0, &params.q_norm, "attention.q_norm", ("xq_BSNH", BSNH));
+        g.drop_values(&[raw.0]);
+        xk = norm(g, m.norm, rows(m.kv_heads), raw.1, &params.k_norm, "attention.k_norm", ("xk_BSKH", BSKH));
+        g.drop_values(&[raw.1]);
+    }
+    if let Position::Rope { .. } = m.position {
+        let raw = (xq, xk);
+        let fp32 = DType::Fp32;
+        let table = OpKind::RotateComplex { table: dims.s * dims.h / 2 };
+        let (mut q32, mut k32) = (xq, xk);
+        if g.compute() != fp32 {
+            q32 = g.op_in("attention.rope", OpKind::Cast, &[xq], &[], ("xq_fp32_BSNH", BSNH), fp32);
+            k32 = g.op_in("attention.rope", OpKind::Cast, &[xk], &[], ("xk_fp32_BSKH", BSKH), fp32);
+        }
+        let q_rot = g.op_in("attention.rope", table, &[q32], &[], ("xq_rot_BSNH", BSNH), fp32);
+        let k_rot = g.op_in("attention.rope", table, &[k32], &[], ("xk_rot_BSKH", BSKH), fp32);
+        (xq, xk) = (q_rot, k_rot);
+        if g.compute() != fp32 {
+            xq = g.op("attention.rope", OpKind::Cast, &[q_rot], &[], ("xq_BSNH", BSNH));
+            xk = g.op("attention.rope", OpKind::Cast, &[k_rot], &[], ("xk_BSKH", BSKH));
+            g.drop_values(&[q32, k32, q_rot, k_rot]);
+        }
+        g.drop_values(&[raw.0, raw.1]);
+    }
+    let o = g.op("attention.sdpa", OpKind::Attention { window }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));
+    held.extend([xq, xk, xv, o]);
+    let out = g.op("attention.wo", linear(q_out, d), &[o], &params.output, ("attn_BSD", BSD));
+    g.drop_values(&held);
+    out
+}
+
+struct FfnParams {
+    w1: Vec<usize>,
+    w2: Vec<usize>,
+    w3: Vec<usize>,
+}
+
+fn ffn_params(g: &mut GraphBuilder, m: &ModelConfig) -> FfnParams {
+    let (d, f) = (m.width, m.ffn);
+    let linear = |g: &mut GraphBuilder, weight, bias, rows, cols| {
+        let mut params = vec![g.param(weight, rows, cols)];
+        if m.ffn_bias {
+            params.push(g.param(bias, rows, 1));
+        }
+        params
+    };
+    let w1 = linear(g, "feed_forward.w1.weight", "feed_forward.w1.bias", f, d);
+    let w2 = linear(g, "feed_forward.w2.weight", "feed_forward.w2.bias", d, f);
+    let w3 = match m.feed_forward {
+        FeedForward::Gated(_) => linear(g, "feed_forward.w3.weight", "feed_forward.w3.bias", f, d),
+        FeedForward::Plain(_) => vec![],
+    };
+    FfnParams { w1, w2, w3 }
+}
+
+fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnParams) -> ValueId {
+    let up = OpKind::Linear { inputs: m.width, outputs: m.ffn };
+    let down = OpKind::Linear { inputs: m.ffn, outputs: m.width };
+    let h1 = g.op("feed_forward.w1", up, &[x], &params.w1, ("h1_BSF", BSF));
+    let hidden = match m.feed_forward {
+        FeedForward::Gated(act) => {
+            let gate = g.op("feed_forward", OpKind::Act(act), &[h1], &[], ("gate_BSF", BSF));
+            g.drop_values(&[h1]);
+            let h3 = g.op("feed_forward.w3", up, &[x], &params.w3, ("h3_BSF", BSF));
+            let product = g.op("feed_forward", OpKind::Mul, &[gate, h3], &[], ("h_BSF", BSF));
+            g.drop_values(&[gate, h3]);
+            product
+        }
+        FeedForward::Plain(act) => {
+            let out = g.op("feed_forward", OpKind::Act(act), &[h1], &[], ("h_BSF", BSF));
+            g.drop_values(&[h1]);
+            out
+        }
+    };
+    let out = g.op("feed_forward.w2", down, &[hidden], &params.w2, ("ffn_BSD", BSD));
+    g.drop_values(&[hidden]);
+    out
+}
+
+/// One decoder block with the given sliding window.
+pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>) -> Graph {
+    let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BSD, compute));
+    let g = &mut graph;
+    let (rows, d) = (dims.tokens(), m.width);
+    let attn_params = attention_params(g, m);
+    let ffn = ffn_params(g, m);
+    let placement = m.norm_placement;
+    let pre = placement != NormPlacement::Post;
+    let post = matches!(placement, NormPlacement::Post | NormPlacement::PreAndPost);
+    let (mut attn_norm, mut ffn_norm) = (vec![], vec![]);
+    let (mut attn_post, mut ffn_post) = (vec![], vec![]);
+    if pre {
+        attn_norm = norm_params(g, m.norm, d, "attention_norm.weight", "attention_norm.bias");
+        if placement != NormPlacement::ParallelShared {
+            ffn_norm = norm_params(g, m.norm, d, "ffn_norm.weight", "ffn_norm.bias");
+        }
+    }
+    if post {
+        attn_post = norm_params(g, m.norm, d, "attention_post_norm.weight", "attention_post_norm.bias");
+        ffn_post = norm_params(g, m.norm, d, "ffn_post_norm.weight", "ffn_post_norm.bias");
+    }
+    let post_norm = |g: &mut GraphBuilder, value, params: &[usize], module| {
+        if !post {
+            return value;
+        }
+        let out = norm(g, m.norm, rows, value, params, module, ("post_BSD", BSD));
+        g.drop_values(&[value]);
+        out
+    };
+    let attn_in = if pre { norm(g, m.norm, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BSD)) } else { x };
+    let attn = attention(g, m, attn_in, &attn_params, window);
+    let shared = placement == NormPlacement::ParallelShared;
+    if pre && !shared {
+        g.drop_values(&[attn_in]);
+    }
+    let attn = post_norm(g, attn, &attn_post, "attention_post_norm");
+    let out = if matches!(placement, NormPlacement::Parallel | NormPlacement::ParallelShared) {
+        let ffn_in = if shared { attn_in } else { norm(g, m.norm, rows, x, &ffn_norm, "ffn_norm", ("xf_BSD", BSD)) };
+        let ff = feed_forward(g, m, ffn_in, &ffn);
+        g.drop_values(&[ffn_in]);
+        let both = g.op("residual", OpKind::Add, &[attn, ff], &[], ("both_BSD", BSD));
+        g.drop_values(&[attn, ff]);
+        let out = g.op("residual", OpKind::Add, &[x, both], &[], ("out_BSD", BSD));
+        g.drop_values(&[both]);
+        out
+    } else {
+        let h = g.op("residual", OpKind::Add, &[x, attn], &[], ("h_BSD", BSD));
+        g.drop_values(&[attn]);
+        let ffn_in = if pre { norm(g, m.norm, rows, h, &ffn_norm, "ffn_norm", ("hn_BSD", BSD)) } else { h };
+        let ff = feed_forward(g, m, ffn_in, &ffn);
+        if pre {
+            g.drop_values(&[ffn_in]);
+        }
+        let ff = post_norm(g, ff, &ffn_post, "ffn_post_norm");
+        let out = g.op("residual", OpKind::Add, &[h, ff], &[], ("out_BSD", BSD));
+        g.drop_values(&[ff, h]);
+        out
+    };
+    graph.finish(out)
+}
+
+/// Token embedding, with learned positions, scaling and its norm where the model has them.
+pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
+    let (mut graph, tokens) = GraphBuilder::new("tok_embeddings", dims, compute, ("tokens_BS", BS, DType::Int64));
+    let g = &mut graph;
+    let table = g.param("tok_embeddings.weight", m.vocab, m.width);
+    let mut h = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
+    if let Position::Learned { positions } = m.position {
+        let table = g.param("pos_embeddings.weight", positions, m.width);
+        let pos = g.op("pos_embeddings", OpKind::Embedding, &[tokens], &[table], ("pos_BSD", BSD));
+        let sum = g.op("pos_embeddings", OpKind::Add, &[h, pos], &[], ("h_BSD", BSD));
+        g.drop_values(&[h, pos]);
+        h = sum;
+    }
+    if m.scaled_embedding {
+        let scaled = g.op("tok_embeddings", OpKind::Scale, &[h], &[], ("h_BSD", BSD));
+        g.drop_values(&[h]);
+        h = scaled;
+    }
+    if m.embedding_norm {
+        let params = norm_params(g, m.norm, m.width, "embedding_norm.weight", "embedding_norm.bias");
+        let normed = norm(g, m.norm, dims.tokens(), h, &params, "embedding_norm", ("h_BSD", BSD));
+        g.drop_values(&[h]);
+        h = normed;
+    }
+    graph.finish(h)
+}
+
+/// Final norm and head: hidden state to logits. With a tied head the weight is the embedding's and no parameter is added.
+pub fn head(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
+    let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BSD, compute));
+    let g = &mut graph;
+    let mut h = x;
+    if m.final_norm {
+        let params = norm_params(g, m.norm, m.width, "norm.weight", "norm.bias");
+        h = norm(g, m.norm, dims.tokens(), x, &params, "norm", ("xn_BSD", BSD));
+    }
+    let weight = g.param("output.weight", m.vocab, m.width);
+    let linear = OpKind::Linear { inputs: m.width, outputs: m.vocab };
+    let mut logits = g.op("output", linear, &[h], &[weight], ("logits_BSV", BSV));
+    if m.final_norm {
+        g.drop_values(&[h]);
+    }
+    if m.logit_softcap {
+        let capped = g.op("output", OpKind::Softcap, &[logits], &[], ("logits_BSV", BSV));
+        g.drop_values(&[logits]);
+        logits = capped;
+    }
+    graph.finish(logits)
+}
+
+/// Cross-entropy over the logits.
+pub fn loss(dims: Dims, compute: DType) -> Graph {
+    let (mut g, logits) = GraphBuilder::new("loss", dims, compute, ("logits_BSV", BSV, compute));
+    let out = g.op_in("loss", OpKind::CrossEntropy, &[logits], &[], ("loss", &[]), DType::Fp32);
+    g.finish(out)
+}

@@ -1,0 +1,318 @@
+//! Forward operators of one module, in the order Python runs them, with the points at which Python lets go of a value.
+//!
+//! Only forward is written down. What backward needs, allocates and computes follows from each operator's kind
+//! (`runtime/eager/`), as PyTorch's autograd derives it (`tools/autograd/derivatives.yaml`). [`Graph`]s are made once per
+//! distinct module and shared by all layers.
+
+use super::Activation;
+use crate::program::DType;
+
+/// A dimension of a tensor; the legend is in [`super`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Sequences in the micro-batch.
+    B,
+    /// Sequence length.
+    S,
+    /// Model width.
+    D,
+    /// Query heads.
+    N,
+    /// Key-value heads.
+    K,
+    /// Head dimension.
+    H,
+    /// Feed-forward width.
+    F,
+    /// Vocabulary.
+    V,
+    /// Query, key and value heads together, N + 2K.
+    Q,
+}
+
+/// Sizes behind the letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dims {
+    /// Sequences in the micro-batch.
+    pub b: u64,
+    /// Sequence length.
+    pub s: u64,
+    /// Model width.
+    pub d: u64,
+    /// Query heads.
+    pub n: u64,
+    /// Key-value heads.
+    pub k: u64,
+    /// Head dimension.
+    pub h: u64,
+    /// Feed-forward width.
+    pub f: u64,
+    /// Vocabulary.
+    pub v: u64,
+}
+
+impl Dims {
+    /// The size of one axis.
+    pub fn size(&self, axis: Axis) -> u64 {
+        match axis {
+            Axis::B => self.b,
+            Axis::S => self.s,
+            Axis::D => self.d,
+            Axis::N => self.n,
+            Axis::K => self.k,
+            Axis::H => self.h,
+            Axis::F => self.f,
+            Axis::V => self.v,
+            Axis::Q => self.n + 2 * self.k,
+        }
+    }
+
+    /// Elements of a tensor with these axes.
+    pub fn elements(&self, shape: &[Axis]) -> u64 {
+        shape.iter().map(|&axis| self.size(axis)).product()
+    }
+
+    /// Tokens in the micro-batch, T = B·S.
+    pub fn tokens(&self) -> u64 {
+        self.b * self.s
+    }
+}
+
+/// Index of a value in its graph.
+pub type ValueId = usize;
+/// Index of a parameter in its graph.
+pub type ParamId = usize;
+
+/// An activation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Name with its shape letters.
+    pub name: &'static str,
+    /// Axes, outermost first.
+    pub shape: &'static [Axis],
+    /// Elements.
+    pub elements: u64,
+    /// Element type.
+    pub dtype: DType,
+}
+
+impl Value {
+    /// Bytes of the tensor.
+    pub fn bytes(&self) -> u64 {
+        self.elements * self.dtype.bytes()
+    }
+}
+
+/// A parameter of a module; sharded on its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Name within the module, such as `attention.wq.weight`.
+    pub name: &'static str,
+    /// Dimension 0.
+    pub rows: u64,
+    /// All other dimensions together.
+    pub cols: u64,
+}
+
+impl Param {
+    /// Elements.
+    pub fn elements(&self) -> u64 {
+        self.rows * self.cols
+    }
+}
+
+/// What an operator does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// `y = x·Wᵀ (+ b)`; parameters: weight, then bias if any.
+    Linear {
+        /// Columns of the weight.
+        inputs: u64,
+        /// Rows of the weight.
+        outputs: u64,
+    },
+    /// RMSNorm in one kernel; parameter: weight. Keeps its input and one number per row.
+    RmsNorm {
+        /// Rows normalised.
+        rows: u64,
+    },
+    /// LayerNorm; parameters: weight, bias if any. Keeps its input and two numbers per row.
+    LayerNorm {
+        /// Rows normalised.
+        rows: u64,
+    },
+    /// Conversion to the output's type.
+    Cast,
+    /// Product with the complex rotary table, broadcast over heads; the input is viewed as complex numbers.
+    RotateComplex {
+        /// Elements (complex) of the table used.
+        table: u64,
+    },
+    /// Product of two values.
+    Mul,
+    /// Sum of two values.
+    Add,
+    /// Sum with a table that needs no gradient of its own (learned positions go through [`OpKind::Embedding`]).
+    Scale,
+    /// `cap·tanh(x/cap)`: three pointwise operators.
+    Softcap,
+    /// Pointwise activation.
+    Act(Activation),
+    /// Views of one value as several; backward concatenates their gradients.
+    Split,
+    /// Fused attention over q, k, v.
+    Attention {
+        /// Sliding window, in keys.
+        window: Option<u64>,
+    },
+    /// Rows of a table; parameter: the table.
+    Embedding,
+    /// Mean negative log-likelihood over the vocabulary, from logits in the input's type.
+    CrossEntropy,
+}
+
+/// One operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// What it does.
+    pub kind: OpKind,
+    /// Submodule it belongs to, such as `attention.wq`.
+    pub module: &'static str,
+    /// Values read.
+    pub inputs: Vec<ValueId>,
+    /// Values made.
+    pub outputs: Vec<ValueId>,
+    /// Parameters read.
+    pub params: Vec<ParamId>,
+    /// Values whose last Python reference goes away after this operator, in order.
+    pub drops: Vec<ValueId>,
+}
+
+/// The forward of one module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graph {
+    /// Module name, `layers` for a block.
+    pub name: &'static str,
+    /// Sizes.
+    pub dims: Dims,
+    /// Values; the first is the input.
+    pub values: Vec<Value>,
+    /// Operators in order.
+    pub ops: Vec<Op>,
+    /// Parameters in registration order.
+    pub params: Vec<Param>,
+    /// The value returned.
+    pub output: ValueId,
+    /// Causal attention with this many queries per head, or none.
+    pub causal: bool,
+}
+
+/// Writes a [`Graph`].
+#[derive(Debug)]
+pub struct GraphBuilder {
+    graph: Graph,
+    compute: DType,
+}
+
+impl GraphBuilder {
+    /// A graph whose input has the given name, shape and type.
+    pub fn new(
+        name: &'static str,
+        dims: Dims,
+        compute: DType,
+        input: (&'static str, &'static [Axis], DType),
+    ) -> (Self, ValueId) {
+        let graph = Graph { name, dims, values: vec![], ops: vec![], params: vec![], output: 0, causal: true };
+        let mut builder = GraphBuilder { graph, compute };
+        let value = builder.value_of(input.0, input.1, input.2);
+        (builder, value)
+    }
+
+    /// The type matmuls run in.
+    pub fn compute(&self) -> DType {
+        self.compute
+    }
+
+    /// Sizes.
+    pub fn dims(&self) -> Dims {
+        self.graph.dims
+    }
+
+    fn value_of(&mut self, name: &'static str, shape: &'static [Axis], dtype: DType) -> ValueId {
+        let elements = self.graph.dims.elements(shape);
+        self.graph.values.push(Value { name, shape, elements, dtype });
+        self.graph.values.len() - 1
+    }
+
+    /// Registers a parameter, in the order the module would.
+    pub fn param(&mut self, name: &'static str, rows: u64, cols: u64) -> ParamId {
+        self.graph.params.push(Param { name, rows, cols });
+        self.graph.params.len() - 1
+    }
+
+    /// An operator with one output in the compute type.
+    pub fn op(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        output: (&'static str, &'static [Axis]),
+    ) -> ValueId {
+        let dtype = self.compute;
+        self.op_in(module, kind, inputs, params, output, dtype)
+    }
+
+    /// An operator with one output in a stated type.
+    pub fn op_in(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        output: (&'static str, &'static [Axis]),
+        dtype: DType,
+    ) -> ValueId {
+        let value = self.value_of(output.0, output.1, dtype);
+        self.push(module, kind, inputs, params, vec![value]);
+        value
+    }
+
+    /// Several views of one value.
+    pub fn split<const COUNT: usize>(
+        &mut self,
+        module: &'static str,
+        input: ValueId,
+        outputs: [(&'static str, &'static [Axis]); COUNT],
+    ) -> [ValueId; COUNT] {
+        let dtype = self.graph.values[input].dtype;
+        let values = outputs.map(|(name, shape)| self.value_of(name, shape, dtype));
+        self.push(module, OpKind::Split, &[input], &[], values.to_vec());
+        values
+    }
+
+    fn push(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        outputs: Vec<ValueId>,
+    ) {
+        let op = Op { kind, module, inputs: inputs.to_vec(), outputs, params: params.to_vec(), drops: vec![] };
+        self.graph.ops.push(op);
+    }
+
+    /// Python lets go of these values after the latest operator, in this order.
+    pub fn drop_values(&mut self, values: &[ValueId]) {
+        if let Some(op) = self.graph.ops.last_mut() {
+            op.drops.extend_from_slice(values);
+        }
+    }
+
+    /// The finished graph.
+    pub fn finish(mut self, output: ValueId) -> Graph {
+        self.graph.output = output;
+        self.graph
+    }
+}

@@ -1,0 +1,10 @@
+//! Runtimes: what a framework issues for a model, as a program.
+//!
+//! A runtime is a module here and a variant of the scenario's `runtime` table; each is a contract of its own, checked
+//! against that framework, not one generic parallelism. Today: [`fsdp`], PyTorch's `fully_shard` (FSDP2) and its
+//! predecessor.
+
+pub mod eager;
+pub mod fsdp;
+pub mod optimizer;
+pub mod train;

@@ -1,0 +1,279 @@
+//! Eager PyTorch: runs a module's forward operators, keeps what autograd keeps, and derives the backward.
+//!
+//! What decides peak memory is when each block is taken and given back, so this follows the host order of
+//! `torch/csrc/autograd/engine.cpp`: nodes run in reverse order of creation; a node's inputs (gradients of its outputs)
+//! and saved tensors live until the node has allocated its results; a second gradient for the same value is added out
+//! of place; a parameter's gradient is stored as soon as it is made. Values are reference-counted: Python's variables
+//! hold one reference, every operator that saves a value holds another.
+//!
+//! Forward rules are in [`forward`], backward rules in [`backward`]; to add an operator, add its kind to
+//! `model::graph::OpKind` and one arm to each.
+
+mod backward;
+mod forward;
+
+use crate::model::graph::{Graph, OpKind, ValueId};
+use crate::program::{
+    BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work,
+};
+use crate::units::Bytes;
+
+/// The default stream, on which all eager operators run.
+pub const COMPUTE: StreamId = StreamId(0);
+
+/// A reference-counted block of device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storage(u32);
+
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    buffer: BufferId,
+    references: u32,
+    bytes: u64,
+}
+
+/// Which forward operators' results a checkpointed block keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Only the block's input (full recompute).
+    Nothing,
+    /// torchtitan's operator-level policy (`torchtitan/distributed/activation_checkpoint.py`): attention and every
+    /// second matmul.
+    ComputeIntensive,
+}
+
+/// How a forward runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Autograd saves what backward needs.
+    Train,
+    /// Under activation checkpointing: nothing is saved but what the policy keeps.
+    Checkpoint(Keep),
+}
+
+/// Settings of eager execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// cuBLAS workspace, taken and given back by each matmul \[B\].
+    pub workspace: u64,
+    /// Whether a recompute stops once backward has all it needs (`torch.utils.checkpoint`, `early_stop`).
+    pub early_stop: bool,
+    /// Launch class of forward operators: eager, or compiled.
+    pub forward: Dispatch,
+    /// Launch class of backward operators.
+    pub backward: Dispatch,
+}
+
+/// Where a graph's parameters are among the model's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParamMap {
+    /// The model's index of the graph's first parameter.
+    pub first: usize,
+    /// A parameter of the graph (by its local index) that is another of the model's.
+    pub tied: Option<(usize, usize)>,
+}
+
+impl ParamMap {
+    /// The model's index of a graph's parameter.
+    pub fn index(&self, local: usize) -> usize {
+        match self.tied {
+            Some((tied, target)) if tied == local => target,
+            _ => self.first + local,
+        }
+    }
+}
+
+/// A parameter's gradient as autograd leaves it.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf {
+    storage: Storage,
+    dtype: DType,
+}
+
+/// One run of a graph's forward, with what backward needs.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    slots: Vec<Option<Storage>>,
+    gradients: Vec<Option<Storage>>,
+    saved: Vec<Storage>,
+    /// For each operator, the end of its part of `saved`.
+    saved_end: Vec<u32>,
+    kept: Vec<Storage>,
+    kept_end: Vec<u32>,
+    params: ParamMap,
+    checkpoint: Option<Keep>,
+    input: Storage,
+    recomputed: bool,
+}
+
+/// Eager execution: a program under construction, and what is live in it.
+#[derive(Debug)]
+pub struct Eager {
+    /// The program.
+    pub program: Builder,
+    /// Settings.
+    pub settings: Settings,
+    counted: Vec<Counted>,
+    idle: Vec<u32>,
+    leaves: Vec<Option<Leaf>>,
+    /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
+    pub gradient_dtype: Option<DType>,
+    /// Category of values made from now on.
+    pub category: Category,
+}
+
+impl Eager {
+    /// Starts with an empty program and `params` parameters.
+    pub fn new(program: Builder, settings: Settings, params: usize) -> Self {
+        Eager {
+            program,
+            settings,
+            counted: vec![],
+            idle: vec![],
+            leaves: vec![None; params],
+            gradient_dtype: None,
+            category: Category::Activation,
+        }
+    }
+
+    /// Takes a block with one reference.
+    pub fn storage(&mut self, bytes: u64, name: &'static str) -> Storage {
+        self.storage_as(bytes, self.category, name)
+    }
+
+    /// Takes a block of a stated category with one reference.
+    pub fn storage_as(&mut self, bytes: u64, category: Category, name: &'static str) -> Storage {
+        let buffer = self.program.alloc(Bytes(bytes), COMPUTE, category, name);
+        let counted = Counted { buffer, references: 1, bytes };
+        match self.idle.pop() {
+            Some(index) => {
+                self.counted[index as usize] = counted;
+                Storage(index)
+            }
+            None => {
+                self.counted.push(counted);
+                Storage(self.counted.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// A stand-in for a block that is not counted (the token ids, which live for the whole run).
+    pub fn borrowed(&mut self) -> Storage {
+        self.counted.push(Counted { buffer: BufferId(0), references: u32::MAX / 2, bytes: 0 });
+        Storage(self.counted.len() as u32 - 1)
+    }
+
+    /// One more reference.
+    pub fn retain(&mut self, storage: Storage) -> Storage {
+        self.counted[storage.0 as usize].references += 1;
+        storage
+    }
+
+    /// One reference fewer; the last gives the block back.
+    pub fn release(&mut self, storage: Storage) {
+        let counted = &mut self.counted[storage.0 as usize];
+        counted.references -= 1;
+        if counted.references == 0 {
+            let buffer = counted.buffer;
+            self.idle.push(storage.0);
+            self.program.free(buffer);
+        }
+    }
+
+    /// Bytes of a block.
+    fn bytes(&self, storage: Storage) -> u64 {
+        self.counted[storage.0 as usize].bytes
+    }
+
+    /// Launches a kernel bounded by memory.
+    pub fn pointwise(&mut self, name: &'static str, kind: MemoryKind, read: u64, written: u64, dispatch: Dispatch) {
+        let work = Work::Memory { kind, read: Bytes(read), written: Bytes(written) };
+        self.program.launch(COMPUTE, name, work, dispatch);
+    }
+
+    /// Adds up two gradients of one value, out of place.
+    fn accumulate(&mut self, frame: &mut Frame, value: ValueId, gradient: Storage) {
+        match frame.gradients[value].take() {
+            None => frame.gradients[value] = Some(gradient),
+            Some(earlier) => {
+                let bytes = self.bytes(gradient);
+                let sum = self.storage_as(bytes, Category::BackwardTemporary, "aten.add");
+                self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.backward);
+                self.release(earlier);
+                self.release(gradient);
+                frame.gradients[value] = Some(sum);
+            }
+        }
+    }
+
+    /// Casts a parameter's gradient to the type it is stored in, if it is the first and the type is wider
+    /// (`param.grad_dtype`, `torch/csrc/autograd/input_metadata.cpp`).
+    fn upcast(&mut self, param: usize, gradient: Storage, from: DType) -> (Storage, DType) {
+        match self.gradient_dtype {
+            Some(to) if to != from && self.leaves[param].is_none() => {
+                let bytes = self.bytes(gradient);
+                let wide = bytes / from.bytes() * to.bytes();
+                let cast = self.storage_as(wide, Category::UnshardedGradient, "aten._to_copy");
+                self.pointwise("aten._to_copy", MemoryKind::Elementwise, bytes, wide, self.settings.backward);
+                self.release(gradient);
+                (cast, to)
+            }
+            _ => (gradient, from),
+        }
+    }
+
+    /// Stores a parameter's gradient, or adds it in place to the one there is (`accumulate_grad.h`).
+    fn store_leaf(&mut self, param: usize, gradient: Storage, dtype: DType) {
+        match self.leaves[param] {
+            None => {
+                let buffer = self.counted[gradient.0 as usize].buffer;
+                self.program.recategorize(buffer, Category::UnshardedGradient);
+                self.leaves[param] = Some(Leaf { storage: gradient, dtype });
+            }
+            Some(leaf) => {
+                let (total, more) = (self.bytes(leaf.storage), self.bytes(gradient));
+                let dispatch = self.settings.backward;
+                self.pointwise("aten.add_", MemoryKind::Elementwise, total + more, total, dispatch);
+                self.release(gradient);
+            }
+        }
+    }
+
+    /// Takes a parameter's gradient away, with its type.
+    pub fn take_leaf(&mut self, param: usize) -> Option<(Storage, DType)> {
+        self.leaves[param].take().map(|leaf| (leaf.storage, leaf.dtype))
+    }
+
+    /// Puts a gradient in the place of a parameter's (a cast one, between micro-batches).
+    pub fn leaf(&self, param: usize) -> Option<(Storage, DType)> {
+        self.leaves[param].map(|leaf| (leaf.storage, leaf.dtype))
+    }
+}
+
+/// For each operator, whether torchtitan's operator-level policy keeps its result: attention always, matmuls all but
+/// every second.
+fn kept_ops(graph: &Graph) -> impl Fn(usize) -> bool + '_ {
+    move |index| match graph.ops[index].kind {
+        OpKind::Attention { .. } => true,
+        OpKind::Linear { .. } => {
+            let matmuls =
+                graph.ops[..=index].iter().filter(|op| matches!(op.kind, OpKind::Linear { .. })).count();
+            matmuls % 2 == 1
+        }
+        _ => false,
+    }
+}
+
+/// The last operator that a recompute with early stop runs: everything before the last operator that saves a value made
+/// before it runs. The autograd node of a matmul packs its input before the kernel runs, and the recompute stops there.
+fn early_stop_at(graph: &Graph) -> usize {
+    let last = graph
+        .ops
+        .iter()
+        .rposition(|op| !matches!(op.kind, OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split))
+        .unwrap_or(0);
+    match graph.ops[last].kind {
+        OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) => last,
+        _ => last + 1,
+    }
+}

@@ -1,0 +1,359 @@
+//! What each operator allocates, launches and lets go of in backward.
+//!
+//! A node lives like this: its results are allocated, then the gradient it received and the tensors it saved go (under
+//! checkpointing in the opposite order, because the unpacked tensors are then the node's own), then second gradients
+//! are added up, then parameter gradients are stored.
+
+use super::forward::attention_shape;
+use super::{COMPUTE, Eager, Frame, Storage};
+use crate::model::graph::{Graph, Op, OpKind};
+use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
+use crate::units::Bytes;
+
+/// Tokens up to which the embedding's backward needs no sorting (`aten/src/ATen/native/cuda/Embedding.cu`).
+const EMBEDDING_UNSORTED: u64 = 3072;
+/// Tokens that one thread of the sorted embedding backward takes (`EmbeddingBackwardKernel.cu`, `NROWS_PER_THREAD`).
+const EMBEDDING_ROWS_PER_THREAD: u64 = 10;
+
+fn round_up(value: u64, to: u64) -> u64 {
+    value.div_ceil(to) * to
+}
+
+impl Eager {
+    /// Runs the backward of a frame from the gradient of its output, which it takes over. Returns the gradient of the
+    /// input, where the input has one. Parameters' gradients go to the leaves.
+    pub fn backward(&mut self, graph: &Graph, frame: &mut Frame, gradient: Storage) -> Option<Storage> {
+        if frame.checkpoint.is_some() && !frame.recomputed {
+            self.recompute(graph, frame);
+        }
+        frame.gradients[graph.output] = Some(gradient);
+        for (index, op) in graph.ops.iter().enumerate().rev() {
+            self.node(graph, op, index, frame);
+        }
+        frame.gradients[0].take()
+    }
+
+    fn saved(frame: &Frame, index: usize) -> (usize, usize) {
+        let start = if index == 0 { 0 } else { frame.saved_end[index - 1] as usize };
+        (start, frame.saved_end[index] as usize)
+    }
+
+    /// Lets go of what a node received and saved.
+    fn let_go(&mut self, frame: &Frame, index: usize, gradient: Storage) {
+        let (start, end) = Self::saved(frame, index);
+        if frame.checkpoint.is_some() {
+            for at in (start..end).rev() {
+                self.release(frame.saved[at]);
+            }
+            self.release(gradient);
+        } else {
+            self.release(gradient);
+            for at in start..end {
+                self.release(frame.saved[at]);
+            }
+        }
+    }
+
+    fn temporary(&mut self, bytes: u64, name: &'static str) -> Storage {
+        self.storage_as(bytes, Category::BackwardTemporary, name)
+    }
+
+    /// A pointwise backward kernel with one result.
+    fn pointwise_gradient(&mut self, name: &'static str, bytes: u64, read: u64) -> Storage {
+        let storage = self.temporary(bytes, name);
+        let dispatch = self.settings.backward;
+        self.pointwise(name, MemoryKind::Elementwise, read, bytes, dispatch);
+        storage
+    }
+
+    fn node(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
+        if op.kind == OpKind::Split {
+            return self.split(graph, op, frame);
+        }
+        let Some(gradient) = frame.gradients[op.outputs[0]].take() else { return };
+        let dispatch = self.settings.backward;
+        let input = op.inputs[0];
+        let value = &graph.values[input];
+        let bytes = value.bytes();
+        let out_bytes = graph.values[op.outputs[0]].bytes();
+        match op.kind {
+            OpKind::Linear { inputs, outputs } => {
+                self.linear(graph, op, index, frame, gradient, (inputs, outputs));
+            }
+            OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => self.norm(graph, op, index, frame, gradient),
+            OpKind::Cast => {
+                let result = self.pointwise_gradient("aten._to_copy", bytes, out_bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result);
+            }
+            OpKind::RotateComplex { table } => {
+                let conjugate = self.temporary(8 * table, "aten.clone");
+                self.pointwise("aten.clone", MemoryKind::Copy, 8 * table, 8 * table, dispatch);
+                let result = self.temporary(bytes, "aten.mul");
+                self.pointwise("aten.mul", MemoryKind::Complex, bytes + 8 * table, bytes, dispatch);
+                self.release(conjugate);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result);
+            }
+            OpKind::Mul => {
+                let first = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+                let second = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, op.inputs[0], first);
+                self.accumulate(frame, op.inputs[1], second);
+            }
+            OpKind::Add => {
+                let shared = self.retain(gradient);
+                self.accumulate(frame, op.inputs[0], shared);
+                self.accumulate(frame, op.inputs[1], gradient);
+            }
+            OpKind::Scale => {
+                let result = self.pointwise_gradient("aten.mul", bytes, bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result);
+            }
+            OpKind::Act(act) => {
+                let name = match act {
+                    crate::model::Activation::Silu => "aten.silu_backward",
+                    crate::model::Activation::Gelu | crate::model::Activation::GeluTanh => "aten.gelu_backward",
+                    crate::model::Activation::Relu => "aten.threshold_backward",
+                    crate::model::Activation::ReluSquared => "aten.mul",
+                };
+                let result = self.pointwise_gradient(name, bytes, 2 * bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result);
+            }
+            OpKind::Softcap => {
+                let product = self.pointwise_gradient("aten.mul", bytes, bytes);
+                self.release(gradient);
+                let tangent = self.pointwise_gradient("aten.tanh_backward", bytes, 2 * bytes);
+                self.let_go(frame, index, product);
+                let result = self.pointwise_gradient("aten.div", bytes, bytes);
+                self.release(tangent);
+                self.accumulate(frame, input, result);
+            }
+            OpKind::Attention { window } => self.attention(graph, op, index, frame, gradient, window),
+            OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
+            OpKind::CrossEntropy => self.cross_entropy_backward(graph, op, index, frame, gradient),
+            OpKind::Split => {}
+        }
+    }
+
+    /// Weight gradient, then input gradient; with a bias (`addmm`) the bias's sum comes last.
+    fn linear(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+        (inputs, outputs): (u64, u64),
+    ) {
+        let dispatch = self.settings.backward;
+        let tokens = graph.dims.tokens();
+        let dtype = graph.values[op.inputs[0]].dtype;
+        let has_bias = op.params.len() > 1;
+        let input_gradient = |this: &mut Self| {
+            let result = this.temporary(tokens * inputs * dtype.bytes(), "aten.mm");
+            this.matmul("aten.mm", (tokens, inputs, outputs), dtype, MatmulLayout::DataGradient, dispatch);
+            result
+        };
+        let weight_gradient = |this: &mut Self| {
+            let result = this.temporary(outputs * inputs * dtype.bytes(), "aten.mm");
+            this.matmul("aten.mm", (outputs, inputs, tokens), dtype, MatmulLayout::WeightGradient, dispatch);
+            result
+        };
+        let (weight, result) = if has_bias {
+            let result = input_gradient(self);
+            (weight_gradient(self), result)
+        } else {
+            let weight = weight_gradient(self);
+            (weight, input_gradient(self))
+        };
+        let bias = has_bias.then(|| {
+            let bias = self.temporary(outputs * dtype.bytes(), "aten.sum");
+            self.pointwise("aten.sum", MemoryKind::Elementwise, tokens * outputs * dtype.bytes(), 0, dispatch);
+            bias
+        });
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], result);
+        for (at, made) in [Some(weight), bias].into_iter().flatten().enumerate() {
+            let param = frame.params.index(op.params[at]);
+            let (made, dtype) = self.upcast(param, made, dtype);
+            self.store_leaf(param, made, dtype);
+        }
+    }
+
+    fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+        let value = &graph.values[op.inputs[0]];
+        let rows = match op.kind {
+            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => rows,
+            _ => 1,
+        };
+        let name = if matches!(op.kind, OpKind::RmsNorm { .. }) {
+            "aten._fused_rms_norm_backward"
+        } else {
+            "aten.native_layer_norm_backward"
+        };
+        let result = self.temporary(value.bytes(), name);
+        let width = value.elements / rows * value.dtype.bytes();
+        let mut made = [None; 2];
+        for slot in made.iter_mut().take(op.params.len()) {
+            *slot = Some(self.temporary(width, name));
+        }
+        let dispatch = self.settings.backward;
+        self.pointwise(name, MemoryKind::NormBackward, 2 * value.bytes(), value.bytes(), dispatch);
+        let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
+        let mut stored = [None; 2];
+        for (at, made) in cast.into_iter().enumerate() {
+            if let Some((storage, dtype)) = made {
+                stored[at] = Some(self.upcast(frame.params.index(op.params[at]), storage, dtype));
+            }
+        }
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], result);
+        for (at, made) in stored.into_iter().enumerate() {
+            if let Some((storage, dtype)) = made {
+                self.store_leaf(frame.params.index(op.params[at]), storage, dtype);
+            }
+        }
+    }
+
+    /// Views of one value: their gradients are concatenated once all have arrived.
+    fn split(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
+        let bytes = graph.values[op.inputs[0]].bytes();
+        let whole = self.temporary(bytes, "aten.cat");
+        self.pointwise("aten.cat", MemoryKind::Copy, bytes, bytes, self.settings.backward);
+        for &part in &op.outputs {
+            if let Some(gradient) = frame.gradients[part].take() {
+                self.release(gradient);
+            }
+        }
+        self.accumulate(frame, op.inputs[0], whole);
+    }
+
+    /// Flash attention (`aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`, `mha_bwd`): dq, dk, dv; a
+    /// row sum; dq in fp32; with fewer key-value heads than query heads, dk and dv per query head. The memory-efficient
+    /// kernel (fp32) expands keys and values and takes a workspace.
+    fn attention(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+        window: Option<u64>,
+    ) {
+        let d = graph.dims;
+        let dtype = graph.values[op.inputs[0]].dtype;
+        let name = if dtype == DType::Fp32 {
+            "aten._scaled_dot_product_efficient_attention_backward"
+        } else {
+            "aten._scaled_dot_product_flash_attention_backward"
+        };
+        let sizes = [0, 1, 2].map(|at| graph.values[op.inputs[at]].bytes());
+        let results = sizes.map(|bytes| self.temporary(bytes, name));
+        let grouped = d.n != d.k;
+        let rows = round_up(d.s, 128);
+        let row_sum = d.b * d.n * rows * 4;
+        if dtype == DType::Fp32 {
+            let expanded = if grouped { [0; 3].map(|_| Some(self.temporary(sizes[0], name))) } else { [None; 3] };
+            let sums = [self.temporary(row_sum, name), self.temporary(row_sum, name)];
+            self.release(sums[1]);
+            if let Some(storage) = expanded[2] {
+                self.release(storage);
+            }
+            // The kernel's workspace: one accumulator the size of q in fp32, and 16 KiB of counters.
+            let workspace = self.temporary(d.b * rows * d.n * d.h * 4 + (16 << 10), name);
+            self.release(sums[0]);
+            self.release(workspace);
+            for storage in expanded.into_iter().take(2).flatten() {
+                self.release(storage);
+            }
+        } else {
+            let sum = self.temporary(row_sum, name);
+            let accumulator = self.temporary(d.b * rows * d.n * round_up(d.h, 32) * 4, name);
+            let expanded = if grouped { [0; 2].map(|_| Some(self.temporary(sizes[0], name))) } else { [None; 2] };
+            for storage in expanded.into_iter().flatten() {
+                self.release(storage);
+            }
+            self.release(accumulator);
+            self.release(sum);
+        }
+        let shape = attention_shape(graph, window);
+        self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: true }, self.settings.backward);
+        self.let_go(frame, index, gradient);
+        for at in 0..3 {
+            self.accumulate(frame, op.inputs[at], results[at]);
+        }
+    }
+
+    /// Dense gradient of a table; beyond 3,072 tokens indices are sorted and partial sums kept in fp32.
+    fn embedding(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+        let name = "aten.embedding_dense_backward";
+        let value = &graph.values[op.outputs[0]];
+        let tokens = graph.dims.tokens();
+        let param = &graph.params[op.params[0]];
+        let (rows, width) = (param.rows, param.cols);
+        let dispatch = self.settings.backward;
+        let table = rows * width * value.dtype.bytes();
+        let weight = if tokens > EMBEDDING_UNSORTED {
+            let sorted = [0; 2].map(|_| self.temporary(tokens * 8, name));
+            let weight = self.temporary(table, name);
+            let segments = tokens.min(rows);
+            let partials = tokens / EMBEDDING_ROWS_PER_THREAD + segments;
+            let index_arrays = [segments, segments, segments, partials].map(|count| self.temporary(count * 8, name));
+            let sums = self.temporary(partials * round_up(width, 32) * 4, name);
+            self.release(sums);
+            for storage in index_arrays.into_iter().rev().chain(sorted.into_iter().rev()) {
+                self.release(storage);
+            }
+            weight
+        } else {
+            self.temporary(table, name)
+        };
+        self.pointwise(name, MemoryKind::Copy, 0, table, dispatch);
+        self.pointwise(name, MemoryKind::Scatter, value.bytes() * 2, value.bytes(), Dispatch::Extra);
+        let target = frame.params.index(op.params[0]);
+        let (weight, dtype) = self.upcast(target, weight, value.dtype);
+        self.let_go(frame, index, gradient);
+        self.store_leaf(target, weight, dtype);
+    }
+
+    /// Backward of the mean negative log-likelihood, of the log-softmax, and of the fp32 copy: three vocabulary-sized
+    /// blocks in a row, of which two live together.
+    fn cross_entropy_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+        let logits = &graph.values[op.inputs[0]];
+        let (wide, dispatch) = (logits.elements * 4, self.settings.backward);
+        let (start, _) = Self::saved(frame, index);
+        let (weight, log_softmax) = (frame.saved[start], frame.saved[start + 1]);
+        let logits_block = |this: &mut Self, bytes, name| this.storage_as(bytes, Category::BackwardTemporary, name);
+        let nll = logits_block(self, wide, "aten.nll_loss_backward");
+        self.pointwise("aten.nll_loss_backward", MemoryKind::Copy, 0, wide, dispatch);
+        self.release(gradient);
+        self.release(weight);
+        let softmax = logits_block(self, wide, "aten._log_softmax_backward_data");
+        self.pointwise("aten._log_softmax_backward_data", MemoryKind::Softmax, 2 * wide, wide, dispatch);
+        self.release(nll);
+        self.release(log_softmax);
+        let mut result = softmax;
+        if logits.dtype != DType::Fp32 {
+            result = logits_block(self, logits.bytes(), "aten._to_copy");
+            self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, logits.bytes(), dispatch);
+            self.release(softmax);
+        }
+        self.accumulate(frame, op.inputs[0], result);
+    }
+
+    /// The gradient of the loss with respect to itself, which starts a backward.
+    pub fn seed_gradient(&mut self) -> Storage {
+        let ones = self.temporary(4, "aten.ones_like");
+        self.program.launch(
+            COMPUTE,
+            "aten.ones_like",
+            Work::Memory { kind: MemoryKind::Copy, read: Bytes(0), written: Bytes(4) },
+            self.settings.backward,
+        );
+        ones
+    }
+}

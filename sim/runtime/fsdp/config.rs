@@ -1,0 +1,80 @@
+//! What a user of `fully_shard` sets.
+
+use crate::program::DType;
+
+/// Mixed precision (`MixedPrecisionPolicy`), with the type parameters are stored in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MixedPrecision {
+    /// Type of the sharded parameters, which the optimizer updates.
+    pub storage: DType,
+    /// Type parameters are gathered and used in; none: as stored.
+    pub param: Option<DType>,
+    /// Type gradients are reduced in; none: the type parameters are used in.
+    pub reduce: Option<DType>,
+    /// Type a wrapped module's output is cast to; none: as it is.
+    pub output: Option<DType>,
+}
+
+impl MixedPrecision {
+    /// The type modules compute in.
+    pub fn compute(&self) -> DType {
+        self.param.unwrap_or(self.storage)
+    }
+
+    /// The type gradients are reduced in.
+    pub fn reduce_dtype(&self) -> DType {
+        self.reduce.unwrap_or(self.compute())
+    }
+
+    /// Whether parameters are cast before they are gathered.
+    pub fn casts(&self) -> bool {
+        self.compute() != self.storage
+    }
+}
+
+/// `reshard_after_forward`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reshard {
+    /// Free the full parameters after forward, gather them again before backward.
+    Always,
+    /// Keep the full parameters until backward.
+    Never,
+    /// Keep `1/N` of them between forward and backward: the gather before backward spans N ranks.
+    To(u32),
+}
+
+/// Which modules are wrapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrap {
+    /// For each block, its reshard policy if it is wrapped; none: its parameters belong to the root.
+    pub blocks: Vec<Option<Reshard>>,
+    /// The embedding's policy if it is wrapped on its own.
+    pub embedding: Option<Reshard>,
+    /// The policy of final norm and head together if they are wrapped on their own.
+    pub head: Option<Reshard>,
+    /// The root's policy. `fully_shard`'s default keeps the root's parameters between forward and backward.
+    pub root: Reshard,
+}
+
+/// Settings of `fully_shard` and of the loop around it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fsdp {
+    /// Ranks over which parameters are sharded.
+    pub shard: u32,
+    /// Ranks over which shards are replicated (HSDP).
+    pub replicate: u32,
+    /// Wrapping.
+    pub wrap: Wrap,
+    /// Mixed precision.
+    pub mixed_precision: MixedPrecision,
+    /// Blocks that each block prefetches explicitly in forward (`set_modules_to_forward_prefetch`).
+    pub forward_prefetch: usize,
+    /// Blocks that each block prefetches explicitly in backward; 0: the implicit one.
+    pub backward_prefetch: usize,
+    /// Reduce-scatter inputs that may be in flight (`set_reduce_scatter_max_input_buffers`).
+    pub reduce_scatter_buffers: usize,
+    /// Whether parameters are gathered again for backward (`set_unshard_in_backward`).
+    pub unshard_in_backward: bool,
+    /// Parameters, gradients and optimizer state live on the host (`CPUOffloadPolicy`).
+    pub cpu_offload: bool,
+}

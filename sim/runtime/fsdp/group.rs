@@ -1,0 +1,125 @@
+//! One parameter group: the parameters that are gathered and reduced together.
+
+use super::config::{MixedPrecision, Reshard};
+use crate::program::{BufferId, EventId, ScopeId};
+
+/// A parameter sharded on its rows, padded to a multiple of the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardedParam {
+    /// Index of the parameter in the model.
+    pub index: usize,
+    /// Dimension 0.
+    pub rows: u64,
+    /// All other dimensions together.
+    pub cols: u64,
+}
+
+impl ShardedParam {
+    /// Elements of the whole parameter.
+    pub fn elements(&self) -> u64 {
+        self.rows * self.cols
+    }
+
+    /// Elements of one rank's padded shard (`_get_dim0_padded_size`).
+    pub fn padded_shard(&self, ranks: u32) -> u64 {
+        self.rows.div_ceil(u64::from(ranks)) * self.cols
+    }
+
+    /// Elements the first rank really owns.
+    pub fn owned(&self, ranks: u32) -> u64 {
+        self.rows.div_ceil(u64::from(ranks)).min(self.rows) * self.cols
+    }
+}
+
+/// Where a group's parameters are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// One shard per rank.
+    Sharded,
+    /// Whole on every rank.
+    Unsharded,
+    /// A larger shard kept between forward and backward.
+    ShardedPostForward,
+}
+
+/// What the group is doing (`TrainingState`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Training {
+    /// Between passes.
+    Idle,
+    /// In forward.
+    Forward,
+    /// Before or in backward.
+    PreBackward,
+    /// Backward done.
+    PostBackward,
+}
+
+/// An all-gather whose output has not been copied out.
+#[derive(Clone, Copy, Debug)]
+pub struct AllGatherResult {
+    /// The output buffer; none with one rank, where nothing is gathered.
+    pub output: Option<BufferId>,
+    /// Recorded behind the collective.
+    pub event: EventId,
+}
+
+/// A parameter group.
+#[derive(Debug)]
+pub struct Group {
+    /// Module name.
+    pub scope: ScopeId,
+    /// Parameters in registration order.
+    pub params: Vec<ShardedParam>,
+    /// What happens after forward.
+    pub reshard: Reshard,
+    /// Where the parameters are.
+    pub state: State,
+    /// What the group is doing.
+    pub training: Training,
+    pub(super) all_gather: Option<AllGatherResult>,
+    pub(super) unsharded: Vec<BufferId>,
+    pub(super) post_forward: Vec<BufferId>,
+    pub(super) reshard_event: Option<EventId>,
+    pub(super) post_forward_indices: Vec<usize>,
+    pub(super) post_reduce: Option<EventId>,
+    pub(super) all_reduce: Option<(BufferId, EventId)>,
+    pub(super) partial_reduce: Option<BufferId>,
+    /// The rank's shard of the gradients, once reduced.
+    pub sharded_gradient: Option<BufferId>,
+    /// Whether the gradient has arrived on the host.
+    pub offloaded_gradient: bool,
+}
+
+impl Group {
+    /// A group at rest.
+    pub fn new(scope: ScopeId, params: Vec<ShardedParam>, reshard: Reshard) -> Self {
+        Group {
+            scope,
+            params,
+            reshard,
+            state: State::Sharded,
+            training: Training::Idle,
+            all_gather: None,
+            unsharded: vec![],
+            post_forward: vec![],
+            reshard_event: None,
+            post_forward_indices: vec![],
+            post_reduce: None,
+            all_reduce: None,
+            partial_reduce: None,
+            sharded_gradient: None,
+            offloaded_gradient: false,
+        }
+    }
+
+    /// Elements of one rank's padded shard of the whole group.
+    pub fn padded_shard(&self, ranks: u32) -> u64 {
+        self.params.iter().map(|param| param.padded_shard(ranks)).sum()
+    }
+
+    /// Bytes gathered for the group.
+    pub fn gathered_bytes(&self, ranks: u32, precision: &MixedPrecision) -> u64 {
+        self.padded_shard(ranks) * u64::from(ranks) * precision.compute().bytes()
+    }
+}

@@ -1,0 +1,151 @@
+//! The hooks that `fully_shard` puts around a module's forward and backward (`_fsdp_state.py`), in order.
+
+use super::config::Fsdp;
+use super::group::{Group, State, Training};
+use super::{ALL_GATHER, COPY_IN, Communicators, Context};
+use crate::program::{Dispatch, GroupId, Mark};
+use crate::runtime::eager::{COMPUTE, Eager};
+
+/// Which parameter group each module belongs to, if it is wrapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Units {
+    /// The root's own group: what no other group holds.
+    pub root: Option<usize>,
+    /// The embedding's.
+    pub embedding: Option<usize>,
+    /// Each block's.
+    pub blocks: Vec<Option<usize>>,
+    /// That of final norm and head.
+    pub head: Option<usize>,
+}
+
+/// A sharded run: the groups and what they share, writing into one program.
+#[derive(Debug)]
+pub struct Run<'c> {
+    /// Eager execution, which owns the program.
+    pub eager: Eager,
+    /// Settings.
+    pub config: &'c Fsdp,
+    /// Parameter groups.
+    pub groups: Vec<Group>,
+    /// Which module is in which group.
+    pub units: Units,
+    /// Communicators.
+    pub communicators: Communicators,
+    /// Whether gradients are reduced in this backward (`set_requires_gradient_sync`).
+    pub reduce_gradients: bool,
+    pub(super) context: Context,
+}
+
+impl<'c> Run<'c> {
+    /// A run at rest.
+    pub fn new(eager: Eager, config: &'c Fsdp, groups: Vec<Group>, units: Units, communicators: Communicators) -> Self {
+        Run { eager, config, groups, units, communicators, reduce_gradients: true, context: Context::default() }
+    }
+
+    /// Size and communicator of a group's next all-gather.
+    pub(super) fn gather_group(&self, at: usize) -> (u32, GroupId) {
+        match (self.groups[at].state, self.groups[at].reshard, self.communicators.post_forward) {
+            (State::ShardedPostForward, super::Reshard::To(ranks), Some(group)) => (ranks, group),
+            _ => (self.config.shard, self.communicators.shard),
+        }
+    }
+
+    pub(super) fn hook(&mut self, name: &'static str, at: usize) {
+        let scope = self.groups[at].scope;
+        self.eager.program.mark(Mark::Hook(name, scope));
+    }
+
+    /// Before the model's forward: the all-gather streams wait for the optimizer.
+    pub fn root_pre_forward(&mut self) {
+        self.eager.program.wait_stream(COPY_IN, COMPUTE);
+        self.eager.program.wait_stream(ALL_GATHER, COMPUTE);
+        if let Some(root) = self.units.root {
+            self.pre_forward(root, &[]);
+        }
+    }
+
+    /// Before a wrapped module's forward. `prefetch` names groups to gather explicitly.
+    pub fn pre_forward(&mut self, at: usize, prefetch: &[usize]) {
+        let scope = self.groups[at].scope;
+        let before = self.eager.program.enter(scope);
+        self.hook("pre_forward.pre", at);
+        self.eager.program.host(Dispatch::FsdpHook, 1);
+        self.groups[at].training = Training::Forward;
+        self.unshard(at);
+        self.wait_for_unshard(at);
+        self.hook("pre_forward.post", at);
+        for &target in prefetch {
+            self.prefetch(target, Training::Forward);
+        }
+        self.eager.program.enter(before);
+    }
+
+    /// After a wrapped module's forward.
+    pub fn post_forward(&mut self, at: usize) {
+        let scope = self.groups[at].scope;
+        let before = self.eager.program.enter(scope);
+        self.hook("post_forward.pre", at);
+        self.eager.program.host(Dispatch::FsdpHook, 1);
+        self.reshard(at);
+        let index = self.context.post_forward_order.len();
+        self.context.post_forward_order.push(at);
+        self.groups[at].post_forward_indices.push(index);
+        self.groups[at].training = Training::Idle;
+        self.hook("post_forward.post", at);
+        self.eager.program.enter(before);
+    }
+
+    /// After the model's forward.
+    pub fn root_post_forward(&mut self) {
+        if let Some(root) = self.units.root {
+            self.post_forward(root);
+        }
+        self.release_all_gather_state();
+    }
+
+    /// When the gradient of a wrapped module's output arrives. `prefetch` names groups to gather explicitly, instead
+    /// of the group that ended its forward before this one.
+    pub fn pre_backward(&mut self, at: usize, prefetch: &[usize]) {
+        let scope = self.groups[at].scope;
+        let before = self.eager.program.enter(scope);
+        self.hook("pre_backward.pre", at);
+        self.eager.program.host(Dispatch::FsdpHook, 1);
+        self.groups[at].training = Training::PreBackward;
+        self.unshard(at);
+        self.wait_for_unshard(at);
+        if prefetch.is_empty()
+            && let Some(index) = self.groups[at].post_forward_indices.pop()
+            && index > 0
+        {
+            let target = self.context.post_forward_order[index - 1];
+            self.prefetch(target, Training::PreBackward);
+        }
+        self.hook("pre_backward.post", at);
+        for &target in prefetch {
+            self.prefetch(target, Training::PreBackward);
+        }
+        self.eager.program.enter(before);
+    }
+
+    /// Starts another group's gather early (`_prefetch_unshard`).
+    fn prefetch(&mut self, target: usize, training: Training) {
+        let scope = self.groups[target].scope;
+        let before = self.eager.program.enter(scope);
+        let earlier = std::mem::replace(&mut self.groups[target].training, training);
+        self.unshard(target);
+        self.groups[target].training = earlier;
+        self.eager.program.enter(before);
+    }
+
+    /// The order in which the final callback visits groups: modules in pre-order.
+    pub(super) fn callback_order(&self) -> Vec<usize> {
+        let units = &self.units;
+        let mut order: Vec<usize> = vec![];
+        order.extend(units.root);
+        order.extend(units.embedding);
+        order.extend(units.blocks.iter().flatten());
+        order.extend(units.head);
+        order
+    }
+}

@@ -1,0 +1,209 @@
+//! Reducing a group's gradients: `post_backward` (`_fsdp_param_group.py`) and `foreach_reduce` (`_fsdp_collectives.py`).
+
+use super::group::Training;
+use super::{ALL_REDUCE, REDUCE_SCATTER, hooks::Run};
+use crate::program::{BufferId, Category, Collective, Comm, DType, Dispatch, EventId, MemoryKind, StreamId, Work};
+use crate::runtime::eager::COMPUTE;
+use crate::units::Bytes;
+
+/// Bytes of the index arrays that `chunk_cat` sends to the device: a word per 2 KiB block of a destination chunk, and six
+/// words per tensor (`aten/src/ATen/native/cuda/TensorShape.cu`, `_chunk_cat_out_cuda`).
+fn chunk_cat_metadata(shards: impl Iterator<Item = u64>, element: u64) -> u64 {
+    let (tensors, blocks) =
+        shards.fold((0, 0), |(tensors, blocks), shard| (tensors + 1, blocks + (shard * element).div_ceil(2048)));
+    8 * (6 * tensors + 2) + 8 * blocks
+}
+
+impl Run<'_> {
+    /// Runs after the group's backward: takes its gradients, frees its parameters, reduces.
+    pub fn post_backward(&mut self, at: usize) {
+        let scope = self.groups[at].scope;
+        let before = self.eager.program.enter(scope);
+        self.hook("post_backward.pre", at);
+        self.post_backward_inner(at);
+        self.hook("post_backward.post", at);
+        self.eager.program.enter(before);
+    }
+
+    fn post_backward_inner(&mut self, at: usize) {
+        self.groups[at].training = Training::PostBackward;
+        self.eager.program.host(Dispatch::FsdpHook, 1);
+        if !self.reduce_gradients {
+            self.reshard(at);
+            return;
+        }
+        let mut gradients = vec![];
+        for param in self.groups[at].params.clone() {
+            if let Some((storage, dtype)) = self.eager.take_leaf(param.index) {
+                gradients.push((param, storage, dtype));
+            }
+        }
+        self.reshard(at);
+        while self.context.reduce_scatter_states.len() >= self.config.reduce_scatter_buffers {
+            let (input, event) = self.context.reduce_scatter_states.remove(0);
+            self.eager.program.wait(COMPUTE, event);
+            self.eager.program.free(input);
+        }
+        if gradients.is_empty() {
+            return;
+        }
+        if let Some(event) = self.groups[at].post_reduce.take() {
+            self.eager.program.wait(COMPUTE, event);
+        }
+        if let Some((buffer, event)) = self.groups[at].all_reduce.take() {
+            self.eager.program.wait(COMPUTE, event);
+            self.eager.program.free(buffer);
+        }
+        let ranks = self.config.shard;
+        let dtype = self.config.mixed_precision.reduce_dtype();
+        let element = dtype.bytes();
+        let shard: u64 = gradients.iter().map(|(param, ..)| param.padded_shard(ranks)).sum();
+        let total = Bytes(shard * u64::from(ranks) * element);
+        let read: u64 = gradients.iter().map(|(param, _, dtype)| param.elements() * dtype.bytes()).sum();
+        let program = &mut self.eager.program;
+        program.host(Dispatch::FsdpParam, gradients.len() as u32);
+        let input = program.alloc(total, COMPUTE, Category::ReduceScatterInput, "reduce_scatter_input");
+        let metadata = chunk_cat_metadata(gradients.iter().map(|(param, ..)| param.padded_shard(ranks)), element);
+        program.transient(Bytes(metadata), COMPUTE, Category::Workspace, "fsdp.chunk_cat");
+        let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(read), written: total };
+        program.launch(COMPUTE, "fsdp.chunk_cat", work, Dispatch::EagerBackward);
+        for &(_, storage, _) in gradients.iter().rev() {
+            self.eager.release(storage);
+        }
+        self.reduce_scatter(at, input, shard, dtype);
+    }
+
+    fn reduce_scatter(&mut self, at: usize, input: BufferId, shard: u64, dtype: DType) {
+        let ranks = self.config.shard;
+        let shard_bytes = Bytes(shard * dtype.bytes());
+        let total = Bytes(shard_bytes.0 * u64::from(ranks));
+        let program = &mut self.eager.program;
+        program.wait_stream(REDUCE_SCATTER, COMPUTE);
+        let mut output = program.alloc(shard_bytes, REDUCE_SCATTER, Category::ShardedGradient, "reduce_scatter_output");
+        if ranks > 1 {
+            let comm = Comm { kind: Collective::ReduceScatter, group: self.communicators.shard, bytes: total, dtype };
+            program.collective(REDUCE_SCATTER, comm);
+        } else {
+            let work = Work::Memory { kind: MemoryKind::Copy, read: shard_bytes, written: shard_bytes };
+            program.launch(REDUCE_SCATTER, "aten.copy_", work, Dispatch::EagerBackward);
+        }
+        let reduce_scatter_event = program.record(REDUCE_SCATTER);
+        let mut stream = REDUCE_SCATTER;
+        let mut all_reduce_input = None;
+        if let Some(replicate) = self.communicators.replicate {
+            program.wait_stream(ALL_REDUCE, REDUCE_SCATTER);
+            stream = ALL_REDUCE;
+            let comm = Comm { kind: Collective::AllReduce, group: replicate, bytes: shard_bytes, dtype };
+            program.collective(ALL_REDUCE, comm);
+            all_reduce_input = Some((output, program.record(ALL_REDUCE)));
+        }
+        let storage = self.config.mixed_precision.storage;
+        if storage != dtype {
+            let bytes = Bytes(shard * storage.bytes());
+            let cast = program.alloc(bytes, stream, Category::ShardedGradient, "aten._to_copy");
+            let work = Work::Memory { kind: MemoryKind::Elementwise, read: shard_bytes, written: bytes };
+            program.launch(stream, "aten._to_copy", work, Dispatch::EagerBackward);
+            if all_reduce_input.is_none() {
+                program.free(output);
+            } else if let Some((buffer, event)) = all_reduce_input {
+                // Held across layers so that the next reduce-scatter cannot reuse the block too early.
+                self.groups[at].all_reduce = Some((buffer, event));
+            }
+            output = cast;
+        }
+        let held = if storage == dtype { all_reduce_input.map(|(_, event)| event) } else { None };
+        self.store_sharded_gradient(at, output, stream, shard * storage.bytes(), held);
+        let event = self.eager.program.record(stream);
+        self.groups[at].post_reduce = Some(event);
+        self.context.last_post_reduce[usize::from(stream == ALL_REDUCE)] = Some(event);
+        self.context.reduce_scatter_states.push((input, reduce_scatter_event));
+    }
+
+    /// The reduced shard becomes the parameters' gradient, is added to the one there is, or goes to the host. Where an
+    /// all-reduce still reads it (`held`), the group holds it until its next reduction.
+    fn store_sharded_gradient(
+        &mut self,
+        at: usize,
+        output: BufferId,
+        stream: StreamId,
+        bytes: u64,
+        held: Option<EventId>,
+    ) {
+        let group = &mut self.groups[at];
+        let program = &mut self.eager.program;
+        let count = group.params.len() as u32;
+        program.host(Dispatch::FsdpParam, count);
+        if self.config.cpu_offload {
+            let work = Work::HostCopy { bytes: Bytes(bytes), to_host: true };
+            program.launch(stream, "Memcpy DtoH", work, Dispatch::EagerBackward);
+            program.free(output);
+            group.offloaded_gradient = true;
+            return;
+        }
+        match group.sharded_gradient {
+            None => group.sharded_gradient = Some(output),
+            Some(_) => {
+                for param in &group.params {
+                    let part = bytes * param.padded_shard(self.config.shard) / group.padded_shard(self.config.shard);
+                    let work =
+                        Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(2 * part), written: Bytes(part) };
+                    program.launch(stream, "aten.add_", work, Dispatch::EagerBackward);
+                }
+                match held {
+                    Some(event) => group.all_reduce = Some((output, event)),
+                    None => program.free(output),
+                }
+            }
+        }
+    }
+
+    /// Ends a backward (`_root_post_backward_final_callback`).
+    pub fn final_callback(&mut self, last: bool) {
+        for at in self.callback_order() {
+            if self.groups[at].training != Training::PostBackward {
+                self.post_backward(at);
+            }
+            self.groups[at].training = Training::Idle;
+        }
+        if last {
+            for event in self.context.last_post_reduce.into_iter().flatten() {
+                self.eager.program.wait(COMPUTE, event);
+            }
+            self.context.last_post_reduce = [None; 2];
+            for at in 0..self.groups.len() {
+                self.finalize(at);
+            }
+        }
+        // `release_all_gather_state_on_current_stream`
+        if let Some((output, event)) = self.context.all_gather_state.take() {
+            self.eager.program.wait(COMPUTE, event);
+            if let Some(output) = output {
+                self.eager.program.free(output);
+            }
+        }
+        if last {
+            self.context.post_forward_order.clear();
+            let states: Vec<(BufferId, EventId)> = self.context.reduce_scatter_states.drain(..).collect();
+            for (input, event) in states {
+                self.eager.program.wait(COMPUTE, event);
+                self.eager.program.free(input);
+            }
+        }
+    }
+
+    fn finalize(&mut self, at: usize) {
+        let group = &mut self.groups[at];
+        group.post_reduce = None;
+        group.post_forward_indices.clear();
+        let all_reduce = group.all_reduce.take();
+        if let Some((buffer, _)) = all_reduce {
+            self.eager.program.free(buffer);
+        }
+        if let Some(result) = self.groups[at].all_gather.take() {
+            self.eager.program.wait(COMPUTE, result.event);
+            if let Some(output) = result.output {
+                self.eager.program.free(output);
+            }
+        }
+    }
+}
