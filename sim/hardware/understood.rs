@@ -1,0 +1,319 @@
+//! From the file as written to the machine as understood: every number positive, sourced, and consistent with the rest.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::describe;
+use super::written::{self, Joins, Sourced};
+use super::{Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Place, Reach, Size, Topology, Vendor};
+use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time};
+
+/// Reads, checks and sizes a topology.
+pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareError> {
+    let at = At { file, text };
+    let written: written::File = toml::from_str(text)
+        .map_err(|error| at.place(error.message().trim_end(), error.span().unwrap_or(text.len()..text.len())))?;
+    for (key, source) in &written.sources {
+        if source.get_ref().trim().is_empty() {
+            return Err(
+                at.place(&format!("the source {key:?} is empty: say where the numbers come from"), source.span())
+            );
+        }
+    }
+    if written.name.get_ref().trim().is_empty() {
+        return Err(at.place("the name is empty: give the topology a name", written.name.span()));
+    }
+    let mut numbers = Numbers { at, sources: &written.sources, facts: Vec::new() };
+    let chip = chip(&written.chip, &mut numbers)?;
+    let mut node = node(&written.node, &mut numbers)?;
+    let mut fabric = fabric(&written.fabric, &mut numbers)?;
+    let slices = slices(&written.slice, &written.fabric, node.chips, &mut numbers)?;
+    let price = written.price.as_ref().map(|price| numbers.take("price.usd_per_chip_hour", &price.usd_per_chip_hour));
+    let name = written.name.get_ref().clone();
+    let nodes = if slices.is_empty() {
+        count_nodes(&name, &node, &fabric, size)?
+    } else {
+        cut_slice(&name, &mut node, &mut fabric, &slices, size)?
+    };
+    Ok(Topology {
+        name,
+        description: written.description.clone(),
+        profile: written.profile.clone(),
+        chip,
+        node,
+        nodes,
+        fabric,
+        usd_per_chip_hour: price.transpose()?,
+        facts: numbers.facts,
+    })
+}
+
+/// The file that errors point into.
+#[derive(Clone, Copy)]
+struct At<'f> {
+    file: &'f str,
+    text: &'f str,
+}
+
+impl At<'_> {
+    fn place(&self, problem: &str, span: Range<usize>) -> HardwareError {
+        HardwareError::Written { problem: problem.to_owned(), place: Place::of(self.file, self.text, span) }
+    }
+}
+
+/// Takes numbers out of the file, each with its source: the only way for a number to get into a [`Topology`].
+struct Numbers<'f> {
+    at: At<'f>,
+    sources: &'f BTreeMap<String, Spanned<String>>,
+    facts: Vec<Fact>,
+}
+
+impl Numbers<'_> {
+    fn take<T: Number>(&mut self, name: &str, written: &Sourced<T>) -> Result<T, HardwareError> {
+        let value = *written.value.get_ref();
+        let shown = self.at.text.get(written.value.span()).unwrap_or_default().trim_matches(['"', '\'']);
+        if !value.is_sound() {
+            let problem = format!("{name} is {shown}: it must be finite and above zero");
+            return Err(self.at.place(&problem, written.value.span()));
+        }
+        self.note(name, shown, &written.source)?;
+        Ok(value)
+    }
+
+    fn take_if<T: Number>(&mut self, name: &str, written: &Option<Sourced<T>>) -> Result<Option<T>, HardwareError> {
+        written.as_ref().map(|written| self.take(name, written)).transpose()
+    }
+
+    fn note(&mut self, name: &str, value: &str, source: &Spanned<String>) -> Result<(), HardwareError> {
+        let key = source.get_ref().trim();
+        let source = match self.sources.get(key) {
+            Some(reference) => reference.get_ref().trim(),
+            None if key.starts_with("assumed") || key.starts_with("derived") => key,
+            None => {
+                let known = self.sources.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                let problem = format!(
+                    "the source {key:?} of {name} is not listed under [sources] ({known}): add it there, or write \
+                     \"assumed: why\" or \"derived: how\""
+                );
+                return Err(self.at.place(&problem, source.span()));
+            }
+        };
+        self.facts.push(Fact { name: name.to_owned(), value: value.to_owned(), source: source.to_owned() });
+        Ok(())
+    }
+}
+
+/// A quantity that a file may hold.
+trait Number: Copy {
+    fn is_sound(self) -> bool;
+}
+
+macro_rules! number {
+    ($($name:ty: $sound:expr;)*) => {$(
+        impl Number for $name {
+            fn is_sound(self) -> bool {
+                let sound: fn($name) -> bool = $sound;
+                sound(self)
+            }
+        }
+    )*};
+}
+number! {
+    u32: |count| count > 0;
+    f64: |number| number.is_finite() && number > 0.0;
+    Bytes: |size| size.0 > 0;
+    Bandwidth: |rate| rate.0.is_finite() && rate.0 > 0.0;
+    FlopRate: |rate| rate.0.is_finite() && rate.0 > 0.0;
+    Power: |power| power.0.is_finite() && power.0 > 0.0;
+    Frequency: |clock| clock.0.is_finite() && clock.0 > 0.0;
+    Time: |_| true;
+}
+
+impl Number for Joins {
+    fn is_sound(self) -> bool {
+        !matches!(self, Joins::Count(0))
+    }
+}
+
+fn chip(written: &written::Chip, numbers: &mut Numbers<'_>) -> Result<Chip, HardwareError> {
+    Ok(Chip {
+        name: written.name.clone(),
+        vendor: match written.vendor {
+            written::Vendor::Nvidia => Vendor::Nvidia,
+            written::Vendor::Google => Vendor::Google,
+        },
+        memory: numbers.take("chip.memory", &written.memory)?,
+        memory_bandwidth: numbers.take("chip.memory_bandwidth", &written.memory_bandwidth)?,
+        peak: Peak {
+            bf16: numbers.take("chip.peak.bf16", &written.peak.bf16)?,
+            fp16: numbers.take_if("chip.peak.fp16", &written.peak.fp16)?,
+            tf32: numbers.take_if("chip.peak.tf32", &written.peak.tf32)?,
+            fp32: numbers.take_if("chip.peak.fp32", &written.peak.fp32)?,
+            fp8: numbers.take_if("chip.peak.fp8", &written.peak.fp8)?,
+        },
+        cores: numbers.take("chip.cores", &written.cores)?,
+        l2: numbers.take("chip.l2", &written.l2)?,
+        power: numbers.take_if("chip.power", &written.power)?,
+        clock: numbers.take_if("chip.clock", &written.clock)?,
+        host_bandwidth: numbers.take("chip.host_bandwidth", &written.host_bandwidth)?,
+    })
+}
+
+fn node(written: &written::Node, numbers: &mut Numbers<'_>) -> Result<Node, HardwareError> {
+    Ok(Node {
+        chips: numbers.take("node.chips", &written.chips)?,
+        host_cores: numbers.take("node.host_cores", &written.host_cores)?,
+        nics: numbers.take("node.nics", &written.nics)?,
+        nic_bandwidth: numbers.take("node.nic_bandwidth", &written.nic_bandwidth)?,
+    })
+}
+
+/// The levels, with their reach in chips; a torus has no axes until a slice is cut.
+fn fabric(written: &Spanned<Vec<written::Level>>, numbers: &mut Numbers<'_>) -> Result<Vec<Level>, HardwareError> {
+    let mut fabric: Vec<Level> = Vec::new();
+    for level in written.get_ref() {
+        let field = |field: &str| format!("fabric.{}.{field}", level.name);
+        let inner = fabric.last().map_or(Reach::Chips(1), |inner| inner.reach);
+        let reach = match (inner, numbers.take(&field("size"), &level.size)?) {
+            (Reach::Chips(inner), Joins::Count(count)) => inner.checked_mul(count).map(Reach::Chips),
+            (Reach::Chips(_), Joins::Unbounded) => Some(Reach::Unbounded),
+            (Reach::Unbounded, _) => None,
+        };
+        let Some(reach) = reach else {
+            let problem = format!("{} lies outside a level that joins all chips already: remove it", field("size"));
+            return Err(numbers.at.place(&problem, level.size.value.span()));
+        };
+        let kind = match level.kind.get_ref() {
+            written::Kind::Switch => LevelKind::Switch,
+            written::Kind::Rails => LevelKind::Rails,
+            written::Kind::Torus(_) if !fabric.is_empty() => {
+                let problem = format!("the torus {:?} must be the innermost level: list it first", level.name);
+                return Err(numbers.at.place(&problem, level.kind.span()));
+            }
+            written::Kind::Torus(torus) => {
+                LevelKind::Torus { axes: Vec::new(), links: numbers.take(&field("links"), &torus.links)? }
+            }
+        };
+        fabric.push(Level {
+            name: level.name.clone(),
+            kind,
+            reach,
+            bandwidth: numbers.take(&field("bandwidth"), &level.bandwidth)?,
+            latency: numbers.take(&field("latency"), &level.latency)?,
+        });
+    }
+    if fabric.is_empty() {
+        return Err(numbers.at.place("fabric is empty: list at least one level", written.span()));
+    }
+    Ok(fabric)
+}
+
+/// A slice that is sold.
+struct Slice {
+    name: String,
+    axes: Vec<Axis>,
+    chips: u32,
+}
+
+/// The slices sold: there are some exactly where the innermost level is a torus, and each fits into it.
+fn slices(
+    written: &[written::Slice],
+    fabric: &Spanned<Vec<written::Level>>,
+    per_node: u32,
+    numbers: &mut Numbers<'_>,
+) -> Result<Vec<Slice>, HardwareError> {
+    let Some(innermost) = fabric.get_ref().first() else { return Ok(Vec::new()) };
+    let is_torus = matches!(innermost.kind.get_ref(), written::Kind::Torus(_));
+    if is_torus && written.is_empty() {
+        let problem = format!("the torus {:?} has no slices: list them as [[slice]]", innermost.name);
+        return Err(numbers.at.place(&problem, innermost.kind.span()));
+    }
+    let mut slices = Vec::new();
+    for slice in written {
+        let (shape, wraps) = (slice.shape.get_ref(), slice.wraps.get_ref());
+        let name = shape.iter().map(u32::to_string).collect::<Vec<_>>().join("x");
+        let at = numbers.at;
+        let wrong = move |problem: String| at.place(&problem, slice.shape.span());
+        if !is_torus {
+            let problem = format!("the slice {name} needs a torus, and {:?} is none: remove it", innermost.name);
+            return Err(wrong(problem));
+        }
+        if shape.len() != wraps.len() {
+            let counts = format!("shape has {} axes but wraps has {}", shape.len(), wraps.len());
+            return Err(wrong(format!("{counts}: give one true or false for each axis")));
+        }
+        let chips = shape.iter().try_fold(1_u32, |chips, &size| chips.checked_mul(size)).unwrap_or(u32::MAX);
+        let limit = match *innermost.size.value.get_ref() {
+            Joins::Count(limit) => limit,
+            Joins::Unbounded => u32::MAX - 1,
+        };
+        if shape.is_empty() || chips == 0 || chips > limit {
+            return Err(wrong(format!(
+                "the slice {name} must hold from 1 to {limit} chips, the size of {:?}",
+                innermost.name
+            )));
+        }
+        if chips > per_node && !chips.is_multiple_of(per_node) {
+            let problem = format!("the slice {name} has {chips} chips, which are not whole nodes of {per_node} chips");
+            return Err(wrong(format!("{problem}: remove it, or correct node.chips")));
+        }
+        let axes: Vec<_> = shape.iter().zip(wraps).map(|(&size, &wraps)| Axis { size, wraps }).collect();
+        numbers.note(&format!("slice.{name}"), &describe::rings(&axes), &slice.source)?;
+        slices.push(Slice { name, axes, chips });
+    }
+    Ok(slices)
+}
+
+/// Sizes a machine that is sold in nodes.
+fn count_nodes(name: &str, node: &Node, fabric: &[Level], size: &Size) -> Result<u32, HardwareError> {
+    let name = name.to_owned();
+    let chips_per_node = node.chips;
+    let nodes = match size {
+        Size::Smallest => 1,
+        Size::Nodes(0) => return Err(HardwareError::NoNodes { name }),
+        Size::Nodes(nodes) => *nodes,
+        Size::Slice(slice) => {
+            return Err(HardwareError::CountedNotSliced { name, chips_per_node, slice: slice.clone() });
+        }
+    };
+    let limit = match fabric.last().map(|outermost| outermost.reach) {
+        Some(Reach::Chips(limit)) => limit,
+        Some(Reach::Unbounded) | None => u32::MAX,
+    };
+    match nodes.checked_mul(chips_per_node) {
+        Some(chips) if chips <= limit => Ok(nodes),
+        _ => Err(HardwareError::TooManyNodes { name, nodes, chips_per_node, limit }),
+    }
+}
+
+/// Sizes a machine that is sold in slices: gives the torus its axes, and the node what is left of it in a small slice.
+fn cut_slice(
+    name: &str,
+    node: &mut Node,
+    fabric: &mut [Level],
+    slices: &[Slice],
+    size: &Size,
+) -> Result<u32, HardwareError> {
+    let name = name.to_owned();
+    let known = slices.iter().map(|slice| slice.name.as_str()).collect::<Vec<_>>().join(", ");
+    let asked = match size {
+        Size::Smallest => slices.iter().min_by_key(|slice| slice.chips),
+        Size::Slice(asked) => slices.iter().find(|slice| slice.name == asked.trim()),
+        Size::Nodes(nodes) => {
+            let example = slices.last().map_or(String::new(), |slice| slice.name.clone());
+            return Err(HardwareError::SlicedNotCounted { name, nodes: *nodes, example, known });
+        }
+    };
+    let Some(slice) = asked else {
+        let slice = if let Size::Slice(asked) = size { asked.clone() } else { String::new() };
+        return Err(HardwareError::NoSuchSlice { name, slice, known });
+    };
+    if let Some(Level { kind: LevelKind::Torus { axes, .. }, reach, .. }) = fabric.first_mut() {
+        (*axes, *reach) = (slice.axes.clone(), Reach::Chips(slice.chips));
+    }
+    // Above one node a slice is whole nodes; below, its node is what is left of one.
+    node.chips = node.chips.min(slice.chips);
+    Ok(slice.chips / node.chips)
+}
