@@ -8,6 +8,8 @@
 //! activations, FLOPs and bytes are derived from those. To add a block type: a file under `model/` that writes its
 //! forward operators, and a line in its registry. To add an importer: a file, and a line in the loader.
 
+pub mod huggingface;
+
 use std::fmt;
 
 /// How activations are normalised.
@@ -144,6 +146,8 @@ pub struct ModelConfig {
     pub scaled_embedding: bool,
     /// Where the numbers come from: a file, a paper, a repository.
     pub source: String,
+    /// What the source says that this description leaves out, one sentence each; for the report.
+    pub notes: Vec<String>,
 }
 
 /// Parameter counts of a model's parts.
