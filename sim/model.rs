@@ -216,7 +216,7 @@ impl ModelConfig {
         match (self.sliding_window, self.global_every) {
             (None, _) => None,
             (window, 0) => window,
-            (window, every) if (layer + 1) % every != 0 => window,
+            (window, every) if !(layer + 1).is_multiple_of(every) => window,
             _ => None,
         }
     }

@@ -27,6 +27,11 @@ pub(super) const COMMON: Names = Names {
 /// as many key-value heads as query heads, RMS norms before each part, SiLU-gated feed-forward, no biases, own head.
 /// A reader overrides what differs.
 pub(super) fn plain(keys: &Keys<'_>, names: &Names, ffn: u64) -> Result<ModelConfig, ModelError> {
+    sized(keys, names, ffn, None)
+}
+
+/// [`plain`] with a head dimension of its own, if there is one.
+fn sized(keys: &Keys<'_>, names: &Names, ffn: u64, head_dim: Option<u64>) -> Result<ModelConfig, ModelError> {
     let width = keys.size(names.width, WIDTH)?;
     let heads = keys.size(names.heads, HEADS)?;
     Ok(ModelConfig {
@@ -35,7 +40,7 @@ pub(super) fn plain(keys: &Keys<'_>, names: &Names, ffn: u64) -> Result<ModelCon
         width,
         heads,
         kv_heads: heads,
-        head_dim: split_width(keys, width, heads)?,
+        head_dim: head_dim.map_or_else(|| split_width(keys, width, heads), Ok)?,
         ffn,
         vocab: keys.size(names.vocab, VOCAB)?,
         norm: Norm::Rms,
@@ -69,33 +74,27 @@ pub(super) fn llama_like(
     head_dim: Option<u64>,
     tied: bool,
 ) -> Result<ModelConfig, ModelError> {
-    let width = keys.size(COMMON.width, WIDTH)?;
-    let heads = keys.size(COMMON.heads, HEADS)?;
-    let model = plain(keys, &COMMON, keys.size(&["intermediate_size"], FFN)?)?;
-    let head_dim = match keys.size_if(&["head_dim"], HEAD_DIM)?.or(head_dim) {
-        Some(head_dim) => head_dim,
-        None => split_width(keys, width, heads)?,
-    };
+    let head_dim = keys.size_if(&["head_dim"], HEAD_DIM)?.or(head_dim);
+    let model = sized(keys, &COMMON, keys.size(&["intermediate_size"], FFN)?, head_dim)?;
     Ok(ModelConfig {
-        kv_heads: keys.size_or("num_key_value_heads", HEADS, kv_heads.unwrap_or(heads), heads)?,
-        head_dim,
-        position: rope(keys, head_dim, "partial_rotary_factor", 1.0)?,
+        kv_heads: keys.size_or("num_key_value_heads", HEADS, kv_heads.unwrap_or(model.heads), model.heads)?,
+        position: rope(keys, model.head_dim, "partial_rotary_factor", 1.0)?,
         tied_head: keys.flag("tie_word_embeddings", tied)?,
         ..model
     })
 }
 
-/// Width / heads, which must be whole unless the config says `head_dim`.
+/// Width / heads, which must be whole.
 fn split_width(keys: &Keys<'_>, width: u64, heads: u64) -> Result<u64, ModelError> {
-    if width.is_multiple_of(heads) || keys.peek("head_dim").is_some() {
-        return Ok((width / heads).max(1));
+    if width.is_multiple_of(heads) {
+        return Ok(width / heads);
     }
     Err(ModelError::Misfit {
         file: keys.file(),
         left: format!("the width {width}"),
         right: format!("{heads} heads"),
         rule: "the first must be a multiple of the second",
-        remedy: "correct one of them, or say \"head_dim\"",
+        remedy: "correct one of them, or say \"head_dim\" if the architecture has it",
     })
 }
 
