@@ -10,6 +10,7 @@
 
 pub mod block;
 pub mod graph;
+pub mod huggingface;
 
 use std::fmt;
 
@@ -147,6 +148,8 @@ pub struct ModelConfig {
     pub scaled_embedding: bool,
     /// Where the numbers come from: a file, a paper, a repository.
     pub source: String,
+    /// What the source says that this description leaves out, one sentence each; for the report.
+    pub notes: Vec<String>,
 }
 
 /// Parameter counts of a model's parts.
@@ -215,7 +218,7 @@ impl ModelConfig {
         match (self.sliding_window, self.global_every) {
             (None, _) => None,
             (window, 0) => window,
-            (window, every) if (layer + 1) % every != 0 => window,
+            (window, every) if !(layer + 1).is_multiple_of(every) => window,
             _ => None,
         }
     }

@@ -1,0 +1,22 @@
+//! Nemotron 3 and 4: LayerNorm with bias, squared ReLU without a gate, rotary positions on half of each head
+//! (`NemotronConfig`). Nemotron-H and the Llama-based Nemotrons are other architectures.
+
+use super::decoder::{activation, llama_like, rope};
+use super::keys::Keys;
+use super::{ModelConfig, ModelError};
+use crate::model::{Activation, FeedForward, Norm};
+
+/// Reads `model_type` `nemotron`.
+pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let model = llama_like(keys, None, None, false)?; // NemotronConfig: as many key-value heads as heads, own head
+    let attention_bias = keys.flag("attention_bias", false)?; // NemotronConfig
+    Ok(ModelConfig {
+        norm: Norm::Layer { bias: true },
+        position: rope(keys, model.head_dim, "partial_rotary_factor", 0.5)?, // NemotronConfig
+        feed_forward: FeedForward::Plain(activation(keys, "hidden_act", Activation::ReluSquared)?), // NemotronConfig
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        ffn_bias: keys.flag("mlp_bias", false)?, // NemotronConfig
+        ..model
+    })
+}

@@ -1,0 +1,20 @@
+//! OLMo 2: Llama with norms after each part instead of before, and norms on queries and keys (`Olmo2Config`).
+
+use super::decoder::{activation, llama_like};
+use super::keys::Keys;
+use super::{ModelConfig, ModelError};
+use crate::model::{Activation, FeedForward, NormPlacement, QkNorm};
+
+/// Reads `model_type` `olmo2`.
+pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let model = llama_like(keys, None, None, false)?; // Olmo2Config: as many key-value heads as heads, own head
+    let attention_bias = keys.flag("attention_bias", false)?; // Olmo2Config
+    Ok(ModelConfig {
+        norm_placement: NormPlacement::Post,
+        feed_forward: FeedForward::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Olmo2Config
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        qk_norm: Some(QkNorm::Full),
+        ..model
+    })
+}

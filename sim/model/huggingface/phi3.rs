@@ -1,0 +1,19 @@
+//! Phi-3: Llama with one matrix for q, k and v (`Phi3Config`). Its gate and up projections are one matrix too, which
+//! is the same work and the same number of parameters as two.
+
+use super::decoder::{activation, llama_like};
+use super::keys::Keys;
+use super::limits::LENGTH;
+use super::{ModelConfig, ModelError};
+use crate::model::{Activation, FeedForward};
+
+/// Reads `model_type` `phi3`.
+pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let model = llama_like(keys, None, None, false)?; // Phi3Config: as many key-value heads as heads, own head
+    Ok(ModelConfig {
+        feed_forward: FeedForward::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Phi3Config
+        fused_qkv: true,
+        sliding_window: keys.size_if(&["sliding_window"], LENGTH)?, // Phi3Config: none
+        ..model
+    })
+}

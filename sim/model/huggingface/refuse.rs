@@ -1,0 +1,123 @@
+//! What a config may say that cannot be described: refused where it changes the model, noted where it only differs.
+
+use serde_json::Value;
+
+use super::ModelError;
+use super::keys::{Keys, shown};
+
+/// Keys that count experts.
+const EXPERTS: &[&str] =
+    &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "n_experts", "num_moe_experts"];
+
+/// Keys that are refused when true, above zero, or an object; why; and what to try.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("is_encoder_decoder", "encoder-decoder models are not supported", "take a decoder-only model"),
+    ("add_cross_attention", "cross-attention is not supported", "take a decoder-only model"),
+    ("use_bidirectional_attention", "attention that sees the future is not supported", "take a causal model"),
+    ("vision_config", "models with images are not supported", TEXT_PART),
+    ("audio_config", "models with sound are not supported", TEXT_PART),
+    ("text_config", "models of several parts are not supported", TEXT_PART),
+    ("kv_lora_rank", "multi-head latent attention is not supported yet", "take a model without it"),
+    ("num_nextn_predict_layers", "multi-token prediction is not supported yet", "set it to 0 to leave it out"),
+];
+
+const TEXT_PART: &str = "put the object under \"text_config\" into a file of its own, if it has one";
+
+/// Keys that a class may read and that change a model: noted when set and not asked for.
+const WATCHED: &[&str] = &[
+    "sliding_window",
+    "layer_types",
+    "attention_bias",
+    "mlp_bias",
+    "use_qkv_bias",
+    "use_qk_norm",
+    "qk_layernorm",
+    "head_dim",
+    "partial_rotary_factor",
+    "rotary_pct",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "alibi",
+    "parallel_attn",
+    "use_parallel_residual",
+    "num_key_value_heads",
+    "clip_qkv",
+    "logit_scale",
+];
+
+/// Keys that hold a dropout probability.
+const DROPOUT: &[&str] = &[
+    "attention_dropout",
+    "attn_pdrop",
+    "resid_pdrop",
+    "embd_pdrop",
+    "emb_pdrop",
+    "hidden_dropout",
+    "activation_dropout",
+    "dropout",
+];
+
+/// Whether a value switches something on.
+fn on(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(flag) => *flag,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::String(_) => true,
+    }
+}
+
+/// Refuses models that are not dense causal decoders.
+pub(super) fn check(keys: &Keys<'_>) -> Result<(), ModelError> {
+    for &key in EXPERTS {
+        if let Some(value) = keys.peek(key)
+            && value.as_f64().is_none_or(|experts| experts > 1.0)
+        {
+            let what = format!("{key:?} is {}", shown(value));
+            return Err(ModelError::MixtureOfExperts { place: keys.place(key), what });
+        }
+    }
+    for &(key, why, remedy) in REFUSED {
+        if let Some(value) = keys.peek(key).filter(|value| on(value)) {
+            return Err(keys.unsupported(key, value, why, remedy));
+        }
+    }
+    Ok(())
+}
+
+/// The error for a `model_type` without a reader.
+pub(super) fn unknown(keys: &Keys<'_>, model_type: &str, known: String) -> ModelError {
+    let (place, what) = (keys.place("model_type"), format!("\"model_type\" is {:?}", cut(model_type)));
+    let moe = ["moe", "mixtral", "dbrx", "deepseek_v2", "deepseek_v3", "gpt_oss", "grok", "jetmoe"];
+    if moe.iter().any(|part| model_type.contains(part)) {
+        return ModelError::MixtureOfExperts { place, what };
+    }
+    let why = "no reader for this architecture".to_string();
+    ModelError::Unsupported { place, what, why, remedy: format!("the architectures that can be read are {known}") }
+}
+
+/// The first characters of a string, for an error.
+fn cut(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+/// What the config says that the model, read as `class`, leaves out.
+pub(super) fn notes(keys: &Keys<'_>, class: &str) -> Vec<String> {
+    let mut notes = Vec::new();
+    for &key in WATCHED {
+        if let Some(value) = keys.peek(key).filter(|value| on(value) && !keys.was_asked(key)) {
+            notes.push(format!("{key:?} is {}, which {class} does not read: ignored", shown(value)));
+        }
+    }
+    for &key in DROPOUT {
+        if let Some(value) = keys.peek(key).filter(|value| on(value)) {
+            notes.push(format!("{key:?} is {}: dropout is not modelled", shown(value)));
+        }
+    }
+    if keys.peek("quantization_config").is_some_and(on) {
+        notes.push("\"quantization_config\" is set: sizes are those of the unquantised weights".into());
+    }
+    notes
+}

@@ -1,0 +1,336 @@
+//! Parameter counts against published ones, defaults, errors, and that no text at all makes the importer panic.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::{ModelError, load, parse, shipped};
+use crate::model::{ModelConfig, Norm, NormPlacement, Position};
+
+fn model(name: &str) -> ModelConfig {
+    shipped::named(name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The model of `text` with `"key": value` pairs added or replaced; `null` stays, `Value::Null` in `gone` removes.
+fn changed(name: &str, changes: &[(&str, Value)], gone: &[&str]) -> Result<ModelConfig, ModelError> {
+    let mut value: Value =
+        serde_json::from_str(shipped(name).expect("a shipped name")).expect("shipped files are JSON");
+    let map = value.as_object_mut().expect("shipped files are objects");
+    gone.iter().for_each(|key| drop(map.remove(*key)));
+    changes.iter().for_each(|(key, value)| drop(map.insert(key.to_string(), value.clone())));
+    parse(&value.to_string(), "config.json")
+}
+
+fn error(name: &str, changes: &[(&str, Value)], gone: &[&str]) -> String {
+    changed(name, changes, gone).expect_err("should be an error").to_string()
+}
+
+/// Totals of the weights on the Hugging Face Hub, a matrix shared by embedding and head counted once.
+#[test]
+fn parameter_counts_are_the_published_ones() {
+    for (name, published) in [
+        ("llama-2-7b", 6_738_415_616),
+        ("llama-2-13b", 13_015_864_320),
+        ("llama-2-70b", 68_976_648_192),
+        ("code-llama-34b", 33_743_970_304),
+        ("tinyllama-1.1b", 1_100_048_384),
+        ("llama-3-8b", 8_030_261_248),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496),
+        ("llama-3.1-405b", 405_853_388_800),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.2-3b", 3_212_749_824),
+        ("mistral-7b-v0.1", 7_241_732_096),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen2.5-1.5b", 1_543_714_304),
+        ("qwen2.5-3b", 3_085_938_688),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("qwen2.5-14b", 14_770_033_664),
+        ("qwen2.5-32b", 32_763_876_352),
+        ("qwen2.5-72b", 72_706_203_648),
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-4b", 4_022_468_096),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-14b", 14_768_307_200),
+        ("qwen3-32b", 32_762_123_264),
+        ("gemma-2b", 2_506_172_416),
+        ("gemma-7b", 8_537_680_896),
+        ("gemma-2-2b", 2_614_341_888),
+        ("gemma-2-9b", 9_241_705_984),
+        ("gemma-3-1b", 999_885_952),
+        ("phi-3-mini", 3_821_079_552),
+        ("olmo-2-7b", 7_298_617_344),
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+        ("gpt-neox-20b", 20_554_567_680),
+        ("mpt-7b", 6_649_286_656),
+        ("bloom-176b", 176_247_271_424),
+        ("falcon-7b", 6_921_720_704),
+        ("opt-125m", 125_239_296),
+        ("opt-1.3b", 1_315_758_080),
+        ("opt-6.7b", 6_658_473_984),
+    ] {
+        assert_eq!(model(name).params().total, published, "{name}");
+    }
+}
+
+/// mosaicml/llm-foundry, scripts/train/benchmarking/README.md at 4952183: the learned positions follow the sequence.
+#[test]
+fn llm_foundry_counts_are_those_of_its_benchmark_table() {
+    for (name, positions, printed) in [
+        ("125m", 512, 124_131_840),
+        ("125m", 2048, 125_311_488),
+        ("125m", 65536, 174_070_272),
+        ("350m", 2048, 355_985_408),
+        ("760m", 2048, 760_470_528),
+        ("1b", 2048, 1_315_950_592),
+        ("3b", 2048, 2_651_837_440),
+        ("7b", 2048, 6_658_859_008),
+        ("7b", 65536, 6_918_905_856),
+        ("13b", 32768, 13_011_240_960),
+        ("30b", 8192, 30_019_254_272),
+        ("70b", 2048, 64_862_437_376),
+    ] {
+        let name = format!("llm-foundry-mpt-{name}");
+        let model = changed(&name, &[("max_seq_len", Value::from(positions))], &[]).expect("a good config");
+        assert_eq!(model.params().total, printed, "{name} with {positions} positions");
+    }
+}
+
+/// Narayanan et al. 2021, equation 2, which leaves out the final norm: 12lh²(1 + 13/12h + (V + s)/12lh).
+#[test]
+fn megatron_models_follow_the_papers_formula() {
+    for name in shipped::names().filter(|name| name.starts_with("gpt-megatron-")) {
+        let model = model(name);
+        let (l, h) = (model.layers, model.width);
+        assert_eq!(model.params().total, l * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h, "{name}");
+        let billions: f64 = name.trim_start_matches("gpt-megatron-").trim_end_matches('b').parse().expect("a number");
+        assert!((model.params().total as f64 / 1e9 / billions - 1.0).abs() < 0.03, "{name}");
+    }
+}
+
+/// In billions, embedding tables and everything else. NVIDIA 2024 (arXiv 2406.11704), section 2.1, prints both for 340B.
+/// Parmar et al. 2024 (arXiv 2402.16819), section 2, prints 12.5 and 3.2 for 15B; twice 256,000 × 6,144 of its own Table 1
+/// is 3.146, so only the first is held to.
+#[test]
+fn nemotron_counts_round_to_the_papers() {
+    for (name, embedding, others) in [("nemotron-4-15b", 3.146, 12.5), ("nemotron-4-340b", 9.4, 331.6)] {
+        let params = model(name).params();
+        let tables = params.embedding + params.head;
+        assert!((tables as f64 / 1e9 - embedding).abs() < 0.05, "{name}: {tables}");
+        assert!(((params.total - tables) as f64 / 1e9 - others).abs() < 0.05, "{name}: {}", params.total - tables);
+    }
+}
+
+#[test]
+fn every_shipped_file_is_in_the_table_and_says_its_source() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/models");
+    let files = std::fs::read_dir(folder).expect("the folder exists").map(|entry| entry.expect("readable").path());
+    let stems: BTreeSet<String> =
+        files.map(|path| path.file_stem().expect("a stem").to_string_lossy().into_owned()).collect();
+    assert_eq!(stems, shipped::names().map(String::from).collect::<BTreeSet<_>>());
+    for name in shipped::names() {
+        let model = model(name);
+        assert_eq!(model.name, name);
+        assert!(model.source.len() > 20 && !model.source.ends_with(".json"), "{name}: {}", model.source);
+        assert_eq!(model.notes, Vec::<String>::new(), "{name}");
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.'), "{name}");
+        let from_disk = load(format!("{folder}/{name}.json").as_ref()).expect("the same file on disk");
+        assert_eq!(from_disk, model);
+    }
+}
+
+#[test]
+fn what_is_special_about_each_architecture_is_read() {
+    let gemma = model("gemma-2-9b");
+    assert!(gemma.attention_softcap && gemma.logit_softcap && gemma.scaled_embedding && gemma.tied_head);
+    assert_eq!((gemma.window(0), gemma.window(1), gemma.norm_placement), (Some(4096), None, NormPlacement::PreAndPost));
+    let gemma = model("gemma-3-1b");
+    assert_eq!((gemma.window(4), gemma.window(5), gemma.attention_softcap), (Some(512), None, false));
+    assert_eq!((model("mistral-7b-v0.1").window(31), model("mistral-7b-v0.2").window(31)), (Some(4096), None));
+    assert_eq!(model("gpt-neox-20b").position, Position::Rope { dims: 24 });
+    assert_eq!(model("nemotron-4-15b").position, Position::Rope { dims: 64 });
+    assert_eq!((model("mpt-7b").position, model("mpt-7b").norm), (Position::Alibi, Norm::Layer { bias: false }));
+    assert_eq!(model("llm-foundry-mpt-7b").position, Position::Learned { positions: 2048 });
+    assert_eq!(model("opt-125m").position, Position::Learned { positions: 2050 });
+    assert_eq!((model("falcon-7b").kv_heads, model("gpt2").ffn), (1, 3072));
+    let qwen = model("qwen2.5-7b");
+    assert!(qwen.qkv_bias && !qwen.output_bias && !qwen.tied_head);
+}
+
+#[test]
+fn absent_keys_take_the_default_of_their_class() {
+    let without = |name, gone: &[&str]| changed(name, &[], gone).expect("still a model");
+    assert_eq!(without("llama-2-7b", &["num_key_value_heads"]).kv_heads, 32);
+    assert_eq!(without("mistral-7b-v0.1", &["num_key_value_heads", "sliding_window"]).sliding_window, Some(4096));
+    assert!(!without("llama-3.2-1b", &["tie_word_embeddings"]).tied_head);
+    assert!(without("gemma-7b", &["tie_word_embeddings"]).tied_head);
+    assert!(without("gpt2", &["tie_word_embeddings"]).tied_head);
+    assert_eq!(without("gemma-7b", &["head_dim", "num_key_value_heads"]).params(), model("gemma-7b").params());
+    assert!(without("gemma-2-9b", &["attn_logit_softcapping"]).attention_softcap);
+    let null = changed("gemma-2-9b", &[("attn_logit_softcapping", Value::Null)], &[]).expect("still a model");
+    assert!(!null.attention_softcap);
+    assert_eq!(without("gpt-neox-20b", &["rotary_pct"]).position, Position::Rope { dims: 24 });
+}
+
+#[test]
+fn sizes_must_be_there_and_sane() {
+    for key in ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"] {
+        let message = error("llama-3.1-8b", &[], &[key]);
+        assert!(message.starts_with(&format!("config.json: {key:?} is missing: expected")), "{message}");
+        assert_eq!(error("llama-3.1-8b", &[(key, Value::Null)], &[]), message);
+        for bad in ["0", "-1", "1e300", "18446744073709551615", "4096.5", "\"4096\"", "true", "[]", "{}"] {
+            let value: Value = serde_json::from_str(bad).expect("JSON");
+            let message = error("llama-3.1-8b", &[(key, value)], &[]);
+            assert!(message.contains(key) && message.contains("a whole number from 1 to"), "{message}");
+        }
+    }
+    assert_eq!(
+        error("llama-3.1-8b", &[("hidden_size", Value::from(4097))], &[]),
+        "config.json: the width 4097 and 32 heads do not fit: the first must be a multiple of the second; \
+         correct one of them, or say \"head_dim\" if the architecture has it"
+    );
+    assert!(
+        changed("llama-3.1-8b", &[("hidden_size", Value::from(4097)), ("head_dim", Value::from(128))], &[]).is_ok()
+    );
+    let message = error("gpt2", &[("n_embd", Value::from(769)), ("head_dim", Value::from(64))], &[]);
+    assert!(message.contains("the width 769 and 12 heads do not fit"), "{message}");
+    let message = error("llama-3.1-8b", &[("num_key_value_heads", Value::from(5))], &[]);
+    assert!(message.contains("32 query heads and 5 key-value heads do not fit"), "{message}");
+    let message = error("llama-3.1-8b", &[("head_dim", Value::from(1 << 20))], &[]);
+    assert!(message.contains("largest width believed"), "{message}");
+}
+
+#[test]
+fn models_that_cannot_be_described_are_refused_with_a_remedy() {
+    let refused = |key, value: Value| error("llama-3.1-8b", &[(key, value)], &[]);
+    let moe = "mixture-of-experts models are not supported yet";
+    assert!(refused("num_local_experts", Value::from(8)).contains(moe));
+    assert!(refused("model_type", Value::from("qwen3_moe")).contains(moe));
+    assert!(refused("is_encoder_decoder", Value::from(true)).contains("encoder-decoder models are not supported"));
+    assert!(refused("vision_config", serde_json::json!({"depth": 1})).contains("\"text_config\""));
+    assert!(refused("kv_lora_rank", Value::from(512)).contains("latent attention"));
+    assert!(refused("model_type", Value::from("mamba")).contains("that can be read are llama, mistral, qwen2"));
+    assert!(error("llama-3.1-8b", &[], &["model_type"]).contains("\"model_type\" is missing"));
+    assert!(refused("hidden_act", Value::from("tanhshrink")).contains("expected one of silu"));
+    assert!(refused("partial_rotary_factor", Value::from(1.5)).contains("at most 1"));
+    assert!(changed("llama-3.1-8b", &[("num_local_experts", Value::from(1))], &[]).is_ok());
+    let windows = [("use_sliding_window", Value::from(true)), ("max_window_layers", Value::from(20))];
+    assert!(error("qwen2.5-7b", &windows, &[]).contains("say 0 for a window everywhere or 28 for none"));
+}
+
+#[test]
+fn what_is_left_out_is_noted() {
+    let changes = [("sliding_window", Value::from(4096)), ("attention_dropout", Value::from(0.1))];
+    let noted = changed("llama-3.1-8b", &changes, &[]).expect("still a model").notes;
+    assert_eq!(
+        noted,
+        [
+            "\"sliding_window\" is 4096, which LlamaConfig does not read: ignored",
+            "\"attention_dropout\" is 0.1: dropout is not modelled"
+        ]
+    );
+}
+
+#[test]
+fn listed_layer_types_are_read_as_a_pattern() {
+    let types = |pattern: &[u8], layers: usize| -> Value {
+        let word = |i: usize| if pattern[i % pattern.len()] == b'f' { "full_attention" } else { "sliding_attention" };
+        (0..layers).map(word).collect::<Vec<_>>().into()
+    };
+    let read = |value| changed("gemma-3-1b", &[("layer_types", value)], &["sliding_window_pattern"]);
+    let window = |value| read(value).map(|model| (model.sliding_window, model.global_every)).expect("a pattern");
+    assert_eq!(window(types(b"sssf", 26)), (Some(512), 4));
+    assert_eq!(window(types(b"s", 26)), (Some(512), 0));
+    assert_eq!(window(types(b"f", 26)), (None, 0));
+    assert!(read(types(b"fs", 26)).expect_err("not the last").to_string().contains("the last of every N blocks"));
+    assert!(read(types(b"s", 25)).expect_err("too few").to_string().contains("26 entries, one for each block, not 25"));
+}
+
+#[test]
+fn errors_point_at_the_place() {
+    let syntax = parse("{\n  \"model_type\": \"llama\",\n  \"hidden_size\" 4096\n}", "a/config.json");
+    assert_eq!(syntax.expect_err("a colon is missing").to_string(), "a/config.json:3:17: not JSON: expected `:`");
+    let text = "{\n  \"model_type\": \"gpt2\",\n  \"n_embd\": -1\n}";
+    assert_eq!(
+        parse(text, "x.json").expect_err("negative").to_string(),
+        "x.json:3: \"n_embd\" is -1: expected the model's width, a whole number from 1 to 1048576"
+    );
+    assert_eq!(
+        parse("[]", "x.json").expect_err("a list").to_string(),
+        "x.json: expected an object {…} with the keys of a config.json, found a list"
+    );
+    let absent = load("no/such/config.json".as_ref()).expect_err("no file").to_string();
+    assert!(absent.starts_with("cannot read no/such/config.json: "), "{absent}");
+    assert!(shipped::named("llama-4").expect_err("not there").to_string().contains("llama-3.1-8b"));
+}
+
+#[test]
+fn a_config_json_is_named_after_its_folder() {
+    let text = shipped("gpt2").expect("shipped");
+    assert_eq!(parse(text, "models/my-gpt/config.json").expect("good").name, "my-gpt");
+    let named = changed("gpt2", &[("_name_or_path", Value::from("org/base/"))], &["_source"]).expect("good");
+    assert_eq!((named.name.as_str(), named.source.as_str()), ("base", "config.json"));
+}
+
+/// A JSON value of any shape, rich in numbers near the limits.
+fn any_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        (0_u32..64).prop_map(|bit| Value::from(1_u64 << bit)),
+        (0_u64..70).prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+        prop_oneof![Just("gelu"), Just("mptglu"), Just("full_attention")].prop_map(Value::from),
+    ];
+    leaf.prop_recursive(2, 16, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::vec(("[a-z_]{1,9}", inner), 0..4)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse(&String::from_utf8_lossy(&bytes), "x.json");
+    }
+
+    #[test]
+    fn no_changed_key_makes_it_panic(
+        at in any::<prop::sample::Index>(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any_value()), 1..4),
+    ) {
+        let names: Vec<&str> = shipped::names().collect();
+        let mut value: Value = serde_json::from_str(shipped(names[at.index(names.len())]).expect("shipped")).expect("JSON");
+        let map = value.as_object_mut().expect("an object");
+        let mut keys: Vec<String> = map.keys().filter(|key| *key != "_source").cloned().collect();
+        keys.extend(["head_dim", "layer_types", "ffn_config", "rope_parameters", "n_inner"].map(String::from));
+        for (index, change) in changes {
+            map.insert(keys[index.index(keys.len())].clone(), change);
+        }
+        if let Ok(model) = parse(&value.to_string(), "x.json") {
+            prop_assert!(model.params().total < 1 << 60);
+            prop_assert!(model.heads % model.kv_heads == 0 && model.layers > 0 && model.ffn > 0);
+            let _ = (model.window(0), model.window(model.layers - 1));
+        }
+    }
+
+    #[test]
+    fn no_cut_text_makes_it_panic(at in any::<prop::sample::Index>(), cut in any::<prop::sample::Index>(), with in ".{0,3}") {
+        let names: Vec<&str> = shipped::names().collect();
+        let text = shipped(names[at.index(names.len())]).expect("shipped");
+        let (head, tail) = text.split_at(cut.index(text.len()));
+        let _ = parse(&format!("{head}{with}{}", tail.get(1..).unwrap_or("")), "x.json");
+    }
+}
