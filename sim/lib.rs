@@ -1,6 +1,7 @@
 //! Predicts how a training run would use a cluster, from measured parts: see `ARCHITECTURE.md` for the map.
 
 pub mod hardware;
+pub mod memory;
 pub mod model;
 pub mod program;
 pub mod runtime;

@@ -196,6 +196,53 @@ pub enum Category {
     Workspace,
 }
 
+impl Category {
+    /// All categories, in declaration order.
+    pub const ALL: [Category; 16] = [
+        Category::Parameter,
+        Category::Buffer,
+        Category::OptimizerState,
+        Category::UnshardedParameter,
+        Category::AllGatherInput,
+        Category::AllGatherOutput,
+        Category::PostForwardShard,
+        Category::ReduceScatterInput,
+        Category::ShardedGradient,
+        Category::UnshardedGradient,
+        Category::Activation,
+        Category::Logits,
+        Category::Recompute,
+        Category::BackwardTemporary,
+        Category::OptimizerTemporary,
+        Category::Workspace,
+    ];
+
+    /// How many there are.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// The name in reports.
+    pub fn label(self) -> &'static str {
+        match self {
+            Category::Parameter => "sharded parameters",
+            Category::Buffer => "buffers and inputs",
+            Category::OptimizerState => "optimizer state",
+            Category::UnshardedParameter => "unsharded parameters",
+            Category::AllGatherInput => "all-gather input",
+            Category::AllGatherOutput => "all-gather output",
+            Category::PostForwardShard => "post-forward shards",
+            Category::ReduceScatterInput => "reduce-scatter input",
+            Category::ShardedGradient => "sharded gradients",
+            Category::UnshardedGradient => "unsharded gradients",
+            Category::Activation => "activations",
+            Category::Logits => "logits and loss",
+            Category::Recompute => "recomputed activations",
+            Category::BackwardTemporary => "backward temporaries",
+            Category::OptimizerTemporary => "optimizer temporaries",
+            Category::Workspace => "workspaces",
+        }
+    }
+}
+
 /// A block of memory as the program asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
@@ -252,6 +299,15 @@ pub struct Program {
 }
 
 impl Program {
+    /// FLOPs of one rank's step in one pass.
+    pub fn flops_of(&self, pass: Pass) -> Flops {
+        let launched = self.step.iter().filter_map(|instr| match instr {
+            Instr::Launch { kernel, .. } => Some(self.kernel(*kernel)),
+            _ => None,
+        });
+        launched.filter(|kernel| kernel.pass == pass).map(|kernel| kernel.work.flops()).sum()
+    }
+
     /// The name of a scope.
     pub fn scope(&self, scope: ScopeId) -> &str {
         &self.scopes[scope.0 as usize]

@@ -213,7 +213,7 @@ impl Eager {
             Some(to) if to != from && self.leaves[param].is_none() => {
                 let bytes = self.bytes(gradient);
                 let wide = bytes / from.bytes() * to.bytes();
-                let cast = self.storage_as(wide, Category::UnshardedGradient, "aten._to_copy");
+                let cast = self.storage_as(wide, Category::BackwardTemporary, "aten._to_copy");
                 self.pointwise("aten._to_copy", MemoryKind::Elementwise, bytes, wide, self.settings.backward);
                 self.release(gradient);
                 (cast, to)

@@ -84,7 +84,6 @@ pub struct Group {
     pub(super) post_forward_indices: Vec<usize>,
     pub(super) post_reduce: Option<EventId>,
     pub(super) all_reduce: Option<(BufferId, EventId)>,
-    pub(super) partial_reduce: Option<BufferId>,
     /// The rank's shard of the gradients, once reduced.
     pub sharded_gradient: Option<BufferId>,
     /// Whether the gradient has arrived on the host.
@@ -107,7 +106,6 @@ impl Group {
             post_forward_indices: vec![],
             post_reduce: None,
             all_reduce: None,
-            partial_reduce: None,
             sharded_gradient: None,
             offloaded_gradient: false,
         }

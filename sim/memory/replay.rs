@@ -1,0 +1,307 @@
+//! Runs a program's allocations and frees through the allocator, step after step, and reads off peaks.
+//!
+//! The first step makes the optimizer's state and warms the allocator's cache; the third is reported, as PyTorch users
+//! read `max_memory_allocated` after warm-up.
+
+use super::caching::{Allocator, BlockId, OutOfMemory, Settings};
+use crate::program::{Category, Instr, Mark, Program};
+use crate::units::Bytes;
+
+/// Steps replayed; the last is reported.
+const STEPS: u32 = 3;
+
+/// Bytes by category.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Breakdown {
+    totals: [u64; Category::COUNT],
+}
+
+impl Breakdown {
+    /// Bytes of one category.
+    pub fn bytes(&self, category: Category) -> Bytes {
+        Bytes(self.totals[category as usize])
+    }
+
+    /// All categories with anything in them, largest first.
+    pub fn sorted(&self) -> Vec<(Category, Bytes)> {
+        let mut list: Vec<_> = Category::ALL.into_iter().map(|category| (category, self.bytes(category))).collect();
+        list.retain(|(_, bytes)| bytes.0 > 0);
+        list.sort_by_key(|&(category, bytes)| (std::cmp::Reverse(bytes), category));
+        list
+    }
+
+    /// The sum.
+    pub fn total(&self) -> Bytes {
+        Bytes(self.totals.iter().sum())
+    }
+}
+
+/// One phase of the reported step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// `fwd`, `bwd`, `clip`, `opt`, `zero`, numbered where there are several micro-batches.
+    pub name: String,
+    /// Most bytes in blocks handed out.
+    pub peak_allocated: Bytes,
+    /// Bytes in blocks handed out at its end.
+    pub end_allocated: Bytes,
+    /// Most bytes asked for.
+    pub peak_requested: Bytes,
+    /// Bytes asked for by category, at the moment of the most.
+    pub breakdown: Breakdown,
+}
+
+/// A hook of a parameter group, as it passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookSample {
+    /// The hook.
+    pub hook: &'static str,
+    /// The group's module.
+    pub group: String,
+    /// Bytes allocated now.
+    pub now: Bytes,
+    /// Most bytes allocated since the previous sample.
+    pub peak: Bytes,
+}
+
+/// A tensor live at the peak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// Operator or parameter.
+    pub name: &'static str,
+    /// Category.
+    pub category: Category,
+    /// Number of such blocks.
+    pub count: u64,
+    /// Bytes asked for, all together.
+    pub bytes: Bytes,
+}
+
+/// The memory of a step.
+#[derive(Clone, Debug)]
+pub struct MemoryReport {
+    /// Most bytes in blocks handed out, over the reported step (`max_memory_allocated`).
+    pub peak_allocated: Bytes,
+    /// Most bytes taken from the device (`max_memory_reserved`).
+    pub peak_reserved: Bytes,
+    /// The phase of the peak.
+    pub peak_phase: String,
+    /// Bytes by category at the peak.
+    pub breakdown: Breakdown,
+    /// What was live at the peak, largest first.
+    pub live: Vec<Live>,
+    /// Phases of the reported step.
+    pub phases: Vec<Phase>,
+    /// Hooks of the reported step, with phase ends in between (`phase_end`).
+    pub hooks: Vec<HookSample>,
+    /// Bytes taken from the device, by stream.
+    pub reserved_by_stream: Vec<Bytes>,
+    /// How often cached segments had to be given back.
+    pub retries: u32,
+    /// The request that failed, if one did, with the step it failed in.
+    pub out_of_memory: Option<(OutOfMemory, u32)>,
+}
+
+struct Replay<'p> {
+    program: &'p Program,
+    allocator: Allocator,
+    blocks: Vec<Option<BlockId>>,
+    categories: Vec<Category>,
+    totals: Breakdown,
+    requested: u64,
+    phase_allocated: u64,
+    phase_requested: u64,
+    phase_breakdown: Breakdown,
+    since_sample: u64,
+    peak_requested: u64,
+    /// Position in the step's list of the most bytes asked for.
+    peak_at: usize,
+    reserved: u64,
+    failure: Option<OutOfMemory>,
+}
+
+/// Replays a program. The report is of the third step, or ends where a request failed.
+pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
+    let mut replay = Replay {
+        program,
+        allocator: Allocator::new(settings, program.streams.len()),
+        blocks: vec![None; program.buffers.len()],
+        categories: program.buffers.iter().map(|buffer| buffer.category).collect(),
+        totals: Breakdown::default(),
+        requested: 0,
+        phase_allocated: 0,
+        phase_requested: 0,
+        phase_breakdown: Breakdown::default(),
+        since_sample: 0,
+        peak_requested: 0,
+        peak_at: 0,
+        reserved: 0,
+        failure: None,
+    };
+    let mut report = MemoryReport {
+        peak_allocated: Bytes(0),
+        peak_reserved: Bytes(0),
+        peak_phase: String::new(),
+        breakdown: Breakdown::default(),
+        live: vec![],
+        phases: vec![],
+        hooks: vec![],
+        reserved_by_stream: vec![],
+        retries: 0,
+        out_of_memory: None,
+    };
+    replay.run(&program.setup, &mut report, false);
+    for step in 0..STEPS {
+        let list = if step == 0 { &program.first } else { &program.step };
+        let reported = step + 1 == STEPS || replay.failure.is_some();
+        replay.peak_requested = 0;
+        replay.run(list, &mut report, reported);
+        if let Some(failure) = replay.failure {
+            report.out_of_memory = Some((failure, step + 1));
+            break;
+        }
+    }
+    if let Some(peak) = report.phases.iter().max_by_key(|phase| phase.peak_allocated) {
+        report.peak_allocated = peak.peak_allocated;
+        report.peak_phase = peak.name.clone();
+    }
+    if let Some(peak) = report.phases.iter().max_by_key(|phase| phase.peak_requested) {
+        report.breakdown = peak.breakdown.clone();
+    }
+    report.peak_reserved = Bytes(replay.reserved);
+    report.reserved_by_stream =
+        (0..program.streams.len()).map(|stream| replay.allocator.reserved_by(stream)).collect();
+    report.retries = replay.allocator.retries();
+    if report.out_of_memory.is_none() {
+        report.live = live_at(program, replay.peak_at);
+    }
+    report
+}
+
+impl Replay<'_> {
+    fn run(&mut self, list: &[Instr], report: &mut MemoryReport, reported: bool) {
+        for (at, instr) in list.iter().enumerate() {
+            match *instr {
+                Instr::Alloc { buffer } => {
+                    let index = buffer.0 as usize;
+                    let wanted = self.program.buffers[index];
+                    self.categories[index] = wanted.category;
+                    if wanted.bytes.0 == 0 {
+                        continue;
+                    }
+                    match self.allocator.alloc(wanted.bytes, wanted.stream.0 as usize) {
+                        Ok(block) => self.blocks[index] = Some(block),
+                        Err(failure) => {
+                            self.failure = Some(failure);
+                            return;
+                        }
+                    }
+                    self.requested += wanted.bytes.0;
+                    self.totals.totals[wanted.category as usize] += wanted.bytes.0;
+                    self.note_peaks(at, reported);
+                }
+                Instr::Free { buffer } => {
+                    let index = buffer.0 as usize;
+                    if let Some(block) = self.blocks[index].take() {
+                        self.allocator.free(block);
+                        let bytes = self.program.buffers[index].bytes.0;
+                        self.requested -= bytes;
+                        self.totals.totals[self.categories[index] as usize] -= bytes;
+                    }
+                }
+                Instr::Recategorize { buffer, category } => {
+                    let index = buffer.0 as usize;
+                    if self.blocks[index].is_some() {
+                        let bytes = self.program.buffers[index].bytes.0;
+                        self.totals.totals[self.categories[index] as usize] -= bytes;
+                        self.totals.totals[category as usize] += bytes;
+                        self.categories[index] = category;
+                    }
+                }
+                Instr::Mark { mark } => self.mark(&self.program.marks[mark as usize], report, reported),
+                _ => {}
+            }
+        }
+    }
+
+    fn note_peaks(&mut self, at: usize, reported: bool) {
+        let allocated = self.allocator.allocated().0;
+        self.phase_allocated = self.phase_allocated.max(allocated);
+        self.since_sample = self.since_sample.max(allocated);
+        self.reserved = self.reserved.max(self.allocator.reserved().0);
+        if self.requested > self.phase_requested {
+            self.phase_requested = self.requested;
+            if reported {
+                self.phase_breakdown = self.totals.clone();
+            }
+        }
+        if self.requested > self.peak_requested {
+            self.peak_requested = self.requested;
+            self.peak_at = at;
+        }
+    }
+
+    fn mark(&mut self, mark: &Mark, report: &mut MemoryReport, reported: bool) {
+        let now = self.allocator.allocated();
+        match mark {
+            Mark::PhaseEnd(name) => {
+                if reported {
+                    report.phases.push(Phase {
+                        name: name.clone(),
+                        peak_allocated: Bytes(self.phase_allocated),
+                        end_allocated: now,
+                        peak_requested: Bytes(self.phase_requested),
+                        breakdown: self.phase_breakdown.clone(),
+                    });
+                    self.sample("phase_end", name.clone(), report);
+                }
+                self.phase_allocated = now.0;
+                self.phase_requested = self.requested;
+                self.phase_breakdown = self.totals.clone();
+            }
+            Mark::Hook(hook, scope) => {
+                if reported {
+                    self.sample(hook, self.program.scope(*scope).to_owned(), report);
+                }
+            }
+        }
+        self.since_sample = now.0;
+    }
+
+    fn sample(&mut self, hook: &'static str, group: String, report: &mut MemoryReport) {
+        let now = self.allocator.allocated();
+        report.hooks.push(HookSample { hook, group, now, peak: Bytes(self.since_sample.max(now.0)) });
+    }
+}
+
+/// What is live at a position of the steady step, by operator and category, largest first.
+fn live_at(program: &Program, position: usize) -> Vec<Live> {
+    let mut live: Vec<Option<Category>> = vec![None; program.buffers.len()];
+    let lists = [&program.setup[..], &program.first[..], &program.step[..program.step.len().min(position + 1)]];
+    for instr in lists.into_iter().flatten() {
+        match *instr {
+            Instr::Alloc { buffer } => live[buffer.0 as usize] = Some(program.buffer(buffer).category),
+            Instr::Free { buffer } => live[buffer.0 as usize] = None,
+            Instr::Recategorize { buffer, category } => {
+                if let Some(known) = &mut live[buffer.0 as usize] {
+                    *known = category;
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut table = std::collections::BTreeMap::<(Category, &'static str), (u64, u64)>::new();
+    for (category, buffer) in live.into_iter().zip(&program.buffers) {
+        if let Some(category) = category {
+            let entry = table.entry((category, buffer.name)).or_default();
+            entry.0 += 1;
+            entry.1 += buffer.bytes.0;
+        }
+    }
+    let mut list: Vec<Live> = table
+        .into_iter()
+        .map(|((category, name), (count, bytes))| Live { name, category, count, bytes: Bytes(bytes) })
+        .collect();
+    list.sort_by_key(|live| std::cmp::Reverse(live.bytes));
+    list
+}

@@ -1,0 +1,5 @@
+//! What this project claims about the world, held against things it did not write.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod oracle;

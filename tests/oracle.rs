@@ -1,0 +1,5 @@
+//! What PyTorch itself computes (`tests/oracles`), case by case. `WINDTUNNEL_ORACLES` names another folder to read.
+
+mod cases;
+mod flops;
+mod memory;

@@ -1,0 +1,178 @@
+//! Reads the oracle files and turns their configurations into jobs.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::program::{DType, Dispatch};
+use windtunnel::runtime::eager::Settings;
+use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Wrap};
+use windtunnel::runtime::optimizer::Optimizer;
+use windtunnel::runtime::train::{Checkpoint, Job};
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Dims {
+    pub dim: u64,
+    pub n_layers: u64,
+    pub n_heads: u64,
+    pub n_kv_heads: u64,
+    pub ffn: u64,
+    pub vocab: u64,
+    pub head_dim: u64,
+    pub n_experts: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    pub seq: u64,
+    pub bs: u64,
+    pub world: u32,
+    pub wrap: String,
+    pub reshard: serde_json::Value,
+    pub root_reshard: serde_json::Value,
+    pub mp: String,
+    pub ac: String,
+    pub opt: String,
+    pub ga: u32,
+    pub ga_sync: String,
+    pub fwd_prefetch: usize,
+    pub bwd_prefetch: usize,
+    pub tp: u32,
+    pub hsdp: u32,
+    pub early_stop: bool,
+    pub unshard_in_backward: bool,
+    pub clip: u32,
+    pub rs_max_input_buffers: usize,
+    pub cpu_offload: bool,
+    #[serde(default = "yes")]
+    pub ga_is_last: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The folder the oracles are read from.
+pub fn folder() -> PathBuf {
+    std::env::var_os("WINDTUNNEL_ORACLES")
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles")), PathBuf::from)
+}
+
+/// One oracle file.
+pub fn read(name: &str) -> serde_json::Value {
+    let path = folder().join(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The oracles' Llama-shaped model.
+pub fn model(dims: &Dims) -> ModelConfig {
+    ModelConfig {
+        name: "oracle".to_owned(),
+        layers: dims.n_layers,
+        width: dims.dim,
+        heads: dims.n_heads,
+        kv_heads: dims.n_kv_heads,
+        head_dim: if dims.head_dim == 0 { dims.dim / dims.n_heads } else { dims.head_dim },
+        ffn: dims.ffn,
+        vocab: dims.vocab,
+        norm: Norm::Rms,
+        norm_placement: NormPlacement::Pre,
+        final_norm: true,
+        embedding_norm: false,
+        position: Position::Rope { dims: if dims.head_dim == 0 { dims.dim / dims.n_heads } else { dims.head_dim } },
+        feed_forward: FeedForward::Gated(Activation::Silu),
+        qkv_bias: false,
+        output_bias: false,
+        ffn_bias: false,
+        fused_qkv: false,
+        qk_norm: None,
+        tied_head: false,
+        sliding_window: None,
+        global_every: 0,
+        attention_softcap: false,
+        logit_softcap: false,
+        scaled_embedding: false,
+        notes: vec![],
+        source: "tests/oracles".to_owned(),
+    }
+}
+
+fn reshard(value: &serde_json::Value, default: Reshard) -> Reshard {
+    match value {
+        serde_json::Value::Bool(true) => Reshard::Always,
+        serde_json::Value::Bool(false) => Reshard::Never,
+        serde_json::Value::Number(ranks) => Reshard::To(ranks.as_u64().unwrap() as u32),
+        _ => default,
+    }
+}
+
+/// The job a case describes; none if it needs tensor parallelism or experts.
+pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
+    if config.tp > 1 || dims.n_experts > 0 {
+        return None;
+    }
+    let model = model(dims);
+    let mixed_precision = match config.mp.as_str() {
+        "mixed" => precision(DType::Fp32, Some(DType::Bf16), Some(DType::Fp32)),
+        "mixed_bf16reduce" => precision(DType::Fp32, Some(DType::Bf16), Some(DType::Bf16)),
+        "bf16" => precision(DType::Bf16, None, None),
+        "bf16_fp32reduce" => precision(DType::Bf16, None, Some(DType::Fp32)),
+        "fp32" => precision(DType::Fp32, None, None),
+        other => panic!("unknown mixed precision {other}"),
+    };
+    let blocks = reshard(&config.reshard, Reshard::Always);
+    let titan = config.wrap == "titan";
+    let wrapped = (config.wrap != "root").then_some(blocks);
+    let wrap = Wrap {
+        blocks: vec![wrapped; model.layers as usize],
+        embedding: titan.then_some(blocks),
+        head: titan.then_some(Reshard::Never),
+        root: reshard(&config.root_reshard, Reshard::Never),
+    };
+    let fsdp = Fsdp {
+        shard: config.world / config.hsdp,
+        replicate: config.hsdp,
+        wrap,
+        mixed_precision,
+        forward_prefetch: config.fwd_prefetch,
+        backward_prefetch: config.bwd_prefetch,
+        reduce_scatter_buffers: config.rs_max_input_buffers,
+        unshard_in_backward: config.unshard_in_backward,
+        cpu_offload: config.cpu_offload,
+    };
+    Some(Job {
+        model,
+        batch: config.bs,
+        seq: config.seq,
+        accumulation: config.ga,
+        sync_every: config.ga_sync == "every",
+        marks_last: config.ga_is_last,
+        fsdp,
+        checkpoint: match config.ac.as_str() {
+            "none" => Checkpoint::None,
+            "full" => Checkpoint::Full,
+            "every2" => Checkpoint::Every(2),
+            "sac_op" => Checkpoint::SelectiveOp,
+            other => panic!("unknown activation checkpointing {other}"),
+        },
+        eager: Settings {
+            workspace: 32 << 20,
+            early_stop: config.early_stop,
+            forward: Dispatch::EagerForward,
+            backward: Dispatch::EagerBackward,
+        },
+        optimizer: match config.opt.as_str() {
+            "adamw_foreach" => Optimizer::AdamwForeach,
+            "adamw_fused" => Optimizer::AdamwFused,
+            "sgd" => Optimizer::Sgd,
+            other => panic!("unknown optimizer {other}"),
+        },
+        clip: config.clip > 0,
+        max_positions: config.seq,
+    })
+}
+
+fn precision(storage: DType, param: Option<DType>, reduce: Option<DType>) -> MixedPrecision {
+    MixedPrecision { storage, param, reduce, output: None }
+}
