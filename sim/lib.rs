@@ -1,5 +1,7 @@
 //! Predicts how a training run would use a cluster, from measured parts: see `ARCHITECTURE.md` for the map.
 
+pub mod engine;
 pub mod model;
+pub mod network;
 pub mod program;
 pub mod units;
