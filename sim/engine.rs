@@ -12,11 +12,12 @@
 //! So the result does not depend on the order of events within an instant, and with identical ranks one rank stands
 //! for all: a *folded* run agrees with a full one to the picosecond.
 //!
-//! **Bounds.** A queue holds at most one live event per host, stream and running collective. Memory is allocated before
-//! the first event; in a steady state nothing is allocated unless spans are recorded.
+//! **Memory.** State lies in flat arrays made before the first event. Working memory and the event queue grow to their
+//! largest need and are kept, so a steady state allocates nothing unless spans are recorded.
 
 mod account;
 mod costs;
+mod deadlock;
 mod error;
 mod pace;
 mod plan;
@@ -44,8 +45,8 @@ pub struct Options {
     pub fold: bool,
     /// Keep every span.
     pub record: bool,
-    /// Kernels and collectives that a stream holds before the host blocks: CUDA queues 1,024 launches (measured, and
-    /// not documented by NVIDIA).
+    /// Kernels and collectives that a stream holds, the running one included, before the host blocks. NVIDIA documents
+    /// no limit; users find about 1,000 per stream (NVIDIA developer forum, thread 68937), so we take 1,024.
     pub queue_limit: u32,
 }
 

@@ -2,7 +2,8 @@
 
 use crate::units::Time;
 
-use super::state::Engine;
+use super::plan::StreamOp;
+use super::state::{Doing, Engine};
 use super::{Breakdown, MarkTime, Span, Timeline};
 
 /// The time a rank has spent, and what decides on what it is spending it now.
@@ -20,20 +21,21 @@ pub(super) struct Spent {
     pub(super) backlog: u32,
 }
 
+/// The index of exposed communication in the parts.
+const EXPOSED: usize = 1;
+
 impl Spent {
-    /// Accounts for the time up to `now`; to be called before anything changes.
-    pub(super) fn account(&mut self, now: u64) {
-        let elapsed = now - self.until;
-        if elapsed > 0 {
-            let part = match self {
-                Spent { compute: 1.., .. } => 0,
-                Spent { communication: 1.., .. } => 1,
-                Spent { backlog: 0, .. } => 2,
-                _ => 3,
-            };
-            self.parts[part] += elapsed;
-            self.until = now;
-        }
+    /// Accounts for the time up to `now`; returns the part it went to, and how much it was.
+    fn account(&mut self, now: u64) -> (usize, u64) {
+        let part = match self {
+            Spent { compute: 1.., .. } => 0,
+            Spent { communication: 1.., .. } => EXPOSED,
+            Spent { backlog: 0, .. } => 2,
+            _ => 3,
+        };
+        let elapsed = now - std::mem::replace(&mut self.until, now);
+        self.parts[part] += elapsed;
+        (part, elapsed)
     }
 
     /// What was spent since `before`.
@@ -44,6 +46,39 @@ impl Spent {
 }
 
 impl Engine<'_> {
+    /// Accounts for a rank's time up to now; to be called before anything changes that decides on where it goes.
+    pub(super) fn account(&mut self, rank: u32) {
+        let state = &mut self.ranks[rank as usize];
+        if state.spent.until < self.now {
+            let (part, elapsed) = state.spent.account(self.now);
+            if part == EXPOSED && state.watched {
+                self.blame(rank, elapsed);
+            }
+        }
+    }
+
+    /// Adds exposed communication to what caused it: what runs on the first stream on which anything runs.
+    fn blame(&mut self, rank: u32, elapsed: u64) {
+        let class = self.ranks[rank as usize].class as usize;
+        for actor in rank * self.width..self.host(rank) {
+            let stream = &self.actors[actor as usize];
+            let runs = match stream.doing {
+                Doing::Kernel => true,
+                Doing::Meeting { meeting } => self.is_running(meeting),
+                _ => false,
+            };
+            if runs {
+                match self.plans[class].ops[stream.at as usize] {
+                    StreamOp::Kernel { kernel, .. } => self.exposed[class].0[kernel as usize] += Time(elapsed),
+                    StreamOp::Comm { comm, .. } => self.exposed[class].1[comm as usize] += Time(elapsed),
+                    _ => unreachable!("only kernels and collectives run"),
+                }
+                return;
+            }
+        }
+        unreachable!("exposed communication without anything that runs");
+    }
+
     /// One actor has ended a step; closes the step when it was the last.
     pub(super) fn end_step(&mut self, step: u32) {
         let step = step as usize;
@@ -53,11 +88,17 @@ impl Engine<'_> {
         }
         self.ends[step] = self.now;
         if step + 2 >= self.ends.len() {
-            for (rank, before) in self.ranks.iter_mut().zip(&mut self.before) {
-                rank.spent.account(self.now);
+            for rank in 0..self.ranks.len() {
+                self.account(rank as u32);
                 if step + 1 < self.ends.len() {
-                    *before = rank.spent;
+                    self.before[rank] = self.ranks[rank].spent;
                 }
+            }
+            if step + 1 < self.ends.len() {
+                self.exposed.iter_mut().for_each(|(kernels, comms)| {
+                    kernels.fill(Time::ZERO);
+                    comms.fill(Time::ZERO);
+                });
             }
         }
     }
@@ -74,6 +115,9 @@ impl Engine<'_> {
         let last = self.ends[self.ends.len() - 1];
         let begin = if self.ends.len() > 1 { self.ends[self.ends.len() - 2] } else { 0 };
         self.spans.sort_by_key(|&Span { rank, stream, start, end, .. }| (rank, stream, start, end));
+        for (busy, (kernels, comms)) in self.busy.iter_mut().zip(self.exposed) {
+            (busy.kernel_exposed, busy.comm_exposed) = (kernels, comms);
+        }
         let (steps, count) = (self.options.steps, self.mark_count);
         let passed = self.marks.iter().enumerate().filter_map(|(index, &(host, device))| {
             let index = index as u32;

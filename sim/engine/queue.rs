@@ -31,17 +31,8 @@ impl<T: Copy> EventQueue<T> {
     pub fn push(&mut self, time: u64, event: T) {
         let key = u128::from(time) << 64 | u128::from(self.pushed);
         self.pushed += 1;
-        let mut at = self.heap.len();
         self.heap.push(Entry { key, event });
-        while at > 0 {
-            let parent = (at - 1) / CHILDREN;
-            if self.heap[parent].key <= key {
-                break;
-            }
-            self.heap[at] = self.heap[parent];
-            at = parent;
-        }
-        self.heap[at] = Entry { key, event };
+        self.rise(self.heap.len() - 1, Entry { key, event });
     }
 
     /// Time of the next event.
@@ -59,28 +50,41 @@ impl<T: Copy> EventQueue<T> {
         Some(((first.key >> 64) as u64, first.event))
     }
 
-    /// Puts `entry` where it belongs, starting from an empty root.
+    /// Puts `entry`, which was last, where it belongs after the root has left: the hole sinks to the bottom along the
+    /// least children, then `entry` rises from there. It rarely rises far, which saves comparing it on the way down.
     fn sink(&mut self, entry: Entry<T>) {
-        let heap = &mut self.heap[..];
         let mut at = 0;
         loop {
             let first = at * CHILDREN + 1;
-            let Some(children) = heap.get(first..heap.len().min(first + CHILDREN)).filter(|few| !few.is_empty()) else {
-                break;
-            };
-            let mut least = 0;
-            for child in 1..children.len() {
-                if children[child].key < children[least].key {
-                    least = child;
+            let least = match self.heap.get(first..) {
+                // Two semi-finals and a final, without branches.
+                Some([a, b, c, d, ..]) => {
+                    let (left, l) = if b.key < a.key { (1, b.key) } else { (0, a.key) };
+                    let (right, r) = if d.key < c.key { (3, d.key) } else { (2, c.key) };
+                    first + if r < l { right } else { left }
                 }
-            }
-            if children[least].key >= entry.key {
+                Some(few) if !few.is_empty() => (1..few.len()).fold(first, |least, child| {
+                    if few[child].key < self.heap[least].key { first + child } else { least }
+                }),
+                _ => break,
+            };
+            self.heap[at] = self.heap[least];
+            at = least;
+        }
+        self.rise(at, entry);
+    }
+
+    /// Puts `entry` where it belongs between the hole `at` and the root.
+    fn rise(&mut self, mut at: usize, entry: Entry<T>) {
+        while at > 0 {
+            let parent = (at - 1) / CHILDREN;
+            if self.heap[parent].key <= entry.key {
                 break;
             }
-            heap[at] = children[least];
-            at = first + least;
+            self.heap[at] = self.heap[parent];
+            at = parent;
         }
-        heap[at] = entry;
+        self.heap[at] = entry;
     }
 
     /// Number of events waiting.

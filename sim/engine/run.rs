@@ -4,8 +4,8 @@ use crate::program::{CommId, KernelId, ScopeId, StreamId};
 use crate::units::Time;
 
 use super::plan::{Action, StreamOp};
-use super::state::{Doing, Engine, Event, NONE};
-use super::{EngineError, Span, Timeline, Waiting, WaitsFor, What};
+use super::state::{Doing, Engine, Event, Meeting, NONE};
+use super::{EngineError, Span, Timeline, What};
 
 impl Engine<'_> {
     /// Runs to the end.
@@ -110,13 +110,12 @@ impl Engine<'_> {
 
     /// Hands a stream its next operation.
     fn issue(&mut self, rank: u32, actor: u32, queued: bool) {
+        self.account(rank);
         let stream = &mut self.actors[actor as usize];
         stream.queued += u32::from(queued);
         stream.issued += 1;
         if stream.issued == 1 {
-            let spent = &mut self.ranks[rank as usize].spent;
-            spent.account(self.now);
-            spent.backlog += 1;
+            self.ranks[rank as usize].spent.backlog += 1;
         }
         if stream.doing == Doing::Idle {
             self.agenda.push(actor);
@@ -169,13 +168,13 @@ impl Engine<'_> {
 
     /// The stream goes past its current operation.
     fn pass(&mut self, actor: u32) {
+        let rank = actor / self.width;
+        self.account(rank);
         let stream = &mut self.actors[actor as usize];
         stream.at += 1;
         stream.issued -= 1;
         if stream.issued == 0 {
-            let spent = &mut self.ranks[(actor / self.width) as usize].spent;
-            spent.account(self.now);
-            spent.backlog -= 1;
+            self.ranks[rank as usize].spent.backlog -= 1;
         }
     }
 
@@ -205,9 +204,9 @@ impl Engine<'_> {
     }
 
     fn begin_kernel(&mut self, actor: u32, kernel: u32) {
+        self.account(actor / self.width);
         let rank = &mut self.ranks[(actor / self.width) as usize];
         let plan = self.plans[rank.class as usize].kernels[kernel as usize];
-        rank.spent.account(self.now);
         if plan.compute {
             rank.spent.compute += 1;
         } else {
@@ -221,13 +220,13 @@ impl Engine<'_> {
     }
 
     fn end_kernel(&mut self, actor: u32) {
+        self.account(actor / self.width);
         let rank = &mut self.ranks[(actor / self.width) as usize];
         let (class, watched) = (rank.class as usize, rank.watched);
         let stream = self.actors[actor as usize];
         let StreamOp::Kernel { kernel, scope } = self.plans[class].ops[stream.at as usize] else {
             unreachable!("the stream runs a kernel");
         };
-        rank.spent.account(self.now);
         if self.plans[class].kernels[kernel as usize].compute {
             rank.spent.compute -= 1;
         } else {
@@ -297,21 +296,18 @@ impl Engine<'_> {
                 });
             }
         }
-        meeting.arrived += 1;
-        if meeting.arrived == shape.size {
+        if meeting.arrived + 1 == shape.size {
             meeting.start = self.now;
             meeting.running.begin(meeting.work, self.now);
             for member in self.members(index) {
                 self.change_comms(member, 1);
             }
         }
+        self.meetings[index as usize].arrived += 1;
     }
 
     fn end_comm(&mut self, index: u32) {
-        let meeting = &mut self.meetings[index as usize];
-        let (stream, start) = (meeting.stream, meeting.start);
-        meeting.arrived = 0;
-        meeting.running.scheduled = false;
+        let Meeting { stream, start, .. } = self.meetings[index as usize];
         for member in self.members(index) {
             self.change_comms(member, -1);
             let actor = self.actor(member, stream);
@@ -327,68 +323,19 @@ impl Engine<'_> {
             self.span(actor, start, What::Comm(CommId(comm)), scope);
             self.leave(actor);
         }
+        let meeting = &mut self.meetings[index as usize];
+        meeting.arrived = 0;
+        meeting.running.scheduled = false;
     }
 
     /// One collective more or less runs on a rank.
     fn change_comms(&mut self, rank: u32, by: i32) {
+        self.account(rank);
         let state = &mut self.ranks[rank as usize];
-        state.spent.account(self.now);
         state.spent.communication = state.spent.communication.wrapping_add_signed(by);
         state.comms = state.comms.wrapping_add_signed(by);
         if !std::mem::replace(&mut state.dirty, true) {
             self.dirty.push(rank);
-        }
-    }
-
-    /// Everyone who waits, and for whom, when nothing moves.
-    fn waits(&self) -> Vec<Waiting> {
-        let mut waits = Vec::new();
-        for (actor, state) in self.actors.iter().enumerate() {
-            let (rank, index) = (actor as u32 / self.width, actor as u32 % self.width);
-            let class = self.ranks[rank as usize].class as usize;
-            let (program, plan) = (self.job.classes[class].program, &self.plans[class]);
-            let is_host = index == self.width - 1;
-            let scope = if is_host {
-                plan.host_scope[state.at as usize]
-            } else {
-                match plan.ops[state.at as usize] {
-                    StreamOp::Kernel { scope, .. } | StreamOp::Comm { scope, .. } | StreamOp::Wait { scope, .. } => {
-                        scope
-                    }
-                    _ => ScopeId(0),
-                }
-            };
-            let waits_for = match state.doing {
-                Doing::Event { slot } => {
-                    let slot = plan.slots[slot as usize];
-                    WaitsFor::Event {
-                        event: slot.event.0,
-                        stream: program.streams[slot.stream as usize],
-                        scope: program.scope(slot.scope).to_owned(),
-                    }
-                }
-                Doing::Meeting { meeting } => self.missing(meeting),
-                Doing::Room { stream } => WaitsFor::Room { stream: program.streams[stream as usize] },
-                Doing::Idle | Doing::Kernel | Doing::Done => continue,
-            };
-            let stream = (!is_host).then(|| (StreamId(index as u8), program.streams[index as usize]));
-            let scope = program.scope(scope).to_owned();
-            waits.push(Waiting { rank, stream, step: state.step, scope, waits_for });
-        }
-        waits
-    }
-
-    fn missing(&self, meeting: u32) -> WaitsFor {
-        let state = &self.meetings[meeting as usize];
-        let program = self.job.classes[self.ranks[state.opener as usize].class as usize].program;
-        let here = |rank: &u32| {
-            let actor = self.actor(*rank, state.stream);
-            self.actors[actor as usize].doing == Doing::Meeting { meeting }
-        };
-        WaitsFor::Members {
-            kind: program.comms[state.comm as usize].kind,
-            group: program.groups[state.group as usize].name.clone(),
-            missing: self.members(meeting).filter(|rank| !here(rank)).collect(),
         }
     }
 }

@@ -83,10 +83,10 @@ impl Engine<'_> {
 
     /// The flow of a meeting whose collective runs; when it is new, its members become places to look at.
     fn flow_of(&mut self, index: u32) -> Option<u32> {
-        let meeting = &mut self.meetings[index as usize];
-        if meeting.arrived < self.shapes[meeting.group as usize].size {
+        if !self.is_running(index) {
             return None;
         }
+        let meeting = &mut self.meetings[index as usize];
         if meeting.visit != self.visit {
             meeting.visit = self.visit;
             meeting.flow = self.sharing.add_flow(meeting.use_of);

@@ -12,7 +12,7 @@ use crate::units::Time;
 use super::account::Spent;
 use super::pace::Pace;
 use super::plan::Plan;
-use super::{Busy, EngineError, EventQueue, Job, Options, Span};
+use super::{Busy, Class, EngineError, EventQueue, Job, Options, Span};
 
 /// No actor, no meeting.
 pub(super) const NONE: u32 = u32::MAX;
@@ -207,6 +207,8 @@ pub(super) struct Engine<'a> {
     /// Time spent by each rank up to the beginning of the last step.
     pub(super) before: Vec<Spent>,
     pub(super) busy: Vec<Busy>,
+    /// Exposed communication by kernel and by collective, by class.
+    pub(super) exposed: Vec<(Vec<Time>, Vec<Time>)>,
     /// Host and device time, by class, step and mark.
     pub(super) marks: Vec<(Option<Time>, Option<Time>)>,
     /// Marks of each class and step.
@@ -258,6 +260,14 @@ impl<'a> Engine<'a> {
                 kernel: vec![Time::ZERO; class.program.kernels.len()],
                 comm: vec![Time::ZERO; class.program.comms.len()],
                 comm_waiting: vec![Time::ZERO; class.program.comms.len()],
+                ..Busy::default()
+            })
+            .collect();
+        let exposed = job
+            .classes
+            .iter()
+            .map(|Class { program, .. }| {
+                (vec![Time::ZERO; program.kernels.len()], vec![Time::ZERO; program.comms.len()])
             })
             .collect();
         let steps = options.steps as usize;
@@ -281,6 +291,7 @@ impl<'a> Engine<'a> {
             ends: vec![0; steps],
             before: vec![Spent::default(); ranks.len()],
             busy,
+            exposed,
             marks: vec![(None, None); plans.len() * steps * marks as usize],
             mark_count: marks,
             spans: Vec::new(),
@@ -299,6 +310,12 @@ impl<'a> Engine<'a> {
         let Meeting { group, lowest, .. } = self.meetings[meeting as usize];
         let Shape { size, stride, .. } = self.shapes[group as usize];
         (0..size).map(move |index| lowest + index * stride)
+    }
+
+    /// Whether all members have come, and the collective runs.
+    pub(super) fn is_running(&self, meeting: u32) -> bool {
+        let meeting = &self.meetings[meeting as usize];
+        meeting.arrived == self.shapes[meeting.group as usize].size
     }
 
     /// The actor for a stream of a rank.

@@ -263,7 +263,9 @@ fn copies_around_a_collective_count_as_communication() {
         b.set_pass(Pass::Forward);
         b.kernel(A, 20);
     });
-    assert_eq!(parts(&run(&program, 0)), [20, 15, 0, 0]);
+    let timeline = run(&program, 0);
+    assert_eq!(parts(&timeline), [20, 15, 0, 0]);
+    assert_eq!(timeline.busy[0].comm_exposed, [Time(15)]);
 }
 
 #[test]
@@ -278,8 +280,11 @@ fn marks_tell_when_the_host_and_the_device_pass_them() {
     assert_eq!(times, [(0, Time(2), Some(Time(52))), (1, Time(2), None)]);
 }
 
+/// Writes the step of one class.
+type WriteStep<'a> = &'a dyn Fn(&mut Builder, [GroupId; 2]);
+
 /// Two ranks of two classes that share the groups `x` and `y`, both of both ranks.
-fn two_classes(write: [&dyn Fn(&mut Builder, [GroupId; 2]); 2]) -> Result<Timeline, EngineError> {
+fn two_classes(write: [WriteStep<'_>; 2]) -> Result<Timeline, EngineError> {
     let programs = write.map(|write| step(2, [(2, 1), (2, 1)], write));
     let costs = [costs(&programs[0], 0), costs(&programs[1], 0)];
     let class = |index: usize| Class { program: &programs[index], costs: &costs[index] };
@@ -300,6 +305,32 @@ fn a_collective_starts_when_its_last_member_arrives_and_the_others_wait() {
     assert_eq!(parts(&timeline), [20, 10, 0, 30]);
     assert_eq!(timeline.busy[0].comm_waiting, [Time(30)]);
     assert_eq!(timeline.busy[1].comm_waiting, [Time(0)]);
+}
+
+#[test]
+fn collectives_of_different_groups_share_the_one_rank_they_meet_on() {
+    // Ranks 0 and 1 gather on x, ranks 1 and 3 on y; rank 2 does nothing.
+    let program = |on_x: bool, on_y: bool| {
+        step(4, [(2, 1), (2, 2)], move |b, [x, y]| {
+            if on_x {
+                b.gather(A, x, 100);
+            }
+            if on_y {
+                b.gather(B, y, 40);
+            }
+        })
+    };
+    let programs = [program(true, false), program(true, true), program(false, false), program(false, true)];
+    let costs = programs.each_ref().map(|program| {
+        let mut costs = costs(program, 0);
+        costs.comm.iter_mut().for_each(|comm| comm.use_of[0] = 0.8);
+        costs
+    });
+    let classes = [0, 1, 2, 3].map(|index| Class { program: &programs[index], costs: &costs[index] });
+    let job = Job { classes: &classes, class_of: &[0, 1, 2, 3] };
+    let timeline = simulate_job(job, Options { fold: false, ..ONCE }).expect("the job runs");
+    // Both at 0.5 / 0.8 of their speed until 64; then 60 are left of the longer one.
+    assert_eq!(spans(&timeline), [(0, 0, 124), (0, 0, 124), (1, 0, 64), (1, 0, 64)]);
 }
 
 #[test]

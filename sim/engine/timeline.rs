@@ -74,6 +74,12 @@ pub struct Busy {
     pub comm: Vec<Time>,
     /// By `CommId`, from being reached to start: waiting for the other members \[ps\].
     pub comm_waiting: Vec<Time>,
+    /// By `KernelId`, the part of the exposed communication that a kernel of the communication pass is blamed for \[ps\].
+    pub kernel_exposed: Vec<Time>,
+    /// By `CommId`, the part of the exposed communication that a collective is blamed for \[ps\]. Where several run at
+    /// once the one on the lowest stream is, so that kernels and collectives sum to
+    /// [`Breakdown::exposed_communication`] of the rank exactly.
+    pub comm_exposed: Vec<Time>,
 }
 
 /// When a mark was passed.

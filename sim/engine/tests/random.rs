@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::network::Sharing;
 use crate::program::{EventId, Instr};
 use proptest::prelude::*;
 
@@ -141,6 +142,39 @@ fn in_host_order(program: &Program, costs: &Costs, options: Options) -> (Vec<Tim
     (ends, ran.concat())
 }
 
+/// The audit: how much work each span of one rank did, from nothing but the spans. Between two moments at which
+/// anything starts or ends, speeds are constant.
+fn work_done(spans: &[Span], costs: &Costs) -> Vec<f64> {
+    let mut moments: Vec<u64> = spans.iter().flat_map(|span| [span.start.0, span.end.0]).collect();
+    moments.sort_unstable();
+    let mut done = vec![0.0; spans.len()];
+    for pair in moments.windows(2) {
+        let (from, to) = (pair[0], pair[1]);
+        let running: Vec<usize> =
+            (0..spans.len()).filter(|&index| spans[index].start.0 <= from && to <= spans[index].end.0).collect();
+        let mut sharing = Sharing::default();
+        let mut flows = Vec::new();
+        for &index in &running {
+            if let What::Comm(id) = spans[index].what {
+                let flow = sharing.add_flow(costs.comm[id.0 as usize].use_of);
+                sharing.cross(flow);
+                flows.push(index);
+            }
+        }
+        sharing.end_place();
+        for (&index, speed) in flows.iter().zip(sharing.solve()) {
+            done[index] += (to - from) as f64 * speed;
+        }
+        for &index in &running {
+            if let What::Kernel(id) = spans[index].what {
+                let slowdown = if flows.is_empty() { 1.0 } else { costs.kernel[id.0 as usize].slowdown };
+                done[index] += (to - from) as f64 / slowdown;
+            }
+        }
+    }
+    done
+}
+
 proptest! {
     #[test]
     fn a_folded_run_and_a_full_one_agree_to_the_picosecond((ops, paid, options) in case()) {
@@ -176,6 +210,9 @@ proptest! {
         prop_assert_eq!(timeline.breakdown[0].total(), timeline.step);
         let before = timeline.ends.len().checked_sub(2).map_or(Time::ZERO, |index| timeline.ends[index]);
         prop_assert_eq!(before + timeline.step, timeline.ends[timeline.ends.len() - 1]);
+        let Busy { kernel_exposed, comm_exposed, .. } = &timeline.busy[0];
+        let blamed = kernel_exposed.iter().chain(comm_exposed).copied().sum::<Time>();
+        prop_assert_eq!(blamed, timeline.breakdown[0].exposed_communication);
     }
 
     #[test]
@@ -192,7 +229,9 @@ proptest! {
         more in 1u64..50,
     ) {
         let program = write(&ops);
-        prop_assume!(!program.kernels.is_empty());
+        if program.kernels.is_empty() {
+            return Ok(());
+        }
         let mut costs = undisturbed(price(&program, paid));
         let fast = simulate(&program, &costs, options).expect("the program runs");
         let kernel = which.index(costs.kernel.len());
@@ -204,21 +243,23 @@ proptest! {
     }
 
     #[test]
-    fn a_disturbance_makes_nothing_run_faster_than_alone((ops, paid, options) in case()) {
+    fn what_ran_is_the_work_that_was_asked_for_at_the_speeds_that_the_overlaps_imply((ops, paid, options) in case()) {
         let program = write(&ops);
-        let costs = price(&program, paid);
+        // Long enough for a picosecond not to matter.
+        let mut costs = price(&program, paid.map(|time| time * 1000));
+        costs.kernel.iter_mut().for_each(|kernel| kernel.time = kernel.time * 1000);
+        costs.comm.iter_mut().for_each(|comm| comm.time = comm.time * 1000);
         let timeline = simulate(&program, &costs, options).expect("the program runs");
-        for span in &timeline.spans {
-            let took = (span.end - span.start).0;
-            match span.what {
-                What::Kernel(id) => {
-                    let KernelCost { time, slowdown } = costs.kernel[id.0 as usize];
-                    // Each change of pace may round up by a picosecond.
-                    let changes = 2 * timeline.spans.len() + 1;
-                    prop_assert!(took >= time.0 && took as f64 <= time.0 as f64 * slowdown + changes as f64);
-                }
-                What::Comm(id) => prop_assert!(took >= costs.comm[id.0 as usize].time.0),
-            }
+        for (span, work) in timeline.spans.iter().zip(work_done(&timeline.spans, &costs)) {
+            let alone = match span.what {
+                What::Kernel(id) => costs.kernel[id.0 as usize].time,
+                What::Comm(id) => costs.comm[id.0 as usize].time,
+            };
+            prop_assert!(span.end - span.start >= alone);
+            // Each change of speed rounds to a picosecond.
+            let changes = timeline.spans.iter().filter(|other| other.start <= span.end && other.end >= span.start);
+            let off = (work - alone.0 as f64).abs();
+            prop_assert!(off <= 2.0 * changes.count() as f64, "{:?} did {} of {}", span, work, alone.0);
         }
     }
 }
