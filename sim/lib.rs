@@ -1,8 +1,10 @@
 //! Predicts how a training run would use a cluster, from measured parts: see `ARCHITECTURE.md` for the map.
 
+pub mod engine;
 pub mod hardware;
 pub mod memory;
 pub mod model;
+pub mod network;
 pub mod program;
 pub mod runtime;
 pub mod units;

@@ -75,6 +75,11 @@ pub enum Dispatch {
     StepOverhead,
 }
 
+impl Dispatch {
+    /// Number of classes: the length of a table indexed by `dispatch as usize`.
+    pub const COUNT: usize = Dispatch::StepOverhead as usize + 1;
+}
+
 /// Operand layout of a matmul `C[m,n] = A[m,k]·B[k,n]`, named as PyTorch's linear layer uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MatmulLayout {

@@ -20,6 +20,8 @@ pub struct Dims {
     pub vocab: u64,
     pub head_dim: u64,
     pub n_experts: u64,
+    #[serde(default)]
+    pub rope: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -67,20 +69,21 @@ pub fn read(name: &str) -> serde_json::Value {
 
 /// The oracles' Llama-shaped model.
 pub fn model(dims: &Dims) -> ModelConfig {
+    let head_dim = if dims.head_dim == 0 { dims.dim / dims.n_heads } else { dims.head_dim };
     ModelConfig {
         name: "oracle".to_owned(),
         layers: dims.n_layers,
         width: dims.dim,
         heads: dims.n_heads,
         kv_heads: dims.n_kv_heads,
-        head_dim: if dims.head_dim == 0 { dims.dim / dims.n_heads } else { dims.head_dim },
+        head_dim,
         ffn: dims.ffn,
         vocab: dims.vocab,
         norm: Norm::Rms,
         norm_placement: NormPlacement::Pre,
         final_norm: true,
         embedding_norm: false,
-        position: Position::Rope { dims: if dims.head_dim == 0 { dims.dim / dims.n_heads } else { dims.head_dim } },
+        position: if dims.rope == "none" { Position::None } else { Position::Rope { dims: head_dim } },
         feed_forward: FeedForward::Gated(Activation::Silu),
         qkv_bias: false,
         output_bias: false,

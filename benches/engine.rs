@@ -1,0 +1,155 @@
+//! How fast the engine is: events per second of its queue, and of whole steps.
+//!
+//! The queue is measured in the hold model (Jones, "An empirical comparison of priority-queue and event-set
+//! implementations", 1986): with N events pending, take the next and push one later, at a random distance.
+//! The standard heap does the same work beside it. The step is shaped as an 8-billion-parameter model under FSDP2:
+//! 32 layers, 3,506 kernels, 131 collectives, gradients reduced on a second axis.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use windtunnel::engine::{Costs, EventQueue, Options, simulate};
+use windtunnel::program::builder::Section;
+use windtunnel::program::{
+    Builder, Collective, Comm, DType, Dispatch, Group, MemoryKind, Pass, Program, StreamId, Work,
+};
+use windtunnel::units::{Bytes, Time};
+
+/// The next of a fixed sequence of pseudo-random numbers (xorshift64).
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn queue(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("queue");
+    group.throughput(Throughput::Elements(1));
+    for pending in [100u64, 10_000, 1_000_000] {
+        let mut state = SEED;
+        let mut ours = EventQueue::default();
+        (0..pending).for_each(|event| ours.push(random(&mut state) % 1_000_000_000, (event as u32, 0u32, 0u32)));
+        group.bench_function(BenchmarkId::new("four children", pending), |bench| {
+            bench.iter(|| {
+                let (now, event) = ours.pop().expect("events are pending");
+                ours.push(now + random(&mut state) % 1_000_000_000, event);
+                now
+            });
+        });
+
+        let mut state = SEED;
+        let mut theirs = BinaryHeap::new();
+        let mut sequence = 0u64;
+        for event in 0..pending {
+            theirs.push(Reverse((random(&mut state) % 1_000_000_000, sequence, (event as u32, 0u32, 0u32))));
+            sequence += 1;
+        }
+        group.bench_function(BenchmarkId::new("standard heap", pending), |bench| {
+            bench.iter(|| {
+                let Reverse((now, _, event)) = theirs.pop().expect("events are pending");
+                theirs.push(Reverse((now + random(&mut state) % 1_000_000_000, sequence, event)));
+                sequence += 1;
+                now
+            });
+        });
+    }
+    group.finish();
+}
+
+const COMPUTE: StreamId = StreamId(0);
+const GATHER: StreamId = StreamId(1);
+const REDUCE: StreamId = StreamId(2);
+const LAYERS: u64 = 32;
+
+/// `count` kernels of different sizes.
+fn kernels(builder: &mut Builder, count: u64, dispatch: Dispatch) {
+    for index in 0..count {
+        let work = Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(1 + index % 7), written: Bytes(1) };
+        builder.launch(COMPUTE, "kernel", work, dispatch);
+    }
+}
+
+/// One step of fully sharded training, as FSDP2 would issue it with the next layer prefetched.
+fn fsdp_step(ranks: u32) -> Program {
+    let mut builder = Builder::new(ranks, &["compute", "all-gather", "reduce-scatter"]);
+    let all = builder.add_group(Group { name: "dp_shard".to_owned(), size: ranks, stride: 1 });
+    builder.section(Section::Step);
+    let comm = |kind, bytes| Comm { kind, group: all, bytes: Bytes(bytes), dtype: DType::Bf16 };
+    let gather = |builder: &mut Builder| {
+        builder.set_pass(Pass::Communication);
+        builder.launch(
+            GATHER,
+            "copy-in",
+            Work::Memory { kind: MemoryKind::Copy, read: Bytes(1), written: Bytes(1) },
+            Dispatch::Extra,
+        );
+        builder.collective(GATHER, comm(Collective::AllGather, 400 << 20));
+        builder.record(GATHER)
+    };
+    for (pass, per_layer, dispatch) in
+        [(Pass::Forward, 31, Dispatch::EagerForward), (Pass::Backward, 64, Dispatch::EagerBackward)]
+    {
+        let mut gathered = gather(&mut builder);
+        for _ in 0..LAYERS {
+            builder.host(Dispatch::FsdpHook, 2);
+            builder.wait(COMPUTE, gathered);
+            gathered = gather(&mut builder);
+            builder.set_pass(pass);
+            kernels(&mut builder, per_layer, dispatch);
+            if pass == Pass::Backward {
+                builder.wait_stream(REDUCE, COMPUTE);
+                builder.collective(REDUCE, comm(Collective::ReduceScatter, 800 << 20));
+                builder.collective(REDUCE, comm(Collective::AllReduce, 100 << 20));
+            }
+        }
+    }
+    builder.wait_stream(COMPUTE, REDUCE);
+    builder.set_pass(Pass::Optimizer);
+    builder.collective(COMPUTE, comm(Collective::AllReduce, 4));
+    let norm = builder.record(COMPUTE);
+    builder.push(windtunnel::program::Instr::HostWait { event: norm });
+    kernels(&mut builder, 400, Dispatch::Foreach);
+    builder.finish()
+}
+
+fn costs(program: &Program) -> Costs {
+    let mut costs = Costs::free(program);
+    for (index, cost) in costs.kernel.iter_mut().enumerate() {
+        cost.time = Time(40_000_000 + 31_000_000 * index as u64 % 200_000_000);
+        cost.slowdown = 1.08;
+    }
+    for cost in &mut costs.comm {
+        cost.time = Time(2_000_000_000);
+        cost.use_of = [0.9, 0.0, 0.0, 0.0];
+    }
+    costs.dispatch = [Time(6_000_000); Dispatch::COUNT];
+    costs
+}
+
+fn steps(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("step");
+    for (name, ranks, fold) in [("folded", 64, true), ("64 ranks", 64, false)] {
+        let program = fsdp_step(ranks);
+        let costs = costs(&program);
+        let options = Options { steps: 10, fold, ..Options::default() };
+        let events = simulate(&program, &costs, options).expect("the program runs").events;
+        group.throughput(Throughput::Elements(events));
+        group.sample_size(20);
+        group.bench_function(BenchmarkId::new("fsdp 8B, 10 steps", name), |bench| {
+            bench.iter(|| simulate(black_box(&program), black_box(&costs), options));
+        });
+    }
+    group.finish();
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    queue(&mut criterion);
+    steps(&mut criterion);
+    criterion.final_summary();
+}

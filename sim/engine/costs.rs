@@ -1,0 +1,80 @@
+//! What every kernel, collective and host action costs: all that the engine knows about hardware.
+
+use crate::network::LEVELS;
+use crate::program::{Dispatch, Program};
+use crate::units::Time;
+
+use super::EngineError;
+
+/// What one kernel costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelCost {
+    /// How long it runs when nothing disturbs it \[ps\].
+    pub time: Time,
+    /// Factor on its duration, 1 or more, while a collective runs on the rank.
+    pub slowdown: f64,
+}
+
+/// What one collective costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CommCost {
+    /// How long it runs when no other collective shares the fabric \[ps\].
+    pub time: Time,
+    /// Fraction of each fabric level's bandwidth it uses then, 0 to 1.
+    pub use_of: [f64; LEVELS],
+}
+
+/// The costs of a program's parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Costs {
+    /// By `KernelId`.
+    pub kernel: Vec<KernelCost>,
+    /// By `CommId`.
+    pub comm: Vec<CommCost>,
+    /// What the host pays once per dispatch of a class, by `Dispatch as usize` \[ps\].
+    pub dispatch: [Time; Dispatch::COUNT],
+    /// What the host pays to record an event \[ps\].
+    pub record: Time,
+    /// What the host pays to make a stream wait for an event \[ps\].
+    pub wait: Time,
+    /// Delay from the moment a stream reaches an event until other streams and the host see it \[ps\].
+    pub event_latency: Time,
+}
+
+impl Costs {
+    /// Costs for `program` in which everything is free; a start for filling in.
+    pub fn free(program: &Program) -> Costs {
+        Costs {
+            kernel: vec![KernelCost { time: Time::ZERO, slowdown: 1.0 }; program.kernels.len()],
+            comm: vec![CommCost { time: Time::ZERO, use_of: [0.0; LEVELS] }; program.comms.len()],
+            dispatch: [Time::ZERO; Dispatch::COUNT],
+            record: Time::ZERO,
+            wait: Time::ZERO,
+            event_latency: Time::ZERO,
+        }
+    }
+
+    /// Checks that there is one cost for each part of `program`, in range.
+    pub(super) fn check(&self, program: &Program) -> Result<(), EngineError> {
+        for (what, costs, parts) in [
+            ("kernels", self.kernel.len(), program.kernels.len()),
+            ("collectives", self.comm.len(), program.comms.len()),
+        ] {
+            if costs != parts {
+                return Err(EngineError::CostCount { what, costs, parts });
+            }
+        }
+        for (id, cost) in self.kernel.iter().enumerate() {
+            if !(cost.slowdown >= 1.0 && cost.slowdown.is_finite()) {
+                let name = program.kernels[id].name;
+                return Err(EngineError::Slowdown { name, slowdown: cost.slowdown });
+            }
+        }
+        for (id, cost) in self.comm.iter().enumerate() {
+            if let Some(&part) = cost.use_of.iter().find(|part| !(0.0..=1.0).contains(*part)) {
+                return Err(EngineError::Use { kind: program.comms[id].kind, part });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! What can be wrong with a run, and who waits for whom when nothing moves.
+
+use std::fmt;
+
+use crate::program::{Collective, StreamId};
+use crate::units::Time;
+
+/// Why a program could not be run to its end.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum EngineError {
+    /// Costs of another program.
+    #[error("{costs} costs for {parts} {what}: price every one of the program's {what}, in order")]
+    CostCount {
+        /// Kernels or collectives.
+        what: &'static str,
+        /// Costs given.
+        costs: usize,
+        /// Parts in the program.
+        parts: usize,
+    },
+    /// A slowdown below one.
+    #[error("{name} has a slowdown of {slowdown}: expected a finite factor of 1 or more")]
+    Slowdown {
+        /// The kernel.
+        name: &'static str,
+        /// The factor found.
+        slowdown: f64,
+    },
+    /// A share of the fabric that is no share.
+    #[error("{kind:?} uses {part} of a fabric level: expected a fraction from 0 to 1")]
+    Use {
+        /// The collective.
+        kind: Collective,
+        /// The fraction found.
+        part: f64,
+    },
+    /// Options that allow nothing to run.
+    #[error("{option} is 0: expected 1 or more")]
+    Zero {
+        /// The option.
+        option: &'static str,
+    },
+    /// A group whose copies do not cover the ranks.
+    #[error(
+        "group {group} has {size} ranks {stride} apart, blocks of {block}, but the job has {ranks} ranks: \
+         the number of ranks must be a multiple of the block"
+    )]
+    Group {
+        /// The group.
+        group: String,
+        /// Its size.
+        size: u32,
+        /// Its stride.
+        stride: u32,
+        /// Size times stride.
+        block: u64,
+        /// Ranks in the job.
+        ranks: u32,
+    },
+    /// Classes of ranks that do not make one job.
+    #[error(
+        "class {class} of the job has {found} {what} where class 0 has {expected}: classes share one communicator table"
+    )]
+    Classes {
+        /// The class that differs.
+        class: usize,
+        /// In what.
+        what: &'static str,
+        /// In the class that differs.
+        found: usize,
+        /// In the first class.
+        expected: usize,
+    },
+    /// A rank without a class.
+    #[error("{found} ranks have a class but the job has {expected} ranks: name a class from 0 to {last} for each")]
+    ClassOf {
+        /// Ranks with a valid class.
+        found: usize,
+        /// Ranks in the job.
+        expected: u32,
+        /// Largest class.
+        last: usize,
+    },
+    /// Folding of ranks that differ.
+    #[error("a job with {classes} classes of ranks cannot be folded into one rank: run it with fold = false")]
+    Fold {
+        /// Classes in the job.
+        classes: usize,
+    },
+    /// Members of one group issue different collectives.
+    #[error(
+        "rank {rank} issues {found} where rank {first} issues {expected} on group {group}: \
+         all members must issue the same collectives in the same order"
+    )]
+    Mismatch {
+        /// The group.
+        group: String,
+        /// The rank that came first.
+        first: u32,
+        /// What it issued.
+        expected: String,
+        /// The rank that came later.
+        rank: u32,
+        /// What it issued.
+        found: String,
+    },
+    /// Nothing can move, and not everything is done.
+    #[error(
+        "deadlock at {time}, {} hosts and streams wait:{}",
+        .waits.len(), .waits.iter().take(SHOWN).map(|wait| format!("\n  {wait}")).collect::<String>()
+    )]
+    Deadlock {
+        /// When.
+        time: Time,
+        /// Everyone who waits, by rank.
+        waits: Vec<Waiting>,
+    },
+}
+
+/// Lines of a deadlock that are printed.
+const SHOWN: usize = 16;
+
+/// One who waits in a deadlock, and for what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The rank.
+    pub rank: u32,
+    /// The stream, or the host if none.
+    pub stream: Option<(StreamId, &'static str)>,
+    /// The step, from 0.
+    pub step: u32,
+    /// The module or region it waits in.
+    pub scope: String,
+    /// For whom or what.
+    pub waits_for: WaitsFor,
+}
+
+/// What someone waits for in a deadlock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// An event that another stream has not reached.
+    Event {
+        /// The event.
+        event: u32,
+        /// The stream it was recorded on.
+        stream: &'static str,
+        /// The scope it was recorded in.
+        scope: String,
+    },
+    /// The other members of a collective.
+    Members {
+        /// Which collective.
+        kind: Collective,
+        /// Its group.
+        group: String,
+        /// Members that have not arrived.
+        missing: Vec<u32>,
+    },
+    /// Room in a stream's queue.
+    Room {
+        /// The stream.
+        stream: &'static str,
+    },
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waiting { rank, stream, step, scope, waits_for } = self;
+        match stream {
+            Some((_, name)) => write!(f, "rank {rank} stream {name}")?,
+            None => write!(f, "rank {rank} host")?,
+        }
+        write!(f, " (step {step}, {scope}) waits for ")?;
+        match waits_for {
+            WaitsFor::Event { event, stream, scope } => write!(f, "event {event} of stream {stream} ({scope})"),
+            WaitsFor::Members { kind, group, missing } => {
+                write!(f, "rank")?;
+                for (index, rank) in missing.iter().take(SHOWN).enumerate() {
+                    write!(f, "{} {rank}", if index > 0 { "," } else { "" })?;
+                }
+                if missing.len() > SHOWN {
+                    write!(f, " and {} more", missing.len() - SHOWN)?;
+                }
+                write!(f, " in {kind:?} on group {group}")
+            }
+            WaitsFor::Room { stream } => write!(f, "room in stream {stream}"),
+        }
+    }
+}

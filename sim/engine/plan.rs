@@ -1,0 +1,221 @@
+//! A program's step laid out for the event loop: what the host does, and what each stream then finds, by index.
+//!
+//! The host issues in order, so which record a wait refers to is known beforehand: the last one of that event earlier in
+//! the step. Each record gets a *slot*. A wait with no earlier record in the step waits for nothing, as in CUDA, and a
+//! wait for one's own stream is always satisfied; both cost the host and then vanish. Records nobody waits for vanish too.
+
+use crate::program::{EventId, Instr, Mark, Pass, Program, ScopeId};
+
+use super::Costs;
+use super::pace::Pace;
+
+/// What a stream finds when it gets there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamOp {
+    /// Run a kernel.
+    Kernel { kernel: u32, scope: ScopeId },
+    /// Take part in a collective.
+    Comm { comm: u32, scope: ScopeId },
+    /// An event happens.
+    Record { slot: u32 },
+    /// Go on when an event has happened.
+    Wait { slot: u32, scope: ScopeId },
+    /// Note the time.
+    Mark { mark: u32 },
+    /// The step is over.
+    StepEnd,
+}
+
+/// What the host does after paying `cost`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostOp {
+    /// Host time since the last action \[ps\].
+    pub(super) cost: u64,
+    /// The action.
+    pub(super) action: Action,
+}
+
+/// What the host does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Hand the stream its next operation; a kernel or collective takes a place in its queue.
+    Issue { stream: u8, queued: bool },
+    /// Block until an event has happened.
+    Wait { slot: u32 },
+    /// Note the time.
+    Mark { mark: u32 },
+    /// The step is over.
+    StepEnd,
+}
+
+/// A record that someone waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) event: EventId,
+    pub(super) stream: u8,
+    pub(super) scope: ScopeId,
+}
+
+/// A kernel as the loop needs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KernelPlan {
+    pub(super) work: u64,
+    /// Its pace beside a collective.
+    pub(super) slowed: Pace,
+    /// Whether it counts as compute.
+    pub(super) compute: bool,
+}
+
+/// One class of ranks, ready to run.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) host: Vec<HostOp>,
+    /// Scope of each host action, for messages.
+    pub(super) host_scope: Vec<ScopeId>,
+    /// Operations, stream after stream.
+    pub(super) ops: Vec<StreamOp>,
+    /// Start of each stream in `ops`.
+    pub(super) first: Vec<u32>,
+    pub(super) kernels: Vec<KernelPlan>,
+    pub(super) slots: Vec<Slot>,
+}
+
+/// Marks an event with no record yet.
+const NONE: u32 = u32::MAX;
+
+impl Plan {
+    /// Lays out `program` for `streams` streams.
+    pub(super) fn new(program: &Program, costs: &Costs, streams: usize) -> Plan {
+        let awaited = awaited(program);
+        let mut layout = Layout {
+            plan: Plan {
+                host: Vec::new(),
+                host_scope: Vec::new(),
+                ops: Vec::new(),
+                first: Vec::new(),
+                kernels: Vec::new(),
+                slots: Vec::new(),
+            },
+            streams: vec![Vec::new(); streams],
+            paid: 0,
+            scope: ScopeId(0),
+        };
+        // The slot of the latest record of each event.
+        let mut latest = vec![NONE; program.events as usize];
+        for (instr, &awaited) in program.step.iter().zip(&awaited) {
+            layout.add(program, costs, instr, awaited, &mut latest);
+        }
+        layout.act(Action::StepEnd);
+        let Layout { mut plan, streams, .. } = layout;
+        for mut ops in streams {
+            plan.first.push(plan.ops.len() as u32);
+            ops.push(StreamOp::StepEnd);
+            plan.ops.append(&mut ops);
+        }
+        plan.kernels = program
+            .kernels
+            .iter()
+            .zip(&costs.kernel)
+            .map(|(kernel, cost)| KernelPlan {
+                work: cost.time.0,
+                slowed: Pace::from_factor(cost.slowdown),
+                compute: kernel.pass != Pass::Communication,
+            })
+            .collect();
+        plan
+    }
+}
+
+/// For each instruction, whether it is a record that a later wait of another stream or the host refers to.
+fn awaited(program: &Program) -> Vec<bool> {
+    let mut awaited = vec![false; program.step.len()];
+    // Index and stream of the latest record of each event.
+    let mut latest = vec![None; program.events as usize];
+    for (index, instr) in program.step.iter().enumerate() {
+        match *instr {
+            Instr::Record { stream, event } => latest[event.0 as usize] = Some((index, stream)),
+            Instr::Wait { stream, event } => {
+                if let Some((record, on)) = latest[event.0 as usize]
+                    && on != stream
+                {
+                    awaited[record] = true;
+                }
+            }
+            Instr::HostWait { event } => {
+                if let Some((record, _)) = latest[event.0 as usize] {
+                    awaited[record] = true;
+                }
+            }
+            _ => {}
+        }
+    }
+    awaited
+}
+
+/// A plan being laid out.
+struct Layout {
+    plan: Plan,
+    streams: Vec<Vec<StreamOp>>,
+    /// Host time since the last action \[ps\].
+    paid: u64,
+    scope: ScopeId,
+}
+
+impl Layout {
+    fn act(&mut self, action: Action) {
+        self.plan.host.push(HostOp { cost: std::mem::take(&mut self.paid), action });
+        self.plan.host_scope.push(self.scope);
+    }
+
+    fn issue(&mut self, stream: u8, op: StreamOp) {
+        let queued = matches!(op, StreamOp::Kernel { .. } | StreamOp::Comm { .. });
+        self.streams[stream as usize].push(op);
+        self.act(Action::Issue { stream, queued });
+    }
+
+    fn add(&mut self, program: &Program, costs: &Costs, instr: &Instr, awaited: bool, latest: &mut [u32]) {
+        match *instr {
+            Instr::Launch { stream, kernel, scope } => {
+                self.paid += costs.dispatch[program.kernel(kernel).dispatch as usize].0;
+                self.scope = scope;
+                self.issue(stream.0, StreamOp::Kernel { kernel: kernel.0, scope });
+            }
+            Instr::Collective { stream, comm, scope } => {
+                self.paid += costs.dispatch[crate::program::Dispatch::Collective as usize].0;
+                self.scope = scope;
+                self.issue(stream.0, StreamOp::Comm { comm: comm.0, scope });
+            }
+            Instr::Record { stream, event } => {
+                self.paid += costs.record.0;
+                latest[event.0 as usize] = NONE;
+                if awaited {
+                    let slot = self.plan.slots.len() as u32;
+                    self.plan.slots.push(Slot { event, stream: stream.0, scope: self.scope });
+                    latest[event.0 as usize] = slot;
+                    self.issue(stream.0, StreamOp::Record { slot });
+                }
+            }
+            Instr::Wait { stream, event } => {
+                self.paid += costs.wait.0;
+                let slot = latest[event.0 as usize];
+                if slot != NONE && self.plan.slots[slot as usize].stream != stream.0 {
+                    self.issue(stream.0, StreamOp::Wait { slot, scope: self.scope });
+                }
+            }
+            Instr::HostWait { event } => {
+                let slot = latest[event.0 as usize];
+                if slot != NONE {
+                    self.act(Action::Wait { slot });
+                }
+            }
+            Instr::Host { dispatch, count } => self.paid += costs.dispatch[dispatch as usize].0 * u64::from(count),
+            Instr::Mark { mark } => {
+                self.act(Action::Mark { mark });
+                if matches!(program.marks[mark as usize], Mark::PhaseEnd(_)) {
+                    self.issue(0, StreamOp::Mark { mark });
+                }
+            }
+            Instr::Alloc { .. } | Instr::Free { .. } | Instr::Recategorize { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The event loop, and what hosts and streams do when their turn comes.
+
+use crate::program::{CommId, KernelId, ScopeId, StreamId};
+use crate::units::Time;
+
+use super::plan::{Action, StreamOp};
+use super::state::{Doing, Engine, Event, Meeting, NONE};
+use super::{EngineError, Span, Timeline, What};
+
+impl Engine<'_> {
+    /// Runs to the end.
+    pub(super) fn run(mut self) -> Result<Timeline, EngineError> {
+        for rank in 0..self.ranks.len() as u32 {
+            let cost = self.plans[self.ranks[rank as usize].class as usize].host[0].cost;
+            self.queue.push(cost, Event::Host { rank });
+        }
+        while self.open[self.open.len() - 1] > 0 {
+            let Some(now) = self.queue.next_time() else {
+                return Err(EngineError::Deadlock { time: Time(self.now), waits: self.waits() });
+            };
+            self.now = now;
+            while self.queue.next_time() == Some(now)
+                && let Some((_, event)) = self.queue.pop()
+            {
+                self.handle(event);
+            }
+            if let Some(failure) = self.failure {
+                return Err(failure);
+            }
+            self.settle();
+        }
+        Ok(self.timeline())
+    }
+
+    /// Handles one event and all that it sets off at once.
+    fn handle(&mut self, event: Event) {
+        self.events += 1;
+        match event {
+            Event::Host { rank } => self.run_host(rank),
+            Event::Kernel { actor, version } => {
+                if self.actors[actor as usize].running.version == version {
+                    self.end_kernel(actor);
+                }
+            }
+            Event::Comm { meeting, version } => {
+                if self.meetings[meeting as usize].running.version == version {
+                    self.end_comm(meeting);
+                }
+            }
+            Event::Visible { rank, slot } => self.see(rank, slot),
+        }
+        while let Some(actor) = self.agenda.pop() {
+            if actor % self.width == self.width - 1 {
+                self.run_host(actor / self.width);
+            } else {
+                self.run_stream(actor);
+            }
+        }
+    }
+
+    /// The host acts, its next action paid for, until it has to pay again or to wait.
+    fn run_host(&mut self, rank: u32) {
+        let host = self.host(rank);
+        let class = self.ranks[rank as usize].class as usize;
+        loop {
+            let at = self.actors[host as usize].at;
+            let step = self.actors[host as usize].step;
+            let mut next = at + 1;
+            match self.plans[class].host[at as usize].action {
+                Action::Issue { stream, queued } => {
+                    let actor = self.actor(rank, stream);
+                    if queued && self.actors[actor as usize].queued >= self.options.queue_limit {
+                        self.actors[host as usize].doing = Doing::Room { stream };
+                        return;
+                    }
+                    self.issue(rank, actor, queued);
+                }
+                Action::Wait { slot } => {
+                    if self.wait(rank, host, slot) {
+                        return;
+                    }
+                }
+                Action::Mark { mark } => {
+                    if let Some(index) = self.mark_slot(rank, step, mark) {
+                        self.marks[index].0 = Some(Time(self.now));
+                    }
+                }
+                Action::StepEnd => {
+                    for stream in 0..self.width - 1 {
+                        self.issue(rank, rank * self.width + stream, false);
+                    }
+                    self.end_step(step);
+                    next = 0;
+                    self.actors[host as usize].step = step + 1;
+                }
+            }
+            let host = &mut self.actors[host as usize];
+            host.at = next;
+            host.doing = if host.step < self.options.steps { Doing::Idle } else { Doing::Done };
+            if host.doing == Doing::Done {
+                return;
+            }
+            let cost = self.plans[class].host[next as usize].cost;
+            if cost > 0 {
+                self.queue.push(self.now + cost, Event::Host { rank });
+                return;
+            }
+        }
+    }
+
+    /// Hands a stream its next operation.
+    fn issue(&mut self, rank: u32, actor: u32, queued: bool) {
+        self.account(rank);
+        let stream = &mut self.actors[actor as usize];
+        stream.queued += u32::from(queued);
+        stream.issued += 1;
+        if stream.issued == 1 {
+            self.ranks[rank as usize].spent.backlog += 1;
+        }
+        if stream.doing == Doing::Idle {
+            self.agenda.push(actor);
+        }
+    }
+
+    /// The stream goes through what has been issued until it is busy, has to wait, or has nothing left.
+    fn run_stream(&mut self, actor: u32) {
+        let rank = actor / self.width;
+        let class = self.ranks[rank as usize].class as usize;
+        loop {
+            let stream = &self.actors[actor as usize];
+            let step = stream.step;
+            if stream.doing != Doing::Idle || stream.issued == 0 {
+                return;
+            }
+            match self.plans[class].ops[stream.at as usize] {
+                StreamOp::Kernel { kernel, .. } => return self.begin_kernel(actor, kernel),
+                StreamOp::Comm { comm, .. } => return self.arrive(actor, comm),
+                StreamOp::Wait { slot, .. } => {
+                    if self.wait(rank, actor, slot) {
+                        return;
+                    }
+                }
+                StreamOp::Record { slot } => {
+                    let latency = self.job.classes[class].costs.event_latency.0;
+                    if latency > 0 {
+                        self.queue.push(self.now + latency, Event::Visible { rank, slot });
+                    } else {
+                        self.see(rank, slot);
+                    }
+                }
+                StreamOp::Mark { mark } => {
+                    if let Some(index) = self.mark_slot(rank, step, mark) {
+                        self.marks[index].1 = Some(Time(self.now));
+                    }
+                }
+                StreamOp::StepEnd => {
+                    self.pass(actor);
+                    let stream = &mut self.actors[actor as usize];
+                    stream.at = stream.first;
+                    stream.step += 1;
+                    self.end_step(step);
+                    continue;
+                }
+            }
+            self.pass(actor);
+        }
+    }
+
+    /// The stream goes past its current operation.
+    fn pass(&mut self, actor: u32) {
+        let rank = actor / self.width;
+        self.account(rank);
+        let stream = &mut self.actors[actor as usize];
+        stream.at += 1;
+        stream.issued -= 1;
+        if stream.issued == 0 {
+            self.ranks[rank as usize].spent.backlog -= 1;
+        }
+    }
+
+    /// Lets `actor` wait for a slot; false if there is nothing to wait for.
+    fn wait(&mut self, rank: u32, actor: u32, slot: u32) -> bool {
+        let index = (rank * self.slots + slot) as usize;
+        let waiting = &mut self.actors[actor as usize];
+        if self.seen[index] > waiting.step {
+            return false;
+        }
+        waiting.doing = Doing::Event { slot };
+        waiting.next_waiter = std::mem::replace(&mut self.waiter[index], actor);
+        true
+    }
+
+    /// A slot's event becomes visible: everyone who waits for it looks again.
+    fn see(&mut self, rank: u32, slot: u32) {
+        let index = (rank * self.slots + slot) as usize;
+        self.seen[index] += 1;
+        let mut actor = std::mem::replace(&mut self.waiter[index], NONE);
+        while actor != NONE {
+            self.agenda.push(actor);
+            let waiting = &mut self.actors[actor as usize];
+            waiting.doing = Doing::Idle;
+            actor = std::mem::replace(&mut waiting.next_waiter, NONE);
+        }
+    }
+
+    fn begin_kernel(&mut self, actor: u32, kernel: u32) {
+        self.account(actor / self.width);
+        let rank = &mut self.ranks[(actor / self.width) as usize];
+        let plan = self.plans[rank.class as usize].kernels[kernel as usize];
+        if plan.compute {
+            rank.spent.compute += 1;
+        } else {
+            rank.spent.communication += 1;
+        }
+        let stream = &mut self.actors[actor as usize];
+        stream.doing = Doing::Kernel;
+        stream.reached = self.now;
+        stream.running.begin(plan.work, self.now);
+        self.fresh.push(actor);
+    }
+
+    fn end_kernel(&mut self, actor: u32) {
+        self.account(actor / self.width);
+        let rank = &mut self.ranks[(actor / self.width) as usize];
+        let (class, watched) = (rank.class as usize, rank.watched);
+        let stream = self.actors[actor as usize];
+        let StreamOp::Kernel { kernel, scope } = self.plans[class].ops[stream.at as usize] else {
+            unreachable!("the stream runs a kernel");
+        };
+        if self.plans[class].kernels[kernel as usize].compute {
+            rank.spent.compute -= 1;
+        } else {
+            rank.spent.communication -= 1;
+        }
+        if watched && stream.step + 1 == self.options.steps {
+            self.busy[class].kernel[kernel as usize] += Time(self.now - stream.reached);
+        }
+        self.span(actor, stream.reached, What::Kernel(KernelId(kernel)), scope);
+        self.leave(actor);
+    }
+
+    /// The stream is done with the kernel or collective it was busy with.
+    fn leave(&mut self, actor: u32) {
+        let stream = &mut self.actors[actor as usize];
+        stream.doing = Doing::Idle;
+        stream.queued -= 1;
+        stream.running.scheduled = false;
+        let host = self.host(actor / self.width);
+        let room = Doing::Room { stream: (actor % self.width) as u8 };
+        if self.actors[host as usize].doing == room {
+            self.actors[host as usize].doing = Doing::Idle;
+            self.agenda.push(host);
+        }
+        self.pass(actor);
+        self.agenda.push(actor);
+    }
+
+    fn span(&mut self, actor: u32, start: u64, what: What, scope: ScopeId) {
+        if self.options.record {
+            let (rank, stream) = (actor / self.width, StreamId((actor % self.width) as u8));
+            let state = &self.actors[actor as usize];
+            let (reached, start, end) = (Time(state.reached), Time(start), Time(self.now));
+            self.spans.push(Span { rank, stream, reached, start, end, what, scope, step: state.step });
+        }
+    }
+
+    /// A stream reaches a collective, and starts it if all others are there.
+    fn arrive(&mut self, actor: u32, comm: u32) {
+        let (rank, stream) = (actor / self.width, actor % self.width);
+        let class = self.job.classes[self.ranks[rank as usize].class as usize];
+        let group = class.program.comms[comm as usize].group;
+        let shape = self.shapes[group.0 as usize];
+        let index = shape.meeting(rank, stream);
+        self.actors[actor as usize].doing = Doing::Meeting { meeting: index };
+        self.actors[actor as usize].reached = self.now;
+
+        let cost = class.costs.comm[comm as usize];
+        let meeting = &mut self.meetings[index as usize];
+        if meeting.arrived == 0 {
+            (meeting.opener, meeting.comm) = (rank, comm);
+            (meeting.work, meeting.use_of) = (cost.time.0, cost.use_of);
+        } else {
+            meeting.work = meeting.work.max(cost.time.0);
+            for (most, part) in meeting.use_of.iter_mut().zip(cost.use_of) {
+                *most = if part > *most { part } else { *most };
+            }
+            let opener = self.job.classes[self.ranks[meeting.opener as usize].class as usize].program;
+            let (expected, found) = (&opener.comms[meeting.comm as usize], &class.program.comms[comm as usize]);
+            if expected != found {
+                self.failure = Some(EngineError::Mismatch {
+                    group: class.program.groups[group.0 as usize].name.clone(),
+                    first: meeting.opener,
+                    expected: format!("{:?} of {} B", expected.kind, expected.bytes.0),
+                    rank,
+                    found: format!("{:?} of {} B", found.kind, found.bytes.0),
+                });
+            }
+        }
+        if meeting.arrived + 1 == shape.size {
+            meeting.start = self.now;
+            meeting.running.begin(meeting.work, self.now);
+            for member in self.members(index) {
+                self.change_comms(member, 1);
+            }
+        }
+        self.meetings[index as usize].arrived += 1;
+    }
+
+    fn end_comm(&mut self, index: u32) {
+        let Meeting { stream, start, .. } = self.meetings[index as usize];
+        for member in self.members(index) {
+            self.change_comms(member, -1);
+            let actor = self.actor(member, stream);
+            let (state, rank) = (self.actors[actor as usize], &self.ranks[member as usize]);
+            let class = rank.class as usize;
+            let StreamOp::Comm { comm, scope } = self.plans[class].ops[state.at as usize] else {
+                unreachable!("the stream takes part in a collective");
+            };
+            if rank.watched && state.step + 1 == self.options.steps {
+                self.busy[class].comm[comm as usize] += Time(self.now - start);
+                self.busy[class].comm_waiting[comm as usize] += Time(start - state.reached);
+            }
+            self.span(actor, start, What::Comm(CommId(comm)), scope);
+            self.leave(actor);
+        }
+        let meeting = &mut self.meetings[index as usize];
+        meeting.arrived = 0;
+        meeting.running.scheduled = false;
+    }
+
+    /// One collective more or less runs on a rank.
+    fn change_comms(&mut self, rank: u32, by: i32) {
+        self.account(rank);
+        let state = &mut self.ranks[rank as usize];
+        state.spent.communication = state.spent.communication.wrapping_add_signed(by);
+        state.comms = state.comms.wrapping_add_signed(by);
+        if !std::mem::replace(&mut state.dirty, true) {
+            self.dirty.push(rank);
+        }
+    }
+}

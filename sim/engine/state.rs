@@ -1,0 +1,374 @@
+//! The state of a run, in flat arrays.
+//!
+//! An *actor* is a stream or a host: actor `rank · width + s` is stream `s` of the rank, and the last one, `s = width − 1`,
+//! is its host. A *meeting* is the place where the members of one group meet on one stream: there is one for each copy
+//! of the group, and it is used again for each collective in turn. That is enough, because a stream cannot pass a
+//! collective before all members have reached it.
+
+use crate::network::{LEVELS, Sharing};
+use crate::program::Group;
+use crate::units::Time;
+
+use super::account::Spent;
+use super::pace::Pace;
+use super::plan::Plan;
+use super::{Busy, Class, EngineError, EventQueue, Job, Options, Span};
+
+/// No actor, no meeting.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Something that becomes due.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// A host has paid for its next action.
+    Host { rank: u32 },
+    /// A kernel ends, unless its pace has changed since (the versions differ).
+    Kernel { actor: u32, version: u32 },
+    /// A collective ends, unless its pace has changed since.
+    Comm { meeting: u32, version: u32 },
+    /// An event becomes visible to those who wait.
+    Visible { rank: u32, slot: u32 },
+}
+
+/// What an actor does now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// A stream: has nothing to do. A host: pays for its next action.
+    Idle,
+    /// Waits for an event.
+    Event { slot: u32 },
+    /// Runs a kernel.
+    Kernel,
+    /// Waits at a meeting for the others, or takes part in the collective.
+    Meeting { meeting: u32 },
+    /// A host: waits for room in a stream's queue.
+    Room { stream: u8 },
+    /// A host: has issued all steps.
+    Done,
+}
+
+/// Work that is being done at some pace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    /// Left at `since` \[ps at full speed\].
+    pub(super) work: u64,
+    pub(super) since: u64,
+    pub(super) pace: Pace,
+    /// Stamps the event of its end; events with an older stamp are void.
+    pub(super) version: u32,
+    /// Whether such an event is in the queue.
+    pub(super) scheduled: bool,
+}
+
+impl Running {
+    const NOTHING: Running = Running { work: 0, since: 0, pace: Pace::FULL, version: 0, scheduled: false };
+
+    /// Begins `work` now; its end is scheduled when speeds are set.
+    pub(super) fn begin(&mut self, work: u64, now: u64) {
+        *self = Running { work, since: now, pace: Pace::FULL, scheduled: false, version: self.version };
+    }
+
+    /// Goes on at `pace`; returns the new end if it has changed.
+    pub(super) fn go_on(&mut self, pace: Pace, now: u64) -> Option<u64> {
+        if self.scheduled && self.pace == pace {
+            return None;
+        }
+        self.work = self.work.saturating_sub(self.pace.done_in(now - self.since));
+        self.since = now;
+        self.pace = pace;
+        self.scheduled = true;
+        self.version = self.version.wrapping_add(1);
+        Some(now + pace.time_for(self.work))
+    }
+}
+
+/// A stream or a host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Actor {
+    pub(super) doing: Doing,
+    /// Next operation: an index into the plan's `ops` (streams) or `host` (hosts).
+    pub(super) at: u32,
+    /// The first operation of a step.
+    pub(super) first: u32,
+    pub(super) step: u32,
+    /// Operations issued and not passed.
+    pub(super) issued: u32,
+    /// Kernels and collectives among them.
+    pub(super) queued: u32,
+    /// The next actor that waits for the same slot.
+    pub(super) next_waiter: u32,
+    /// When the stream reached the operation it is busy with.
+    pub(super) reached: u64,
+    /// The kernel it runs.
+    pub(super) running: Running,
+}
+
+/// A rank.
+#[derive(Clone, Debug)]
+pub(super) struct Rank {
+    pub(super) class: u32,
+    /// Whether it is the first of its class, whose busy times and marks are kept.
+    pub(super) watched: bool,
+    /// Whether its kernels go at the pace they have beside a collective.
+    pub(super) slowed: bool,
+    /// Whether its collectives have changed since speeds were set.
+    pub(super) dirty: bool,
+    /// Running collectives.
+    pub(super) comms: u32,
+    pub(super) spent: Spent,
+    /// Last search that came by.
+    pub(super) visit: u32,
+}
+
+/// Where the members of a group meet on a stream.
+#[derive(Clone, Debug)]
+pub(super) struct Meeting {
+    pub(super) group: u16,
+    pub(super) stream: u8,
+    /// Members that have arrived.
+    pub(super) arrived: u32,
+    /// Lowest member.
+    pub(super) lowest: u32,
+    /// The member that came first, and what it issued.
+    pub(super) opener: u32,
+    pub(super) comm: u32,
+    /// The slowest member's time alone \[ps\], and the largest use of each level.
+    pub(super) work: u64,
+    pub(super) use_of: [f64; LEVELS],
+    pub(super) start: u64,
+    pub(super) running: Running,
+    /// Last search that came by, and the flow it made of this.
+    pub(super) visit: u32,
+    pub(super) flow: u32,
+}
+
+/// A group's shape in this run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) size: u32,
+    pub(super) stride: u32,
+    /// Copies of the group.
+    pub(super) copies: u32,
+    /// Its first meeting.
+    pub(super) meetings: u32,
+}
+
+impl Shape {
+    /// Which copy of the group `rank` belongs to.
+    fn copy_of(self, rank: u32) -> u32 {
+        rank / (self.size * self.stride) * self.stride + rank % self.stride
+    }
+
+    /// The lowest rank of a copy; the inverse of `copy_of`.
+    fn lowest(self, copy: u32) -> u32 {
+        copy / self.stride * self.size * self.stride + copy % self.stride
+    }
+
+    /// The meeting of `rank`'s copy on `stream`.
+    pub(super) fn meeting(self, rank: u32, stream: u32) -> u32 {
+        self.meetings + stream * self.copies + self.copy_of(rank)
+    }
+}
+
+/// A run.
+pub(super) struct Engine<'a> {
+    pub(super) job: Job<'a>,
+    pub(super) options: Options,
+    pub(super) plans: Vec<Plan>,
+    /// Actors per rank: streams and one host.
+    pub(super) width: u32,
+    /// Slots per rank.
+    pub(super) slots: u32,
+    pub(super) shapes: Vec<Shape>,
+    pub(super) ranks: Vec<Rank>,
+    pub(super) actors: Vec<Actor>,
+    pub(super) meetings: Vec<Meeting>,
+    /// How many steps' records each slot has seen become visible, rank after rank.
+    pub(super) seen: Vec<u32>,
+    /// The first actor waiting for each slot.
+    pub(super) waiter: Vec<u32>,
+    pub(super) queue: EventQueue<Event>,
+    pub(super) now: u64,
+    pub(super) events: u64,
+    /// Actors to look at again within this instant.
+    pub(super) agenda: Vec<u32>,
+    /// Streams that have begun a kernel and await its pace.
+    pub(super) fresh: Vec<u32>,
+    /// Ranks whose collectives have changed.
+    pub(super) dirty: Vec<u32>,
+    pub(super) sharing: Sharing,
+    /// Ranks and meetings of one search.
+    pub(super) place: Vec<u32>,
+    pub(super) flow: Vec<u32>,
+    pub(super) visit: u32,
+    /// Actors that have not ended each step, and its end.
+    pub(super) open: Vec<u64>,
+    pub(super) ends: Vec<u64>,
+    /// Time spent by each rank up to the beginning of the last step.
+    pub(super) before: Vec<Spent>,
+    pub(super) busy: Vec<Busy>,
+    /// Exposed communication by kernel and by collective, by class.
+    pub(super) exposed: Vec<(Vec<Time>, Vec<Time>)>,
+    /// Host and device time, by class, step and mark.
+    pub(super) marks: Vec<(Option<Time>, Option<Time>)>,
+    /// Marks of each class and step.
+    pub(super) mark_count: u32,
+    pub(super) spans: Vec<Span>,
+    pub(super) failure: Option<EngineError>,
+}
+
+impl<'a> Engine<'a> {
+    /// Lays out a checked job.
+    pub(super) fn new(job: Job<'a>, options: Options) -> Self {
+        let first = job.classes[0].program;
+        let ranks = if options.fold { 1 } else { first.ranks };
+        let streams = job.classes.iter().map(|class| class.program.streams.len()).max().unwrap_or(0);
+        let plans: Vec<Plan> = job.classes.iter().map(|class| Plan::new(class.program, class.costs, streams)).collect();
+        let slots = plans.iter().map(|plan| plan.slots.len()).max().unwrap_or(0) as u32;
+        let marks = job.classes.iter().map(|class| class.program.marks.len()).max().unwrap_or(0) as u32;
+        let (shapes, meetings) = meetings(&first.groups, ranks, streams as u32, options.fold);
+        let width = streams as u32 + 1;
+        let mut watched = vec![false; plans.len()];
+        let ranks: Vec<Rank> = (0..ranks)
+            .map(|rank| {
+                let class = job.class_of[rank as usize];
+                let watched = !std::mem::replace(&mut watched[class as usize], true);
+                Rank { class, watched, slowed: false, dirty: false, comms: 0, spent: Spent::default(), visit: 0 }
+            })
+            .collect();
+        let actors: Vec<Actor> = (0..ranks.len() as u32 * width)
+            .map(|actor| {
+                let plan = &plans[ranks[(actor / width) as usize].class as usize];
+                let first = plan.first.get((actor % width) as usize).copied().unwrap_or(0);
+                Actor {
+                    doing: Doing::Idle,
+                    at: first,
+                    first,
+                    step: 0,
+                    issued: 0,
+                    queued: 0,
+                    next_waiter: NONE,
+                    reached: 0,
+                    running: Running::NOTHING,
+                }
+            })
+            .collect();
+        let busy = job
+            .classes
+            .iter()
+            .map(|class| Busy {
+                kernel: vec![Time::ZERO; class.program.kernels.len()],
+                comm: vec![Time::ZERO; class.program.comms.len()],
+                comm_waiting: vec![Time::ZERO; class.program.comms.len()],
+                ..Busy::default()
+            })
+            .collect();
+        let exposed = job
+            .classes
+            .iter()
+            .map(|Class { program, .. }| {
+                (vec![Time::ZERO; program.kernels.len()], vec![Time::ZERO; program.comms.len()])
+            })
+            .collect();
+        let steps = options.steps as usize;
+        Engine {
+            width,
+            slots,
+            shapes,
+            seen: vec![0; ranks.len() * slots as usize],
+            waiter: vec![NONE; ranks.len() * slots as usize],
+            queue: EventQueue::default(),
+            now: 0,
+            events: 0,
+            agenda: Vec::new(),
+            fresh: Vec::new(),
+            dirty: Vec::new(),
+            sharing: Sharing::default(),
+            place: Vec::new(),
+            flow: Vec::new(),
+            visit: 0,
+            open: vec![actors.len() as u64; steps],
+            ends: vec![0; steps],
+            before: vec![Spent::default(); ranks.len()],
+            busy,
+            exposed,
+            marks: vec![(None, None); plans.len() * steps * marks as usize],
+            mark_count: marks,
+            spans: Vec::new(),
+            failure: None,
+            job,
+            options,
+            plans,
+            ranks,
+            actors,
+            meetings,
+        }
+    }
+
+    /// The ranks that meet at a meeting.
+    pub(super) fn members(&self, meeting: u32) -> impl Iterator<Item = u32> + use<> {
+        let Meeting { group, lowest, .. } = self.meetings[meeting as usize];
+        let Shape { size, stride, .. } = self.shapes[group as usize];
+        (0..size).map(move |index| lowest + index * stride)
+    }
+
+    /// Whether all members have come, and the collective runs.
+    pub(super) fn is_running(&self, meeting: u32) -> bool {
+        let meeting = &self.meetings[meeting as usize];
+        meeting.arrived == self.shapes[meeting.group as usize].size
+    }
+
+    /// The actor for a stream of a rank.
+    pub(super) fn actor(&self, rank: u32, stream: u8) -> u32 {
+        rank * self.width + u32::from(stream)
+    }
+
+    /// The actor for the host of a rank.
+    pub(super) fn host(&self, rank: u32) -> u32 {
+        (rank + 1) * self.width - 1
+    }
+}
+
+/// The shape of each group, and a meeting for each copy of it on each stream. In a folded run each group is one rank.
+fn meetings(groups: &[Group], ranks: u32, streams: u32, fold: bool) -> (Vec<Shape>, Vec<Meeting>) {
+    let (mut shapes, mut meetings) = (Vec::new(), Vec::new());
+    for (group, &Group { size, stride, .. }) in groups.iter().enumerate() {
+        let (size, stride) = if fold { (1, 1) } else { (size, stride) };
+        let shape = Shape { size, stride, copies: ranks / size, meetings: meetings.len() as u32 };
+        shapes.push(shape);
+        for stream in 0..streams {
+            meetings.extend((0..shape.copies).map(|copy| Meeting {
+                group: group as u16,
+                stream: stream as u8,
+                arrived: 0,
+                lowest: shape.lowest(copy),
+                opener: NONE,
+                comm: NONE,
+                work: 0,
+                use_of: [0.0; LEVELS],
+                start: 0,
+                running: Running::NOTHING,
+                visit: 0,
+                flow: NONE,
+            }));
+        }
+    }
+    (shapes, meetings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_meets_the_members_of_its_group() {
+        let group = Group { name: "tp".to_owned(), size: 3, stride: 4 };
+        let (shapes, meetings) = meetings(std::slice::from_ref(&group), 24, 2, false);
+        for rank in 0..24 {
+            let meeting = &meetings[shapes[0].meeting(rank, 1) as usize];
+            assert_eq!(meeting.stream, 1);
+            assert_eq!(group.members(rank).next(), Some(meeting.lowest));
+        }
+        assert_eq!(meetings.len(), 16);
+    }
+}

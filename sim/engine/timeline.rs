@@ -1,0 +1,128 @@
+//! What a run found: the step time, where it went, and (on request) every span.
+
+use std::fmt;
+
+use crate::program::{CommId, KernelId, ScopeId, StreamId};
+use crate::units::Time;
+
+/// What ran in a [`Span`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// A kernel.
+    Kernel(KernelId),
+    /// A collective.
+    Comm(CommId),
+}
+
+/// Something that ran on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// The rank; 0 in a folded run.
+    pub rank: u32,
+    /// The stream.
+    pub stream: StreamId,
+    /// When the stream reached it \[ps\]; a collective then waits for its other members.
+    pub reached: Time,
+    /// When it began to run \[ps\].
+    pub start: Time,
+    /// When it ended \[ps\].
+    pub end: Time,
+    /// What ran.
+    pub what: What,
+    /// The module or region it belongs to.
+    pub scope: ScopeId,
+    /// The step, from 0.
+    pub step: u32,
+}
+
+/// Where a rank's time went; the parts sum to the whole exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Breakdown {
+    /// A kernel of a pass other than communication ran \[ps\].
+    pub compute: Time,
+    /// No such kernel ran, but a collective or a kernel of the communication pass did \[ps\].
+    pub exposed_communication: Time,
+    /// Nothing ran and every stream was empty: the host was behind \[ps\].
+    pub host_bound: Time,
+    /// Nothing ran although something was issued: waiting for other ranks, or for an event to become visible \[ps\].
+    pub waiting: Time,
+}
+
+impl Breakdown {
+    /// The sum of the parts.
+    pub fn total(&self) -> Time {
+        self.compute + self.exposed_communication + self.host_bound + self.waiting
+    }
+}
+
+impl fmt::Display for Breakdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Breakdown { compute, exposed_communication, host_bound, waiting } = self;
+        write!(
+            f,
+            "compute {compute}, exposed communication {exposed_communication}, host-bound {host_bound}, waiting {waiting}"
+        )
+    }
+}
+
+/// How long each part ran in the last step on one rank, overlapped or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Busy {
+    /// By `KernelId`, from start to end, slowdown included \[ps\].
+    pub kernel: Vec<Time>,
+    /// By `CommId`, from start to end, sharing included \[ps\].
+    pub comm: Vec<Time>,
+    /// By `CommId`, from being reached to start: waiting for the other members \[ps\].
+    pub comm_waiting: Vec<Time>,
+    /// By `KernelId`, the part of the exposed communication that a kernel of the communication pass is blamed for \[ps\].
+    pub kernel_exposed: Vec<Time>,
+    /// By `CommId`, the part of the exposed communication that a collective is blamed for \[ps\]. Where several run at
+    /// once the one on the lowest stream is, so that kernels and collectives sum to
+    /// [`Breakdown::exposed_communication`] of the rank exactly.
+    pub comm_exposed: Vec<Time>,
+}
+
+/// When a mark was passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkTime {
+    /// The class of ranks, whose first rank was watched.
+    pub class: u32,
+    /// The step, from 0.
+    pub step: u32,
+    /// Index into the program's marks.
+    pub mark: u32,
+    /// When the host passed it \[ps\].
+    pub host: Time,
+    /// When the default stream reached it \[ps\]; only for the end of a phase.
+    pub device: Option<Time>,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    /// Length of the last step \[ps\]: the time between the ends of the last two steps. A step ends when the hosts of
+    /// all ranks have issued the whole of it and all streams have finished it. The first step begins at zero.
+    pub step: Time,
+    /// The end of each step \[ps\].
+    pub ends: Vec<Time>,
+    /// Where the last step went, by simulated rank (one, if folded); each sums to `step`.
+    pub breakdown: Vec<Breakdown>,
+    /// Busy time of each part in the last step, by class of ranks, on the first rank of the class.
+    pub busy: Vec<Busy>,
+    /// When marks were passed, by class, step and mark.
+    pub marks: Vec<MarkTime>,
+    /// Everything that ran, by rank, stream and start; empty unless recorded.
+    pub spans: Vec<Span>,
+    /// Number of events processed.
+    pub events: u64,
+}
+
+impl Timeline {
+    /// Whether the last two steps took equally long, to the picosecond.
+    pub fn is_steady(&self) -> bool {
+        match self.ends[..] {
+            [.., before, start, end] => end - start == start - before,
+            _ => false,
+        }
+    }
+}
