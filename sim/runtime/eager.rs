@@ -3,7 +3,7 @@
 //! What decides peak memory is when each block is taken and given back, so this follows the host order of
 //! `torch/csrc/autograd/engine.cpp`: nodes run in reverse order of creation; a node's inputs (gradients of its outputs)
 //! and saved tensors live until the node has allocated its results; a second gradient for the same value is added out
-//! of place; a parameter's gradient is stored as soon as it is made. Values are reference-counted: Python's variables
+//! of place unless the first is free to be written to; a parameter's gradient is stored as soon as it is made. Values are reference-counted: Python's variables
 //! hold one reference, every operator that saves a value holds another.
 //!
 //! Forward rules are in [`forward`], backward rules in [`backward`]; to add an operator, add its kind to
@@ -90,11 +90,25 @@ pub struct Leaf {
     dtype: DType,
 }
 
+/// The gradient of a value, on its way to the node that made the value.
+#[derive(Clone, Copy, Debug)]
+struct Gradient {
+    storage: Storage,
+    /// A matmul's input gradient, which autograd passes on through a view.
+    view: bool,
+}
+
+impl From<Storage> for Gradient {
+    fn from(storage: Storage) -> Self {
+        Gradient { storage, view: false }
+    }
+}
+
 /// One run of a graph's forward, with what backward needs.
 #[derive(Clone, Debug)]
 pub struct Frame {
     slots: Vec<Option<Storage>>,
-    gradients: Vec<Option<Storage>>,
+    gradients: Vec<Option<Gradient>>,
     saved: Vec<Storage>,
     /// For each operator, the end of its part of `saved`.
     saved_end: Vec<u32>,
@@ -191,19 +205,22 @@ impl Eager {
         self.program.launch(COMPUTE, name, work, dispatch);
     }
 
-    /// Adds up two gradients of one value, out of place.
-    fn accumulate(&mut self, frame: &mut Frame, value: ValueId, gradient: Storage) {
-        match frame.gradients[value].take() {
-            None => frame.gradients[value] = Some(gradient),
-            Some(earlier) => {
-                let bytes = self.bytes(gradient);
-                let sum = self.storage_as(bytes, Category::BackwardTemporary, "aten.add");
-                self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.backward);
-                self.release(earlier);
-                self.release(gradient);
-                frame.gradients[value] = Some(sum);
-            }
-        }
+    /// Adds up two gradients of one value: in place if nobody else holds the earlier one and it is no view, else out of
+    /// place (`torch/csrc/autograd/input_buffer.cpp`).
+    fn accumulate(&mut self, frame: &mut Frame, value: ValueId, gradient: Gradient) {
+        let Some(earlier) = frame.gradients[value].replace(gradient) else { return };
+        let bytes = self.bytes(gradient.storage);
+        let dispatch = self.settings.backward;
+        let alone = self.counted[earlier.storage.0 as usize].references == 1;
+        let sum = if alone && !earlier.view {
+            self.retain(earlier.storage)
+        } else {
+            self.storage_as(bytes, Category::BackwardTemporary, "aten.add")
+        };
+        self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, dispatch);
+        self.release(earlier.storage);
+        self.release(gradient.storage);
+        frame.gradients[value] = Some(sum.into());
     }
 
     /// Casts a parameter's gradient to the type it is stored in, if it is the first and the type is wider

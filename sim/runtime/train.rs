@@ -331,7 +331,15 @@ impl Training<'_> {
         }
         let before = self.run.eager.program.enter(self.scopes.head);
         self.run.eager.category = Category::Logits;
-        let (head, logits) = self.run.eager.forward(&self.graphs.head, hidden, self.layout.head, Mode::Train);
+        let mut head = self.run.eager.frame(&self.graphs.head, hidden, self.layout.head, Mode::Train);
+        let norm = usize::from(self.job.model.final_norm);
+        self.run.eager.forward_ops(&self.graphs.head, &mut head, 0..norm);
+        if let Some(group) = units.head.filter(|_| norm > 0) {
+            // Norm and head are one group: its hook runs before each of them.
+            self.run.pre_forward(group, &[]);
+        }
+        self.run.eager.forward_ops(&self.graphs.head, &mut head, norm..self.graphs.head.ops.len());
+        let logits = self.run.eager.finish_forward(&self.graphs.head, &mut head);
         self.run.eager.program.enter(before);
         if let Some(group) = units.head {
             self.run.post_forward(group);
@@ -414,7 +422,10 @@ impl Training<'_> {
             optimizer::step(program, job.optimizer, &sizes, element);
         }
         self.phase_end("opt", 0);
-        for at in (0..self.run.groups.len()).rev() {
+        // A group's gradients share one buffer, which goes with the last of its parameters.
+        let mut order: Vec<usize> = (0..self.run.groups.len()).collect();
+        order.sort_by_key(|&at| self.run.groups[at].params.last().map(|param| param.index));
+        for at in order {
             let group = &mut self.run.groups[at];
             group.offloaded_gradient = false;
             if let Some(gradient) = group.sharded_gradient.take() {

@@ -5,7 +5,7 @@
 //! are added up, then parameter gradients are stored.
 
 use super::forward::attention_shape;
-use super::{COMPUTE, Eager, Frame, Storage};
+use super::{COMPUTE, Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
@@ -26,11 +26,14 @@ impl Eager {
         if frame.checkpoint.is_some() && !frame.recomputed {
             self.recompute(graph, frame);
         }
-        frame.gradients[graph.output] = Some(gradient);
+        self.accumulate(frame, graph.output, gradient.into());
         for (index, op) in graph.ops.iter().enumerate().rev() {
             self.node(graph, op, index, frame);
         }
-        frame.gradients[0].take()
+        for unused in std::mem::take(&mut frame.kept) {
+            self.release(unused);
+        }
+        frame.gradients[0].take().map(|gradient| gradient.storage)
     }
 
     fn saved(frame: &Frame, index: usize) -> (usize, usize) {
@@ -70,7 +73,7 @@ impl Eager {
         if op.kind == OpKind::Split {
             return self.split(graph, op, frame);
         }
-        let Some(gradient) = frame.gradients[op.outputs[0]].take() else { return };
+        let Some(Gradient { storage: gradient, .. }) = frame.gradients[op.outputs[0]].take() else { return };
         let dispatch = self.settings.backward;
         let input = op.inputs[0];
         let value = &graph.values[input];
@@ -84,7 +87,7 @@ impl Eager {
             OpKind::Cast => {
                 let result = self.pointwise_gradient("aten._to_copy", bytes, out_bytes);
                 self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result);
+                self.accumulate(frame, input, result.into());
             }
             OpKind::RotateComplex { table } => {
                 let conjugate = self.temporary(8 * table, "aten.clone");
@@ -93,24 +96,25 @@ impl Eager {
                 self.pointwise("aten.mul", MemoryKind::Complex, bytes + 8 * table, bytes, dispatch);
                 self.release(conjugate);
                 self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result);
+                self.accumulate(frame, input, result.into());
             }
             OpKind::Mul => {
                 let first = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
                 let second = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
                 self.let_go(frame, index, gradient);
-                self.accumulate(frame, op.inputs[0], first);
-                self.accumulate(frame, op.inputs[1], second);
+                self.accumulate(frame, op.inputs[0], first.into());
+                self.accumulate(frame, op.inputs[1], second.into());
             }
             OpKind::Add => {
-                let shared = self.retain(gradient);
-                self.accumulate(frame, op.inputs[0], shared);
-                self.accumulate(frame, op.inputs[1], gradient);
+                self.retain(gradient);
+                for &operand in &op.inputs {
+                    self.accumulate(frame, operand, gradient.into());
+                }
             }
             OpKind::Scale => {
                 let result = self.pointwise_gradient("aten.mul", bytes, bytes);
                 self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result);
+                self.accumulate(frame, input, result.into());
             }
             OpKind::Act(act) => {
                 let name = match act {
@@ -121,7 +125,7 @@ impl Eager {
                 };
                 let result = self.pointwise_gradient(name, bytes, 2 * bytes);
                 self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result);
+                self.accumulate(frame, input, result.into());
             }
             OpKind::Softcap => {
                 let product = self.pointwise_gradient("aten.mul", bytes, bytes);
@@ -130,7 +134,7 @@ impl Eager {
                 self.let_go(frame, index, product);
                 let result = self.pointwise_gradient("aten.div", bytes, bytes);
                 self.release(tangent);
-                self.accumulate(frame, input, result);
+                self.accumulate(frame, input, result.into());
             }
             OpKind::Attention { window } => self.attention(graph, op, index, frame, gradient, window),
             OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
@@ -176,7 +180,7 @@ impl Eager {
             bias
         });
         self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], result);
+        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
         for (at, made) in [Some(weight), bias].into_iter().flatten().enumerate() {
             let param = frame.params.index(op.params[at]);
             let (made, dtype) = self.upcast(param, made, dtype);
@@ -211,7 +215,7 @@ impl Eager {
             }
         }
         self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], result);
+        self.accumulate(frame, op.inputs[0], result.into());
         for (at, made) in stored.into_iter().enumerate() {
             if let Some((storage, dtype)) = made {
                 self.store_leaf(frame.params.index(op.params[at]), storage, dtype);
@@ -226,10 +230,10 @@ impl Eager {
         self.pointwise("aten.cat", MemoryKind::Copy, bytes, bytes, self.settings.backward);
         for &part in &op.outputs {
             if let Some(gradient) = frame.gradients[part].take() {
-                self.release(gradient);
+                self.release(gradient.storage);
             }
         }
-        self.accumulate(frame, op.inputs[0], whole);
+        self.accumulate(frame, op.inputs[0], whole.into());
     }
 
     /// Flash attention (`aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`, `mha_bwd`): dq, dk, dv; a
@@ -284,7 +288,7 @@ impl Eager {
         self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: true }, self.settings.backward);
         self.let_go(frame, index, gradient);
         for at in 0..3 {
-            self.accumulate(frame, op.inputs[at], results[at]);
+            self.accumulate(frame, op.inputs[at], results[at].into());
         }
     }
 
@@ -298,17 +302,7 @@ impl Eager {
         let dispatch = self.settings.backward;
         let table = rows * width * value.dtype.bytes();
         let weight = if tokens > EMBEDDING_UNSORTED {
-            let sorted = [0; 2].map(|_| self.temporary(tokens * 8, name));
-            let weight = self.temporary(table, name);
-            let segments = tokens.min(rows);
-            let partials = tokens / EMBEDDING_ROWS_PER_THREAD + segments;
-            let index_arrays = [segments, segments, segments, partials].map(|count| self.temporary(count * 8, name));
-            let sums = self.temporary(partials * round_up(width, 32) * 4, name);
-            self.release(sums);
-            for storage in index_arrays.into_iter().rev().chain(sorted.into_iter().rev()) {
-                self.release(storage);
-            }
-            weight
+            self.sorted_embedding(tokens, rows, width, table)
         } else {
             self.temporary(table, name)
         };
@@ -318,6 +312,35 @@ impl Eager {
         let (weight, dtype) = self.upcast(target, weight, value.dtype);
         self.let_go(frame, index, gradient);
         self.store_leaf(target, weight, dtype);
+    }
+
+    /// The sorted path: indices are sorted, runs of the same token found, partial sums of each run made in fp32.
+    fn sorted_embedding(&mut self, tokens: u64, rows: u64, width: u64, table: u64) -> Storage {
+        let name = "aten.embedding_dense_backward";
+        let indices = 8 * tokens;
+        let runs = tokens.min(rows);
+        let partials = tokens / EMBEDDING_ROWS_PER_THREAD + runs;
+        let sorted = [indices, indices].map(|bytes| self.temporary(bytes, name));
+        // Radix sort: the unsorted range, and two key buffers with cub's counters.
+        self.nested(&[indices, 2 * indices + 7679], name);
+        let weight = self.temporary(table, name);
+        let run_starts = [8 * runs, 8].map(|bytes| self.temporary(bytes, name));
+        self.nested(&[indices, 1279], name);
+        let run_sizes = [8 * runs, 8 * runs].map(|bytes| self.temporary(bytes, name));
+        self.nested(&[1279], name);
+        self.nested(&[8, 8 * partials, partials * round_up(width, 32) * 4], name);
+        for storage in [sorted, run_starts, run_sizes].into_iter().flatten().rev() {
+            self.release(storage);
+        }
+        weight
+    }
+
+    /// Blocks taken in order and given back in the opposite one.
+    fn nested(&mut self, sizes: &[u64], name: &'static str) {
+        let Some((&bytes, rest)) = sizes.split_first() else { return };
+        let storage = self.temporary(bytes, name);
+        self.nested(rest, name);
+        self.release(storage);
     }
 
     /// Backward of the mean negative log-likelihood, of the log-softmax, and of the fp32 copy: three vocabulary-sized
@@ -342,7 +365,7 @@ impl Eager {
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, logits.bytes(), dispatch);
             self.release(softmax);
         }
-        self.accumulate(frame, op.inputs[0], result);
+        self.accumulate(frame, op.inputs[0], result.into());
     }
 
     /// The gradient of the loss with respect to itself, which starts a backward.

@@ -51,15 +51,26 @@ impl Eager {
     /// Runs a graph's forward on `input` (whose reference stays the caller's). `params` says which of the
     /// model's parameters the graph's are. Returns the frame for backward and the output, with one reference.
     pub fn forward(&mut self, graph: &Graph, input: Storage, params: ParamMap, mode: Mode) -> (Frame, Storage) {
+        let mut frame = self.frame(graph, input, params, mode);
+        self.forward_ops(graph, &mut frame, 0..graph.ops.len());
+        let output = self.finish_forward(graph, &mut frame);
+        (frame, output)
+    }
+
+    /// A frame before its first operator.
+    pub fn frame(&mut self, graph: &Graph, input: Storage, params: ParamMap, mode: Mode) -> Frame {
         let checkpoint = match mode {
             Mode::Train => None,
-            Mode::Checkpoint(keep) => Some(keep),
+            Mode::Checkpoint(keep) => {
+                self.retain(input);
+                Some(keep)
+            }
         };
         let mut frame = Frame {
             slots: vec![None; graph.values.len()],
             gradients: vec![None; graph.values.len()],
-            saved: Vec::new(),
-            saved_end: Vec::new(),
+            saved: Vec::with_capacity(3 * graph.ops.len()),
+            saved_end: Vec::with_capacity(graph.ops.len()),
             kept: Vec::new(),
             kept_end: Vec::new(),
             params,
@@ -68,26 +79,32 @@ impl Eager {
             recomputed: false,
         };
         frame.slots[0] = Some(input);
+        frame
+    }
+
+    /// Runs a range of a graph's operators.
+    pub fn forward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
         let keeps = kept_ops(graph);
-        for (index, op) in graph.ops.iter().enumerate() {
+        for index in range {
+            let op = &graph.ops[index];
             let dispatch = self.settings.forward;
-            let results = match checkpoint {
+            let results = match frame.checkpoint {
                 None => Results::Save,
                 Some(Keep::ComputeIntensive) if keeps(index) => Results::Keep,
                 Some(_) => Results::Forget,
             };
-            self.run(graph, op, &mut frame, results, dispatch, &[]);
-            if checkpoint.is_some() {
+            self.run(graph, op, frame, results, dispatch, &[]);
+            if frame.checkpoint.is_some() {
                 frame.kept_end.push(frame.kept.len() as u32);
             }
-            self.drop_python_references(op, &mut frame);
+            self.drop_python_references(op, frame);
         }
-        if checkpoint.is_some() {
-            self.retain(input);
-        }
+    }
+
+    /// Ends a forward: the output, with one reference.
+    pub fn finish_forward(&mut self, graph: &Graph, frame: &mut Frame) -> Storage {
         frame.slots[0] = None;
-        let output = frame.slots[graph.output].take().expect("a graph's output is made by its last operators");
-        (frame, output)
+        frame.slots[graph.output].take().expect("a graph's output is made by its last operators")
     }
 
     /// Runs a checkpointed forward again, this time saving; called when backward first needs something of it.
@@ -111,9 +128,8 @@ impl Eager {
                     self.save_inputs(op, frame);
                 }
                 frame.saved_end.push(frame.saved.len() as u32);
-                for &unused in cached {
-                    self.release(unused);
-                }
+                // The policy's cache outlives a recompute that stops early.
+                frame.kept.extend_from_slice(cached);
             }
         }
         frame.slots[0] = None;

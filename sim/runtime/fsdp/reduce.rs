@@ -170,7 +170,7 @@ impl Run<'_> {
                 self.eager.program.wait(COMPUTE, event);
             }
             self.context.last_post_reduce = [None; 2];
-            for at in 0..self.groups.len() {
+            for at in self.callback_order() {
                 self.finalize(at);
             }
         }
