@@ -87,8 +87,7 @@ fn split<'t>(text: &'t str, example: &'static str) -> Result<(f64, &'t str), Uni
         })
         .map_or(trimmed.len(), |(at, _)| at);
     let number = trimmed[..end].replace('_', "");
-    let value: f64 =
-        number.parse().map_err(|_| UnitError::NoNumber { text: text.to_owned(), example })?;
+    let value: f64 = number.parse().map_err(|_| UnitError::NoNumber { text: text.to_owned(), example })?;
     if !value.is_finite() || value < 0.0 {
         return Err(UnitError::OutOfRange { text: text.to_owned(), expected: "a finite number, zero or above" });
     }
@@ -189,14 +188,8 @@ impl Time {
 }
 
 impl Bandwidth {
-    const TABLE: &[(&str, f64)] = &[
-        ("B/s", 1.0),
-        ("MB/s", 1e6),
-        ("GB/s", 1e9),
-        ("TB/s", 1e12),
-        ("Gbit/s", 1e9 / 8.0),
-        ("Tbit/s", 1e12 / 8.0),
-    ];
+    const TABLE: &[(&str, f64)] =
+        &[("B/s", 1.0), ("MB/s", 1e6), ("GB/s", 1e9), ("TB/s", 1e12), ("Gbit/s", 1e9 / 8.0), ("Tbit/s", 1e12 / 8.0)];
 
     /// Reads `"4.8 TB/s"` or `"400 Gbit/s"`.
     pub fn parse(text: &str) -> Result<Self, UnitError> {
@@ -279,8 +272,7 @@ count!(Time, u64);
 
 /// Writes `value` with three significant digits and the largest unit that keeps it at or above one.
 fn human(f: &mut fmt::Formatter<'_>, value: f64, table: &[(&str, f64)]) -> fmt::Result {
-    let &(unit, scale) =
-        table.iter().rev().find(|(_, scale)| value >= *scale).unwrap_or(&table[0]);
+    let &(unit, scale) = table.iter().rev().find(|(_, scale)| value >= *scale).unwrap_or(&table[0]);
     let scaled = value / scale;
     let digits = if scaled >= 100.0 || scaled == 0.0 {
         0
