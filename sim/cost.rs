@@ -18,6 +18,8 @@ pub mod memory;
 pub mod overlap;
 pub mod profile;
 mod registry;
+#[cfg(test)]
+mod tests;
 pub mod waves;
 
 pub use attention::Backend;
