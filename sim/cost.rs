@@ -118,7 +118,7 @@ impl<'p> CostModel<'p> {
             let seconds = seconds + (seconds - launch).max(0.0) * (layout - 1.0);
             match self.regime {
                 Regime::Burst => seconds,
-                Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds)),
+                Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),
             }
         });
         self.throttled(cost)

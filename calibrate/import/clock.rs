@@ -7,43 +7,45 @@
 
 use std::fmt::Write as _;
 
-use super::chips::ChipSpec;
-use super::tables::Tables;
-use super::{ImportError, Residual, Section, evidence, fit};
+use windtunnel::cost::curve::Curve;
 
-/// Burst duration [s] and sustained over burst rate of cubes on one chip.
-fn factors(tables: &Tables, gpu: &str, matmul: &str) -> Result<Vec<(f64, f64)>, ImportError> {
+use super::chips::{CHIPS, ChipSpec};
+use super::tables::{Row, Tables};
+use super::{ImportError, Residual, Section, evidence, fit, memory};
+
+/// Burst duration [s] and sustained over burst rate of cubes on one chip. fp8 bursts include a quantise kernel, which is
+/// taken off as a stream of 3 B an element; cubes below 8192 are too short for that.
+fn factors(tables: &Tables, gpu: &str, matmul: &str, fp8: Option<&Curve>) -> Result<Vec<(f64, f64)>, ImportError> {
     let sustained = tables.get("gemm_sustained_points.csv")?;
     let burst = tables.get(&format!("gemm_{matmul}.csv.gz"))?;
+    let (long_types, burst_type, least): (&[&str], _, _) =
+        if fp8.is_some() { (&["fp8"], "fp8", 8192.0) } else { (&["bf16", "fp16"], "bfloat16", 4096.0) };
     let mut points = Vec::new();
     for row in sustained.rows() {
-        let long = row.text("conditions").contains("sustained");
-        let half = matches!(row.text("dtype"), "bf16" | "fp16");
+        let long = row.text("conditions").contains("sustained") && long_types.contains(&row.text("dtype"));
         let (Some(m), Some(n), Some(k), Some(rate)) =
             (row.number("m"), row.number("n"), row.number("k"), row.number("tflops"))
         else {
             continue;
         };
-        if row.text("gpu") != gpu || !long || !half || m.min(n).min(k) < 4096.0 {
+        if row.text("gpu") != gpu || !long || m.min(n).min(k) < least {
             continue;
         }
+        let same = |b: &Row<'_>| [("m", m), ("n", n), ("k", k)].iter().all(|(c, v)| b.number(c) == Some(*v));
         let times: Vec<f64> = burst
             .rows()
-            .filter(|b| {
-                b.text("dtype") == "bfloat16"
-                    && [("m", m), ("n", n), ("k", k)].iter().all(|(c, v)| b.number(c) == Some(*v))
-            })
+            .filter(|b| b.text("dtype") == burst_type && same(b))
             .filter_map(|b| b.number("time_us"))
             .collect();
         if times.is_empty() {
             continue;
         }
-        let time = fit::median(&times) * 1e-6;
-        let burst_rate = 2.0 * m * n * k / time / 1e12;
-        points.push((time, rate / burst_rate));
+        let quantise = fp8.map_or(0.0, |stream| stream.seconds(3.0 * m * k));
+        let time = fit::median(&times) * 1e-6 - quantise;
+        points.push((time, rate * 1e12 * time / (2.0 * m * n * k)));
     }
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    Ok(points)
+    if points.is_empty() { Err(sustained.error(&format!("no sustained cubes of {gpu}"))) } else { Ok(points) }
 }
 
 /// The section `clock`.
@@ -52,10 +54,17 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         "a100" => ("A100-80GB SXM", true),
         name => ("H200 SXM", name == "h200"),
     };
-    let points = factors(tables, gpu, if own { chip.matmul } else { "h200" })?;
-    if points.is_empty() {
-        return Err(tables.get("gemm_sustained_points.csv")?.error(&format!("no sustained cubes of {gpu}")));
-    }
+    let points = factors(tables, gpu, if own { chip.matmul } else { "h200" }, None)?;
+    let fp8 = match chip.matmul {
+        "a100" => points.clone(),
+        name => {
+            let (gpu, name) = if name == "h100" { ("H100 SXM", "h100") } else { ("H200 SXM", "h200") };
+            let measured = CHIPS.iter().find(|spec| spec.matmul == name && !spec.derived).unwrap_or(chip);
+            factors(tables, gpu, name, Some(&memory::curve(tables, measured)?))?
+        }
+    };
+    // Kernels differ more between the fp8 collectors than clocks do: one factor, the median.
+    let fp8_factor = fit::median(&fp8.iter().map(|p| p.1).collect::<Vec<_>>()).min(1.0);
     let scale = if chip.derived { libm::pow((chip.power - 120.0) / (700.0 - 120.0), 1.0 / 2.5) } else { 1.0 };
     let (basis, p90) = match (own, chip.derived) {
         (_, true) => ("extrapolated", 0.2),
@@ -80,15 +89,16 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     for (time, factor) in &points {
         let _ = writeln!(text, "  {{ burst = \"{:.1} us\", factor = {:.3} }},", time * 1e6, factor.min(1.0));
     }
-    text.push_str("]\n");
-    let residuals = points
-        .iter()
-        .map(|(time, factor)| Residual {
-            section: format!("clock {:.2} ms: {:.3}", time * 1e3, factor),
-            points: 1,
-            median: 0.0,
-            p90,
-        })
-        .collect();
+    let _ = writeln!(text, "]\nfp8 = [{{ burst = \"1 ms\", factor = {fp8_factor:.3} }}]");
+    let report = |name: &str, (time, factor): &(f64, f64)| Residual {
+        section: format!("clock {name} {:.2} ms: {factor:.3}", time * 1e3),
+        points: 1,
+        median: 0.0,
+        p90,
+    };
+    let mut residuals: Vec<Residual> = points.iter().map(|p| report("bf16", p)).collect();
+    if chip.matmul != "a100" {
+        residuals.extend(fp8.iter().map(|p| report("fp8", p)));
+    }
     Ok(Section { text, residuals })
 }

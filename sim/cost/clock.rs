@@ -10,6 +10,7 @@
 use serde::Deserialize;
 
 use super::basis::Evidence;
+use crate::program::DType;
 use crate::units::Time;
 
 /// The section as written.
@@ -18,6 +19,7 @@ use crate::units::Time;
 pub(super) struct Written {
     evidence: Evidence,
     matmul: Vec<Point>,
+    fp8: Vec<Point>,
     attention: f64,
     scale: f64,
 }
@@ -37,34 +39,42 @@ pub struct Clock {
     pub evidence: Evidence,
     /// Burst duration [log s] and factor, rising in duration.
     matmul: Vec<(f64, f64)>,
+    /// The same for fp8.
+    fp8: Vec<(f64, f64)>,
     attention: f64,
 }
 
 impl Clock {
     pub(super) fn new(written: Written) -> Result<Clock, String> {
-        let factors = written.matmul.iter().map(|p| p.factor).chain([written.attention, written.scale]);
+        let points = written.matmul.iter().chain(&written.fp8);
+        let factors = points.map(|p| p.factor).chain([written.attention, written.scale]);
         if let Some(bad) = factors.into_iter().find(|f| !(0.1..=1.0).contains(f)) {
             return Err(format!("a clock factor is {bad}: expected a share of the burst rate between 0.1 and 1"));
         }
-        if written.matmul.is_empty() || written.matmul.iter().any(|p| p.burst == Time::ZERO) {
-            return Err("clock.matmul needs at least one point with a burst duration above zero".to_owned());
-        }
-        let mut matmul: Vec<(f64, f64)> =
-            written.matmul.iter().map(|p| (libm::log(p.burst.seconds()), p.factor * written.scale)).collect();
-        matmul.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Ok(Clock { evidence: written.evidence, matmul, attention: written.attention * written.scale })
+        let understand = |points: &[Point]| {
+            if points.is_empty() || points.iter().any(|p| p.burst == Time::ZERO) {
+                return Err("clock.matmul and clock.fp8 need a point each, with a burst duration above zero".to_owned());
+            }
+            let log = |p: &Point| (libm::log(p.burst.seconds()), p.factor * written.scale);
+            let mut points: Vec<(f64, f64)> = points.iter().map(log).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Ok(points)
+        };
+        let (matmul, fp8) = (understand(&written.matmul)?, understand(&written.fp8)?);
+        Ok(Clock { evidence: written.evidence, matmul, fp8, attention: written.attention * written.scale })
     }
 
     /// Sustained over burst rate of a matmul that takes `seconds` in a burst.
-    pub fn matmul(&self, seconds: f64) -> f64 {
+    pub fn matmul(&self, seconds: f64, dtype: DType) -> f64 {
+        let points = if dtype == DType::Fp8 { &self.fp8 } else { &self.matmul };
         let x = libm::log(seconds.max(1e-9));
-        let after = self.matmul.partition_point(|&(at, _)| at <= x);
-        match (after.checked_sub(1), self.matmul.get(after)) {
-            (None, _) => self.matmul[0].1,
-            (Some(last), None) => self.matmul[last].1,
+        let after = points.partition_point(|&(at, _)| at <= x);
+        match (after.checked_sub(1), points.get(after)) {
+            (None, _) => points[0].1,
+            (Some(last), None) => points[last].1,
             (Some(before), Some(&(x1, f1))) => {
-                let (x0, f0) = self.matmul[before];
-                f0 + (f1 - f0) * (x - x0) / (x1 - x0)
+                let (x0, f0) = points[before];
+                f0 + (f1 - f0) * (x - x0) / (x1 - x0).max(1e-9)
             }
         }
     }

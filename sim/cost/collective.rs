@@ -110,6 +110,8 @@ struct Across {
 pub struct Protocols {
     /// What the section rests on.
     pub evidence: Evidence,
+    /// Most nodes that were measured.
+    pub nodes: u32,
     /// Latency of each rank in the ring, or of a tree's first two nodes.
     pub per_rank: Time,
     /// Latency of each node in the ring, or of each doubling of nodes.
@@ -288,8 +290,12 @@ impl Collectives {
             Collective::AllToAll if g >= 2.0 => self.inside(kind, size * g / n, g).0,
             _ => 0.0,
         };
-        let basis = protocols.evidence.basis.and(Basis::Interpolated);
-        self.finish(seconds.max(inner), basis, protocols.evidence.spread(), x, through_rail, rail)
+        // The error is stated for transfers above 1 MB over the nodes that were measured; small ones are latency, which
+        // differs more between sites.
+        let beyond = spread.nodes > protocols.nodes;
+        let basis = protocols.evidence.basis.and(if beyond { Basis::Extrapolated } else { Basis::Interpolated });
+        let widen = if beyond || x < 1e6 { 2.0 } else { 1.0 };
+        self.finish(seconds.max(inner), basis, widen * protocols.evidence.spread(), x, through_rail, rail)
     }
 
     /// Protocols, floor \[s\], bus bandwidth \[B/s\] and bytes through one GPU's NICs.
