@@ -1,2 +1,83 @@
-//! Placeholder so the workspace builds; replaced by the importer's command line.
-fn main() {}
+//! Writes the profiles that `windtunnel` predicts from: by measuring a chip, or by importing what others published.
+//!
+//! This is the one crate that may touch an accelerator. It meets the simulator in files: a profile written here is
+//! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
+
+mod import;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Measures what kernels and collectives cost, and writes profiles.
+#[derive(Debug, Parser)]
+#[command(name = "windtunnel-calibrate", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Build profiles from measurements that others made.
+    Import {
+        #[command(subcommand)]
+        source: Source,
+    },
+    /// Measure the CUDA devices of this machine.
+    Cuda,
+    /// Measure a TPU through XLA, or ask its compiler ahead of time.
+    Xla,
+}
+
+#[derive(Debug, Subcommand)]
+enum Source {
+    /// Public tables of kernel and collective times (a folder of CSV files).
+    Published {
+        /// The folder with the tables.
+        #[arg(long)]
+        from: PathBuf,
+        /// Where the profiles go.
+        #[arg(long, default_value = "calibrate/profiles")]
+        out: PathBuf,
+        /// Also write the held-out points that the tests check the profiles against.
+        #[arg(long)]
+        held_out: Option<PathBuf>,
+    },
+}
+
+/// Exit code of what is not measured yet.
+const NOT_YET: u8 = 3;
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Import { source: Source::Published { from, out, held_out } } => {
+            match import::published(&from, &out, held_out.as_deref()) {
+                Ok(report) => {
+                    print!("{report}");
+                    ExitCode::SUCCESS
+                }
+                Err(why) => {
+                    eprintln!("error: {why}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
+        Command::Cuda => not_yet(
+            "cuda",
+            "cuBLASLt matmuls (bf16, fp8, tf32; three layouts; burst and sustained clocks), cuDNN attention forward \
+             and backward, memory-bound kernels by family, launch costs, and NCCL collectives inside the node",
+        ),
+        Command::Xla => not_yet(
+            "xla",
+            "matmuls, attention and collectives on the TPU through PJRT; without a TPU, the compiler's own cycle \
+             and memory estimates for v6e",
+        ),
+    }
+}
+
+fn not_yet(name: &str, what: &str) -> ExitCode {
+    eprintln!("`calibrate {name}` will measure {what}. It measures nothing yet: use `import published`");
+    ExitCode::from(NOT_YET)
+}

@@ -1,0 +1,143 @@
+//! Builds the shipped profiles from published tables: reads, fits, cross-validates, writes.
+//!
+//! Each section of a profile is one file in `import/`, which returns the section's text. Fits see kernels and
+//! collectives only, never a training run. The tables' README says what each is worth; a held-out set of matmuls (one
+//! grid cell in 29, chosen by a hash of its shape) is kept from the profiles for the tests.
+
+mod attention;
+mod chips;
+mod clock;
+mod collectives;
+mod fit;
+mod host;
+mod matmul;
+mod memory;
+mod tables;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use windtunnel::cost::Profile;
+
+use chips::{CHIPS, ChipSpec};
+use tables::Tables;
+
+/// Why an import failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// A file could not be read or written.
+    #[error("{path}: {why}")]
+    File {
+        /// The file.
+        path: String,
+        /// The system's reason.
+        why: std::io::Error,
+    },
+    /// A table is not what it should be.
+    #[error("{path}: {why}")]
+    Table {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// What was written is not a profile.
+    #[error("the profile written is not readable: {0}")]
+    Profile(#[from] windtunnel::cost::ProfileError),
+}
+
+/// Residuals of a section, as the report lists them.
+pub(crate) struct Residual {
+    /// Section.
+    pub section: String,
+    /// Number of points.
+    pub points: usize,
+    /// Median relative error.
+    pub median: f64,
+    /// 90th percentile.
+    pub p90: f64,
+}
+
+/// Text of a section and its residuals.
+pub(crate) struct Section {
+    /// TOML.
+    pub text: String,
+    /// Residuals, for the report.
+    pub residuals: Vec<Residual>,
+}
+
+/// Builds all profiles from the tables in `from`; returns a report of residuals.
+pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<String, ImportError> {
+    let style =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(CHIPS.len() as u64 * 6).with_style(style);
+    let tables = Tables::new(from);
+    let mut report = String::new();
+    for chip in &CHIPS {
+        let step = |what: &str| {
+            bar.set_message(format!("{} {what}", chip.name));
+            bar.inc(1);
+        };
+        step("memory");
+        let memory = memory::section(&tables, chip)?;
+        step("matmul");
+        let matmul = matmul::section(&tables, chip, held_out)?;
+        step("clock");
+        let clock = clock::section(&tables, chip)?;
+        step("attention");
+        let attention = attention::section(&tables, chip)?;
+        step("collectives");
+        let collectives = collectives::section(&tables, chip)?;
+        step("write");
+        let sections = [matmul, clock, attention, memory, host::section(chip), collectives];
+        let mut text = head(chip);
+        for section in &sections {
+            text.push('\n');
+            text.push_str(&section.text);
+            for r in &section.residuals {
+                let _ = writeln!(
+                    report,
+                    "{:22} {:34} {:6} points  median {:5.1} %  p90 {:5.1} %",
+                    chip.name,
+                    r.section,
+                    r.points,
+                    100.0 * r.median,
+                    100.0 * r.p90
+                );
+            }
+        }
+        let path = out.join(format!("{}.toml", chip.name));
+        let name = path.display().to_string();
+        Profile::parse(&name, &text)?;
+        std::fs::create_dir_all(out).map_err(|why| ImportError::File { path: out.display().to_string(), why })?;
+        std::fs::write(&path, text).map_err(|why| ImportError::File { path: name, why })?;
+    }
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+fn head(chip: &ChipSpec) -> String {
+    format!(
+        "# {summary}\n# Written by `windtunnel-calibrate import published`; do not edit, run it again.\n\
+         # Nothing here was measured by this project: every section names its source and its cross-validated error.\n\n\
+         format = 1\nname = \"{name}\"\nsummary = \"{summary}\"\n\n\
+         [machine]\nchip = \"{chip}\"\nprocessors = {sms}\nmemory_bandwidth = \"{bw} GB/s\"\nmemory = \"{memory}\"\n\
+         power_limit = \"{power} W\"\nclock = \"{clock} MHz\"\nsoftware = \"{software}\"\nsource = \"{source}\"\n",
+        summary = chip.summary,
+        name = chip.name,
+        chip = chip.chip,
+        sms = chip.processors,
+        bw = chip.bandwidth,
+        memory = chip.memory,
+        power = chip.power,
+        clock = chip.clock,
+        software = chip.software,
+        source = chip.source,
+    )
+}
+
+/// An inline table of evidence.
+pub(crate) fn evidence(basis: &str, points: usize, median: f64, p90: f64, source: &str) -> String {
+    format!("{{ basis = \"{basis}\", points = {points}, median = {median:.4}, p90 = {p90:.4}, source = \"{source}\" }}")
+}

@@ -1,0 +1,144 @@
+//! The chips for which profiles are built, with their vendors' figures (hw_specs.csv).
+
+/// One chip.
+#[derive(Clone, Copy, Debug)]
+pub struct ChipSpec {
+    /// Name of the profile.
+    pub name: &'static str,
+    /// What the profile is, in a sentence.
+    pub summary: &'static str,
+    /// The vendor's name.
+    pub chip: &'static str,
+    /// Suffix of the matmul table whose points it uses.
+    pub matmul: &'static str,
+    /// `system` in the tables of collectives and of memory-bound kernels.
+    pub system: &'static str,
+    /// Whether it is carried over from another board's points.
+    pub derived: bool,
+    /// Streaming multiprocessors.
+    pub processors: u32,
+    /// Peak memory bandwidth [GB/s].
+    pub bandwidth: f64,
+    /// Bandwidth of the board whose points are used [GB/s].
+    pub measured_bandwidth: f64,
+    /// Capacity.
+    pub memory: &'static str,
+    /// Power limit [W].
+    pub power: f64,
+    /// Tensor clock [MHz].
+    pub clock: u32,
+    /// Peaks [TFLOP/s]: bf16, fp8, tf32, fp32 without tensor cores.
+    pub peaks: [f64; 4],
+    /// One direction of the link inside a node [GB/s].
+    pub link: f64,
+    /// One direction between a pair of GPUs, as measured [GB/s].
+    pub pair: f64,
+    /// Line rate of the usual NIC for each GPU [Gbit/s].
+    pub rail: f64,
+    /// Between host and device, as measured [GB/s]: to the device, to the host.
+    pub host: [f64; 2],
+    /// Software behind the points.
+    pub software: &'static str,
+    /// Source of the figures here.
+    pub source: &'static str,
+}
+
+const AIC: &str = "ai-dynamo/aiconfigurator@095f58a51c4c";
+
+const H100: ChipSpec = ChipSpec {
+    name: "h100-sxm-80gb",
+    summary: "NVIDIA H100 SXM5 80 GB at 700 W in an 8-GPU NVSwitch node, from published tables",
+    chip: "NVIDIA H100 SXM5 80 GB",
+    matmul: "h100",
+    system: "h100_sxm",
+    derived: false,
+    processors: 132,
+    bandwidth: 3350.0,
+    measured_bandwidth: 3350.0,
+    memory: "80 GiB",
+    power: 700.0,
+    clock: 1830,
+    peaks: [989.4, 1978.9, 494.5, 66.9],
+    link: 450.0,
+    pair: 376.0,
+    rail: 400.0,
+    host: [51.0, 52.0],
+    software: "TensorRT-LLM 1.3.0rc20 (cuBLASLt) matmuls, NCCL 2.29.2 collectives",
+    source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator; fp32: NVIDIA H100 datasheet",
+};
+
+/// Every chip, in the order they are built.
+pub const CHIPS: [ChipSpec; 5] = [
+    ChipSpec {
+        name: "a100-sxm-80gb",
+        summary: "NVIDIA A100 SXM4 80 GB at 400 W in an 8-GPU NVSwitch node, from published tables",
+        chip: "NVIDIA A100 SXM4 80 GB",
+        matmul: "a100",
+        system: "a100_sxm",
+        processors: 108,
+        bandwidth: 2039.0,
+        measured_bandwidth: 2039.0,
+        power: 400.0,
+        clock: 1410,
+        // No fp8 units: fp8 operands run at the bf16 rate at best.
+        peaks: [312.0, 312.0, 156.0, 19.5],
+        link: 300.0,
+        pair: 274.0,
+        rail: 200.0,
+        host: [26.28, 25.0],
+        software: "SGLang 0.5.10 (cuBLASLt) matmuls, NCCL 2.27.3 collectives",
+        source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator, deviceQuery; tf32, fp32: NVIDIA A100 datasheet",
+        ..H100
+    },
+    H100,
+    ChipSpec {
+        name: "h100-hbm2e-96gb-500w",
+        summary: "H100 96 GB with HBM2e at a 500 W limit: carried over from H100 SXM5 80 GB (700 W) points by its \
+                  own memory bandwidth and power limit; nothing was measured on this board",
+        chip: "NVIDIA H100 96 GB HBM2e, 500 W",
+        derived: true,
+        bandwidth: 2400.0,
+        memory: "96 GB",
+        power: 500.0,
+        source: "power limit: torchtitan benchmarks (second_order_effects.csv); bandwidth: assumed 2.4 TB/s, six \
+                 HBM2e stacks at 3.2 Gbit/s a pin less margin; all else as H100 SXM5",
+        ..H100
+    },
+    ChipSpec {
+        name: "h200-sxm-141gb",
+        summary: "NVIDIA H200 SXM5 141 GB at 700 W in an 8-GPU NVSwitch node, from published tables",
+        chip: "NVIDIA H200 SXM5 141 GB",
+        matmul: "h200",
+        system: "h200_sxm",
+        bandwidth: 4800.0,
+        measured_bandwidth: 4800.0,
+        memory: "141 GB",
+        pair: 396.4,
+        host: [52.0, 52.0],
+        ..H100
+    },
+    ChipSpec {
+        name: "b200-sxm",
+        summary: "NVIDIA B200 SXM 180 GB at 1000 W in an 8-GPU NVSwitch node, from published tables",
+        chip: "NVIDIA B200 SXM 180 GB",
+        matmul: "b200",
+        system: "b200_sxm",
+        processors: 148,
+        bandwidth: 7700.0,
+        measured_bandwidth: 7700.0,
+        memory: "180 GiB",
+        power: 1000.0,
+        clock: 1965,
+        peaks: [2250.0, 4500.0, 1125.0, 75.0],
+        link: 900.0,
+        pair: 746.0,
+        source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator; tf32, fp32: NVIDIA HGX B200 datasheet; \
+                 148 SMs and clock: deviceQuery of public machines",
+        ..H100
+    },
+];
+
+/// Name of the collection most tables come from.
+pub fn collection() -> &'static str {
+    AIC
+}

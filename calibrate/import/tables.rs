@@ -1,0 +1,88 @@
+//! Reads the published tables: CSV, plain or gzipped, columns by name.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::ImportError;
+
+/// A folder of tables, each read once.
+#[derive(Debug)]
+pub struct Tables {
+    folder: PathBuf,
+    read: RefCell<BTreeMap<String, Rc<Table>>>,
+}
+
+/// One table.
+#[derive(Debug)]
+pub struct Table {
+    path: String,
+    columns: Vec<String>,
+    rows: Vec<csv::StringRecord>,
+}
+
+/// One row with its columns' names.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'t> {
+    table: &'t Table,
+    record: &'t csv::StringRecord,
+}
+
+impl Tables {
+    /// Tables of a folder.
+    pub fn new(folder: &Path) -> Self {
+        Tables { folder: folder.to_owned(), read: RefCell::default() }
+    }
+
+    /// A table by file name.
+    pub fn get(&self, name: &str) -> Result<Rc<Table>, ImportError> {
+        if let Some(table) = self.read.borrow().get(name) {
+            return Ok(Rc::clone(table));
+        }
+        let path = self.folder.join(name);
+        let shown = path.display().to_string();
+        let file = std::fs::read(&path).map_err(|why| ImportError::File { path: shown.clone(), why })?;
+        let mut text = Vec::new();
+        if name.ends_with(".gz") {
+            flate2::read::GzDecoder::new(file.as_slice())
+                .read_to_end(&mut text)
+                .map_err(|why| ImportError::File { path: shown.clone(), why })?;
+        } else {
+            text = file;
+        }
+        let bad = |why: csv::Error| ImportError::Table { path: shown.clone(), why: why.to_string() };
+        let mut reader = csv::Reader::from_reader(text.as_slice());
+        let columns = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
+        let rows = reader.records().collect::<Result<_, _>>().map_err(bad)?;
+        let table = Rc::new(Table { path: shown.clone(), columns, rows });
+        self.read.borrow_mut().insert(name.to_owned(), Rc::clone(&table));
+        Ok(table)
+    }
+}
+
+impl Table {
+    /// Its rows, in the file's order.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        self.rows.iter().map(|record| Row { table: self, record })
+    }
+
+    /// An error about this table.
+    pub fn error(&self, why: &str) -> ImportError {
+        ImportError::Table { path: self.path.clone(), why: why.to_owned() }
+    }
+}
+
+impl<'t> Row<'t> {
+    /// A column's text; empty where the table has no such column.
+    pub fn text(&self, column: &str) -> &'t str {
+        let at = self.table.columns.iter().position(|name| name == column);
+        at.and_then(|at| self.record.get(at)).unwrap_or("")
+    }
+
+    /// A column's number, where it holds one.
+    pub fn number(&self, column: &str) -> Option<f64> {
+        self.text(column).parse().ok().filter(|v: &f64| v.is_finite())
+    }
+}

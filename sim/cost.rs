@@ -1,0 +1,161 @@
+//! What kernels, collectives and host calls cost, answered from a profile of measured parts.
+//!
+//! A [`Profile`] is what was measured about one chip and its fabric; a [`CostModel`] answers from it at one clock
+//! [`Regime`] and labels every answer with a [`Basis`] and a spread. Times are finite and never zero for work that is
+//! not nothing; more bytes never take less time, and a matmul never takes less than one with a dimension halved.
+//!
+//! To add a chip: put its profile into `calibrate/profiles/` and one line into `registry.rs`. To add a kernel family:
+//! one file here with its section as written and as understood, and one field in `profile.rs`.
+
+pub mod attention;
+pub mod basis;
+pub mod clock;
+pub mod collective;
+pub mod curve;
+pub mod host;
+pub mod matmul;
+pub mod memory;
+pub mod overlap;
+pub mod profile;
+mod registry;
+#[cfg(test)]
+mod tests;
+pub mod waves;
+
+pub use attention::Backend;
+pub use basis::{Basis, Cost, Evidence};
+pub use collective::{CommCost, Spread};
+pub use host::Overheads;
+pub use profile::{Profile, ProfileError};
+
+use crate::program::{Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
+use crate::units::{Bandwidth, Bytes};
+
+/// Which clocks the chip runs at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Regime {
+    /// Boost clocks: a short run on a cool board.
+    Burst,
+    /// Throttled to the board's power limit, as training runs.
+    #[default]
+    Sustained,
+}
+
+/// Settings of the software that decide which kernels run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Software {
+    /// Which attention kernels.
+    pub attention: Backend,
+    /// Whether fp32 matmuls run in tf32 (`torch.set_float32_matmul_precision`).
+    pub tf32: bool,
+    /// Line rate of the NICs that one GPU owns, one direction; none: the profile's own fabric.
+    pub rail: Option<Bandwidth>,
+}
+
+/// Answers what things cost on one chip.
+#[derive(Clone, Debug)]
+pub struct CostModel<'p> {
+    profile: &'p Profile,
+    regime: Regime,
+    software: Software,
+}
+
+impl<'p> CostModel<'p> {
+    /// Costs from a profile at one clock regime, with PyTorch's default kernels.
+    pub fn new(profile: &'p Profile, regime: Regime) -> Self {
+        CostModel { profile, regime, software: Software::default() }
+    }
+
+    /// The same with other kernels chosen.
+    pub fn with(self, software: Software) -> Self {
+        CostModel { software, ..self }
+    }
+
+    /// The profile behind the answers.
+    pub fn profile(&self) -> &'p Profile {
+        self.profile
+    }
+
+    /// Time of a kernel alone on the device.
+    pub fn kernel(&self, kernel: &Kernel) -> Cost {
+        self.work(&kernel.work)
+    }
+
+    /// Time of a piece of work alone on the device.
+    pub fn work(&self, work: &Work) -> Cost {
+        let profile = self.profile;
+        match *work {
+            Work::Matmul { m, n, k, dtype, layout } => self.matmul(m, n, k, dtype, layout),
+            Work::Attention { ref shape, backward, .. } => {
+                let clock = match self.regime {
+                    Regime::Burst => 1.0,
+                    Regime::Sustained => profile.clock.attention(),
+                };
+                let cost = profile.attention.cost(self.software.attention, backward, shape, clock);
+                self.throttled(cost)
+            }
+            Work::Memory { kind, read, written } => profile.memory.cost(kind, Bytes(read.0.saturating_add(written.0))),
+            Work::HostCopy { bytes, to_host } => profile.memory.host_copy(bytes, to_host),
+        }
+    }
+
+    fn matmul(&self, m: u64, n: u64, k: u64, dtype: DType, layout: MatmulLayout) -> Cost {
+        let profile = self.profile;
+        let matmul = match (dtype, self.software.tf32) {
+            (DType::Bf16 | DType::Fp16, _) => &profile.bf16,
+            (DType::Fp8, _) => &profile.fp8,
+            (DType::Fp32, true) => &profile.tf32,
+            (DType::Fp32 | DType::Int64, _) => &profile.fp32,
+        };
+        let layout = match layout {
+            MatmulLayout::Forward => 1.0,
+            MatmulLayout::DataGradient => profile.layout.data_gradient,
+            MatmulLayout::WeightGradient => profile.layout.weight_gradient,
+        };
+        let launch = matmul.waves.launch.seconds();
+        let cost = matmul.cost_with(m, n, k, |seconds, share| {
+            // The layout changes what the kernel does, not its launch.
+            let seconds = seconds + (seconds - launch).max(0.0) * (layout - 1.0);
+            match self.regime {
+                Regime::Burst => seconds,
+                Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),
+            }
+        });
+        self.throttled(cost)
+    }
+
+    /// Adds the clock section's uncertainty, and its basis where that is weaker than an interpolation.
+    fn throttled(&self, cost: Cost) -> Cost {
+        let evidence = &self.profile.clock.evidence;
+        match self.regime {
+            Regime::Burst => cost,
+            Regime::Sustained => Cost {
+                spread: libm::hypot(cost.spread, evidence.spread()),
+                basis: cost.basis.and(evidence.basis.min(Basis::Extrapolated)),
+                ..cost
+            },
+        }
+    }
+
+    /// Time of a collective alone on the machine, and how busy it keeps the links.
+    pub fn collective(&self, comm: &Comm, spread: Spread) -> CommCost {
+        let collectives = &self.profile.collectives;
+        let rail = self.software.rail.unwrap_or_else(|| collectives.default_rail());
+        collectives.cost(comm.kind, comm.bytes, spread, rail)
+    }
+
+    /// What the host thread pays for one dispatch.
+    pub fn dispatch(&self, dispatch: Dispatch) -> Cost {
+        self.profile.host.cost(dispatch)
+    }
+
+    /// Time of `work` while a collective is active, over its time alone.
+    pub fn overlap(&self, work: &Work) -> f64 {
+        self.profile.overlap.factor(work)
+    }
+
+    /// Device memory that no tensor owns.
+    pub fn overheads(&self) -> &'p Overheads {
+        &self.profile.overheads
+    }
+}

@@ -1,0 +1,134 @@
+//! Fused attention: a rate that rises with the sequence, by kernel library, pass, head dimension and mask.
+//!
+//! ```text
+//! FLOPs = matmuls · 2 · B·N·pairs·H        matmuls: 2 forward, 5 backward
+//! pairs = query-key pairs a query may see: S²/2 under a causal mask (halved, unlike FlopCounterMode)
+//! time  = launch + FLOPs/(rate·s/(s + knee)) + tail      tail = 0.8 · the time of one 128-query tile
+//! ```
+//!
+//! `rate` and `knee` are fitted to published sweeps over the sequence s with the device full. The tail is what a
+//! device pays that is not: with N·B·S/128 tiles on P processors the time rises by 0.8·P/tiles, which follows the
+//! published points for 4 to 64 heads on A100 (8 % worst case of 12).
+
+use serde::{Deserialize, Serialize};
+
+use super::basis::{Basis, Cost, Evidence};
+use crate::program::AttentionShape;
+use crate::units::{FlopRate, Time};
+
+/// Which library's kernels run attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// FlashAttention-2, PyTorch's own flash kernels and the default of eager `scaled_dot_product_attention`.
+    #[default]
+    Flash2,
+    /// cuDNN's fused attention.
+    Cudnn,
+    /// FlashAttention-3, for Hopper.
+    Flash3,
+}
+
+/// The section as written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    launch: Time,
+    kernels: Vec<Kernel>,
+}
+
+/// One fitted rate.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kernel {
+    /// Whose kernels.
+    pub backend: Backend,
+    /// Backward or forward.
+    pub backward: bool,
+    /// Head dimension.
+    pub head_dim: u64,
+    /// Causal mask.
+    pub causal: bool,
+    /// Rate of an endless sequence, causal pairs halved.
+    pub rate: FlopRate,
+    /// Sequence at which half the rate is reached.
+    pub knee: f64,
+    /// What it rests on.
+    pub evidence: Evidence,
+}
+
+/// Attention on one chip.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    launch: f64,
+    processors: f64,
+    kernels: Vec<Kernel>,
+}
+
+impl Attention {
+    pub(super) fn new(written: Written, processors: f64) -> Result<Attention, String> {
+        for kernel in &written.kernels {
+            if !(kernel.rate.0 > 0.0 && kernel.knee >= 0.0 && kernel.knee.is_finite() && kernel.head_dim > 0) {
+                return Err(format!(
+                    "attention for head dimension {} has rate {} and knee {}: expected a rate above zero",
+                    kernel.head_dim, kernel.rate, kernel.knee
+                ));
+            }
+        }
+        for backward in [false, true] {
+            if !written.kernels.iter().any(|k| k.backward == backward) {
+                let pass = if backward { "backward" } else { "forward" };
+                return Err(format!("attention has no {pass} kernel: add one for any head dimension"));
+            }
+        }
+        Ok(Attention { launch: written.launch.seconds(), processors, kernels: written.kernels })
+    }
+
+    /// The fitted rate that is nearest to what is asked, and whether it is the very one.
+    fn nearest(&self, backend: Backend, backward: bool, shape: &AttentionShape) -> (&Kernel, bool) {
+        let distance = |kernel: &Kernel| {
+            let head = libm::fabs(libm::log2(kernel.head_dim as f64 / shape.head_dim.max(1) as f64));
+            (kernel.backend != backend, kernel.causal != shape.causal, head)
+        };
+        let kernel = self
+            .kernels
+            .iter()
+            .filter(|kernel| kernel.backward == backward)
+            .min_by(|a, b| {
+                let (a, b) = (distance(a), distance(b));
+                (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
+            })
+            .expect("checked on construction: every pass has a kernel");
+        let same = kernel.backend == backend && kernel.causal == shape.causal && kernel.head_dim == shape.head_dim;
+        (kernel, same)
+    }
+
+    /// Time of one attention kernel at burst clocks, scaled by `1/clock` in its arithmetic.
+    pub fn cost(&self, backend: Backend, backward: bool, shape: &AttentionShape, clock: f64) -> Cost {
+        let pairs = pairs(shape);
+        let tiles = shape.batch as f64 * shape.heads as f64 * (shape.queries as f64 / 128.0).ceil();
+        if pairs == 0.0 || tiles == 0.0 || shape.head_dim == 0 {
+            return Cost::NOTHING;
+        }
+        let (kernel, same) = self.nearest(backend, backward, shape);
+        let matmuls = if backward { 5.0 } else { 2.0 };
+        let flops = matmuls * 2.0 * shape.batch as f64 * shape.heads as f64 * pairs * shape.head_dim as f64;
+        let sequence = (shape.keys as f64).min(shape.window.map_or(f64::INFINITY, |w| w as f64)).max(1.0);
+        let rate = kernel.rate.0 * sequence / (sequence + kernel.knee) * clock;
+        let seconds = self.launch + flops / rate * (1.0 + 0.8 * self.processors / tiles);
+        let cost = if same { kernel.evidence.cost(seconds) } else { kernel.evidence.beyond(seconds) };
+        let thin = sequence < 512.0 || tiles < self.processors;
+        Cost { basis: if thin { cost.basis.and(Basis::Interpolated) } else { cost.basis }, ..cost }
+    }
+}
+
+/// Query-key pairs of one head that the mask lets through.
+fn pairs(shape: &AttentionShape) -> f64 {
+    let (q, k) = (shape.queries as f64, shape.keys as f64);
+    let seen = match (shape.causal, k >= q) {
+        (false, _) => q * k,
+        (true, true) => q * (k - q / 2.0),
+        (true, false) => k * k / 2.0,
+    };
+    shape.window.map_or(seen, |w| seen.min(q * w as f64))
+}

@@ -1,0 +1,91 @@
+//! How far a busy board falls below its burst clocks once it reaches its power limit.
+//!
+//! Tables of matmul times are taken in bursts: a short kernel runs at boost clocks, a long one (tens of milliseconds)
+//! has throttled already while it was timed. Training never stops, so every power-hungry kernel runs throttled: its
+//! rate is the burst rate times a factor, given over the kernel's own burst duration. A kernel that keeps the tensor
+//! cores busy for a share `u` of its time is slowed in that share only: `time = burst · (1 + (1/factor − 1)·u)`.
+//! Where a board's limit is below the limit the points were measured at, `scale` multiplies the factor; dynamic power
+//! goes as f·V², and V rises almost in step with f, so f goes as about `power^(1/2.5)`.
+
+use serde::Deserialize;
+
+use super::basis::Evidence;
+use crate::program::DType;
+use crate::units::Time;
+
+/// The section as written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    evidence: Evidence,
+    matmul: Vec<Point>,
+    fp8: Vec<Point>,
+    attention: f64,
+    scale: f64,
+}
+
+/// Sustained over burst rate of a kernel with the given burst duration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Point {
+    burst: Time,
+    factor: f64,
+}
+
+/// Sustained over burst clocks.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// What the section rests on.
+    pub evidence: Evidence,
+    /// Burst duration [log s] and factor, rising in duration.
+    matmul: Vec<(f64, f64)>,
+    /// The same for fp8.
+    fp8: Vec<(f64, f64)>,
+    attention: f64,
+}
+
+impl Clock {
+    pub(super) fn new(written: Written) -> Result<Clock, String> {
+        let points = written.matmul.iter().chain(&written.fp8);
+        let factors = points.map(|p| p.factor).chain([written.attention, written.scale]);
+        if let Some(bad) = factors.into_iter().find(|f| !(0.1..=1.0).contains(f)) {
+            return Err(format!("a clock factor is {bad}: expected a share of the burst rate between 0.1 and 1"));
+        }
+        let understand = |points: &[Point]| {
+            if points.is_empty() || points.iter().any(|p| p.burst == Time::ZERO) {
+                return Err("clock.matmul and clock.fp8 need a point each, with a burst duration above zero".to_owned());
+            }
+            let log = |p: &Point| (libm::log(p.burst.seconds()), p.factor * written.scale);
+            let mut points: Vec<(f64, f64)> = points.iter().map(log).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Ok(points)
+        };
+        let (matmul, fp8) = (understand(&written.matmul)?, understand(&written.fp8)?);
+        Ok(Clock { evidence: written.evidence, matmul, fp8, attention: written.attention * written.scale })
+    }
+
+    /// Sustained over burst rate of a matmul that takes `seconds` in a burst.
+    pub fn matmul(&self, seconds: f64, dtype: DType) -> f64 {
+        let points = if dtype == DType::Fp8 { &self.fp8 } else { &self.matmul };
+        let x = libm::log(seconds.max(1e-9));
+        let after = points.partition_point(|&(at, _)| at <= x);
+        match (after.checked_sub(1), points.get(after)) {
+            (None, _) => points[0].1,
+            (Some(last), None) => points[last].1,
+            (Some(before), Some(&(x1, f1))) => {
+                let (x0, f0) = points[before];
+                f0 + (f1 - f0) * (x - x0) / (x1 - x0).max(1e-9)
+            }
+        }
+    }
+
+    /// Sustained over burst rate of attention.
+    pub fn attention(&self) -> f64 {
+        self.attention
+    }
+}
+
+/// Burst time of a kernel that keeps the tensor cores busy for `share` of it, at a clock factor.
+pub(super) fn throttled(seconds: f64, share: f64, factor: f64) -> f64 {
+    seconds * (1.0 + (1.0 / factor - 1.0) * share)
+}

@@ -1,0 +1,345 @@
+//! Collectives: a measured curve inside a node, a fitted ring or tree across nodes.
+//!
+//! Inside a node (up to 8 GPUs on a switch) the time is read from nccl-tests curves for 2, 4 and 8 ranks, log-log
+//! between sizes and between rank counts. Across N nodes with g ranks each (n = N·g), with x = bytes·f the bytes that
+//! pass each rank (f = (n−1)/n; all-reduce 2(n−1)/n), NCCL picks the fastest of three protocols:
+//!
+//! ```text
+//! floor      = per_rank·n + per_node·N            ring (all-gather, reduce-scatter, all-to-all)
+//!            = first + per_doubling·log2(N)       tree (all-reduce)
+//! low        = floor + x/(low_share·B)            LL
+//! middle     = middle_floor·floor + x/(middle_share·B)   LL128
+//! simple     = simple_floor·floor + x/B           Simple
+//! time       = min of the three
+//! B (ring)   = min(g·rail, inside·node peak)      each of the g rails carries a share of the ring
+//! B (reduce) = min(g·rail·f/(2(N−1)/N), inside·node peak)  N = 2, reduced inside the node first; beyond, the ring's
+//! B (a2a)    = min(rail·f·n/(n−g), node peak)     a rank's own rail carries all that leaves the node
+//! ```
+//!
+//! rail = what one GPU's NICs really carry = their line rate × efficiency. Inside a node the time is bytes over the
+//! measured curve, and across nodes never less than what the part inside the node alone would take.
+
+use serde::Deserialize;
+
+use super::basis::{Basis, Evidence};
+use super::curve::Curve;
+use crate::program::Collective;
+use crate::units::{Bandwidth, Bytes, Time};
+
+/// How the ranks of a group lie on the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Spread {
+    /// Ranks of the group on each node.
+    pub ranks_per_node: u32,
+    /// Nodes the group spans.
+    pub nodes: u32,
+}
+
+/// Time of a collective, and how busy it keeps the links.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CommCost {
+    /// How long it takes, alone on the machine.
+    pub time: Time,
+    /// Half-width of an 80 % interval, relative to the time.
+    pub spread: f64,
+    /// What the figure rests on.
+    pub basis: Basis,
+    /// Share of the peak bandwidth of a GPU's link inside the node, one direction, 0 to 1.
+    pub inside: f64,
+    /// Share of the line rate of a GPU's NICs, one direction, 0 to 1.
+    pub across: f64,
+}
+
+/// The section as written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    /// Peak of a GPU's link inside the node, one direction.
+    link: Bandwidth,
+    node: WrittenNode,
+    across: Across,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenNode {
+    evidence: Evidence,
+    /// Sizes common to all curves.
+    bytes: Vec<u64>,
+    all_gather: Vec<WrittenCurve>,
+    reduce_scatter: Vec<WrittenCurve>,
+    all_reduce: Vec<WrittenCurve>,
+    all_to_all: Vec<WrittenCurve>,
+    /// One pair of GPUs: latency and bandwidth.
+    pair: Pair,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenCurve {
+    ranks: u32,
+    us: Vec<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pair {
+    latency: Time,
+    bandwidth: Bandwidth,
+    evidence: Evidence,
+}
+
+/// Across nodes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Across {
+    /// Line rate of the NICs that one GPU owns, where the topology says nothing else.
+    rail: Bandwidth,
+    /// Share of the line rate that a ring reaches.
+    efficiency: f64,
+    /// Share of the node's own peak that a ring through it keeps.
+    inside: f64,
+    ring: Protocols,
+    tree: Protocols,
+    all_to_all: Protocols,
+}
+
+/// The three protocols of one algorithm.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protocols {
+    /// What the section rests on.
+    pub evidence: Evidence,
+    /// Most nodes that were measured.
+    pub nodes: u32,
+    /// Latency of each rank in the ring, or of a tree's first two nodes.
+    pub per_rank: Time,
+    /// Latency of each node in the ring, or of each doubling of nodes.
+    pub per_node: Time,
+    /// Bandwidth of LL over that of Simple.
+    pub low_share: f64,
+    /// Floor of LL128 over that of LL.
+    pub middle_floor: f64,
+    /// Bandwidth of LL128 over that of Simple.
+    pub middle_share: f64,
+    /// Floor of Simple over that of LL.
+    pub simple_floor: f64,
+}
+
+impl Protocols {
+    /// Time of `x` bytes through each rank at bandwidth `b`, with the floor given \[s\].
+    pub fn seconds(&self, floor: f64, x: f64, b: f64) -> f64 {
+        let low = floor + x / (self.low_share * b);
+        let middle = self.middle_floor * floor + x / (self.middle_share * b);
+        let simple = self.simple_floor * floor + x / b;
+        low.min(middle).min(simple)
+    }
+
+    /// Latency of a ring over all ranks \[s\].
+    pub fn ring_floor(&self, ranks: f64, nodes: f64) -> f64 {
+        self.per_rank.seconds() * ranks + self.per_node.seconds() * nodes
+    }
+
+    /// Latency of a tree over nodes \[s\].
+    pub fn tree_floor(&self, nodes: f64) -> f64 {
+        self.per_rank.seconds() + self.per_node.seconds() * libm::log2(nodes.max(1.0))
+    }
+}
+
+/// Collectives of one chip and its fabric.
+#[derive(Clone, Debug)]
+pub struct Collectives {
+    /// Peak of a GPU's link inside the node, one direction.
+    pub link: Bandwidth,
+    evidence: Evidence,
+    /// By collective (all-gather, reduce-scatter, all-reduce, all-to-all), curves by rank count.
+    node: [Vec<(u32, Curve)>; 4],
+    largest: f64,
+    pair: Pair,
+    across: Across,
+}
+
+fn table(kind: Collective) -> usize {
+    match kind {
+        Collective::AllGather | Collective::Broadcast | Collective::SendRecv => 0,
+        Collective::ReduceScatter => 1,
+        Collective::AllReduce => 2,
+        Collective::AllToAll => 3,
+    }
+}
+
+/// Bytes that pass each rank, as a share of the buffer.
+fn factor(kind: Collective, ranks: f64) -> f64 {
+    match kind {
+        Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Collective::SendRecv | Collective::Broadcast => 1.0,
+        _ => (ranks - 1.0) / ranks,
+    }
+}
+
+impl Collectives {
+    pub(super) fn new(w: Written) -> Result<Collectives, String> {
+        let sizes = w.node.bytes;
+        let understand = |name: &str, curves: Vec<WrittenCurve>| {
+            if curves.is_empty() || curves.windows(2).any(|pair| pair[0].ranks >= pair[1].ranks) {
+                return Err(format!("collectives.node.{name} needs curves in rising order of ranks"));
+            }
+            curves
+                .into_iter()
+                .map(|curve| {
+                    if curve.us.len() != sizes.len() || curve.ranks < 2 {
+                        return Err(format!(
+                            "collectives.node.{name} has {} times for {} ranks but {} sizes: expected as many of both",
+                            curve.us.len(),
+                            curve.ranks,
+                            sizes.len()
+                        ));
+                    }
+                    let points: Vec<(f64, f64)> =
+                        sizes.iter().zip(&curve.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
+                    Ok((curve.ranks, Curve::new(&points).map_err(|why| format!("collectives.node.{name}: {why}"))?))
+                })
+                .collect::<Result<Vec<_>, String>>()
+        };
+        let node = [
+            understand("all_gather", w.node.all_gather)?,
+            understand("reduce_scatter", w.node.reduce_scatter)?,
+            understand("all_reduce", w.node.all_reduce)?,
+            understand("all_to_all", w.node.all_to_all)?,
+        ];
+        let a = &w.across;
+        let shares = [&a.ring, &a.tree, &a.all_to_all].map(|p| [p.low_share, p.middle_share]);
+        if shares.iter().flatten().chain([&a.efficiency, &a.inside]).any(|s| !(*s > 0.0 && *s <= 2.0)) {
+            return Err("collectives.across has a share outside 0 to 2".to_owned());
+        }
+        if !(a.rail.0 > 0.0 && w.link.0 > 0.0 && w.node.pair.bandwidth.0 > 0.0) {
+            return Err("collectives: link, rail and pair bandwidths must be above zero".to_owned());
+        }
+        let largest = sizes.last().map_or(1.0, |&bytes| bytes as f64);
+        Ok(Collectives { link: w.link, evidence: w.node.evidence, node, largest, pair: w.node.pair, across: w.across })
+    }
+
+    /// Line rate of one GPU's NICs that this profile assumes.
+    pub fn default_rail(&self) -> Bandwidth {
+        self.across.rail
+    }
+
+    /// Time inside one node \[s\], and what it rests on.
+    fn inside(&self, kind: Collective, bytes: f64, ranks: f64) -> (f64, Basis, f64) {
+        if kind == Collective::SendRecv {
+            let seconds = self.pair.latency.seconds() + bytes / self.pair.bandwidth.0;
+            return (seconds, self.pair.evidence.basis, self.pair.evidence.spread());
+        }
+        let curves = &self.node[table(kind)];
+        // A count of ranks between two curves is read between them; beyond, the nearest curve carries the same bytes
+        // through each rank.
+        let after = curves.partition_point(|&(at, _)| f64::from(at) <= ranks);
+        let reach = |at: u32| bytes * factor(kind, ranks) / factor(kind, f64::from(at));
+        let (seconds, known) = match (after.checked_sub(1), curves.get(after)) {
+            (None, _) => (curves[0].1.seconds(reach(curves[0].0)), false),
+            (Some(last), next) => {
+                let (at, curve) = &curves[last];
+                let low = curve.seconds(reach(*at));
+                if f64::from(*at) == ranks {
+                    (low, true)
+                } else if let Some((next, upper)) = next {
+                    let share = libm::log(ranks / f64::from(*at)) / libm::log(f64::from(*next) / f64::from(*at));
+                    (low + (upper.seconds(reach(*next)) - low) * share, false)
+                } else {
+                    (low * ranks / f64::from(*at), false)
+                }
+            }
+        };
+        let covered = curves[0].1.covers(bytes);
+        let basis = match (known && kind != Collective::Broadcast, covered) {
+            (true, true) => self.evidence.basis.and(Basis::Interpolated),
+            (true, false) if bytes < self.largest => self.evidence.basis,
+            _ => self.evidence.basis.and(Basis::Extrapolated),
+        };
+        let spread = self.evidence.spread() * if basis == Basis::Extrapolated { 2.0 } else { 1.0 };
+        (seconds, basis, spread)
+    }
+
+    /// Bus bandwidth of the largest transfer inside a node of `ranks` \[B/s\].
+    fn node_peak(&self, kind: Collective, ranks: f64) -> f64 {
+        if ranks < 2.0 {
+            return f64::INFINITY;
+        }
+        self.largest * factor(kind, ranks) / self.inside(kind, self.largest, ranks).0
+    }
+
+    /// Time of a collective over ranks that lie as `spread` says, with `rail` the line rate of one GPU's NICs.
+    pub fn cost(&self, kind: Collective, bytes: Bytes, spread: Spread, rail: Bandwidth) -> CommCost {
+        let (g, nodes) = (f64::from(spread.ranks_per_node.max(1)), f64::from(spread.nodes.max(1)));
+        let n = g * nodes;
+        if bytes.0 == 0 || n < 2.0 {
+            let time = if bytes.0 == 0 { Time::ZERO } else { Time::from_seconds(1e-9) };
+            return CommCost { time, spread: 0.0, basis: Basis::Measured, inside: 0.0, across: 0.0 };
+        }
+        let size = bytes.0 as f64;
+        let x = size * factor(kind, n);
+        if nodes < 2.0 {
+            let (seconds, basis, spread) = self.inside(kind, size, n);
+            return self.finish(seconds, basis, spread, x, 0.0, rail);
+        }
+        let carried = rail.0.max(1.0) * self.across.efficiency;
+        let (protocols, floor, bandwidth, through_rail) = self.across(kind, g, nodes, carried, x);
+        let seconds = protocols.seconds(floor, x, bandwidth);
+        // The share that stays in the node cannot be faster than the node alone.
+        let inner = match kind {
+            Collective::AllToAll if g >= 2.0 => self.inside(kind, size * g / n, g).0,
+            _ => 0.0,
+        };
+        // The error is stated for transfers above 1 MB over the nodes that were measured; small ones are latency, which
+        // differs more between sites.
+        let beyond = spread.nodes > protocols.nodes;
+        let basis = protocols.evidence.basis.and(if beyond { Basis::Extrapolated } else { Basis::Interpolated });
+        let widen = if beyond || x < 1e6 { 2.0 } else { 1.0 };
+        self.finish(seconds.max(inner), basis, widen * protocols.evidence.spread(), x, through_rail, rail)
+    }
+
+    /// Protocols, floor \[s\], bus bandwidth \[B/s\] and bytes through one GPU's NICs.
+    fn across(&self, kind: Collective, g: f64, nodes: f64, rail: f64, x: f64) -> (&Protocols, f64, f64, f64) {
+        let n = g * nodes;
+        let a = &self.across;
+        let inside = a.inside * self.node_peak(kind, g);
+        match kind {
+            Collective::AllGather | Collective::ReduceScatter | Collective::Broadcast => {
+                (&a.ring, a.ring.ring_floor(n, nodes), (g * rail).min(inside), x / g)
+            }
+            Collective::AllReduce => {
+                // Each rail carries 1/g of the buffer, twice, less the node's own share.
+                let share = 2.0 * (nodes - 1.0) / nodes / g;
+                // Between two nodes the switch reduces; among more, NCCL's ring carries the bulk.
+                let ring = (g * rail).min(a.inside * self.node_peak(Collective::AllGather, g));
+                let bus = if nodes <= 2.0 { (rail * factor(kind, n) / share).min(inside) } else { ring };
+                (&a.tree, a.tree.tree_floor(nodes), bus, x / factor(kind, n) * share)
+            }
+            Collective::AllToAll => {
+                let leaving = (n - g) / (n - 1.0);
+                (&a.all_to_all, a.all_to_all.ring_floor(n, nodes), (rail / leaving).min(inside), x * leaving)
+            }
+            Collective::SendRecv => (&a.ring, a.ring.ring_floor(2.0, 2.0), rail, x),
+        }
+    }
+
+    fn finish(
+        &self,
+        seconds: f64,
+        basis: Basis,
+        spread: f64,
+        through_link: f64,
+        through_rail: f64,
+        rail: Bandwidth,
+    ) -> CommCost {
+        let seconds = seconds.max(1e-9);
+        let busy = |bytes: f64, peak: Bandwidth| (bytes / (seconds * peak.0.max(1.0))).clamp(0.0, 1.0);
+        CommCost {
+            time: Time::from_seconds(seconds),
+            spread,
+            basis,
+            inside: busy(through_link, self.link),
+            across: busy(through_rail, rail),
+        }
+    }
+}

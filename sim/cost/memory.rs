@@ -1,0 +1,128 @@
+//! Kernels that memory bounds: one measured curve per chip, and each family's share of it.
+//!
+//! The curve is the time of a streaming pointwise kernel over the bytes it reads and writes. A family that reaches a
+//! `share` of the stream's bandwidth takes as long as the stream takes for `bytes / share`; so the launch floor is
+//! common and the time is monotone. Copies over the host link take `latency + bytes / bandwidth`.
+
+use serde::Deserialize;
+
+use super::basis::{Cost, Evidence};
+use super::curve::Curve;
+use crate::program::MemoryKind;
+use crate::units::{Bandwidth, Bytes, Time};
+
+/// The section as written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    stream: WrittenStream,
+    elementwise: Family,
+    norm: Family,
+    norm_backward: Family,
+    softmax: Family,
+    gather: Family,
+    scatter: Family,
+    foreach: Family,
+    copy: Family,
+    complex: Family,
+    host: WrittenHost,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenStream {
+    evidence: Evidence,
+    bytes: Vec<u64>,
+    us: Vec<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenHost {
+    evidence: Evidence,
+    latency: Time,
+    to_device: Bandwidth,
+    to_host: Bandwidth,
+}
+
+/// A family's share of the stream's bandwidth.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Family {
+    /// Share of the stream's bandwidth.
+    pub share: f64,
+    /// What it rests on.
+    pub evidence: Evidence,
+}
+
+/// Memory-bound kernels on one chip.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    stream: Curve,
+    families: [Family; 9],
+    host: WrittenHost,
+}
+
+fn index(kind: MemoryKind) -> usize {
+    match kind {
+        MemoryKind::Elementwise => 0,
+        MemoryKind::Norm => 1,
+        MemoryKind::NormBackward => 2,
+        MemoryKind::Softmax => 3,
+        MemoryKind::Gather => 4,
+        MemoryKind::Scatter => 5,
+        MemoryKind::Foreach => 6,
+        MemoryKind::Copy => 7,
+        MemoryKind::Complex => 8,
+    }
+}
+
+impl Memory {
+    pub(super) fn new(w: Written) -> Result<Memory, String> {
+        if w.stream.bytes.len() != w.stream.us.len() {
+            return Err(format!(
+                "memory.stream has {} sizes but {} times: expected as many of both",
+                w.stream.bytes.len(),
+                w.stream.us.len()
+            ));
+        }
+        let points: Vec<(f64, f64)> =
+            w.stream.bytes.iter().zip(&w.stream.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
+        let stream = Curve::new(&points).map_err(|why| format!("memory.stream: {why}"))?;
+        let families =
+            [w.elementwise, w.norm, w.norm_backward, w.softmax, w.gather, w.scatter, w.foreach, w.copy, w.complex];
+        if let Some(bad) = families.iter().find(|f| !(0.01..=2.0).contains(&f.share)) {
+            return Err(format!("a memory family has the share {}: expected 0.01 to 2 of the stream", bad.share));
+        }
+        if !(w.host.to_device.0 > 0.0 && w.host.to_host.0 > 0.0) {
+            return Err("memory.host has a bandwidth of zero: expected such as \"52 GB/s\"".to_owned());
+        }
+        let mut families = families;
+        // The stream's own error comes on top of a family's.
+        for family in &mut families {
+            family.evidence.basis = family.evidence.basis.and(w.stream.evidence.basis);
+            family.evidence.p90 = libm::hypot(family.evidence.p90, w.stream.evidence.p90);
+        }
+        Ok(Memory { stream, families, host: w.host })
+    }
+
+    /// Time of a kernel that moves `bytes` in all.
+    pub fn cost(&self, kind: MemoryKind, bytes: Bytes) -> Cost {
+        if bytes.0 == 0 {
+            return Cost::NOTHING;
+        }
+        let family = &self.families[index(kind)];
+        let size = bytes.0 as f64 / family.share;
+        let seconds = self.stream.seconds(size);
+        if self.stream.covers(size) { family.evidence.cost(seconds) } else { family.evidence.beyond(seconds) }
+    }
+
+    /// Time of a copy between host and device.
+    pub fn host_copy(&self, bytes: Bytes, to_host: bool) -> Cost {
+        if bytes.0 == 0 {
+            return Cost::NOTHING;
+        }
+        let rate = if to_host { self.host.to_host } else { self.host.to_device };
+        self.host.evidence.cost(self.host.latency.seconds() + bytes.0 as f64 / rate.0)
+    }
+}

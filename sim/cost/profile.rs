@@ -1,0 +1,249 @@
+//! A profile: everything measured about one chip and the fabric it sits on, in one diffable file.
+//!
+//! The file as written is `Written` (unknown keys are errors, quantities are strings with units); the file as
+//! understood is [`Profile`], checked and ready to answer. Shipped profiles live in `calibrate/profiles/` and are
+//! embedded; [`Profile::load`] reads a user's own. Nothing in a profile comes from a training run: parts only.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::attention::{self, Attention};
+use super::clock::{self, Clock};
+use super::collective::{self, Collectives};
+use super::host::{Host, Overheads};
+use super::matmul::{self, Matmul};
+use super::memory::{self, Memory};
+use super::overlap::Overlap;
+use super::registry;
+use super::waves::Chip;
+use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
+
+/// The version of the format that this program reads.
+pub const FORMAT: u32 = 1;
+
+/// Why a profile could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The file could not be read.
+    #[error("cannot read the profile {path}: {why}")]
+    Read {
+        /// Where it was looked for.
+        path: String,
+        /// The system's reason.
+        why: std::io::Error,
+    },
+    /// The file is not a profile.
+    #[error("{path}: {why}")]
+    Parse {
+        /// The file.
+        path: String,
+        /// What the parser said, with line and column.
+        why: Box<toml::de::Error>,
+    },
+    /// The file is well-formed but says something that cannot be.
+    #[error("{path}: {why}")]
+    Meaning {
+        /// The file, and the line of the section.
+        path: String,
+        /// Both figures and the remedy.
+        why: String,
+    },
+    /// The format's version is not this program's.
+    #[error("{path} has format {found} but this program reads {FORMAT}: run the importer again")]
+    Format {
+        /// The file.
+        path: String,
+        /// The version in it.
+        found: u32,
+    },
+    /// No shipped profile has the name.
+    #[error("no profile is named {name:?}: expected one of {known}, or a path to a .toml file")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+}
+
+/// What the points were measured on.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The chip, as its vendor names it.
+    pub chip: String,
+    /// Processors (SMs) that matmul tiles are spread over.
+    pub processors: u32,
+    /// Peak memory bandwidth.
+    pub memory_bandwidth: Bandwidth,
+    /// Memory capacity.
+    pub memory: Bytes,
+    /// The board's power limit.
+    pub power_limit: Power,
+    /// Clock under tensor load, where known.
+    pub clock: Frequency,
+    /// Drivers and libraries, where known.
+    pub software: String,
+    /// Where these figures come from.
+    pub source: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    format: u32,
+    name: String,
+    summary: String,
+    machine: Machine,
+    matmul: WrittenMatmuls,
+    layout: Layout,
+    clock: clock::Written,
+    attention: attention::Written,
+    memory: memory::Written,
+    host: Host,
+    overheads: Overheads,
+    overlap: Overlap,
+    collectives: collective::Written,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenMatmuls {
+    bf16: matmul::Written,
+    fp8: matmul::Written,
+    tf32: matmul::Written,
+    fp32: matmul::Written,
+}
+
+/// Time of the gradient matmuls over the forward one of the same shape.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    /// `dx = dy·W`.
+    pub data_gradient: f64,
+    /// `dW = dyᵀ·x`.
+    pub weight_gradient: f64,
+    /// What they rest on.
+    pub evidence: super::Evidence,
+}
+
+/// A profile, checked.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Its name, such as `h200-sxm-141gb`.
+    pub name: String,
+    /// One sentence on what it is and whence.
+    pub summary: String,
+    /// What the points were measured on.
+    pub machine: Machine,
+    /// Matmuls in bf16 and fp16.
+    pub bf16: Matmul,
+    /// Matmuls in fp8.
+    pub fp8: Matmul,
+    /// Matmuls in tf32.
+    pub tf32: Matmul,
+    /// Matmuls in true fp32.
+    pub fp32: Matmul,
+    /// Gradient layouts.
+    pub layout: Layout,
+    /// Sustained over burst clocks.
+    pub clock: Clock,
+    /// Attention.
+    pub attention: Attention,
+    /// Memory-bound kernels.
+    pub memory: Memory,
+    /// Host costs.
+    pub host: Host,
+    /// Memory that no tensor owns.
+    pub overheads: Overheads,
+    /// Interference of collectives with compute.
+    pub overlap: Overlap,
+    /// Collectives.
+    pub collectives: Collectives,
+}
+
+impl Profile {
+    /// A shipped profile by name, or a user's by path (anything that ends in `.toml`).
+    pub fn find(name: &str) -> Result<Profile, ProfileError> {
+        if name.ends_with(".toml") {
+            return Profile::load(Path::new(name));
+        }
+        match registry::SHIPPED.iter().find(|(known, _)| *known == name) {
+            Some((known, text)) => Profile::parse(&format!("calibrate/profiles/{known}.toml"), text),
+            None => Err(ProfileError::Unknown { name: name.to_owned(), known: Profile::names().join(", ") }),
+        }
+    }
+
+    /// The names of the shipped profiles.
+    pub fn names() -> Vec<&'static str> {
+        registry::SHIPPED.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// Reads a profile from a file.
+    pub fn load(path: &Path) -> Result<Profile, ProfileError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|why| ProfileError::Read { path: path.display().to_string(), why })?;
+        Profile::parse(&path.display().to_string(), &text)
+    }
+
+    /// Understands the text of a profile; `path` is for messages only.
+    pub fn parse(path: &str, text: &str) -> Result<Profile, ProfileError> {
+        let w: Written =
+            toml::from_str(text).map_err(|why| ProfileError::Parse { path: path.to_owned(), why: Box::new(why) })?;
+        if w.format != FORMAT {
+            return Err(ProfileError::Format { path: path.to_owned(), found: w.format });
+        }
+        if w.machine.processors == 0 || !(w.machine.memory_bandwidth.0 > 0.0) {
+            return Err(meaning(
+                path,
+                text,
+                "machine",
+                "processors and memory_bandwidth must be above zero".to_owned(),
+            ));
+        }
+        let processors = f64::from(w.machine.processors);
+        let chip = Chip { processors, peak: FlopRate(0.0), bandwidth: w.machine.memory_bandwidth };
+        let matmul = |section: &str, written, size| {
+            Matmul::new(written, chip, size).map_err(|why| meaning(path, text, section, why))
+        };
+        Ok(Profile {
+            bf16: matmul("matmul.bf16", w.matmul.bf16, 2.0)?,
+            fp8: matmul("matmul.fp8", w.matmul.fp8, 1.0)?,
+            tf32: matmul("matmul.tf32", w.matmul.tf32, 4.0)?,
+            fp32: matmul("matmul.fp32", w.matmul.fp32, 4.0)?,
+            layout: w.layout.check().map_err(|why| meaning(path, text, "layout", why))?,
+            clock: Clock::new(w.clock).map_err(|why| meaning(path, text, "clock", why))?,
+            attention: Attention::new(w.attention, processors).map_err(|why| meaning(path, text, "attention", why))?,
+            memory: Memory::new(w.memory).map_err(|why| meaning(path, text, "memory", why))?,
+            host: w.host,
+            overheads: w.overheads,
+            overlap: w.overlap.check().map_err(|why| meaning(path, text, "overlap", why))?,
+            collectives: Collectives::new(w.collectives).map_err(|why| meaning(path, text, "collectives", why))?,
+            name: w.name,
+            summary: w.summary,
+            machine: w.machine,
+        })
+    }
+}
+
+impl Layout {
+    fn check(self) -> Result<Layout, String> {
+        for (name, factor) in [("data_gradient", self.data_gradient), ("weight_gradient", self.weight_gradient)] {
+            if !(0.5..=2.0).contains(&factor) {
+                return Err(format!("{name} is {factor}: expected the time over the forward matmul's, 0.5 to 2"));
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// An error of meaning, placed at the first line of its section.
+fn meaning(path: &str, text: &str, section: &str, why: String) -> ProfileError {
+    let head = format!("[{section}");
+    let place = match text.lines().position(|line| line.starts_with(&head)) {
+        Some(line) => format!("{path}:{} [{section}]", line + 1),
+        None => format!("{path} [{section}]"),
+    };
+    ProfileError::Meaning { path: place, why }
+}

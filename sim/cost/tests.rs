@@ -1,0 +1,305 @@
+//! The cost model against points it was not given, against well-known figures, and against nonsense.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::program::{AttentionShape, Collective, GroupId, MemoryKind, Pass};
+use crate::units::Time;
+
+fn profile(name: &str) -> Profile {
+    Profile::find(name).expect("shipped")
+}
+
+fn every_profile() -> Vec<Profile> {
+    Profile::names().into_iter().map(profile).collect()
+}
+
+fn matmul(m: u64, n: u64, k: u64, dtype: DType) -> Work {
+    Work::Matmul { m, n, k, dtype, layout: MatmulLayout::Forward }
+}
+
+fn attention(batch: u64, heads: u64, s: u64, head_dim: u64, causal: bool, backward: bool) -> Work {
+    let shape = AttentionShape { batch, heads, kv_heads: heads, queries: s, keys: s, head_dim, causal, window: None };
+    Work::Attention { shape, dtype: DType::Bf16, backward }
+}
+
+fn comm(kind: Collective, bytes: u64) -> Comm {
+    Comm { kind, group: GroupId(0), bytes: Bytes(bytes), dtype: DType::Bf16 }
+}
+
+const NODE: Spread = Spread { ranks_per_node: 8, nodes: 1 };
+
+/// Median and 90th percentile of the relative error on the matmuls kept from a profile.
+fn held_out(name: &str, table: &str) -> (usize, f64, f64) {
+    let profile = profile(name);
+    let mut errors: Vec<f64> = table
+        .lines()
+        .skip(2)
+        .map(|line| {
+            let row: Vec<f64> = line.split(',').map(|v| v.parse().expect("a number")).collect();
+            let cost = profile.bf16.cost(row[0] as u64, row[1] as u64, row[2] as u64);
+            (cost.time.micros() / row[3] - 1.0).abs()
+        })
+        .collect();
+    errors.sort_by(f64::total_cmp);
+    (errors.len(), errors[errors.len() / 2], errors[errors.len() * 9 / 10])
+}
+
+#[test]
+fn matmuls_kept_from_the_profiles_are_predicted_within_the_stated_error() {
+    for (name, table) in [
+        ("a100-sxm-80gb", include_str!("../../tests/costs/matmul_a100.csv")),
+        ("h100-sxm-80gb", include_str!("../../tests/costs/matmul_h100.csv")),
+        ("h200-sxm-141gb", include_str!("../../tests/costs/matmul_h200.csv")),
+        ("b200-sxm", include_str!("../../tests/costs/matmul_b200.csv")),
+    ] {
+        let (points, median, p90) = held_out(name, table);
+        println!("{name}: {points} points, median {:.1} %, p90 {:.1} %", 100.0 * median, 100.0 * p90);
+        assert!(points >= 300, "{name}: {points} points");
+        assert!(median < 0.04, "{name}: median {median}");
+        assert!(p90 < 0.13, "{name}: p90 {p90}");
+    }
+}
+
+#[test]
+fn a_point_of_the_table_is_answered_with_the_table() {
+    let h200 = profile("h200-sxm-141gb");
+    let cost = h200.bf16.cost(8192, 8192, 8192);
+    let rate = 2.0 * 8192f64.powi(3) / cost.time.seconds() / 1e12;
+    assert!((rate - 806.0).abs() < 8.0, "{rate} TFLOP/s");
+    assert_eq!(cost.basis, Basis::Published);
+    assert_eq!(h200.bf16.cost(8192, 14336, 4096).basis, Basis::Interpolated);
+    assert_eq!(h200.bf16.cost(16, 14336, 4096).basis, Basis::Extrapolated);
+}
+
+#[test]
+fn sustained_matmuls_on_h200_run_at_the_throttled_rate() {
+    let h200 = profile("h200-sxm-141gb");
+    let costs = CostModel::new(&h200, Regime::Sustained);
+    for (cube, published) in [(4096u64, 651.0), (8192, 708.0)] {
+        let cost = costs.work(&matmul(cube, cube, cube, DType::Bf16));
+        let rate = 2.0 * (cube as f64).powi(3) / cost.time.seconds() / 1e12;
+        assert!((rate / published - 1.0).abs() < 0.05, "{cube}: {rate} TFLOP/s, published {published}");
+    }
+}
+
+#[test]
+fn an_eight_gpu_h200_node_has_nccls_floors_and_bandwidths() {
+    let h200 = profile("h200-sxm-141gb");
+    let costs = CostModel::new(&h200, Regime::Sustained);
+    let bus = |kind, bytes: u64, f: f64| {
+        let cost = costs.collective(&comm(kind, bytes), NODE);
+        bytes as f64 * f / cost.time.seconds() / 1e9
+    };
+    let gather = bus(Collective::AllGather, 1 << 30, 7.0 / 8.0);
+    assert!((330.0..365.0).contains(&gather), "{gather} GB/s");
+    let reduce = bus(Collective::AllReduce, 1 << 30, 7.0 / 4.0);
+    assert!((445.0..480.0).contains(&reduce), "{reduce} GB/s");
+    let floor = costs.collective(&comm(Collective::AllGather, 1024), NODE).time.micros();
+    assert!((9.0..12.0).contains(&floor), "{floor} us");
+}
+
+#[test]
+fn rings_across_nodes_run_at_the_speed_of_their_rails() {
+    let h100 = profile("h100-sxm-80gb");
+    let costs = CostModel::new(&h100, Regime::Sustained);
+    let bytes = 17_179_869_184;
+    for (g, published) in [(1, 48.15), (2, 98.16), (4, 195.48), (8, 324.29)] {
+        let spread = Spread { ranks_per_node: g, nodes: 10 };
+        let cost = costs.collective(&comm(Collective::AllGather, bytes), spread);
+        let n = f64::from(10 * g);
+        let bus = bytes as f64 * (n - 1.0) / n / cost.time.seconds() / 1e9;
+        assert!((bus / published - 1.0).abs() < 0.03, "{g} a node: {bus} GB/s, published {published}");
+        assert!(cost.across > if g == 8 { 0.75 } else { 0.9 }, "{g} a node: rails {}", cost.across);
+    }
+}
+
+#[test]
+fn half_the_rail_doubles_the_time_of_a_large_ring() {
+    let h100 = profile("h100-sxm-80gb");
+    let costs = CostModel::new(&h100, Regime::Sustained);
+    let slow = costs.clone().with(Software { rail: Some(Bandwidth(25e9)), ..Software::default() });
+    let (comm, spread) = (comm(Collective::AllGather, 1 << 34), Spread { ranks_per_node: 4, nodes: 8 });
+    let ratio = slow.collective(&comm, spread).time.seconds() / costs.collective(&comm, spread).time.seconds();
+    assert!((ratio - 2.0).abs() < 0.05, "{ratio}");
+}
+
+#[test]
+fn cudnn_attention_on_h200_is_the_published_curve() {
+    let h200 = profile("h200-sxm-141gb");
+    let costs =
+        CostModel::new(&h200, Regime::Burst).with(Software { attention: Backend::Cudnn, ..Software::default() });
+    for s in [2048u64, 4096, 8192, 16384, 32768] {
+        for (backward, peak, knee) in [(false, 714.0, 941.0), (true, 620.0, 1339.0)] {
+            let cost = costs.work(&attention(2, 64, s, 128, true, backward));
+            let matmuls = if backward { 5.0 } else { 2.0 };
+            let rate = matmuls * 2.0 * 128.0 * (s as f64).powi(2) / 2.0 * 128.0 / cost.time.seconds() / 1e12;
+            let published = peak * s as f64 / (s as f64 + knee);
+            assert!((rate / published - 1.0).abs() < 0.06, "{s} {backward}: {rate}, published {published}");
+            assert_eq!(cost.basis, Basis::Published);
+        }
+    }
+}
+
+#[test]
+fn a_large_copy_runs_at_babelstreams_bandwidth() {
+    for (name, published) in [("a100-sxm-80gb", 1.61e12), ("h100-sxm-80gb", 2.90e12), ("h200-sxm-141gb", 4.01e12)] {
+        let profile = profile(name);
+        let rate = 8e9 / profile.memory.cost(MemoryKind::Copy, Bytes(8_000_000_000)).time.seconds();
+        assert!((rate / published - 1.0).abs() < 0.05, "{name}: {rate}, published {published}");
+    }
+}
+
+#[test]
+fn the_derived_board_is_slower_and_says_that_nobody_measured_it() {
+    let (own, derived) = (profile("h100-sxm-80gb"), profile("h100-hbm2e-96gb-500w"));
+    let (own, derived) = (CostModel::new(&own, Regime::Sustained), CostModel::new(&derived, Regime::Sustained));
+    for work in [
+        matmul(8192, 8192, 8192, DType::Bf16),
+        Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(1 << 30), written: Bytes(1 << 30) },
+        attention(1, 32, 8192, 128, true, true),
+    ] {
+        let (a, b) = (own.work(&work), derived.work(&work));
+        assert!(b.time > a.time, "{work:?}: {} and {}", a.time, b.time);
+        assert!(b.basis >= Basis::Extrapolated, "{work:?}: {:?}", b.basis);
+    }
+}
+
+#[test]
+fn a_mistake_in_a_profile_is_named_with_its_place() {
+    let good = include_str!("../../calibrate/profiles/a100-sxm-80gb.toml");
+    let unknown = good.replacen("processors = 108", "processers = 108", 1);
+    let message = Profile::parse("x.toml", &unknown).unwrap_err().to_string();
+    assert!(message.contains("x.toml") && message.contains("line") && message.contains("processers"), "{message}");
+    let wrong = good.replacen("[clock]\nattention = 0.95", "[clock]\nattention = 9.5", 1);
+    let message = Profile::parse("x.toml", &wrong).unwrap_err().to_string();
+    assert!(message.contains("[clock]") && message.contains("9.5") && message.contains("x.toml:"), "{message}");
+    let future = good.replacen("format = 1", "format = 2", 1);
+    let message = Profile::parse("x.toml", &future).unwrap_err().to_string();
+    assert!(message.contains("format 2") && message.contains("reads 1"), "{message}");
+    assert!(Profile::find("h300").unwrap_err().to_string().contains("h200-sxm-141gb"));
+}
+
+#[test]
+fn every_answer_has_a_basis_weaker_than_measured() {
+    for profile in every_profile() {
+        let costs = CostModel::new(&profile, Regime::Sustained);
+        for dispatch in [Dispatch::EagerForward, Dispatch::FsdpHook, Dispatch::Compiled, Dispatch::StepOverhead] {
+            let cost = costs.dispatch(dispatch);
+            assert!(cost.time > Time::ZERO && cost.basis > Basis::Measured && cost.spread > 0.0);
+        }
+        assert!(costs.overlap(&matmul(4096, 4096, 4096, DType::Bf16)) > 1.0);
+        assert!(costs.overheads().context.0 > 0);
+    }
+}
+
+/// Sizes from one to ten million, even in their logarithm.
+fn size() -> impl Strategy<Value = u64> {
+    (0.0..7.0f64).prop_map(|exponent| libm::pow(10.0, exponent) as u64).prop_map(|v| v.max(1))
+}
+
+fn dtype() -> impl Strategy<Value = DType> {
+    prop_oneof![Just(DType::Bf16), Just(DType::Fp8), Just(DType::Fp32)]
+}
+
+fn sound(cost: Cost) {
+    assert!(cost.time > Time::ZERO && cost.time < Time(u64::MAX), "{cost:?}");
+    assert!(cost.spread.is_finite() && cost.spread >= 0.0, "{cost:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn doubling_a_matmul_never_makes_it_cheaper(
+        m in size(), n in size(), k in size(), dtype in dtype(), chip in 0usize..5, sustained: bool,
+    ) {
+        let profile = SHIPPED.with(|all| all[chip].clone());
+        let regime = if sustained { Regime::Sustained } else { Regime::Burst };
+        let costs = CostModel::new(&profile, regime);
+        let time = |m, n, k| {
+            let cost = costs.work(&matmul(m, n, k, dtype));
+            sound(cost);
+            cost.time
+        };
+        let base = time(m, n, k);
+        prop_assert!(time(2 * m, n, k) >= base);
+        prop_assert!(time(m, 2 * n, k) >= base);
+        prop_assert!(time(m, n, 2 * k) >= base);
+    }
+
+    #[test]
+    fn more_attention_never_takes_less(
+        batch in 1u64..64, heads in 1u64..128, s in 1u64..1_000_000, head in 1u64..512, causal: bool, backward: bool,
+        chip in 0usize..5,
+    ) {
+        let profile = SHIPPED.with(|all| all[chip].clone());
+        let costs = CostModel::new(&profile, Regime::Sustained);
+        let time = |batch, heads, s| {
+            let cost = costs.work(&attention(batch, heads, s, head, causal, backward));
+            sound(cost);
+            cost.time
+        };
+        let base = time(batch, heads, s);
+        prop_assert!(time(batch + 1, heads, s) >= base);
+        prop_assert!(time(batch, heads + 1, s) >= base);
+        prop_assert!(time(batch, heads, s + 1) >= base);
+    }
+
+    #[test]
+    fn more_bytes_never_take_less(bytes in size(), more in size(), chip in 0usize..5, kind in 0usize..9) {
+        let kinds = [
+            MemoryKind::Elementwise, MemoryKind::Norm, MemoryKind::NormBackward, MemoryKind::Softmax,
+            MemoryKind::Gather, MemoryKind::Scatter, MemoryKind::Foreach, MemoryKind::Copy, MemoryKind::Complex,
+        ];
+        let profile = SHIPPED.with(|all| all[chip].clone());
+        let costs = CostModel::new(&profile, Regime::Sustained);
+        let time = |bytes| {
+            let cost = costs.work(&Work::Memory { kind: kinds[kind], read: Bytes(bytes), written: Bytes(0) });
+            sound(cost);
+            cost.time
+        };
+        prop_assert!(time(bytes + more) >= time(bytes));
+        prop_assert!(time(1 << 50) >= time(bytes));
+    }
+
+    #[test]
+    fn larger_collectives_never_take_less(
+        bytes in size(), more in size(), scale in 1u64..10_000, g in 1u32..17, nodes in 1u32..2000, kind in 0usize..6,
+        chip in 0usize..5,
+    ) {
+        let kinds = [
+            Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce, Collective::AllToAll,
+            Collective::Broadcast, Collective::SendRecv,
+        ];
+        let profile = SHIPPED.with(|all| all[chip].clone());
+        let costs = CostModel::new(&profile, Regime::Sustained);
+        let spread = Spread { ranks_per_node: g, nodes };
+        let cost = |bytes| costs.collective(&comm(kinds[kind], bytes * scale), spread);
+        let (less, more) = (cost(bytes), cost(bytes + more));
+        prop_assert!(more.time >= less.time);
+        prop_assert!(less.time > Time::ZERO && less.time < Time(u64::MAX));
+        for busy in [less.inside, less.across, more.inside, more.across] {
+            prop_assert!((0.0..=1.0).contains(&busy));
+        }
+        let wider = costs.collective(&comm(kinds[kind], bytes * scale), Spread { nodes: nodes.max(2) + 1, ..spread });
+        prop_assert!(wider.time > Time::ZERO);
+    }
+}
+
+thread_local! {
+    static SHIPPED: Vec<std::rc::Rc<Profile>> = every_profile().into_iter().map(std::rc::Rc::new).collect();
+}
+
+#[test]
+fn no_work_takes_no_time() {
+    let profile = profile("h100-sxm-80gb");
+    let costs = CostModel::new(&profile, Regime::Sustained);
+    let none = Work::Memory { kind: MemoryKind::Copy, read: Bytes(0), written: Bytes(0) };
+    assert_eq!(costs.work(&none).time, Time::ZERO);
+    assert_eq!(costs.work(&matmul(0, 8, 8, DType::Bf16)).time, Time::ZERO);
+    assert_eq!(costs.collective(&comm(Collective::AllReduce, 0), NODE).time, Time::ZERO);
+    let kernel =
+        Kernel { name: "aten.mm", work: matmul(8, 8, 8, DType::Bf16), pass: Pass::Forward, dispatch: Dispatch::Extra };
+    assert!(costs.kernel(&kernel).time > Time::ZERO);
+}

@@ -1,0 +1,81 @@
+//! How long a dense matmul should take, from what the hardware does: output tiles, waves over the processors, a K loop.
+//!
+//! `C[m,n] = A[m,k]·B[k,n]` is cut into tiles `tm × tn`; the tiles run in waves over the processors (SMs):
+//!
+//! ```text
+//! tile    = 2·tm·tn·(k + k_overhead) / (peak/processors · mma · small_tile^log2(32768/(tm·tn)))
+//! compute = waves(tiles·split) · tile/split          waves(x) = x/P + tail·(⌈x/P⌉ − x/P), at least 1
+//! memory  = bytes(m·k + k·n + m·n) / (bandwidth · memory)
+//! time    = launch + min over tiles and split-K of (compute³ + memory³)^⅓ + (split > 1: split_k + partial sums)
+//! ```
+//!
+//! A minimum of functions that each grow with m, n and k grows with them too. After the tile- and wave-quantisation
+//! analysis in NVIDIA's matrix multiplication guide (docs.nvidia.com, deep learning performance).
+
+use serde::Deserialize;
+
+use crate::units::{Bandwidth, FlopRate, Time};
+
+/// Tile shapes that cuBLAS chooses among, widest first.
+const TILES: [(f64, f64); 7] =
+    [(256.0, 128.0), (128.0, 256.0), (128.0, 128.0), (256.0, 64.0), (64.0, 256.0), (128.0, 64.0), (64.0, 64.0)];
+
+/// How often the K loop may be cut.
+const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
+
+/// The chip a matmul runs on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chip {
+    /// Processors (SMs) that share the tiles.
+    pub processors: f64,
+    /// Peak rate of the element type.
+    pub peak: FlopRate,
+    /// Peak memory bandwidth.
+    pub bandwidth: Bandwidth,
+}
+
+/// The free parameters, fitted per chip and element type.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Waves {
+    /// Launch, prologue and epilogue of an empty kernel.
+    pub launch: Time,
+    /// Share of the peak rate that a full tile reaches.
+    pub mma: f64,
+    /// Steps along K that a tile pays before and after its loop.
+    pub k_overhead: f64,
+    /// Share of the peak memory bandwidth reached.
+    pub memory: f64,
+    /// Loss of rate for each halving of the tile.
+    pub small_tile: f64,
+    /// How much of the last, partly filled wave is paid.
+    pub tail: f64,
+    /// What cutting the K loop costs beside the traffic.
+    pub split_k: Time,
+}
+
+impl Waves {
+    /// Time of one matmul with operands of `size` bytes an element and a two-byte result \[s\].
+    pub fn seconds(&self, chip: &Chip, (m, n, k): (f64, f64, f64), size: f64) -> f64 {
+        let bandwidth = chip.bandwidth.0 * self.memory;
+        let memory = (size * (m * k + k * n) + 2.0 * m * n) / bandwidth;
+        let rate = chip.peak.0 / chip.processors * self.mma;
+        let mut best = f64::INFINITY;
+        for (tm, tn) in TILES {
+            let tiles = (m / tm).ceil() * (n / tn).ceil();
+            let loss = libm::pow(self.small_tile, libm::log2(32768.0 / (tm * tn)));
+            for split in SPLITS {
+                if split > 1.0 && (tiles >= chip.processors || k < 256.0 * split) {
+                    break;
+                }
+                let tile = 2.0 * tm * tn * (k / split + self.k_overhead) / (rate * loss);
+                let waves = tiles * split / chip.processors;
+                let paid = (waves + self.tail * (waves.ceil() - waves)).max(1.0);
+                let partial = if split > 1.0 { self.split_k.seconds() + 8.0 * split * m * n / bandwidth } else { 0.0 };
+                let busy = paid * tile;
+                best = best.min(libm::cbrt(busy * busy * busy + memory * memory * memory) + partial);
+            }
+        }
+        self.launch.seconds() + best
+    }
+}
