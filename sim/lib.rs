@@ -8,4 +8,5 @@ pub mod model;
 pub mod network;
 pub mod program;
 pub mod runtime;
+pub mod scenario;
 pub mod units;

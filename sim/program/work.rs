@@ -24,6 +24,17 @@ pub enum DType {
 }
 
 impl DType {
+    /// The name in files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::Bf16 => "bf16",
+            DType::Fp16 => "fp16",
+            DType::Fp32 => "fp32",
+            DType::Fp8 => "fp8",
+            DType::Int64 => "int64",
+        }
+    }
+
     /// Bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
@@ -77,7 +88,21 @@ pub enum Dispatch {
 
 impl Dispatch {
     /// Number of classes: the length of a table indexed by `dispatch as usize`.
-    pub const COUNT: usize = Dispatch::StepOverhead as usize + 1;
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// All classes, in declaration order.
+    pub const ALL: [Dispatch; 10] = [
+        Dispatch::EagerForward,
+        Dispatch::EagerBackward,
+        Dispatch::Foreach,
+        Dispatch::Compiled,
+        Dispatch::Collective,
+        Dispatch::FsdpHook,
+        Dispatch::FsdpParam,
+        Dispatch::OptimizerParam,
+        Dispatch::Extra,
+        Dispatch::StepOverhead,
+    ];
 }
 
 /// Operand layout of a matmul `C[m,n] = A[m,k]·B[k,n]`, named as PyTorch's linear layer uses it.
@@ -213,4 +238,18 @@ pub enum Collective {
     Broadcast,
     /// Point to point.
     SendRecv,
+}
+
+impl Collective {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Collective::AllGather => "all-gather",
+            Collective::ReduceScatter => "reduce-scatter",
+            Collective::AllReduce => "all-reduce",
+            Collective::AllToAll => "all-to-all",
+            Collective::Broadcast => "broadcast",
+            Collective::SendRecv => "send/recv",
+        }
+    }
 }

@@ -1,0 +1,16 @@
+//! A scenario: which model, on which machine, trained how. One TOML file, everything in it.
+//!
+//! The file as *written* ([`written`]) knows only what the user typed; the scenario as *understood* ([`understood`]) has
+//! every decision taken, every default named in [`Scenario::assumptions`], and has passed the shard-plan check
+//! ([`gate`]). [`predict`] flies it.
+
+pub mod error;
+pub mod gate;
+pub mod predict;
+pub mod remedy;
+pub mod understood;
+pub mod written;
+
+pub use error::ScenarioError;
+pub use predict::{Prediction, predict};
+pub use understood::{Runtime, Scenario};

@@ -1,0 +1,59 @@
+//! Why a scenario could not be understood, with its place in the file and the remedy.
+
+use crate::cost::ProfileError;
+use crate::engine::EngineError;
+use crate::hardware::{HardwareError, Place};
+use crate::model::huggingface::ModelError;
+
+/// A scenario that cannot be flown.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The file could not be read.
+    #[error("cannot read the scenario {path}: {reason}")]
+    Unreadable {
+        /// Path as given.
+        path: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The file is not a scenario: syntax, an unknown key, a wrong type, a missing table.
+    #[error("{problem}\n{place}")]
+    Written {
+        /// What is wrong.
+        problem: String,
+        /// Where.
+        place: Box<Place>,
+    },
+    /// The plan is impossible.
+    #[error("{problem}\n{place}\n{remedy}")]
+    Plan {
+        /// What is wrong, with the numbers that disagree.
+        problem: String,
+        /// Where.
+        place: Box<Place>,
+        /// What to try.
+        remedy: String,
+    },
+    /// The model could not be loaded.
+    #[error("{problem}\n{place}")]
+    Model {
+        /// What is wrong.
+        problem: Box<ModelError>,
+        /// Where it was named.
+        place: Box<Place>,
+    },
+    /// The topology could not be loaded.
+    #[error("{problem}\n{place}")]
+    Topology {
+        /// What is wrong.
+        problem: Box<HardwareError>,
+        /// Where it was named.
+        place: Box<Place>,
+    },
+    /// The topology's profile could not be loaded.
+    #[error(transparent)]
+    Profile(Box<ProfileError>),
+    /// The simulation stopped.
+    #[error(transparent)]
+    Engine(Box<EngineError>),
+}

@@ -1,0 +1,115 @@
+//! The shard-plan check: impossible plans are explained before anything is simulated.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::understood::Reader;
+use super::written;
+use crate::hardware::Topology;
+use crate::model::Position;
+use crate::runtime::fsdp::Reshard;
+use crate::runtime::train::Job;
+
+/// The mesh, which must tile the topology exactly. One axis may be left open: it takes what the other leaves.
+pub(super) fn mesh(
+    reader: &mut Reader<'_>,
+    mesh: &Spanned<written::Mesh>,
+    topology: &Topology,
+    count: impl Fn(&Reader<'_>, &str, &Spanned<i64>) -> Result<u64, ScenarioError>,
+) -> Result<(u32, u32), ScenarioError> {
+    let chips = u64::from(topology.chips());
+    let written = mesh.get_ref();
+    let shard = written.dp_shard.as_ref().map(|at| count(reader, "mesh.dp_shard", at)).transpose()?;
+    let replicate = written.dp_replicate.as_ref().map(|at| count(reader, "mesh.dp_replicate", at)).transpose()?;
+    let given = shard.unwrap_or(1) * replicate.unwrap_or(1);
+    let (shard, replicate) = match (shard, replicate) {
+        (Some(shard), Some(replicate)) => (shard, replicate),
+        (Some(shard), None) if chips.is_multiple_of(shard) => {
+            let rest = chips / shard;
+            if rest > 1 {
+                reader.assumptions.push(format!("mesh.dp_replicate = {rest} ({chips} chips / dp_shard {shard})"));
+            }
+            (shard, rest)
+        }
+        (None, Some(replicate)) if chips.is_multiple_of(replicate) => {
+            reader.assumptions.push(format!("mesh.dp_shard = {} ({chips} chips / dp_replicate)", chips / replicate));
+            (chips / replicate, replicate)
+        }
+        (None, None) => {
+            reader.assumptions.push(format!("mesh.dp_shard = {chips} (all chips)"));
+            (chips, 1)
+        }
+        _ => (given, 1),
+    };
+    if shard * replicate != chips {
+        let at = written.dp_shard.as_ref().or(written.dp_replicate.as_ref());
+        let problem = format!(
+            "the mesh holds {} ranks but the topology has {chips} chips ({} of {})",
+            shard * replicate,
+            topology.size_in_words(),
+            topology.name
+        );
+        let remedy = format!("dp_shard × dp_replicate must be {chips}; or change the topology's size");
+        let place = at.map_or_else(|| reader.place(mesh), |at| reader.place(at));
+        return Err(ScenarioError::Plan { problem, place, remedy });
+    }
+    Ok((shard as u32, replicate as u32))
+}
+
+/// `reshard_after_forward = N`: N must divide the shard axis.
+pub(super) fn post_forward(
+    reader: &Reader<'_>,
+    at: &Spanned<written::Reshard>,
+    ranks: i64,
+    shard: u32,
+) -> Result<Reshard, ScenarioError> {
+    let divides = u32::try_from(ranks).ok().filter(|&ranks| ranks > 1 && shard.is_multiple_of(ranks));
+    match divides {
+        Some(ranks) if ranks == shard => Ok(Reshard::Always),
+        Some(ranks) => Ok(Reshard::To(ranks)),
+        None => {
+            let problem = format!("reshard_after_forward = {ranks} does not divide dp_shard = {shard}");
+            Err(reader.plan(at, problem, "write true, false, or a divisor of dp_shard above 1"))
+        }
+    }
+}
+
+/// What is left to check once everything is known.
+pub(super) fn check(
+    reader: &mut Reader<'_>,
+    written: &written::Scenario,
+    job: &Job,
+    topology: &Topology,
+) -> Result<(), ScenarioError> {
+    if let Position::Learned { positions } = job.model.position
+        && job.seq > positions
+    {
+        let problem = format!(
+            "batch.sequence = {} but {} has a table of {positions} learned positions",
+            job.seq, job.model.name
+        );
+        return Err(reader.plan(&written.batch.sequence, problem, format!("train on {positions} tokens or fewer")));
+    }
+    let policies: Vec<u32> = job
+        .fsdp
+        .wrap
+        .blocks
+        .iter()
+        .flatten()
+        .filter_map(|policy| match policy {
+            Reshard::To(ranks) => Some(*ranks),
+            _ => None,
+        })
+        .collect();
+    if let Some(other) = policies.iter().find(|&&ranks| ranks != policies[0]) {
+        let problem = format!("blocks reshard to {} and to {other} ranks", policies[0]);
+        return Err(reader.plan(&written.mesh, problem, "one post-forward mesh is supported: use one number"));
+    }
+    if job.fsdp.replicate > 1 && job.fsdp.shard > topology.node.chips && topology.nodes > 1 {
+        reader.assumptions.push(format!(
+            "note: dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",
+            job.fsdp.shard, topology.node.chips, topology.node.chips
+        ));
+    }
+    Ok(())
+}

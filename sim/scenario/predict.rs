@@ -1,0 +1,385 @@
+//! The straight line from a scenario to an answer: program → memory, costs → timeline → prediction.
+
+use super::error::ScenarioError;
+use super::remedy::{self, Remedy};
+use super::understood::Scenario;
+use crate::cost::{Basis, Cost, CostModel, Spread};
+use crate::engine::{self, Breakdown, CommCost, Costs, KernelCost, Options, Timeline};
+use crate::memory::{self, MemoryReport};
+use crate::network::LEVELS;
+use crate::program::{Dispatch, Instr, Pass, Program, Work};
+use crate::runtime::train;
+use crate::units::{Bytes, Flops, Time};
+
+/// Settings of a prediction that do not change its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Simulate one rank for all identical ones.
+    pub fold: bool,
+    /// Keep every span, for a trace.
+    pub record: bool,
+    /// Try single changes that would make a plan fit that does not.
+    pub remedies: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { fold: true, record: false, remedies: true }
+    }
+}
+
+/// Memory of one device.
+#[derive(Clone, Debug)]
+pub struct DeviceMemory {
+    /// Allocated and reserved, with breakdowns.
+    pub report: MemoryReport,
+    /// Outside the allocator: CUDA context and communicators.
+    pub outside: Bytes,
+    /// What the device has.
+    pub capacity: Bytes,
+    /// Reserved without any limit, plus what is outside: what the plan would like to have.
+    pub wanted: Bytes,
+    /// Whether the plan runs.
+    pub fits: bool,
+    /// Changes that would make it fit, if it does not.
+    pub remedies: Vec<Remedy>,
+}
+
+impl DeviceMemory {
+    /// Reserved plus what is outside the allocator.
+    pub fn device_total(&self) -> Bytes {
+        self.report.peak_reserved + self.outside
+    }
+
+    /// How much is missing.
+    pub fn shortfall(&self) -> Bytes {
+        self.wanted.saturating_sub(self.capacity)
+    }
+}
+
+/// Where a part of the step's time went.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Pass, or the collective.
+    pub group: &'static str,
+    /// Kernel or collective.
+    pub name: String,
+    /// How often in a step.
+    pub count: u64,
+    /// Time it ran \[ps\].
+    pub busy: Time,
+    /// Time it ran with nothing else to do for the rank \[ps\].
+    pub exposed: Time,
+    /// The weakest evidence among its costs.
+    pub basis: Basis,
+}
+
+/// What the run would do.
+#[derive(Debug)]
+pub struct Prediction {
+    /// The program of a rank.
+    pub program: Program,
+    /// Costs of its parts, with their evidence.
+    pub evidence: Evidence,
+    /// What happened when.
+    pub timeline: Timeline,
+    /// Memory.
+    pub memory: DeviceMemory,
+    /// The steady step \[ps\].
+    pub step: Time,
+    /// An 80 % interval around it, from the residuals of the costs \[ps\].
+    pub interval: (Time, Time),
+    /// Where the step's time went.
+    pub breakdown: Breakdown,
+    /// Share of the step that rests on each kind of evidence.
+    pub shares: Vec<(Basis, f64)>,
+    /// Parts by kernel and pass, largest first.
+    pub parts: Vec<Part>,
+    /// Model FLOPs of one step of the whole job, by convention.
+    pub mfu: Vec<Mfu>,
+    /// Tokens of one step of the whole job.
+    pub tokens: u64,
+}
+
+/// The costs a prediction used, by kernel, collective and dispatch class.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// By `KernelId`.
+    pub kernels: Vec<Cost>,
+    /// By `CommId`.
+    pub comms: Vec<Cost>,
+    /// By dispatch class.
+    pub dispatch: Vec<Cost>,
+}
+
+/// Model FLOPs utilisation under one convention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mfu {
+    /// Short name.
+    pub name: &'static str,
+    /// The formula per token.
+    pub formula: &'static str,
+    /// FLOPs of a step of the whole job.
+    pub flops: Flops,
+    /// Share of the chips' dense peak in the compute type.
+    pub utilisation: f64,
+}
+
+impl Prediction {
+    /// Tokens per second and chip.
+    pub fn tokens_per_second_per_chip(&self, chips: u32) -> f64 {
+        self.tokens as f64 / self.step.seconds() / f64::from(chips)
+    }
+
+    /// Share of rank-time that a pipeline leaves without work; without a pipeline there is none.
+    pub fn bubble(&self) -> f64 {
+        0.0
+    }
+
+    /// What bounds the step: the largest of its parts.
+    pub fn bound(&self) -> &'static str {
+        let parts = [
+            (self.breakdown.exposed_communication, "communication"),
+            (self.breakdown.host_bound + self.breakdown.waiting, "host"),
+            (self.memory_bound_time(), "memory bandwidth"),
+            (self.breakdown.compute.saturating_sub(self.memory_bound_time()), "compute"),
+        ];
+        parts.into_iter().max_by_key(|part| part.0).map_or("compute", |part| part.1)
+    }
+
+    fn memory_bound_time(&self) -> Time {
+        let busy = self.timeline.busy[0].kernel.iter().zip(&self.program.kernels);
+        busy.filter(|(_, kernel)| matches!(kernel.work, Work::Memory { .. }) && kernel.pass != Pass::Communication)
+            .map(|(&time, _)| time)
+            .sum()
+    }
+}
+
+/// Flies a scenario.
+pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
+    let program = train::compile(&scenario.job);
+    let memory = device_memory(scenario, &program, settings.remedies);
+    let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
+    let (costs, evidence) = costs(scenario, &program, &model);
+    let options = Options { fold: settings.fold, record: settings.record, ..Options::default() };
+    let timeline = engine::simulate(&program, &costs, options)
+        .map_err(|error| ScenarioError::Engine(Box::new(error)))?;
+    let step = timeline.step;
+    let breakdown = timeline.breakdown[0];
+    let parts = parts(&program, &timeline, &evidence);
+    let (interval, shares) = trust(&program, &timeline, &evidence, &breakdown);
+    let tokens = scenario.job.batch
+        * scenario.job.seq
+        * u64::from(scenario.job.accumulation)
+        * u64::from(program.ranks);
+    let mfu = mfu(scenario, &program, step, tokens);
+    Ok(Prediction { program, evidence, timeline, memory, step, interval, breakdown, shares, parts, mfu, tokens })
+}
+
+/// Memory outside the allocator: the context, and NCCL's buffers for each communicator.
+fn outside(scenario: &Scenario, program: &Program) -> Bytes {
+    let overheads = &scenario.profile.overheads;
+    let communicators = program.groups.iter().filter(|group| group.size > 1).count() as u64;
+    let nccl = match communicators {
+        0 => 0,
+        count => overheads.nccl_first.0 + (count - 1) * overheads.nccl_each.0,
+    };
+    overheads.context + Bytes(nccl)
+}
+
+/// Memory of a program on a scenario's device.
+pub(super) fn device_memory(scenario: &Scenario, program: &Program, remedies: bool) -> DeviceMemory {
+    let outside = outside(scenario, program);
+    let capacity = scenario.topology.chip.memory;
+    let limit = capacity.saturating_sub(outside);
+    let unlimited = memory::Settings {
+        expandable_segments: scenario.expandable_segments,
+        capacity: Bytes(u64::MAX / 4),
+    };
+    let free = memory::replay(program, unlimited);
+    let wanted = free.peak_reserved + outside;
+    // A plan whose cache would outgrow the device gives cached segments back first, and may still run.
+    let report = if free.peak_reserved <= limit {
+        free
+    } else {
+        let tight = memory::replay(program, memory::Settings { capacity: limit, ..unlimited });
+        if tight.out_of_memory.is_some() {
+            MemoryReport { out_of_memory: tight.out_of_memory, retries: tight.retries, ..free }
+        } else {
+            tight
+        }
+    };
+    let fits = report.out_of_memory.is_none();
+    let remedies = if fits || !remedies { vec![] } else { remedy::find(scenario) };
+    DeviceMemory { report, outside, capacity, wanted, fits, remedies }
+}
+
+/// The host's price of recording an event or making a stream wait for one. `cudaEventRecord` and `cudaStreamWaitEvent`
+/// are driver calls as short as a launch's enqueue: taken as one further kernel of an operator.
+const EVENT: Dispatch = Dispatch::Extra;
+
+fn costs(scenario: &Scenario, program: &Program, model: &CostModel<'_>) -> (Costs, Evidence) {
+    let kernels: Vec<Cost> = program.kernels.iter().map(|kernel| model.kernel(kernel)).collect();
+    let mut costs = Costs::free(program);
+    for ((slot, cost), kernel) in costs.kernel.iter_mut().zip(&kernels).zip(&program.kernels) {
+        *slot = KernelCost { time: cost.time, slowdown: model.overlap(&kernel.work) };
+    }
+    let mut comms = vec![];
+    for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
+        let group = &program.groups[comm.group.0 as usize];
+        let spread = scenario.topology.spread(group.size, group.stride);
+        let cost = model.collective(comm, Spread { ranks_per_node: spread.ranks_per_node, nodes: spread.nodes });
+        let mut use_of = [0.0; LEVELS];
+        use_of[0] = cost.inside;
+        use_of[1] = cost.across;
+        *slot = CommCost { time: cost.time, use_of };
+        comms.push(Cost { time: cost.time, spread: cost.spread, basis: cost.basis });
+    }
+    let dispatch: Vec<Cost> = Dispatch::ALL.into_iter().map(|class| model.dispatch(class)).collect();
+    for (slot, cost) in costs.dispatch.iter_mut().zip(&dispatch) {
+        *slot = cost.time;
+    }
+    costs.record = costs.dispatch[EVENT as usize];
+    costs.wait = costs.dispatch[EVENT as usize];
+    (costs, Evidence { kernels, comms, dispatch })
+}
+
+/// The pass's name in reports.
+pub fn pass_name(pass: Pass) -> &'static str {
+    match pass {
+        Pass::Forward => "forward",
+        Pass::Backward => "backward",
+        Pass::Recompute => "recompute",
+        Pass::Communication => "communication",
+        Pass::Optimizer => "optimizer",
+    }
+}
+
+fn parts(program: &Program, timeline: &Timeline, evidence: &Evidence) -> Vec<Part> {
+    let (mut kernels, mut comms) = (vec![0u64; program.kernels.len()], vec![0u64; program.comms.len()]);
+    for instr in &program.step {
+        match instr {
+            Instr::Launch { kernel, .. } => kernels[kernel.0 as usize] += 1,
+            Instr::Collective { comm, .. } => comms[comm.0 as usize] += 1,
+            _ => {}
+        }
+    }
+    let busy = &timeline.busy[0];
+    let mut table = std::collections::BTreeMap::<(&'static str, String), Part>::new();
+    let mut add = |group: &'static str, name: String, count, time, exposed, basis| {
+        let entry = table.entry((group, name.clone())).or_insert(Part {
+            group,
+            name,
+            count: 0,
+            busy: Time::ZERO,
+            exposed: Time::ZERO,
+            basis,
+        });
+        entry.count += count;
+        entry.busy += time;
+        entry.exposed += exposed;
+        entry.basis = entry.basis.and(basis);
+    };
+    for (index, kernel) in program.kernels.iter().enumerate().filter(|&(index, _)| kernels[index] > 0) {
+        let basis = evidence.kernels[index].basis;
+        let name = kernel.name.to_owned();
+        let exposed = busy.kernel_exposed[index];
+        add(pass_name(kernel.pass), name, kernels[index], busy.kernel[index], exposed, basis);
+    }
+    for (index, comm) in program.comms.iter().enumerate().filter(|&(index, _)| comms[index] > 0) {
+        let group = &program.groups[comm.group.0 as usize];
+        let name = format!("{} over {} ({})", comm.kind.name(), group.name, group.size);
+        let basis = evidence.comms[index].basis;
+        add("collective", name, comms[index], busy.comm[index], busy.comm_exposed[index], basis);
+    }
+    let mut list: Vec<Part> = table.into_values().collect();
+    list.sort_by_key(|part| std::cmp::Reverse(part.busy));
+    list
+}
+
+/// The family of costs that err together, because one section of the profile answers for them.
+fn family(work: &Work) -> usize {
+    match work {
+        Work::Matmul { .. } => 0,
+        Work::Attention { backward: false, .. } => 1,
+        Work::Attention { backward: true, .. } => 2,
+        Work::HostCopy { .. } => 3,
+        Work::Memory { kind, .. } => 4 + *kind as usize,
+    }
+}
+
+/// An interval around the step, and the share of it that rests on each kind of evidence.
+///
+/// Costs of one family err together, families err independently: half-widths add up inside a family and in squares
+/// across. A collective counts with the part of it that is exposed, the host with the time the device waited for it.
+fn trust(
+    program: &Program,
+    timeline: &Timeline,
+    evidence: &Evidence,
+    breakdown: &Breakdown,
+) -> ((Time, Time), Vec<(Basis, f64)>) {
+    let busy = &timeline.busy[0];
+    let step = timeline.step.seconds();
+    let mut halves = [0.0; 24];
+    let mut shares = [0.0; Basis::ALL.len()];
+    let mut add = |family: usize, seconds: f64, cost: &Cost| {
+        halves[family] += seconds * cost.spread;
+        shares[Basis::ALL.iter().position(|&basis| basis == cost.basis).unwrap_or(0)] += seconds;
+    };
+    for (index, kernel) in program.kernels.iter().enumerate() {
+        add(family(&kernel.work), busy.kernel[index].seconds(), &evidence.kernels[index]);
+    }
+    for (index, comm) in program.comms.iter().enumerate() {
+        add(16 + comm.kind as usize, busy.comm_exposed[index].seconds(), &evidence.comms[index]);
+    }
+    let host = (breakdown.host_bound + breakdown.waiting).seconds();
+    add(23, host, &evidence.dispatch[Dispatch::EagerForward as usize]);
+    let half = halves.iter().map(|half| half * half).sum::<f64>().sqrt();
+    let interval = (Time::from_seconds(step - half), Time::from_seconds(step + half));
+    // Kernels on different streams overlap, so parts are shares of their sum.
+    let total: f64 = shares.iter().sum();
+    let shares = Basis::ALL
+        .into_iter()
+        .zip(shares)
+        .filter(|(_, seconds)| *seconds > 0.0)
+        .map(|(basis, seconds)| (basis, seconds / total))
+        .collect();
+    (interval, shares)
+}
+
+/// The conventions in use (`tests/receipts/README.md` says who uses which).
+fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u64) -> Vec<Mfu> {
+    let model = &scenario.job.model;
+    let params = model.params();
+    let tokens = u128::from(tokens);
+    let all = u128::from(params.total);
+    let table = u128::from(model.vocab * model.width);
+    // N without the embedding's look-up; a tied matrix is used as the head and stays.
+    let matmul = if model.tied_head { all } else { all - table };
+    let attention = u128::from(model.layers * model.heads * model.head_dim) * u128::from(scenario.job.seq);
+    let chips = f64::from(program.ranks);
+    let peaks = &scenario.topology.chip.peak;
+    let peak = match scenario.job.fsdp.mixed_precision.compute() {
+        crate::program::DType::Fp32 if scenario.software.tf32 => peaks.tf32.unwrap_or(peaks.bf16),
+        crate::program::DType::Fp32 => peaks.fp32.unwrap_or(peaks.bf16),
+        crate::program::DType::Fp8 => peaks.fp8.unwrap_or(peaks.bf16),
+        _ => peaks.bf16,
+    };
+    let hardware = program.flops.0 * u128::from(program.ranks);
+    let entries = [
+        ("6N + 12LHS", "6·(N − embedding) + 12·L·H·S, attention in full (torchtitan, PaLM)", tokens * (6 * matmul + 12 * attention)),
+        ("6N + 6LHS", "6·(N − embedding) + 6·L·H·S, causal half (Megatron-Bridge, NeMo 25)", tokens * (6 * matmul + 6 * attention)),
+        ("6N(all) + 12LHS", "6·N with embedding + 12·L·H·S", tokens * (6 * all + 12 * attention)),
+        ("6N", "6·(N − embedding), no attention", tokens * 6 * matmul),
+        ("hardware", "every matmul and attention kernel run, recompute included (FlopCounterMode)", hardware),
+    ];
+    entries
+        .into_iter()
+        .map(|(name, formula, flops)| Mfu {
+            name,
+            formula,
+            flops: Flops(flops),
+            utilisation: flops as f64 / (step.seconds() * chips * peak.0),
+        })
+        .collect()
+}

@@ -1,0 +1,483 @@
+//! The scenario as understood: every decision taken, every default named.
+
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::{gate, written};
+use crate::cost::{Backend, Profile, Regime, Software};
+use crate::hardware::{Place, Size, Topology, Vendor};
+use crate::model::{ModelConfig, huggingface};
+use crate::program::{DType, Dispatch};
+use crate::runtime::eager::Settings;
+use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Wrap};
+use crate::runtime::optimizer::Optimizer;
+use crate::runtime::train::{Checkpoint, Job};
+use crate::units::Bandwidth;
+
+/// The framework whose program is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runtime {
+    /// PyTorch `fully_shard`.
+    Fsdp2,
+}
+
+impl Runtime {
+    /// All runtimes with the names a scenario writes: the registry.
+    pub const ALL: [(&'static str, Runtime); 1] = [("fsdp2", Runtime::Fsdp2)];
+
+    /// The lane's name in reports.
+    pub fn lane(self) -> &'static str {
+        match self {
+            Runtime::Fsdp2 => "FSDP2 (PyTorch fully_shard, CUDA)",
+        }
+    }
+}
+
+/// A scenario, fully decided.
+#[derive(Debug)]
+pub struct Scenario {
+    /// The file it came from.
+    pub file: String,
+    /// What the run is.
+    pub description: String,
+    /// The framework.
+    pub runtime: Runtime,
+    /// The machine.
+    pub topology: Topology,
+    /// Its measured costs.
+    pub profile: Profile,
+    /// Clock regime.
+    pub regime: Regime,
+    /// Software settings that costs depend on.
+    pub software: Software,
+    /// The job.
+    pub job: Job,
+    /// `expandable_segments`.
+    pub expandable_segments: bool,
+    /// Steps over which start-up is spread.
+    pub steps: u64,
+    /// What the file left open, and what was taken for it.
+    pub assumptions: Vec<String>,
+}
+
+/// Reads places and collects assumptions while the file is understood.
+pub(super) struct Reader<'t> {
+    pub file: &'t str,
+    pub text: &'t str,
+    pub assumptions: Vec<String>,
+}
+
+impl Reader<'_> {
+    pub(super) fn place<T>(&self, at: &Spanned<T>) -> Box<Place> {
+        Box::new(Place::of(self.file, self.text, at.span()))
+    }
+
+    pub(super) fn plan<T>(
+        &self,
+        at: &Spanned<T>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ScenarioError {
+        ScenarioError::Plan { problem: problem.into(), place: self.place(at), remedy: remedy.into() }
+    }
+
+    /// A count between 1 (or `least`) and `most`.
+    fn count(&self, key: &str, at: &Spanned<i64>, least: i64, most: i64) -> Result<u64, ScenarioError> {
+        let value = *at.get_ref();
+        if (least..=most).contains(&value) {
+            Ok(value.unsigned_abs())
+        } else {
+            let problem = format!("{key} = {value} is out of range: expected {least} to {most}");
+            Err(ScenarioError::Written { problem, place: self.place(at) })
+        }
+    }
+
+    fn count_or(
+        &mut self,
+        key: &str,
+        at: Option<&Spanned<i64>>,
+        least: i64,
+        most: i64,
+        default: u64,
+    ) -> Result<u64, ScenarioError> {
+        match at {
+            Some(at) => self.count(key, at, least, most),
+            None => Ok(self.assume(key, default, &default.to_string())),
+        }
+    }
+
+    /// Notes that a key was left open.
+    fn assume<T>(&mut self, key: &str, value: T, shown: &str) -> T {
+        self.assumptions.push(format!("{key} = {shown}"));
+        value
+    }
+
+    fn flag(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
+        written.unwrap_or_else(|| self.assume(key, default, &default.to_string()))
+    }
+}
+
+const MOST_RANKS: i64 = 1 << 17;
+const MOST_SEQUENCE: i64 = 1 << 26;
+const MOST_SMALL: i64 = 1 << 16;
+
+impl Scenario {
+    /// Reads a scenario file.
+    pub fn load(path: &Path) -> Result<Scenario, ScenarioError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ScenarioError::Unreadable { path: file.clone(), reason: error.to_string() })?;
+        Scenario::parse(&file, &text)
+    }
+
+    /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
+    pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+        let scenario: written::Scenario = toml::from_str(text).map_err(|error| ScenarioError::Written {
+            problem: error.message().to_owned(),
+            place: Box::new(Place::of(file, text, error.span().unwrap_or(0..0))),
+        })?;
+        let mut reader = Reader { file, text, assumptions: vec![] };
+        understand(&mut reader, &scenario)
+    }
+}
+
+impl Scenario {
+    /// The same scenario with another job: a what-if.
+    pub fn with(&self, job: Job, expandable_segments: bool) -> Scenario {
+        Scenario {
+            file: self.file.clone(),
+            description: self.description.clone(),
+            topology: self.topology.clone(),
+            profile: self.profile.clone(),
+            assumptions: self.assumptions.clone(),
+            job,
+            expandable_segments,
+            ..*self
+        }
+    }
+}
+
+fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<Scenario, ScenarioError> {
+    let runtime = runtime(reader, &scenario.runtime)?;
+    let topology = topology(reader, &scenario.topology)?;
+    let profile = profile(reader, &scenario.topology, &topology)?;
+    let model = model(reader, &scenario.model)?;
+    let batch = &scenario.batch;
+    let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
+    let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
+    let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
+    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| {
+        reader.count(key, at, 1, MOST_RANKS)
+    })?;
+    let mixed_precision = precision(reader, &scenario.precision)?;
+    let fsdp = &scenario.fsdp;
+    let wrap = wrap(reader, fsdp, &model, shard)?;
+    let small = |reader: &mut Reader<'_>, key, at: &Option<Spanned<i64>>, least, default| {
+        reader.count_or(key, at.as_ref(), least, MOST_SMALL, default).map(|count| count as usize)
+    };
+    let forward_prefetch = small(reader, "fsdp.forward_prefetch", &fsdp.forward_prefetch, 0, 0)?;
+    let backward_prefetch = small(reader, "fsdp.backward_prefetch", &fsdp.backward_prefetch, 0, 0)?;
+    let reduce_scatter_buffers = small(reader, "fsdp.reduce_scatter_buffers", &fsdp.reduce_scatter_buffers, 1, 1)?;
+    let config = Fsdp {
+        shard,
+        replicate,
+        wrap,
+        mixed_precision,
+        forward_prefetch,
+        backward_prefetch,
+        reduce_scatter_buffers,
+        unshard_in_backward: reader.flag("fsdp.unshard_in_backward", fsdp.unshard_in_backward, true),
+        cpu_offload: reader.flag("fsdp.cpu_offload", fsdp.cpu_offload, false),
+    };
+    let checkpoint = checkpoint(reader, &scenario.activation_checkpointing)?;
+    let early_stop =
+        reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
+    let optimizer = optimizer(reader, &scenario.optimizer)?;
+    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
+    let sync_every = match accumulation {
+        1 => true,
+        _ => reader.flag("batch.sync_every_micro_batch", batch.sync_every_micro_batch, false),
+    };
+    let marks_last = match accumulation {
+        1 => true,
+        _ => reader.flag("batch.set_is_last_backward", batch.set_is_last_backward, false),
+    };
+    let regime = match scenario.topology.clocks {
+        Some(written::Clocks::Burst) => Regime::Burst,
+        Some(written::Clocks::Sustained) => Regime::Sustained,
+        None => reader.assume("topology.clocks", Regime::Sustained, "\"sustained\""),
+    };
+    let attention = match &scenario.attention.backend {
+        Some(backend) => *backend.get_ref(),
+        None => reader.assume("attention.backend", Backend::Flash2, "\"flash2\" (PyTorch's own kernels)"),
+    };
+    let tf32 = match (mixed_precision.compute(), scenario.precision.tf32) {
+        (DType::Fp32, None) => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
+        (_, written) => written.unwrap_or(false),
+    };
+    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let steps = reader.count_or("report.steps", scenario.report.steps.as_ref(), 1, 1 << 40, 1000)?;
+    let per_gpu = f64::from(topology.node.nics) / f64::from(topology.node.chips.max(1));
+    let rail = (topology.nodes > 1).then_some(Bandwidth(topology.node.nic_bandwidth.0 * per_gpu));
+    let workspace = profile.overheads.cublas_workspace.0;
+    let job = Job {
+        batch: micro,
+        seq,
+        accumulation: accumulation as u32,
+        sync_every,
+        marks_last,
+        fsdp: config,
+        checkpoint,
+        eager: Settings {
+            workspace,
+            early_stop,
+            forward: Dispatch::EagerForward,
+            backward: Dispatch::EagerBackward,
+        },
+        optimizer,
+        clip,
+        max_positions: seq,
+        model,
+    };
+    gate::check(reader, scenario, &job, &topology)?;
+    Ok(Scenario {
+        file: reader.file.to_owned(),
+        description: scenario.description.clone().unwrap_or_else(|| reader.file.to_owned()),
+        runtime,
+        topology,
+        profile,
+        regime,
+        software: Software { attention, tf32, rail },
+        job,
+        expandable_segments,
+        steps,
+        assumptions: std::mem::take(&mut reader.assumptions),
+    })
+}
+
+fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {
+    let known = Runtime::ALL.iter().find(|(name, _)| name == written.get_ref());
+    known.map(|&(_, runtime)| runtime).ok_or_else(|| {
+        let names = Runtime::ALL.map(|(name, _)| name).join(", ");
+        let problem = format!("there is no runtime {:?}", written.get_ref());
+        reader.plan(written, problem, format!("write one of: {names}"))
+    })
+}
+
+fn topology(reader: &Reader<'_>, written: &written::Topology) -> Result<Topology, ScenarioError> {
+    let size = match (&written.nodes, &written.slice) {
+        (Some(nodes), None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
+        (None, Some(slice)) => Size::Slice(slice.get_ref().clone()),
+        (Some(_), Some(slice)) => {
+            let problem = "a topology is sized in nodes or as a slice, not both";
+            return Err(reader.plan(slice, problem, "remove one of the two keys"));
+        }
+        (None, None) => {
+            let problem = "the topology has no size";
+            return Err(reader.plan(&written.name, problem, "write nodes = 1 (GPUs) or slice = \"4x4\" (TPUs)"));
+        }
+    };
+    let name = relative(reader.file, written.name.get_ref());
+    let topology = Topology::load(&name, &size).map_err(|problem| ScenarioError::Topology {
+        problem: Box::new(problem),
+        place: reader.place(&written.name),
+    })?;
+    if topology.chip.vendor != Vendor::Nvidia {
+        let problem = format!("{} is not a CUDA machine, and FSDP2 is the CUDA lane", topology.name);
+        return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
+    }
+    Ok(topology)
+}
+
+/// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
+fn relative(file: &str, name: &str) -> String {
+    let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
+    if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
+}
+
+fn profile(
+    reader: &Reader<'_>,
+    written: &written::Topology,
+    topology: &Topology,
+) -> Result<Profile, ScenarioError> {
+    let failed = |error| ScenarioError::Profile(Box::new(error));
+    match &written.profile {
+        None => Profile::find(&topology.profile).map_err(failed),
+        Some(profile) => {
+            let name = relative(reader.file, profile.get_ref());
+            if name.ends_with(".toml") { Profile::load(Path::new(&name)) } else { Profile::find(&name) }.map_err(failed)
+        }
+    }
+}
+
+fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) -> Result<ModelConfig, ScenarioError> {
+    let at = written.get_ref();
+    let loaded = match (&at.name, &at.huggingface) {
+        (Some(name), None) => huggingface::shipped::named(name),
+        (None, Some(path)) => huggingface::load(Path::new(&relative(reader.file, path))),
+        _ => {
+            let problem = "a model is named or read from a Hugging Face config, exactly one of the two";
+            let remedy = "write name = \"llama-3.1-8b\" or huggingface = \"path/config.json\"";
+            return Err(reader.plan(written, problem, remedy));
+        }
+    };
+    let mut model = loaded.map_err(|problem| ScenarioError::Model {
+        problem: Box::new(problem),
+        place: reader.place(written),
+    })?;
+    if let Some(layers) = &at.layers {
+        model.layers = reader.count("model.layers", layers, 1, 10_000)?;
+    }
+    if let Some(tied) = at.tied_head {
+        model.tied_head = tied;
+    }
+    let notes: Vec<String> = model.notes.iter().map(|note| format!("model: {note}")).collect();
+    reader.assumptions.extend(notes);
+    Ok(model)
+}
+
+fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<MixedPrecision, ScenarioError> {
+    for (key, dtype) in [("storage", &written.storage), ("param", &written.param), ("reduce", &written.reduce)] {
+        if let Some(at) = dtype
+            && matches!(at.get_ref(), DType::Int64 | DType::Fp8)
+        {
+            let problem = format!("precision.{key} cannot be {}", at.get_ref().name());
+            return Err(reader.plan(at, problem, "write \"bf16\", \"fp16\" or \"fp32\""));
+        }
+    }
+    let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
+    let storage =
+        get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
+    let param = match get(&written.param) {
+        None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
+        param => param,
+    };
+    let reduce = match get(&written.reduce) {
+        None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "\"fp32\"")),
+        reduce => reduce,
+    };
+    Ok(MixedPrecision { storage, param, reduce, output: None })
+}
+
+fn reshard(reader: &Reader<'_>, at: &Spanned<written::Reshard>, shard: u32) -> Result<Reshard, ScenarioError> {
+    match *at.get_ref() {
+        written::Reshard::Flag(true) => Ok(Reshard::Always),
+        written::Reshard::Flag(false) => Ok(Reshard::Never),
+        written::Reshard::Ranks(ranks) => gate::post_forward(reader, at, ranks, shard),
+    }
+}
+
+fn wrap(
+    reader: &mut Reader<'_>,
+    written: &written::Fsdp,
+    model: &ModelConfig,
+    shard: u32,
+) -> Result<Wrap, ScenarioError> {
+    let layers = model.layers as usize;
+    let policy = match &written.reshard_after_forward {
+        Some(at) => reshard(reader, at, shard)?,
+        None => reader.assume("fsdp.reshard_after_forward", Reshard::Always, "true"),
+    };
+    let root = match &written.root_reshard_after_forward {
+        Some(at) => reshard(reader, at, shard)?,
+        None => Reshard::Never,
+    };
+    let mut wrap = Wrap { blocks: vec![Some(policy); layers], embedding: None, head: None, root };
+    match &written.wrap {
+        None => {
+            reader.assume("fsdp.wrap", (), "\"block\"");
+        }
+        Some(at) => match at.get_ref() {
+            written::Wrap::Block => {}
+            written::Wrap::Root => wrap.blocks.fill(None),
+            written::Wrap::Torchtitan => {
+                wrap.embedding = Some(policy);
+                wrap.head = Some(Reshard::Never);
+            }
+            written::Wrap::Every(every) => {
+                let every = (*every).clamp(0, MOST_SMALL) as usize;
+                if every == 0 {
+                    return Err(reader.plan(at, "fsdp.wrap.every = 0 wraps nothing", "write 1 or more, or \"root\""));
+                }
+                for (layer, block) in wrap.blocks.iter_mut().enumerate() {
+                    *block = layer.is_multiple_of(every).then_some(policy);
+                }
+            }
+            written::Wrap::Blocks(blocks) => {
+                wrap.blocks.fill(None);
+                for &layer in blocks {
+                    let slot = usize::try_from(layer).ok().and_then(|layer| wrap.blocks.get_mut(layer));
+                    let Some(slot) = slot else {
+                        let problem = format!("fsdp.wrap names block {layer}, and {} has {layers}", model.name);
+                        return Err(reader.plan(at, problem, format!("name blocks 0 to {}", layers - 1)));
+                    };
+                    *slot = Some(policy);
+                }
+            }
+        },
+    }
+    for change in &written.overrides {
+        let (first, end) = *change.blocks.get_ref();
+        if first < 0 || first >= end || end > layers as i64 {
+            let problem = format!("blocks [{first}, {end}] is not a range of the {layers} blocks");
+            return Err(reader.plan(&change.blocks, problem, "write [first, one after the last]"));
+        }
+        let policy = reshard(reader, &change.reshard_after_forward, shard)?;
+        for block in wrap.blocks[first as usize..end as usize].iter_mut().flatten() {
+            *block = policy;
+        }
+    }
+    Ok(wrap)
+}
+
+fn checkpoint(reader: &mut Reader<'_>, written: &written::Checkpointing) -> Result<Checkpoint, ScenarioError> {
+    let Some(at) = &written.policy else {
+        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
+    };
+    Ok(match *at.get_ref() {
+        written::Policy::None => Checkpoint::None,
+        written::Policy::Full => Checkpoint::Full,
+        written::Policy::SelectiveOp => Checkpoint::SelectiveOp,
+        written::Policy::Every(every) => {
+            if !(1..=MOST_SMALL).contains(&every) {
+                let problem = format!("activation_checkpointing.policy.every = {every} is out of range");
+                return Err(reader.plan(at, problem, "write 1 (every block) or more"));
+            }
+            Checkpoint::Every(every as u32)
+        }
+    })
+}
+
+fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
+    let name = match &written.name {
+        Some(name) => name.get_ref().as_str(),
+        None => reader.assume("optimizer.name", "adamw", "\"adamw\""),
+    };
+    let implementation = match &written.implementation {
+        Some(implementation) => implementation.get_ref().as_str(),
+        None if name == "adamw" => reader.assume("optimizer.implementation", "fused", "\"fused\""),
+        None => "foreach",
+    };
+    match (name, implementation) {
+        ("adamw", "fused") => Ok(Optimizer::AdamwFused),
+        ("adamw", "foreach") => Ok(Optimizer::AdamwForeach),
+        ("sgd", "foreach") => Ok(Optimizer::Sgd),
+        ("adamw" | "sgd", other) => {
+            let at = written.implementation.as_ref().or(written.name.as_ref());
+            let problem = format!("{name} has no implementation {other:?} here");
+            Err(at.map_or_else(
+                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
+                |at| reader.plan(at, problem.clone(), "write \"fused\" or \"foreach\" for adamw, \"foreach\" for sgd"),
+            ))
+        }
+        (other, _) => {
+            let problem = format!("there is no optimizer {other:?}");
+            Err(written.name.as_ref().map_or_else(
+                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
+                |at| reader.plan(at, problem.clone(), "write \"adamw\" or \"sgd\""),
+            ))
+        }
+    }
+}

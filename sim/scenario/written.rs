@@ -1,0 +1,247 @@
+//! The file as written: serde's view, nothing decided. Unknown keys are errors.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::cost::Backend;
+use crate::program::DType;
+
+/// A scenario file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What the run is, for reports.
+    pub description: Option<String>,
+    /// `fsdp2`.
+    pub runtime: Spanned<String>,
+    /// The machine.
+    pub topology: Topology,
+    /// The model.
+    pub model: Spanned<Model>,
+    /// Mesh axes.
+    pub mesh: Spanned<Mesh>,
+    /// Batch and sequence.
+    pub batch: Batch,
+    /// Types.
+    #[serde(default)]
+    pub precision: Precision,
+    /// `fully_shard`.
+    #[serde(default)]
+    pub fsdp: Fsdp,
+    /// Activation checkpointing.
+    #[serde(default)]
+    pub activation_checkpointing: Checkpointing,
+    /// Optimizer.
+    #[serde(default)]
+    pub optimizer: Optimizer,
+    /// Attention kernels.
+    #[serde(default)]
+    pub attention: Attention,
+    /// Allocator.
+    #[serde(default)]
+    pub memory: Memory,
+    /// What the run is judged by.
+    #[serde(default)]
+    pub report: Report,
+}
+
+/// `[topology]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// A shipped name, or the path of a topology file.
+    pub name: Spanned<String>,
+    /// Nodes of it.
+    pub nodes: Option<Spanned<i64>>,
+    /// Or a slice of it.
+    pub slice: Option<Spanned<String>>,
+    /// A profile of costs other than the topology's own: a shipped name or a path.
+    pub profile: Option<Spanned<String>>,
+    /// `burst` or `sustained`.
+    pub clocks: Option<Clocks>,
+}
+
+/// Clock regime.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Clocks {
+    /// Boost clocks.
+    Burst,
+    /// Under the power limit.
+    Sustained,
+}
+
+/// `[model]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// A shipped model.
+    pub name: Option<String>,
+    /// The path of a Hugging Face `config.json`, relative to the scenario.
+    pub huggingface: Option<String>,
+    /// Blocks, where only some are trained (a proxy of the whole model).
+    pub layers: Option<Spanned<i64>>,
+    /// Whether the head shares the embedding's matrix, where the run differs from the config.
+    pub tied_head: Option<bool>,
+}
+
+/// `[mesh]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mesh {
+    /// Ranks over which parameters are sharded.
+    pub dp_shard: Option<Spanned<i64>>,
+    /// Ranks over which shards are replicated (HSDP).
+    pub dp_replicate: Option<Spanned<i64>>,
+}
+
+/// `[batch]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Batch {
+    /// Tokens per sequence.
+    pub sequence: Spanned<i64>,
+    /// Sequences per rank and micro-batch.
+    pub micro: Option<Spanned<i64>>,
+    /// Micro-batches per step.
+    pub accumulation: Option<Spanned<i64>>,
+    /// Whether gradients are reduced after every micro-batch.
+    pub sync_every_micro_batch: Option<bool>,
+    /// Whether the loop calls `set_is_last_backward`.
+    pub set_is_last_backward: Option<bool>,
+}
+
+/// `[precision]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Precision {
+    /// Type of the stored parameters.
+    pub storage: Option<Spanned<DType>>,
+    /// `MixedPrecisionPolicy.param_dtype`.
+    pub param: Option<Spanned<DType>>,
+    /// `MixedPrecisionPolicy.reduce_dtype`.
+    pub reduce: Option<Spanned<DType>>,
+    /// Whether fp32 matmuls run in tf32.
+    pub tf32: Option<bool>,
+}
+
+/// `reshard_after_forward`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected true, false, or a number of ranks")]
+pub enum Reshard {
+    /// Always or never.
+    Flag(bool),
+    /// On this many ranks.
+    Ranks(i64),
+}
+
+/// Which blocks are wrapped.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wrap {
+    /// Only the whole model.
+    Root,
+    /// Each block, and the root.
+    Block,
+    /// torchtitan: each block, the embedding, final norm and head together, and the root.
+    Torchtitan,
+    /// One block in so many, starting with the first, and the root.
+    Every(i64),
+    /// These blocks, and the root.
+    Blocks(Vec<i64>),
+}
+
+/// `[[fsdp.override]]`: another policy for some blocks.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Override {
+    /// First block, and the one after the last.
+    pub blocks: Spanned<(i64, i64)>,
+    /// Their policy.
+    pub reshard_after_forward: Spanned<Reshard>,
+}
+
+/// `[fsdp]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fsdp {
+    /// Wrapping.
+    pub wrap: Option<Spanned<Wrap>>,
+    /// For wrapped blocks.
+    pub reshard_after_forward: Option<Spanned<Reshard>>,
+    /// For the root.
+    pub root_reshard_after_forward: Option<Spanned<Reshard>>,
+    /// For some blocks.
+    #[serde(default, rename = "override")]
+    pub overrides: Vec<Override>,
+    /// Blocks each block prefetches explicitly in forward.
+    pub forward_prefetch: Option<Spanned<i64>>,
+    /// Blocks each block prefetches explicitly in backward.
+    pub backward_prefetch: Option<Spanned<i64>>,
+    /// Reduce-scatter inputs in flight.
+    pub reduce_scatter_buffers: Option<Spanned<i64>>,
+    /// `set_unshard_in_backward`.
+    pub unshard_in_backward: Option<bool>,
+    /// `CPUOffloadPolicy`.
+    pub cpu_offload: Option<bool>,
+}
+
+/// Policy of activation checkpointing.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Keep everything.
+    None,
+    /// Recompute every block.
+    Full,
+    /// Recompute one block in so many.
+    Every(i64),
+    /// torchtitan's operator-level policy.
+    SelectiveOp,
+}
+
+/// `[activation_checkpointing]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpointing {
+    /// Which.
+    pub policy: Option<Spanned<Policy>>,
+    /// Whether a recompute stops once backward has what it needs.
+    pub early_stop: Option<bool>,
+}
+
+/// `[optimizer]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Optimizer {
+    /// `adamw` or `sgd`.
+    pub name: Option<Spanned<String>>,
+    /// `fused` or `foreach`.
+    pub implementation: Option<Spanned<String>>,
+    /// Whether gradients are clipped to a norm.
+    pub clip_grad_norm: Option<bool>,
+}
+
+/// `[attention]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attention {
+    /// Whose kernels.
+    pub backend: Option<Spanned<Backend>>,
+}
+
+/// `[memory]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
+    pub expandable_segments: Option<bool>,
+}
+
+/// `[report]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// Steps of the run, over which start-up is spread.
+    pub steps: Option<Spanned<i64>>,
+}
