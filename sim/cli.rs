@@ -1,0 +1,74 @@
+//! The command line: one small file per subcommand, and the only place that prints.
+
+mod calibrate;
+mod run;
+mod show;
+mod topology;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A wind tunnel for training clusters: predicts peak memory, pipeline bubble, step time and MFU before the cluster is
+/// rented.
+#[derive(Debug, Parser)]
+#[command(name = "windtunnel", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Predict one scenario.
+    Run(run::Args),
+    /// Print a stage of the way from a scenario to its prediction.
+    Show(show::Args),
+    /// List the named machines, or show one with its sources.
+    Topology(topology::Args),
+    /// Measure costs on a GPU or import published ones (starts windtunnel-calibrate).
+    #[command(disable_help_flag = true)]
+    Calibrate(calibrate::Args),
+}
+
+/// Why a command stopped: what to print, and the exit code.
+#[derive(Debug)]
+pub struct Failure {
+    /// For the user.
+    message: String,
+    /// 2: the input is wrong. 1: the answer is no. 3: the machine cannot.
+    code: u8,
+}
+
+impl Failure {
+    /// The input is wrong.
+    fn input(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), code: 2 }
+    }
+}
+
+/// What a command returns.
+type Outcome = Result<ExitCode, Failure>;
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::Topology(args) => topology::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("error: {}", failure.message);
+        ExitCode::from(failure.code)
+    })
+}
+
+/// Prints to standard output; a reader that has gone away (`| head`) is no error.
+fn print(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}

@@ -1,0 +1,24 @@
+//! `windtunnel calibrate …`: starts the member binary, which alone may touch an accelerator.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use super::{Failure, Outcome};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Arguments for windtunnel-calibrate.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let name = format!("windtunnel-calibrate{}", std::env::consts::EXE_SUFFIX);
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(&name)));
+    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&name));
+    let status = Command::new(&program).args(&args.rest).status().map_err(|error| Failure {
+        message: format!("cannot start {name}: {error}\nbuild it with: cargo build --release --workspace"),
+        code: 3,
+    })?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}

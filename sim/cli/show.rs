@@ -1,0 +1,243 @@
+//! `windtunnel show model|plan|program|memory|costs SCENARIO`: the stages on the way to a prediction.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::{Failure, Outcome, print};
+use windtunnel::cost::Basis;
+use windtunnel::model::block;
+use windtunnel::program::{Dispatch, Instr, Mark, Program, Work};
+use windtunnel::report::text::table;
+use windtunnel::runtime::{fsdp::Reshard, train};
+use windtunnel::scenario::predict::{Settings, pass_name};
+use windtunnel::scenario::{Scenario, predict};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Which stage.
+    stage: Stage,
+    /// The scenario file.
+    scenario: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Stage {
+    /// Operators, shapes and parameters of the model.
+    Model,
+    /// Mesh, parameter groups, communicators.
+    Plan,
+    /// What a rank's host issues in one step, in order.
+    Program,
+    /// Memory by phase and by hook.
+    Memory,
+    /// Every distinct kernel and collective, with its cost and evidence.
+    Costs,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
+    let text = match args.stage {
+        Stage::Model => model(&scenario),
+        Stage::Plan => plan(&scenario),
+        Stage::Program => program(&train::compile(&scenario.job)),
+        Stage::Memory => memory(&scenario)?,
+        Stage::Costs => costs(&scenario)?,
+    };
+    print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn model(scenario: &Scenario) -> String {
+    let job = &scenario.job;
+    let model = &job.model;
+    let params = model.params();
+    let dims = block::dims(model, job.batch, job.seq);
+    let compute = job.fsdp.mixed_precision.compute();
+    let mut out = format!("{model}\nsource: {}\n", model.source);
+    let _ = writeln!(
+        out,
+        "B={} S={} D={} N={} K={} H={} F={} V={} · {} blocks of {} parameters · embedding {} · head {}\n",
+        dims.b, dims.s, dims.d, dims.n, dims.k, dims.h, dims.f, dims.v, model.layers, params.block, params.embedding,
+        params.head
+    );
+    let modules = [
+        block::embedding(model, dims, compute),
+        block::block(model, dims, compute, model.window(0)),
+        block::head(model, dims, compute),
+    ];
+    for graph in &modules {
+        let rows = graph.ops.iter().map(|op| {
+            let name = |&value: &usize| graph.values[value].name.to_owned();
+            let bytes: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
+            vec![
+                op.module.to_owned(),
+                format!("{:?}", op.kind).split(['{', '(']).next().unwrap_or("").trim().to_owned(),
+                op.inputs.iter().map(name).collect::<Vec<_>>().join(", "),
+                op.outputs.iter().map(name).collect::<Vec<_>>().join(", "),
+                windtunnel::units::Bytes(bytes).to_string(),
+            ]
+        });
+        let rows = rows.collect();
+        let _ = writeln!(out, "{}\n{}\n", graph.name, table(&["module", "operator", "reads", "makes", "size"], rows, 4));
+    }
+    out
+}
+
+fn policy(reshard: Reshard) -> String {
+    match reshard {
+        Reshard::Always => "true".to_owned(),
+        Reshard::Never => "false".to_owned(),
+        Reshard::To(ranks) => ranks.to_string(),
+    }
+}
+
+fn plan(scenario: &Scenario) -> String {
+    let fsdp = &scenario.job.fsdp;
+    let program = train::compile(&scenario.job);
+    let mut out = format!(
+        "mesh (dp_replicate={}, dp_shard={}) on {} ({} chips)\n",
+        fsdp.replicate,
+        fsdp.shard,
+        scenario.topology.name,
+        scenario.topology.chips()
+    );
+    let mut rows = vec![];
+    for group in &program.groups {
+        let spread = scenario.topology.spread(group.size, group.stride);
+        rows.push(vec![
+            group.name.clone(),
+            group.size.to_string(),
+            group.stride.to_string(),
+            format!("{} on each of {} nodes", spread.ranks_per_node, spread.nodes),
+        ]);
+    }
+    let _ = writeln!(out, "\n{}", table(&["communicator", "ranks", "stride", "placed"], rows, 1));
+    let wrap = &fsdp.wrap;
+    let _ = writeln!(out, "\nparameter groups (reshard_after_forward)");
+    if let Some(reshard) = wrap.embedding {
+        let _ = writeln!(out, "  tok_embeddings  {}", policy(reshard));
+    }
+    for (layer, reshard) in wrap.blocks.iter().enumerate() {
+        let shown = reshard.map_or_else(|| "not wrapped: its parameters belong to the root".to_owned(), policy);
+        let _ = writeln!(out, "  layers.{layer:<8} {shown}");
+    }
+    if let Some(reshard) = wrap.head {
+        let _ = writeln!(out, "  norm, output    {}", policy(reshard));
+    }
+    let _ = writeln!(out, "  root            {}", policy(wrap.root));
+    out
+}
+
+fn work(work: &Work) -> String {
+    match *work {
+        Work::Matmul { m, n, k, dtype, layout } => format!("{m}×{n}×{k} {} {layout:?}", dtype.name()),
+        Work::Attention { shape: s, dtype, .. } => format!(
+            "B={} N={} K={} S={} H={} {}{}",
+            s.batch,
+            s.heads,
+            s.kv_heads,
+            s.queries,
+            s.head_dim,
+            dtype.name(),
+            s.window.map_or_else(String::new, |window| format!(" window {window}"))
+        ),
+        Work::Memory { kind, read, written } => format!("{kind:?}: reads {read}, writes {written}"),
+        Work::HostCopy { bytes, to_host } => format!("{bytes} {}", if to_host { "to the host" } else { "from the host" }),
+    }
+}
+
+fn program(program: &Program) -> String {
+    let mut out = String::new();
+    let stream = |id: windtunnel::program::StreamId| program.streams[id.0 as usize];
+    for instr in &program.step {
+        let _ = match *instr {
+            Instr::Launch { stream: on, kernel, scope } => {
+                let kernel = program.kernel(kernel);
+                writeln!(
+                    out,
+                    "launch      {:20} {:14} {:13} {} [{}]",
+                    stream(on),
+                    program.scope(scope),
+                    pass_name(kernel.pass),
+                    kernel.name,
+                    work(&kernel.work)
+                )
+            }
+            Instr::Collective { stream: on, comm, scope } => {
+                let comm = program.comm(comm);
+                let group = &program.groups[comm.group.0 as usize];
+                let (scope, kind) = (program.scope(scope), comm.kind.name());
+                writeln!(out, "collective  {:20} {scope:14} {kind} {} over {}", stream(on), comm.bytes, group.name)
+            }
+            Instr::Record { stream: on, event } => writeln!(out, "record      {:20} event {}", stream(on), event.0),
+            Instr::Wait { stream: on, event } => writeln!(out, "wait        {:20} event {}", stream(on), event.0),
+            Instr::HostWait { event } => writeln!(out, "host wait   {:20} event {}", "host", event.0),
+            Instr::Host { dispatch, count } => writeln!(out, "host        {:20} {count} × {dispatch:?}", "host"),
+            Instr::Alloc { buffer } | Instr::Free { buffer } => {
+                let verb = if matches!(instr, Instr::Alloc { .. }) { "alloc" } else { "free" };
+                let b = program.buffer(buffer);
+                let (on, scope) = (stream(b.stream), program.scope(b.scope));
+                writeln!(out, "{verb:11} {on:20} {scope:14} {} {} ({})", b.bytes, b.name, b.category.label())
+            }
+            Instr::Recategorize { .. } => Ok(()),
+            Instr::Mark { mark } => match &program.marks[mark as usize] {
+                Mark::PhaseEnd(name) => writeln!(out, "---- end of {name}"),
+                Mark::Hook(hook, scope) => writeln!(out, "hook        {hook} {}", program.scope(*scope)),
+            },
+        };
+    }
+    out
+}
+
+fn memory(scenario: &Scenario) -> Result<String, Failure> {
+    let answer = predict(scenario, Settings::default()).map_err(Failure::input)?;
+    let report = &answer.memory.report;
+    let mut out = String::new();
+    let gib = |bytes: windtunnel::units::Bytes| format!("{:.3}", bytes.gib());
+    let rows = report.phases.iter().map(|phase| {
+        let largest: Vec<String> =
+            phase.breakdown.sorted().iter().take(4).map(|(category, bytes)| format!("{} {bytes}", category.label())).collect();
+        vec![phase.name.clone(), gib(phase.peak_allocated), gib(phase.end_allocated), largest.join(", ")]
+    });
+    let header = ["phase", "peak GiB", "end GiB", "largest at the peak"];
+    let _ = writeln!(out, "allocated by phase\n{}\n", table(&header, rows.collect(), 4));
+    let rows = report.hooks.iter().map(|hook| vec![hook.hook.to_owned(), hook.group.clone(), gib(hook.now), gib(hook.peak)]);
+    let _ = writeln!(out, "allocated by hook\n{}\n", table(&["hook", "group", "now GiB", "peak since GiB"], rows.collect(), 2));
+    let rows = report.live.iter().map(|live| {
+        vec![live.category.label().to_owned(), live.name.to_owned(), live.count.to_string(), live.bytes.to_string()]
+    });
+    let _ = writeln!(out, "live at the peak\n{}\n", table(&["category", "what", "blocks", "size"], rows.collect(), 2));
+    let rows = report.reserved_by_stream.iter().enumerate().map(|(stream, &bytes)| {
+        vec![answer.program.streams[stream].to_owned(), gib(bytes)]
+    });
+    let _ = writeln!(out, "reserved by stream\n{}", table(&["stream", "GiB"], rows.collect(), 1));
+    Ok(out)
+}
+
+fn costs(scenario: &Scenario) -> Result<String, Failure> {
+    let answer = predict(scenario, Settings::default()).map_err(Failure::input)?;
+    let program = &answer.program;
+    let mut out = String::new();
+    let evidence = |cost: &windtunnel::cost::Cost| {
+        let basis: Basis = cost.basis;
+        (cost.time.to_string(), format!("± {:.0} %", 100.0 * cost.spread), basis.label().to_owned())
+    };
+    let kernels = program.kernels.iter().zip(&answer.evidence.kernels).map(|(kernel, cost)| {
+        let (time, spread, basis) = evidence(cost);
+        vec![pass_name(kernel.pass).to_owned(), kernel.name.to_owned(), work(&kernel.work), time, spread, basis]
+    });
+    let _ = writeln!(out, "{}\n", table(&["pass", "kernel", "shape", "time", "", "rests on"], kernels.collect(), 3));
+    let comms = program.comms.iter().zip(&answer.evidence.comms).map(|(comm, cost)| {
+        let (time, spread, basis) = evidence(cost);
+        let group = &program.groups[comm.group.0 as usize];
+        vec![comm.kind.name().to_owned(), group.name.clone(), comm.bytes.to_string(), time, spread, basis]
+    });
+    let _ = writeln!(out, "{}\n", table(&["collective", "group", "size", "time", "", "rests on"], comms.collect(), 2));
+    let host = Dispatch::ALL.iter().zip(&answer.evidence.dispatch).map(|(class, cost)| {
+        let (time, spread, basis) = evidence(cost);
+        vec![format!("{class:?}"), time, spread, basis]
+    });
+    let _ = writeln!(out, "{}", table(&["host dispatch", "time", "", "rests on"], host.collect(), 1));
+    Ok(out)
+}

@@ -1,0 +1,252 @@
+//! The report a person reads: the answer first, then where it comes from, then how far to trust it.
+
+use std::fmt::{self, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::program::Category;
+use crate::scenario::predict::{Part, Prediction};
+use crate::scenario::{Prediction as Answer, Scenario};
+use crate::units::{Bytes, Time};
+
+/// How many parts and live tensors the report lists.
+const LISTED: usize = 12;
+
+/// What to print beside the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// Every MFU convention instead of the first.
+    pub all_conventions: bool,
+}
+
+fn percent(part: Time, whole: Time) -> f64 {
+    if whole.0 == 0 { 0.0 } else { 100.0 * part.0 as f64 / whole.0 as f64 }
+}
+
+fn gib(bytes: Bytes) -> String {
+    format!("{:.2} GiB", bytes.gib())
+}
+
+/// A table with right-aligned columns after the first `left`.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>, left: usize) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header.to_vec());
+    for row in rows {
+        table.add_row(row);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if index == 0 { 2 } else { 1 }, 1));
+        if index >= left {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let text = table.to_string();
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// Writes the report.
+pub fn report(scenario: &Scenario, answer: &Answer, detail: Detail) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(&mut out, scenario, answer, detail);
+    out
+}
+
+fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Detail) -> fmt::Result {
+    let topology = &scenario.topology;
+    let job = &scenario.job;
+    writeln!(out, "{}", scenario.description)?;
+    writeln!(
+        out,
+        "{} · {} · {} on {} × {} · {} tokens × {} per rank × {} micro-batch{}",
+        scenario.runtime.lane(),
+        job.model,
+        topology.size_in_words(),
+        topology.chips(),
+        topology.chip.name,
+        job.seq,
+        job.batch,
+        job.accumulation,
+        if job.accumulation == 1 { "" } else { "es" },
+    )?;
+    answer_lines(out, scenario, answer, detail)?;
+    memory(out, answer)?;
+    time(out, answer)?;
+    trust(out, scenario, answer)
+}
+
+fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Detail) -> fmt::Result {
+    let memory = &answer.memory;
+    let (low, high) = answer.interval;
+    let chips = scenario.topology.chips();
+    writeln!(out)?;
+    if memory.fits {
+        let total = memory.device_total();
+        let free = memory.capacity.saturating_sub(total);
+        writeln!(out, "  fits          yes: {} of {} per device, {} free", gib(total), gib(memory.capacity), gib(free))?;
+    } else {
+        writeln!(
+            out,
+            "  fits          NO: wants {} per device, has {}: {} too much",
+            gib(memory.wanted),
+            gib(memory.capacity),
+            gib(memory.shortfall())
+        )?;
+    }
+    let report = &memory.report;
+    writeln!(
+        out,
+        "  peak memory   {} allocated, {} reserved, {} on the device (peak in {})",
+        gib(report.peak_allocated),
+        gib(report.peak_reserved),
+        gib(memory.device_total()),
+        report.peak_phase
+    )?;
+    if report.retries > 0 && memory.fits {
+        writeln!(
+            out,
+            "                the allocator gave cached segments back {} times: each stalls the device",
+            report.retries
+        )?;
+    }
+    writeln!(out, "  step time     {}   ({low} to {high}, 80 % interval)", answer.step)?;
+    let rate = answer.tokens_per_second_per_chip(chips);
+    writeln!(out, "  throughput    {rate:.0} tokens/s per chip, {:.0} in all", rate * f64::from(chips))?;
+    let shown = if detail.all_conventions { answer.mfu.len() } else { 1 };
+    for (index, mfu) in answer.mfu.iter().take(shown).enumerate() {
+        let label = if index == 0 { "MFU" } else { "" };
+        writeln!(out, "  {label:13} {:.1} %   {}", 100.0 * mfu.utilisation, mfu.formula)?;
+    }
+    writeln!(out, "  bubble        {:.1} %   no pipeline in this lane", 100.0 * answer.bubble())?;
+    if !memory.fits {
+        writeln!(out, "\nIt would fit with any one of")?;
+        for remedy in &memory.remedies {
+            writeln!(out, "  {:50} {} on the device", remedy.change, gib(remedy.device_total))?;
+        }
+        if memory.remedies.is_empty() {
+            writeln!(out, "  no single change tried: use more devices, or combine changes")?;
+        }
+    }
+    Ok(())
+}
+
+fn memory(out: &mut String, answer: &Prediction) -> fmt::Result {
+    let report = &answer.memory.report;
+    writeln!(out, "\nMemory at the peak ({})", report.peak_phase)?;
+    let total = report.breakdown.total();
+    let row = |category: Category, bytes: Bytes| {
+        let names: Vec<String> = report
+            .live
+            .iter()
+            .filter(|live| live.category == category)
+            .take(3)
+            .map(|live| format!("{} × {}", live.count, live.name))
+            .collect();
+        vec![
+            category.label().to_owned(),
+            names.join(", "),
+            gib(bytes),
+            format!("{:.1} %", 100.0 * bytes.0 as f64 / total.0 as f64),
+        ]
+    };
+    let mut rows: Vec<Vec<String>> =
+        report.breakdown.sorted().into_iter().map(|(category, bytes)| row(category, bytes)).collect();
+    let cached = report.peak_reserved.saturating_sub(report.peak_allocated);
+    rows.push(vec!["cached by the allocator".to_owned(), String::new(), gib(cached), String::new()]);
+    rows.push(vec!["context and communicators".to_owned(), String::new(), gib(answer.memory.outside), String::new()]);
+    writeln!(out, "{}", table(&["", "largest", "size", "share"], rows, 2))
+}
+
+fn time(out: &mut String, answer: &Prediction) -> fmt::Result {
+    let step = answer.step;
+    let split = answer.breakdown;
+    writeln!(out, "\nTime of one step, bound by {}", answer.bound())?;
+    for (name, time) in [
+        ("compute", split.compute),
+        ("exposed communication", split.exposed_communication),
+        ("waiting for the host", split.host_bound),
+        ("waiting otherwise", split.waiting),
+    ] {
+        writeln!(out, "  {name:24} {:>10}  {:5.1} %", time.to_string(), percent(time, step))?;
+    }
+    let row = |part: &Part| {
+        vec![
+            part.group.to_owned(),
+            part.name.clone(),
+            part.count.to_string(),
+            part.busy.to_string(),
+            format!("{:.1} %", percent(part.busy, step)),
+            if part.group == "collective" || part.group == "communication" {
+                format!("{:.1} %", percent(part.exposed, step))
+            } else {
+                String::new()
+            },
+            part.basis.label().to_owned(),
+        ]
+    };
+    let rows = answer.parts.iter().take(LISTED).map(row).collect();
+    writeln!(out)?;
+    writeln!(out, "{}", table(&["part", "kernel", "count", "busy", "of step", "exposed", "rests on"], rows, 2))?;
+    if answer.parts.len() > LISTED {
+        writeln!(out, "  and {} more: see --json", answer.parts.len() - LISTED)?;
+    }
+    Ok(())
+}
+
+fn trust(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
+    let topology = &scenario.topology;
+    writeln!(out, "\nWhat it rests on")?;
+    let shares: Vec<String> =
+        answer.shares.iter().map(|(basis, share)| format!("{:.0} % {}", 100.0 * share, basis.label())).collect();
+    writeln!(out, "  evidence      {}", shares.join(", "))?;
+    writeln!(out, "  profile       {} ({})", scenario.profile.name, scenario.profile.summary)?;
+    for (question, reply) in questions(scenario, answer) {
+        writeln!(out, "  {question:13} {reply}")?;
+    }
+    let _ = topology;
+    if !scenario.assumptions.is_empty() {
+        writeln!(out, "\nLeft open in the file, and taken as")?;
+        for assumption in &scenario.assumptions {
+            writeln!(out, "  {assumption}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The five questions every report answers about itself.
+pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, String); 5] {
+    let topology = &scenario.topology;
+    let job = &scenario.job;
+    [
+        (
+            "topology",
+            format!("{} ({}, {} chips)", topology.name, topology.size_in_words(), topology.chips()),
+        ),
+        (
+            "start-up",
+            "steady state; eager, so nothing is compiled and no start-up is spread over the run".to_owned(),
+        ),
+        (
+            "workload",
+            format!("dense decoder, pre-training, sequences of {} tokens, no padding", job.seq),
+        ),
+        (
+            "path",
+            format!(
+                "as intended: {:?} attention kernels, {} matmuls, no fallback",
+                scenario.software.attention,
+                job.fsdp.mixed_precision.compute().name()
+            )
+            .to_lowercase(),
+        ),
+        (
+            "target shape",
+            format!(
+                "simulated at the shape asked for: {} of {} ranks alike, {} instructions each",
+                answer.program.ranks,
+                answer.program.ranks,
+                answer.program.step.len()
+            ),
+        ),
+    ]
+}
