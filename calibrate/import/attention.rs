@@ -51,9 +51,12 @@ fn flops(batch: f64, heads: f64, sequence: f64, head: f64, causal: bool, backwar
     (if backward { 5.0 } else { 2.0 }) * 2.0 * batch * heads * pairs * head
 }
 
-/// cuDNN's sweeps of one GPU, by head dimension, mask and pass.
-fn cudnn(tables: &Tables, gpu: &str) -> Result<BTreeMap<(u64, bool, bool), Vec<Point>>, ImportError> {
-    let mut groups: BTreeMap<(u64, bool, bool), Vec<Point>> = BTreeMap::new();
+/// Sweeps by head dimension, whether backward, whether causal.
+type Sweeps = BTreeMap<(u64, bool, bool), Vec<Point>>;
+
+/// cuDNN's sweeps of one GPU.
+fn cudnn(tables: &Tables, gpu: &str) -> Result<Sweeps, ImportError> {
+    let mut groups = Sweeps::new();
     let table = tables.get("attention_cudnn.csv")?;
     let wanted = |row: &Row<'_>| {
         row.text("gpu") == gpu

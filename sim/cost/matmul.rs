@@ -72,7 +72,7 @@ impl Matmul {
                 w.tail, w.k_overhead
             ));
         }
-        if !(written.peak.0 > 0.0) {
+        if written.peak.0 <= 0.0 {
             return Err("peak is zero: expected the chip's rate, such as \"989 TFLOP/s\"".to_owned());
         }
         let chip = Chip { peak: written.peak, ..chip };
