@@ -203,12 +203,12 @@ fn dtype() -> impl Strategy<Value = DType> {
 }
 
 fn sound(cost: Cost) {
-    assert!(cost.time > Time::ZERO && cost.time < Time(u64::MAX), "{cost:?}");
+    assert!(cost.time > Time::ZERO, "{cost:?}");
     assert!(cost.spread.is_finite() && cost.spread >= 0.0, "{cost:?}");
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
     fn doubling_a_matmul_never_makes_it_cheaper(
