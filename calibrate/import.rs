@@ -120,7 +120,7 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
 fn head(chip: &ChipSpec) -> String {
     format!(
         "# {summary}\n# Written by `windtunnel-calibrate import published`; do not edit, run it again.\n\
-         # Nothing here was measured by this project: every section names its source and its cross-validated error.\n\n\
+         # Nothing here was measured by this project: every section names its source and the error to expect.\n\n\
          format = 1\nname = \"{name}\"\nsummary = \"{summary}\"\n\n\
          [machine]\nchip = \"{chip}\"\nprocessors = {sms}\nmemory_bandwidth = \"{bw} GB/s\"\nmemory = \"{memory}\"\n\
          power_limit = \"{power} W\"\nclock = \"{clock} MHz\"\nsoftware = \"{software}\"\nsource = \"{source}\"\n",

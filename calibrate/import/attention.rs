@@ -36,13 +36,28 @@ fn seconds(point: &Point, rate: f64, knee: f64, processors: f64) -> f64 {
             * (1.0 + 0.8 * processors / point.tiles)
 }
 
-fn fit_rate(points: &[Point], processors: f64, start: f64) -> Rate {
+fn best_rate(points: &[&Point], processors: f64, start: f64) -> (f64, f64) {
     let best = fit::positive(&[start, 700.0], 200, |p| {
         points.iter().map(|point| fit::error(seconds(point, p[0], p[1], processors), point.seconds)).sum::<f64>()
     });
-    let (rate, knee) = (fit::rounded(best[0]), fit::rounded(best[1].max(1.0)));
-    let errors = points.iter().map(|point| fit::error(seconds(point, rate, knee, processors), point.seconds)).collect();
-    Rate { rate, knee, errors }
+    (fit::rounded(best[0]), fit::rounded(best[1].max(1.0)))
+}
+
+/// Fits a rate and a knee; errors are by leaving out one point at a time where there are few.
+fn fit_rate(points: &[Point], processors: f64, start: f64) -> Rate {
+    let all: Vec<&Point> = points.iter().collect();
+    let (rate, knee) = best_rate(&all, processors, start);
+    let few = points.len() <= 20;
+    let error = |out: usize| {
+        let (rate, knee) = if few {
+            let rest: Vec<&Point> = points.iter().enumerate().filter(|(at, _)| *at != out).map(|(_, p)| p).collect();
+            best_rate(&rest, processors, start)
+        } else {
+            (rate, knee)
+        };
+        fit::error(seconds(&points[out], rate, knee, processors), points[out].seconds)
+    };
+    Rate { rate, knee, errors: (0..points.len()).map(error).collect() }
 }
 
 /// FLOPs of a kernel, causal pairs halved.
@@ -51,9 +66,12 @@ fn flops(batch: f64, heads: f64, sequence: f64, head: f64, causal: bool, backwar
     (if backward { 5.0 } else { 2.0 }) * 2.0 * batch * heads * pairs * head
 }
 
-/// cuDNN's sweeps of one GPU, by head dimension, mask and pass.
-fn cudnn(tables: &Tables, gpu: &str) -> Result<BTreeMap<(u64, bool, bool), Vec<Point>>, ImportError> {
-    let mut groups: BTreeMap<(u64, bool, bool), Vec<Point>> = BTreeMap::new();
+/// Sweeps by head dimension, whether backward, whether causal.
+type Sweeps = BTreeMap<(u64, bool, bool), Vec<Point>>;
+
+/// cuDNN's sweeps of one GPU.
+fn cudnn(tables: &Tables, gpu: &str) -> Result<Sweeps, ImportError> {
+    let mut groups = Sweeps::new();
     let table = tables.get("attention_cudnn.csv")?;
     let wanted = |row: &Row<'_>| {
         row.text("gpu") == gpu

@@ -79,3 +79,32 @@ pub fn error(model: f64, measured: f64) -> f64 {
 pub fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contaminated_line_is_fitted_by_the_clean_points() {
+        let points: Vec<(f64, f64)> = (1u32..40)
+            .map(|x| (f64::from(x), if x.is_multiple_of(9) { 50.0 } else { 3.0 + 2.0 * f64::from(x) }))
+            .collect();
+        let best = positive(&[1.0, 1.0], 300, |p| {
+            points.iter().map(|(x, y)| libm::fabs(libm::log((p[0] + p[1] * x) / y))).sum()
+        });
+        assert!((best[0] - 3.0).abs() < 0.01 && (best[1] - 2.0).abs() < 0.01, "{best:?}");
+    }
+
+    #[test]
+    fn quantiles_are_values_of_the_sample() {
+        let values = [5.0, 1.0, 3.0, 2.0, 4.0];
+        assert!((median(&values) - 3.0).abs() < 1e-12);
+        assert!((quantile(&values, 1.0) - 5.0).abs() < 1e-12);
+        assert!(quantile(&[], 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn figures_are_rounded_to_four_digits() {
+        assert!((rounded(0.123_456) - 0.1235).abs() < 1e-12);
+    }
+}

@@ -2,8 +2,9 @@
 //!
 //! Every answer of a [`CostModel`](super::CostModel) carries a [`Basis`] and a spread, so that a report can say what
 //! share of the step rests on each kind of evidence and draw an interval around the sum. The spread is the half-width
-//! of an 80 % interval; a section of a profile states the 90th percentile of its cross-validated error, and for a
-//! normal error the two are 1.282 and 1.645 standard deviations: spread = 0.78 × p90.
+//! of an 80 % interval; a section of a profile states the 90th percentile of its error (cross-validated, or a judgement
+//! that its source explains), and for a normal error the two are 1.282 and 1.645 standard deviations:
+//! spread = 0.78 × p90.
 
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +92,7 @@ pub struct Evidence {
     pub source: String,
     /// Number of points behind the section.
     pub points: u32,
-    /// Median relative error, by cross-validation where there are points, else the stated guess.
+    /// Median relative error, by cross-validation where there are points enough, else a stated judgement.
     pub median: f64,
     /// 90th percentile of the relative error.
     pub p90: f64,

@@ -251,10 +251,10 @@ impl Collectives {
             }
         };
         let covered = curves[0].1.covers(bytes);
-        let basis = match (known && kind != Collective::Broadcast, covered) {
-            (true, true) => self.evidence.basis.and(Basis::Interpolated),
-            (true, false) if bytes < self.largest => self.evidence.basis,
-            _ => self.evidence.basis.and(Basis::Extrapolated),
+        let basis = if known && kind != Collective::Broadcast && (covered || bytes < self.largest) {
+            self.evidence.basis.and(Basis::Interpolated)
+        } else {
+            self.evidence.basis.and(Basis::Extrapolated)
         };
         let spread = self.evidence.spread() * if basis == Basis::Extrapolated { 2.0 } else { 1.0 };
         (seconds, basis, spread)
@@ -278,9 +278,10 @@ impl Collectives {
         }
         let size = bytes.0 as f64;
         let x = size * factor(kind, n);
+        let link = if self.reduces_in_switch(kind, g) { x / 2.0 } else { x };
         if nodes < 2.0 {
             let (seconds, basis, spread) = self.inside(kind, size, n);
-            return self.finish(seconds, basis, spread, x, 0.0, rail);
+            return self.finish(seconds, basis, spread, link, 0.0, rail);
         }
         let carried = rail.0.max(1.0) * self.across.efficiency;
         let (protocols, floor, bandwidth, through_rail) = self.across(kind, g, nodes, carried, x);
@@ -295,7 +296,15 @@ impl Collectives {
         let beyond = spread.nodes > protocols.nodes;
         let basis = protocols.evidence.basis.and(if beyond { Basis::Extrapolated } else { Basis::Interpolated });
         let widen = if beyond || x < 1e6 { 2.0 } else { 1.0 };
-        self.finish(seconds.max(inner), basis, widen * protocols.evidence.spread(), x, through_rail, rail)
+        self.finish(seconds.max(inner), basis, widen * protocols.evidence.spread(), link, through_rail, rail)
+    }
+
+    /// Whether the switch itself adds (NVLS): an all-reduce that beats the rings, whose link carries the buffer once and
+    /// not twice.
+    fn reduces_in_switch(&self, kind: Collective, ranks: f64) -> bool {
+        kind == Collective::AllReduce
+            && ranks >= 2.0
+            && self.node_peak(kind, ranks) > 1.1 * self.node_peak(Collective::AllGather, ranks)
     }
 
     /// Protocols, floor \[s\], bus bandwidth \[B/s\] and bytes through one GPU's NICs.

@@ -79,6 +79,6 @@ mod tests {
 
     #[test]
     fn points_out_of_order_are_named() {
-        assert!(Curve::new(&[(2.0, 1.0), (1.0, 1.0)]).unwrap_err().contains("sort the points"));
+        assert!(Curve::new(&[(2.0, 1.0), (1.0, 1.0)]).expect_err("a mistake").contains("sort the points"));
     }
 }

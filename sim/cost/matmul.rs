@@ -13,6 +13,10 @@ use super::basis::{Basis, Cost, Evidence};
 use super::waves::{Chip, Waves};
 use crate::units::FlopRate;
 
+/// What a layout and a throttled clock can cost together, at most: the ranges that a profile is checked for allow more,
+/// but none comes near.
+const SLOWEST: f64 = 2.0;
+
 /// A matmul section as written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,6 +59,8 @@ struct Table {
     /// By m, then n, then k; what was not measured is filled from its neighbours.
     residual: Vec<f64>,
     measured: Vec<bool>,
+    /// The largest residual.
+    highest: f64,
 }
 
 impl Matmul {
@@ -72,7 +78,7 @@ impl Matmul {
                 w.tail, w.k_overhead
             ));
         }
-        if !(written.peak.0 > 0.0) {
+        if written.peak.0 <= 0.0 {
             return Err("peak is zero: expected the chip's rate, such as \"989 TFLOP/s\"".to_owned());
         }
         let chip = Chip { peak: written.peak, ..chip };
@@ -95,23 +101,27 @@ impl Matmul {
             let seconds = self.seconds(m, n, k);
             clock(seconds, (2.0 * m * n * k / (seconds * self.chip.peak.0 * self.waves.mma)).min(1.0))
         };
+        // No smaller matmul can take longer than the model, which only grows, times the largest correction.
+        let most = self.table.as_ref().map_or(1.0, |table| libm::exp(table.highest)) * SLOWEST;
+        let bound = |a: u32, b: u32, c: u32| {
+            let shape = ((m >> a) as f64, (n >> b) as f64, (k >> c) as f64);
+            self.waves.seconds(&self.chip, shape, self.size) * most
+        };
         let mut seconds = at(0, 0, 0);
-        let lowest = 0.4 * seconds;
-        for a in 0..m.ilog2() + 1 {
-            for b in 0..n.ilog2() + 1 {
-                for c in 0..k.ilog2() + 1 {
-                    let smaller = at(a, b, c);
-                    seconds = seconds.max(smaller);
-                    if smaller < lowest {
-                        break;
-                    }
-                }
-                if at(a, b, 0) < lowest {
+        for a in 0..=m.ilog2() {
+            if bound(a, 0, 0) <= seconds {
+                break;
+            }
+            for b in 0..=n.ilog2() {
+                if bound(a, b, 0) <= seconds {
                     break;
                 }
-            }
-            if at(a, 0, 0) < lowest {
-                break;
+                for c in 0..=k.ilog2() {
+                    if bound(a, b, c) <= seconds {
+                        break;
+                    }
+                    seconds = seconds.max(at(a, b, c));
+                }
             }
         }
         match self.table.as_ref().map(|table| table.place(m as f64, n as f64, k as f64)) {
@@ -159,8 +169,9 @@ impl WrittenTable {
         }
         let measured: Vec<bool> = residual.iter().map(|r| !r.is_nan()).collect();
         let logs = |axis: &[u64]| axis.iter().map(|&v| libm::log(v as f64)).collect();
-        let mut table = Table { axes: [logs(&self.m), logs(&self.n), logs(&self.k)], residual, measured };
+        let mut table = Table { axes: [logs(&self.m), logs(&self.n), logs(&self.k)], residual, measured, highest: 0.0 };
         table.fill();
+        table.highest = table.residual.iter().copied().fold(0.0, f64::max);
         Ok(table)
     }
 }

@@ -194,7 +194,7 @@ impl Profile {
         if w.format != FORMAT {
             return Err(ProfileError::Format { path: path.to_owned(), found: w.format });
         }
-        if w.machine.processors == 0 || !(w.machine.memory_bandwidth.0 > 0.0) {
+        if w.machine.processors == 0 || w.machine.memory_bandwidth.0 <= 0.0 {
             return Err(meaning(
                 path,
                 text,

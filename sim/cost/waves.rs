@@ -65,7 +65,7 @@ impl Waves {
             let tiles = (m / tm).ceil() * (n / tn).ceil();
             let loss = libm::pow(self.small_tile, libm::log2(32768.0 / (tm * tn)));
             for split in SPLITS {
-                if split > 1.0 && (tiles >= chip.processors || k < 256.0 * split) {
+                if split > 1.0 && tiles >= chip.processors {
                     break;
                 }
                 let tile = 2.0 * tm * tn * (k / split + self.k_overhead) / (rate * loss);
