@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{Failure, Outcome, print};
-use windtunnel::report::{json, text, trace};
+use windtunnel::report::{json, text};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -65,6 +65,5 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 
 fn write_trace(path: &Path, scenario: &Scenario, answer: &Prediction) -> std::io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
-    trace::write(&mut out, &answer.program, &answer.timeline, &scenario.description)?;
     out.flush()
 }
