@@ -6,5 +6,6 @@ pub mod memory;
 pub mod model;
 pub mod network;
 pub mod program;
+pub mod report;
 pub mod runtime;
 pub mod units;

@@ -129,6 +129,7 @@ impl Engine<'_> {
         };
         let recorded = if self.options.record { self.plans.len() } else { 0 };
         Timeline {
+            host_begins: self.acted.iter().take(recorded).map(|acted| Time(acted[0])).collect(),
             host_times: self.plans.iter().zip(&self.acted).take(recorded).map(host_times).collect(),
             step: Time(last - begin),
             ends: self.ends.iter().map(|&end| Time(end)).collect(),

@@ -195,6 +195,7 @@ proptest! {
         prop_assert_eq!(&full.marks, &folded.marks);
         prop_assert_eq!(&full.busy, &folded.busy);
         prop_assert_eq!(&full.host_times, &folded.host_times);
+        prop_assert_eq!(&full.host_begins, &folded.host_begins);
         prop_assert!(full.breakdown.iter().all(|parts| *parts == folded.breakdown[0]));
         prop_assert_eq!(full.spans.len(), folded.spans.len() * RANKS as usize);
         for (index, span) in full.spans.iter().enumerate() {
