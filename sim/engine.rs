@@ -43,7 +43,7 @@ pub struct Options {
     pub steps: u32,
     /// Simulate one rank for all. Exact, as long as all ranks run the same program at the same costs.
     pub fold: bool,
-    /// Keep every span.
+    /// Keep every span, and when the host did what in the last step.
     pub record: bool,
     /// Kernels and collectives that a stream holds, the running one included, before the host blocks. NVIDIA documents
     /// no limit; users find about 1,000 per stream (NVIDIA developer forum, thread 68937), so we take 1,024.

@@ -1,4 +1,8 @@
-//! Reports: for a person ([`text`]), for a program ([`json`]).
+//! What a prediction looks like from outside, one file per format: for a person ([`text`]), for a program ([`json`]),
+//! as a timeline for Perfetto and chrome://tracing ([`trace`]). To add a format: a file here, and its line below.
 
 pub mod json;
 pub mod text;
+pub mod trace;
+
+pub use trace::Trace;

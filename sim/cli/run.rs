@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{Failure, Outcome, print};
-use windtunnel::report::{json, text};
+use windtunnel::report::{Trace, json, text};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -65,5 +65,6 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 
 fn write_trace(path: &Path, scenario: &Scenario, answer: &Prediction) -> std::io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
+    Trace::new(&scenario.description, &answer.program, &answer.timeline).write(&mut out)?;
     out.flush()
 }

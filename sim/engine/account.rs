@@ -2,7 +2,7 @@
 
 use crate::units::Time;
 
-use super::plan::StreamOp;
+use super::plan::{Plan, StreamOp};
 use super::state::{Doing, Engine};
 use super::{Breakdown, MarkTime, Span, Timeline};
 
@@ -124,7 +124,13 @@ impl Engine<'_> {
             let (class, step, mark) = (index / count / steps, index / count % steps, index % count);
             host.map(|host| MarkTime { class, step, mark, host, device })
         });
+        let host_times = |(plan, acted): (&Plan, &Vec<u64>)| -> Vec<Time> {
+            plan.effects.iter().map(|effect| Time(acted[effect.actions as usize] + effect.paid)).collect()
+        };
+        let recorded = if self.options.record { self.plans.len() } else { 0 };
         Timeline {
+            host_begins: self.acted.iter().take(recorded).map(|acted| Time(acted[0])).collect(),
+            host_times: self.plans.iter().zip(&self.acted).take(recorded).map(host_times).collect(),
             step: Time(last - begin),
             ends: self.ends.iter().map(|&end| Time(end)).collect(),
             breakdown: self.ranks.iter().zip(&self.before).map(|(rank, before)| rank.spent.since(before)).collect(),

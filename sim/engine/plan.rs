@@ -78,14 +78,25 @@ pub(super) struct Plan {
     pub(super) first: Vec<u32>,
     pub(super) kernels: Vec<KernelPlan>,
     pub(super) slots: Vec<Slot>,
+    /// When each instruction of the step takes effect; empty unless recorded.
+    pub(super) effects: Vec<Effect>,
+}
+
+/// When an instruction takes effect: so long after the host went past an action.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effect {
+    /// Host actions up to and including that one; 0: the host's beginning of the step.
+    pub(super) actions: u32,
+    /// Host time paid since \[ps\].
+    pub(super) paid: u64,
 }
 
 /// Marks an event with no record yet.
 const NONE: u32 = u32::MAX;
 
 impl Plan {
-    /// Lays out `program` for `streams` streams.
-    pub(super) fn new(program: &Program, costs: &Costs, streams: usize) -> Plan {
+    /// Lays out `program` for `streams` streams; if `record`, with the effect of each instruction.
+    pub(super) fn new(program: &Program, costs: &Costs, streams: usize, record: bool) -> Plan {
         let awaited = awaited(program);
         let mut layout = Layout {
             plan: Plan {
@@ -95,6 +106,7 @@ impl Plan {
                 first: Vec::new(),
                 kernels: Vec::new(),
                 slots: Vec::new(),
+                effects: Vec::new(),
             },
             streams: vec![Vec::new(); streams],
             paid: 0,
@@ -104,6 +116,10 @@ impl Plan {
         let mut latest = vec![NONE; program.events as usize];
         for (instr, &awaited) in program.step.iter().zip(&awaited) {
             layout.add(program, costs, instr, awaited, &mut latest);
+            if record {
+                let (actions, paid) = (layout.plan.host.len() as u32, layout.paid);
+                layout.plan.effects.push(Effect { actions, paid });
+            }
         }
         layout.act(Action::StepEnd);
         let Layout { mut plan, streams, .. } = layout;

@@ -4,7 +4,7 @@ use crate::program::{CommId, KernelId, ScopeId, StreamId};
 use crate::units::Time;
 
 use super::plan::{Action, StreamOp};
-use super::state::{Doing, Engine, Event, Meeting, NONE};
+use super::state::{Doing, Engine, Event, Meeting, NONE, Rank};
 use super::{EngineError, Span, Timeline, What};
 
 impl Engine<'_> {
@@ -94,6 +94,9 @@ impl Engine<'_> {
                     self.actors[host as usize].step = step + 1;
                 }
             }
+            if self.options.record {
+                self.note_action(rank, step, at, next);
+            }
             let host = &mut self.actors[host as usize];
             host.at = next;
             host.doing = if host.step < self.options.steps { Doing::Idle } else { Doing::Done };
@@ -105,6 +108,16 @@ impl Engine<'_> {
                 self.queue.push(self.now + cost, Event::Host { rank });
                 return;
             }
+        }
+    }
+
+    /// Keeps when a watched host went past action `at` of the last step, or began the step.
+    fn note_action(&mut self, rank: u32, step: u32, at: u32, next: u32) {
+        let Rank { class, watched, .. } = self.ranks[rank as usize];
+        if watched && step + 1 == self.options.steps {
+            self.acted[class as usize][at as usize + 1] = self.now;
+        } else if watched && next == 0 && step + 2 == self.options.steps {
+            self.acted[class as usize][0] = self.now;
         }
     }
 

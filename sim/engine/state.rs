@@ -214,6 +214,9 @@ pub(super) struct Engine<'a> {
     /// Marks of each class and step.
     pub(super) mark_count: u32,
     pub(super) spans: Vec<Span>,
+    /// When the watched host of each class went past each action of the last step, after its beginning of the step;
+    /// empty unless recorded.
+    pub(super) acted: Vec<Vec<u64>>,
     pub(super) failure: Option<EngineError>,
 }
 
@@ -223,7 +226,7 @@ impl<'a> Engine<'a> {
         let first = job.classes[0].program;
         let ranks = if options.fold { 1 } else { first.ranks };
         let streams = job.classes.iter().map(|class| class.program.streams.len()).max().unwrap_or(0);
-        let plans: Vec<Plan> = job.classes.iter().map(|class| Plan::new(class.program, class.costs, streams)).collect();
+        let plans: Vec<Plan> = job.classes.iter().map(|class| Plan::new(class.program, class.costs, streams, options.record)).collect();
         let slots = plans.iter().map(|plan| plan.slots.len()).max().unwrap_or(0) as u32;
         let marks = job.classes.iter().map(|class| class.program.marks.len()).max().unwrap_or(0) as u32;
         let (shapes, meetings) = meetings(&first.groups, ranks, streams as u32, options.fold);
@@ -295,6 +298,7 @@ impl<'a> Engine<'a> {
             marks: vec![(None, None); plans.len() * steps * marks as usize],
             mark_count: marks,
             spans: Vec::new(),
+            acted: plans.iter().map(|plan| vec![0; if options.record { plan.host.len() + 1 } else { 0 }]).collect(),
             failure: None,
             job,
             options,

@@ -7,7 +7,7 @@ use super::*;
 use crate::network::LEVELS;
 use crate::program::builder::Section;
 use crate::program::{
-    Builder, Collective, Comm, DType, Dispatch, Group, GroupId, Mark, MemoryKind, Pass, StreamId, Work,
+    Builder, Category, Collective, Comm, DType, Dispatch, Group, GroupId, Mark, MemoryKind, Pass, StreamId, Work,
 };
 use crate::units::{Bytes, Time};
 
@@ -266,6 +266,25 @@ fn copies_around_a_collective_count_as_communication() {
     let timeline = run(&program, 0);
     assert_eq!(parts(&timeline), [20, 15, 0, 0]);
     assert_eq!(timeline.busy[0].comm_exposed, [Time(15)]);
+}
+
+#[test]
+fn each_instruction_takes_effect_when_the_host_has_paid_for_it_and_is_let_past() {
+    let program = step(1, [], |b, []| {
+        let buffer = b.alloc(Bytes(1), A, Category::Activation, "buffer");
+        b.kernel(A, 30);
+        b.host(Dispatch::EagerForward, 2);
+        b.free(buffer);
+        let event = b.record(A);
+        b.host_wait(event);
+        b.mark(Mark::PhaseEnd("fwd".to_owned()));
+    });
+    let options = Options { steps: 2, ..ONCE };
+    let timeline = simulate(&program, &costs(&program, 5), options).expect("the program runs");
+    assert_eq!(timeline.host_begins, [Time(35)]);
+    assert_eq!(timeline.host_times, [[35, 40, 50, 50, 50, 70, 70].map(Time)]);
+    let unrecorded = simulate(&program, &costs(&program, 5), Options { record: false, ..options });
+    assert!(unrecorded.expect("the program runs").host_times.is_empty());
 }
 
 #[test]

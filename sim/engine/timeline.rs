@@ -113,6 +113,12 @@ pub struct Timeline {
     pub marks: Vec<MarkTime>,
     /// Everything that ran, by rank, stream and start; empty unless recorded.
     pub spans: Vec<Span>,
+    /// When the host began the last step \[ps\], by class (on its first rank); empty unless recorded.
+    pub host_begins: Vec<Time>,
+    /// When each instruction of the last step took effect on the host \[ps\], by class (on its first rank) and by index
+    /// in the program's `step`; empty unless recorded. A launch takes effect when it has been paid for and the stream has
+    /// room, a wait when it is over, everything else when it has been paid for.
+    pub host_times: Vec<Vec<Time>>,
     /// Number of events processed.
     pub events: u64,
 }

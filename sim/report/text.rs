@@ -83,7 +83,13 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
     if memory.fits {
         let total = memory.device_total();
         let free = memory.capacity.saturating_sub(total);
-        writeln!(out, "  fits          yes: {} of {} per device, {} free", gib(total), gib(memory.capacity), gib(free))?;
+        let doubt = memory.doubt();
+        let sure = if free > doubt { "yes" } else { "perhaps" };
+        writeln!(out, "  fits          {sure}: {} of {} per device, {} free", gib(total), gib(memory.capacity), gib(free))?;
+        if free <= doubt {
+            let outside = gib(memory.outside);
+            writeln!(out, "                what lives outside the allocator ({outside}) is known to ± {}", gib(doubt))?;
+        }
     } else {
         writeln!(
             out,
@@ -105,7 +111,7 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
     if report.retries > 0 && memory.fits {
         writeln!(
             out,
-            "                the allocator gave cached segments back {} times: each stalls the device",
+            "                the allocator gave cached segments back {} times: each stalls the device, which the step time leaves out",
             report.retries
         )?;
     }
@@ -194,7 +200,6 @@ fn time(out: &mut String, answer: &Prediction) -> fmt::Result {
 }
 
 fn trust(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
-    let topology = &scenario.topology;
     writeln!(out, "\nWhat it rests on")?;
     let shares: Vec<String> =
         answer.shares.iter().map(|(basis, share)| format!("{:.0} % {}", 100.0 * share, basis.label())).collect();
@@ -203,7 +208,6 @@ fn trust(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Res
     for (question, reply) in questions(scenario, answer) {
         writeln!(out, "  {question:13} {reply}")?;
     }
-    let _ = topology;
     if !scenario.assumptions.is_empty() {
         writeln!(out, "\nLeft open in the file, and taken as")?;
         for assumption in &scenario.assumptions {

@@ -39,6 +39,8 @@ pub struct DeviceMemory {
     pub capacity: Bytes,
     /// Reserved without any limit, plus what is outside: what the plan would like to have.
     pub wanted: Bytes,
+    /// How far [`DeviceMemory::outside`] may be off, relative (half-width of an 80 % interval).
+    pub outside_spread: f64,
     /// Whether the plan runs.
     pub fits: bool,
     /// Changes that would make it fit, if it does not.
@@ -49,6 +51,11 @@ impl DeviceMemory {
     /// Reserved plus what is outside the allocator.
     pub fn device_total(&self) -> Bytes {
         self.report.peak_reserved + self.outside
+    }
+
+    /// How far what lives outside the allocator may be off: a plan with less to spare fits only perhaps.
+    pub fn doubt(&self) -> Bytes {
+        Bytes((self.outside.0 as f64 * self.outside_spread).round() as u64)
     }
 
     /// How much is missing.
@@ -211,7 +218,8 @@ pub(super) fn device_memory(scenario: &Scenario, program: &Program, remedies: bo
     };
     let fits = report.out_of_memory.is_none();
     let remedies = if fits || !remedies { vec![] } else { remedy::find(scenario) };
-    DeviceMemory { report, outside, capacity, wanted, fits, remedies }
+    let outside_spread = scenario.profile.overheads.evidence.spread();
+    DeviceMemory { report, outside, outside_spread, capacity, wanted, fits, remedies }
 }
 
 /// The host's price of recording an event or making a stream wait for one. `cudaEventRecord` and `cudaStreamWaitEvent`

@@ -86,27 +86,33 @@ fn undisturbed(mut costs: Costs) -> Costs {
 }
 
 /// The obvious slow engine, for costs where nothing disturbs anything: one pass in host order.
-fn in_host_order(program: &Program, costs: &Costs, options: Options) -> (Vec<Time>, Vec<(u8, u64, u64)>) {
+/// Returns the steps' ends, what ran, and the last step's host times.
+fn in_host_order(
+    program: &Program,
+    costs: &Costs,
+    options: Options,
+) -> (Vec<Time>, Vec<(u8, u64, u64)>, Vec<Time>) {
     let (mut host, mut ready) = (0, [0; 3]);
     let mut ran: [Vec<(u8, u64, u64)>; 3] = Default::default();
-    let mut ends = Vec::new();
+    let (mut ends, mut host_times) = (Vec::new(), Vec::new());
     for _ in 0..options.steps {
+        host_times.clear();
         let mut events: BTreeMap<u32, (StreamId, u64)> = BTreeMap::new();
         for instr in &program.step {
-            let (stream, time, paid) = match *instr {
+            let enqueued = match *instr {
                 Instr::Launch { stream, kernel, .. } => {
                     let dispatch = program.kernel(kernel).dispatch;
-                    (stream, costs.kernel[kernel.0 as usize].time.0, costs.dispatch[dispatch as usize].0)
+                    Some((stream, costs.kernel[kernel.0 as usize].time.0, costs.dispatch[dispatch as usize].0))
                 }
                 Instr::Collective { stream, comm, .. } => {
                     let dispatch = Dispatch::Collective;
-                    (stream, costs.comm[comm.0 as usize].time.0, costs.dispatch[dispatch as usize].0)
+                    Some((stream, costs.comm[comm.0 as usize].time.0, costs.dispatch[dispatch as usize].0))
                 }
                 Instr::Record { stream, event } => {
                     host += costs.record.0;
                     let at = host.max(ready[stream.0 as usize]);
                     events.insert(event.0, (stream, at));
-                    continue;
+                    None
                 }
                 Instr::Wait { stream, event } => {
                     host += costs.wait.0;
@@ -116,30 +122,33 @@ fn in_host_order(program: &Program, costs: &Costs, options: Options) -> (Vec<Tim
                         let ready = &mut ready[stream.0 as usize];
                         *ready = host.max(*ready).max(at + costs.event_latency.0);
                     }
-                    continue;
+                    None
                 }
                 Instr::HostWait { event } => {
                     host = events.get(&event.0).map_or(host, |(_, at)| host.max(at + costs.event_latency.0));
-                    continue;
+                    None
                 }
                 Instr::Host { dispatch, count } => {
                     host += costs.dispatch[dispatch as usize].0 * u64::from(count);
-                    continue;
+                    None
                 }
-                _ => continue,
+                _ => None,
             };
-            let index = stream.0 as usize;
-            host += paid;
-            if let Some(full) = ran[index].len().checked_sub(options.queue_limit as usize) {
-                host = host.max(ran[index][full].2);
+            if let Some((stream, time, paid)) = enqueued {
+                let index = stream.0 as usize;
+                host += paid;
+                if let Some(full) = ran[index].len().checked_sub(options.queue_limit as usize) {
+                    host = host.max(ran[index][full].2);
+                }
+                let start = host.max(ready[index]);
+                ready[index] = start + time;
+                ran[index].push((stream.0, start, start + time));
             }
-            let start = host.max(ready[index]);
-            ready[index] = start + time;
-            ran[index].push((stream.0, start, start + time));
+            host_times.push(Time(host));
         }
         ends.push(Time(ready.into_iter().fold(host, u64::max)));
     }
-    (ends, ran.concat())
+    (ends, ran.concat(), host_times)
 }
 
 /// The audit: how much work each span of one rank did, from nothing but the spans. Between two moments at which
@@ -185,6 +194,8 @@ proptest! {
         prop_assert_eq!(&full.ends, &folded.ends);
         prop_assert_eq!(&full.marks, &folded.marks);
         prop_assert_eq!(&full.busy, &folded.busy);
+        prop_assert_eq!(&full.host_times, &folded.host_times);
+        prop_assert_eq!(&full.host_begins, &folded.host_begins);
         prop_assert!(full.breakdown.iter().all(|parts| *parts == folded.breakdown[0]));
         prop_assert_eq!(full.spans.len(), folded.spans.len() * RANKS as usize);
         for (index, span) in full.spans.iter().enumerate() {
@@ -198,8 +209,9 @@ proptest! {
         let program = write(&ops);
         let costs = undisturbed(price(&program, paid));
         let timeline = simulate(&program, &costs, options).expect("the program runs");
-        let (ends, ran) = in_host_order(&program, &costs, options);
+        let (ends, ran, host_times) = in_host_order(&program, &costs, options);
         prop_assert_eq!(&timeline.ends, &ends);
+        prop_assert_eq!(&timeline.host_times, &[host_times]);
         prop_assert_eq!(spans(&timeline), ran);
     }
 

@@ -1,0 +1,83 @@
+//! What an event is called: names, categories and shapes in words.
+
+use crate::program::{Collective, Comm, DType, MatmulLayout, MemoryKind, Pass, Program, Work};
+
+/// The category of a kernel's events.
+pub(super) fn pass(pass: Pass) -> &'static str {
+    match pass {
+        Pass::Forward => "forward",
+        Pass::Backward => "backward",
+        Pass::Recompute => "recompute",
+        Pass::Communication => "communication",
+        Pass::Optimizer => "optimizer",
+    }
+}
+
+/// A collective with its group and size: `all-gather dp_shard 416 MiB`.
+pub(super) fn comm(program: &Program, comm: &Comm) -> String {
+    let kind = match comm.kind {
+        Collective::AllGather => "all-gather",
+        Collective::ReduceScatter => "reduce-scatter",
+        Collective::AllReduce => "all-reduce",
+        Collective::AllToAll => "all-to-all",
+        Collective::Broadcast => "broadcast",
+        Collective::SendRecv => "send-recv",
+    };
+    format!("{kind} {} {}", program.groups[comm.group.0 as usize].name, comm.bytes)
+}
+
+/// An element type.
+pub(super) fn dtype(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bf16 => "bf16",
+        DType::Fp16 => "fp16",
+        DType::Fp32 => "fp32",
+        DType::Fp8 => "fp8",
+        DType::Int64 => "int64",
+    }
+}
+
+/// The shape of a kernel's work, in the letters B (batch), S (queries), T (keys), N and K (heads), H (head dimension).
+pub(super) fn work(work: &Work) -> String {
+    match *work {
+        Work::Matmul { m, n, k, dtype: element, layout } => {
+            let layout = match layout {
+                MatmulLayout::Forward => "forward",
+                MatmulLayout::DataGradient => "data gradient",
+                MatmulLayout::WeightGradient => "weight gradient",
+            };
+            format!("{} [{m}, {k}]·[{k}, {n}], {layout}", dtype(element))
+        }
+        Work::Attention { shape: s, dtype: element, backward } => {
+            let way = if backward { "backward" } else { "forward" };
+            let mask = if s.causal { ", causal" } else { "" };
+            let window = s.window.map(|keys| format!(", window {keys}")).unwrap_or_default();
+            format!(
+                "{} B={} S={} T={} N={} K={} H={}{mask}{window}, {way}",
+                dtype(element),
+                s.batch,
+                s.queries,
+                s.keys,
+                s.heads,
+                s.kv_heads,
+                s.head_dim
+            )
+        }
+        Work::Memory { kind, read, written } => format!("{}, reads {read}, writes {written}", family(kind)),
+        Work::HostCopy { bytes, to_host } => format!("{bytes} {} host", if to_host { "to" } else { "from" }),
+    }
+}
+
+fn family(kind: MemoryKind) -> &'static str {
+    match kind {
+        MemoryKind::Elementwise => "elementwise",
+        MemoryKind::Norm => "norm",
+        MemoryKind::NormBackward => "norm backward",
+        MemoryKind::Softmax => "softmax",
+        MemoryKind::Gather => "gather",
+        MemoryKind::Scatter => "scatter",
+        MemoryKind::Foreach => "multi-tensor",
+        MemoryKind::Copy => "copy",
+        MemoryKind::Complex => "complex elementwise",
+    }
+}
