@@ -3,3 +3,4 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod oracle;
+mod readme;

@@ -330,7 +330,6 @@ impl Training<'_> {
             self.run.pre_forward(group, &[]);
         }
         let before = self.run.eager.program.enter(self.scopes.head);
-        self.run.eager.category = Category::Logits;
         let mut head = self.run.eager.frame(&self.graphs.head, hidden, self.layout.head, Mode::Train);
         let norm = usize::from(self.job.model.final_norm);
         self.run.eager.forward_ops(&self.graphs.head, &mut head, 0..norm);
@@ -338,6 +337,7 @@ impl Training<'_> {
             // Norm and head are one group: its hook runs before each of them.
             self.run.pre_forward(group, &[]);
         }
+        self.run.eager.category = Category::Logits;
         self.run.eager.forward_ops(&self.graphs.head, &mut head, norm..self.graphs.head.ops.len());
         let logits = self.run.eager.finish_forward(&self.graphs.head, &mut head);
         self.run.eager.program.enter(before);
