@@ -47,8 +47,6 @@ struct Window {
     zero: Time,
     /// Where the last step begins, as reported \[ps\].
     begin: Time,
-    /// Where it ends \[ps\].
-    end: Time,
 }
 
 impl Window {
@@ -60,7 +58,7 @@ impl Window {
         let spans = trace.timeline.spans.iter().filter(|span| span.step as usize >= step).map(|span| span.start);
         let hosts = trace.timeline.host_begins.iter().copied();
         let zero = spans.chain(hosts).fold(begin_of(step), Time::min);
-        Window { step: step as u32, zero, begin: begin_of(last), end: ends[last] }
+        Window { step: step as u32, zero, begin: begin_of(last) }
     }
 
     fn shows(&self, span: &Span) -> bool {
