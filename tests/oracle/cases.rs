@@ -60,11 +60,20 @@ pub fn folder() -> PathBuf {
         .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles")), PathBuf::from)
 }
 
-/// One oracle file.
-pub fn read(name: &str) -> serde_json::Value {
+/// Whether the oracles are those of another folder, which may hold fewer files and cases.
+pub fn elsewhere() -> bool {
+    std::env::var_os("WINDTUNNEL_ORACLES").is_some()
+}
+
+/// One oracle file; none if another folder is read and has no such file.
+pub fn read(name: &str) -> Option<serde_json::Value> {
     let path = folder().join(name);
+    if elsewhere() && !path.is_file() {
+        println!("{} is not there: nothing to check", path.display());
+        return None;
+    }
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
 /// The oracles' Llama-shaped model.
