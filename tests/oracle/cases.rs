@@ -42,7 +42,6 @@ pub struct Config {
     pub tp: u32,
     pub hsdp: u32,
     pub early_stop: bool,
-    pub unshard_in_backward: bool,
     pub clip: u32,
     pub rs_max_input_buffers: usize,
     pub cpu_offload: bool,
@@ -150,7 +149,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         forward_prefetch: config.fwd_prefetch,
         backward_prefetch: config.bwd_prefetch,
         reduce_scatter_buffers: config.rs_max_input_buffers,
-        unshard_in_backward: config.unshard_in_backward,
+        // The oracle's runs list this key but never set it on the model.
+        unshard_in_backward: true,
         cpu_offload: config.cpu_offload,
     };
     Some(Job {
