@@ -61,7 +61,9 @@ fn oracle_peak_memory_agrees_with_pytorchs_allocator() {
             Bytes(case.reserved).gib(),
             r * 100.0,
         );
-        if std::env::var_os("WINDTUNNEL_DEBUG").is_some() { println!("{} {:?}", case.id, case.predicted.reserved_by_stream); }
+        if std::env::var_os("WINDTUNNEL_DEBUG").is_some() {
+            println!("{} {:?}", case.id, case.predicted.reserved_by_stream);
+        }
         allocated.push(a.abs());
         reserved.push(r.abs());
     }
@@ -118,7 +120,12 @@ fn oracle_peak_breakdown_agrees_group_by_group() {
             for (name, difference) in ours {
                 checked += 1;
                 if difference.unsigned_abs() as f64 > 0.02 * total as f64 {
-                    wrong += &format!("{} {} {name}: {:+.3} GiB\n", case.id, phase.name, difference as f64 / f64::from(1 << 30));
+                    wrong += &format!(
+                        "{} {} {name}: {:+.3} GiB\n",
+                        case.id,
+                        phase.name,
+                        difference as f64 / f64::from(1 << 30)
+                    );
                 }
             }
         }
@@ -203,9 +210,14 @@ fn oracle_expandable_segments_reserve_what_pytorch_reserves() {
 fn dump() {
     let text = std::env::var("CASE").unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let dims: Dims = serde_json::from_value(value["model_dims"].clone()).unwrap();
-    let config: Config = serde_json::from_value(value["config"].clone()).unwrap();
-    let program = train::compile(&cases::job(&dims, &config).unwrap());
+    let job = if value["config"]["fsdp"] == 1 {
+        super::fsdp1::job(&value)
+    } else {
+        let dims: Dims = serde_json::from_value(value["model_dims"].clone()).unwrap();
+        let config: Config = serde_json::from_value(value["config"].clone()).unwrap();
+        cases::job(&dims, &config).unwrap()
+    };
+    let program = train::compile(&job);
     for (label, list) in [("first", &program.first), ("step", &program.step)] {
         for instr in list {
             match *instr {
