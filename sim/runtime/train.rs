@@ -13,7 +13,9 @@ use crate::model::block;
 use crate::model::graph::Graph;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId};
+use crate::program::{
+    Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId,
+};
 use crate::units::Bytes;
 
 /// What each block does about its activations.
@@ -195,8 +197,9 @@ pub fn compile(job: &Job) -> Program {
 }
 
 fn communicators(program: &mut Builder, fsdp: &Fsdp) -> Communicators {
-    let mut add =
-        |name: &str, size, stride| program.add_group(crate::program::Group { name: name.to_owned(), size, stride });
+    let mut add = |name: &str, size, stride| {
+        program.add_group(crate::program::Group { name: name.to_owned(), size, stride })
+    };
     let shard = add("dp_shard", fsdp.shard, 1);
     let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
     let post_forward: Option<GroupId> = fsdp.wrap.blocks.iter().flatten().find_map(|reshard| match reshard {
@@ -222,8 +225,8 @@ impl Training<'_> {
         let shards = self.run.shards();
         let program = &mut self.run.eager.program;
         if !job.fsdp.cpu_offload {
-            let names = self.layout.names.iter().copied().chain(std::iter::repeat("flat_param"));
-            for (elements, name) in shards.into_iter().zip(names) {
+            for (param, elements) in shards {
+                let name = param.map_or("flat_param", |param| self.layout.names[param]);
                 program.alloc(Bytes(elements * storage), COMPUTE, Category::Parameter, name);
             }
         }

@@ -134,7 +134,7 @@ pub enum Unsupported {
 }
 
 impl Fsdp {
-    /// Refuses what the chosen implementation does not have.
+    /// Refuses what the chosen implementation does not have; to be asked before a program is compiled.
     pub fn check(&self) -> Result<(), Unsupported> {
         if self.version == Version::Two {
             return Ok(());

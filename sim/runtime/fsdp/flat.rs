@@ -21,6 +21,8 @@
 //! - Ranks differ: with original parameters the optimizer's tensors are the views that fall into a rank's cut. This is
 //!   rank 0, which holds no padding at the end.
 //! - `FSDP.clip_grad_norm_` runs one norm per tensor; the clip of [`crate::runtime::optimizer`] is multi-tensor.
+//! - Final norm and head, where wrapped on their own, count as one module.
+//! - The limiter's queue takes two steps to settle where forward is prefetched; the program has one step of each kind.
 //! - Construction, `summon_full_params` and full-precision evaluation.
 //!
 //! [`handle`] holds a flat parameter, [`unshard`] gathers and frees it, [`reduce`] follows its gradient, [`hooks`] is

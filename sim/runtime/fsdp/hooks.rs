@@ -153,23 +153,25 @@ impl<'c> Run<'c> {
         self.eager.program.enter(before);
     }
 
-    /// Sizes of the parameters the rank holds \[elements\], in the order they are made.
-    pub fn shards(&self) -> Vec<u64> {
-        if self.is_flat() { self.flat_shards() } else { self.row_shards() }
+    /// Sizes of the parameters the rank holds \[elements\], in the order they are made, each with its index in the model
+    /// unless it is a flat one.
+    pub fn shards(&self) -> Vec<(Option<usize>, u64)> {
+        if self.is_flat() {
+            return self.flat_shards().into_iter().map(|elements| (None, elements)).collect();
+        }
+        let params = self.groups.iter().flat_map(|group| &group.params);
+        let mut sizes: Vec<_> =
+            params.map(|param| (Some(param.index), param.padded_shard(self.config.shard))).collect();
+        sizes.sort_unstable();
+        sizes
     }
 
     /// Sizes of the tensors the optimizer sees \[elements\], in its order.
     pub fn optimizer_sizes(&self) -> Vec<u64> {
-        if self.is_flat() { self.flat_optimizer_sizes() } else { self.row_shards() }
-    }
-
-    /// Shards of every parameter, in the model's order.
-    fn row_shards(&self) -> Vec<u64> {
-        let params = self.groups.iter().flat_map(|group| &group.params);
-        let mut sizes: Vec<(usize, u64)> =
-            params.map(|param| (param.index, param.padded_shard(self.config.shard))).collect();
-        sizes.sort_unstable();
-        sizes.into_iter().map(|(_, elements)| elements).collect()
+        if self.is_flat() {
+            return self.flat_optimizer_sizes();
+        }
+        self.shards().into_iter().map(|(_, elements)| elements).collect()
     }
 
     /// The type a parameter's gradient is stored in between passes that do not reduce; none: as it arrives.
