@@ -6,7 +6,7 @@ use serde::Deserialize;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::eager::Settings;
-use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Wrap};
+use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::Optimizer;
 use windtunnel::runtime::train::{Checkpoint, Job};
 
@@ -142,6 +142,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         root: reshard(&config.root_reshard, Reshard::Never),
     };
     let fsdp = Fsdp {
+        version: Version::Two,
         shard: config.world / config.hsdp,
         replicate: config.hsdp,
         wrap,
