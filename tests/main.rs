@@ -2,4 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod folding;
+mod make;
 mod oracle;
+mod tidy;
