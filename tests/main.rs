@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod bad_input;
+mod command;
 mod folding;
 mod make;
 mod oracle;
