@@ -72,14 +72,7 @@ fn write(
     let half = if shard >= 4 { (shard / 2).to_string() } else { "true".to_owned() };
     let reshard = ["true", "false", &half, "true"][reshard];
     let root = ["true", "false", "false", "true"][root];
-    let wrap = [
-        "\"root\"",
-        "\"block\"",
-        "\"torchtitan\"",
-        "{ every = 2 }",
-        "{ blocks = [0, 2] }",
-        "\"block\"",
-    ][wrap];
+    let wrap = ["\"root\"", "\"block\"", "\"torchtitan\"", "{ every = 2 }", "{ blocks = [0, 2] }", "\"block\""][wrap];
     let checkpoint = ["\"none\"", "\"full\"", "\"selective_op\"", "{ every = 2 }", "\"none\""][checkpoint];
     let (name, implementation) = [("adamw", "fused"), ("adamw", "foreach"), ("sgd", "foreach")][optimizer];
     let precision = [

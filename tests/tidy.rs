@@ -16,8 +16,7 @@ const LAYERS: [&str; 14] = [
 ];
 
 /// Names that are not in the order above, and why.
-const CROSSINGS: [(&str, &str, &str); 1] =
-    [("model", "program", "operators carry the program's number formats")];
+const CROSSINGS: [(&str, &str, &str); 1] = [("model", "program", "operators carry the program's number formats")];
 
 /// Files over 500 lines, and why.
 const LONG: [(&str, &str); 0] = [];
@@ -52,7 +51,11 @@ fn name(path: &Path) -> String {
 /// Lines of a source file outside its tests and comments, with their numbers.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
-    text[..end].lines().enumerate().map(|(at, line)| (at + 1, line)).filter(|(_, line)| !line.trim_start().starts_with("//"))
+    text[..end]
+        .lines()
+        .enumerate()
+        .map(|(at, line)| (at + 1, line))
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
 fn is_test(path: &Path) -> bool {

@@ -43,8 +43,7 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
     if bytes > ACTIVATIONS {
         let problem = format!(
             "{tokens} tokens through {} blocks of {} make more than 16 PiB of activations",
-            model.layers,
-            model.name
+            model.layers, model.name
         );
         let remedy = "no device holds a millionth of that: write a shorter batch.sequence or a smaller batch.micro";
         return Err(reader.plan(&batch.sequence, problem, remedy));
@@ -80,7 +79,9 @@ pub(super) fn check_time(scenario: &Scenario, program: &Program, costs: &Costs) 
     if total <= STEP {
         return Ok(());
     }
-    let problem = format!("one step would keep a chip busy for {} days", total / (STEP / 10));
+    let days = total / (STEP / 10);
+    let rounded = days - days % 10_u128.pow(days.max(1).ilog10());
+    let problem = format!("one step would keep a chip busy for more than {rounded} days");
     let remedy = "the simulated clock holds ten: write a shorter batch.sequence, or fewer micro-batches".to_owned();
     Err(ScenarioError::Plan { problem, place: Box::new(scenario.sequence_at.clone()), remedy })
 }

@@ -29,12 +29,12 @@ pub(super) fn words(message: &str, text: &str, span: Range<usize>) -> String {
         (_, Some("a boolean")) => format!("expected true or false, found {found}"),
         (_, Some("a string")) => format!("expected text in quotes, found {found}"),
         (_, Some("a tuple of size 2")) => format!("expected two numbers, found {found}"),
+        (_, Some("newtype variant")) => {
+            format!("{found} takes a value: write {{ {} = … }}", found.trim_matches(['"', '\'']))
+        }
         (_, Some(what)) if message.starts_with("invalid type") => {
             let what = if what.starts_with("struct ") { "a table of keys" } else { what };
             format!("expected {what}, found {found}")
-        }
-        _ if message.contains("expected newtype variant") => {
-            format!("{found} takes a value: write {{ {} = … }}", found.trim_matches(['"', '\'']))
         }
         ("wanted string or table", _) => format!("expected one of the choices in quotes, or a table, found {found}"),
         ("invalid boolean, expected `false`" | "invalid boolean, expected `true`", _) => {
