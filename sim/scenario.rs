@@ -6,6 +6,8 @@
 
 pub mod error;
 pub mod gate;
+mod limits;
+mod plain;
 pub mod predict;
 pub mod remedy;
 pub mod understood;

@@ -2,5 +2,13 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod bad_input;
+mod closed_form;
+mod command;
+mod determinism;
+mod folding;
+mod make;
+mod memory;
 mod oracle;
 mod readme;
+mod tidy;

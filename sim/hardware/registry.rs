@@ -80,7 +80,7 @@ fn closest(asked: &str) -> Option<&'static str> {
 }
 
 /// Characters to insert, delete or replace to get from one word to the other (Levenshtein).
-fn edits(from: &str, to: &str) -> usize {
+pub(crate) fn edits(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (at, from) in from.chars().enumerate() {

@@ -51,8 +51,13 @@ pub enum ScenarioError {
         place: Box<Place>,
     },
     /// The topology's profile could not be loaded.
-    #[error(transparent)]
-    Profile(Box<ProfileError>),
+    #[error("{problem}\n{place}")]
+    Profile {
+        /// What is wrong.
+        problem: Box<ProfileError>,
+        /// Where it was named.
+        place: Box<Place>,
+    },
     /// The simulation stopped.
     #[error(transparent)]
     Engine(Box<EngineError>),

@@ -84,10 +84,8 @@ pub(super) fn check(
     if let Position::Learned { positions } = job.model.position
         && job.seq > positions
     {
-        let problem = format!(
-            "batch.sequence = {} but {} has a table of {positions} learned positions",
-            job.seq, job.model.name
-        );
+        let problem =
+            format!("batch.sequence = {} but {} has a table of {positions} learned positions", job.seq, job.model.name);
         return Err(reader.plan(&written.batch.sequence, problem, format!("train on {positions} tokens or fewer")));
     }
     let policies: Vec<u32> = job

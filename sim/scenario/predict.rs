@@ -1,6 +1,7 @@
 //! The straight line from a scenario to an answer: program → memory, costs → timeline → prediction.
 
 use super::error::ScenarioError;
+use super::limits;
 use super::remedy::{self, Remedy};
 use super::understood::Scenario;
 use crate::cost::{Basis, Cost, CostModel, Spread};
@@ -165,20 +166,19 @@ impl Prediction {
 /// Flies a scenario.
 pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
     let program = train::compile(&scenario.job);
-    let memory = device_memory(scenario, &program, settings.remedies);
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
     let (costs, evidence) = costs(scenario, &program, &model);
+    limits::check_time(scenario, &program, &costs)?;
+    let memory = device_memory(scenario, &program, settings.remedies);
     let options = Options { fold: settings.fold, record: settings.record, ..Options::default() };
-    let timeline = engine::simulate(&program, &costs, options)
-        .map_err(|error| ScenarioError::Engine(Box::new(error)))?;
+    let timeline =
+        engine::simulate(&program, &costs, options).map_err(|error| ScenarioError::Engine(Box::new(error)))?;
     let step = timeline.step;
     let breakdown = timeline.breakdown[0];
     let parts = parts(&program, &timeline, &evidence);
     let (interval, shares) = trust(&program, &timeline, &evidence, &breakdown);
-    let tokens = scenario.job.batch
-        * scenario.job.seq
-        * u64::from(scenario.job.accumulation)
-        * u64::from(program.ranks);
+    let tokens =
+        scenario.job.batch * scenario.job.seq * u64::from(scenario.job.accumulation) * u64::from(program.ranks);
     let mfu = mfu(scenario, &program, step, tokens);
     Ok(Prediction { program, evidence, timeline, memory, step, interval, breakdown, shares, parts, mfu, tokens })
 }
@@ -199,10 +199,8 @@ pub(super) fn device_memory(scenario: &Scenario, program: &Program, remedies: bo
     let outside = outside(scenario, program);
     let capacity = scenario.topology.chip.memory;
     let limit = capacity.saturating_sub(outside);
-    let unlimited = memory::Settings {
-        expandable_segments: scenario.expandable_segments,
-        capacity: Bytes(u64::MAX / 4),
-    };
+    let unlimited =
+        memory::Settings { expandable_segments: scenario.expandable_segments, capacity: Bytes(u64::MAX / 4) };
     let free = memory::replay(program, unlimited);
     let wanted = free.peak_reserved + outside;
     // A plan whose cache would outgrow the device gives cached segments back first, and may still run.
@@ -375,8 +373,16 @@ fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u64) -> Vec<M
     };
     let hardware = program.flops.0 * u128::from(program.ranks);
     let entries = [
-        ("6N + 12LHS", "6·(N − embedding) + 12·L·H·S, attention in full (torchtitan, PaLM)", tokens * (6 * matmul + 12 * attention)),
-        ("6N + 6LHS", "6·(N − embedding) + 6·L·H·S, causal half (Megatron-Bridge, NeMo 25)", tokens * (6 * matmul + 6 * attention)),
+        (
+            "6N + 12LHS",
+            "6·(N − embedding) + 12·L·H·S, attention in full (torchtitan, PaLM)",
+            tokens * (6 * matmul + 12 * attention),
+        ),
+        (
+            "6N + 6LHS",
+            "6·(N − embedding) + 6·L·H·S, causal half (Megatron-Bridge, NeMo 25)",
+            tokens * (6 * matmul + 6 * attention),
+        ),
         ("6N(all) + 12LHS", "6·N with embedding + 12·L·H·S", tokens * (6 * all + 12 * attention)),
         ("6N", "6·(N − embedding), no attention", tokens * 6 * matmul),
         ("hardware", "every matmul and attention kernel run, recompute included (FlopCounterMode)", hardware),

@@ -35,6 +35,9 @@ fn changes(scenario: &Scenario) -> Vec<Change> {
     }
     if job.fsdp.wrap.blocks.iter().flatten().any(|&policy| policy != Reshard::Always) {
         let reshard = Box::new(|job: &mut Job| {
+            if let Some(policy) = &mut job.fsdp.wrap.embedding {
+                *policy = Reshard::Always;
+            }
             for policy in job.fsdp.wrap.blocks.iter_mut().flatten() {
                 *policy = Reshard::Always;
             }
@@ -43,7 +46,7 @@ fn changes(scenario: &Scenario) -> Vec<Change> {
     }
     if job.fsdp.wrap.blocks.iter().any(Option::is_none) {
         let wrap = Box::new(|job: &mut Job| job.fsdp.wrap.blocks.fill(Some(Reshard::Always)));
-        list.push(("fsdp.wrap = \"block\"".to_owned(), false, wrap));
+        list.push(("fsdp.wrap = \"block\", fsdp.reshard_after_forward = true".to_owned(), false, wrap));
     }
     if job.optimizer == Optimizer::AdamwForeach {
         let fused = Box::new(|job: &mut Job| job.optimizer = Optimizer::AdamwFused);
@@ -55,10 +58,11 @@ fn changes(scenario: &Scenario) -> Vec<Change> {
             job.fsdp.shard = shard * replicate;
             job.fsdp.replicate = 1;
         });
-        list.push((format!("mesh.dp_shard = {}", shard * replicate), false, all));
+        list.push((format!("mesh.dp_shard = {}, mesh.dp_replicate = 1", shard * replicate), false, all));
     }
     for batch in [job.batch / 2, 1] {
-        if batch >= 1 && batch < job.batch {
+        let listed = batch == 1 && job.batch / 2 == 1 && list.iter().any(|(change, ..)| change == "batch.micro = 1");
+        if batch >= 1 && batch < job.batch && !listed {
             let smaller = Box::new(move |job: &mut Job| job.batch = batch);
             list.push((format!("batch.micro = {batch}"), false, smaller));
         }

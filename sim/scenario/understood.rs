@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::{gate, written};
+use super::{gate, limits, plain, written};
 use crate::cost::{Backend, Profile, Regime, Software};
+use crate::hardware::registry::edits;
 use crate::hardware::{Place, Size, Topology, Vendor};
+use crate::model::huggingface::ModelError;
 use crate::model::{ModelConfig, huggingface};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
@@ -58,6 +60,8 @@ pub struct Scenario {
     pub expandable_segments: bool,
     /// Steps over which start-up is spread.
     pub steps: u64,
+    /// Where the file says how long sequences are: what to point at when a step turns out too long.
+    pub sequence_at: Place,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<String>,
 }
@@ -119,7 +123,7 @@ impl Reader<'_> {
     }
 }
 
-const MOST_RANKS: i64 = 1 << 17;
+const MOST_RANKS: i64 = limits::RANKS as i64;
 const MOST_SEQUENCE: i64 = 1 << 26;
 const MOST_SMALL: i64 = 1 << 16;
 
@@ -134,9 +138,10 @@ impl Scenario {
 
     /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        let scenario: written::Scenario = toml::from_str(text).map_err(|error| ScenarioError::Written {
-            problem: error.message().to_owned(),
-            place: Box::new(Place::of(file, text, error.span().unwrap_or(0..0))),
+        let scenario: written::Scenario = toml::from_str(text).map_err(|error| {
+            let span = error.span().unwrap_or(0..0);
+            let problem = plain::words(error.message(), text, span.clone());
+            ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
         })?;
         let mut reader = Reader { file, text, assumptions: vec![] };
         understand(&mut reader, &scenario)
@@ -151,6 +156,7 @@ impl Scenario {
             description: self.description.clone(),
             topology: self.topology.clone(),
             profile: self.profile.clone(),
+            sequence_at: self.sequence_at.clone(),
             assumptions: self.assumptions.clone(),
             job,
             expandable_segments,
@@ -168,9 +174,8 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
     let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
     let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
-    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| {
-        reader.count(key, at, 1, MOST_RANKS)
-    })?;
+    let (shard, replicate) =
+        gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| reader.count(key, at, 1, MOST_RANKS))?;
     let mixed_precision = precision(reader, &scenario.precision)?;
     let fsdp = &scenario.fsdp;
     let wrap = wrap(reader, fsdp, &model, shard)?;
@@ -231,18 +236,14 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         marks_last,
         fsdp: config,
         checkpoint,
-        eager: Settings {
-            workspace,
-            early_stop,
-            forward: Dispatch::EagerForward,
-            backward: Dispatch::EagerBackward,
-        },
+        eager: Settings { workspace, early_stop, forward: Dispatch::EagerForward, backward: Dispatch::EagerBackward },
         optimizer,
         clip,
         max_positions: seq,
         model,
     };
     gate::check(reader, scenario, &job, &topology)?;
+    limits::check(reader, scenario, &job)?;
     Ok(Scenario {
         file: reader.file.to_owned(),
         description: scenario.description.clone().unwrap_or_else(|| reader.file.to_owned()),
@@ -254,6 +255,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         job,
         expandable_segments,
         steps,
+        sequence_at: *reader.place(&batch.sequence),
         assumptions: std::mem::take(&mut reader.assumptions),
     })
 }
@@ -298,12 +300,9 @@ fn relative(file: &str, name: &str) -> String {
     if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
 }
 
-fn profile(
-    reader: &Reader<'_>,
-    written: &written::Topology,
-    topology: &Topology,
-) -> Result<Profile, ScenarioError> {
-    let failed = |error| ScenarioError::Profile(Box::new(error));
+fn profile(reader: &Reader<'_>, written: &written::Topology, topology: &Topology) -> Result<Profile, ScenarioError> {
+    let at = written.profile.as_ref().unwrap_or(&written.name);
+    let failed = |error| ScenarioError::Profile { problem: Box::new(error), place: reader.place(at) };
     match &written.profile {
         None => Profile::find(&topology.profile).map_err(failed),
         Some(profile) => {
@@ -313,21 +312,36 @@ fn profile(
     }
 }
 
+/// A model that ships with the program, or the names that come near.
+fn shipped(reader: &Reader<'_>, name: &Spanned<String>) -> Result<Result<ModelConfig, ModelError>, ScenarioError> {
+    let asked = name.get_ref();
+    if huggingface::shipped(asked).is_some() {
+        return Ok(huggingface::shipped::named(asked));
+    }
+    let problem = format!("no model is named {asked:?}");
+    let mut near: Vec<&str> = huggingface::shipped::names().collect();
+    near.sort_by_key(|known| edits(asked, known));
+    let near: Vec<String> = near.into_iter().take(3).map(|known| format!("{known:?}")).collect();
+    let remedy = format!(
+        "the nearest are {}; all are in scenarios/models/, and huggingface = \"path/config.json\" reads your own",
+        near.join(", ")
+    );
+    Err(reader.plan(name, problem, remedy))
+}
+
 fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) -> Result<ModelConfig, ScenarioError> {
     let at = written.get_ref();
-    let loaded = match (&at.name, &at.huggingface) {
-        (Some(name), None) => huggingface::shipped::named(name),
-        (None, Some(path)) => huggingface::load(Path::new(&relative(reader.file, path))),
+    let (named, loaded) = match (&at.name, &at.huggingface) {
+        (Some(name), None) => (name, shipped(reader, name)?),
+        (None, Some(path)) => (path, huggingface::load(Path::new(&relative(reader.file, path.get_ref())))),
         _ => {
             let problem = "a model is named or read from a Hugging Face config, exactly one of the two";
             let remedy = "write name = \"llama-3.1-8b\" or huggingface = \"path/config.json\"";
             return Err(reader.plan(written, problem, remedy));
         }
     };
-    let mut model = loaded.map_err(|problem| ScenarioError::Model {
-        problem: Box::new(problem),
-        place: reader.place(written),
-    })?;
+    let mut model =
+        loaded.map_err(|problem| ScenarioError::Model { problem: Box::new(problem), place: reader.place(named) })?;
     if let Some(layers) = &at.layers {
         model.layers = reader.count("model.layers", layers, 1, 10_000)?;
     }
@@ -349,8 +363,7 @@ fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<Mi
         }
     }
     let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
-    let storage =
-        get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
+    let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
     let param = match get(&written.param) {
         None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
         param => param,

@@ -76,9 +76,9 @@ pub enum Clocks {
 #[serde(deny_unknown_fields)]
 pub struct Model {
     /// A shipped model.
-    pub name: Option<String>,
+    pub name: Option<Spanned<String>>,
     /// The path of a Hugging Face `config.json`, relative to the scenario.
-    pub huggingface: Option<String>,
+    pub huggingface: Option<Spanned<String>>,
     /// Blocks, where only some are trained (a proxy of the whole model).
     pub layers: Option<Spanned<i64>>,
     /// Whether the head shares the embedding's matrix, where the run differs from the config.

@@ -1,0 +1,87 @@
+//! Which sizes are believed: bounds far above any run, so that no sum of bytes, tokens or picoseconds overflows and no
+//! program outgrows the memory of the machine that predicts it.
+//!
+//! Tokens of a step of the whole job: 2³⁰ in a micro-batch × 2¹⁶ micro-batches × 2¹⁷ ranks = 2⁶³. Activations of a
+//! micro-batch: at most some 64 tensors of a block, each no larger than its share of 2⁵⁴ B. A step of ten days is 2⁶⁰ ps.
+
+use super::error::ScenarioError;
+use super::understood::{Reader, Scenario};
+use super::written;
+use crate::engine::Costs;
+use crate::program::{Instr, Program};
+use crate::runtime::train::Job;
+use crate::units::Time;
+
+/// Ranks of a job.
+pub(super) const RANKS: u64 = 1 << 17;
+/// Tokens in one micro-batch of a rank.
+const TOKENS: u64 = 1 << 30;
+/// Bytes of one tensor for each block and of the logits: 16 PiB.
+const ACTIVATIONS: u128 = 1 << 54;
+/// Blocks run forward in one step: blocks × micro-batches. Each is some 400 instructions.
+const PASSES: u64 = 1 << 15;
+/// A step \[ps\]: ten days.
+const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
+
+/// Checks the sizes of a job before anything is computed from them.
+pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+    let (batch, model) = (&written.batch, &job.model);
+    let ranks = u64::from(job.fsdp.shard) * u64::from(job.fsdp.replicate);
+    if ranks > RANKS {
+        let at = written.topology.nodes.as_ref().map_or_else(|| reader.place(&written.mesh), |at| reader.place(at));
+        let problem = format!("{ranks} chips are more than the {RANKS} that are simulated");
+        return Err(ScenarioError::Plan { problem, place: at, remedy: "rent fewer nodes".to_owned() });
+    }
+    let tokens = job.batch * job.seq;
+    if tokens > TOKENS {
+        let problem = format!("{} sequences × {} tokens are {tokens} tokens in a micro-batch", job.batch, job.seq);
+        let remedy = format!("write at most {TOKENS} tokens: a shorter batch.sequence or a smaller batch.micro");
+        return Err(reader.plan(&batch.sequence, problem, remedy));
+    }
+    let row = model.layers * model.width.max(model.ffn).max(model.heads * model.head_dim) + model.vocab;
+    let bytes = u128::from(tokens) * u128::from(row) * 4;
+    if bytes > ACTIVATIONS {
+        let problem = format!(
+            "{tokens} tokens through {} blocks of {} make more than 16 PiB of activations",
+            model.layers, model.name
+        );
+        let remedy = "no device holds a millionth of that: write a shorter batch.sequence or a smaller batch.micro";
+        return Err(reader.plan(&batch.sequence, problem, remedy));
+    }
+    let passes = model.layers * u64::from(job.accumulation);
+    if passes > PASSES {
+        let problem = format!(
+            "{} blocks × {} micro-batches are {passes} blocks to run in a step, and at most {PASSES} are simulated",
+            model.layers, job.accumulation
+        );
+        let remedy = format!(
+            "write batch.accumulation = {} or less: every further micro-batch adds the same time",
+            (PASSES / model.layers).max(1)
+        );
+        return Err(match (&batch.accumulation, &written.model.get_ref().layers) {
+            (Some(at), _) => reader.plan(at, problem, remedy),
+            (None, Some(at)) => reader.plan(at, problem, "write fewer layers"),
+            (None, None) => reader.plan(&written.model, problem, remedy),
+        });
+    }
+    Ok(())
+}
+
+/// Checks that a step lasts no longer than the engine's clock can count.
+pub(super) fn check_time(scenario: &Scenario, program: &Program, costs: &Costs) -> Result<(), ScenarioError> {
+    let time = |instr: &Instr| match *instr {
+        Instr::Launch { kernel, .. } => costs.kernel[kernel.0 as usize].time,
+        Instr::Collective { comm, .. } => costs.comm[comm.0 as usize].time,
+        Instr::Host { dispatch, count } => Time(costs.dispatch[dispatch as usize].0.saturating_mul(u64::from(count))),
+        _ => Time::ZERO,
+    };
+    let total: u128 = program.step.iter().map(|instr| u128::from(time(instr).0)).sum();
+    if total <= STEP {
+        return Ok(());
+    }
+    let days = total / (STEP / 10);
+    let rounded = days - days % 10_u128.pow(days.max(1).ilog10());
+    let problem = format!("one step would keep a chip busy for more than {rounded} days");
+    let remedy = "the simulated clock holds ten: write a shorter batch.sequence, or fewer micro-batches".to_owned();
+    Err(ScenarioError::Plan { problem, place: Box::new(scenario.sequence_at.clone()), remedy })
+}

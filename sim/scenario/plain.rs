@@ -1,0 +1,60 @@
+//! What the TOML parser says of a scenario, in the user's words: what was expected, what was found, what to try.
+
+use std::ops::Range;
+
+use crate::hardware::registry::edits;
+
+/// Rewrites a parser's message about the text at `span`; words it does not know stay as they are.
+pub(super) fn words(message: &str, text: &str, span: Range<usize>) -> String {
+    let message = message.trim();
+    let found = text.get(span).unwrap_or_default().lines().next().unwrap_or_default().trim();
+    let expected = message.split_once(", expected ").map(|(_, expected)| expected);
+    if let Some(key) = message.strip_prefix("missing field ") {
+        return format!("the key {key} is missing: add it");
+    }
+    match (message, expected) {
+        _ if found.starts_with("[[") && message.starts_with("invalid type") => {
+            format!("there is one such table only: write {}", found.replace("[[", "[").replace("]]", "]"))
+        }
+        _ if message.starts_with("unknown field ") => {
+            named("there is no key", message, expected.unwrap_or("none at all"))
+        }
+        _ if message.starts_with("unknown variant ") => {
+            named("there is no choice", message, expected.unwrap_or("none at all"))
+        }
+        (_, Some("i64")) if found.parse::<i128>().is_ok() => {
+            format!("{found} is too large for a count: write a smaller one")
+        }
+        (_, Some("i64")) => format!("expected a whole number, found {found}"),
+        (_, Some("a boolean")) => format!("expected true or false, found {found}"),
+        (_, Some("a string")) => format!("expected text in quotes, found {found}"),
+        (_, Some("a tuple of size 2")) => format!("expected two numbers, found {found}"),
+        (_, Some("newtype variant")) => {
+            format!("{found} takes a value: write {{ {} = … }}", found.trim_matches(['"', '\'']))
+        }
+        (_, Some(what)) if message.starts_with("invalid type") => {
+            let what = if what.starts_with("struct ") { "a table of keys" } else { what };
+            format!("expected {what}, found {found}")
+        }
+        ("wanted string or table", _) => format!("expected one of the choices in quotes, or a table, found {found}"),
+        ("invalid boolean, expected `false`" | "invalid boolean, expected `true`", _) => {
+            format!("expected a value, found {}: text stands in quotes", first_word(found))
+        }
+        _ => message.to_owned(),
+    }
+}
+
+fn first_word(found: &str) -> &str {
+    found.split_whitespace().next().unwrap_or("a bare word")
+}
+
+/// `unknown field `x`, expected `y` or `z`` → `there is no key `x` here (did you mean `y`?): expected `y` or `z``.
+fn named(what: &str, message: &str, expected: &str) -> String {
+    let name = message.split('`').nth(1).unwrap_or_default();
+    let near = expected.split('`').skip(1).step_by(2).map(|known| (edits(name, known), known)).min();
+    let hint = match near {
+        Some((edits, known)) if edits <= known.len() / 2 => format!(" (did you mean `{known}`?)"),
+        _ => String::new(),
+    };
+    format!("{what} `{name}` here{hint}: expected {expected}")
+}

@@ -1,0 +1,166 @@
+//! What can be worked out by hand: bytes of parameters and of the optimizer, FLOPs, and which way things grow.
+
+use windtunnel::program::{Category, Instr, Pass, Program};
+use windtunnel::runtime::train;
+use windtunnel::scenario::Prediction;
+use windtunnel::units::Time;
+
+use crate::make::{self, TINY};
+
+fn compile(text: &str) -> Program {
+    train::compile(&make::parse(text).job)
+}
+
+/// Bytes of a category that a rank allocates before its second step.
+fn bytes(program: &Program, category: Category) -> u64 {
+    let of = |instr: &Instr| match *instr {
+        Instr::Alloc { buffer } if program.buffer(buffer).category == category => program.buffer(buffer).bytes.0,
+        _ => 0,
+    };
+    program.setup.iter().chain(&program.first).map(of).sum()
+}
+
+/// FLOPs of the kernels of one pass in a step.
+fn flops(program: &Program, pass: Pass) -> u128 {
+    let of = |instr: &Instr| match *instr {
+        Instr::Launch { kernel, .. } if program.kernel(kernel).pass == pass => program.kernel(kernel).work.flops().0,
+        _ => 0,
+    };
+    program.step.iter().map(of).sum()
+}
+
+/// Parameters of the tiny model, counted by hand.
+const D: u64 = 64;
+const F: u64 = 160;
+const V: u64 = 512;
+const KV: u64 = 2 * 16;
+const BLOCK: u64 = D * (D + 2 * KV) + D * D + 3 * D * F + 2 * D;
+const PARAMETERS: u64 = V * D + 3 * BLOCK + D + V * D;
+
+#[test]
+fn parameters_are_counted_by_hand() {
+    assert_eq!(make::parse(TINY).job.model.params().total, PARAMETERS);
+}
+
+#[test]
+fn a_rank_holds_its_share_of_the_parameters_and_twice_that_of_moments() {
+    for shard in [1, 2, 4, 8] {
+        let text = make::with(TINY, "mesh", "dp_shard", shard);
+        let program = compile(&text);
+        // All rows divide by 8, so nothing is padded; Adam keeps two moments and a step counter of 4 B for each tensor.
+        let share = 4 * PARAMETERS / shard as u64;
+        let tensors = 1 + 3 * 9 + 2;
+        assert_eq!(bytes(&program, Category::Parameter), share);
+        assert_eq!(bytes(&program, Category::OptimizerState), 2 * share + 4 * tensors);
+    }
+}
+
+#[test]
+fn plain_sgd_keeps_no_state() {
+    let text = make::with(TINY, "optimizer", "name", "sgd");
+    assert_eq!(bytes(&compile(&text), Category::OptimizerState), 0);
+}
+
+#[test]
+fn a_forward_is_two_flops_for_each_weight_and_token_and_four_for_each_pair_of_tokens() {
+    let (batch, seq) = (1, 128);
+    let weights = u128::from(PARAMETERS - V * D - 7 * D);
+    let attention = 3 * 4 * seq * seq * u128::from(D) * batch;
+    let program = compile(TINY);
+    assert_eq!(flops(&program, Pass::Forward), 2 * weights * seq * batch + attention);
+}
+
+#[test]
+fn backward_is_twice_the_matmuls_and_five_halves_of_the_attention() {
+    let program = compile(TINY);
+    let attention = 3 * 4 * 128 * 128 * u128::from(D);
+    let matmuls = flops(&program, Pass::Forward) - attention;
+    assert_eq!(flops(&program, Pass::Backward), 2 * matmuls + attention * 5 / 2);
+}
+
+#[test]
+fn full_recompute_runs_the_blocks_forward_once_more_up_to_the_last_matmul() {
+    let plain = compile(TINY);
+    let full = |early_stop: bool| {
+        let text = make::with(TINY, "activation_checkpointing", "policy", "full");
+        compile(&make::with(&text, "activation_checkpointing", "early_stop", early_stop))
+    };
+    let head = 2 * u128::from(V * D) * 128;
+    let blocks = flops(&plain, Pass::Forward) - head;
+    let program = full(false);
+    assert_eq!(flops(&program, Pass::Recompute), blocks);
+    assert_eq!(flops(&program, Pass::Forward), flops(&plain, Pass::Forward));
+    assert_eq!(flops(&program, Pass::Backward), flops(&plain, Pass::Backward));
+    assert_eq!(program.flops.0, plain.flops.0 + blocks);
+    // With early stop, the down projection's output, which nothing saves, is not computed again.
+    let down = 3 * 2 * u128::from(F * D) * 128;
+    assert_eq!(flops(&full(true), Pass::Recompute), blocks - down);
+}
+
+#[test]
+fn twice_the_micro_batches_are_twice_the_flops() {
+    for policy in ["none", "full", "selective_op"] {
+        let text = make::with(TINY, "activation_checkpointing", "policy", policy);
+        let [once, twice] = [1, 2].map(|count| compile(&make::with(&text, "batch", "accumulation", count)));
+        for pass in [Pass::Forward, Pass::Backward, Pass::Recompute] {
+            assert_eq!(2 * flops(&once, pass), flops(&twice, pass), "{policy}");
+        }
+    }
+}
+
+const LLAMA: &str = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
+
+/// Kernels that compute, as opposed to those that copy for a collective or step the optimizer.
+fn compute(answer: &Prediction) -> Time {
+    let groups = ["forward", "backward", "recompute"];
+    answer.parts.iter().filter(|part| groups.contains(&part.group)).map(|part| part.busy).sum()
+}
+
+#[test]
+fn twice_the_micro_batches_take_about_twice_the_time() {
+    let [once, twice] = [1, 2].map(|count| make::fly(&make::with(LLAMA, "batch", "accumulation", count)));
+    let ratio = compute(&twice).seconds() / compute(&once).seconds();
+    assert!((1.95..2.05).contains(&ratio), "{ratio}");
+    assert_eq!(twice.tokens, 2 * once.tokens);
+    assert!(twice.step > once.step && twice.step.0 < 2 * once.step.0 + once.step.0 / 20);
+}
+
+#[test]
+fn a_longer_sequence_takes_longer_and_needs_more() {
+    let lengths = [512, 1024, 2048, 4096, 8192, 16384];
+    let answers = lengths.map(|length| make::fly(&make::with(LLAMA, "batch", "sequence", length)));
+    for pair in answers.windows(2) {
+        assert!(pair[0].step < pair[1].step);
+        assert!(pair[0].memory.report.peak_allocated < pair[1].memory.report.peak_allocated);
+    }
+    // Attention grows with the square, the rest with the length: between two and four times.
+    let ratio = answers[5].step.seconds() / answers[4].step.seconds();
+    assert!((2.0..4.0).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn the_wider_the_sharding_the_lower_the_peak() {
+    let answers = [1, 2, 4, 8].map(|shard| make::fly(&make::with(LLAMA, "mesh", "dp_shard", shard)));
+    for pair in answers.windows(2) {
+        assert!(pair[0].memory.report.peak_allocated > pair[1].memory.report.peak_allocated);
+    }
+}
+
+#[test]
+fn every_block_kept_costs_memory_and_every_block_recomputed_costs_time() {
+    let [none, selective, full] = ["none", "selective_op", "full"]
+        .map(|policy| make::fly(&make::with(LLAMA, "activation_checkpointing", "policy", policy)));
+    assert!(none.memory.report.peak_allocated > selective.memory.report.peak_allocated);
+    assert!(selective.memory.report.peak_allocated > full.memory.report.peak_allocated);
+    assert!(none.step < selective.step && selective.step < full.step);
+}
+
+#[test]
+fn mfu_is_model_flops_over_peak() {
+    let answer = make::fly(LLAMA);
+    let peak = make::parse(LLAMA).topology.chip.peak.bf16.0;
+    for mfu in &answer.mfu {
+        let expected = mfu.flops.0 as f64 / (8.0 * peak * answer.step.seconds());
+        assert!((mfu.utilisation - expected).abs() < 1e-12, "{}", mfu.name);
+    }
+}

@@ -1,0 +1,36 @@
+//! Simulating one rank for all identical ones changes nothing, to the picosecond.
+
+use proptest::prelude::*;
+use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::Settings;
+
+use crate::make;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_folded_run_is_the_full_run(text in make::scenarios()) {
+        let scenario = make::parse(&text);
+        let fly = |fold| predict(&scenario, Settings { fold, ..Settings::default() }).unwrap();
+        let (folded, full) = (fly(true), fly(false));
+        prop_assert_eq!(folded.step, full.step);
+        prop_assert_eq!(folded.interval, full.interval);
+        for breakdown in &full.timeline.breakdown {
+            prop_assert_eq!(&folded.breakdown, breakdown);
+        }
+        prop_assert_eq!(&folded.timeline.busy[0].kernel, &full.timeline.busy[0].kernel);
+        prop_assert_eq!(&folded.timeline.busy[0].comm, &full.timeline.busy[0].comm);
+        prop_assert_eq!(&folded.timeline.busy[0].comm_exposed, &full.timeline.busy[0].comm_exposed);
+        prop_assert_eq!(folded.parts, full.parts);
+        prop_assert_eq!(folded.shares, full.shares);
+    }
+
+    #[test]
+    fn compute_exposed_communication_host_and_waiting_are_the_whole_step(text in make::scenarios()) {
+        let answer = make::fly(&text);
+        let parts = answer.breakdown;
+        let sum = parts.compute + parts.exposed_communication + parts.host_bound + parts.waiting;
+        prop_assert_eq!(sum, answer.step);
+    }
+}

@@ -1,0 +1,128 @@
+//! Scenarios for tests: a tiny model, and as text so that every test goes through the reader that users go through.
+
+use proptest::prelude::*;
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Prediction, Scenario, predict};
+
+/// Paths in a test's scenario are relative to this (imaginary) file, beside which the tiny model lies.
+pub const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
+
+/// The tiny model on one node, everything else left open.
+pub const TINY: &str = r#"runtime = "fsdp2"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+
+[model]
+huggingface = "config.json"
+
+[mesh]
+dp_shard = 8
+
+[batch]
+sequence = 128
+"#;
+
+pub fn parse(text: &str) -> Scenario {
+    Scenario::parse(FILE, text).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
+}
+
+pub fn fly(text: &str) -> Prediction {
+    predict(&parse(text), Settings::default()).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
+}
+
+/// The scenario with `table.key = value` set, as a user would set it.
+pub fn with(text: &str, table: &str, key: &str, value: impl Into<toml::Value>) -> String {
+    let mut file: toml::Table = text.parse().unwrap();
+    let entry = file.entry(table).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+    entry.as_table_mut().unwrap().insert(key.to_owned(), value.into());
+    file.to_string()
+}
+
+/// The scenario with one line such as `fsdp.cpu_offload = true` (or several, separated by commas) applied.
+pub fn apply(text: &str, change: &str) -> String {
+    change.split(", ").fold(text.to_owned(), |text, line| {
+        let change: toml::Table = line.parse().unwrap();
+        let (table, keys) = change.iter().next().unwrap();
+        let (key, value) = keys.as_table().unwrap().iter().next().unwrap();
+        with(&text, table, key, value.clone())
+    })
+}
+
+/// Random scenarios over everything that changes the program.
+pub fn scenarios() -> impl Strategy<Value = String> {
+    let plan = (1..=3_u32, any::<prop::sample::Index>(), 0..6_usize, 0..4_usize);
+    let batch = (1..=3_u32, 1..=2_u32, any::<bool>(), any::<bool>(), prop::sample::select(vec![32_u32, 128, 513]));
+    let fsdp = (0..=2_u32, 0..=2_u32, 1..=2_u32, any::<bool>(), 0..4_usize);
+    let rest = (0..5_usize, 0..3_usize, any::<bool>(), any::<bool>(), 0..3_usize);
+    (plan, batch, fsdp, rest).prop_map(|(plan, batch, fsdp, rest)| write(plan, batch, fsdp, rest))
+}
+
+fn write(
+    (nodes, shard, wrap, reshard): (u32, prop::sample::Index, usize, usize),
+    (accumulation, micro, sync, last, sequence): (u32, u32, bool, bool, u32),
+    (forward, backward, buffers, unshard, root): (u32, u32, u32, bool, usize),
+    (checkpoint, optimizer, clip, expandable, precision): (usize, usize, bool, bool, usize),
+) -> String {
+    let chips = nodes * 8;
+    let divisors: Vec<u32> = (1..=chips).filter(|&shard| chips.is_multiple_of(shard)).collect();
+    let shard = divisors[shard.index(divisors.len())];
+    let replicate = chips / shard;
+    let half = if shard >= 4 { (shard / 2).to_string() } else { "true".to_owned() };
+    let reshard = ["true", "false", &half, "true"][reshard];
+    let root = ["true", "false", "false", "true"][root];
+    let wrap = ["\"root\"", "\"block\"", "\"torchtitan\"", "{ every = 2 }", "{ blocks = [0, 2] }", "\"block\""][wrap];
+    let checkpoint = ["\"none\"", "\"full\"", "\"selective_op\"", "{ every = 2 }", "\"none\""][checkpoint];
+    let (name, implementation) = [("adamw", "fused"), ("adamw", "foreach"), ("sgd", "foreach")][optimizer];
+    let precision = [
+        "storage = \"fp32\"\nparam = \"bf16\"\nreduce = \"fp32\"",
+        "storage = \"bf16\"",
+        "storage = \"fp32\"\nparam = \"fp32\"\nreduce = \"fp32\"",
+    ][precision];
+    format!(
+        r#"runtime = "fsdp2"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = {nodes}
+
+[model]
+huggingface = "config.json"
+
+[mesh]
+dp_shard = {shard}
+dp_replicate = {replicate}
+
+[batch]
+sequence = {sequence}
+micro = {micro}
+accumulation = {accumulation}
+sync_every_micro_batch = {sync}
+set_is_last_backward = {last}
+
+[precision]
+{precision}
+
+[fsdp]
+wrap = {wrap}
+reshard_after_forward = {reshard}
+root_reshard_after_forward = {root}
+forward_prefetch = {forward}
+backward_prefetch = {backward}
+reduce_scatter_buffers = {buffers}
+unshard_in_backward = {unshard}
+
+[activation_checkpointing]
+policy = {checkpoint}
+
+[optimizer]
+name = "{name}"
+implementation = "{implementation}"
+clip_grad_norm = {clip}
+
+[memory]
+expandable_segments = {expandable}
+"#
+    )
+}

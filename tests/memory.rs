@@ -1,0 +1,217 @@
+//! What must hold of memory in every plan, and what a plan that does not fit is told.
+
+use proptest::prelude::*;
+use windtunnel::memory::{self, Settings};
+use windtunnel::program::{Category, Instr, Program};
+use windtunnel::runtime::train;
+use windtunnel::units::Bytes;
+
+use crate::command::Folder;
+use crate::make;
+
+/// Buffers live after a list of instructions, by bytes and category; checks on the way that nothing is freed twice.
+fn live(program: &Program, list: &[Instr], live: &mut [Option<Category>]) {
+    for instr in list {
+        match *instr {
+            Instr::Alloc { buffer } => {
+                let slot = &mut live[buffer.0 as usize];
+                assert_eq!(*slot, None, "{} is allocated twice", program.buffer(buffer).name);
+                *slot = Some(program.buffer(buffer).category);
+            }
+            Instr::Free { buffer } => {
+                let was = live[buffer.0 as usize].take();
+                assert!(was.is_some(), "{} is freed while not allocated", program.buffer(buffer).name);
+            }
+            Instr::Recategorize { buffer, category } => {
+                let slot = &mut live[buffer.0 as usize];
+                assert!(slot.is_some(), "{} is renamed while not allocated", program.buffer(buffer).name);
+                *slot = Some(category);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What is live, as sorted (category, bytes).
+fn contents(program: &Program, live: &[Option<Category>]) -> Vec<(Category, u64)> {
+    let of = |(slot, buffer): (&Option<Category>, &windtunnel::program::Buffer)| Some(((*slot)?, buffer.bytes.0));
+    let mut list: Vec<_> = live.iter().zip(&program.buffers).filter_map(of).collect();
+    list.sort();
+    list
+}
+
+/// Bytes allocated in one category during the setup.
+fn set_up(text: &str, category: Category) -> u64 {
+    let program = train::compile(&make::parse(text).job);
+    let bytes = |instr: &Instr| match *instr {
+        Instr::Alloc { buffer } if program.buffer(buffer).category == category => program.buffer(buffer).bytes.0,
+        _ => 0,
+    };
+    program.setup.iter().chain(&program.first).map(bytes).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_step_leaves_memory_as_it_found_it(text in make::scenarios()) {
+        let program = train::compile(&make::parse(&text).job);
+        let mut buffers = vec![None; program.buffers.len()];
+        live(&program, &program.setup, &mut buffers);
+        live(&program, &program.first, &mut buffers);
+        let before = contents(&program, &buffers);
+        live(&program, &program.step, &mut buffers);
+        let after = contents(&program, &buffers);
+        prop_assert_eq!(&before, &after);
+        live(&program, &program.step, &mut buffers);
+        prop_assert_eq!(&before, &contents(&program, &buffers));
+        for (category, bytes) in after {
+            let persistent = matches!(
+                category,
+                Category::Parameter | Category::Buffer | Category::OptimizerState | Category::Workspace
+            );
+            prop_assert!(persistent, "{bytes} B of {} outlive the step", category.label());
+        }
+    }
+
+    #[test]
+    fn requested_is_within_allocated_and_allocated_within_reserved(text in make::scenarios()) {
+        let answer = make::fly(&text);
+        let report = &answer.memory.report;
+        prop_assert!(report.peak_allocated <= report.peak_reserved);
+        prop_assert!(report.breakdown.total() <= report.peak_allocated);
+        prop_assert!(answer.memory.device_total() >= report.peak_reserved);
+        prop_assert_eq!(report.reserved_by_stream.iter().map(|bytes| bytes.0).sum::<u64>(), report.peak_reserved.0);
+        for phase in &report.phases {
+            prop_assert!(phase.end_allocated <= phase.peak_allocated, "{}", phase.name);
+            prop_assert!(phase.peak_requested <= phase.peak_allocated, "{}", phase.name);
+            prop_assert_eq!(phase.breakdown.total(), phase.peak_requested, "{}", &phase.name);
+        }
+        for hook in &report.hooks {
+            prop_assert!(hook.now <= hook.peak && hook.peak <= report.peak_allocated);
+        }
+        let live: u64 = report.live.iter().map(|live| live.bytes.0).sum();
+        prop_assert_eq!(live, report.breakdown.total().0);
+    }
+
+    #[test]
+    fn what_fits_without_a_limit_fits_into_what_it_took(text in make::scenarios()) {
+        let program = train::compile(&make::parse(&text).job);
+        for expandable_segments in [false, true] {
+            let settings = Settings { expandable_segments, capacity: Bytes(u64::MAX / 4) };
+            let free = memory::replay(&program, settings);
+            let tight = memory::replay(&program, Settings { capacity: free.peak_reserved, ..settings });
+            prop_assert!(tight.out_of_memory.is_none());
+            prop_assert_eq!(tight.retries, 0);
+            prop_assert_eq!(tight.peak_allocated, free.peak_allocated);
+            let starved = memory::replay(&program, Settings { capacity: Bytes(free.peak_allocated.0 - 1), ..settings });
+            prop_assert!(starved.out_of_memory.is_some(), "more is allocated than the device has");
+        }
+    }
+
+    #[test]
+    fn more_sharding_never_means_more_of_the_sharded(text in make::scenarios()) {
+        for category in [Category::Parameter, Category::OptimizerState] {
+            let mut before = u64::MAX;
+            for shard in [1, 2, 4, 8] {
+                let text = make::with(&text, "topology", "nodes", 1);
+                let text = make::with(&text, "mesh", "dp_shard", shard);
+                let text = make::with(&text, "mesh", "dp_replicate", 8 / shard);
+                let text = make::with(&text, "fsdp", "reshard_after_forward", true);
+                let bytes = set_up(&text, category);
+                prop_assert!(bytes <= before, "{} on {shard} ranks: {bytes} B", category.label());
+                before = bytes;
+            }
+        }
+    }
+}
+
+/// A plan that needs several times the memory there is.
+const TOO_LARGE: &str = r#"runtime = "fsdp2"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+
+[model]
+name = "llama-3.1-8b"
+
+[mesh]
+dp_shard = 4
+
+[batch]
+sequence = 8192
+micro = 3
+
+[fsdp]
+wrap = "root"
+reshard_after_forward = false
+
+[optimizer]
+implementation = "foreach"
+"#;
+
+#[test]
+fn a_plan_that_does_not_fit_is_an_answer() {
+    let folder = Folder::new("oom");
+    folder.write("big.toml", TOO_LARGE);
+    let output = folder.windtunnel(&["run", "big.toml"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let answer = make::fly(TOO_LARGE);
+    let missing = format!("NO: wants {:.2} GiB per device", answer.memory.wanted.gib());
+    assert!(said.contains(&missing), "{said}");
+    assert!(said.contains(&format!("{:.2} GiB too much", answer.memory.shortfall().gib())), "{said}");
+    assert!(answer.memory.shortfall() > Bytes(0));
+    for remedy in &answer.memory.remedies {
+        assert!(said.contains(&remedy.change), "{said}");
+    }
+    assert_eq!(folder.windtunnel(&["run", "big.toml", "--fail-if-oom"]).status.code(), Some(1));
+    folder.write("small.toml", make::TINY);
+    assert_eq!(folder.windtunnel(&["run", "small.toml", "--fail-if-oom"]).status.code(), Some(0));
+}
+
+/// Plans that do not fit, each for a reason of its own.
+fn misfits() -> Vec<String> {
+    let full = make::with(TOO_LARGE, "activation_checkpointing", "policy", "full");
+    vec![
+        TOO_LARGE.to_owned(),
+        make::with(TOO_LARGE, "batch", "micro", 2),
+        make::with(TOO_LARGE, "fsdp", "wrap", "torchtitan"),
+        make::with(&make::with(&full, "batch", "micro", 4), "fsdp", "wrap", "torchtitan"),
+        make::with(
+            &make::with(&full, "batch", "micro", 1),
+            "fsdp",
+            "wrap",
+            toml::Table::from_iter([("every".to_owned(), 4.into())]),
+        ),
+        make::with(&make::with(TOO_LARGE, "model", "name", "llama-3.1-70b"), "mesh", "dp_shard", 8),
+        make::with(&make::with(&full, "model", "name", "llama-2-13b"), "batch", "sequence", 4096),
+        make::with(&make::with(&full, "model", "name", "llama-2-13b"), "fsdp", "wrap", "block"),
+        format!("{TOO_LARGE}\n[[fsdp.override]]\nblocks = [0, 16]\nreshard_after_forward = 2\n")
+            .replace("wrap = \"root\"", "wrap = \"block\""),
+        include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml").replace("micro = 1", "micro = 2"),
+    ]
+}
+
+#[test]
+fn a_remedy_fits_when_it_is_applied() {
+    let mut tried = 0;
+    for text in misfits() {
+        let answer = make::fly(&text);
+        if answer.memory.fits {
+            continue;
+        }
+        for remedy in &answer.memory.remedies {
+            let changed = make::apply(&text, &remedy.change);
+            let memory = make::fly(&changed).memory;
+            assert!(memory.fits, "{} does not fit\n{text}", remedy.change);
+            assert_eq!(memory.device_total(), remedy.device_total, "{}\n{text}", remedy.change);
+            tried += 1;
+        }
+        let mut changes: Vec<_> = answer.memory.remedies.iter().map(|remedy| &remedy.change).collect();
+        changes.dedup();
+        assert_eq!(changes.len(), answer.memory.remedies.len(), "a remedy is listed twice: {changes:?}");
+    }
+    assert!(tried >= 20, "only {tried} remedies were tried");
+}
