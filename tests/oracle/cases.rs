@@ -48,6 +48,8 @@ pub struct Config {
     pub cpu_offload: bool,
     #[serde(default = "yes")]
     pub ga_is_last: bool,
+    #[serde(default)]
+    pub compile: bool,
 }
 
 fn yes() -> bool {
@@ -173,6 +175,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         clip: config.clip > 0,
         max_positions: config.seq,
+        compile: config.compile,
     })
 }
 
