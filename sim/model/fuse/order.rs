@@ -60,19 +60,24 @@ impl Planner<'_> {
         (0..self.kernels.len()).filter(|&other| self.kernels[other].writes.iter().any(|t| reads.contains(t))).collect()
     }
 
-    /// As written, but for kernels that grew after something they feed was written.
+    /// As written, each kernel after what it needs (`topological_sort_schedule` of the scheduler): a kernel that grew
+    /// stands where its first part was and pulls what its other parts need before it.
     fn in_order(&self) -> Vec<usize> {
-        let makers: Vec<BTreeSet<usize>> = (0..self.kernels.len()).map(|at| self.makers(at)).collect();
-        let mut done = BTreeSet::new();
         let mut order = vec![];
-        while let Some(next) =
-            (0..self.kernels.len()).find(|at| !done.contains(at) && makers[*at].iter().all(|maker| done.contains(maker)))
-        {
-            done.insert(next);
-            order.push(next);
+        let mut seen = vec![false; self.kernels.len()];
+        for at in 0..self.kernels.len() {
+            self.visit(at, &mut seen, &mut order);
         }
-        assert_eq!(order.len(), self.kernels.len(), "fusing made a cycle");
         order
+    }
+
+    fn visit(&self, at: usize, seen: &mut [bool], order: &mut Vec<usize>) {
+        if !std::mem::replace(&mut seen[at], true) {
+            for maker in self.makers(at) {
+                self.visit(maker, seen, order);
+            }
+            order.push(at);
+        }
     }
 
     fn size(&self, at: usize) -> u64 {

@@ -1,7 +1,7 @@
 //! Which buffers are handed on (`memory_plan_reuse` and `decide_inplace_update` of inductor).
 //!
 //! A generated kernel may write into a buffer it reads for the last time. Otherwise a new buffer takes the latest dead
-//! one of its size and type, if that one died just before, or if keeping it until now raises no peak. A dead buffer that
+//! one of its size and type that was made here (not saved by forward), if that one died just before, or if keeping it until now raises no peak. A dead buffer that
 //! somebody takes later is not freed in between.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ pub(super) fn plan(
         if !matches!(kernel.launch, Launch::Library(_)) {
             mine.extend(&kernel.writes);
         }
-        for tensor in dying {
+        for tensor in dying.into_iter().filter(|tensor| !given.contains(tensor)) {
             pool.entry(key(tensor)).or_default().push((tensor, at));
         }
     }
