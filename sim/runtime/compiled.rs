@@ -104,10 +104,9 @@ impl Eager {
             touched.sort_unstable();
             touched.dedup();
             for tensor in touched {
-                if last[tensor] == at && !results.contains(&tensor) && !taken.contains(&tensor) {
-                    if let Some(storage) = frame.slots[tensor].take() {
-                        self.release(storage);
-                    }
+                let dead = last[tensor] == at && !results.contains(&tensor) && !taken.contains(&tensor);
+                if let Some(storage) = frame.slots[tensor].take_if(|_| dead) {
+                    self.release(storage);
                 }
             }
         }

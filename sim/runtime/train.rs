@@ -15,9 +15,7 @@ use crate::model::fuse::{self, Compiled, Policy};
 use crate::model::graph::Graph;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{
-    Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId,
-};
+use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId};
 use crate::units::Bytes;
 
 /// What each block does about its activations.
@@ -242,9 +240,8 @@ pub fn compile(job: &Job) -> Program {
 }
 
 fn communicators(program: &mut Builder, fsdp: &Fsdp) -> Communicators {
-    let mut add = |name: &str, size, stride| {
-        program.add_group(crate::program::Group { name: name.to_owned(), size, stride })
-    };
+    let mut add =
+        |name: &str, size, stride| program.add_group(crate::program::Group { name: name.to_owned(), size, stride });
     let shard = add("dp_shard", fsdp.shard, 1);
     let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
     let post_forward: Option<GroupId> = fsdp.wrap.blocks.iter().flatten().find_map(|reshard| match reshard {

@@ -152,7 +152,8 @@ fn oracle_compiled_steps_allocate_what_pytorch_allocates() {
                 let theirs = expected[name].as_u64().unwrap();
                 let off = ours as f64 / theirs as f64 - 1.0;
                 worst = worst.max(off.abs());
-                table += &format!("{} {:6} {name:4} {ours:14} {theirs:14} {:+.4} %\n", case["id"], phase.name, off * 100.0);
+                table +=
+                    &format!("{} {:6} {name:4} {ours:14} {theirs:14} {:+.4} %\n", case["id"], phase.name, off * 100.0);
             }
         }
     }
@@ -179,7 +180,8 @@ fn compiling_changes_no_flops_and_launches_fewer_kernels() {
             assert_eq!(flops(&eager, pass), flops(&compiled, pass), "{ac} {pass:?}");
         }
         let launches = |program: &Program| {
-            let launch = |instr: &&windtunnel::program::Instr| matches!(instr, windtunnel::program::Instr::Launch { .. });
+            let launch =
+                |instr: &&windtunnel::program::Instr| matches!(instr, windtunnel::program::Instr::Launch { .. });
             program.step.iter().filter(launch).count()
         };
         assert!(launches(&compiled) < launches(&eager), "{ac}");

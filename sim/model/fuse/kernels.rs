@@ -16,6 +16,8 @@ struct Group {
     space: u64,
     reads: BTreeSet<TensorId>,
     writes: Vec<TensorId>,
+    /// What each node in it writes and reads.
+    parts: Vec<(Vec<TensorId>, BTreeSet<TensorId>)>,
     recompute: bool,
 }
 
@@ -47,6 +49,21 @@ pub(super) fn group(tensors: &[Tensor], nodes: &[Node], results: &[TensorId]) ->
     grouping.finish(results)
 }
 
+impl Group {
+    /// Results that could be written over something read: only by the one node in the kernel that reads it.
+    fn in_place(&self) -> Vec<(TensorId, TensorId)> {
+        let mut pairs = vec![];
+        for (writes, reads) in self.parts.iter().filter(|_| self.launch.is_none()) {
+            for &read in reads {
+                if self.parts.iter().filter(|(_, reads)| reads.contains(&read)).count() == 1 {
+                    pairs.extend(writes.iter().map(|&write| (write, read)));
+                }
+            }
+        }
+        pairs
+    }
+}
+
 impl<'t> Grouping<'t> {
     fn base(&self, tensor: TensorId) -> TensorId {
         self.tensors[tensor].base
@@ -67,6 +84,7 @@ impl<'t> Grouping<'t> {
             space: node.space,
             reads: BTreeSet::new(),
             writes: node.writes.clone(),
+            parts: vec![],
             recompute: node.recompute,
         };
         match &node.kind {
@@ -81,6 +99,8 @@ impl<'t> Grouping<'t> {
                 }
             }
         }
+        let reads = group.reads.iter().map(|&tensor| self.base(tensor)).collect();
+        group.parts.push((node.writes.clone(), reads));
         let at = self.partner(&group).unwrap_or(self.groups.len());
         for &tensor in &group.writes {
             self.maker.insert(tensor, at);
@@ -90,6 +110,7 @@ impl<'t> Grouping<'t> {
                 partner.kind = dominant(partner.kind, group.kind);
                 partner.recompute &= group.recompute;
                 partner.reads.append(&mut group.reads);
+                partner.parts.append(&mut group.parts);
                 partner.writes.append(&mut group.writes);
             }
             _ => self.groups.push(Some(group)),
@@ -169,7 +190,8 @@ impl<'t> Grouping<'t> {
                 read: bytes(&reads),
                 written: bytes(&writes),
             }));
-            kernels.push(Kernel { name: group.name, launch, reads, writes, recompute: group.recompute });
+            let in_place = group.in_place();
+            kernels.push(Kernel { name: group.name, launch, reads, writes, in_place, recompute: group.recompute });
         }
         kernels
     }

@@ -28,8 +28,7 @@ pub(super) fn partition(joint: &mut Joint, graph: &Graph, policy: Policy) -> (Ve
         .collect();
     let may_save = may_save(joint, graph, policy, &maker);
     let nodes = std::mem::take(&mut joint.backward);
-    let mut cut =
-        Cut { joint, maker, may_save, saved: BTreeSet::new(), again: BTreeMap::new(), backward: vec![] };
+    let mut cut = Cut { joint, maker, may_save, saved: BTreeSet::new(), again: BTreeMap::new(), backward: vec![] };
     for mut node in nodes {
         for read in &mut node.reads {
             *read = cut.need(*read);

@@ -1,6 +1,6 @@
 //! Which buffers are handed on (`memory_plan_reuse` and `decide_inplace_update` of inductor).
 //!
-//! A generated kernel may write into a buffer it reads for the last time. Otherwise a new buffer takes the latest dead
+//! A generated kernel may write into a buffer it reads for the last time, if only the node that writes reads it. Otherwise a new buffer takes the latest dead
 //! one of its size and type that was made here (not saved by forward), if that one died just before, or if keeping it until now raises no peak. A dead buffer that
 //! somebody takes later is not freed in between.
 
@@ -30,11 +30,10 @@ pub(super) fn plan(
             bases(tensors, &kernel.reads).into_iter().filter(|t| deaths[t] == at && mine.contains(t)).collect();
         dying.retain(|tensor| !results.contains(tensor));
         let own = matches!(kernel.launch, Launch::Matmul(_) | Launch::Fused(_));
-        let mut in_place = matches!(kernel.launch, Launch::Fused(_));
         for &write in kernel.writes.iter().filter(|_| own) {
-            if in_place && let Some(place) = dying.iter().position(|&tensor| key(tensor) == key(write)) {
+            let fits = |&tensor: &TensorId| key(tensor) == key(write) && kernel.in_place.contains(&(write, tensor));
+            if let Some(place) = dying.iter().position(fits) {
                 takes.insert(write, dying.remove(place));
-                in_place = false;
                 continue;
             }
             let Some(&(dead, died)) = pool.get(&key(write)).and_then(|list| list.last()) else { continue };

@@ -250,8 +250,8 @@ impl Eager {
     ) {
         let results = self.attention_gradients(graph, op, window, self.settings.backward);
         self.let_go(frame, index, gradient);
-        for at in 0..3 {
-            self.accumulate(frame, op.inputs[at], results[at].into());
+        for (&value, result) in op.inputs.iter().zip(results) {
+            self.accumulate(frame, value, result.into());
         }
     }
 
