@@ -4,6 +4,7 @@
 //! against that framework, not one generic parallelism. Today: [`fsdp`], PyTorch's `fully_shard` (FSDP2) and its
 //! predecessor.
 
+pub mod compiled;
 pub mod eager;
 pub mod fsdp;
 pub mod optimizer;

@@ -1,6 +1,7 @@
 //! What PyTorch itself computes (`tests/oracles`), case by case. `WINDTUNNEL_ORACLES` names another folder to read.
 
 mod cases;
+mod compile;
 mod flops;
 mod fsdp1;
 mod memory;

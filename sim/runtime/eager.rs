@@ -10,7 +10,7 @@
 //! `model::graph::OpKind` and one arm to each.
 
 mod backward;
-mod forward;
+pub(super) mod forward;
 
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::program::{
@@ -225,7 +225,7 @@ impl Eager {
 
     /// Casts a parameter's gradient to the type it is stored in, if it is the first and the type is wider
     /// (`param.grad_dtype`, `torch/csrc/autograd/input_metadata.cpp`).
-    fn upcast(&mut self, param: usize, gradient: Storage, from: DType) -> (Storage, DType) {
+    pub(super) fn upcast(&mut self, param: usize, gradient: Storage, from: DType) -> (Storage, DType) {
         match self.gradient_dtype {
             Some(to) if to != from && self.leaves[param].is_none() => {
                 let bytes = self.bytes(gradient);
@@ -240,7 +240,7 @@ impl Eager {
     }
 
     /// Stores a parameter's gradient, or adds it in place to the one there is (`accumulate_grad.h`).
-    fn store_leaf(&mut self, param: usize, gradient: Storage, dtype: DType) {
+    pub(super) fn store_leaf(&mut self, param: usize, gradient: Storage, dtype: DType) {
         match self.leaves[param] {
             None => {
                 let buffer = self.counted[gradient.0 as usize].buffer;

@@ -4,18 +4,18 @@
 //! optimizer.zero_grad(set_to_none=True)`. Python's references are followed: a hidden state lives until the next one has
 //! taken its name, logits until the loss has been computed.
 
+use super::compiled::CompiledFrame;
 use super::eager::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Settings, Storage};
 use super::fsdp::group::ShardedParam;
 use super::fsdp::hooks::{Run, Units};
 use super::fsdp::{Communicators, Fsdp, Group, Wrap};
 use super::optimizer::{self, Optimizer};
 use crate::model::block;
+use crate::model::fuse::{self, Compiled, Policy};
 use crate::model::graph::Graph;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{
-    Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId,
-};
+use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId};
 use crate::units::Bytes;
 
 /// What each block does about its activations.
@@ -58,6 +58,8 @@ pub struct Job {
     pub clip: bool,
     /// Rows of the rotary table kept as a buffer.
     pub max_positions: u64,
+    /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
+    pub compile: bool,
 }
 
 /// Graphs of the distinct modules.
@@ -66,6 +68,10 @@ struct Graphs {
     blocks: Vec<Graph>,
     /// For each block, its graph.
     of_block: Vec<usize>,
+    /// Compiled blocks, one for each graph and policy in use.
+    compiled: Vec<Compiled>,
+    /// For each block, what it was compiled to, if it was.
+    compiled_block: Vec<Option<usize>>,
     head: Graph,
     loss: Graph,
 }
@@ -84,12 +90,49 @@ fn graphs(job: &Job) -> Graphs {
         });
         of_block.push(at);
     }
+    let (compiled, compiled_block) = compile_blocks(job, &blocks, &of_block);
     Graphs {
+        compiled,
+        compiled_block,
         embedding: block::embedding(&job.model, dims, compute),
         blocks,
         of_block,
         head: block::head(&job.model, dims, compute),
         loss: block::loss(dims, compute),
+    }
+}
+
+/// Compiles each graph once for each policy.
+fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compiled>, Vec<Option<usize>>) {
+    if !job.compile {
+        return (vec![], vec![None; of_block.len()]);
+    }
+    let (mut compiled, mut known) = (vec![], vec![]);
+    let choose = |(layer, &graph): (usize, &usize)| {
+        let policy = match mode(job.checkpoint, layer) {
+            Mode::Train => Policy::MinCut,
+            Mode::Checkpoint(Keep::Nothing) => Policy::Input,
+            Mode::Checkpoint(Keep::ComputeIntensive) => Policy::ComputeIntensive,
+        };
+        let at = known.iter().position(|&made| made == (graph, policy)).unwrap_or_else(|| {
+            known.push((graph, policy));
+            compiled.push(fuse::compile(&blocks[graph], policy));
+            compiled.len() - 1
+        });
+        Some(at)
+    };
+    let of_block = of_block.iter().enumerate().map(choose).collect();
+    (compiled, of_block)
+}
+
+/// How a block's forward runs.
+fn mode(checkpoint: Checkpoint, layer: usize) -> Mode {
+    match checkpoint {
+        Checkpoint::None => Mode::Train,
+        Checkpoint::Full => Mode::Checkpoint(Keep::Nothing),
+        Checkpoint::Every(every) if layer.is_multiple_of(every as usize) => Mode::Checkpoint(Keep::Nothing),
+        Checkpoint::Every(_) => Mode::Train,
+        Checkpoint::SelectiveOp => Mode::Checkpoint(Keep::ComputeIntensive),
     }
 }
 
@@ -197,9 +240,8 @@ pub fn compile(job: &Job) -> Program {
 }
 
 fn communicators(program: &mut Builder, fsdp: &Fsdp) -> Communicators {
-    let mut add = |name: &str, size, stride| {
-        program.add_group(crate::program::Group { name: name.to_owned(), size, stride })
-    };
+    let mut add =
+        |name: &str, size, stride| program.add_group(crate::program::Group { name: name.to_owned(), size, stride });
     let shard = add("dp_shard", fsdp.shard, 1);
     let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
     let post_forward: Option<GroupId> = fsdp.wrap.blocks.iter().flatten().find_map(|reshard| match reshard {
@@ -262,16 +304,6 @@ impl Training<'_> {
         self.update(first);
     }
 
-    fn mode(&self, layer: usize) -> Mode {
-        match self.job.checkpoint {
-            Checkpoint::None => Mode::Train,
-            Checkpoint::Full => Mode::Checkpoint(Keep::Nothing),
-            Checkpoint::Every(every) if layer.is_multiple_of(every as usize) => Mode::Checkpoint(Keep::Nothing),
-            Checkpoint::Every(_) => Mode::Train,
-            Checkpoint::SelectiveOp => Mode::Checkpoint(Keep::ComputeIntensive),
-        }
-    }
-
     /// Groups of up to `count` blocks after (or before) a block.
     fn neighbours(&self, layer: usize, count: usize, forward: bool) -> Vec<usize> {
         let blocks = &self.run.units.blocks;
@@ -310,8 +342,18 @@ impl Training<'_> {
             let before = self.run.eager.program.enter(self.scopes.blocks[layer]);
             let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
             let map = ParamMap { first: self.layout.blocks[layer], tied: None };
-            let mode = self.mode(layer);
-            let (frame, output) = self.run.eager.forward(graph, hidden, map, mode);
+            let (frame, output) = match self.graphs.compiled_block[layer] {
+                Some(at) => {
+                    let compiled = &self.graphs.compiled[at];
+                    let (frame, output) = self.run.eager.forward_compiled(graph, compiled, hidden, map);
+                    (BlockFrame::Compiled(frame), output)
+                }
+                None => {
+                    let mode = mode(self.job.checkpoint, layer);
+                    let (frame, output) = self.run.eager.forward(graph, hidden, map, mode);
+                    (BlockFrame::Eager(frame), output)
+                }
+            };
             self.run.eager.program.enter(before);
             if let Some(group) = units.blocks[layer] {
                 self.run.post_forward(group);
@@ -372,8 +414,15 @@ impl Training<'_> {
             }
             self.run.eager.program.enter(self.scopes.blocks[layer]);
             let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
-            let gradient = self.run.eager.backward(graph, &mut frames.blocks[layer], hidden);
-            hidden = gradient.expect("a block's output depends on its input");
+            hidden = match (&mut frames.blocks[layer], self.graphs.compiled_block[layer]) {
+                (BlockFrame::Compiled(frame), Some(at)) => {
+                    self.run.eager.backward_compiled(graph, &self.graphs.compiled[at], frame, hidden)
+                }
+                (BlockFrame::Eager(frame), _) => {
+                    self.run.eager.backward(graph, frame, hidden).expect("a block's output depends on its input")
+                }
+                (BlockFrame::Compiled(_), None) => unreachable!("a compiled frame comes from a compiled block"),
+            };
             if let Some(group) = units.blocks[layer] {
                 self.run.post_backward(group);
             }
@@ -423,9 +472,15 @@ impl Training<'_> {
     }
 }
 
+/// A block's frame, eager or compiled.
+enum BlockFrame {
+    Eager(Frame),
+    Compiled(CompiledFrame),
+}
+
 struct Frames {
     embedding: Frame,
-    blocks: Vec<Frame>,
+    blocks: Vec<BlockFrame>,
     head: Frame,
     loss: Frame,
     loss_value: Storage,

@@ -236,6 +236,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         marks_last,
         fsdp: config,
         checkpoint,
+        compile: false,
         eager: Settings { workspace, early_stop, forward: Dispatch::EagerForward, backward: Dispatch::EagerBackward },
         optimizer,
         clip,

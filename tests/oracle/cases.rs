@@ -47,6 +47,8 @@ pub struct Config {
     pub cpu_offload: bool,
     #[serde(default = "yes")]
     pub ga_is_last: bool,
+    #[serde(default)]
+    pub compile: bool,
 }
 
 fn yes() -> bool {
@@ -183,6 +185,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         clip: config.clip > 0,
         max_positions: config.seq,
+        compile: config.compile,
     })
 }
 

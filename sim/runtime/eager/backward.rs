@@ -248,6 +248,21 @@ impl Eager {
         gradient: Storage,
         window: Option<u64>,
     ) {
+        let results = self.attention_gradients(graph, op, window, self.settings.backward);
+        self.let_go(frame, index, gradient);
+        for (&value, result) in op.inputs.iter().zip(results) {
+            self.accumulate(frame, value, result.into());
+        }
+    }
+
+    /// The attention backward itself: the gradients of q, k and v.
+    pub(in crate::runtime) fn attention_gradients(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        window: Option<u64>,
+        dispatch: Dispatch,
+    ) -> [Storage; 3] {
         let d = graph.dims;
         let dtype = graph.values[op.inputs[0]].dtype;
         let name = if dtype == DType::Fp32 {
@@ -285,11 +300,8 @@ impl Eager {
             self.release(sum);
         }
         let shape = attention_shape(graph, window);
-        self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: true }, self.settings.backward);
-        self.let_go(frame, index, gradient);
-        for at in 0..3 {
-            self.accumulate(frame, op.inputs[at], results[at].into());
-        }
+        self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: true }, dispatch);
+        results
     }
 
     /// Dense gradient of a table; beyond 3,072 tokens indices are sorted and partial sums kept in fp32.

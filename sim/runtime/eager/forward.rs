@@ -22,7 +22,7 @@ fn auxiliaries(graph: &Graph, op: &Op) -> ([u64; 3], usize) {
 }
 
 /// The shape of an attention operator.
-pub(super) fn attention_shape(graph: &Graph, window: Option<u64>) -> AttentionShape {
+pub(in crate::runtime) fn attention_shape(graph: &Graph, window: Option<u64>) -> AttentionShape {
     let d = graph.dims;
     AttentionShape {
         batch: d.b,
@@ -291,7 +291,7 @@ impl Eager {
     }
 
     /// A matmul with its workspace.
-    pub(super) fn matmul(
+    pub(in crate::runtime) fn matmul(
         &mut self,
         name: &'static str,
         (m, n, k): (u64, u64, u64),

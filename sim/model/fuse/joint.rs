@@ -1,0 +1,317 @@
+//! Forward and backward of a module as nodes over tensors, before anything is decided.
+
+use super::{Kind, Launch, Node, Tensor, TensorId};
+use crate::model::Activation;
+use crate::model::graph::{Graph, Op, OpKind, ParamId};
+use crate::program::{DType, MatmulLayout, MemoryKind, Work};
+use crate::units::Bytes;
+
+/// Rows that one thread block of a column sum takes in its first pass (`torch/_inductor/choices.py`).
+const ROWS_PER_PARTIAL: u64 = 128;
+
+/// The nodes of a module.
+pub(super) struct Joint {
+    pub tensors: Vec<Tensor>,
+    pub forward: Vec<Node>,
+    pub backward: Vec<Node>,
+    pub output: TensorId,
+    pub seed: TensorId,
+    pub input_gradient: TensorId,
+    pub gradients: Vec<(ParamId, TensorId)>,
+    /// The sign masks of rectifiers.
+    pub masks: Vec<TensorId>,
+    /// For each operator: its output, then what else it makes for backward.
+    made: Vec<Vec<TensorId>>,
+    values: Vec<TensorId>,
+    /// The conjugate of the rotary table, made once for all its uses.
+    conjugate: Option<TensorId>,
+}
+
+impl Joint {
+    pub fn new(graph: &Graph) -> Joint {
+        let mut joint = Joint {
+            tensors: vec![],
+            forward: vec![],
+            backward: vec![],
+            output: 0,
+            seed: 0,
+            input_gradient: 0,
+            gradients: vec![],
+            masks: vec![],
+            made: vec![],
+            values: vec![usize::MAX; graph.values.len()],
+            conjugate: None,
+        };
+        joint.values[0] = joint.value(graph, 0);
+        for index in 0..graph.ops.len() {
+            joint.forward_op(graph, index);
+        }
+        joint.output = joint.values[graph.output];
+        joint.seed = joint.value(graph, graph.output);
+        joint.backward_ops(graph);
+        joint
+    }
+
+    pub fn tensor(&mut self, name: &'static str, elements: u64, bytes: u64) -> TensorId {
+        let base = self.tensors.len();
+        self.tensors.push(Tensor { name, bytes, elements, base });
+        base
+    }
+
+    fn value(&mut self, graph: &Graph, value: usize) -> TensorId {
+        let value = &graph.values[value];
+        self.tensor(value.name, value.elements, value.bytes())
+    }
+
+    fn node(name: &'static str, kind: Kind, reads: &[TensorId], writes: &[TensorId], space: u64, op: usize) -> Node {
+        Node { name, kind, reads: reads.to_vec(), writes: writes.to_vec(), space, op, recompute: false }
+    }
+
+    fn forward_op(&mut self, graph: &Graph, index: usize) {
+        let op = &graph.ops[index];
+        let reads: Vec<TensorId> = op.inputs.iter().map(|&value| self.values[value]).collect();
+        if op.kind == OpKind::Split {
+            for &part in &op.outputs {
+                let view = self.value(graph, part);
+                self.tensors[view].base = self.tensors[reads[0]].base;
+                self.values[part] = view;
+            }
+            self.made.push(vec![]);
+            return;
+        }
+        let out = self.value(graph, op.outputs[0]);
+        self.values[op.outputs[0]] = out;
+        let space = self.tensors[reads[0]].elements;
+        let mut made = vec![out];
+        let read: u64 = reads.iter().map(|&tensor| self.tensors[tensor].bytes).sum();
+        let mut push = |name, kind, reads: &[TensorId], writes: &[TensorId]| {
+            self.forward.push(Self::node(name, kind, reads, writes, space, index));
+        };
+        match op.kind {
+            OpKind::Linear { inputs, outputs } => {
+                let dtype = graph.values[op.inputs[0]].dtype;
+                let (m, layout) = (graph.dims.tokens(), MatmulLayout::Forward);
+                let work = Work::Matmul { m, n: outputs, k: inputs, dtype, layout };
+                let name = if op.params.len() > 1 { "extern_kernels.addmm" } else { "extern_kernels.mm" };
+                push(name, Kind::Extern(Launch::Matmul(work)), &reads, &[out]);
+            }
+            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => {
+                let statistics = self.statistics(graph, index, rows);
+                made.extend_from_slice(&statistics);
+                let reads: Vec<TensorId> = reads.iter().chain(&statistics).copied().collect();
+                let kind = Kind::Point(MemoryKind::Norm);
+                self.forward.push(Self::node("triton_norm", kind, &reads, &[out], space, index));
+            }
+            OpKind::RotateComplex { table } => {
+                let kind = MemoryKind::Complex;
+                let written = self.tensors[out].bytes;
+                let work = Work::Memory { kind, read: Bytes(read + 8 * table), written: Bytes(written) };
+                push("aten.mul", Kind::Extern(Launch::Library(work)), &reads, &[out]);
+            }
+            OpKind::Attention { window } => {
+                let name = attention_name(graph, op, false);
+                for (bytes, elements) in attention_extras(graph, op) {
+                    let extra = self.tensor(name, elements, bytes);
+                    made.push(extra);
+                }
+                let kind = Kind::Extern(Launch::Attention { op: index, window, backward: false });
+                self.forward.push(Self::node(name, kind, &reads, &made, space, index));
+            }
+            OpKind::Act(Activation::Relu) => {
+                let mask = self.tensor("mask", space, space);
+                made.push(mask);
+                self.masks.push(mask);
+                for write in [out, mask] {
+                    let kind = Kind::Point(MemoryKind::Elementwise);
+                    self.forward.push(Self::node("triton_relu", kind, &reads, &[write], space, index));
+                }
+            }
+            OpKind::Act(_) => push("triton_act", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
+            OpKind::Mul => push("triton_mul", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
+            OpKind::Add => push("triton_add", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
+            _ => push("triton_to_copy", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
+        }
+        self.made.push(made);
+    }
+
+    /// A norm's statistics; two norms of one value share them.
+    fn statistics(&mut self, graph: &Graph, index: usize, rows: u64) -> Vec<TensorId> {
+        let op = &graph.ops[index];
+        let same = |other: &Op| other.kind == op.kind && other.inputs == op.inputs;
+        if let Some(at) = graph.ops[..index].iter().position(same) {
+            return self.made[at][1..].to_vec();
+        }
+        let count = if matches!(op.kind, OpKind::RmsNorm { .. }) { 1 } else { 2 };
+        let made: Vec<TensorId> = (0..count).map(|_| self.tensor("statistics", rows, rows * 4)).collect();
+        let input = self.values[op.inputs[0]];
+        let space = self.tensors[input].elements;
+        let kind = Kind::Rows(MemoryKind::Norm);
+        self.forward.push(Self::node("triton_norm", kind, &[input], &made, space, index));
+        made
+    }
+
+    fn backward_ops(&mut self, graph: &Graph) {
+        let mut gradients: Vec<Option<TensorId>> = vec![None; graph.values.len()];
+        gradients[graph.output] = Some(self.seed);
+        for index in (0..graph.ops.len()).rev() {
+            self.backward_op(graph, index, &mut gradients);
+        }
+        self.input_gradient = gradients[0].unwrap_or(self.seed);
+    }
+
+    fn push(&mut self, name: &'static str, kind: Kind, reads: &[TensorId], writes: &[TensorId], op: usize) {
+        let space = reads.iter().map(|&tensor| self.tensors[tensor].elements).max().unwrap_or(0);
+        self.backward.push(Self::node(name, kind, reads, writes, space, op));
+    }
+
+    /// Adds a gradient to what a value has.
+    fn add(&mut self, graph: &Graph, gradients: &mut [Option<TensorId>], value: usize, more: TensorId, op: usize) {
+        let total = match gradients[value] {
+            None => more,
+            Some(earlier) => {
+                let sum = self.value(graph, value);
+                self.push("triton_add", Kind::Point(MemoryKind::Elementwise), &[earlier, more], &[sum], op);
+                sum
+            }
+        };
+        gradients[value] = Some(total);
+    }
+
+    fn backward_op(&mut self, graph: &Graph, index: usize, gradients: &mut [Option<TensorId>]) {
+        let op = &graph.ops[index];
+        if op.kind == OpKind::Split {
+            let parts: Vec<TensorId> = op.outputs.iter().filter_map(|&part| gradients[part].take()).collect();
+            let whole = self.value(graph, op.inputs[0]);
+            self.push("triton_cat", Kind::Point(MemoryKind::Copy), &parts, &[whole], index);
+            return self.add(graph, gradients, op.inputs[0], whole, index);
+        }
+        let Some(gradient) = gradients[op.outputs[0]].take() else { return };
+        let inputs: Vec<TensorId> = op.inputs.iter().map(|&value| self.values[value]).collect();
+        let point = || Kind::Point(MemoryKind::Elementwise);
+        match op.kind {
+            OpKind::Linear { inputs: width, outputs } => {
+                let (tokens, dtype) = (graph.dims.tokens(), graph.values[op.inputs[0]].dtype);
+                let matmul = |m, n, k, layout| Kind::Extern(Launch::Matmul(Work::Matmul { m, n, k, dtype, layout }));
+                let weight = self.tensor("weight gradient", outputs * width, outputs * width * dtype.bytes());
+                let kind = matmul(outputs, width, tokens, MatmulLayout::WeightGradient);
+                self.push("extern_kernels.mm", kind, &[gradient, inputs[0]], &[weight], index);
+                self.gradients.push((op.params[0], weight));
+                let result = self.value(graph, op.inputs[0]);
+                let kind = matmul(tokens, width, outputs, MatmulLayout::DataGradient);
+                self.push("extern_kernels.mm", kind, &[gradient], &[result], index);
+                if let Some(&bias) = op.params.get(1) {
+                    self.column_sums(&[gradient], &[bias], (tokens, outputs, dtype), MemoryKind::Elementwise, index);
+                }
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => {
+                let result = self.value(graph, op.inputs[0]);
+                let mut reads = vec![gradient, inputs[0]];
+                reads.extend_from_slice(&self.made[index][1..]);
+                let (kind, value) = (MemoryKind::NormBackward, &graph.values[op.inputs[0]]);
+                let sums = self.tensor("row sums", rows, rows * 4);
+                self.push("triton_norm_backward", Kind::Rows(kind), &reads, &[sums], index);
+                let with_sums: Vec<TensorId> = reads.iter().copied().chain([sums]).collect();
+                self.push("triton_norm_backward", Kind::Point(kind), &with_sums, &[result], index);
+                self.column_sums(&reads, &op.params, (rows, value.elements / rows, value.dtype), kind, index);
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+            OpKind::RotateComplex { table } => {
+                let conjugate = match self.conjugate {
+                    Some(conjugate) => conjugate,
+                    None => {
+                        let made = self.tensor("aten.clone", table, 8 * table);
+                        let (kind, bytes) = (MemoryKind::Copy, Bytes(8 * table));
+                        let work = Work::Memory { kind, read: bytes, written: bytes };
+                        self.push("aten.clone", Kind::Extern(Launch::Library(work)), &[], &[made], index);
+                        *self.conjugate.insert(made)
+                    }
+                };
+                let result = self.value(graph, op.inputs[0]);
+                let bytes = self.tensors[result].bytes;
+                let (kind, read) = (MemoryKind::Complex, Bytes(bytes + 8 * table));
+                let work = Work::Memory { kind, read, written: Bytes(bytes) };
+                self.push("aten.mul", Kind::Extern(Launch::Library(work)), &[gradient, conjugate], &[result], index);
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+            OpKind::Mul => {
+                for at in 0..2 {
+                    let result = self.value(graph, op.inputs[at]);
+                    self.push("triton_mul", point(), &[gradient, inputs[1 - at]], &[result], index);
+                    self.add(graph, gradients, op.inputs[at], result, index);
+                }
+            }
+            OpKind::Add => {
+                for &operand in &op.inputs {
+                    self.add(graph, gradients, operand, gradient, index);
+                }
+            }
+            OpKind::Act(act) => {
+                let reads = if act == Activation::Relu { self.made[index][1] } else { inputs[0] };
+                let result = self.value(graph, op.inputs[0]);
+                self.push("triton_act_backward", point(), &[gradient, reads], &[result], index);
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+            OpKind::Softcap => {
+                let result = self.value(graph, op.inputs[0]);
+                self.push("triton_tanh_backward", point(), &[gradient, inputs[0]], &[result], index);
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+            OpKind::Attention { window } => {
+                let mut reads = vec![gradient];
+                reads.extend_from_slice(&inputs);
+                reads.extend_from_slice(&self.made[index]);
+                let results: Vec<TensorId> = op.inputs.iter().map(|&value| self.value(graph, value)).collect();
+                let kind = Kind::Extern(Launch::Attention { op: index, window, backward: true });
+                self.push(attention_name(graph, op, true), kind, &reads, &results, index);
+                for (&value, &result) in op.inputs.iter().zip(&results) {
+                    self.add(graph, gradients, value, result, index);
+                }
+            }
+            _ => {
+                let result = self.value(graph, op.inputs[0]);
+                self.push("triton_to_copy", point(), &[gradient], &[result], index);
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+        }
+    }
+
+    /// Sums over rows for parameters: partial sums in fp32, then one small kernel for each parameter.
+    fn column_sums(
+        &mut self,
+        reads: &[TensorId],
+        params: &[ParamId],
+        (rows, width, dtype): (u64, u64, DType),
+        kind: MemoryKind,
+        op: usize,
+    ) {
+        let elements = rows.div_ceil(ROWS_PER_PARTIAL) * width;
+        let partials: Vec<TensorId> =
+            params.iter().map(|_| self.tensor("partial sums", elements, 4 * elements)).collect();
+        self.push("triton_red_sum", Kind::Columns(kind), reads, &partials, op);
+        for (&param, &partial) in params.iter().zip(&partials) {
+            let sum = self.tensor("parameter gradient", width, width * dtype.bytes());
+            self.push("triton_per_sum", Kind::Rows(MemoryKind::Elementwise), &[partial], &[sum], op);
+            self.gradients.push((param, sum));
+        }
+    }
+}
+
+/// What attention makes beside its output, bytes and elements: log-sum-exp and random state.
+fn attention_extras(graph: &Graph, op: &Op) -> [(u64, u64); 3] {
+    let rows = graph.dims.tokens() * graph.dims.n;
+    if graph.values[op.inputs[0]].dtype == DType::Fp32 {
+        [(8, 1), (8, 1), (rows * 4, rows)]
+    } else {
+        [(rows * 4, rows), (16, 2), (8, 1)]
+    }
+}
+
+fn attention_name(graph: &Graph, op: &Op, backward: bool) -> &'static str {
+    match (graph.values[op.inputs[0]].dtype, backward) {
+        (DType::Fp32, false) => "aten._scaled_dot_product_efficient_attention",
+        (DType::Fp32, true) => "aten._scaled_dot_product_efficient_attention_backward",
+        (_, false) => "aten._scaled_dot_product_flash_attention",
+        (_, true) => "aten._scaled_dot_product_flash_attention_backward",
+    }
+}
