@@ -10,12 +10,11 @@
 //! `model::graph::OpKind` and one arm to each.
 
 mod backward;
+mod composite;
 mod forward;
 
-use crate::model::graph::{Graph, OpKind, ValueId};
-use crate::program::{
-    BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work,
-};
+use crate::model::graph::{Graph, Op, OpKind, ValueId};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
 
 /// The default stream, on which all eager operators run.
@@ -56,6 +55,16 @@ pub enum Mode {
 pub struct Settings {
     /// cuBLAS workspace, taken and given back by each matmul \[B\].
     pub workspace: u64,
+    /// Whether the workspace stays taken once a thread has used it (PyTorch 2.6: one for forward, one for the thread of
+    /// the backward) instead of being given back after each matmul (2.15).
+    pub persistent_workspace: bool,
+    /// Whether RMSNorm is one kernel (PyTorch 2.15) or composed of pointwise ones (2.6).
+    pub fused_rms_norm: bool,
+    /// Whether biases on attention scores (ALiBi) are a tensor given to `scaled_dot_product_attention`, which then runs
+    /// the memory-efficient kernel, or slopes inside a flash kernel.
+    pub bias_tensor: bool,
+    /// Multiprocessors of the chip, which size the buffers of reductions.
+    pub multiprocessors: u32,
     /// Whether a recompute stops once backward has all it needs (`torch.utils.checkpoint`, `early_stop`).
     pub early_stop: bool,
     /// Launch class of forward operators: eager, or compiled.
@@ -129,6 +138,11 @@ pub struct Eager {
     pub settings: Settings,
     counted: Vec<Counted>,
     idle: Vec<u32>,
+    /// Whether the workspaces of forward and of backward are taken for good.
+    workspaces: [bool; 2],
+    /// The parameter that two modules share; its two gradients are added up before they are stored.
+    pub shared: Option<usize>,
+    first_of_shared: Option<Leaf>,
     leaves: Vec<Option<Leaf>>,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
     pub gradient_dtype: Option<DType>,
@@ -144,6 +158,9 @@ impl Eager {
             settings,
             counted: vec![],
             idle: vec![],
+            workspaces: [false; 2],
+            shared: None,
+            first_of_shared: None,
             leaves: vec![None; params],
             gradient_dtype: None,
             category: Category::Activation,
@@ -240,7 +257,20 @@ impl Eager {
     }
 
     /// Stores a parameter's gradient, or adds it in place to the one there is (`accumulate_grad.h`).
-    fn store_leaf(&mut self, param: usize, gradient: Storage, dtype: DType) {
+    fn store_leaf(&mut self, param: usize, mut gradient: Storage, dtype: DType) {
+        if self.shared == Some(param) {
+            let Some(first) = self.first_of_shared.take() else {
+                self.first_of_shared = Some(Leaf { storage: gradient, dtype });
+                return;
+            };
+            // Out of place: the first is a view (the transpose of a weight's gradient).
+            let bytes = self.bytes(gradient);
+            let sum = self.storage_as(bytes, Category::BackwardTemporary, "aten.add");
+            self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.backward);
+            self.release(first.storage);
+            self.release(gradient);
+            gradient = sum;
+        }
         match self.leaves[param] {
             None => {
                 let buffer = self.counted[gradient.0 as usize].buffer;
@@ -267,14 +297,15 @@ impl Eager {
     }
 }
 
-/// For each operator, whether torchtitan's operator-level policy keeps its result: attention always, matmuls all but
-/// every second.
+/// For each operator, whether torchtitan's operator-level policy keeps its result: attention and matmuls with a bias
+/// (`addmm`) always, other matmuls all but every second.
 fn kept_ops(graph: &Graph) -> impl Fn(usize) -> bool + '_ {
     move |index| match graph.ops[index].kind {
         OpKind::Attention { .. } => true,
+        OpKind::Linear { .. } if graph.ops[index].params.len() > 1 => true,
         OpKind::Linear { .. } => {
-            let matmuls =
-                graph.ops[..=index].iter().filter(|op| matches!(op.kind, OpKind::Linear { .. })).count();
+            let plain = |op: &&Op| matches!(op.kind, OpKind::Linear { .. }) && op.params.len() == 1;
+            let matmuls = graph.ops[..=index].iter().filter(plain).count();
             matmuls % 2 == 1
         }
         _ => false,
@@ -287,10 +318,10 @@ fn early_stop_at(graph: &Graph) -> usize {
     let last = graph
         .ops
         .iter()
-        .rposition(|op| !matches!(op.kind, OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split))
+        .rposition(|op| !matches!(op.kind, OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split | OpKind::Concat))
         .unwrap_or(0);
     match graph.ops[last].kind {
-        OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) => last,
+        OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) | OpKind::Square => last,
         _ => last + 1,
     }
 }

@@ -13,9 +13,7 @@ use crate::model::block;
 use crate::model::graph::Graph;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{
-    Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId,
-};
+use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId};
 use crate::units::Bytes;
 
 /// What each block does about its activations.
@@ -185,7 +183,8 @@ pub fn compile(job: &Job) -> Program {
     let graphs = graphs(job);
     let layout = layout(job, &graphs);
     let (groups, units) = groups(job, &graphs, &layout, &scopes);
-    let eager = Eager::new(program, job.eager, layout.params.len());
+    let mut eager = Eager::new(program, job.eager, layout.params.len());
+    eager.shared = layout.head.tied.map(|(_, target)| target);
     let run = Run::new(eager, &job.fsdp, groups, units, communicators);
     let mut training = Training { job, graphs, layout, scopes, run };
     training.setup();
@@ -197,9 +196,8 @@ pub fn compile(job: &Job) -> Program {
 }
 
 fn communicators(program: &mut Builder, fsdp: &Fsdp) -> Communicators {
-    let mut add = |name: &str, size, stride| {
-        program.add_group(crate::program::Group { name: name.to_owned(), size, stride })
-    };
+    let mut add =
+        |name: &str, size, stride| program.add_group(crate::program::Group { name: name.to_owned(), size, stride });
     let shard = add("dp_shard", fsdp.shard, 1);
     let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
     let post_forward: Option<GroupId> = fsdp.wrap.blocks.iter().flatten().find_map(|reshard| match reshard {
@@ -237,6 +235,11 @@ impl Training<'_> {
         if let Position::Rope { dims } = job.model.position {
             // The rotary table: complex64, one row per position.
             program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
+        }
+        if job.model.position == Position::Alibi && job.eager.bias_tensor {
+            let elements = job.model.heads * job.max_positions * job.max_positions;
+            let bytes = Bytes(elements * job.fsdp.mixed_precision.compute().bytes());
+            program.alloc(bytes, COMPUTE, Category::Buffer, "attention bias");
         }
         for name in ["tokens", "labels"] {
             program.alloc(Bytes(job.batch * job.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);

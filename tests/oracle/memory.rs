@@ -61,7 +61,9 @@ fn oracle_peak_memory_agrees_with_pytorchs_allocator() {
             Bytes(case.reserved).gib(),
             r * 100.0,
         );
-        if std::env::var_os("WINDTUNNEL_DEBUG").is_some() { println!("{} {:?}", case.id, case.predicted.reserved_by_stream); }
+        if std::env::var_os("WINDTUNNEL_DEBUG").is_some() {
+            println!("{} {:?}", case.id, case.predicted.reserved_by_stream);
+        }
         allocated.push(a.abs());
         reserved.push(r.abs());
     }
@@ -118,7 +120,12 @@ fn oracle_peak_breakdown_agrees_group_by_group() {
             for (name, difference) in ours {
                 checked += 1;
                 if difference.unsigned_abs() as f64 > 0.02 * total as f64 {
-                    wrong += &format!("{} {} {name}: {:+.3} GiB\n", case.id, phase.name, difference as f64 / f64::from(1 << 30));
+                    wrong += &format!(
+                        "{} {} {name}: {:+.3} GiB\n",
+                        case.id,
+                        phase.name,
+                        difference as f64 / f64::from(1 << 30)
+                    );
                 }
             }
         }
