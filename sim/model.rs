@@ -10,6 +10,7 @@
 
 pub mod block;
 pub mod graph;
+pub mod head;
 pub mod huggingface;
 
 use std::fmt;

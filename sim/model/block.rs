@@ -1,4 +1,4 @@
-//! The forward of the embedding, of one decoder block, and of the head, as a list of operators.
+//! The forward of the embedding and of one decoder block, as a list of operators.
 //!
 //! Operators follow torchtitan's Llama (`torchtitan/models/llama3/model.py`): separate or fused projections, complex
 //! rotary embedding in fp32, fused attention, a gated or plain feed-forward, residual sums out of place. The order of
@@ -10,7 +10,6 @@ use crate::program::DType;
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
 const BSF: &[Axis] = &[Axis::B, Axis::S, Axis::F];
-const BSV: &[Axis] = &[Axis::B, Axis::S, Axis::V];
 const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSKH: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
@@ -63,6 +62,19 @@ fn norm(
         Norm::Layer { .. } => OpKind::LayerNorm { rows },
     };
     g.op(module, kind, &[input], params, output)
+}
+
+/// A norm with parameters of its own over the model width. `names`: module, weight, bias.
+pub(super) fn norm_op(
+    g: &mut GraphBuilder,
+    kind: Norm,
+    rows: u64,
+    input: ValueId,
+    names: (&'static str, &'static str, &'static str),
+) -> ValueId {
+    let width = g.dims().d;
+    let params = norm_params(g, kind, width, names.1, names.2);
+    norm(g, kind, rows, input, &params, names.0, ("xn_BSD", BSD))
 }
 
 struct AttentionParams {
@@ -328,37 +340,4 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
         h = normed;
     }
     graph.finish(h)
-}
-
-/// Final norm and head: hidden state to logits. With a tied head the weight is the embedding's and no parameter is added.
-pub fn head(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
-    let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BSD, compute));
-    let g = &mut graph;
-    let mut h = x;
-    if m.final_norm {
-        let params = norm_params(g, m.norm, m.width, "norm.weight", "norm.bias");
-        h = norm(g, m.norm, dims.tokens(), x, &params, "norm", ("xn_BSD", BSD));
-    }
-    let weight = g.param("output.weight", m.vocab, m.width);
-    let linear = OpKind::Linear { inputs: m.width, outputs: m.vocab };
-    let mut logits = g.op("output", linear, &[h], &[weight], ("logits_BSV", BSV));
-    if m.final_norm {
-        g.drop_values(&[h]);
-    }
-    if m.logit_softcap {
-        // `cap·tanh(x/cap)`, a statement each.
-        for kind in [OpKind::Scale, OpKind::Tanh, OpKind::Scale] {
-            let next = g.op("output", kind, &[logits], &[], ("logits_BSV", BSV));
-            g.drop_values(&[logits]);
-            logits = next;
-        }
-    }
-    graph.finish(logits)
-}
-
-/// Cross-entropy over the logits.
-pub fn loss(dims: Dims, compute: DType) -> Graph {
-    let (mut g, logits) = GraphBuilder::new("loss", dims, compute, ("logits_BSV", BSV, compute));
-    let out = g.op_in("loss", OpKind::CrossEntropy, &[logits], &[], ("loss", &[]), DType::Fp32);
-    g.finish(out)
 }

@@ -183,8 +183,13 @@ pub enum OpKind {
     },
     /// Rows of a table; parameter: the table.
     Embedding,
-    /// Mean negative log-likelihood over the vocabulary, from logits in the input's type.
-    CrossEntropy,
+    /// Negative log-likelihood over the vocabulary.
+    CrossEntropy {
+        /// Whether logits are cast to fp32 first.
+        upcast: bool,
+    },
+    /// Head and loss in one, gradients made in forward; parameter: the head's weight.
+    FusedLinearCrossEntropy,
 }
 
 /// One operator.
@@ -305,6 +310,30 @@ impl GraphBuilder {
         let values = outputs.map(|(name, shape)| self.value_of(name, shape, dtype));
         self.push(module, OpKind::Split, &[input], &[], values.to_vec());
         values
+    }
+
+    /// Views of one value as `count` parts of one name.
+    pub fn split_many(
+        &mut self,
+        module: &'static str,
+        input: ValueId,
+        output: (&'static str, &'static [Axis]),
+        count: usize,
+    ) -> Vec<ValueId> {
+        let dtype = self.graph.values[input].dtype;
+        let values: Vec<ValueId> = (0..count).map(|_| self.value_of(output.0, output.1, dtype)).collect();
+        self.push(module, OpKind::Split, &[input], &[], values.clone());
+        values
+    }
+
+    /// Gives a value a number of elements other than its axes': a part of the tokens.
+    pub fn resize(&mut self, value: ValueId, elements: u64) {
+        self.graph.values[value].elements = elements;
+    }
+
+    /// Operators so far.
+    pub fn ops(&self) -> usize {
+        self.graph.ops.len()
     }
 
     fn push(

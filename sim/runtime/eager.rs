@@ -12,6 +12,7 @@
 mod backward;
 mod composite;
 mod forward;
+mod fused_linear;
 
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work};
@@ -140,9 +141,10 @@ pub struct Eager {
     idle: Vec<u32>,
     /// Whether the workspaces of forward and of backward are taken for good.
     workspaces: [bool; 2],
-    /// The parameter that two modules share; its two gradients are added up before they are stored.
-    pub shared: Option<usize>,
-    first_of_shared: Option<Leaf>,
+    /// A parameter that is used several times, and how often: its gradients are added up before they are stored.
+    pub shared: Option<(usize, u32)>,
+    /// The sum so far of its gradients, and how many are in it.
+    shared_sum: Option<(Leaf, u32)>,
     leaves: Vec<Option<Leaf>>,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
     pub gradient_dtype: Option<DType>,
@@ -160,7 +162,7 @@ impl Eager {
             idle: vec![],
             workspaces: [false; 2],
             shared: None,
-            first_of_shared: None,
+            shared_sum: None,
             leaves: vec![None; params],
             gradient_dtype: None,
             category: Category::Activation,
@@ -258,18 +260,13 @@ impl Eager {
 
     /// Stores a parameter's gradient, or adds it in place to the one there is (`accumulate_grad.h`).
     fn store_leaf(&mut self, param: usize, mut gradient: Storage, dtype: DType) {
-        if self.shared == Some(param) {
-            let Some(first) = self.first_of_shared.take() else {
-                self.first_of_shared = Some(Leaf { storage: gradient, dtype });
+        if let Some((_, uses)) = self.shared.filter(|&(shared, _)| shared == param) {
+            let Some((sum, count)) = self.add_shared(gradient, dtype) else { return };
+            if count < uses {
+                self.shared_sum = Some((sum, count));
                 return;
-            };
-            // Out of place: the first is a view (the transpose of a weight's gradient).
-            let bytes = self.bytes(gradient);
-            let sum = self.storage_as(bytes, Category::BackwardTemporary, "aten.add");
-            self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.backward);
-            self.release(first.storage);
-            self.release(gradient);
-            gradient = sum;
+            }
+            gradient = sum.storage;
         }
         match self.leaves[param] {
             None => {
@@ -284,6 +281,24 @@ impl Eager {
                 self.release(gradient);
             }
         }
+    }
+
+    /// Adds one more gradient of the shared parameter: out of place the first time, because the first is a view (the
+    /// transpose of a weight's gradient), then in place.
+    fn add_shared(&mut self, gradient: Storage, dtype: DType) -> Option<(Leaf, u32)> {
+        let Some((sum, count)) = self.shared_sum.take() else {
+            self.shared_sum = Some((Leaf { storage: gradient, dtype }, 1));
+            return None;
+        };
+        let bytes = self.bytes(gradient);
+        let mut total = sum.storage;
+        if count == 1 {
+            total = self.storage_as(bytes, Category::BackwardTemporary, "aten.add");
+            self.release(sum.storage);
+        }
+        self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.backward);
+        self.release(gradient);
+        Some((Leaf { storage: total, dtype }, count + 1))
     }
 
     /// Takes a parameter's gradient away, with its type.

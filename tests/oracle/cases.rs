@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use windtunnel::model::head::Loss;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::eager::Settings;
@@ -86,6 +87,10 @@ pub struct Config {
     pub cpu_offload: bool,
     #[serde(default = "yes")]
     pub ga_is_last: bool,
+    #[serde(default)]
+    pub loss: String,
+    #[serde(default)]
+    pub chunks: u32,
 }
 
 fn yes() -> bool {
@@ -242,6 +247,13 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         clip: config.clip > 0,
         max_positions: config.seq,
+        loss: match config.loss.as_str() {
+            "bf16" => Loss::Bf16CrossEntropy,
+            "chunked" => Loss::ChunkedOutput { chunks: config.chunks },
+            "chunked_linear" => Loss::ChunkedLinear { chunks: config.chunks },
+            "fused_linear" => Loss::FusedLinear,
+            _ => Loss::Fp32CrossEntropy,
+        },
     })
 }
 

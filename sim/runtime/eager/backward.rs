@@ -39,9 +39,24 @@ impl Eager {
             self.recompute(graph, frame);
         }
         self.accumulate(frame, graph.output, gradient.into());
-        for (index, op) in graph.ops.iter().enumerate().rev() {
-            self.node(graph, op, index, frame);
+        self.backward_ops(graph, frame, 0..graph.ops.len());
+        self.finish_backward(frame)
+    }
+
+    /// Starts a backward that [`Eager::backward_ops`] then runs in parts.
+    pub fn start_backward(&mut self, graph: &Graph, frame: &mut Frame, gradient: Storage) {
+        self.accumulate(frame, graph.output, gradient.into());
+    }
+
+    /// Runs the backward of a range of operators, last to first.
+    pub fn backward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
+        for index in range.rev() {
+            self.node(graph, &graph.ops[index], index, frame);
         }
+    }
+
+    /// Ends a backward: the gradient of the input, where it has one.
+    pub fn finish_backward(&mut self, frame: &mut Frame) -> Option<Storage> {
         for unused in std::mem::take(&mut frame.kept) {
             self.release(unused);
         }
@@ -185,7 +200,13 @@ impl Eager {
             OpKind::Positions => self.release(gradient),
             OpKind::Attention { window, .. } => self.attention(graph, op, index, frame, gradient, window),
             OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
-            OpKind::CrossEntropy => self.cross_entropy_backward(graph, op, index, frame, gradient),
+            OpKind::FusedLinearCrossEntropy => {
+                self.release(gradient);
+                let (start, _) = Self::saved(frame, index);
+                let saved = [0, 1].map(|at| frame.saved[start + at]);
+                self.fused_linear_backward(graph, op, saved, frame);
+            }
+            OpKind::CrossEntropy { .. } => self.cross_entropy_backward(graph, op, index, frame, gradient),
             OpKind::Split => {}
         }
     }
@@ -201,7 +222,7 @@ impl Eager {
         (inputs, outputs): (u64, u64),
     ) {
         let dispatch = self.settings.backward;
-        let tokens = graph.dims.tokens();
+        let tokens = graph.values[op.inputs[0]].elements / inputs;
         let dtype = graph.values[op.inputs[0]].dtype;
         let has_bias = op.params.len() > 1;
         let input_gradient = |this: &mut Self| {
@@ -449,7 +470,9 @@ impl Eager {
     /// blocks in a row, of which two live together.
     fn cross_entropy_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let logits = &graph.values[op.inputs[0]];
-        let (wide, dispatch) = (logits.elements * 4, self.settings.backward);
+        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
+        let (wide, dispatch) =
+            (logits.elements * if upcast { 4 } else { logits.dtype.bytes() }, self.settings.backward);
         let (start, _) = Self::saved(frame, index);
         let (weight, log_softmax) = (frame.saved[start], frame.saved[start + 1]);
         let logits_block = |this: &mut Self, bytes, name| this.storage_as(bytes, Category::BackwardTemporary, name);
@@ -462,7 +485,7 @@ impl Eager {
         self.release(nll);
         self.release(log_softmax);
         let mut result = softmax;
-        if logits.dtype != DType::Fp32 {
+        if upcast {
             result = logits_block(self, logits.bytes(), "aten._to_copy");
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, logits.bytes(), dispatch);
             self.release(softmax);
@@ -471,8 +494,8 @@ impl Eager {
     }
 
     /// The gradient of the loss with respect to itself, which starts a backward.
-    pub fn seed_gradient(&mut self) -> Storage {
-        let ones = self.temporary(4, "aten.ones_like");
+    pub fn seed_gradient(&mut self, dtype: DType) -> Storage {
+        let ones = self.temporary(dtype.bytes(), "aten.ones_like");
         self.program.launch(
             COMPUTE,
             "aten.ones_like",

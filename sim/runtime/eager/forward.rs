@@ -225,7 +225,8 @@ impl Eager {
                     frame.slots[value] = Some(self.retain(whole));
                 }
             }
-            OpKind::CrossEntropy => return self.cross_entropy(graph, op, frame, results, dispatch),
+            OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
+            OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
                 // Its rules are in `composite`.
                 aux = self.composite_norm(graph, op, rows, frame).map(Some);
@@ -334,7 +335,7 @@ impl Eager {
                 // `addmm` with a bias goes through cublasLt, whose workspace is smaller.
                 self.program.transient(Bytes(LT_WORKSPACE), COMPUTE, Category::Workspace, "cublasLt workspace");
                 let work = Work::Matmul {
-                    m: graph.dims.tokens(),
+                    m: graph.values[op.inputs[0]].elements / inputs,
                     n: outputs,
                     k: inputs,
                     dtype,
@@ -343,7 +344,7 @@ impl Eager {
                 self.program.launch(COMPUTE, name, work, dispatch);
             }
             OpKind::Linear { inputs, outputs } => {
-                let m = graph.dims.tokens();
+                let m = graph.values[op.inputs[0]].elements / inputs;
                 self.matmul(name, (m, outputs, inputs), dtype, MatmulLayout::Forward, dispatch);
             }
             OpKind::Attention { window, .. } => {
@@ -392,16 +393,18 @@ impl Eager {
     /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy, its log-softmax (kept), the mean.
     fn cross_entropy(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results, dispatch: Dispatch) {
         let logits = &graph.values[op.inputs[0]];
-        let wide = logits.elements * 4;
-        let copy = (logits.dtype != DType::Fp32).then(|| {
+        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
+        let element = if upcast { 4 } else { logits.dtype.bytes() };
+        let wide = logits.elements * element;
+        let copy = upcast.then(|| {
             let storage = self.storage_as(wide, Category::Logits, "aten._to_copy");
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, logits.bytes(), wide, dispatch);
             storage
         });
         let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
         self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
-        let loss = self.storage(4, "aten.nll_loss_forward");
-        let weight = self.storage(4, "aten.nll_loss_forward");
+        let loss = self.storage(element, "aten.nll_loss_forward");
+        let weight = self.storage(element, "aten.nll_loss_forward");
         self.pointwise("aten.nll_loss_forward", MemoryKind::Gather, graph.dims.tokens() * 12, 4, dispatch);
         if let Some(copy) = copy {
             self.release(copy);
@@ -438,6 +441,6 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Attention { .. } if efficient => "aten._scaled_dot_product_efficient_attention",
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",
         OpKind::Embedding => "aten.embedding",
-        OpKind::CrossEntropy => "aten._log_softmax",
+        OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
     }
 }
