@@ -91,8 +91,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss) -> Head {
                 total = Some(add_up(g, total, part));
             }
             let out = mean(g, total);
-            // A list lets go of its last element first.
-            g.drop_values(&logits.into_iter().rev().collect::<Vec<_>>());
+            g.drop_values(&logits);
             (from, out)
         }
         Loss::ChunkedLinear { chunks } => {

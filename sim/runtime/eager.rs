@@ -144,7 +144,7 @@ pub struct Eager {
     /// A parameter that is used several times, and how often: its gradients are added up before they are stored.
     pub shared: Option<(usize, u32)>,
     /// The sum so far of its gradients, and how many are in it.
-    shared_sum: Option<(Leaf, u32)>,
+    shared_sum: Option<(Gradient, u32)>,
     leaves: Vec<Option<Leaf>>,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
     pub gradient_dtype: Option<DType>,
@@ -259,9 +259,20 @@ impl Eager {
     }
 
     /// Stores a parameter's gradient, or adds it in place to the one there is (`accumulate_grad.h`).
-    fn store_leaf(&mut self, param: usize, mut gradient: Storage, dtype: DType) {
+    fn store_leaf(&mut self, param: usize, gradient: Storage, dtype: DType) {
+        self.store(param, Gradient { storage: gradient, view: false }, dtype);
+    }
+
+    /// Does the same with a gradient that is a view.
+    fn store_view(&mut self, param: usize, gradient: Storage, dtype: DType) {
+        self.store(param, Gradient { storage: gradient, view: true }, dtype);
+    }
+
+    fn store(&mut self, param: usize, gradient: Gradient, dtype: DType) {
+        let view = gradient.view;
+        let mut gradient = gradient.storage;
         if let Some((_, uses)) = self.shared.filter(|&(shared, _)| shared == param) {
-            let Some((sum, count)) = self.add_shared(gradient, dtype) else { return };
+            let Some((sum, count)) = self.add_shared(Gradient { storage: gradient, view }) else { return };
             if count < uses {
                 self.shared_sum = Some((sum, count));
                 return;
@@ -283,22 +294,22 @@ impl Eager {
         }
     }
 
-    /// Adds one more gradient of the shared parameter: out of place the first time, because the first is a view (the
-    /// transpose of a weight's gradient), then in place.
-    fn add_shared(&mut self, gradient: Storage, dtype: DType) -> Option<(Leaf, u32)> {
+    /// Adds one more gradient of the shared parameter: in place, unless the sum so far is a view.
+    fn add_shared(&mut self, gradient: Gradient) -> Option<(Gradient, u32)> {
         let Some((sum, count)) = self.shared_sum.take() else {
-            self.shared_sum = Some((Leaf { storage: gradient, dtype }, 1));
+            self.shared_sum = Some((gradient, 1));
             return None;
         };
+        let gradient = gradient.storage;
         let bytes = self.bytes(gradient);
         let mut total = sum.storage;
-        if count == 1 {
+        if sum.view {
             total = self.storage_as(bytes, Category::BackwardTemporary, "aten.add");
             self.release(sum.storage);
         }
         self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.backward);
         self.release(gradient);
-        Some((Leaf { storage: total, dtype }, count + 1))
+        Some((total.into(), count + 1))
     }
 
     /// Takes a parameter's gradient away, with its type.

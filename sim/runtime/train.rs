@@ -368,7 +368,11 @@ impl Training<'_> {
         let ones = self.run.eager.seed_gradient(graph.values[graph.output].dtype);
         let seed = self.run.eager.retain(ones);
         self.run.eager.start_backward(graph, &mut frames.head, seed);
+        // Gradients of the head's weight that arrive before the root's hook are stored in the type they are reduced in.
+        let stored = self.run.eager.gradient_dtype;
+        self.run.eager.gradient_dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
         self.run.eager.backward_ops(graph, &mut frames.head, loss_from..graph.ops.len());
+        self.run.eager.gradient_dtype = stored;
         for group in [units.head, units.root].into_iter().flatten() {
             self.run.pre_backward(group, &[]);
         }

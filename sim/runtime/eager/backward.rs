@@ -247,17 +247,35 @@ impl Eager {
         if checkpointed {
             self.let_go_of_saved(frame, index);
         }
-        let bias = has_bias.then(|| self.sum_rows(tokens, outputs, dtype));
+        let bias = has_bias.then(|| {
+            let sum = self.sum_rows(tokens, outputs, dtype);
+            self.upcast(frame.params.index(op.params[1]), sum, dtype)
+        });
         if checkpointed {
             self.release(gradient);
         } else {
             self.let_go(frame, index, gradient);
         }
-        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
-        for (at, made) in [Some(weight), bias].into_iter().flatten().enumerate() {
-            let param = frame.params.index(op.params[at]);
-            let (made, dtype) = self.upcast(param, made, dtype);
-            self.store_leaf(param, made, dtype);
+        let result = Gradient { storage: result, view: true };
+        let weight_param = frame.params.index(op.params[0]);
+        // Which of the two gradients autograd passes on first depends on which view was made last in forward.
+        if let Some((bias, bias_dtype)) = bias {
+            self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
+            self.store_weight(weight_param, weight, dtype);
+            self.accumulate(frame, op.inputs[0], result);
+        } else {
+            self.accumulate(frame, op.inputs[0], result);
+            self.store_weight(weight_param, weight, dtype);
+        }
+    }
+
+    /// Stores a matmul's weight gradient: its transpose, or a copy in the wider type it is kept in.
+    fn store_weight(&mut self, param: usize, weight: Storage, dtype: DType) {
+        let (made, cast) = self.upcast(param, weight, dtype);
+        if cast == dtype {
+            self.store_view(param, made, cast);
+        } else {
+            self.store_leaf(param, made, cast);
         }
     }
 

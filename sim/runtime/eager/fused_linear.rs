@@ -24,7 +24,10 @@ impl Eager {
         self.pointwise("aten.zeros_like", MemoryKind::Copy, 0, hidden.bytes() + table * element, dispatch);
         let losses = self.storage(tokens * 4, "aten.zeros");
         let mask = self.storage(tokens, "aten.ne");
-        self.program.transient(Bytes(8), COMPUTE, Category::Activation, "aten.sum");
+        // The mask is counted in 64-bit integers.
+        let count = self.storage(8, "aten.sum");
+        self.program.transient(Bytes(8 * tokens), COMPUTE, Category::Activation, "aten.sum");
+        self.release(count);
         let mut earlier: Option<Storage> = None;
         for start in (0..tokens).step_by(part as usize) {
             let rows = part.min(tokens - start);
