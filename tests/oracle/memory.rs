@@ -218,11 +218,11 @@ fn dump() {
             match *instr {
                 windtunnel::program::Instr::Alloc { buffer } => {
                     let b = program.buffer(buffer);
-                    println!("{label} A {} s{} {}", b.bytes.0, b.stream.0, b.name);
+                    println!("{label} A {} s{} {} #{}", b.bytes.0, b.stream.0, b.name, buffer.0);
                 }
                 windtunnel::program::Instr::Free { buffer } => {
                     let b = program.buffer(buffer);
-                    println!("{label} F {} s{} {}", b.bytes.0, b.stream.0, b.name);
+                    println!("{label} F {} s{} {} #{}", b.bytes.0, b.stream.0, b.name, buffer.0);
                 }
                 _ => {}
             }

@@ -74,6 +74,7 @@ impl Eager {
         if frame.checkpoint.is_some() {
             self.let_go_of_saved(frame, index);
             self.release(gradient);
+            self.let_go_of_input(frame, index);
         } else {
             self.release(gradient);
             for at in start..end {
@@ -82,15 +83,18 @@ impl Eager {
         }
     }
 
-    /// Lets go of what a node of a recomputed block saved. The block's input, which the checkpoint holds, goes with the
-    /// last of it.
+    /// Lets go of the block's input, which the checkpoint holds, after the last node that saved something.
+    fn let_go_of_input(&mut self, frame: &Frame, index: usize) {
+        if matches!(Self::saved(frame, index), (0, 1..)) {
+            self.release(frame.input);
+        }
+    }
+
+    /// Lets go of what a node of a recomputed block saved.
     fn let_go_of_saved(&mut self, frame: &Frame, index: usize) {
         let (start, end) = Self::saved(frame, index);
         for at in (start..end).rev() {
             self.release(frame.saved[at]);
-        }
-        if start == 0 && end > 0 {
-            self.release(frame.input);
         }
     }
 
@@ -140,8 +144,8 @@ impl Eager {
                 self.accumulate(frame, input, result.into());
             }
             OpKind::Mul => {
-                let first = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
                 let second = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+                let first = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, op.inputs[0], first.into());
                 self.accumulate(frame, op.inputs[1], second.into());
@@ -253,6 +257,7 @@ impl Eager {
         });
         if checkpointed {
             self.release(gradient);
+            self.let_go_of_input(frame, index);
         } else {
             self.let_go(frame, index, gradient);
         }
@@ -415,7 +420,7 @@ impl Eager {
             let sum = self.temporary(row_sum, name);
             let accumulator = self.temporary(d.b * rows * d.n * round_up(d.h, 32) * 4, name);
             let expanded = if grouped { [0; 2].map(|_| Some(self.temporary(sizes[0], name))) } else { [None; 2] };
-            for storage in expanded.into_iter().flatten() {
+            for storage in expanded.into_iter().rev().flatten() {
                 self.release(storage);
             }
             self.release(accumulator);

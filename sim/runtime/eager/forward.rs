@@ -308,7 +308,7 @@ impl Eager {
                 let output = Some(self.retain(output));
                 let windowed = matches!(op.kind, OpKind::Attention { window: Some(_), .. });
                 let order = if self.uses_efficient(graph, op) {
-                    [aux[2], output, aux[0], aux[1]]
+                    [aux[2], output, aux[1], aux[0]]
                 } else if windowed {
                     [output, aux[1], aux[0], aux[2]]
                 } else {
