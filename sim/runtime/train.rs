@@ -236,6 +236,11 @@ impl Training<'_> {
                 program.alloc(bytes, COMPUTE, Category::Parameter, name);
             }
         }
+        // `to_empty` makes a tied table twice; the second goes when FSDP ties the two again before the first step.
+        let twice = (job.model.tied_head && !job.fsdp.cpu_offload).then(|| {
+            let bytes = Bytes(self.layout.params[0].padded_shard(job.fsdp.shard) * storage);
+            program.alloc(bytes, COMPUTE, Category::Parameter, "output.weight")
+        });
         if let Position::Rope { dims } = job.model.position {
             // The rotary table: complex64, one row per position.
             program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
@@ -244,6 +249,9 @@ impl Training<'_> {
             let elements = job.model.heads * job.max_positions * job.max_positions;
             let bytes = Bytes(elements * job.fsdp.mixed_precision.compute().bytes());
             program.alloc(bytes, COMPUTE, Category::Buffer, "attention bias");
+        }
+        if let Some(twice) = twice {
+            program.free(twice);
         }
         for name in ["tokens", "labels"] {
             program.alloc(Bytes(job.batch * job.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
