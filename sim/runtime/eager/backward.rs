@@ -429,8 +429,8 @@ impl Eager {
         let shape = attention_shape(graph, window);
         self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: true }, self.settings.backward);
         self.let_go(frame, index, gradient);
-        for at in 0..3 {
-            self.accumulate(frame, op.inputs[at], results[at].into());
+        for (&operand, result) in op.inputs.iter().zip(results) {
+            self.accumulate(frame, operand, result.into());
         }
     }
 

@@ -31,10 +31,12 @@ fn auxiliaries(graph: &Graph, op: &Op, efficient: bool) -> ([u64; 3], usize) {
 fn split_attention(d: Dims, multiprocessors: u32) -> [u64; 2] {
     let slots = 2 * u64::from(multiprocessors);
     let blocks = d.b * d.n * d.s.div_ceil(64);
-    let key_block = match d.h {
-        ..=64 => 256,
-        ..=128 => 128,
-        _ => 64,
+    let key_block = if d.h <= 64 {
+        256
+    } else if d.h <= 128 {
+        128
+    } else {
+        64
     };
     let key_blocks = d.s.div_ceil(key_block);
     // The kernel compares with 0.8 of the slots.
