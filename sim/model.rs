@@ -11,6 +11,7 @@
 pub mod block;
 pub mod fuse;
 pub mod graph;
+pub mod head;
 pub mod huggingface;
 
 use std::fmt;

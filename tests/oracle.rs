@@ -1,5 +1,6 @@
 //! What PyTorch itself computes (`tests/oracles`), case by case. `WINDTUNNEL_ORACLES` names another folder to read.
 
+mod architectures;
 mod cases;
 mod compile;
 mod flops;

@@ -169,8 +169,7 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
         report.breakdown = peak.breakdown.clone();
     }
     report.peak_reserved = Bytes(replay.reserved);
-    report.reserved_by_stream =
-        (0..program.streams.len()).map(|stream| replay.allocator.reserved_by(stream)).collect();
+    report.reserved_by_stream = (0..program.streams.len()).map(|stream| replay.allocator.reserved_by(stream)).collect();
     report.retries = replay.allocator.retries();
     if report.out_of_memory.is_none() {
         report.live = live_at(program, replay.peak_at);

@@ -1,20 +1,25 @@
-//! The forward of the embedding, of one decoder block, and of the head, as a list of operators.
+//! The forward of the embedding and of one decoder block, as a list of operators.
 //!
 //! Operators follow torchtitan's Llama (`torchtitan/models/llama3/model.py`): separate or fused projections, complex
 //! rotary embedding in fp32, fused attention, a gated or plain feed-forward, residual sums out of place. The order of
 //! parameters is the order modules register them, which is the order FSDP packs them.
 
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
-use super::{FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
+use super::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use crate::program::DType;
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
 const BSF: &[Axis] = &[Axis::B, Axis::S, Axis::F];
-const BSV: &[Axis] = &[Axis::B, Axis::S, Axis::V];
 const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSKH: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
+const BSNR: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::R];
+const BSKR: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::R];
+const BSNU: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::U];
+const BSKU: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::U];
 const BS: &[Axis] = &[Axis::B, Axis::S];
+const S: &[Axis] = &[Axis::S];
+const SD: &[Axis] = &[Axis::S, Axis::D];
 
 /// Sizes of a model on a micro-batch of `batch` sequences of length `seq`.
 pub fn dims(model: &ModelConfig, batch: u64, seq: u64) -> Dims {
@@ -25,19 +30,17 @@ pub fn dims(model: &ModelConfig, batch: u64, seq: u64) -> Dims {
         n: model.heads,
         k: model.kv_heads,
         h: model.head_dim,
+        r: match model.position {
+            Position::Rope { dims } => dims.min(model.head_dim),
+            _ => 0,
+        },
         f: model.ffn,
         v: model.vocab,
     }
 }
 
 /// Parameters of a norm: its weight, and its bias if it has one.
-fn norm_params(
-    g: &mut GraphBuilder,
-    norm: Norm,
-    width: u64,
-    weight: &'static str,
-    bias: &'static str,
-) -> Vec<usize> {
+fn norm_params(g: &mut GraphBuilder, norm: Norm, width: u64, weight: &'static str, bias: &'static str) -> Vec<usize> {
     let mut params = vec![g.param(weight, width, 1)];
     if norm == (Norm::Layer { bias: true }) {
         params.push(g.param(bias, width, 1));
@@ -59,6 +62,19 @@ fn norm(
         Norm::Layer { .. } => OpKind::LayerNorm { rows },
     };
     g.op(module, kind, &[input], params, output)
+}
+
+/// A norm with parameters of its own over the model width. `names`: module, weight, bias.
+pub(super) fn norm_op(
+    g: &mut GraphBuilder,
+    kind: Norm,
+    rows: u64,
+    input: ValueId,
+    names: (&'static str, &'static str, &'static str),
+) -> ValueId {
+    let width = g.dims().d;
+    let params = norm_params(g, kind, width, names.1, names.2);
+    norm(g, kind, rows, input, &params, names.0, ("xn_BSD", BSD))
 }
 
 struct AttentionParams {
@@ -97,7 +113,13 @@ fn attention_params(g: &mut GraphBuilder, m: &ModelConfig) -> AttentionParams {
 }
 
 /// Attention on `x_BSD`; Python still holds the result.
-fn attention(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &AttentionParams, window: Option<u64>) -> ValueId {
+fn attention(
+    g: &mut GraphBuilder,
+    m: &ModelConfig,
+    x: ValueId,
+    params: &AttentionParams,
+    window: Option<u64>,
+) -> ValueId {
     let (d, q_out, kv_out) = (m.width, m.heads * m.head_dim, m.kv_heads * m.head_dim);
     let dims = g.dims();
     let linear = |inputs, outputs| OpKind::Linear { inputs, outputs };
@@ -121,29 +143,51 @@ fn attention(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &Attenti
         g.drop_values(&[raw.1]);
     }
     if let Position::Rope { .. } = m.position {
-        let raw = (xq, xk);
-        let fp32 = DType::Fp32;
-        let table = OpKind::RotateComplex { table: dims.s * dims.h / 2 };
-        let (mut q32, mut k32) = (xq, xk);
-        if g.compute() != fp32 {
-            q32 = g.op_in("attention.rope", OpKind::Cast, &[xq], &[], ("xq_fp32_BSNH", BSNH), fp32);
-            k32 = g.op_in("attention.rope", OpKind::Cast, &[xk], &[], ("xk_fp32_BSKH", BSKH), fp32);
-        }
-        let q_rot = g.op_in("attention.rope", table, &[q32], &[], ("xq_rot_BSNH", BSNH), fp32);
-        let k_rot = g.op_in("attention.rope", table, &[k32], &[], ("xk_rot_BSKH", BSKH), fp32);
-        (xq, xk) = (q_rot, k_rot);
-        if g.compute() != fp32 {
-            xq = g.op("attention.rope", OpKind::Cast, &[q_rot], &[], ("xq_BSNH", BSNH));
-            xk = g.op("attention.rope", OpKind::Cast, &[k_rot], &[], ("xk_BSKH", BSKH));
-            g.drop_values(&[q32, k32, q_rot, k_rot]);
-        }
-        g.drop_values(&[raw.0, raw.1]);
+        (xq, xk) = rotate(g, xq, xk);
     }
-    let o = g.op("attention.sdpa", OpKind::Attention { window }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));
+    let bias = m.position == Position::Alibi;
+    let o = g.op("attention.sdpa", OpKind::Attention { window, bias }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));
     held.extend([xq, xk, xv, o]);
     let out = g.op("attention.wo", linear(q_out, d), &[o], &params.output, ("attn_BSD", BSD));
     g.drop_values(&held);
     out
+}
+
+/// Rotary embedding in fp32 on the first R dimensions of each head; the rest passes beside it and is joined again.
+fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) {
+    const ROPE: &str = "attention.rope";
+    let (dims, compute, fp32) = (g.dims(), g.compute(), DType::Fp32);
+    let table = OpKind::RotateComplex { table: dims.s * dims.r / 2 };
+    let (mut raw, mut pass) = ((xq, xk), None);
+    if dims.r < dims.h {
+        let [q, q_pass] = g.split(ROPE, xq, [("xq_BSNR", BSNR), ("xq_pass_BSNU", BSNU)]);
+        g.drop_values(&[xq]);
+        let [k, k_pass] = g.split(ROPE, xk, [("xk_BSKR", BSKR), ("xk_pass_BSKU", BSKU)]);
+        g.drop_values(&[xk]);
+        (raw, pass) = ((q, k), Some((q_pass, k_pass)));
+    }
+    let (mut q32, mut k32) = raw;
+    if compute != fp32 {
+        q32 = g.op_in(ROPE, OpKind::Cast, &[raw.0], &[], ("xq_fp32_BSNR", BSNR), fp32);
+        k32 = g.op_in(ROPE, OpKind::Cast, &[raw.1], &[], ("xk_fp32_BSKR", BSKR), fp32);
+    }
+    let q_rot = g.op_in(ROPE, table, &[q32], &[], ("xq_rot_BSNR", BSNR), fp32);
+    let k_rot = g.op_in(ROPE, table, &[k32], &[], ("xk_rot_BSKR", BSKR), fp32);
+    let (mut q, mut k) = (q_rot, k_rot);
+    if compute != fp32 {
+        q = g.op(ROPE, OpKind::Cast, &[q_rot], &[], ("xq_BSNR", BSNR));
+        k = g.op(ROPE, OpKind::Cast, &[k_rot], &[], ("xk_BSKR", BSKR));
+        g.drop_values(&[q32, k32, q_rot, k_rot]);
+    }
+    g.drop_values(&[raw.0, raw.1]);
+    if let Some((q_pass, k_pass)) = pass {
+        let (q_part, k_part) = (q, k);
+        q = g.op(ROPE, OpKind::Concat, &[q_part, q_pass], &[], ("xq_BSNH", BSNH));
+        g.drop_values(&[q_part]);
+        k = g.op(ROPE, OpKind::Concat, &[k_part, k_pass], &[], ("xk_BSKH", BSKH));
+        g.drop_values(&[k_part, q_pass, k_pass]);
+    }
+    (q, k)
 }
 
 struct FfnParams {
@@ -170,24 +214,32 @@ fn ffn_params(g: &mut GraphBuilder, m: &ModelConfig) -> FfnParams {
     FfnParams { w1, w2, w3 }
 }
 
+fn activation(g: &mut GraphBuilder, act: Activation, h1: ValueId) -> ValueId {
+    let squared = act == Activation::ReluSquared;
+    let first = if squared { Activation::Relu } else { act };
+    let out = g.op("feed_forward", OpKind::Act(first), &[h1], &[], ("gate_BSF", BSF));
+    if !squared {
+        g.drop_values(&[h1]);
+        return out;
+    }
+    let square = g.op("feed_forward", OpKind::Square, &[out], &[], ("gate_BSF", BSF));
+    g.drop_values(&[out, h1]);
+    square
+}
+
 fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnParams) -> ValueId {
     let up = OpKind::Linear { inputs: m.width, outputs: m.ffn };
     let down = OpKind::Linear { inputs: m.ffn, outputs: m.width };
     let h1 = g.op("feed_forward.w1", up, &[x], &params.w1, ("h1_BSF", BSF));
     let hidden = match m.feed_forward {
         FeedForward::Gated(act) => {
-            let gate = g.op("feed_forward", OpKind::Act(act), &[h1], &[], ("gate_BSF", BSF));
-            g.drop_values(&[h1]);
+            let gate = activation(g, act, h1);
             let h3 = g.op("feed_forward.w3", up, &[x], &params.w3, ("h3_BSF", BSF));
             let product = g.op("feed_forward", OpKind::Mul, &[gate, h3], &[], ("h_BSF", BSF));
             g.drop_values(&[gate, h3]);
             product
         }
-        FeedForward::Plain(act) => {
-            let out = g.op("feed_forward", OpKind::Act(act), &[h1], &[], ("h_BSF", BSF));
-            g.drop_values(&[h1]);
-            out
-        }
+        FeedForward::Plain(act) => activation(g, act, h1),
     };
     let out = g.op("feed_forward.w2", down, &[hidden], &params.w2, ("ffn_BSD", BSD));
     g.drop_values(&[hidden]);
@@ -234,11 +286,16 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>) -
     let out = if matches!(placement, NormPlacement::Parallel | NormPlacement::ParallelShared) {
         let ffn_in = if shared { attn_in } else { norm(g, m.norm, rows, x, &ffn_norm, "ffn_norm", ("xf_BSD", BSD)) };
         let ff = feed_forward(g, m, ffn_in, &ffn);
-        g.drop_values(&[ffn_in]);
+        if !shared {
+            g.drop_values(&[ffn_in]);
+        }
         let both = g.op("residual", OpKind::Add, &[attn, ff], &[], ("both_BSD", BSD));
         g.drop_values(&[attn, ff]);
         let out = g.op("residual", OpKind::Add, &[x, both], &[], ("out_BSD", BSD));
         g.drop_values(&[both]);
+        if shared {
+            g.drop_values(&[ffn_in]);
+        }
         out
     } else {
         let h = g.op("residual", OpKind::Add, &[x, attn], &[], ("h_BSD", BSD));
@@ -264,9 +321,11 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
     let mut h = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
     if let Position::Learned { positions } = m.position {
         let table = g.param("pos_embeddings.weight", positions, m.width);
-        let pos = g.op("pos_embeddings", OpKind::Embedding, &[tokens], &[table], ("pos_BSD", BSD));
+        let rows = g.op_in("pos_embeddings", OpKind::Positions, &[], &[], ("pos_S", S), DType::Int64);
+        let pos = g.op("pos_embeddings", OpKind::Embedding, &[rows], &[table], ("pos_SD", SD));
+        g.drop_values(&[rows]);
         let sum = g.op("pos_embeddings", OpKind::Add, &[h, pos], &[], ("h_BSD", BSD));
-        g.drop_values(&[h, pos]);
+        g.drop_values(&[pos, h]);
         h = sum;
     }
     if m.scaled_embedding {
@@ -281,34 +340,4 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
         h = normed;
     }
     graph.finish(h)
-}
-
-/// Final norm and head: hidden state to logits. With a tied head the weight is the embedding's and no parameter is added.
-pub fn head(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
-    let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BSD, compute));
-    let g = &mut graph;
-    let mut h = x;
-    if m.final_norm {
-        let params = norm_params(g, m.norm, m.width, "norm.weight", "norm.bias");
-        h = norm(g, m.norm, dims.tokens(), x, &params, "norm", ("xn_BSD", BSD));
-    }
-    let weight = g.param("output.weight", m.vocab, m.width);
-    let linear = OpKind::Linear { inputs: m.width, outputs: m.vocab };
-    let mut logits = g.op("output", linear, &[h], &[weight], ("logits_BSV", BSV));
-    if m.final_norm {
-        g.drop_values(&[h]);
-    }
-    if m.logit_softcap {
-        let capped = g.op("output", OpKind::Softcap, &[logits], &[], ("logits_BSV", BSV));
-        g.drop_values(&[logits]);
-        logits = capped;
-    }
-    graph.finish(logits)
-}
-
-/// Cross-entropy over the logits.
-pub fn loss(dims: Dims, compute: DType) -> Graph {
-    let (mut g, logits) = GraphBuilder::new("loss", dims, compute, ("logits_BSV", BSV, compute));
-    let out = g.op_in("loss", OpKind::CrossEntropy, &[logits], &[], ("loss", &[]), DType::Fp32);
-    g.finish(out)
 }

@@ -28,6 +28,10 @@ pub enum Axis {
     V,
     /// Query, key and value heads together, N + 2K.
     Q,
+    /// Rotated dimensions of a head.
+    R,
+    /// The dimensions of a head that are not rotated, H − R.
+    U,
 }
 
 /// Sizes behind the letters.
@@ -45,6 +49,8 @@ pub struct Dims {
     pub k: u64,
     /// Head dimension.
     pub h: u64,
+    /// Rotated dimensions of a head.
+    pub r: u64,
     /// Feed-forward width.
     pub f: u64,
     /// Vocabulary.
@@ -64,6 +70,8 @@ impl Dims {
             Axis::F => self.f,
             Axis::V => self.v,
             Axis::Q => self.n + 2 * self.k,
+            Axis::R => self.r,
+            Axis::U => self.h - self.r,
         }
     }
 
@@ -150,25 +158,38 @@ pub enum OpKind {
     },
     /// Product of two values.
     Mul,
-    /// Sum of two values.
+    /// Sum of two values; the second may lack the batch axis.
     Add,
-    /// Sum with a table that needs no gradient of its own (learned positions go through [`OpKind::Embedding`]).
+    /// Product with, or quotient by, a number.
     Scale,
-    /// `cap·tanh(x/cap)`: three pointwise operators.
-    Softcap,
-    /// Pointwise activation.
+    /// Hyperbolic tangent; keeps its output.
+    Tanh,
+    /// Square; keeps its input.
+    Square,
+    /// Row indices 0 … S−1, made anew; no inputs.
+    Positions,
+    /// Pointwise activation. [`Activation::ReluSquared`] is written as [`Activation::Relu`] and [`OpKind::Square`].
     Act(Activation),
+    /// Two values joined on their last axis; backward hands out views of the gradient.
+    Concat,
     /// Views of one value as several; backward concatenates their gradients.
     Split,
     /// Fused attention over q, k, v.
     Attention {
         /// Sliding window, in keys.
         window: Option<u64>,
+        /// Whether a bias is added to the scores: a tensor of N·S·S numbers that all blocks share (ALiBi).
+        bias: bool,
     },
     /// Rows of a table; parameter: the table.
     Embedding,
-    /// Mean negative log-likelihood over the vocabulary, from logits in the input's type.
-    CrossEntropy,
+    /// Negative log-likelihood over the vocabulary.
+    CrossEntropy {
+        /// Whether logits are cast to fp32 first.
+        upcast: bool,
+    },
+    /// Head and loss in one, gradients made in forward; parameter: the head's weight.
+    FusedLinearCrossEntropy,
 }
 
 /// One operator.
@@ -289,6 +310,30 @@ impl GraphBuilder {
         let values = outputs.map(|(name, shape)| self.value_of(name, shape, dtype));
         self.push(module, OpKind::Split, &[input], &[], values.to_vec());
         values
+    }
+
+    /// Views of one value as `count` parts of one name.
+    pub fn split_many(
+        &mut self,
+        module: &'static str,
+        input: ValueId,
+        output: (&'static str, &'static [Axis]),
+        count: usize,
+    ) -> Vec<ValueId> {
+        let dtype = self.graph.values[input].dtype;
+        let values: Vec<ValueId> = (0..count).map(|_| self.value_of(output.0, output.1, dtype)).collect();
+        self.push(module, OpKind::Split, &[input], &[], values.clone());
+        values
+    }
+
+    /// Gives a value a number of elements other than its axes': a part of the tokens.
+    pub fn resize(&mut self, value: ValueId, elements: u64) {
+        self.graph.values[value].elements = elements;
+    }
+
+    /// Operators so far.
+    pub fn ops(&self) -> usize {
+        self.graph.ops.len()
     }
 
     fn push(

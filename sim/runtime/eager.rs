@@ -10,12 +10,12 @@
 //! `model::graph::OpKind` and one arm to each.
 
 mod backward;
+mod composite;
 pub(super) mod forward;
+mod fused_linear;
 
-use crate::model::graph::{Graph, OpKind, ValueId};
-use crate::program::{
-    BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work,
-};
+use crate::model::graph::{Graph, Op, OpKind, ValueId};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
 
 /// The default stream, on which all eager operators run.
@@ -56,6 +56,16 @@ pub enum Mode {
 pub struct Settings {
     /// cuBLAS workspace, taken and given back by each matmul \[B\].
     pub workspace: u64,
+    /// Whether the workspace stays taken once a thread has used it (PyTorch 2.6: one for forward, one for the thread of
+    /// the backward) instead of being given back after each matmul (2.15).
+    pub persistent_workspace: bool,
+    /// Whether RMSNorm is one kernel (PyTorch 2.15) or composed of pointwise ones (2.6).
+    pub fused_rms_norm: bool,
+    /// Whether biases on attention scores (ALiBi) are a tensor given to `scaled_dot_product_attention`, which then runs
+    /// the memory-efficient kernel, or slopes inside a flash kernel.
+    pub bias_tensor: bool,
+    /// Multiprocessors of the chip, which size the buffers of reductions.
+    pub multiprocessors: u32,
     /// Whether a recompute stops once backward has all it needs (`torch.utils.checkpoint`, `early_stop`).
     pub early_stop: bool,
     /// Launch class of forward operators: eager, or compiled.
@@ -129,6 +139,12 @@ pub struct Eager {
     pub settings: Settings,
     counted: Vec<Counted>,
     idle: Vec<u32>,
+    /// Whether the workspaces of forward and of backward are taken for good.
+    workspaces: [bool; 2],
+    /// A parameter that is used several times, and how often: its gradients are added up before they are stored.
+    pub shared: Option<(usize, u32)>,
+    /// The sum so far of its gradients, and how many are in it.
+    shared_sum: Option<(Gradient, u32)>,
     leaves: Vec<Option<Leaf>>,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
     pub gradient_dtype: Option<DType>,
@@ -144,6 +160,9 @@ impl Eager {
             settings,
             counted: vec![],
             idle: vec![],
+            workspaces: [false; 2],
+            shared: None,
+            shared_sum: None,
             leaves: vec![None; params],
             gradient_dtype: None,
             category: Category::Activation,
@@ -241,6 +260,25 @@ impl Eager {
 
     /// Stores a parameter's gradient, or adds it in place to the one there is (`accumulate_grad.h`).
     pub(super) fn store_leaf(&mut self, param: usize, gradient: Storage, dtype: DType) {
+        self.store(param, Gradient { storage: gradient, view: false }, dtype);
+    }
+
+    /// Does the same with a gradient that is a view.
+    fn store_view(&mut self, param: usize, gradient: Storage, dtype: DType) {
+        self.store(param, Gradient { storage: gradient, view: true }, dtype);
+    }
+
+    fn store(&mut self, param: usize, gradient: Gradient, dtype: DType) {
+        let view = gradient.view;
+        let mut gradient = gradient.storage;
+        if let Some((_, uses)) = self.shared.filter(|&(shared, _)| shared == param) {
+            let Some((sum, count)) = self.add_shared(Gradient { storage: gradient, view }) else { return };
+            if count < uses {
+                self.shared_sum = Some((sum, count));
+                return;
+            }
+            gradient = sum.storage;
+        }
         match self.leaves[param] {
             None => {
                 let buffer = self.counted[gradient.0 as usize].buffer;
@@ -256,6 +294,24 @@ impl Eager {
         }
     }
 
+    /// Adds one more gradient of the shared parameter: in place, unless the sum so far is a view.
+    fn add_shared(&mut self, gradient: Gradient) -> Option<(Gradient, u32)> {
+        let Some((sum, count)) = self.shared_sum.take() else {
+            self.shared_sum = Some((gradient, 1));
+            return None;
+        };
+        let gradient = gradient.storage;
+        let bytes = self.bytes(gradient);
+        let mut total = sum.storage;
+        if sum.view {
+            total = self.storage_as(bytes, Category::BackwardTemporary, "aten.add");
+            self.release(sum.storage);
+        }
+        self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.backward);
+        self.release(gradient);
+        Some((total.into(), count + 1))
+    }
+
     /// Takes a parameter's gradient away, with its type.
     pub fn take_leaf(&mut self, param: usize) -> Option<(Storage, DType)> {
         self.leaves[param].take().map(|leaf| (leaf.storage, leaf.dtype))
@@ -267,14 +323,15 @@ impl Eager {
     }
 }
 
-/// For each operator, whether torchtitan's operator-level policy keeps its result: attention always, matmuls all but
-/// every second.
+/// For each operator, whether torchtitan's operator-level policy keeps its result: attention and matmuls with a bias
+/// (`addmm`) always, other matmuls all but every second.
 fn kept_ops(graph: &Graph) -> impl Fn(usize) -> bool + '_ {
     move |index| match graph.ops[index].kind {
         OpKind::Attention { .. } => true,
+        OpKind::Linear { .. } if graph.ops[index].params.len() > 1 => true,
         OpKind::Linear { .. } => {
-            let matmuls =
-                graph.ops[..=index].iter().filter(|op| matches!(op.kind, OpKind::Linear { .. })).count();
+            let plain = |op: &&Op| matches!(op.kind, OpKind::Linear { .. }) && op.params.len() == 1;
+            let matmuls = graph.ops[..=index].iter().filter(plain).count();
             matmuls % 2 == 1
         }
         _ => false,
@@ -287,10 +344,10 @@ fn early_stop_at(graph: &Graph) -> usize {
     let last = graph
         .ops
         .iter()
-        .rposition(|op| !matches!(op.kind, OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split))
+        .rposition(|op| !matches!(op.kind, OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split | OpKind::Concat))
         .unwrap_or(0);
     match graph.ops[last].kind {
-        OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) => last,
+        OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) | OpKind::Square => last,
         _ => last + 1,
     }
 }

@@ -34,8 +34,7 @@ fn launches(sizes: &[u64]) -> u32 {
 /// One multi-tensor operator over all shards, reading and writing so many numbers per element.
 fn foreach(program: &mut Builder, name: &'static str, sizes: &[u64], element: u64, (reads, writes): (u64, u64)) {
     let total: u64 = sizes.iter().sum::<u64>() * element;
-    let work =
-        Work::Memory { kind: MemoryKind::Foreach, read: Bytes(reads * total), written: Bytes(writes * total) };
+    let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(reads * total), written: Bytes(writes * total) };
     program.launch(StreamId(0), name, work, Dispatch::EagerForward);
     program.host(Dispatch::Foreach, launches(sizes) - 1);
 }

@@ -13,6 +13,7 @@ use super::optimizer::{self, Optimizer};
 use crate::model::block;
 use crate::model::fuse::{self, Compiled, Policy};
 use crate::model::graph::Graph;
+use crate::model::head::{self, Head, Loss};
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Mark, Pass, Program, ScopeId};
@@ -60,6 +61,8 @@ pub struct Job {
     pub max_positions: u64,
     /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
     pub compile: bool,
+    /// Loss.
+    pub loss: Loss,
 }
 
 /// Graphs of the distinct modules.
@@ -72,8 +75,7 @@ struct Graphs {
     compiled: Vec<Compiled>,
     /// For each block, what it was compiled to, if it was.
     compiled_block: Vec<Option<usize>>,
-    head: Graph,
-    loss: Graph,
+    head: Head,
 }
 
 /// Builds the graphs: blocks differ only by their sliding window.
@@ -97,8 +99,7 @@ fn graphs(job: &Job) -> Graphs {
         embedding: block::embedding(&job.model, dims, compute),
         blocks,
         of_block,
-        head: block::head(&job.model, dims, compute),
-        loss: block::loss(dims, compute),
+        head: head::head(&job.model, dims, compute, job.loss),
     }
 }
 
@@ -157,9 +158,9 @@ fn layout(job: &Job, graphs: &Graphs) -> Layout {
     add(&graphs.embedding, 0);
     let blocks = graphs.of_block.iter().map(|&at| add(&graphs.blocks[at], 0)).collect();
     let tied = job.model.tied_head;
-    let first = add(&graphs.head, usize::from(tied));
+    let first = add(&graphs.head.graph, usize::from(tied));
     // A tied head reads the embedding's table, parameter 0; its own weight would be its graph's last parameter.
-    let head = ParamMap { first, tied: tied.then(|| (graphs.head.params.len() - 1, 0)) };
+    let head = ParamMap { first, tied: tied.then(|| (graphs.head.graph.params.len() - 1, 0)) };
     Layout { params, names, blocks, head }
 }
 
@@ -228,7 +229,11 @@ pub fn compile(job: &Job) -> Program {
     let graphs = graphs(job);
     let layout = layout(job, &graphs);
     let (groups, units) = groups(job, &graphs, &layout, &scopes);
-    let eager = Eager::new(program, job.eager, layout.params.len());
+    let mut eager = Eager::new(program, job.eager, layout.params.len());
+    let head = &graphs.head.graph;
+    let weight = head.params.len() - 1;
+    let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
+    eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
     let run = Run::new(eager, &job.fsdp, groups, units, communicators);
     let mut training = Training { job, graphs, layout, scopes, run };
     training.setup();
@@ -272,9 +277,22 @@ impl Training<'_> {
                 program.alloc(Bytes(elements * storage), COMPUTE, Category::Parameter, name);
             }
         }
+        // `to_empty` makes a tied table twice; the second goes when FSDP ties the two again before the first step.
+        let twice = (job.model.tied_head && !job.fsdp.cpu_offload).then(|| {
+            let bytes = Bytes(self.layout.params[0].padded_shard(job.fsdp.shard) * storage);
+            program.alloc(bytes, COMPUTE, Category::Parameter, "output.weight")
+        });
         if let Position::Rope { dims } = job.model.position {
             // The rotary table: complex64, one row per position.
             program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
+        }
+        if job.model.position == Position::Alibi && job.eager.bias_tensor {
+            let elements = job.model.heads * job.max_positions * job.max_positions;
+            let bytes = Bytes(elements * job.fsdp.mixed_precision.compute().bytes());
+            program.alloc(bytes, COMPUTE, Category::Buffer, "attention bias");
+        }
+        if let Some(twice) = twice {
+            program.free(twice);
         }
         for name in ["tokens", "labels"] {
             program.alloc(Bytes(job.batch * job.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
@@ -367,16 +385,15 @@ impl Training<'_> {
             self.run.pre_forward(group, &[]);
         }
         let before = self.run.eager.program.enter(self.scopes.head);
-        let mut head = self.run.eager.frame(&self.graphs.head, hidden, self.layout.head, Mode::Train);
-        let norm = usize::from(self.job.model.final_norm);
-        self.run.eager.forward_ops(&self.graphs.head, &mut head, 0..norm);
+        let (graph, norm, loss_from) = (&self.graphs.head.graph, self.graphs.head.norm, self.graphs.head.loss_from);
+        let mut head = self.run.eager.frame(graph, hidden, self.layout.head, Mode::Train);
+        self.run.eager.forward_ops(graph, &mut head, 0..norm);
         if let Some(group) = units.head.filter(|_| norm > 0) {
             // Norm and head are one group: its hook runs before each of them.
             self.run.pre_forward(group, &[]);
         }
         self.run.eager.category = Category::Logits;
-        self.run.eager.forward_ops(&self.graphs.head, &mut head, norm..self.graphs.head.ops.len());
-        let logits = self.run.eager.finish_forward(&self.graphs.head, &mut head);
+        self.run.eager.forward_ops(graph, &mut head, norm..loss_from);
         self.run.eager.program.enter(before);
         if let Some(group) = units.head {
             self.run.post_forward(group);
@@ -385,24 +402,30 @@ impl Training<'_> {
         self.run.root_post_forward();
 
         let before = self.run.eager.program.enter(self.scopes.head);
-        let (loss_frame, loss) = self.run.eager.forward(&self.graphs.loss, logits, first, Mode::Train);
-        self.run.eager.release(logits);
+        self.run.eager.forward_ops(graph, &mut head, loss_from..graph.ops.len());
+        let loss_value = self.run.eager.finish_forward(graph, &mut head);
         self.run.eager.program.enter(before);
-        Frames { embedding, blocks, head, loss: loss_frame, loss_value: loss }
+        Frames { embedding, blocks, head, loss_value }
     }
 
     fn backward(&mut self, mut frames: Frames, last: bool) {
         self.run.eager.program.set_pass(Pass::Backward);
         let units = self.run.units.clone();
         let before = self.run.eager.program.enter(self.scopes.head);
-        let ones = self.run.eager.seed_gradient();
+        let (graph, loss_from) = (&self.graphs.head.graph, self.graphs.head.loss_from);
+        let ones = self.run.eager.seed_gradient(graph.values[graph.output].dtype);
         let seed = self.run.eager.retain(ones);
-        let logits = self.run.eager.backward(&self.graphs.loss, &mut frames.loss, seed);
-        let logits = logits.expect("the loss depends on the logits");
+        self.run.eager.start_backward(graph, &mut frames.head, seed);
+        // Gradients of the head's weight that arrive before the root's hook are stored in the type they are reduced in.
+        let stored = self.run.eager.gradient_dtype;
+        self.run.eager.gradient_dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
+        self.run.eager.backward_ops(graph, &mut frames.head, loss_from..graph.ops.len());
+        self.run.eager.gradient_dtype = stored;
         for group in [units.head, units.root].into_iter().flatten() {
             self.run.pre_backward(group, &[]);
         }
-        let hidden = self.run.eager.backward(&self.graphs.head, &mut frames.head, logits);
+        self.run.eager.backward_ops(graph, &mut frames.head, 0..loss_from);
+        let hidden = self.run.eager.finish_backward(&mut frames.head);
         let mut hidden = hidden.expect("the logits depend on the hidden state");
         if let Some(group) = units.head {
             self.run.post_backward(group);
@@ -482,6 +505,5 @@ struct Frames {
     embedding: Frame,
     blocks: Vec<BlockFrame>,
     head: Frame,
-    loss: Frame,
     loss_value: Storage,
 }

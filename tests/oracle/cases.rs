@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::model::head::Loss;
+use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::eager::Settings;
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
@@ -22,6 +23,44 @@ pub struct Dims {
     pub n_experts: u64,
     #[serde(default)]
     pub rope: String,
+    #[serde(default)]
+    pub norm: String,
+    #[serde(default)]
+    pub placement: String,
+    #[serde(default)]
+    pub rope_dims: u64,
+    #[serde(default)]
+    pub positions: u64,
+    #[serde(default)]
+    pub alibi: bool,
+    #[serde(default)]
+    pub act: String,
+    #[serde(default = "yes")]
+    pub gated: bool,
+    #[serde(default)]
+    pub qkv_bias: bool,
+    #[serde(default)]
+    pub output_bias: bool,
+    #[serde(default)]
+    pub ffn_bias: bool,
+    #[serde(default)]
+    pub fused_qkv: bool,
+    #[serde(default)]
+    pub qk_norm: String,
+    #[serde(default)]
+    pub tied_head: bool,
+    #[serde(default)]
+    pub sliding_window: u64,
+    #[serde(default)]
+    pub global_every: u64,
+    #[serde(default)]
+    pub logit_softcap: f64,
+    #[serde(default)]
+    pub scaled_embedding: bool,
+    #[serde(default)]
+    pub embedding_norm: bool,
+    #[serde(default)]
+    pub composite_norm: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -49,6 +88,10 @@ pub struct Config {
     pub ga_is_last: bool,
     #[serde(default)]
     pub compile: bool,
+    #[serde(default)]
+    pub loss: String,
+    #[serde(default)]
+    pub chunks: u32,
 }
 
 fn yes() -> bool {
@@ -77,9 +120,16 @@ pub fn read(name: &str) -> Option<serde_json::Value> {
     Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
-/// The oracles' Llama-shaped model.
+/// The oracles' model: Llama's shape where a case says nothing else.
 pub fn model(dims: &Dims) -> ModelConfig {
     let head_dim = if dims.head_dim == 0 { dims.dim / dims.n_heads } else { dims.head_dim };
+    let act = match dims.act.as_str() {
+        "gelu" => Activation::Gelu,
+        "gelu_tanh" => Activation::GeluTanh,
+        "relu" => Activation::Relu,
+        "relu2" => Activation::ReluSquared,
+        _ => Activation::Silu,
+    };
     ModelConfig {
         name: "oracle".to_owned(),
         layers: dims.n_layers,
@@ -89,23 +139,43 @@ pub fn model(dims: &Dims) -> ModelConfig {
         head_dim,
         ffn: dims.ffn,
         vocab: dims.vocab,
-        norm: Norm::Rms,
-        norm_placement: NormPlacement::Pre,
+        norm: match dims.norm.as_str() {
+            "ln" => Norm::Layer { bias: true },
+            "ln_nobias" => Norm::Layer { bias: false },
+            _ => Norm::Rms,
+        },
+        norm_placement: match dims.placement.as_str() {
+            "pre_post" => NormPlacement::PreAndPost,
+            "post" => NormPlacement::Post,
+            "parallel" => NormPlacement::Parallel,
+            "parallel_shared" => NormPlacement::ParallelShared,
+            _ => NormPlacement::Pre,
+        },
         final_norm: true,
-        embedding_norm: false,
-        position: if dims.rope == "none" { Position::None } else { Position::Rope { dims: head_dim } },
-        feed_forward: FeedForward::Gated(Activation::Silu),
-        qkv_bias: false,
-        output_bias: false,
-        ffn_bias: false,
-        fused_qkv: false,
-        qk_norm: None,
-        tied_head: false,
-        sliding_window: None,
-        global_every: 0,
+        embedding_norm: dims.embedding_norm,
+        position: match (dims.alibi, dims.positions, dims.rope.as_str(), dims.rope_dims) {
+            (true, ..) => Position::Alibi,
+            (_, 0, "none", _) => Position::None,
+            (_, 0, _, 0) => Position::Rope { dims: head_dim },
+            (_, 0, _, dims) => Position::Rope { dims },
+            (_, positions, ..) => Position::Learned { positions },
+        },
+        feed_forward: if dims.gated { FeedForward::Gated(act) } else { FeedForward::Plain(act) },
+        qkv_bias: dims.qkv_bias,
+        output_bias: dims.output_bias,
+        ffn_bias: dims.ffn_bias,
+        fused_qkv: dims.fused_qkv,
+        qk_norm: match dims.qk_norm.as_str() {
+            "head" => Some(QkNorm::PerHead),
+            "full" => Some(QkNorm::Full),
+            _ => None,
+        },
+        tied_head: dims.tied_head,
+        sliding_window: (dims.sliding_window > 0).then_some(dims.sliding_window),
+        global_every: dims.global_every,
         attention_softcap: false,
-        logit_softcap: false,
-        scaled_embedding: false,
+        logit_softcap: dims.logit_softcap > 0.0,
+        scaled_embedding: dims.scaled_embedding,
         notes: vec![],
         source: "tests/oracles".to_owned(),
     }
@@ -173,6 +243,10 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         eager: Settings {
             workspace: 32 << 20,
+            persistent_workspace: false,
+            fused_rms_norm: !dims.composite_norm,
+            bias_tensor: true,
+            multiprocessors: 132,
             early_stop: config.early_stop,
             forward: Dispatch::EagerForward,
             backward: Dispatch::EagerBackward,
@@ -186,6 +260,13 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         clip: config.clip > 0,
         max_positions: config.seq,
         compile: config.compile,
+        loss: match config.loss.as_str() {
+            "bf16" => Loss::Bf16CrossEntropy,
+            "chunked" => Loss::ChunkedOutput { chunks: config.chunks },
+            "chunked_linear" => Loss::ChunkedLinear { chunks: config.chunks },
+            "fused_linear" => Loss::FusedLinear,
+            _ => Loss::Fp32CrossEntropy,
+        },
     })
 }
 

@@ -122,7 +122,12 @@ fn oracle_peak_breakdown_agrees_group_by_group() {
             for (name, difference) in ours {
                 checked += 1;
                 if difference.unsigned_abs() as f64 > 0.02 * total as f64 {
-                    wrong += &format!("{} {} {name}: {:+.3} GiB\n", case.id, phase.name, difference as f64 / f64::from(1 << 30));
+                    wrong += &format!(
+                        "{} {} {name}: {:+.3} GiB\n",
+                        case.id,
+                        phase.name,
+                        difference as f64 / f64::from(1 << 30)
+                    );
                 }
             }
         }

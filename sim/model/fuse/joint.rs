@@ -108,7 +108,7 @@ impl Joint {
                 let work = Work::Memory { kind, read: Bytes(read + 8 * table), written: Bytes(written) };
                 push("aten.mul", Kind::Extern(Launch::Library(work)), &reads, &[out]);
             }
-            OpKind::Attention { window } => {
+            OpKind::Attention { window, .. } => {
                 let name = attention_name(graph, op, false);
                 for (bytes, elements) in attention_extras(graph, op) {
                     let extra = self.tensor(name, elements, bytes);
@@ -246,18 +246,25 @@ impl Joint {
                     self.add(graph, gradients, operand, gradient, index);
                 }
             }
+            OpKind::Concat => {
+                for &operand in &op.inputs {
+                    let part = self.value(graph, operand);
+                    self.push("triton_slice", point(), &[gradient], &[part], index);
+                    self.add(graph, gradients, operand, part, index);
+                }
+            }
             OpKind::Act(act) => {
                 let reads = if act == Activation::Relu { self.made[index][1] } else { inputs[0] };
                 let result = self.value(graph, op.inputs[0]);
                 self.push("triton_act_backward", point(), &[gradient, reads], &[result], index);
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
-            OpKind::Softcap => {
+            OpKind::Square => {
                 let result = self.value(graph, op.inputs[0]);
-                self.push("triton_tanh_backward", point(), &[gradient, inputs[0]], &[result], index);
+                self.push("triton_mul", point(), &[gradient, inputs[0]], &[result], index);
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
-            OpKind::Attention { window } => {
+            OpKind::Attention { window, .. } => {
                 let mut reads = vec![gradient];
                 reads.extend_from_slice(&inputs);
                 reads.extend_from_slice(&self.made[index]);

@@ -15,6 +15,18 @@ const EMBEDDING_UNSORTED: u64 = 3072;
 /// Tokens that one thread of the sorted embedding backward takes (`EmbeddingBackwardKernel.cu`, `NROWS_PER_THREAD`).
 const EMBEDDING_ROWS_PER_THREAD: u64 = 10;
 
+/// Rows above which a narrow norm's parameter gradients are summed in two steps, and the rows of one first sum
+/// (`aten/src/ATen/native/cuda/layer_norm_kernel.cu`, `LaunchGammaBetaBackwardCUDAKernel`).
+const NORM_SPLIT_ROWS: u64 = 64 * 1024;
+const NORM_ROWS_PER_BLOCK: u64 = 32;
+
+/// Keys that one block of cub's radix sort takes (measured: 2,048 B more per pass, 1,024 B more per 4,608 tokens).
+const RADIX_SORT_TILE: u64 = 4608;
+
+fn last_power_of_2(value: u64) -> u64 {
+    1 << value.max(1).ilog2()
+}
+
 fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
@@ -27,9 +39,24 @@ impl Eager {
             self.recompute(graph, frame);
         }
         self.accumulate(frame, graph.output, gradient.into());
-        for (index, op) in graph.ops.iter().enumerate().rev() {
-            self.node(graph, op, index, frame);
+        self.backward_ops(graph, frame, 0..graph.ops.len());
+        self.finish_backward(frame)
+    }
+
+    /// Starts a backward that [`Eager::backward_ops`] then runs in parts.
+    pub fn start_backward(&mut self, graph: &Graph, frame: &mut Frame, gradient: Storage) {
+        self.accumulate(frame, graph.output, gradient.into());
+    }
+
+    /// Runs the backward of a range of operators, last to first.
+    pub fn backward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
+        for index in range.rev() {
+            self.node(graph, &graph.ops[index], index, frame);
         }
+    }
+
+    /// Ends a backward: the gradient of the input, where it has one.
+    pub fn finish_backward(&mut self, frame: &mut Frame) -> Option<Storage> {
         for unused in std::mem::take(&mut frame.kept) {
             self.release(unused);
         }
@@ -45,10 +72,9 @@ impl Eager {
     fn let_go(&mut self, frame: &Frame, index: usize, gradient: Storage) {
         let (start, end) = Self::saved(frame, index);
         if frame.checkpoint.is_some() {
-            for at in (start..end).rev() {
-                self.release(frame.saved[at]);
-            }
+            self.let_go_of_saved(frame, index);
             self.release(gradient);
+            self.let_go_of_input(frame, index);
         } else {
             self.release(gradient);
             for at in start..end {
@@ -57,12 +83,27 @@ impl Eager {
         }
     }
 
+    /// Lets go of the block's input, which the checkpoint holds, after the last node that saved something.
+    fn let_go_of_input(&mut self, frame: &Frame, index: usize) {
+        if matches!(Self::saved(frame, index), (0, 1..)) {
+            self.release(frame.input);
+        }
+    }
+
+    /// Lets go of what a node of a recomputed block saved.
+    fn let_go_of_saved(&mut self, frame: &Frame, index: usize) {
+        let (start, end) = Self::saved(frame, index);
+        for at in (start..end).rev() {
+            self.release(frame.saved[at]);
+        }
+    }
+
     fn temporary(&mut self, bytes: u64, name: &'static str) -> Storage {
         self.storage_as(bytes, Category::BackwardTemporary, name)
     }
 
     /// A pointwise backward kernel with one result.
-    fn pointwise_gradient(&mut self, name: &'static str, bytes: u64, read: u64) -> Storage {
+    pub(super) fn pointwise_gradient(&mut self, name: &'static str, bytes: u64, read: u64) -> Storage {
         let storage = self.temporary(bytes, name);
         let dispatch = self.settings.backward;
         self.pointwise(name, MemoryKind::Elementwise, read, bytes, dispatch);
@@ -75,13 +116,17 @@ impl Eager {
         }
         let Some(Gradient { storage: gradient, .. }) = frame.gradients[op.outputs[0]].take() else { return };
         let dispatch = self.settings.backward;
-        let input = op.inputs[0];
-        let value = &graph.values[input];
-        let bytes = value.bytes();
+        let input = op.inputs.first().copied().unwrap_or(op.outputs[0]);
+        let bytes = graph.values[input].bytes();
         let out_bytes = graph.values[op.outputs[0]].bytes();
         match op.kind {
             OpKind::Linear { inputs, outputs } => {
                 self.linear(graph, op, index, frame, gradient, (inputs, outputs));
+            }
+            OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
+                let (start, _) = Self::saved(frame, index);
+                let saved = [0, 1, 2].map(|at| frame.saved[start + at]);
+                self.composite_norm_backward(graph, op, (rows, start == 0), frame, (saved, gradient));
             }
             OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => self.norm(graph, op, index, frame, gradient),
             OpKind::Cast => {
@@ -99,17 +144,24 @@ impl Eager {
                 self.accumulate(frame, input, result.into());
             }
             OpKind::Mul => {
-                let first = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
                 let second = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+                let first = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, op.inputs[0], first.into());
                 self.accumulate(frame, op.inputs[1], second.into());
             }
             OpKind::Add => {
-                self.retain(gradient);
                 for &operand in &op.inputs {
-                    self.accumulate(frame, operand, gradient.into());
+                    let value = &graph.values[operand];
+                    let part = if value.shape.len() < graph.values[op.outputs[0]].shape.len() {
+                        // The operand was broadcast over the batch; the sum is a copy even of a batch of one.
+                        self.pointwise_gradient("aten.sum", value.bytes(), bytes)
+                    } else {
+                        self.retain(gradient)
+                    };
+                    self.accumulate(frame, operand, part.into());
                 }
+                self.release(gradient);
             }
             OpKind::Scale => {
                 let result = self.pointwise_gradient("aten.mul", bytes, bytes);
@@ -127,18 +179,38 @@ impl Eager {
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, result.into());
             }
-            OpKind::Softcap => {
-                let product = self.pointwise_gradient("aten.mul", bytes, bytes);
-                self.release(gradient);
-                let tangent = self.pointwise_gradient("aten.tanh_backward", bytes, 2 * bytes);
-                self.let_go(frame, index, product);
-                let result = self.pointwise_gradient("aten.div", bytes, bytes);
-                self.release(tangent);
+            OpKind::Tanh => {
+                let result = self.pointwise_gradient("aten.tanh_backward", bytes, 2 * bytes);
+                self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, result.into());
             }
-            OpKind::Attention { window } => self.attention(graph, op, index, frame, gradient, window),
+            // `grad · 2x`, as `pow_backward` writes it.
+            OpKind::Square => {
+                let power = self.pointwise_gradient("aten.pow", bytes, bytes);
+                let double = self.pointwise_gradient("aten.mul", bytes, bytes);
+                let result = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+                self.release(double);
+                self.release(power);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            OpKind::Concat => {
+                for &part in &op.inputs {
+                    self.retain(gradient);
+                    self.accumulate(frame, part, Gradient { storage: gradient, view: true });
+                }
+                self.release(gradient);
+            }
+            OpKind::Positions => self.release(gradient),
+            OpKind::Attention { window, .. } => self.attention(graph, op, index, frame, gradient, window),
             OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
-            OpKind::CrossEntropy => self.cross_entropy_backward(graph, op, index, frame, gradient),
+            OpKind::FusedLinearCrossEntropy => {
+                self.release(gradient);
+                let (start, _) = Self::saved(frame, index);
+                let saved = [0, 1].map(|at| frame.saved[start + at]);
+                self.fused_linear_backward(graph, op, saved, frame);
+            }
+            OpKind::CrossEntropy { .. } => self.cross_entropy_backward(graph, op, index, frame, gradient),
             OpKind::Split => {}
         }
     }
@@ -154,7 +226,7 @@ impl Eager {
         (inputs, outputs): (u64, u64),
     ) {
         let dispatch = self.settings.backward;
-        let tokens = graph.dims.tokens();
+        let tokens = graph.values[op.inputs[0]].elements / inputs;
         let dtype = graph.values[op.inputs[0]].dtype;
         let has_bias = op.params.len() > 1;
         let input_gradient = |this: &mut Self| {
@@ -174,18 +246,66 @@ impl Eager {
             let weight = weight_gradient(self);
             (weight, input_gradient(self))
         };
-        let bias = has_bias.then(|| {
-            let bias = self.temporary(outputs * dtype.bytes(), "aten.sum");
-            self.pointwise("aten.sum", MemoryKind::Elementwise, tokens * outputs * dtype.bytes(), 0, dispatch);
-            bias
-        });
-        self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
-        for (at, made) in [Some(weight), bias].into_iter().flatten().enumerate() {
-            let param = frame.params.index(op.params[at]);
-            let (made, dtype) = self.upcast(param, made, dtype);
-            self.store_leaf(param, made, dtype);
+        // The bias's gradient is summed when the node has run: under checkpointing its saved input has gone by then.
+        let checkpointed = frame.checkpoint.is_some();
+        if checkpointed {
+            self.let_go_of_saved(frame, index);
         }
+        let bias = has_bias.then(|| {
+            let sum = self.sum_rows(tokens, outputs, dtype);
+            self.upcast(frame.params.index(op.params[1]), sum, dtype)
+        });
+        if checkpointed {
+            self.release(gradient);
+            self.let_go_of_input(frame, index);
+        } else {
+            self.let_go(frame, index, gradient);
+        }
+        let result = Gradient { storage: result, view: true };
+        let weight_param = frame.params.index(op.params[0]);
+        // Which of the two gradients autograd passes on first depends on which view was made last in forward.
+        if let Some((bias, bias_dtype)) = bias {
+            self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
+            self.store_weight(weight_param, weight, dtype);
+            self.accumulate(frame, op.inputs[0], result);
+        } else {
+            self.accumulate(frame, op.inputs[0], result);
+            self.store_weight(weight_param, weight, dtype);
+        }
+    }
+
+    /// Stores a matmul's weight gradient: its transpose, or a copy in the wider type it is kept in.
+    fn store_weight(&mut self, param: usize, weight: Storage, dtype: DType) {
+        let (made, cast) = self.upcast(param, weight, dtype);
+        if cast == dtype {
+            self.store_view(param, made, cast);
+        } else {
+            self.store_leaf(param, made, cast);
+        }
+    }
+
+    /// Sum over the rows of a matrix. Thread blocks that share a column leave partial sums in a buffer, with a
+    /// semaphore each (`aten/src/ATen/native/cuda/Reduce.cuh`: 512 threads over up to 4 columns a thread).
+    pub(super) fn sum_rows(&mut self, rows: u64, columns: u64, dtype: DType) -> Storage {
+        const NAME: &str = "aten.sum";
+        let vector = [4, 2, 1].into_iter().find(|&vector| columns.is_multiple_of(vector)).unwrap_or(1);
+        let threads = 512 / vector;
+        let width = last_power_of_2(columns / vector).min(32);
+        let height = last_power_of_2(rows).min(threads / width);
+        let sum = self.temporary(columns * dtype.bytes(), NAME);
+        let per_thread = rows.div_ceil(height);
+        let grid = (columns / vector).div_ceil(width);
+        // 2,048 threads per multiprocessor.
+        let target = u64::from(self.settings.multiprocessors) * 2048 / (width * height);
+        if per_thread >= 256 && grid <= target {
+            let shared = target.div_ceil(grid).min(per_thread.div_ceil(16)).max(per_thread.div_ceil(256));
+            if shared > 1 {
+                self.nested(&[4 * columns * shared * width * vector, 4 * grid], NAME);
+            }
+        }
+        let read = rows * columns * dtype.bytes();
+        self.pointwise(NAME, MemoryKind::Elementwise, read, columns * dtype.bytes(), self.settings.backward);
+        sum
     }
 
     fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
@@ -204,6 +324,19 @@ impl Eager {
         let mut made = [None; 2];
         for slot in made.iter_mut().take(op.params.len()) {
             *slot = Some(self.temporary(width, name));
+        }
+        let columns = value.elements / rows;
+        if rows > NORM_SPLIT_ROWS && columns / 32 < u64::from(self.settings.multiprocessors) / 2 {
+            let blocks = rows.div_ceil(NORM_ROWS_PER_BLOCK);
+            let partial = made.map(|made| made.map(|_| self.temporary(blocks * width, name)));
+            for slot in made.iter_mut().flatten() {
+                let sum = self.sum_rows(blocks, columns, value.dtype);
+                self.release(*slot);
+                *slot = sum;
+            }
+            for partial in partial.into_iter().rev().flatten() {
+                self.release(partial);
+            }
         }
         let dispatch = self.settings.backward;
         self.pointwise(name, MemoryKind::NormBackward, 2 * value.bytes(), value.bytes(), dispatch);
@@ -265,7 +398,8 @@ impl Eager {
     ) -> [Storage; 3] {
         let d = graph.dims;
         let dtype = graph.values[op.inputs[0]].dtype;
-        let name = if dtype == DType::Fp32 {
+        let efficient = self.uses_efficient(graph, op);
+        let name = if efficient {
             "aten._scaled_dot_product_efficient_attention_backward"
         } else {
             "aten._scaled_dot_product_flash_attention_backward"
@@ -275,25 +409,33 @@ impl Eager {
         let grouped = d.n != d.k;
         let rows = round_up(d.s, 128);
         let row_sum = d.b * d.n * rows * 4;
-        if dtype == DType::Fp32 {
-            let expanded = if grouped { [0; 3].map(|_| Some(self.temporary(sizes[0], name))) } else { [None; 3] };
-            let sums = [self.temporary(row_sum, name), self.temporary(row_sum, name)];
-            self.release(sums[1]);
-            if let Some(storage) = expanded[2] {
-                self.release(storage);
-            }
-            // The kernel's workspace: one accumulator the size of q in fp32, and 16 KiB of counters.
-            let workspace = self.temporary(d.b * rows * d.n * d.h * 4 + (16 << 10), name);
-            self.release(sums[0]);
+        if efficient {
+            let expanded = if grouped { [0; 2].map(|_| Some(self.temporary(sizes[0], name))) } else { [None; 2] };
+            let sum = if dtype == DType::Fp32 {
+                // The row sums of gradient · output are made outside the kernel, and once more contiguously.
+                let product = self.temporary(sizes[0], name);
+                let sum = self.temporary(d.b * d.n * d.s * 4, name);
+                let contiguous = self.temporary(d.b * d.n * d.s * 4, name);
+                self.release(sum);
+                self.release(product);
+                contiguous
+            } else {
+                self.temporary(d.b * d.n * d.s * 4, name)
+            };
+            // The kernel's workspace: an fp32 accumulator the size of q, with 16 B of locks per tile.
+            let tile = if dtype == DType::Fp32 { 64 } else { 128 };
+            let tiles = d.s.div_ceil(tile) * d.h.div_ceil(128);
+            let workspace = self.temporary(d.b * d.n * (round_up(d.s, tile) * d.h * 4 + 16 * tiles), name);
+            self.release(sum);
             self.release(workspace);
-            for storage in expanded.into_iter().take(2).flatten() {
+            for storage in expanded.into_iter().flatten() {
                 self.release(storage);
             }
         } else {
             let sum = self.temporary(row_sum, name);
             let accumulator = self.temporary(d.b * rows * d.n * round_up(d.h, 32) * 4, name);
             let expanded = if grouped { [0; 2].map(|_| Some(self.temporary(sizes[0], name))) } else { [None; 2] };
-            for storage in expanded.into_iter().flatten() {
+            for storage in expanded.into_iter().rev().flatten() {
                 self.release(storage);
             }
             self.release(accumulator);
@@ -308,7 +450,7 @@ impl Eager {
     fn embedding(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let name = "aten.embedding_dense_backward";
         let value = &graph.values[op.outputs[0]];
-        let tokens = graph.dims.tokens();
+        let tokens = graph.values[op.inputs[0]].elements;
         let param = &graph.params[op.params[0]];
         let (rows, width) = (param.rows, param.cols);
         let dispatch = self.settings.backward;
@@ -333,8 +475,12 @@ impl Eager {
         let runs = tokens.min(rows);
         let partials = tokens / EMBEDDING_ROWS_PER_THREAD + runs;
         let sorted = [indices, indices].map(|bytes| self.temporary(bytes, name));
-        // Radix sort: the unsorted range, and two key buffers with cub's counters.
-        self.nested(&[indices, 2 * indices + 7679], name);
+        // Radix sort: the unsorted range, and two key buffers with cub's counters: a histogram for each 8 bits of the
+        // largest index, and one per block of keys.
+        let passes = u64::from(u64::BITS - rows.leading_zeros()).div_ceil(8);
+        let blocks = tokens.div_ceil(RADIX_SORT_TILE);
+        let sort = 2 * round_up(indices, 256) + 2048 * passes + 1024 * blocks + 511;
+        self.nested(&[indices, sort], name);
         let weight = self.temporary(table, name);
         let run_starts = [8 * runs, 8].map(|bytes| self.temporary(bytes, name));
         self.nested(&[indices, 1279], name);
@@ -359,7 +505,9 @@ impl Eager {
     /// blocks in a row, of which two live together.
     fn cross_entropy_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let logits = &graph.values[op.inputs[0]];
-        let (wide, dispatch) = (logits.elements * 4, self.settings.backward);
+        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
+        let (wide, dispatch) =
+            (logits.elements * if upcast { 4 } else { logits.dtype.bytes() }, self.settings.backward);
         let (start, _) = Self::saved(frame, index);
         let (weight, log_softmax) = (frame.saved[start], frame.saved[start + 1]);
         let logits_block = |this: &mut Self, bytes, name| this.storage_as(bytes, Category::BackwardTemporary, name);
@@ -372,7 +520,7 @@ impl Eager {
         self.release(nll);
         self.release(log_softmax);
         let mut result = softmax;
-        if logits.dtype != DType::Fp32 {
+        if upcast {
             result = logits_block(self, logits.bytes(), "aten._to_copy");
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, logits.bytes(), dispatch);
             self.release(softmax);
@@ -381,8 +529,8 @@ impl Eager {
     }
 
     /// The gradient of the loss with respect to itself, which starts a backward.
-    pub fn seed_gradient(&mut self) -> Storage {
-        let ones = self.temporary(4, "aten.ones_like");
+    pub fn seed_gradient(&mut self, dtype: DType) -> Storage {
+        let ones = self.temporary(dtype.bytes(), "aten.ones_like");
         self.program.launch(
             COMPUTE,
             "aten.ones_like",

@@ -2,23 +2,60 @@
 
 use super::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Storage, early_stop_at, kept_ops};
 use crate::model::Activation;
-use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::graph::{Dims, Graph, Op, OpKind};
 use crate::program::{AttentionShape, Category, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
+use crate::units::Bytes;
+
+/// Workspace of a matmul through cublasLt \[B\] (`aten/src/ATen/cuda/CUDABlas.cpp`: 1,024 KiB where nothing else is set).
+const LT_WORKSPACE: u64 = 1 << 20;
 
 /// Results beside the named outputs that an operator makes, in bytes: statistics of norms, log-sum-exp and the random
 /// state of attention.
-fn auxiliaries(graph: &Graph, op: &Op) -> ([u64; 3], usize) {
+fn auxiliaries(graph: &Graph, op: &Op, efficient: bool) -> ([u64; 3], usize) {
     match op.kind {
         OpKind::RmsNorm { rows } => ([rows * 4, 0, 0], 1),
         OpKind::LayerNorm { rows } => ([rows * 4, rows * 4, 0], 2),
         // Flash attention: log-sum-exp per query head in fp32, philox seed (16 B) and offset (8 B).
-        OpKind::Attention { .. } if graph.values[op.inputs[0]].dtype != DType::Fp32 => {
-            ([graph.dims.tokens() * graph.dims.n * 4, 16, 8], 3)
-        }
+        OpKind::Attention { .. } if !efficient => ([graph.dims.tokens() * graph.dims.n * 4, 16, 8], 3),
         // The memory-efficient kernel, which serves fp32, makes seed and offset (8 B each) first.
-        OpKind::Attention { .. } => ([8, 8, graph.dims.tokens() * graph.dims.n * 4], 3),
+        OpKind::Attention { .. } => {
+            let d = graph.dims;
+            ([8, 8, d.b * d.n * d.s.next_multiple_of(32) * 4], 3)
+        }
         _ => ([0; 3], 0),
     }
+}
+
+/// Partial results of flash attention \[B\] where so few blocks of queries are at work that keys are split among
+/// multiprocessors: log-sum-exps and outputs per split (`flash_api.cpp`, `set_params_splitkv`, `num_splits_heuristic`).
+fn split_attention(d: Dims, multiprocessors: u32) -> [u64; 2] {
+    let slots = 2 * u64::from(multiprocessors);
+    let blocks = d.b * d.n * d.s.div_ceil(64);
+    let key_block = if d.h <= 64 {
+        256
+    } else if d.h <= 128 {
+        128
+    } else {
+        64
+    };
+    let key_blocks = d.s.div_ceil(key_block);
+    // The kernel compares with 0.8 of the slots.
+    if 5 * blocks >= 4 * slots {
+        return [0; 2];
+    }
+    let eligible = |splits: u64| splits == 1 || key_blocks.div_ceil(splits) != key_blocks.div_ceil(splits - 1);
+    let efficiency = |splits: u64| {
+        let waves = (blocks * splits) as f64 / slots as f64;
+        waves / waves.ceil()
+    };
+    let candidates = (1..=128.min(slots).min(key_blocks)).filter(|&splits| eligible(splits));
+    let best = candidates.clone().map(efficiency).fold(0.0, f64::max);
+    let splits = candidates.clone().find(|&splits| efficiency(splits) >= 0.85 * best).unwrap_or(1);
+    if splits == 1 {
+        return [0; 2];
+    }
+    let rows = splits * d.b * d.n * d.s;
+    [rows * 4, rows * d.h.next_multiple_of(32) * 4]
 }
 
 /// The shape of an attention operator.
@@ -48,6 +85,12 @@ pub(super) enum Results {
 }
 
 impl Eager {
+    /// Whether attention runs the memory-efficient kernel: flash attention has no fp32 and takes no bias tensor.
+    pub(super) fn uses_efficient(&self, graph: &Graph, op: &Op) -> bool {
+        let OpKind::Attention { bias, .. } = op.kind else { return false };
+        (bias && self.settings.bias_tensor) || graph.values[op.inputs[0]].dtype == DType::Fp32
+    }
+
     /// Runs a graph's forward on `input` (whose reference stays the caller's). `params` says which of the
     /// model's parameters the graph's are. Returns the frame for backward and the output, with one reference.
     pub fn forward(&mut self, graph: &Graph, input: Storage, params: ParamMap, mode: Mode) -> (Frame, Storage) {
@@ -140,7 +183,6 @@ impl Eager {
             }
         }
         frame.recomputed = true;
-        self.release(frame.input);
         self.program.set_pass(pass);
         self.category = category;
     }
@@ -156,7 +198,7 @@ impl Eager {
     /// Saves the inputs that an operator packs before it runs.
     fn save_inputs(&mut self, op: &Op, frame: &mut Frame) {
         let inputs: &[usize] = match op.kind {
-            OpKind::Linear { .. } | OpKind::Act(_) => &op.inputs[..1],
+            OpKind::Linear { .. } | OpKind::Act(_) | OpKind::Square => &op.inputs[..1],
             OpKind::Mul => &op.inputs,
             _ => &[],
         };
@@ -185,8 +227,12 @@ impl Eager {
                     frame.slots[value] = Some(self.retain(whole));
                 }
             }
-            OpKind::CrossEntropy => return self.cross_entropy(graph, op, frame, results, dispatch),
-            OpKind::Softcap => return self.softcap(graph, op, frame, results, dispatch),
+            OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
+            OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
+            OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
+                // Its rules are in `composite`.
+                aux = self.composite_norm(graph, op, rows, frame).map(Some);
+            }
             _ if !cached.is_empty() => {
                 frame.slots[op.outputs[0]] = Some(cached[0]);
                 for (slot, &storage) in aux.iter_mut().zip(&cached[1..]) {
@@ -194,8 +240,9 @@ impl Eager {
                 }
             }
             _ => {
-                let (sizes, count) = auxiliaries(graph, op);
-                let name = kernel_name(graph, op);
+                let efficient = self.uses_efficient(graph, op);
+                let (sizes, count) = auxiliaries(graph, op, efficient);
+                let name = kernel_name(op, efficient);
                 // The memory-efficient kernel makes its random state before its output.
                 let first = if sizes[0] == 8 && count == 3 { 2 } else { 0 };
                 for at in 0..first {
@@ -203,8 +250,16 @@ impl Eager {
                 }
                 let output = self.storage(graph.values[op.outputs[0]].bytes(), name);
                 frame.slots[op.outputs[0]] = Some(output);
+                let mut partial = [None; 2];
                 for at in first..count {
                     aux[at] = Some(self.storage(sizes[at], name));
+                    if at == 0 && matches!(op.kind, OpKind::Attention { .. }) {
+                        let sizes = split_attention(graph.dims, self.settings.multiprocessors);
+                        partial = sizes.map(|bytes| (bytes > 0).then(|| self.storage(bytes, name)));
+                    }
+                }
+                for storage in partial.into_iter().flatten() {
+                    self.release(storage);
                 }
                 self.launch_forward(graph, op, dispatch);
             }
@@ -217,6 +272,9 @@ impl Eager {
                 frame.kept.extend(aux.iter().flatten());
             }
             Results::Forget => {
+                if matches!(op.kind, OpKind::Attention { window: Some(_), .. }) {
+                    aux.reverse();
+                }
                 for storage in aux.into_iter().flatten() {
                     self.release(storage);
                 }
@@ -233,11 +291,13 @@ impl Eager {
             frame.saved.push(saved);
         };
         match op.kind {
+            OpKind::RmsNorm { .. } if !self.settings.fused_rms_norm => {}
             OpKind::Linear { .. } | OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => {
                 keep(self, frame, op.inputs[0]);
             }
-            OpKind::Act(Activation::Relu) => keep(self, frame, op.outputs[0]),
-            OpKind::Act(_) => keep(self, frame, op.inputs[0]),
+            OpKind::Act(Activation::Relu) | OpKind::Tanh => keep(self, frame, op.outputs[0]),
+            OpKind::Embedding if op.inputs[0] != 0 => keep(self, frame, op.inputs[0]),
+            OpKind::Act(_) | OpKind::Square => keep(self, frame, op.inputs[0]),
             OpKind::Mul => {
                 keep(self, frame, op.inputs[1]);
                 keep(self, frame, op.inputs[0]);
@@ -246,12 +306,17 @@ impl Eager {
                 keep(self, frame, op.inputs[1]);
                 keep(self, frame, op.inputs[0]);
                 keep(self, frame, op.inputs[2]);
-                let efficient = graph.values[op.inputs[0]].dtype == DType::Fp32;
-                let order: [usize; 3] = if efficient { [2, 0, 1] } else { [0, 1, 2] };
-                frame.saved.extend(aux[order[0]]);
-                keep(self, frame, op.outputs[0]);
-                frame.saved.extend(aux[order[1]]);
-                frame.saved.extend(aux[order[2]]);
+                let output = slot(frame, op.outputs[0]);
+                let output = Some(self.retain(output));
+                let windowed = matches!(op.kind, OpKind::Attention { window: Some(_), .. });
+                let order = if self.uses_efficient(graph, op) {
+                    [aux[2], output, aux[1], aux[0]]
+                } else if windowed {
+                    [output, aux[1], aux[0], aux[2]]
+                } else {
+                    [aux[0], output, aux[1], aux[2]]
+                };
+                frame.saved.extend(order.into_iter().flatten());
                 frame.saved_end.push(frame.saved.len() as u32);
                 return;
             }
@@ -263,16 +328,28 @@ impl Eager {
 
     /// Launches the kernel of a simple operator.
     fn launch_forward(&mut self, graph: &Graph, op: &Op, dispatch: Dispatch) {
-        let name = kernel_name(graph, op);
+        let name = kernel_name(op, self.uses_efficient(graph, op));
         let read: u64 = op.inputs.iter().map(|&value| graph.values[value].bytes()).sum();
         let written: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
-        let dtype = graph.values[op.inputs[0]].dtype;
+        let dtype = graph.values[op.inputs.first().copied().unwrap_or(op.outputs[0])].dtype;
         match op.kind {
+            OpKind::Linear { inputs, outputs } if op.params.len() > 1 => {
+                // `addmm` with a bias goes through cublasLt, whose workspace is smaller.
+                self.program.transient(Bytes(LT_WORKSPACE), COMPUTE, Category::Workspace, "cublasLt workspace");
+                let work = Work::Matmul {
+                    m: graph.values[op.inputs[0]].elements / inputs,
+                    n: outputs,
+                    k: inputs,
+                    dtype,
+                    layout: MatmulLayout::Forward,
+                };
+                self.program.launch(COMPUTE, name, work, dispatch);
+            }
             OpKind::Linear { inputs, outputs } => {
-                let m = graph.dims.tokens();
+                let m = graph.values[op.inputs[0]].elements / inputs;
                 self.matmul(name, (m, outputs, inputs), dtype, MatmulLayout::Forward, dispatch);
             }
-            OpKind::Attention { window } => {
+            OpKind::Attention { window, .. } => {
                 let shape = attention_shape(graph, window);
                 self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: false }, dispatch);
             }
@@ -304,44 +381,32 @@ impl Eager {
     }
 
     fn workspace(&mut self) {
-        let bytes = crate::units::Bytes(self.settings.workspace);
-        self.program.transient(bytes, COMPUTE, Category::Workspace, "cublas workspace");
-    }
-
-    /// `cap·tanh(x/cap)`: the quotient, its tangent, the product; backward keeps the tangent.
-    fn softcap(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results, dispatch: Dispatch) {
-        let bytes = graph.values[op.outputs[0]].bytes();
-        let step = |this: &mut Self, name| {
-            let storage = this.storage_as(bytes, Category::Logits, name);
-            this.pointwise(name, MemoryKind::Elementwise, bytes, bytes, dispatch);
-            storage
-        };
-        let quotient = step(self, "aten.div");
-        let tangent = step(self, "aten.tanh");
-        self.release(quotient);
-        let product = step(self, "aten.mul");
-        frame.slots[op.outputs[0]] = Some(product);
-        if results == Results::Save {
-            frame.saved.push(tangent);
-            frame.saved_end.push(frame.saved.len() as u32);
-        } else {
-            self.release(tangent);
+        let bytes = Bytes(self.settings.workspace);
+        if self.settings.persistent_workspace {
+            let thread = usize::from(self.program.pass() != Pass::Forward);
+            if !std::mem::replace(&mut self.workspaces[thread], true) {
+                self.program.alloc(bytes, COMPUTE, Category::Workspace, "cublas workspace");
+            }
+            return;
         }
+        self.program.transient(bytes, COMPUTE, Category::Workspace, "cublas workspace");
     }
 
     /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy, its log-softmax (kept), the mean.
     fn cross_entropy(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results, dispatch: Dispatch) {
         let logits = &graph.values[op.inputs[0]];
-        let wide = logits.elements * 4;
-        let copy = (logits.dtype != DType::Fp32).then(|| {
+        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
+        let element = if upcast { 4 } else { logits.dtype.bytes() };
+        let wide = logits.elements * element;
+        let copy = upcast.then(|| {
             let storage = self.storage_as(wide, Category::Logits, "aten._to_copy");
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, logits.bytes(), wide, dispatch);
             storage
         });
         let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
         self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
-        let loss = self.storage(4, "aten.nll_loss_forward");
-        let weight = self.storage(4, "aten.nll_loss_forward");
+        let loss = self.storage(element, "aten.nll_loss_forward");
+        let weight = self.storage(element, "aten.nll_loss_forward");
         self.pointwise("aten.nll_loss_forward", MemoryKind::Gather, graph.dims.tokens() * 12, 4, dispatch);
         if let Some(copy) = copy {
             self.release(copy);
@@ -358,7 +423,7 @@ impl Eager {
 }
 
 /// The operator's name as PyTorch's profiler shows it.
-fn kernel_name(graph: &Graph, op: &Op) -> &'static str {
+fn kernel_name(op: &Op, efficient: bool) -> &'static str {
     match op.kind {
         OpKind::Linear { .. } if op.params.len() > 1 => "aten.addmm",
         OpKind::Linear { .. } => "aten.mm",
@@ -367,17 +432,17 @@ fn kernel_name(graph: &Graph, op: &Op) -> &'static str {
         OpKind::Cast => "aten._to_copy",
         OpKind::RotateComplex { .. } | OpKind::Mul | OpKind::Scale => "aten.mul",
         OpKind::Add => "aten.add",
-        OpKind::Softcap => "aten.tanh",
+        OpKind::Tanh => "aten.tanh",
+        OpKind::Square => "aten.pow",
+        OpKind::Positions => "aten.arange",
+        OpKind::Concat => "aten.cat",
         OpKind::Act(Activation::Silu) => "aten.silu",
         OpKind::Act(Activation::Gelu | Activation::GeluTanh) => "aten.gelu",
-        OpKind::Act(Activation::Relu) => "aten.relu",
-        OpKind::Act(Activation::ReluSquared) => "aten.pow",
+        OpKind::Act(Activation::Relu | Activation::ReluSquared) => "aten.relu",
         OpKind::Split => "aten.split",
-        OpKind::Attention { .. } if graph.values[op.inputs[0]].dtype == DType::Fp32 => {
-            "aten._scaled_dot_product_efficient_attention"
-        }
+        OpKind::Attention { .. } if efficient => "aten._scaled_dot_product_efficient_attention",
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",
         OpKind::Embedding => "aten.embedding",
-        OpKind::CrossEntropy => "aten._log_softmax",
+        OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
     }
 }

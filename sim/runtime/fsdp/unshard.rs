@@ -53,7 +53,12 @@ impl Run<'_> {
             for &elements in &sizes {
                 let bytes = Bytes(elements * stored);
                 let copied = program.alloc(bytes, copy_in, Category::AllGatherInput, "aten._to_copy");
-                program.launch(copy_in, "Memcpy HtoD", Work::HostCopy { bytes, to_host: false }, Dispatch::EagerForward);
+                program.launch(
+                    copy_in,
+                    "Memcpy HtoD",
+                    Work::HostCopy { bytes, to_host: false },
+                    Dispatch::EagerForward,
+                );
                 if casts {
                     let cast_bytes = Bytes(elements * compute);
                     let cast = program.alloc(cast_bytes, copy_in, Category::AllGatherInput, "aten._to_copy");

@@ -1,0 +1,174 @@
+//! The end of a model: final norm, head and loss, as one list of operators.
+//!
+//! Losses differ in how much of the logits they hold at once, T tokens by V words; see [`Loss`]. To add one: a variant,
+//! and its operators in [`head`].
+
+use super::ModelConfig;
+use super::block::norm_op;
+use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use crate::program::DType;
+
+const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
+const BSV: &[Axis] = &[Axis::B, Axis::S, Axis::V];
+
+/// How the loss is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Loss {
+    /// Logits are cast to fp32 (torchtitan's `cross_entropy_loss`).
+    #[default]
+    Fp32CrossEntropy,
+    /// Cross-entropy in the logits' own type.
+    Bf16CrossEntropy,
+    /// The head is applied to each of `chunks` parts of the sequence inside the model, and the loss to each part's
+    /// logits afterwards: all logits live at once, but only one part in fp32 (torchtune's `CEWithChunkedOutputLoss`).
+    ChunkedOutput {
+        /// Parts of the sequence.
+        chunks: u32,
+    },
+    /// Head and loss together for one part after the other: one part's logits live (torchtune's
+    /// `LinearCrossEntropyLoss`). Log-softmax is kept for all.
+    ChunkedLinear {
+        /// Parts of the sequence.
+        chunks: u32,
+    },
+    /// Gradients are computed in forward, one part after the other, and nothing else is kept: Liger's fused linear
+    /// cross-entropy (arXiv 2410.10989, section 3.2; `liger_kernel/ops/fused_linear_cross_entropy.py`). A part has
+    /// `next_power_of_2(⌈T / ⌈V/D⌉⌉)` tokens.
+    FusedLinear,
+}
+
+/// Head and loss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Operators.
+    pub graph: Graph,
+    /// Operators of the final norm, at the beginning.
+    pub norm: usize,
+    /// The first operator after the model's own forward.
+    pub loss_from: usize,
+}
+
+/// Final norm, head and loss. With a tied head the weight is the embedding's and no parameter is added.
+pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss) -> Head {
+    let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BSD, compute));
+    let g = &mut graph;
+    let mut h = x;
+    if m.final_norm {
+        h = norm_op(g, m.norm, dims.tokens(), x, ("norm", "norm.weight", "norm.bias"));
+    }
+    let norm = g.ops();
+    let weight = g.param("output.weight", m.vocab, m.width);
+    let after_norm = |g: &mut GraphBuilder| {
+        if m.final_norm {
+            g.drop_values(&[h]);
+        }
+    };
+    let (loss_from, out) = match loss {
+        Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy => {
+            let logits = project(g, m, h, weight, dims.tokens());
+            after_norm(g);
+            let logits = softcap(g, m, logits, dims.tokens());
+            let from = g.ops();
+            let out = cross_entropy(g, logits, loss != Loss::Bf16CrossEntropy);
+            g.drop_values(&[logits]);
+            (from, out)
+        }
+        Loss::ChunkedOutput { chunks } => {
+            let parts = parts(g, dims, h, chunks);
+            let logits: Vec<ValueId> = parts
+                .iter()
+                .map(|&(part, tokens)| {
+                    let logits = project(g, m, part, weight, tokens);
+                    softcap(g, m, logits, tokens)
+                })
+                .collect();
+            g.drop_values(&parts.iter().map(|&(part, _)| part).collect::<Vec<_>>());
+            after_norm(g);
+            let from = g.ops();
+            let mut total = None;
+            for &logits in &logits {
+                let part = cross_entropy(g, logits, true);
+                total = Some(add_up(g, total, part));
+            }
+            let out = mean(g, total);
+            g.drop_values(&logits);
+            (from, out)
+        }
+        Loss::ChunkedLinear { chunks } => {
+            let from = g.ops();
+            let parts = parts(g, dims, h, chunks);
+            let mut total = None;
+            for &(part, tokens) in &parts {
+                let logits = project(g, m, part, weight, tokens);
+                let logits = softcap(g, m, logits, tokens);
+                let part = cross_entropy(g, logits, true);
+                g.drop_values(&[logits]);
+                total = Some(add_up(g, total, part));
+            }
+            let out = mean(g, total);
+            g.drop_values(&parts.iter().map(|&(part, _)| part).collect::<Vec<_>>());
+            after_norm(g);
+            (from, out)
+        }
+        Loss::FusedLinear => {
+            let from = g.ops();
+            let kind = OpKind::FusedLinearCrossEntropy;
+            let out = g.op_in("loss", kind, &[h], &[weight], ("loss", &[]), DType::Fp32);
+            after_norm(g);
+            (from, out)
+        }
+    };
+    Head { graph: graph.finish(out), norm, loss_from }
+}
+
+/// Logits of some tokens.
+fn project(g: &mut GraphBuilder, m: &ModelConfig, h: ValueId, weight: usize, tokens: u64) -> ValueId {
+    let linear = OpKind::Linear { inputs: m.width, outputs: m.vocab };
+    let logits = g.op("output", linear, &[h], &[weight], ("logits_BSV", BSV));
+    g.resize(logits, tokens * m.vocab);
+    logits
+}
+
+/// `cap·tanh(x/cap)`, a statement each.
+fn softcap(g: &mut GraphBuilder, m: &ModelConfig, mut logits: ValueId, tokens: u64) -> ValueId {
+    if m.logit_softcap {
+        for kind in [OpKind::Scale, OpKind::Tanh, OpKind::Scale] {
+            let next = g.op("output", kind, &[logits], &[], ("logits_BSV", BSV));
+            g.resize(next, tokens * m.vocab);
+            g.drop_values(&[logits]);
+            logits = next;
+        }
+    }
+    logits
+}
+
+fn cross_entropy(g: &mut GraphBuilder, logits: ValueId, upcast: bool) -> ValueId {
+    let dtype = if upcast { DType::Fp32 } else { g.compute() };
+    g.op_in("loss", OpKind::CrossEntropy { upcast }, &[logits], &[], ("loss", &[]), dtype)
+}
+
+/// Views of parts of the sequence, with their tokens, as `Tensor.chunk(chunks, dim=1)` cuts it.
+fn parts(g: &mut GraphBuilder, dims: Dims, h: ValueId, chunks: u32) -> Vec<(ValueId, u64)> {
+    let rows = dims.s.div_ceil(u64::from(chunks.max(1)));
+    let tokens: Vec<u64> = (0..dims.s.div_ceil(rows)).map(|at| dims.b * rows.min(dims.s - at * rows)).collect();
+    let views = g.split_many("output", h, ("xn_part_BSD", BSD), tokens.len());
+    for (&view, &tokens) in views.iter().zip(&tokens) {
+        g.resize(view, tokens * dims.d);
+    }
+    views.into_iter().zip(tokens).collect()
+}
+
+fn add_up(g: &mut GraphBuilder, total: Option<ValueId>, part: ValueId) -> ValueId {
+    let inputs: Vec<ValueId> = total.into_iter().chain([part]).collect();
+    let sum = g.op_in("loss", OpKind::Add, &inputs, &[], ("loss", &[]), DType::Fp32);
+    g.drop_values(&[part]);
+    g.drop_values(&total.into_iter().collect::<Vec<_>>());
+    sum
+}
+
+fn mean(g: &mut GraphBuilder, total: Option<ValueId>) -> ValueId {
+    let total = total.expect("a sequence has at least one part");
+    let out = g.op_in("loss", OpKind::Scale, &[total], &[], ("loss", &[]), DType::Fp32);
+    g.drop_values(&[total]);
+    out
+}
