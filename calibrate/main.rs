@@ -3,6 +3,7 @@
 //! This is the one crate that may touch an accelerator. It meets the simulator in files: a profile written here is
 //! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
 
+mod devices;
 mod import;
 
 use std::path::PathBuf;
@@ -66,18 +67,21 @@ fn main() -> ExitCode {
         }
         Command::Cuda => not_yet(
             "cuda",
+            &devices::cuda(),
             "cuBLASLt matmuls (bf16, fp8, tf32; three layouts; burst and sustained clocks), cuDNN attention forward \
              and backward, memory-bound kernels by family, launch costs, and NCCL collectives inside the node",
         ),
         Command::Xla => not_yet(
             "xla",
+            "no PJRT plugin is looked for yet",
             "matmuls, attention and collectives on the TPU through PJRT; without a TPU, the compiler's own cycle \
              and memory estimates for v6e",
         ),
     }
 }
 
-fn not_yet(name: &str, what: &str) -> ExitCode {
+fn not_yet(name: &str, machine: &str, what: &str) -> ExitCode {
     eprintln!("`calibrate {name}` will measure {what}. It measures nothing yet: use `import published`");
+    eprintln!("this machine: {machine}");
     ExitCode::from(NOT_YET)
 }

@@ -10,4 +10,5 @@ mod folding;
 mod make;
 mod memory;
 mod oracle;
+mod readme;
 mod tidy;

@@ -2,4 +2,5 @@
 
 mod cases;
 mod flops;
+mod fsdp1;
 mod memory;

@@ -226,7 +226,8 @@ impl<'a> Engine<'a> {
         let first = job.classes[0].program;
         let ranks = if options.fold { 1 } else { first.ranks };
         let streams = job.classes.iter().map(|class| class.program.streams.len()).max().unwrap_or(0);
-        let plans: Vec<Plan> = job.classes.iter().map(|class| Plan::new(class.program, class.costs, streams, options.record)).collect();
+        let plans: Vec<Plan> =
+            job.classes.iter().map(|class| Plan::new(class.program, class.costs, streams, options.record)).collect();
         let slots = plans.iter().map(|plan| plan.slots.len()).max().unwrap_or(0) as u32;
         let marks = job.classes.iter().map(|class| class.program.marks.len()).max().unwrap_or(0) as u32;
         let (shapes, meetings) = meetings(&first.groups, ranks, streams as u32, options.fold);

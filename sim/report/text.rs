@@ -58,10 +58,9 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
     writeln!(out, "{}", scenario.description)?;
     writeln!(
         out,
-        "{} · {} · {} on {} × {} · {} tokens × {} per rank × {} micro-batch{}",
+        "{} · {} · {} × {} · {} tokens × {} per rank × {} micro-batch{}",
         scenario.runtime.lane(),
         job.model,
-        topology.size_in_words(),
         topology.chips(),
         topology.chip.name,
         job.seq,
@@ -224,7 +223,7 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
     [
         (
             "topology",
-            format!("{} ({}, {} chips)", topology.name, topology.size_in_words(), topology.chips()),
+            format!("{} ({})", topology.name, topology.size_in_words()),
         ),
         (
             "start-up",

@@ -5,8 +5,9 @@
 //! phases and memory are those of the first rank of each class, which the engine watches.
 //!
 //! **Zero** is where the host (or, if earlier, a stream) begins the last step. The host runs ahead, so that the device may
-//! still be busy with the step before: `step_begins_us` says until when, and the predicted step lasts from there for
-//! `step_us`, to the end of the trace.
+//! still be busy with the step before: `step_begins_us` says until when, the phases show it as `before step N`, and the
+//! predicted step lasts from there for `step_us`, to the end of the trace. What a device still runs of earlier steps is
+//! shown only from [`Trace::from_step`] on.
 
 mod describe;
 mod flow;
@@ -46,8 +47,6 @@ struct Window {
     zero: Time,
     /// Where the last step begins, as reported \[ps\].
     begin: Time,
-    /// Where it ends \[ps\].
-    end: Time,
 }
 
 impl Window {
@@ -59,7 +58,7 @@ impl Window {
         let spans = trace.timeline.spans.iter().filter(|span| span.step as usize >= step).map(|span| span.start);
         let hosts = trace.timeline.host_begins.iter().copied();
         let zero = spans.chain(hosts).fold(begin_of(step), Time::min);
-        Window { step: step as u32, zero, begin: begin_of(last), end: ends[last] }
+        Window { step: step as u32, zero, begin: begin_of(last) }
     }
 
     fn shows(&self, span: &Span) -> bool {
@@ -211,7 +210,13 @@ impl<'a> Trace<'a> {
         marks.sort_by_key(|mark| mark.host);
         let process = process(rank);
         let mut host = self.timeline.host_begins[class as usize];
-        let mut device = window.begin;
+        // The default stream may be through with a phase before the others end the step before.
+        let mut device = marks.iter().filter_map(|mark| mark.device).fold(window.begin, Time::min);
+        if device > window.zero {
+            let name = format!("before step {last}");
+            let slice = Slice { process, track: PHASES, name: &name, category: "phase", args: &[] };
+            slice.write(events, Time::ZERO, window.at(device))?;
+        }
         for mark in marks {
             match &program.marks[mark.mark as usize] {
                 Mark::PhaseEnd(name) => {
@@ -219,9 +224,8 @@ impl<'a> Trace<'a> {
                     slice.write(events, window.at(host), window.at(mark.host))?;
                     host = mark.host;
                     let Some(end) = mark.device else { continue };
-                    // The default stream may be through with a phase before the others end the step before.
                     let slice = Slice { track: PHASES, ..slice };
-                    slice.write(events, window.at(device.min(end)), window.at(end))?;
+                    slice.write(events, window.at(device), window.at(end))?;
                     device = end;
                 }
                 Mark::Hook(hook, scope) => events.event(&[

@@ -7,15 +7,17 @@
 //! held against traces of PyTorch's own allocator in `tests/oracles`.
 //!
 //! [`config`] says what can be set; [`group`] holds a group's state; [`unshard`] and [`reduce`] are the two collectives
-//! with everything around them; [`hooks`] is the order in which a training step calls them.
+//! with everything around them; [`hooks`] is the order in which a training step calls them. [`flat`] is FSDP1, the
+//! predecessor, behind the same hooks: [`Version`] chooses.
 
 pub mod config;
+pub mod flat;
 pub mod group;
 pub mod hooks;
 mod reduce;
 mod unshard;
 
-pub use config::{Fsdp, MixedPrecision, Reshard, Wrap};
+pub use config::{BackwardPrefetch, Fsdp, MixedPrecision, One, Reshard, Unsupported, Version, Wrap};
 pub use group::{Group, ShardedParam};
 
 use crate::program::{BufferId, EventId, GroupId, StreamId};
@@ -31,6 +33,16 @@ pub const ALL_REDUCE: StreamId = StreamId(4);
 
 /// Names of the streams above, in order, after the default stream.
 pub const STREAMS: [&str; 5] = ["default", "all-gather copy-in", "all-gather", "reduce-scatter", "all-reduce"];
+
+impl Fsdp {
+    /// Names of the run's streams; the first is the default stream.
+    pub fn streams(&self) -> &'static [&'static str] {
+        match self.version {
+            Version::One(_) => &flat::STREAMS,
+            Version::Two => &STREAMS,
+        }
+    }
+}
 
 /// State that all parameter groups share (`FSDPCommContext`).
 #[derive(Debug, Default)]

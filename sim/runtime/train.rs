@@ -7,7 +7,7 @@
 use super::eager::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Settings, Storage};
 use super::fsdp::group::ShardedParam;
 use super::fsdp::hooks::{Run, Units};
-use super::fsdp::{Communicators, Fsdp, Group, STREAMS, Wrap};
+use super::fsdp::{Communicators, Fsdp, Group, Wrap};
 use super::optimizer::{self, Optimizer};
 use crate::model::block;
 use crate::model::graph::Graph;
@@ -173,7 +173,7 @@ struct Scopes {
 /// The program of one rank; all ranks run the same.
 pub fn compile(job: &Job) -> Program {
     let ranks = job.fsdp.shard * job.fsdp.replicate;
-    let mut program = Builder::new(ranks, &STREAMS);
+    let mut program = Builder::new(ranks, job.fsdp.streams());
     let scopes = Scopes {
         root: ScopeId(0),
         embedding: program.add_scope("tok_embeddings".to_owned()),
@@ -218,20 +218,16 @@ struct Training<'j> {
 }
 
 impl Training<'_> {
-    /// Elements of each parameter on this rank.
-    fn shard_sizes(&self) -> Vec<u64> {
-        self.layout.params.iter().map(|param| param.padded_shard(self.job.fsdp.shard)).collect()
-    }
-
     /// Parameters, buffers, inputs.
     fn setup(&mut self) {
         let job = self.job;
         let storage = job.fsdp.mixed_precision.storage.bytes();
+        let shards = self.run.shards();
         let program = &mut self.run.eager.program;
         if !job.fsdp.cpu_offload {
-            for (param, name) in self.layout.params.iter().zip(&self.layout.names) {
-                let bytes = Bytes(param.padded_shard(job.fsdp.shard) * storage);
-                program.alloc(bytes, COMPUTE, Category::Parameter, name);
+            for (param, elements) in shards {
+                let name = param.map_or("flat_param", |param| self.layout.names[param]);
+                program.alloc(Bytes(elements * storage), COMPUTE, Category::Parameter, name);
             }
         }
         if let Position::Rope { dims } = job.model.position {
@@ -257,8 +253,7 @@ impl Training<'_> {
         for micro_batch in 0..self.job.accumulation {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
-            let precision = &self.job.fsdp.mixed_precision;
-            self.run.eager.gradient_dtype = (!self.run.reduce_gradients).then(|| precision.reduce_dtype());
+            self.run.eager.gradient_dtype = self.run.stored_gradient();
             let frames = self.forward();
             self.phase_end("fwd", micro_batch);
             self.backward(frames, last || !self.job.marks_last);
@@ -330,7 +325,6 @@ impl Training<'_> {
             self.run.pre_forward(group, &[]);
         }
         let before = self.run.eager.program.enter(self.scopes.head);
-        self.run.eager.category = Category::Logits;
         let mut head = self.run.eager.frame(&self.graphs.head, hidden, self.layout.head, Mode::Train);
         let norm = usize::from(self.job.model.final_norm);
         self.run.eager.forward_ops(&self.graphs.head, &mut head, 0..norm);
@@ -338,6 +332,7 @@ impl Training<'_> {
             // Norm and head are one group: its hook runs before each of them.
             self.run.pre_forward(group, &[]);
         }
+        self.run.eager.category = Category::Logits;
         self.run.eager.forward_ops(&self.graphs.head, &mut head, norm..self.graphs.head.ops.len());
         let logits = self.run.eager.finish_forward(&self.graphs.head, &mut head);
         self.run.eager.program.enter(before);
@@ -396,7 +391,7 @@ impl Training<'_> {
 
     /// Clipping, the optimizer step, zeroing.
     fn update(&mut self, first: bool) {
-        let (job, sizes) = (self.job, self.shard_sizes());
+        let (job, sizes) = (self.job, self.run.optimizer_sizes());
         let element = job.fsdp.mixed_precision.storage.bytes();
         let scope = self.scopes.optimizer;
         let communicators = self.run.communicators;
@@ -422,16 +417,7 @@ impl Training<'_> {
             optimizer::step(program, job.optimizer, &sizes, element);
         }
         self.phase_end("opt", 0);
-        // A group's gradients share one buffer, which goes with the last of its parameters.
-        let mut order: Vec<usize> = (0..self.run.groups.len()).collect();
-        order.sort_by_key(|&at| self.run.groups[at].params.last().map(|param| param.index));
-        for at in order {
-            let group = &mut self.run.groups[at];
-            group.offloaded_gradient = false;
-            if let Some(gradient) = group.sharded_gradient.take() {
-                self.run.eager.program.free(gradient);
-            }
-        }
+        self.run.zero_gradients();
         self.phase_end("zero", 0);
         self.run.eager.program.enter(before);
     }

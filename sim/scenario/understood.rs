@@ -188,6 +188,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let backward_prefetch = small(reader, "fsdp.backward_prefetch", &fsdp.backward_prefetch, 0, 0)?;
     let reduce_scatter_buffers = small(reader, "fsdp.reduce_scatter_buffers", &fsdp.reduce_scatter_buffers, 1, 1)?;
     let config = Fsdp {
+        version: crate::runtime::fsdp::config::Version::Two,
         shard,
         replicate,
         wrap,

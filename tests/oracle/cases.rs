@@ -6,7 +6,7 @@ use serde::Deserialize;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::eager::Settings;
-use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Wrap};
+use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::Optimizer;
 use windtunnel::runtime::train::{Checkpoint, Job};
 
@@ -42,7 +42,6 @@ pub struct Config {
     pub tp: u32,
     pub hsdp: u32,
     pub early_stop: bool,
-    pub unshard_in_backward: bool,
     pub clip: u32,
     pub rs_max_input_buffers: usize,
     pub cpu_offload: bool,
@@ -60,11 +59,20 @@ pub fn folder() -> PathBuf {
         .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles")), PathBuf::from)
 }
 
-/// One oracle file.
-pub fn read(name: &str) -> serde_json::Value {
+/// Whether the oracles are those of another folder, which may hold fewer files and cases.
+pub fn elsewhere() -> bool {
+    std::env::var_os("WINDTUNNEL_ORACLES").is_some()
+}
+
+/// One oracle file; none if another folder is read and has no such file.
+pub fn read(name: &str) -> Option<serde_json::Value> {
     let path = folder().join(name);
+    if elsewhere() && !path.is_file() {
+        println!("{} is not there: nothing to check", path.display());
+        return None;
+    }
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
 /// The oracles' Llama-shaped model.
@@ -134,6 +142,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         root: reshard(&config.root_reshard, Reshard::Never),
     };
     let fsdp = Fsdp {
+        version: Version::Two,
         shard: config.world / config.hsdp,
         replicate: config.hsdp,
         wrap,
@@ -141,7 +150,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         forward_prefetch: config.fwd_prefetch,
         backward_prefetch: config.bwd_prefetch,
         reduce_scatter_buffers: config.rs_max_input_buffers,
-        unshard_in_backward: config.unshard_in_backward,
+        // The oracle's runs list this key but never set it on the model.
+        unshard_in_backward: true,
         cpu_offload: config.cpu_offload,
     };
     Some(Job {

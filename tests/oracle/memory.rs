@@ -8,6 +8,7 @@ use windtunnel::units::Bytes;
 
 struct Case {
     id: String,
+    world: u32,
     allocated: u64,
     reserved: u64,
     breakdown: serde_json::Value,
@@ -15,8 +16,8 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let file = cases::read("fsdp2/memory.json");
     let mut all = vec![];
+    let Some(file) = cases::read("fsdp2/memory.json") else { return all };
     for case in file["cases"].as_array().unwrap() {
         let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
         let config: Config = serde_json::from_value(case["config"].clone()).unwrap();
@@ -25,6 +26,7 @@ fn cases() -> Vec<Case> {
         let predicted = replay(&train::compile(&job), settings);
         all.push(Case {
             id: case["id"].as_str().unwrap().to_owned(),
+            world: config.world,
             allocated: case["outputs"]["peak_allocated"].as_u64().unwrap(),
             reserved: case["outputs"]["peak_reserved"].as_u64().unwrap(),
             breakdown: case["peak_breakdown"].clone(),
@@ -40,7 +42,7 @@ fn error(predicted: u64, measured: u64) -> f64 {
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[test]
@@ -61,7 +63,6 @@ fn oracle_peak_memory_agrees_with_pytorchs_allocator() {
             Bytes(case.reserved).gib(),
             r * 100.0,
         );
-        if std::env::var_os("WINDTUNNEL_DEBUG").is_some() { println!("{} {:?}", case.id, case.predicted.reserved_by_stream); }
         allocated.push(a.abs());
         reserved.push(r.abs());
     }
@@ -74,15 +75,19 @@ fn oracle_peak_memory_agrees_with_pytorchs_allocator() {
         median(reserved.clone()) * 100.0,
         reserved.iter().copied().fold(0.0, f64::max) * 100.0,
     );
-    assert!(!cases.is_empty());
+    assert!(!cases.is_empty() || cases::elsewhere());
     assert!(allocated.iter().all(|&error| error <= 0.01), "an allocated peak is off by over 1 %:\n{table}");
     assert!(median(allocated) <= 0.003, "the median allocated peak is off by over 0.3 %:\n{table}");
     assert!(reserved.iter().all(|&error| error <= 0.03), "a reserved peak is off by over 3 %:\n{table}");
 }
 
-/// Our category for each group of the oracle's breakdown.
-fn group(category: Category) -> &'static str {
+/// Our category for each group of the oracle's breakdown. A matmul's workspace counts with the pass that asks for it; on
+/// one rank nothing is gathered, and the oracle sees the copies of parameters as made in the pass too.
+fn group(category: Category, phase: &str, world: u32) -> &'static str {
+    let pass = if phase.starts_with("fwd") { "fwd" } else { "bwd" };
     match category {
+        Category::Workspace => pass,
+        Category::UnshardedParameter | Category::AllGatherInput if world == 1 => "fwd",
         Category::Parameter | Category::Buffer => "init(sharded_param+buffer+input)",
         Category::OptimizerState => "opt_state",
         Category::UnshardedParameter => "unsharded_param",
@@ -96,7 +101,6 @@ fn group(category: Category) -> &'static str {
         Category::Recompute => "recompute",
         Category::BackwardTemporary => "bwd",
         Category::OptimizerTemporary => "opt_temp",
-        Category::Workspace => "workspace",
     }
 }
 
@@ -110,7 +114,7 @@ fn oracle_peak_breakdown_agrees_group_by_group() {
             let Some(total) = expected["total"].as_u64() else { continue };
             let mut ours = std::collections::BTreeMap::<&str, i64>::new();
             for (category, bytes) in phase.breakdown.sorted() {
-                *ours.entry(group(category)).or_default() += bytes.0 as i64;
+                *ours.entry(group(category, &phase.name, case.world)).or_default() += bytes.0 as i64;
             }
             for (name, bytes) in expected["by_group"].as_object().unwrap() {
                 *ours.entry(name.as_str()).or_default() -= bytes.as_i64().unwrap();
@@ -124,13 +128,13 @@ fn oracle_peak_breakdown_agrees_group_by_group() {
         }
     }
     println!("{checked} groups checked\n{wrong}");
-    assert!(checked > 0 && wrong.is_empty(), "groups off by over 2 % of the phase's total:\n{wrong}");
+    assert!((checked > 0 || cases::elsewhere()) && wrong.is_empty(), "groups off by over 2 % of the phase's total:\n{wrong}");
 }
 
 #[test]
 fn oracle_timelines_agree_hook_by_hook() {
-    let configs = cases::read("fsdp2/memory.json");
-    let timelines = cases::read("fsdp2/timelines.json");
+    let Some(configs) = cases::read("fsdp2/memory.json") else { return };
+    let Some(timelines) = cases::read("fsdp2/timelines.json") else { return };
     let mut wrong = String::new();
     let (mut checked, mut samples, mut exact) = (0, 0, 0);
     for timeline in timelines["cases"].as_array().unwrap() {
@@ -163,15 +167,15 @@ fn oracle_timelines_agree_hook_by_hook() {
         }
     }
     println!("{checked} cases, {samples} samples, {exact} of them to the byte");
-    assert!(checked >= 10 || std::env::var_os("WINDTUNNEL_ORACLES").is_some(), "only {checked} cases");
+    assert!(checked >= 10 || cases::elsewhere(), "only {checked} cases");
     let lines = wrong.lines().count();
     assert!(wrong.is_empty(), "{lines} hooks off:\n{}", wrong.lines().take(40).collect::<Vec<_>>().join("\n"));
 }
 
 #[test]
 fn oracle_expandable_segments_reserve_what_pytorch_reserves() {
-    let configs = cases::read("fsdp2/memory.json");
-    let file = cases::read("fsdp2/expandable.json");
+    let Some(configs) = cases::read("fsdp2/memory.json") else { return };
+    let Some(file) = cases::read("fsdp2/expandable.json") else { return };
     let mut table = String::new();
     let mut worst: f64 = 0.0;
     for case in file.as_array().unwrap() {
@@ -195,30 +199,45 @@ fn oracle_expandable_segments_reserve_what_pytorch_reserves() {
         );
     }
     println!("{table}");
-    assert!(!table.is_empty() && worst <= 0.03, "a reserved peak is off by over 3 %:\n{table}");
+    assert!((!table.is_empty() || cases::elsewhere()) && worst <= 0.03, "a reserved peak is off by over 3 %:\n{table}");
+}
+
+/// Allocations and frees of a step as the oracle writes them: `+bytes`, `-bytes`, without the index arrays of copies.
+fn events(program: &windtunnel::program::Program) -> Vec<(char, u64)> {
+    use windtunnel::program::Instr;
+    let event = |instr: &Instr| match *instr {
+        Instr::Alloc { buffer } => Some(('+', program.buffer(buffer))),
+        Instr::Free { buffer } => Some(('-', program.buffer(buffer))),
+        _ => None,
+    };
+    let kept = program.step.iter().filter_map(event);
+    kept.filter(|(_, buffer)| buffer.name != "fsdp.split_with_sizes_copy" && buffer.bytes.0 > 0)
+        .map(|(sign, buffer)| (sign, buffer.bytes.0))
+        .collect()
 }
 
 #[test]
-#[ignore = "prints a case's allocations and frees, for comparison with a trace"]
-fn dump() {
-    let text = std::env::var("CASE").unwrap();
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let dims: Dims = serde_json::from_value(value["model_dims"].clone()).unwrap();
-    let config: Config = serde_json::from_value(value["config"].clone()).unwrap();
-    let program = train::compile(&cases::job(&dims, &config).unwrap());
-    for (label, list) in [("first", &program.first), ("step", &program.step)] {
-        for instr in list {
-            match *instr {
-                windtunnel::program::Instr::Alloc { buffer } => {
-                    let b = program.buffer(buffer);
-                    println!("{label} A {} s{} {}", b.bytes.0, b.stream.0, b.name);
-                }
-                windtunnel::program::Instr::Free { buffer } => {
-                    let b = program.buffer(buffer);
-                    println!("{label} F {} s{} {}", b.bytes.0, b.stream.0, b.name);
-                }
-                _ => {}
-            }
+fn oracle_every_allocation_and_free_of_a_step_is_pytorchs_in_order() {
+    let Some(file) = cases::read("fsdp2/events.json") else { return };
+    for case in file["cases"].as_array().unwrap() {
+        let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
+        let config: Config = serde_json::from_value(case["config"].clone()).unwrap();
+        let ours = events(&train::compile(&cases::job(&dims, &config).unwrap()));
+        let text = case["events"].as_str().unwrap();
+        let theirs: Vec<(char, u64)> = text
+            .split_whitespace()
+            .map(|event| (event.chars().next().unwrap(), event[1..].parse().unwrap()))
+            .collect();
+        if let Some(at) = (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at)) {
+            let around = at.saturating_sub(3)..at + 6;
+            panic!(
+                "{}: event {at} of {} and {}: ours {:?}, theirs {:?}",
+                case["id"],
+                ours.len(),
+                theirs.len(),
+                &ours[around.start..around.end.min(ours.len())],
+                &theirs[around.start..around.end.min(theirs.len())]
+            );
         }
     }
 }

@@ -85,15 +85,14 @@ fn undisturbed(mut costs: Costs) -> Costs {
     costs
 }
 
+/// Stream, start and end of what ran, stream after stream.
+type Ran = Vec<(u8, u64, u64)>;
+
 /// The obvious slow engine, for costs where nothing disturbs anything: one pass in host order.
 /// Returns the steps' ends, what ran, and the last step's host times.
-fn in_host_order(
-    program: &Program,
-    costs: &Costs,
-    options: Options,
-) -> (Vec<Time>, Vec<(u8, u64, u64)>, Vec<Time>) {
+fn in_host_order(program: &Program, costs: &Costs, options: Options) -> (Vec<Time>, Ran, Vec<Time>) {
     let (mut host, mut ready) = (0, [0; 3]);
-    let mut ran: [Vec<(u8, u64, u64)>; 3] = Default::default();
+    let mut ran: [Ran; 3] = Default::default();
     let (mut ends, mut host_times) = (Vec::new(), Vec::new());
     for _ in 0..options.steps {
         host_times.clear();

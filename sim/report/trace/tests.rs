@@ -107,10 +107,12 @@ fn a_track_has_a_name_and_its_slices_lie_in_the_step_one_after_the_other() {
         assert!(named(pid, tid));
         slices.sort_unstable();
         assert!(slices.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{slices:?}");
-        assert!(slices.iter().all(|slice| slice.1 <= window.at(window.end).0));
+        assert!(slices.iter().all(|slice| slice.1 <= window.at(timeline.ends[2]).0));
     }
     let begin = window.at(window.begin);
     assert!(begin > Time::ZERO, "the host has a lead");
+    let before = with_phase(&events, "X").find(|e| e["name"] == "before step 2").expect("the lead is shown");
+    assert_eq!((ps(before, "ts"), ps(before, "dur")), (0, begin.0));
     let device = |tid: u32| with_phase(&events, "X").filter(move |e| e["tid"] == tid);
     assert!(device(track(COMPUTE)).all(|slice| ps(slice, "ts") >= begin.0));
     let busy: u64 = device(track(COMPUTE)).map(|slice| ps(slice, "dur")).sum();

@@ -56,9 +56,49 @@ pub struct Wrap {
     pub root: Reshard,
 }
 
-/// Settings of `fully_shard` and of the loop around it.
+/// Which of PyTorch's two implementations runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// `FullyShardedDataParallel`: one flat parameter per wrapped module ([`super::flat`]).
+    One(One),
+    /// `fully_shard`: every parameter sharded on its rows.
+    Two,
+}
+
+/// When FSDP1 gathers the unit that comes next in backward (`BackwardPrefetch`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackwardPrefetch {
+    /// Before the current unit's backward.
+    #[default]
+    Pre,
+    /// After it.
+    Post,
+    /// When it is needed.
+    None,
+}
+
+/// What only FSDP1 has. Its forward prefetch is one unit deep, whatever count is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct One {
+    /// Whether the optimizer sees the original parameters as views, or the flat ones (`use_orig_params`).
+    pub use_orig_params: bool,
+    /// Prefetch in backward.
+    pub backward_prefetch: BackwardPrefetch,
+    /// Whether the host waits until an earlier unit is freed before it gathers another (`limit_all_gathers`).
+    pub limit_all_gathers: bool,
+}
+
+impl Default for One {
+    fn default() -> Self {
+        One { use_orig_params: false, backward_prefetch: BackwardPrefetch::Pre, limit_all_gathers: true }
+    }
+}
+
+/// Settings of `fully_shard` or its predecessor, and of the loop around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fsdp {
+    /// The implementation.
+    pub version: Version,
     /// Ranks over which parameters are sharded.
     pub shard: u32,
     /// Ranks over which shards are replicated (HSDP).
@@ -77,4 +117,38 @@ pub struct Fsdp {
     pub unshard_in_backward: bool,
     /// Parameters, gradients and optimizer state live on the host (`CPUOffloadPolicy`).
     pub cpu_offload: bool,
+}
+
+/// A setting the chosen implementation does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    /// `reshard_after_forward = N`.
+    #[error("reshard_after_forward = {0} is a setting of fsdp2; fsdp1 reshards to all ranks or to none")]
+    PartialReshard(u32),
+    /// Explicit prefetch in backward.
+    #[error("backward_prefetch of {0} blocks is a setting of fsdp2; fsdp1 takes \"pre\", \"post\" or \"none\"")]
+    ExplicitPrefetch(usize),
+    /// Keeping sharded parameters in backward.
+    #[error("unshard_in_backward = false is a setting of fsdp2; remove it or choose fsdp2")]
+    NoUnshardInBackward,
+}
+
+impl Fsdp {
+    /// Refuses what the chosen implementation does not have; to be asked before a program is compiled.
+    pub fn check(&self) -> Result<(), Unsupported> {
+        if self.version == Version::Two {
+            return Ok(());
+        }
+        let Wrap { blocks, embedding, head, root } = &self.wrap;
+        for reshard in blocks.iter().chain([embedding, head, &Some(*root)]).flatten() {
+            if let Reshard::To(ranks) = reshard {
+                return Err(Unsupported::PartialReshard(*ranks));
+            }
+        }
+        match (self.backward_prefetch, self.unshard_in_backward) {
+            (0, true) => Ok(()),
+            (0, false) => Err(Unsupported::NoUnshardInBackward),
+            (blocks, _) => Err(Unsupported::ExplicitPrefetch(blocks)),
+        }
+    }
 }

@@ -1,9 +1,12 @@
 //! The hooks that `fully_shard` puts around a module's forward and backward (`_fsdp_state.py`), in order.
+//!
+//! A training step calls these; with FSDP1 each hands over to its like in [`super::flat`].
 
-use super::config::Fsdp;
+use super::config::{Fsdp, Version};
+use super::flat;
 use super::group::{Group, State, Training};
 use super::{ALL_GATHER, COPY_IN, Communicators, Context};
-use crate::program::{Dispatch, GroupId, Mark};
+use crate::program::{DType, Dispatch, GroupId, Mark};
 use crate::runtime::eager::{COMPUTE, Eager};
 
 /// Which parameter group each module belongs to, if it is wrapped.
@@ -35,12 +38,20 @@ pub struct Run<'c> {
     /// Whether gradients are reduced in this backward (`set_requires_gradient_sync`).
     pub reduce_gradients: bool,
     pub(super) context: Context,
+    pub(super) flat: flat::State,
 }
 
 impl<'c> Run<'c> {
     /// A run at rest.
     pub fn new(eager: Eager, config: &'c Fsdp, groups: Vec<Group>, units: Units, communicators: Communicators) -> Self {
-        Run { eager, config, groups, units, communicators, reduce_gradients: true, context: Context::default() }
+        let flat = flat::State::new(config, &groups);
+        let context = Context::default();
+        Run { eager, config, groups, units, communicators, reduce_gradients: true, context, flat }
+    }
+
+    /// Whether this is FSDP1.
+    pub(super) fn is_flat(&self) -> bool {
+        matches!(self.config.version, Version::One(_))
     }
 
     /// Size and communicator of a group's next all-gather.
@@ -58,6 +69,9 @@ impl<'c> Run<'c> {
 
     /// Before the model's forward: the all-gather streams wait for the optimizer.
     pub fn root_pre_forward(&mut self) {
+        if self.is_flat() {
+            return self.flat_root_pre_forward();
+        }
         self.eager.program.wait_stream(COPY_IN, COMPUTE);
         self.eager.program.wait_stream(ALL_GATHER, COMPUTE);
         if let Some(root) = self.units.root {
@@ -67,6 +81,9 @@ impl<'c> Run<'c> {
 
     /// Before a wrapped module's forward. `prefetch` names groups to gather explicitly.
     pub fn pre_forward(&mut self, at: usize, prefetch: &[usize]) {
+        if self.is_flat() {
+            return self.flat_pre_forward(at);
+        }
         let scope = self.groups[at].scope;
         let before = self.eager.program.enter(scope);
         self.hook("pre_forward.pre", at);
@@ -83,6 +100,9 @@ impl<'c> Run<'c> {
 
     /// After a wrapped module's forward.
     pub fn post_forward(&mut self, at: usize) {
+        if self.is_flat() {
+            return self.flat_post_forward(at);
+        }
         let scope = self.groups[at].scope;
         let before = self.eager.program.enter(scope);
         self.hook("post_forward.pre", at);
@@ -101,12 +121,17 @@ impl<'c> Run<'c> {
         if let Some(root) = self.units.root {
             self.post_forward(root);
         }
-        self.release_all_gather_state();
+        if !self.is_flat() {
+            self.release_all_gather_state();
+        }
     }
 
     /// When the gradient of a wrapped module's output arrives. `prefetch` names groups to gather explicitly, instead
     /// of the group that ended its forward before this one.
     pub fn pre_backward(&mut self, at: usize, prefetch: &[usize]) {
+        if self.is_flat() {
+            return self.flat_pre_backward(at);
+        }
         let scope = self.groups[at].scope;
         let before = self.eager.program.enter(scope);
         self.hook("pre_backward.pre", at);
@@ -126,6 +151,49 @@ impl<'c> Run<'c> {
             self.prefetch(target, Training::PreBackward);
         }
         self.eager.program.enter(before);
+    }
+
+    /// Sizes of the parameters the rank holds \[elements\], in the order they are made, each with its index in the model
+    /// unless it is a flat one.
+    pub fn shards(&self) -> Vec<(Option<usize>, u64)> {
+        if self.is_flat() {
+            return self.flat_shards().into_iter().map(|elements| (None, elements)).collect();
+        }
+        let params = self.groups.iter().flat_map(|group| &group.params);
+        let mut sizes: Vec<_> =
+            params.map(|param| (Some(param.index), param.padded_shard(self.config.shard))).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    /// Sizes of the tensors the optimizer sees \[elements\], in its order.
+    pub fn optimizer_sizes(&self) -> Vec<u64> {
+        if self.is_flat() {
+            return self.flat_optimizer_sizes();
+        }
+        self.shards().into_iter().map(|(_, elements)| elements).collect()
+    }
+
+    /// The type a parameter's gradient is stored in between passes that do not reduce; none: as it arrives.
+    pub fn stored_gradient(&self) -> Option<DType> {
+        (!self.reduce_gradients && !self.is_flat()).then(|| self.config.mixed_precision.reduce_dtype())
+    }
+
+    /// Lets go of the sharded gradients (`zero_grad`).
+    pub fn zero_gradients(&mut self) {
+        if self.is_flat() {
+            return self.flat_zero_gradients();
+        }
+        // A group's gradients share one buffer, which goes with the last of its parameters.
+        let mut order: Vec<usize> = (0..self.groups.len()).collect();
+        order.sort_by_key(|&at| self.groups[at].params.last().map(|param| param.index));
+        for at in order {
+            let group = &mut self.groups[at];
+            group.offloaded_gradient = false;
+            if let Some(gradient) = group.sharded_gradient.take() {
+                self.eager.program.free(gradient);
+            }
+        }
     }
 
     /// Starts another group's gather early (`_prefetch_unshard`).

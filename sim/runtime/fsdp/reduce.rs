@@ -17,6 +17,9 @@ fn chunk_cat_metadata(shards: impl Iterator<Item = u64>, element: u64) -> u64 {
 impl Run<'_> {
     /// Runs after the group's backward: takes its gradients, frees its parameters, reduces.
     pub fn post_backward(&mut self, at: usize) {
+        if self.is_flat() {
+            return self.flat_backward_done(at);
+        }
         let scope = self.groups[at].scope;
         let before = self.eager.program.enter(scope);
         self.hook("post_backward.pre", at);
@@ -159,6 +162,9 @@ impl Run<'_> {
 
     /// Ends a backward (`_root_post_backward_final_callback`).
     pub fn final_callback(&mut self, last: bool) {
+        if self.is_flat() {
+            return self.flat_final_callback();
+        }
         for at in self.callback_order() {
             if self.groups[at].training != Training::PostBackward {
                 self.post_backward(at);
