@@ -456,7 +456,8 @@ fn mutate(text: &str, at: &prop::sample::Index, how: usize) -> String {
 
 /// Replaces the first quoted quantity of a line by one that nobody sells.
 fn mutate_quantity(text: &str, at: &prop::sample::Index, value: usize) -> String {
-    let values = ["0 B", "1 B", "1 MiB", "1e300 GB", "-1 GB", "1e-300 GB/s", "1 B/s", "1e30 TB/s", "1e30 TFLOP/s", "1 FLOP/s"];
+    let values =
+        ["0 B", "1 B", "1 MiB", "1e300 GB", "-1 GB", "1e-300 GB/s", "1 B/s", "1e30 TB/s", "1e30 TFLOP/s", "1 FLOP/s"];
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     if let (Some(value), Some(line)) = (values.get(value), (!lines.is_empty()).then(|| at.index(lines.len()))) {
         let mut parts: Vec<&str> = lines[line].split('"').collect();
