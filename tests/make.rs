@@ -55,7 +55,7 @@ pub fn scenarios() -> impl Strategy<Value = String> {
     let plan = (1..=3_u32, any::<prop::sample::Index>(), 0..6_usize, 0..4_usize);
     let batch = (1..=3_u32, 1..=2_u32, any::<bool>(), any::<bool>(), prop::sample::select(vec![32_u32, 128, 513]));
     let fsdp = (0..=2_u32, 0..=2_u32, 1..=2_u32, any::<bool>(), 0..4_usize);
-    let rest = (0..5_usize, 0..3_usize, any::<bool>(), any::<bool>(), 0..3_usize);
+    let rest = (0..5_usize, 0..3_usize, any::<bool>(), any::<bool>(), 0..3_usize, 0..4_usize);
     (plan, batch, fsdp, rest).prop_map(|(plan, batch, fsdp, rest)| write(plan, batch, fsdp, rest))
 }
 
@@ -63,7 +63,7 @@ fn write(
     (nodes, shard, wrap, reshard): (u32, prop::sample::Index, usize, usize),
     (accumulation, micro, sync, last, sequence): (u32, u32, bool, bool, u32),
     (forward, backward, buffers, unshard, root): (u32, u32, u32, bool, usize),
-    (checkpoint, optimizer, clip, expandable, precision): (usize, usize, bool, bool, usize),
+    (checkpoint, optimizer, clip, expandable, precision, change): (usize, usize, bool, bool, usize, usize),
 ) -> String {
     let chips = nodes * 8;
     let divisors: Vec<u32> = (1..=chips).filter(|&shard| chips.is_multiple_of(shard)).collect();
@@ -80,6 +80,11 @@ fn write(
         "storage = \"bf16\"",
         "storage = \"fp32\"\nparam = \"fp32\"\nreduce = \"fp32\"",
     ][precision];
+    let change = match change {
+        0 => "\n[[fsdp.override]]\nblocks = [0, 2]\nreshard_after_forward = false\n",
+        1 => "\n[[fsdp.override]]\nblocks = [1, 3]\nreshard_after_forward = true\n",
+        _ => "",
+    };
     format!(
         r#"runtime = "fsdp2"
 
@@ -123,6 +128,6 @@ clip_grad_norm = {clip}
 
 [memory]
 expandable_segments = {expandable}
-"#
+{change}"#
     )
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use windtunnel::memory::{self, Settings};
 use windtunnel::program::{Category, Instr, Program};
 use windtunnel::runtime::train;
+use windtunnel::scenario::predict;
 use windtunnel::units::Bytes;
 
 use crate::command::Folder;
@@ -122,6 +123,28 @@ proptest! {
                 prop_assert!(bytes <= before, "{} on {shard} ranks: {bytes} B", category.label());
                 before = bytes;
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_proposed_fits_when_it_is_written_down(text in make::scenarios(), share in 0.3..1.0_f64) {
+        let text = make::with(&text, "batch", "sequence", 2048);
+        let plenty = make::fly(&text).memory;
+        // A device that has only a share of what the plan takes.
+        let memory = plenty.outside + Bytes((plenty.report.peak_reserved.0 as f64 * share) as u64);
+        let on_the_small_device = |text: &str| {
+            let mut scenario = make::parse(text);
+            scenario.topology.chip.memory = memory;
+            predict(&scenario, Default::default()).unwrap().memory
+        };
+        for remedy in on_the_small_device(&text).remedies {
+            let applied = on_the_small_device(&make::apply(&text, &remedy.change));
+            prop_assert!(applied.fits, "{} does not fit", remedy.change);
+            prop_assert_eq!(applied.device_total(), remedy.device_total, "{}", remedy.change);
         }
     }
 }

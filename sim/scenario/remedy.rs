@@ -22,6 +22,8 @@ type Change = (String, bool, Box<dyn Fn(&mut Job)>);
 fn changes(scenario: &Scenario) -> Vec<Change> {
     let job = &scenario.job;
     let mut list: Vec<Change> = vec![];
+    // A policy for all blocks takes effect only where no block has one of its own.
+    let all_blocks = if scenario.overrides { ", fsdp.override = []" } else { "" };
     if !scenario.expandable_segments {
         list.push(("memory.expandable_segments = true".to_owned(), true, Box::new(|_| {})));
     }
@@ -42,11 +44,12 @@ fn changes(scenario: &Scenario) -> Vec<Change> {
                 *policy = Reshard::Always;
             }
         });
-        list.push(("fsdp.reshard_after_forward = true".to_owned(), false, reshard));
+        list.push((format!("fsdp.reshard_after_forward = true{all_blocks}"), false, reshard));
     }
     if job.fsdp.wrap.blocks.iter().any(Option::is_none) {
         let wrap = Box::new(|job: &mut Job| job.fsdp.wrap.blocks.fill(Some(Reshard::Always)));
-        list.push(("fsdp.wrap = \"block\", fsdp.reshard_after_forward = true".to_owned(), false, wrap));
+        let change = format!("fsdp.wrap = \"block\", fsdp.reshard_after_forward = true{all_blocks}");
+        list.push((change, false, wrap));
     }
     if job.optimizer == Optimizer::AdamwForeach {
         let fused = Box::new(|job: &mut Job| job.optimizer = Optimizer::AdamwFused);
@@ -60,12 +63,11 @@ fn changes(scenario: &Scenario) -> Vec<Change> {
         });
         list.push((format!("mesh.dp_shard = {}, mesh.dp_replicate = 1", shard * replicate), false, all));
     }
-    for batch in [job.batch / 2, 1] {
-        let listed = batch == 1 && job.batch / 2 == 1 && list.iter().any(|(change, ..)| change == "batch.micro = 1");
-        if batch >= 1 && batch < job.batch && !listed {
-            let smaller = Box::new(move |job: &mut Job| job.batch = batch);
-            list.push((format!("batch.micro = {batch}"), false, smaller));
-        }
+    let mut smaller = vec![job.batch / 2, 1];
+    smaller.dedup();
+    for batch in smaller.into_iter().filter(|&batch| batch >= 1 && batch < job.batch) {
+        let change = Box::new(move |job: &mut Job| job.batch = batch);
+        list.push((format!("batch.micro = {batch}"), false, change));
     }
     if !job.fsdp.cpu_offload {
         let offload = Box::new(|job: &mut Job| job.fsdp.cpu_offload = true);

@@ -60,6 +60,8 @@ pub struct Scenario {
     pub expandable_segments: bool,
     /// Steps over which start-up is spread.
     pub steps: u64,
+    /// Whether the file gives some blocks a resharding policy of their own.
+    pub overrides: bool,
     /// Where the file says how long sequences are: what to point at when a step turns out too long.
     pub sequence_at: Place,
     /// What the file left open, and what was taken for it.
@@ -266,6 +268,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         job,
         expandable_segments,
         steps,
+        overrides: !scenario.fsdp.overrides.is_empty(),
         sequence_at: *reader.place(&batch.sequence),
         assumptions: std::mem::take(&mut reader.assumptions),
     })
