@@ -10,6 +10,7 @@ mod limits;
 mod plain;
 pub mod predict;
 pub mod remedy;
+mod sharding;
 pub mod understood;
 pub mod written;
 

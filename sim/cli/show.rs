@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::{Failure, Outcome, print};
 use windtunnel::cost::Basis;
-use windtunnel::model::block;
+use windtunnel::model::{block, head};
 use windtunnel::program::{Dispatch, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
 use windtunnel::runtime::{fsdp::Reshard, train};
@@ -64,7 +64,7 @@ fn model(scenario: &Scenario) -> String {
     let modules = [
         block::embedding(model, dims, compute),
         block::block(model, dims, compute, model.window(0)),
-        block::head(model, dims, compute),
+        head::head(model, dims, compute, job.loss).graph,
     ];
     for graph in &modules {
         let rows = graph.ops.iter().map(|op| {

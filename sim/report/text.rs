@@ -227,7 +227,12 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
         ),
         (
             "start-up",
-            "steady state; eager, so nothing is compiled and no start-up is spread over the run".to_owned(),
+            if job.compile {
+                "steady state; blocks are compiled once before the first step, and how long that takes is not predicted"
+                    .to_owned()
+            } else {
+                "steady state; eager, so nothing is compiled and no start-up is spread over the run".to_owned()
+            },
         ),
         (
             "workload",
@@ -236,7 +241,8 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
         (
             "path",
             format!(
-                "as intended: {:?} attention kernels, {} matmuls, no fallback",
+                "as intended: {} blocks, {:?} attention kernels, {} matmuls, no fallback",
+                if job.compile { "compiled" } else { "eager" },
                 scenario.software.attention,
                 job.fsdp.mixed_precision.compute().name()
             )

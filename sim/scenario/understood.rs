@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::{gate, limits, plain, written};
+use super::{gate, limits, plain, sharding, written};
 use crate::cost::{Backend, Profile, Regime, Software};
 use crate::hardware::registry::edits;
 use crate::hardware::{Place, Size, Topology, Vendor};
 use crate::model::huggingface::ModelError;
-use crate::model::{ModelConfig, huggingface};
+use crate::model::head::Loss;
+use crate::model::{ModelConfig, Position, huggingface};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
-use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Wrap};
+use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::optimizer::Optimizer;
 use crate::runtime::train::{Checkpoint, Job};
 use crate::units::Bandwidth;
@@ -23,16 +24,19 @@ use crate::units::Bandwidth;
 pub enum Runtime {
     /// PyTorch `fully_shard`.
     Fsdp2,
+    /// PyTorch `FullyShardedDataParallel`.
+    Fsdp1,
 }
 
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
-    pub const ALL: [(&'static str, Runtime); 1] = [("fsdp2", Runtime::Fsdp2)];
+    pub const ALL: [(&'static str, Runtime); 2] = [("fsdp2", Runtime::Fsdp2), ("fsdp1", Runtime::Fsdp1)];
 
     /// The lane's name in reports.
     pub fn lane(self) -> &'static str {
         match self {
             Runtime::Fsdp2 => "FSDP2 (PyTorch fully_shard, CUDA)",
+            Runtime::Fsdp1 => "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
         }
     }
 }
@@ -90,7 +94,7 @@ impl Reader<'_> {
     }
 
     /// A count between 1 (or `least`) and `most`.
-    fn count(&self, key: &str, at: &Spanned<i64>, least: i64, most: i64) -> Result<u64, ScenarioError> {
+    pub(super) fn count(&self, key: &str, at: &Spanned<i64>, least: i64, most: i64) -> Result<u64, ScenarioError> {
         let value = *at.get_ref();
         if (least..=most).contains(&value) {
             Ok(value.unsigned_abs())
@@ -100,7 +104,7 @@ impl Reader<'_> {
         }
     }
 
-    fn count_or(
+    pub(super) fn count_or(
         &mut self,
         key: &str,
         at: Option<&Spanned<i64>>,
@@ -115,19 +119,19 @@ impl Reader<'_> {
     }
 
     /// Notes that a key was left open.
-    fn assume<T>(&mut self, key: &str, value: T, shown: &str) -> T {
+    pub(super) fn assume<T>(&mut self, key: &str, value: T, shown: &str) -> T {
         self.assumptions.push(format!("{key} = {shown}"));
         value
     }
 
-    fn flag(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
+    pub(super) fn flag(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
         written.unwrap_or_else(|| self.assume(key, default, &default.to_string()))
     }
 }
 
 const MOST_RANKS: i64 = limits::RANKS as i64;
 const MOST_SEQUENCE: i64 = 1 << 26;
-const MOST_SMALL: i64 = 1 << 16;
+pub(super) const MOST_SMALL: i64 = 1 << 16;
 
 impl Scenario {
     /// Reads a scenario file.
@@ -179,26 +183,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let (shard, replicate) =
         gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| reader.count(key, at, 1, MOST_RANKS))?;
     let mixed_precision = precision(reader, &scenario.precision)?;
-    let fsdp = &scenario.fsdp;
-    let wrap = wrap(reader, fsdp, &model, shard)?;
-    let small = |reader: &mut Reader<'_>, key, at: &Option<Spanned<i64>>, least, default| {
-        reader.count_or(key, at.as_ref(), least, MOST_SMALL, default).map(|count| count as usize)
-    };
-    let forward_prefetch = small(reader, "fsdp.forward_prefetch", &fsdp.forward_prefetch, 0, 0)?;
-    let backward_prefetch = small(reader, "fsdp.backward_prefetch", &fsdp.backward_prefetch, 0, 0)?;
-    let reduce_scatter_buffers = small(reader, "fsdp.reduce_scatter_buffers", &fsdp.reduce_scatter_buffers, 1, 1)?;
-    let config = Fsdp {
-        version: crate::runtime::fsdp::config::Version::Two,
-        shard,
-        replicate,
-        wrap,
-        mixed_precision,
-        forward_prefetch,
-        backward_prefetch,
-        reduce_scatter_buffers,
-        unshard_in_backward: reader.flag("fsdp.unshard_in_backward", fsdp.unshard_in_backward, true),
-        cpu_offload: reader.flag("fsdp.cpu_offload", fsdp.cpu_offload, false),
-    };
+    let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
     let checkpoint = checkpoint(reader, &scenario.activation_checkpointing)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
@@ -229,7 +214,6 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let steps = reader.count_or("report.steps", scenario.report.steps.as_ref(), 1, 1 << 40, 1000)?;
     let per_gpu = f64::from(topology.node.nics) / f64::from(topology.node.chips.max(1));
     let rail = (topology.nodes > 1).then_some(Bandwidth(topology.node.nic_bandwidth.0 * per_gpu));
-    let workspace = profile.overheads.cublas_workspace.0;
     let job = Job {
         batch: micro,
         seq,
@@ -238,18 +222,9 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         marks_last,
         fsdp: config,
         checkpoint,
-        compile: false,
-        loss: crate::model::head::Loss::Fp32CrossEntropy,
-        eager: Settings {
-            workspace,
-            persistent_workspace: false,
-            fused_rms_norm: true,
-            bias_tensor: true,
-            multiprocessors: topology.chip.cores,
-            early_stop,
-            forward: Dispatch::EagerForward,
-            backward: Dispatch::EagerBackward,
-        },
+        compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
+        loss: loss(reader, &scenario.loss)?,
+        eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),
         optimizer,
         clip,
         max_positions: seq,
@@ -302,7 +277,7 @@ fn topology(reader: &Reader<'_>, written: &written::Topology) -> Result<Topology
         place: reader.place(&written.name),
     })?;
     if topology.chip.vendor != Vendor::Nvidia {
-        let problem = format!("{} is not a CUDA machine, and FSDP2 is the CUDA lane", topology.name);
+        let problem = format!("{} is not a CUDA machine, and FSDP is the CUDA lane", topology.name);
         return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
     }
     Ok(topology)
@@ -389,75 +364,51 @@ fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<Mi
     Ok(MixedPrecision { storage, param, reduce, output: None })
 }
 
-fn reshard(reader: &Reader<'_>, at: &Spanned<written::Reshard>, shard: u32) -> Result<Reshard, ScenarioError> {
-    match *at.get_ref() {
-        written::Reshard::Flag(true) => Ok(Reshard::Always),
-        written::Reshard::Flag(false) => Ok(Reshard::Never),
-        written::Reshard::Ranks(ranks) => gate::post_forward(reader, at, ranks, shard),
+/// How eager operators run.
+fn eager(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (topology, profile): (&Topology, &Profile),
+    (model, early_stop): (&ModelConfig, bool),
+) -> Settings {
+    let framework = &scenario.framework;
+    let bias_tensor = match (model.position, scenario.attention.alibi_tensor) {
+        (Position::Alibi, None) => reader.assume("attention.alibi_tensor", true, "true"),
+        (_, written) => written.unwrap_or(true),
+    };
+    Settings {
+        workspace: profile.overheads.cublas_workspace.0,
+        persistent_workspace: framework.persistent_cublas_workspace.unwrap_or(false),
+        fused_rms_norm: framework.fused_rms_norm.unwrap_or(true),
+        bias_tensor,
+        multiprocessors: topology.chip.cores,
+        early_stop,
+        forward: Dispatch::EagerForward,
+        backward: Dispatch::EagerBackward,
     }
 }
 
-fn wrap(
-    reader: &mut Reader<'_>,
-    written: &written::Fsdp,
-    model: &ModelConfig,
-    shard: u32,
-) -> Result<Wrap, ScenarioError> {
-    let layers = model.layers as usize;
-    let policy = match &written.reshard_after_forward {
-        Some(at) => reshard(reader, at, shard)?,
-        None => reader.assume("fsdp.reshard_after_forward", Reshard::Always, "true"),
+fn loss(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
+    let Some(at) = &written.kind else {
+        return Ok(reader.assume("loss.kind", Loss::Fp32CrossEntropy, "\"fp32\" (logits cast to fp32)"));
     };
-    let root = match &written.root_reshard_after_forward {
-        Some(at) => reshard(reader, at, shard)?,
-        None => Reshard::Never,
+    let chunks = |reader: &mut Reader<'_>| {
+        reader.count_or("loss.chunks", written.chunks.as_ref(), 1, MOST_SMALL, 8).map(|chunks| chunks as u32)
     };
-    let mut wrap = Wrap { blocks: vec![Some(policy); layers], embedding: None, head: None, root };
-    match &written.wrap {
-        None => {
-            reader.assume("fsdp.wrap", (), "\"block\"");
+    let loss = match at.get_ref() {
+        written::LossKind::Fp32 => Loss::Fp32CrossEntropy,
+        written::LossKind::Bf16 => Loss::Bf16CrossEntropy,
+        written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)? },
+        written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
+        written::LossKind::FusedLinear => Loss::FusedLinear,
+    };
+    let chunked = matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. });
+    match &written.chunks {
+        Some(chunks) if !chunked => {
+            Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))
         }
-        Some(at) => match at.get_ref() {
-            written::Wrap::Block => {}
-            written::Wrap::Root => wrap.blocks.fill(None),
-            written::Wrap::Torchtitan => {
-                wrap.embedding = Some(policy);
-                wrap.head = Some(Reshard::Never);
-            }
-            written::Wrap::Every(every) => {
-                let every = (*every).clamp(0, MOST_SMALL) as usize;
-                if every == 0 {
-                    return Err(reader.plan(at, "fsdp.wrap.every = 0 wraps nothing", "write 1 or more, or \"root\""));
-                }
-                for (layer, block) in wrap.blocks.iter_mut().enumerate() {
-                    *block = layer.is_multiple_of(every).then_some(policy);
-                }
-            }
-            written::Wrap::Blocks(blocks) => {
-                wrap.blocks.fill(None);
-                for &layer in blocks {
-                    let slot = usize::try_from(layer).ok().and_then(|layer| wrap.blocks.get_mut(layer));
-                    let Some(slot) = slot else {
-                        let problem = format!("fsdp.wrap names block {layer}, and {} has {layers}", model.name);
-                        return Err(reader.plan(at, problem, format!("name blocks 0 to {}", layers - 1)));
-                    };
-                    *slot = Some(policy);
-                }
-            }
-        },
+        _ => Ok(loss),
     }
-    for change in &written.overrides {
-        let (first, end) = *change.blocks.get_ref();
-        if first < 0 || first >= end || end > layers as i64 {
-            let problem = format!("blocks [{first}, {end}] is not a range of the {layers} blocks");
-            return Err(reader.plan(&change.blocks, problem, "write [first, one after the last]"));
-        }
-        let policy = reshard(reader, &change.reshard_after_forward, shard)?;
-        for block in wrap.blocks[first as usize..end as usize].iter_mut().flatten() {
-            *block = policy;
-        }
-    }
-    Ok(wrap)
 }
 
 fn checkpoint(reader: &mut Reader<'_>, written: &written::Checkpointing) -> Result<Checkpoint, ScenarioError> {

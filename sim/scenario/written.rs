@@ -28,6 +28,18 @@ pub struct Scenario {
     /// `fully_shard`.
     #[serde(default)]
     pub fsdp: Fsdp,
+    /// `FullyShardedDataParallel`.
+    #[serde(default)]
+    pub fsdp1: Option<Spanned<Fsdp1>>,
+    /// `torch.compile`.
+    #[serde(default)]
+    pub compile: Compile,
+    /// The loss.
+    #[serde(default)]
+    pub loss: Loss,
+    /// What differs between PyTorch's versions.
+    #[serde(default)]
+    pub framework: Framework,
     /// Activation checkpointing.
     #[serde(default)]
     pub activation_checkpointing: Checkpointing,
@@ -186,6 +198,74 @@ pub struct Fsdp {
     pub cpu_offload: Option<bool>,
 }
 
+/// `[fsdp1]`: what only `FullyShardedDataParallel` has.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fsdp1 {
+    /// `use_orig_params`.
+    pub use_orig_params: Option<bool>,
+    /// `backward_prefetch`.
+    pub backward_prefetch: Option<BackwardPrefetch>,
+    /// `limit_all_gathers`.
+    pub limit_all_gathers: Option<bool>,
+}
+
+/// `BackwardPrefetch`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum BackwardPrefetch {
+    /// `BACKWARD_PRE`.
+    Pre,
+    /// `BACKWARD_POST`.
+    Post,
+    /// Neither.
+    None,
+}
+
+/// `[compile]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compile {
+    /// Whether each block is compiled on its own.
+    pub blocks: Option<bool>,
+}
+
+/// Which loss.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum LossKind {
+    /// Cross-entropy on logits cast to fp32.
+    Fp32,
+    /// Cross-entropy on logits as they are.
+    Bf16,
+    /// Head by parts inside the model, loss by parts.
+    ChunkedOutput,
+    /// Head and loss by parts.
+    ChunkedLinear,
+    /// Liger's fused linear cross-entropy.
+    FusedLinear,
+}
+
+/// `[loss]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Loss {
+    /// Which.
+    pub kind: Option<Spanned<LossKind>>,
+    /// Parts of the sequence.
+    pub chunks: Option<Spanned<i64>>,
+}
+
+/// `[framework]`: what differs between PyTorch's versions; the defaults are 2.15's.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Framework {
+    /// Whether RMSNorm is one kernel (2.6: composed of pointwise ones).
+    pub fused_rms_norm: Option<bool>,
+    /// Whether a cuBLAS workspace stays taken once used (2.6).
+    pub persistent_cublas_workspace: Option<bool>,
+}
+
 /// Policy of activation checkpointing.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -228,6 +308,8 @@ pub struct Optimizer {
 pub struct Attention {
     /// Whose kernels.
     pub backend: Option<Spanned<Backend>>,
+    /// Whether ALiBi's biases are a tensor given to `scaled_dot_product_attention`, or slopes inside the kernel.
+    pub alibi_tensor: Option<bool>,
 }
 
 /// `[memory]`

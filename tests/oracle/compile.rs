@@ -40,17 +40,11 @@ struct Block {
 }
 
 fn model(shape: &Shape) -> ModelConfig {
-    let dims = Dims {
-        dim: 1024,
-        n_layers: 1,
-        n_heads: 8,
-        n_kv_heads: shape.kv,
-        ffn: 2816,
-        vocab: 1024,
-        head_dim: 128,
-        n_experts: 0,
-        rope: String::new(),
-    };
+    let dims = serde_json::json!({
+        "dim": 1024, "n_layers": 1, "n_heads": 8, "n_kv_heads": shape.kv, "ffn": 2816, "vocab": 1024, "head_dim": 128,
+        "n_experts": 0,
+    });
+    let dims: Dims = serde_json::from_value(dims).unwrap();
     let act = match shape.act.as_str() {
         "silu" => Activation::Silu,
         "gelu" => Activation::Gelu,
