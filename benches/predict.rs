@@ -18,10 +18,9 @@ fn scenario(name: &str) -> Scenario {
 }
 
 fn predictions(criterion: &mut Criterion) {
-    for (label, file) in [
-        ("8B on 8", "llama3.1-8b-fsdp2-8xh100.toml"),
-        ("70B on 256", "llama3.1-70b-fsdp2-256xh100.toml"),
-    ] {
+    for (label, file) in
+        [("8B on 8", "llama3.1-8b-fsdp2-8xh100.toml"), ("70B on 256", "llama3.1-70b-fsdp2-256xh100.toml")]
+    {
         let scenario = scenario(file);
         let mut group = criterion.benchmark_group(format!("predict {label}"));
         group.bench_function("whole", |bench| bench.iter(|| predict(&scenario, Settings::default()).unwrap().step));

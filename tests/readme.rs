@@ -40,6 +40,9 @@ fn the_readme_shows_real_output() {
     if std::env::var_os("UPDATE_README").is_some() {
         std::fs::write(&path, fresh).unwrap();
     } else {
-        assert!(fresh == text, "README.md shows something else than the command prints: UPDATE_README=1 cargo test readme");
+        assert!(
+            fresh == text,
+            "README.md shows something else than the command prints: UPDATE_README=1 cargo test readme"
+        );
     }
 }

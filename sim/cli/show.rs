@@ -58,7 +58,17 @@ fn model(scenario: &Scenario) -> String {
     let _ = writeln!(
         out,
         "B={} S={} D={} N={} K={} H={} F={} V={} · {} blocks of {} parameters · embedding {} · head {}\n",
-        dims.b, dims.s, dims.d, dims.n, dims.k, dims.h, dims.f, dims.v, model.layers, params.block, params.embedding,
+        dims.b,
+        dims.s,
+        dims.d,
+        dims.n,
+        dims.k,
+        dims.h,
+        dims.f,
+        dims.v,
+        model.layers,
+        params.block,
+        params.embedding,
         params.head
     );
     let modules = [
@@ -79,7 +89,8 @@ fn model(scenario: &Scenario) -> String {
             ]
         });
         let rows = rows.collect();
-        let _ = writeln!(out, "{}\n{}\n", graph.name, table(&["module", "operator", "reads", "makes", "size"], rows, 4));
+        let _ =
+            writeln!(out, "{}\n{}\n", graph.name, table(&["module", "operator", "reads", "makes", "size"], rows, 4));
     }
     out
 }
@@ -143,7 +154,9 @@ fn work(work: &Work) -> String {
             s.window.map_or_else(String::new, |window| format!(" window {window}"))
         ),
         Work::Memory { kind, read, written } => format!("{kind:?}: reads {read}, writes {written}"),
-        Work::HostCopy { bytes, to_host } => format!("{bytes} {}", if to_host { "to the host" } else { "from the host" }),
+        Work::HostCopy { bytes, to_host } => {
+            format!("{bytes} {}", if to_host { "to the host" } else { "from the host" })
+        }
     }
 }
 
@@ -196,21 +209,33 @@ fn memory(scenario: &Scenario) -> Result<String, Failure> {
     let mut out = String::new();
     let gib = |bytes: windtunnel::units::Bytes| format!("{:.3}", bytes.gib());
     let rows = report.phases.iter().map(|phase| {
-        let largest: Vec<String> =
-            phase.breakdown.sorted().iter().take(4).map(|(category, bytes)| format!("{} {bytes}", category.label())).collect();
+        let largest: Vec<String> = phase
+            .breakdown
+            .sorted()
+            .iter()
+            .take(4)
+            .map(|(category, bytes)| format!("{} {bytes}", category.label()))
+            .collect();
         vec![phase.name.clone(), gib(phase.peak_allocated), gib(phase.end_allocated), largest.join(", ")]
     });
     let header = ["phase", "peak GiB", "end GiB", "largest at the peak"];
     let _ = writeln!(out, "allocated by phase\n{}\n", table(&header, rows.collect(), 4));
-    let rows = report.hooks.iter().map(|hook| vec![hook.hook.to_owned(), hook.group.clone(), gib(hook.now), gib(hook.peak)]);
-    let _ = writeln!(out, "allocated by hook\n{}\n", table(&["hook", "group", "now GiB", "peak since GiB"], rows.collect(), 2));
+    let rows =
+        report.hooks.iter().map(|hook| vec![hook.hook.to_owned(), hook.group.clone(), gib(hook.now), gib(hook.peak)]);
+    let _ = writeln!(
+        out,
+        "allocated by hook\n{}\n",
+        table(&["hook", "group", "now GiB", "peak since GiB"], rows.collect(), 2)
+    );
     let rows = report.live.iter().map(|live| {
         vec![live.category.label().to_owned(), live.name.to_owned(), live.count.to_string(), live.bytes.to_string()]
     });
     let _ = writeln!(out, "live at the peak\n{}\n", table(&["category", "what", "blocks", "size"], rows.collect(), 2));
-    let rows = report.reserved_by_stream.iter().enumerate().map(|(stream, &bytes)| {
-        vec![answer.program.streams[stream].to_owned(), gib(bytes)]
-    });
+    let rows = report
+        .reserved_by_stream
+        .iter()
+        .enumerate()
+        .map(|(stream, &bytes)| vec![answer.program.streams[stream].to_owned(), gib(bytes)]);
     let _ = writeln!(out, "reserved by stream\n{}", table(&["stream", "GiB"], rows.collect(), 1));
     Ok(out)
 }

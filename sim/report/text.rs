@@ -84,7 +84,13 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
         let free = memory.capacity.saturating_sub(total);
         let doubt = memory.doubt();
         let sure = if free > doubt { "yes" } else { "perhaps" };
-        writeln!(out, "  fits          {sure}: {} of {} per device, {} free", gib(total), gib(memory.capacity), gib(free))?;
+        writeln!(
+            out,
+            "  fits          {sure}: {} of {} per device, {} free",
+            gib(total),
+            gib(memory.capacity),
+            gib(free)
+        )?;
         if free <= doubt {
             let outside = gib(memory.outside);
             writeln!(out, "                what lives outside the allocator ({outside}) is known to ± {}", gib(doubt))?;
@@ -221,10 +227,7 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
     let topology = &scenario.topology;
     let job = &scenario.job;
     [
-        (
-            "topology",
-            format!("{} ({})", topology.name, topology.size_in_words()),
-        ),
+        ("topology", format!("{} ({})", topology.name, topology.size_in_words())),
         (
             "start-up",
             if job.compile {
@@ -234,10 +237,7 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
                 "steady state; eager, so nothing is compiled and no start-up is spread over the run".to_owned()
             },
         ),
-        (
-            "workload",
-            format!("dense decoder, pre-training, sequences of {} tokens, no padding", job.seq),
-        ),
+        ("workload", format!("dense decoder, pre-training, sequences of {} tokens, no padding", job.seq)),
         (
             "path",
             format!(

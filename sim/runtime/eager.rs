@@ -11,6 +11,7 @@
 
 mod backward;
 mod composite;
+mod embedding;
 pub(super) mod forward;
 mod fused_linear;
 

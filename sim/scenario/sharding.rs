@@ -28,8 +28,7 @@ pub(super) fn fsdp(
         (0, 1, written.unshard_in_backward.unwrap_or(true));
     if version == Version::Two {
         backward_prefetch = small(reader, "fsdp.backward_prefetch", &written.backward_prefetch, 0, 0)?;
-        reduce_scatter_buffers =
-            small(reader, "fsdp.reduce_scatter_buffers", &written.reduce_scatter_buffers, 1, 1)?;
+        reduce_scatter_buffers = small(reader, "fsdp.reduce_scatter_buffers", &written.reduce_scatter_buffers, 1, 1)?;
         unshard_in_backward = reader.flag("fsdp.unshard_in_backward", written.unshard_in_backward, true);
     } else if let Some(at) = written.backward_prefetch.as_ref().or(written.reduce_scatter_buffers.as_ref()) {
         let problem = "explicit prefetch in backward and reduce_scatter_buffers are settings of fsdp2";
@@ -55,11 +54,7 @@ pub(super) fn fsdp(
 }
 
 /// The implementation, with the settings only it has.
-fn version(
-    reader: &mut Reader<'_>,
-    scenario: &written::Scenario,
-    runtime: Runtime,
-) -> Result<Version, ScenarioError> {
+fn version(reader: &mut Reader<'_>, scenario: &written::Scenario, runtime: Runtime) -> Result<Version, ScenarioError> {
     match (runtime, &scenario.fsdp1) {
         (Runtime::Fsdp2, None) => Ok(Version::Two),
         (Runtime::Fsdp2, Some(at)) => {

@@ -9,8 +9,8 @@ use super::{gate, limits, plain, sharding, written};
 use crate::cost::{Backend, Profile, Regime, Software};
 use crate::hardware::registry::edits;
 use crate::hardware::{Place, Size, Topology, Vendor};
-use crate::model::huggingface::ModelError;
 use crate::model::head::Loss;
+use crate::model::huggingface::ModelError;
 use crate::model::{ModelConfig, Position, huggingface};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
@@ -31,6 +31,14 @@ pub enum Runtime {
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
     pub const ALL: [(&'static str, Runtime); 2] = [("fsdp2", Runtime::Fsdp2), ("fsdp1", Runtime::Fsdp1)];
+
+    /// The framework's short name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Runtime::Fsdp2 => "FSDP2",
+            Runtime::Fsdp1 => "FSDP1",
+        }
+    }
 
     /// The lane's name in reports.
     pub fn lane(self) -> &'static str {
@@ -173,7 +181,7 @@ impl Scenario {
 
 fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<Scenario, ScenarioError> {
     let runtime = runtime(reader, &scenario.runtime)?;
-    let topology = topology(reader, &scenario.topology)?;
+    let topology = topology(reader, &scenario.topology, runtime)?;
     let profile = profile(reader, &scenario.topology, &topology)?;
     let model = model(reader, &scenario.model)?;
     let batch = &scenario.batch;
@@ -258,7 +266,7 @@ fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, Sc
     })
 }
 
-fn topology(reader: &Reader<'_>, written: &written::Topology) -> Result<Topology, ScenarioError> {
+fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) -> Result<Topology, ScenarioError> {
     let size = match (&written.nodes, &written.slice) {
         (Some(nodes), None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
         (None, Some(slice)) => Size::Slice(slice.get_ref().clone()),
@@ -277,7 +285,7 @@ fn topology(reader: &Reader<'_>, written: &written::Topology) -> Result<Topology
         place: reader.place(&written.name),
     })?;
     if topology.chip.vendor != Vendor::Nvidia {
-        let problem = format!("{} is not a CUDA machine, and FSDP is the CUDA lane", topology.name);
+        let problem = format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name());
         return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
     }
     Ok(topology)

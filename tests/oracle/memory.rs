@@ -133,7 +133,10 @@ fn oracle_peak_breakdown_agrees_group_by_group() {
         }
     }
     println!("{checked} groups checked\n{wrong}");
-    assert!((checked > 0 || cases::elsewhere()) && wrong.is_empty(), "groups off by over 2 % of the phase's total:\n{wrong}");
+    assert!(
+        (checked > 0 || cases::elsewhere()) && wrong.is_empty(),
+        "groups off by over 2 % of the phase's total:\n{wrong}"
+    );
 }
 
 #[test]
@@ -229,10 +232,8 @@ fn oracle_every_allocation_and_free_of_a_step_is_pytorchs_in_order() {
         let config: Config = serde_json::from_value(case["config"].clone()).unwrap();
         let ours = events(&train::compile(&cases::job(&dims, &config).unwrap()));
         let text = case["events"].as_str().unwrap();
-        let theirs: Vec<(char, u64)> = text
-            .split_whitespace()
-            .map(|event| (event.chars().next().unwrap(), event[1..].parse().unwrap()))
-            .collect();
+        let theirs: Vec<(char, u64)> =
+            text.split_whitespace().map(|event| (event.chars().next().unwrap(), event[1..].parse().unwrap())).collect();
         if let Some(at) = (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at)) {
             let around = at.saturating_sub(3)..at + 6;
             panic!(

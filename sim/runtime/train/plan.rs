@@ -1,0 +1,174 @@
+//! What is decided before the first instruction: graphs of the distinct modules, parameters in registration order,
+//! parameter groups, communicators.
+
+use super::{Checkpoint, Job};
+use crate::model::block;
+use crate::model::fuse::{self, Compiled, Policy};
+use crate::model::graph::Graph;
+use crate::model::head::{self, Head};
+use crate::program::{Builder, GroupId, ScopeId};
+use crate::runtime::eager::{Keep, Mode, ParamMap};
+use crate::runtime::fsdp::group::ShardedParam;
+use crate::runtime::fsdp::hooks::Units;
+use crate::runtime::fsdp::{Communicators, Fsdp, Group, Reshard, Wrap};
+
+/// Graphs of the distinct modules.
+pub(super) struct Graphs {
+    pub embedding: Graph,
+    pub blocks: Vec<Graph>,
+    /// For each block, its graph.
+    pub of_block: Vec<usize>,
+    /// Compiled blocks, one for each graph and policy in use.
+    pub compiled: Vec<Compiled>,
+    /// For each block, what it was compiled to, if it was.
+    pub compiled_block: Vec<Option<usize>>,
+    pub head: Head,
+}
+
+/// Builds the graphs: blocks differ only by their sliding window.
+pub(super) fn graphs(job: &Job) -> Graphs {
+    let dims = block::dims(&job.model, job.batch, job.seq);
+    let compute = job.fsdp.mixed_precision.compute();
+    let (mut blocks, mut windows, mut of_block) = (vec![], vec![], vec![]);
+    for layer in 0..job.model.layers {
+        let window = job.model.window(layer).filter(|&window| window < job.seq);
+        let at = windows.iter().position(|&known| known == window).unwrap_or_else(|| {
+            windows.push(window);
+            blocks.push(block::block(&job.model, dims, compute, window));
+            windows.len() - 1
+        });
+        of_block.push(at);
+    }
+    let (compiled, compiled_block) = compile_blocks(job, &blocks, &of_block);
+    Graphs {
+        compiled,
+        compiled_block,
+        embedding: block::embedding(&job.model, dims, compute),
+        blocks,
+        of_block,
+        head: head::head(&job.model, dims, compute, job.loss),
+    }
+}
+
+/// Compiles each graph once for each policy.
+fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compiled>, Vec<Option<usize>>) {
+    if !job.compile {
+        return (vec![], vec![None; of_block.len()]);
+    }
+    let (mut compiled, mut known) = (vec![], vec![]);
+    let choose = |(layer, &graph): (usize, &usize)| {
+        let policy = match mode(job.checkpoint, layer) {
+            Mode::Train => Policy::MinCut,
+            Mode::Checkpoint(Keep::Nothing) => Policy::Input,
+            Mode::Checkpoint(Keep::ComputeIntensive) => Policy::ComputeIntensive,
+        };
+        let at = known.iter().position(|&made| made == (graph, policy)).unwrap_or_else(|| {
+            known.push((graph, policy));
+            compiled.push(fuse::compile(&blocks[graph], policy));
+            compiled.len() - 1
+        });
+        Some(at)
+    };
+    let of_block = of_block.iter().enumerate().map(choose).collect();
+    (compiled, of_block)
+}
+
+/// How a block's forward runs.
+pub(super) fn mode(checkpoint: Checkpoint, layer: usize) -> Mode {
+    match checkpoint {
+        Checkpoint::None => Mode::Train,
+        Checkpoint::Full => Mode::Checkpoint(Keep::Nothing),
+        Checkpoint::Every(every) if layer.is_multiple_of(every as usize) => Mode::Checkpoint(Keep::Nothing),
+        Checkpoint::Every(_) => Mode::Train,
+        Checkpoint::SelectiveOp => Mode::Checkpoint(Keep::ComputeIntensive),
+    }
+}
+
+/// Parameters of the whole model in registration order, and where each module's begin.
+pub(super) struct Layout {
+    pub params: Vec<ShardedParam>,
+    pub names: Vec<&'static str>,
+    pub blocks: Vec<usize>,
+    pub head: ParamMap,
+}
+
+pub(super) fn layout(job: &Job, graphs: &Graphs) -> Layout {
+    let (mut params, mut names) = (vec![], vec![]);
+    let mut add = |graph: &Graph, skip: usize| {
+        let first = params.len();
+        for param in &graph.params[..graph.params.len() - skip] {
+            params.push(ShardedParam { index: params.len(), rows: param.rows, cols: param.cols });
+            names.push(param.name);
+        }
+        first
+    };
+    add(&graphs.embedding, 0);
+    let blocks = graphs.of_block.iter().map(|&at| add(&graphs.blocks[at], 0)).collect();
+    let tied = job.model.tied_head;
+    let first = add(&graphs.head.graph, usize::from(tied));
+    // A tied head reads the embedding's table, parameter 0; its own weight would be its graph's last parameter.
+    let head = ParamMap { first, tied: tied.then(|| (graphs.head.graph.params.len() - 1, 0)) };
+    Layout { params, names, blocks, head }
+}
+
+/// Groups as `fully_shard` makes them: wrapped modules take their parameters, the root takes the rest.
+pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scopes) -> (Vec<Group>, Units) {
+    let Wrap { blocks, embedding, head, root } = &job.fsdp.wrap;
+    let params = &layout.params;
+    let embedding_end = graphs.embedding.params.len();
+    let head_start = layout.head.first;
+    let tied = layout.head.tied.is_some();
+    let (mut all, mut rest) = (vec![], vec![]);
+    let mut units = Units { root: None, embedding: None, blocks: vec![None; blocks.len()], head: None };
+    // Tied weights must share a group, so the root keeps both ends of the model.
+    match embedding {
+        Some(reshard) if !tied => {
+            units.embedding = Some(all.len());
+            all.push(Group::new(scopes.embedding, params[..embedding_end].to_vec(), *reshard));
+        }
+        _ => rest.extend_from_slice(&params[..embedding_end]),
+    }
+    for (at, reshard) in blocks.iter().enumerate() {
+        let start = layout.blocks[at];
+        let own = &params[start..start + graphs.blocks[graphs.of_block[at]].params.len()];
+        match reshard {
+            Some(reshard) => {
+                units.blocks[at] = Some(all.len());
+                all.push(Group::new(scopes.blocks[at], own.to_vec(), *reshard));
+            }
+            None => rest.extend_from_slice(own),
+        }
+    }
+    match head {
+        Some(reshard) if !tied => {
+            units.head = Some(all.len());
+            all.push(Group::new(scopes.head, params[head_start..].to_vec(), *reshard));
+        }
+        _ => rest.extend_from_slice(&params[head_start..]),
+    }
+    if !rest.is_empty() {
+        units.root = Some(all.len());
+        all.push(Group::new(scopes.root, rest, *root));
+    }
+    (all, units)
+}
+
+pub(super) struct Scopes {
+    pub root: ScopeId,
+    pub embedding: ScopeId,
+    pub blocks: Vec<ScopeId>,
+    pub head: ScopeId,
+    pub optimizer: ScopeId,
+}
+
+pub(super) fn communicators(program: &mut Builder, fsdp: &Fsdp) -> Communicators {
+    let mut add =
+        |name: &str, size, stride| program.add_group(crate::program::Group { name: name.to_owned(), size, stride });
+    let shard = add("dp_shard", fsdp.shard, 1);
+    let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
+    let post_forward: Option<GroupId> = fsdp.wrap.blocks.iter().flatten().find_map(|reshard| match reshard {
+        Reshard::To(ranks) => Some(add("dp_shard (after forward)", *ranks, 1)),
+        _ => None,
+    });
+    Communicators { shard, replicate, post_forward }
+}
