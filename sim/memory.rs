@@ -2,7 +2,7 @@
 //!
 //! Three answers that must not be confused: *allocated* is what tensors occupy in blocks of the allocator, *reserved* is
 //! what the allocator took from the device (the larger, and what most logs print), *device total* adds what lives
-//! outside the allocator (CUDA context, NCCL buffers). [`caching`] is the allocator, [`replay`] runs a program through it.
+//! outside the allocator (CUDA context, NCCL buffers). [`caching`] is the allocator, [`mod@replay`] runs a program through it.
 
 pub mod caching;
 pub mod replay;

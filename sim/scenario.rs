@@ -2,7 +2,7 @@
 //!
 //! The file as *written* ([`written`]) knows only what the user typed; the scenario as *understood* ([`understood`]) has
 //! every decision taken, every default named in [`Scenario::assumptions`], and has passed the shard-plan check
-//! ([`gate`]). [`predict`] flies it.
+//! ([`gate`]). [`mod@predict`] flies it.
 
 pub mod error;
 pub mod gate;

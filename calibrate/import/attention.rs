@@ -12,7 +12,7 @@ use super::chips::ChipSpec;
 use super::tables::{Row, Tables};
 use super::{ImportError, Residual, Section, evidence, fit};
 
-/// Launch and epilogue of an attention kernel [s] (floor of the shortest rows in attention_fwd_aic.csv.gz).
+/// Launch and epilogue of an attention kernel \[s\] (floor of the shortest rows in attention_fwd_aic.csv.gz).
 const LAUNCH: f64 = 5e-6;
 
 /// One row of a sweep: work, shape, and time.
@@ -23,7 +23,7 @@ struct Point {
     seconds: f64,
 }
 
-/// Rate [TFLOP/s] and knee, with errors.
+/// Rate \[TFLOP/s\] and knee, with errors.
 struct Rate {
     rate: f64,
     knee: f64,

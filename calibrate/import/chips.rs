@@ -17,25 +17,25 @@ pub struct ChipSpec {
     pub derived: bool,
     /// Streaming multiprocessors.
     pub processors: u32,
-    /// Peak memory bandwidth [GB/s].
+    /// Peak memory bandwidth \[GB/s\].
     pub bandwidth: f64,
-    /// Bandwidth of the board whose points are used [GB/s].
+    /// Bandwidth of the board whose points are used \[GB/s\].
     pub measured_bandwidth: f64,
     /// Capacity.
     pub memory: &'static str,
-    /// Power limit [W].
+    /// Power limit \[W\].
     pub power: f64,
-    /// Tensor clock [MHz].
+    /// Tensor clock \[MHz\].
     pub clock: u32,
-    /// Peaks [TFLOP/s]: bf16, fp8, tf32, fp32 without tensor cores.
+    /// Peaks \[TFLOP/s\]: bf16, fp8, tf32, fp32 without tensor cores.
     pub peaks: [f64; 4],
-    /// One direction of the link inside a node [GB/s].
+    /// One direction of the link inside a node \[GB/s\].
     pub link: f64,
-    /// One direction between a pair of GPUs, as measured [GB/s].
+    /// One direction between a pair of GPUs, as measured \[GB/s\].
     pub pair: f64,
     /// Line rate of the usual NIC for each GPU [Gbit/s].
     pub rail: f64,
-    /// Between host and device, as measured [GB/s]: to the device, to the host.
+    /// Between host and device, as measured \[GB/s\]: to the device, to the host.
     pub host: [f64; 2],
     /// Software behind the points.
     pub software: &'static str,

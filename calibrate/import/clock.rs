@@ -17,7 +17,7 @@ use super::{ImportError, Residual, Section, evidence, fit, memory};
 const BLACKWELL: &str = "; carried over from that chip between two figures that disagree: 0.70-0.76 of this burst table \
                          in gemm_layout_simumax.csv (B200), about 1 in JAX on a 1100 W Blackwell";
 
-/// Burst duration [s] and sustained over burst rate of cubes on one chip. fp8 bursts include a quantise kernel, which is
+/// Burst duration \[s\] and sustained over burst rate of cubes on one chip. fp8 bursts include a quantise kernel, which is
 /// taken off as a stream of 3 B an element; cubes below 8192 are too short for that.
 fn factors(tables: &Tables, gpu: &str, matmul: &str, fp8: Option<&Curve>) -> Result<Vec<(f64, f64)>, ImportError> {
     let sustained = tables.get("gemm_sustained_points.csv")?;

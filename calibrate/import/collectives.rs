@@ -25,7 +25,7 @@ const OPS: [(&str, &str); 4] = [
     ("all_to_all", "alltoall"),
 ];
 
-/// Median time [us] by size of one collective in a node.
+/// Median time \[us\] by size of one collective in a node.
 fn node(tables: &Tables, system: &str, op: &str, ranks: u32) -> Result<BTreeMap<u64, f64>, ImportError> {
     let table = tables.get("collectives_nccl_single_node.csv.gz")?;
     let newest = if system == "a100_sxm" { "2.27.3" } else { "2.29.2" };
@@ -59,12 +59,12 @@ fn interpolation_errors(points: &BTreeMap<u64, f64>) -> Vec<f64> {
         .collect()
 }
 
-/// Bus bandwidth [GB/s] of the largest size.
+/// Bus bandwidth \[GB/s\] of the largest size.
 fn peak(points: &BTreeMap<u64, f64>, f: f64) -> f64 {
     points.last_key_value().map_or(1.0, |(bytes, us)| *bytes as f64 * f / us / 1e3)
 }
 
-/// A site: name in the table, chip, rate of one GPU's NICs [GB/s]: the line rate, or what the site's own `ib_write_bw`
+/// A site: name in the table, chip, rate of one GPU's NICs \[GB/s\]: the line rate, or what the site's own `ib_write_bw`
 /// reached (Vultr: 39.5–45 GB/s).
 const SITES: [(&str, &str, f64); 7] = [
     ("xxrjun example-cluster01", "h100_sxm", 50.0),
@@ -76,7 +76,7 @@ const SITES: [(&str, &str, f64); 7] = [
     ("GCP A4", "b200_sxm", 50.0),
 ];
 
-/// Transfers whose error is stated [B].
+/// Transfers whose error is stated \[B\].
 const LARGE: f64 = 1e6;
 
 /// One multi-node point.

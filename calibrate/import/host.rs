@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::chips::ChipSpec;
 use super::{Section, evidence};
 
-/// Class, time [us], basis, 90th percentile of its error, source.
+/// Class, time \[us\], basis, 90th percentile of its error, source.
 const CLASSES: [(&str, f64, &str, f64, &str); 10] = [
     ("eager_forward", 6.0, "published", 0.4, "second_order_effects.csv: 4 to 8 us an eager operator"),
     ("eager_backward", 5.0, "assumed", 0.5, "assumed: no Python in the autograd engine, same dispatcher as forward"),

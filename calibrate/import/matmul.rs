@@ -20,7 +20,7 @@ use super::chips::ChipSpec;
 use super::tables::Tables;
 use super::{ImportError, Residual, Section, chips, evidence, fit, memory};
 
-/// Times [s] by (m, n, k).
+/// Times \[s\] by (m, n, k).
 type Points = BTreeMap<(u64, u64, u64), f64>;
 
 struct Fitted {

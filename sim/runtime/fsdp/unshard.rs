@@ -165,7 +165,7 @@ impl Run<'_> {
         if self.groups[at].training == Training::Forward {
             match self.groups[at].reshard {
                 Reshard::Never => return,
-                Reshard::To(ranks) if ranks != self.config.shard => return self.to_sharded_post_forward(at, ranks),
+                Reshard::To(ranks) if ranks != self.config.shard => return self.keep_post_forward_shard(at, ranks),
                 _ => {}
             }
         }
@@ -181,7 +181,7 @@ impl Run<'_> {
     }
 
     /// Keeps `1/ranks` of each parameter and frees the rest.
-    fn to_sharded_post_forward(&mut self, at: usize, ranks: u32) {
+    fn keep_post_forward_shard(&mut self, at: usize, ranks: u32) {
         let compute = self.config.mixed_precision.compute().bytes();
         let group = &mut self.groups[at];
         let program = &mut self.eager.program;
