@@ -28,6 +28,8 @@ pub struct Builder {
     comms: HashMap<Comm, CommId>,
     scope: ScopeId,
     pass: Pass,
+    /// Where in the step the instructions of [`Builder::first_only`] stand in the first step.
+    first_at: Option<usize>,
 }
 
 impl Builder {
@@ -42,11 +44,21 @@ impl Builder {
             comms: HashMap::new(),
             scope: ScopeId(0),
             pass: Pass::Forward,
+            first_at: None,
         }
     }
 
     /// Chooses the list that later instructions go to.
     pub fn section(&mut self, section: Section) {
+        self.section = section;
+    }
+
+    /// What only the first step does, at this place of a step: for a first step that is otherwise like every other and
+    /// is not written out on its own.
+    pub fn first_only(&mut self, write: impl FnOnce(&mut Builder)) {
+        self.first_at = Some(self.program.step.len());
+        let section = std::mem::replace(&mut self.section, Section::First);
+        write(self);
         self.section = section;
     }
 
@@ -166,6 +178,10 @@ impl Builder {
 
     /// The finished program. FLOPs are those of the steady step.
     pub fn finish(mut self) -> Program {
+        if let Some(at) = self.first_at {
+            let (before, after) = self.program.step.split_at(at);
+            self.program.first = [before, &self.program.first, after].concat();
+        }
         let kernels = &self.program.kernels;
         self.program.flops = self
             .program

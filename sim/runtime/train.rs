@@ -6,7 +6,7 @@
 
 use super::compiled::CompiledFrame;
 use super::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Settings, Storage};
-use super::fsdp::Fsdp;
+use super::fsdp::{Fsdp, Version};
 use super::fsdp::hooks::Run;
 use super::optimizer::{self, Optimizer};
 use crate::model::head::Loss;
@@ -88,9 +88,15 @@ pub fn compile(job: &Job) -> Program {
     let run = Run::new(eager, &job.fsdp, groups, units, communicators);
     let mut training = Training { job, graphs, layout, scopes, run };
     training.setup();
-    for section in [Section::First, Section::Step] {
+    let sections: &[Section] = match job.fsdp.version {
+        // Every step is alike, but that the first makes the optimizer's state.
+        Version::Two => &[Section::Step],
+        // The first step learns the order of execution, and leaves events to the second.
+        Version::One(_) => &[Section::First, Section::Step],
+    };
+    for &section in sections {
         training.run.eager.program.section(section);
-        training.step(section == Section::First);
+        training.step(sections.len() == 1 || section == Section::First);
     }
     training.run.eager.program.finish()
 }
@@ -323,7 +329,11 @@ impl Training<'_> {
             program.host(Dispatch::OptimizerParam, sizes.len() as u32);
         } else {
             if first {
-                optimizer::make_state(program, job.optimizer, &sizes, element);
+                let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, element);
+                match job.fsdp.version {
+                    Version::Two => program.first_only(make),
+                    Version::One(_) => make(program),
+                }
             }
             optimizer::step(program, job.optimizer, &sizes, element);
         }
