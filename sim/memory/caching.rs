@@ -95,6 +95,12 @@ fn units(size: u64) -> u32 {
     u32::try_from(size / MIN_BLOCK).unwrap_or(u32::MAX)
 }
 
+/// A request rounded up, and whether the small pool serves it.
+fn rounded_size(bytes: Bytes) -> (u64, bool) {
+    let size = round_up(bytes.0.max(1), MIN_BLOCK);
+    (size, size <= SMALL)
+}
+
 impl Allocator {
     /// An empty allocator for the given number of streams.
     pub fn new(settings: Settings, streams: usize) -> Self {
@@ -123,10 +129,28 @@ impl Allocator {
         self.retries
     }
 
+    /// Bytes in use while a request lives that is given back before anything else happens, where a free block serves it:
+    /// the allocator is afterwards as it was before. None where the device would have to be asked.
+    pub fn passing(&self, bytes: Bytes, stream: usize) -> Option<Bytes> {
+        let (size, small) = rounded_size(bytes);
+        let pool = &self.pools[2 * stream + usize::from(!small)];
+        let mut place = pool.sizes.partition_point(|&other| other < units(size));
+        if pool.free.get(place).copied() == pool.tail && place + 1 < pool.free.len() {
+            place += 1;
+        }
+        let block = &self.blocks[*pool.free.get(place)? as usize];
+        let granted = if self.splits(block.size - size, small) { size } else { block.size };
+        Some(Bytes(self.allocated + granted))
+    }
+
+    /// Whether what remains of a block is worth keeping apart.
+    fn splits(&self, rest: u64, small: bool) -> bool {
+        if small || self.settings.expandable_segments { rest >= MIN_BLOCK } else { rest > SMALL }
+    }
+
     /// Takes a block of at least `bytes` for a stream.
     pub fn alloc(&mut self, bytes: Bytes, stream: usize) -> Result<BlockId, OutOfMemory> {
-        let size = if bytes.0 < MIN_BLOCK { MIN_BLOCK } else { round_up(bytes.0, MIN_BLOCK) };
-        let small = size <= SMALL;
+        let (size, small) = rounded_size(bytes);
         let pool = 2 * stream + usize::from(!small);
         let block = match self.take_free(pool, size) {
             Some(block) => block,
@@ -294,8 +318,7 @@ impl Allocator {
     fn split(&mut self, at: u32, size: u64, small: bool) {
         let block = self.blocks[at as usize];
         let rest = block.size - size;
-        let worth = if small || self.settings.expandable_segments { rest >= MIN_BLOCK } else { rest > SMALL };
-        if !worth {
+        if !self.splits(rest, small) {
             return;
         }
         let remainder =
@@ -343,11 +366,6 @@ impl Allocator {
             }
         }
     }
-}
-
-/// The size of a request's block when nothing is cached, for closed forms in tests.
-pub fn rounded(bytes: Bytes) -> Bytes {
-    Bytes(round_up(bytes.0.max(1), MIN_BLOCK))
 }
 
 #[cfg(test)]

@@ -188,7 +188,19 @@ impl Replay<'_> {
                     if wanted.bytes.0 == 0 {
                         continue;
                     }
-                    match self.allocator.alloc(wanted.bytes, wanted.stream.0 as usize) {
+                    let stream = wanted.stream.0 as usize;
+                    // A workspace is given back at once: only the peaks see it.
+                    if list.get(at + 1) == Some(&Instr::Free { buffer })
+                        && let Some(allocated) = self.allocator.passing(wanted.bytes, stream)
+                    {
+                        self.requested += wanted.bytes.0;
+                        self.totals.totals[wanted.category as usize] += wanted.bytes.0;
+                        self.note_peaks(at, allocated, reported);
+                        self.requested -= wanted.bytes.0;
+                        self.totals.totals[wanted.category as usize] -= wanted.bytes.0;
+                        continue;
+                    }
+                    match self.allocator.alloc(wanted.bytes, stream) {
                         Ok(block) => self.blocks[index] = Some(block),
                         Err(failure) => {
                             self.failure = Some(failure);
@@ -197,7 +209,7 @@ impl Replay<'_> {
                     }
                     self.requested += wanted.bytes.0;
                     self.totals.totals[wanted.category as usize] += wanted.bytes.0;
-                    self.note_peaks(at, reported);
+                    self.note_peaks(at, self.allocator.allocated(), reported);
                 }
                 Instr::Free { buffer } => {
                     let index = buffer.0 as usize;
@@ -223,8 +235,8 @@ impl Replay<'_> {
         }
     }
 
-    fn note_peaks(&mut self, at: usize, reported: bool) {
-        let allocated = self.allocator.allocated().0;
+    fn note_peaks(&mut self, at: usize, allocated: Bytes, reported: bool) {
+        let allocated = allocated.0;
         self.phase_allocated = self.phase_allocated.max(allocated);
         self.since_sample = self.since_sample.max(allocated);
         self.reserved = self.reserved.max(self.allocator.reserved().0);
