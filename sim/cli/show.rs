@@ -10,7 +10,7 @@ use windtunnel::model::{block, head};
 use windtunnel::program::{Dispatch, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
 use windtunnel::runtime::{fsdp::Reshard, train};
-use windtunnel::scenario::predict::{Settings, pass_name};
+use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 
 #[derive(Debug, clap::Args)]
@@ -172,7 +172,7 @@ fn program(program: &Program) -> String {
                     "launch      {:20} {:14} {:13} {} [{}]",
                     stream(on),
                     program.scope(scope),
-                    pass_name(kernel.pass),
+                    kernel.pass.name(),
                     kernel.name,
                     work(&kernel.work)
                 )
@@ -250,7 +250,7 @@ fn costs(scenario: &Scenario) -> Result<String, Failure> {
     };
     let kernels = program.kernels.iter().zip(&answer.evidence.kernels).map(|(kernel, cost)| {
         let (time, spread, basis) = evidence(cost);
-        vec![pass_name(kernel.pass).to_owned(), kernel.name.to_owned(), work(&kernel.work), time, spread, basis]
+        vec![kernel.pass.name().to_owned(), kernel.name.to_owned(), work(&kernel.work), time, spread, basis]
     });
     let _ = writeln!(out, "{}\n", table(&["pass", "kernel", "shape", "time", "", "rests on"], kernels.collect(), 3));
     let comms = program.comms.iter().zip(&answer.evidence.comms).map(|(comm, cost)| {

@@ -61,6 +61,19 @@ pub enum Pass {
     Optimizer,
 }
 
+impl Pass {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pass::Forward => "forward",
+            Pass::Backward => "backward",
+            Pass::Recompute => "recompute",
+            Pass::Communication => "communication",
+            Pass::Optimizer => "optimizer",
+        }
+    }
+}
+
 /// How the host comes to launch a kernel, which decides what the host pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dispatch {

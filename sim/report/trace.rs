@@ -182,7 +182,7 @@ impl<'a> Trace<'a> {
                 let kernel = program.kernel(id);
                 let (work, flops) = (describe::work(&kernel.work), kernel.work.flops().0);
                 let args = [scope, step, ("work", Value::Text(&work)), ("flop", Value::Number(flops))];
-                slice(kernel.name, describe::pass(kernel.pass), &args[..if flops > 0 { 4 } else { 3 }])
+                slice(kernel.name, kernel.pass.name(), &args[..if flops > 0 { 4 } else { 3 }])
             }
             What::Comm(id) => {
                 let comm = program.comm(id);

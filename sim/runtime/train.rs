@@ -6,8 +6,8 @@
 
 use super::compiled::CompiledFrame;
 use super::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Settings, Storage};
-use super::fsdp::{Fsdp, Version};
 use super::fsdp::hooks::Run;
+use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::head::Loss;
 use crate::model::{ModelConfig, Position};

@@ -250,17 +250,6 @@ fn costs(scenario: &Scenario, program: &Program, model: &CostModel<'_>) -> (Cost
     (costs, Evidence { kernels, comms, dispatch })
 }
 
-/// The pass's name in reports.
-pub fn pass_name(pass: Pass) -> &'static str {
-    match pass {
-        Pass::Forward => "forward",
-        Pass::Backward => "backward",
-        Pass::Recompute => "recompute",
-        Pass::Communication => "communication",
-        Pass::Optimizer => "optimizer",
-    }
-}
-
 fn parts(program: &Program, timeline: &Timeline, evidence: &Evidence) -> Vec<Part> {
     let (mut kernels, mut comms) = (vec![0u64; program.kernels.len()], vec![0u64; program.comms.len()]);
     for instr in &program.step {
@@ -290,7 +279,7 @@ fn parts(program: &Program, timeline: &Timeline, evidence: &Evidence) -> Vec<Par
         let basis = evidence.kernels[index].basis;
         let name = kernel.name.to_owned();
         let exposed = busy.kernel_exposed[index];
-        add(pass_name(kernel.pass), name, kernels[index], busy.kernel[index], exposed, basis);
+        add(kernel.pass.name(), name, kernels[index], busy.kernel[index], exposed, basis);
     }
     for (index, comm) in program.comms.iter().enumerate().filter(|&(index, _)| comms[index] > 0) {
         let group = &program.groups[comm.group.0 as usize];

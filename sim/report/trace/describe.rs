@@ -1,28 +1,10 @@
 //! What an event is called: names, categories and shapes in words.
 
-use crate::program::{Collective, Comm, DType, MatmulLayout, MemoryKind, Pass, Program, Work};
-
-/// The category of a kernel's events.
-pub(super) fn pass(pass: Pass) -> &'static str {
-    match pass {
-        Pass::Forward => "forward",
-        Pass::Backward => "backward",
-        Pass::Recompute => "recompute",
-        Pass::Communication => "communication",
-        Pass::Optimizer => "optimizer",
-    }
-}
+use crate::program::{Comm, DType, MatmulLayout, MemoryKind, Program, Work};
 
 /// A collective with its group and size: `all-gather dp_shard 416 MiB`.
 pub(super) fn comm(program: &Program, comm: &Comm) -> String {
-    let kind = match comm.kind {
-        Collective::AllGather => "all-gather",
-        Collective::ReduceScatter => "reduce-scatter",
-        Collective::AllReduce => "all-reduce",
-        Collective::AllToAll => "all-to-all",
-        Collective::Broadcast => "broadcast",
-        Collective::SendRecv => "send-recv",
-    };
+    let kind = comm.kind.name();
     format!("{kind} {} {}", program.groups[comm.group.0 as usize].name, comm.bytes)
 }
 
