@@ -29,7 +29,7 @@ pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
 
 use crate::program::{Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
-use crate::units::{Bandwidth, Bytes};
+use crate::units::{Bandwidth, Bytes, Time};
 
 /// Which clocks the chip runs at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,17 +86,31 @@ impl<'p> CostModel<'p> {
         let profile = self.profile;
         match *work {
             Work::Matmul { m, n, k, dtype, layout } => self.matmul(m, n, k, dtype, layout),
-            Work::Attention { ref shape, backward, .. } => {
+            Work::Attention { ref shape, backward, dtype } => {
                 let clock = match self.regime {
                     Regime::Burst => 1.0,
                     Regime::Sustained => profile.clock.attention(),
                 };
                 let cost = profile.attention.cost(self.software.attention, backward, shape, clock);
+                let cost = if dtype == DType::Fp32 { self.fp32_attention(work, cost) } else { cost };
                 self.throttled(cost)
             }
             Work::Memory { kind, read, written } => profile.memory.cost(kind, Bytes(read.0.saturating_add(written.0))),
+            Work::HostMemory { bytes } => host::memory(bytes),
             Work::HostCopy { bytes, to_host } => profile.memory.host_copy(bytes, to_host),
         }
+    }
+
+    /// No rates of fp32 attention are known: it takes at least as long as the same FLOPs, half of them if the mask is
+    /// causal, in an fp32 matmul of a size that fills the chip.
+    fn fp32_attention(&self, work: &Work, cost: Cost) -> Cost {
+        const SIDE: u64 = 4096;
+        let matmul = self.matmul(SIDE, SIDE, SIDE, DType::Fp32, MatmulLayout::Forward);
+        let Work::Attention { shape, .. } = work else { return cost };
+        let share = if shape.causal { 0.5 } else { 1.0 };
+        let cubes = work.flops().0 as f64 * share / (2.0 * (SIDE as f64) * (SIDE as f64) * (SIDE as f64));
+        let least = Time::from_seconds(matmul.time.seconds() * cubes);
+        Cost { time: cost.time.max(least), spread: matmul.spread.max(0.5), basis: cost.basis.and(Basis::Datasheet) }
     }
 
     fn matmul(&self, m: u64, n: u64, k: u64, dtype: DType, layout: MatmulLayout) -> Cost {

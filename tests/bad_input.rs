@@ -215,7 +215,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("", "[optimizer]\nx = 1", &["my.toml:17:1", "no key `x`", "`implementation`"]),
     ("", "[attention]\nx = 1", &["my.toml:17:1", "no key `x`", "`backend`"]),
     ("", "[memory]\nx = 1", &["my.toml:17:1", "no key `x`", "`expandable_segments`"]),
-    ("", "[report]\nx = 1", &["my.toml:17:1", "no key `x`", "`steps`"]),
+    ("", "[loss]\nx = 1", &["my.toml:17:1", "no key `x`", "`kind`"]),
     ("", "[engine]\nx = 1", &["my.toml:16:", "no key `engine`"]),
     // Keys and tables that are missing.
     ("runtime = \"fsdp2\"", "", &["my.toml:1:1", "`runtime` is missing"]),
@@ -355,7 +355,7 @@ const NUMBERS: &[(&str, &str)] = &[
     ("", "[[fsdp.override]]\nblocks = [0, @]\nreshard_after_forward = true"),
     ("", "[[fsdp.override]]\nblocks = [@, 2]\nreshard_after_forward = true"),
     ("", "[activation_checkpointing]\npolicy = { every = @ }"),
-    ("", "[report]\nsteps = @"),
+    ("", "[loss]\nkind = \"chunked_output\"\nchunks = @"),
 ];
 
 #[test]
@@ -396,7 +396,6 @@ fn the_largest_number_allowed_gets_an_answer() {
         ("", "[fsdp]\nforward_prefetch = 65536"),
         ("", "[fsdp]\nbackward_prefetch = 65536"),
         ("", "[fsdp]\nreduce_scatter_buffers = 65536"),
-        ("", "[report]\nsteps = 1099511627776"),
     ] {
         let scenario = Scenario::parse(FILE, &edited(old, new)).unwrap_or_else(|error| panic!("{new}: {error}"));
         let settings = Settings { remedies: false, ..Settings::default() };

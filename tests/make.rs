@@ -80,7 +80,10 @@ fn write(
         "storage = \"bf16\"",
         "storage = \"fp32\"\nparam = \"fp32\"\nreduce = \"fp32\"",
     ][precision];
+    let compile = buffers == 2;
+    // Only wrapped blocks have a policy to override.
     let change = match change {
+        _ if !matches!(wrap, "\"block\"" | "\"torchtitan\"") => "",
         0 => "\n[[fsdp.override]]\nblocks = [0, 2]\nreshard_after_forward = false\n",
         1 => "\n[[fsdp.override]]\nblocks = [1, 3]\nreshard_after_forward = true\n",
         _ => "",
@@ -117,6 +120,9 @@ forward_prefetch = {forward}
 backward_prefetch = {backward}
 reduce_scatter_buffers = {buffers}
 unshard_in_backward = {unshard}
+
+[compile]
+blocks = {compile}
 
 [activation_checkpointing]
 policy = {checkpoint}

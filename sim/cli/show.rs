@@ -154,6 +154,7 @@ fn work(work: &Work) -> String {
             s.window.map_or_else(String::new, |window| format!(" window {window}"))
         ),
         Work::Memory { kind, read, written } => format!("{kind:?}: reads {read}, writes {written}"),
+        Work::HostMemory { bytes } => format!("{bytes} in the host's memory"),
         Work::HostCopy { bytes, to_host } => {
             format!("{bytes} {}", if to_host { "to the host" } else { "from the host" })
         }

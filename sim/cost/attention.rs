@@ -103,6 +103,11 @@ impl Attention {
         (kernel, same)
     }
 
+    /// Whether there are rates for a library's kernels.
+    pub fn has(&self, backend: Backend) -> bool {
+        self.kernels.iter().any(|kernel| kernel.backend == backend)
+    }
+
     /// Time of one attention kernel at burst clocks, scaled by `1/clock` in its arithmetic.
     pub fn cost(&self, backend: Backend, backward: bool, shape: &AttentionShape, clock: f64) -> Cost {
         let pairs = pairs(shape);
@@ -130,5 +135,7 @@ fn pairs(shape: &AttentionShape) -> f64 {
         (true, true) => q * (k - q / 2.0),
         (true, false) => k * k / 2.0,
     };
-    shape.window.map_or(seen, |w| seen.min(q * w as f64))
+    // A causal window of w keys: the first queries see fewer, w²/2 pairs less than q·w.
+    let within = |w: f64| if shape.causal && w < k { w * (q - w / 2.0).max(0.0) } else { q * w };
+    shape.window.map_or(seen, |w| seen.min(within(w as f64)))
 }

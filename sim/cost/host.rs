@@ -5,9 +5,9 @@
 
 use serde::Deserialize;
 
-use super::basis::{Cost, Evidence};
+use super::basis::{Basis, Cost, Evidence};
 use crate::program::Dispatch;
-use crate::units::{Bytes, Time};
+use crate::units::{Bandwidth, Bytes, Time};
 
 /// One class.
 #[derive(Clone, Debug, Deserialize)]
@@ -50,6 +50,17 @@ impl Host {
         };
         class.evidence.cost(class.time.seconds())
     }
+}
+
+/// What one rank's share of a node's memory bandwidth is worth to an optimizer that runs on the host: assumed, a
+/// fifteenth of the 614 GB/s that two sockets with eight channels of DDR5-4800 have on paper, for each of eight ranks.
+const HOST_MEMORY: Bandwidth = Bandwidth(40e9);
+/// Half-width of the interval around it, relative: nobody measured it.
+const HOST_MEMORY_SPREAD: f64 = 0.6;
+
+/// Time of the host's own work on data in its memory.
+pub(super) fn memory(bytes: Bytes) -> Cost {
+    Cost { time: bytes / HOST_MEMORY, spread: HOST_MEMORY_SPREAD, basis: Basis::Assumed }
 }
 
 /// Device memory outside the allocator.

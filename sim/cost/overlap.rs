@@ -48,7 +48,7 @@ impl Overlap {
             Work::Matmul { .. } => self.matmul.factor,
             Work::Attention { .. } => self.attention.factor,
             Work::Memory { .. } => self.memory.factor,
-            Work::HostCopy { .. } => 1.0,
+            Work::HostMemory { .. } | Work::HostCopy { .. } => 1.0,
         }
     }
 }

@@ -175,6 +175,11 @@ impl Profile {
         }
     }
 
+    /// Dense bf16 peak of the chip that was measured.
+    pub fn bf16_peak(&self) -> FlopRate {
+        self.bf16.chip.peak
+    }
+
     /// The names of the shipped profiles.
     pub fn names() -> Vec<&'static str> {
         registry::SHIPPED.iter().map(|(name, _)| *name).collect()

@@ -100,7 +100,9 @@ impl Builder {
 
     /// Launches a kernel in the current scope and pass.
     pub fn launch(&mut self, stream: StreamId, name: &'static str, work: Work, dispatch: Dispatch) {
-        let kernel = Kernel { name, work, pass: self.pass, dispatch };
+        // What runs beside the default stream serves a collective: casts, packing, copies to the host.
+        let pass = if stream.0 == 0 { self.pass } else { Pass::Communication };
+        let kernel = Kernel { name, work, pass, dispatch };
         let program = &mut self.program;
         let id = *self.kernels.entry(kernel).or_insert_with(|| {
             program.kernels.push(kernel);

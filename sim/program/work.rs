@@ -207,6 +207,11 @@ pub enum Work {
         /// Bytes written to device memory.
         written: Bytes,
     },
+    /// Work of the host's own processors on data in its memory, for which the rank waits (an offloaded optimizer).
+    HostMemory {
+        /// Bytes read and written in the host's memory.
+        bytes: Bytes,
+    },
     /// A copy over PCIe or C2C between host and device.
     HostCopy {
         /// Bytes.
@@ -230,7 +235,7 @@ impl Work {
                     * u128::from(s.head_dim);
                 Flops(matmul * if backward { 5 } else { 2 })
             }
-            Work::Memory { .. } | Work::HostCopy { .. } => Flops(0),
+            Work::Memory { .. } | Work::HostMemory { .. } | Work::HostCopy { .. } => Flops(0),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The optimizer step and gradient clipping on the rank's own shards (`torch/optim/adamw.py`, `sgd.py`,
 //! `torch/nn/utils/clip_grad.py`).
 
-use crate::program::{BufferId, Builder, Category, Dispatch, MemoryKind, Pass, StreamId, Work};
+use crate::program::{BufferId, Builder, Category, Dispatch, Instr, MemoryKind, Pass, StreamId, Work};
 use crate::units::Bytes;
 
 /// Which optimizer, and which of its implementations.
@@ -51,7 +51,7 @@ pub fn make_state(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], el
     }
 }
 
-/// One step over all shards. With `on_host` (CPU offload) nothing runs on the device but the copies FSDP makes.
+/// One step over all shards.
 pub fn step(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element: u64) {
     let pass = program.set_pass(Pass::Optimizer);
     program.host(Dispatch::OptimizerParam, sizes.len() as u32);
@@ -79,6 +79,20 @@ pub fn step(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element:
         Optimizer::AdamwFused => foreach(program, "aten._fused_adamw_", sizes, element, (4, 3)),
         Optimizer::Sgd => foreach(program, "aten._foreach_add_", sizes, element, (2, 1)),
     }
+    program.set_pass(pass);
+}
+
+/// One step, and clipping if asked for, of parameters, gradients and state that live on the host (CPU offload). The rank
+/// waits for it: the next step's all-gathers read what it writes.
+pub fn step_on_host(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element: u64, clip: bool) {
+    let pass = program.set_pass(Pass::Optimizer);
+    program.host(Dispatch::OptimizerParam, sizes.len() as u32);
+    // Parameter, gradient and moments read, all but the gradient written; clipping reads the gradient, then scales it.
+    let passes = 3 + 2 * optimizer.moments() + if clip { 3 } else { 0 };
+    let bytes = Bytes(passes * element * sizes.iter().sum::<u64>());
+    program.launch(StreamId(0), "optimizer on the host", Work::HostMemory { bytes }, Dispatch::EagerForward);
+    let event = program.record(StreamId(0));
+    program.push(Instr::HostWait { event });
     program.set_pass(pass);
 }
 

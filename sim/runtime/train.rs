@@ -314,7 +314,8 @@ impl Training<'_> {
         let communicators = self.run.communicators;
         let program = &mut self.run.eager.program;
         let before = program.enter(scope);
-        if job.clip {
+        let on_host = job.fsdp.cpu_offload;
+        if job.clip && !on_host {
             optimizer::clip(program, &sizes, element, |program| {
                 if job.fsdp.shard > 1 {
                     let group = communicators.shard;
@@ -322,11 +323,13 @@ impl Training<'_> {
                     program.collective(COMPUTE, comm);
                 }
             });
+        }
+        if job.clip {
             self.phase_end("clip", 0);
         }
         let program = &mut self.run.eager.program;
-        if job.fsdp.cpu_offload {
-            program.host(Dispatch::OptimizerParam, sizes.len() as u32);
+        if on_host {
+            optimizer::step_on_host(program, job.optimizer, &sizes, element, job.clip);
         } else {
             if first {
                 let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, element);

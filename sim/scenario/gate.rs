@@ -5,10 +5,14 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::understood::Reader;
 use super::written;
+use crate::cost::{Backend, Profile};
 use crate::hardware::Topology;
 use crate::model::Position;
 use crate::runtime::fsdp::Reshard;
 use crate::runtime::train::Job;
+
+/// How far a topology and its profile may differ: roundings of the same datasheet.
+const PROFILE_TOLERANCE: f64 = 0.05;
 
 /// The mesh, which must tile the topology exactly. One axis may be left open: it takes what the other leaves.
 pub(super) fn mesh(
@@ -74,6 +78,61 @@ pub(super) fn post_forward(
     }
 }
 
+/// The profile must be of the machine that the topology describes: costs come from the profile alone.
+pub(super) fn profile(
+    reader: &Reader<'_>,
+    written: &written::Topology,
+    topology: &Topology,
+    profile: &Profile,
+) -> Result<(), ScenarioError> {
+    let at = written.profile.as_ref().unwrap_or(&written.name);
+    let link = topology.fabric.first().map_or(0.0, |level| level.bandwidth.0);
+    let chip = &topology.chip;
+    for (what, here, there, unit) in [
+        ("memory bandwidth", chip.memory_bandwidth.0, profile.machine.memory_bandwidth.0, "GB/s"),
+        ("bf16 peak", chip.peak.bf16.0, profile.bf16_peak().0, "GFLOP/s"),
+        ("link inside the node", link, profile.collectives.link.0, "GB/s"),
+    ] {
+        if (here / there - 1.0).abs() > PROFILE_TOLERANCE {
+            let problem = format!(
+                "the {what} of {} is {:.0} {unit}, but its costs come from the profile {}, measured at {:.0} {unit}",
+                topology.name,
+                here / 1e9,
+                profile.name,
+                there / 1e9
+            );
+            let remedy = "name a topology and a profile of the same machine; a new machine needs a profile of its own";
+            return Err(reader.plan(at, problem, remedy));
+        }
+    }
+    Ok(())
+}
+
+/// The attention kernels asked for must have been measured, or carried over, for this chip.
+pub(super) fn attention(
+    reader: &Reader<'_>,
+    written: &written::Attention,
+    profile: &Profile,
+    backend: Backend,
+) -> Result<(), ScenarioError> {
+    match &written.backend {
+        Some(at) if !profile.attention.has(backend) => {
+            let known: Vec<String> = [Backend::Flash2, Backend::Cudnn, Backend::Flash3]
+                .into_iter()
+                .filter(|&backend| profile.attention.has(backend))
+                .map(|backend| format!("{backend:?}").to_lowercase())
+                .collect();
+            let problem = format!(
+                "the profile {} has no {} attention kernels",
+                profile.name,
+                format!("{backend:?}").to_lowercase()
+            );
+            Err(reader.plan(at, problem, format!("write one it has: {}", known.join(", "))))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What is left to check once everything is known.
 pub(super) fn check(
     reader: &mut Reader<'_>,
@@ -88,19 +147,9 @@ pub(super) fn check(
             format!("batch.sequence = {} but {} has a table of {positions} learned positions", job.seq, job.model.name);
         return Err(reader.plan(&written.batch.sequence, problem, format!("train on {positions} tokens or fewer")));
     }
-    let policies: Vec<u32> = job
-        .fsdp
-        .wrap
-        .blocks
-        .iter()
-        .flatten()
-        .filter_map(|policy| match policy {
-            Reshard::To(ranks) => Some(*ranks),
-            _ => None,
-        })
-        .collect();
+    let policies = job.fsdp.wrap.post_forward();
     if let Some(other) = policies.iter().find(|&&ranks| ranks != policies[0]) {
-        let problem = format!("blocks reshard to {} and to {other} ranks", policies[0]);
+        let problem = format!("modules reshard to {} and to {other} ranks", policies[0]);
         return Err(reader.plan(&written.mesh, problem, "one post-forward mesh is supported: use one number"));
     }
     if job.fsdp.replicate > 1 && job.fsdp.shard > topology.node.chips && topology.nodes > 1 {

@@ -7,6 +7,7 @@ use super::understood::Scenario;
 use crate::cost::{Basis, Cost, CostModel, Spread};
 use crate::engine::{self, Breakdown, CommCost, Costs, KernelCost, Options, Timeline};
 use crate::memory::{self, MemoryReport};
+use crate::model::Position;
 use crate::network::LEVELS;
 use crate::program::{Dispatch, Instr, Pass, Program, Work};
 use crate::runtime::train;
@@ -57,6 +58,11 @@ impl DeviceMemory {
     /// How far what lives outside the allocator may be off: a plan with less to spare fits only perhaps.
     pub fn doubt(&self) -> Bytes {
         Bytes((self.outside.0 as f64 * self.outside_spread).round() as u64)
+    }
+
+    /// Whether the plan runs however far the memory outside the allocator is off.
+    pub fn fits_beyond_doubt(&self) -> bool {
+        self.fits && self.capacity.saturating_sub(self.device_total()) > self.doubt()
     }
 
     /// How much is missing.
@@ -148,7 +154,8 @@ impl Prediction {
     pub fn bound(&self) -> &'static str {
         let parts = [
             (self.breakdown.exposed_communication, "communication"),
-            (self.breakdown.host_bound + self.breakdown.waiting, "host"),
+            (self.breakdown.host_bound, "host"),
+            (self.breakdown.waiting, "waiting"),
             (self.memory_bound_time(), "memory bandwidth"),
             (self.breakdown.compute.saturating_sub(self.memory_bound_time()), "compute"),
         ];
@@ -234,7 +241,9 @@ fn costs(scenario: &Scenario, program: &Program, model: &CostModel<'_>) -> (Cost
     for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
         let group = &program.groups[comm.group.0 as usize];
         let spread = scenario.topology.spread(group.size, group.stride);
-        let cost = model.collective(comm, Spread { ranks_per_node: spread.ranks_per_node, nodes: spread.nodes });
+        // A group that does not fill its nodes is as slow as its thinnest part.
+        let ranks_per_node = (group.size / spread.nodes).clamp(1, spread.ranks_per_node);
+        let cost = model.collective(comm, Spread { ranks_per_node, nodes: spread.nodes });
         let mut use_of = [0.0; LEVELS];
         use_of[0] = cost.inside;
         use_of[1] = cost.across;
@@ -292,12 +301,12 @@ fn parts(program: &Program, timeline: &Timeline, evidence: &Evidence) -> Vec<Par
     list
 }
 
-/// The family of costs that err together, because one section of the profile answers for them.
+/// The family of costs that err together, because one section of the profile answers for them. Matmuls and attention
+/// share the clock under the power limit, which is most of what is not known about them.
 fn family(work: &Work) -> usize {
     match work {
-        Work::Matmul { .. } => 0,
-        Work::Attention { backward: false, .. } => 1,
-        Work::Attention { backward: true, .. } => 2,
+        Work::Matmul { .. } | Work::Attention { .. } => 0,
+        Work::HostMemory { .. } => 1,
         Work::HostCopy { .. } => 3,
         Work::Memory { kind, .. } => 4 + *kind as usize,
     }
@@ -348,9 +357,13 @@ fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u64) -> Vec<M
     let params = model.params();
     let tokens = u128::from(tokens);
     let all = u128::from(params.total);
-    let table = u128::from(model.vocab * model.width);
-    // N without the embedding's look-up; a tied matrix is used as the head and stays.
-    let matmul = if model.tied_head { all } else { all - table };
+    let positions = match model.position {
+        Position::Learned { positions } => positions,
+        _ => 0,
+    };
+    // N without look-ups; a tied table is multiplied with as the head, and stays.
+    let looked_up = if model.tied_head { positions } else { positions + model.vocab };
+    let matmul = all - u128::from(looked_up * model.width);
     let attention = u128::from(model.layers * model.heads * model.head_dim) * u128::from(scenario.job.seq);
     let chips = f64::from(program.ranks);
     let peaks = &scenario.topology.chip.peak;
@@ -364,16 +377,16 @@ fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u64) -> Vec<M
     let entries = [
         (
             "6N + 12LHS",
-            "6·(N − embedding) + 12·L·H·S, attention in full (torchtitan, PaLM)",
+            "6·N + 12·L·H·S, N without look-up tables, attention in full (torchtitan, PaLM)",
             tokens * (6 * matmul + 12 * attention),
         ),
         (
             "6N + 6LHS",
-            "6·(N − embedding) + 6·L·H·S, causal half (Megatron-Bridge, NeMo 25)",
+            "6·N + 6·L·H·S, N without look-up tables, causal half (Megatron-Bridge, NeMo 25)",
             tokens * (6 * matmul + 6 * attention),
         ),
-        ("6N(all) + 12LHS", "6·N with embedding + 12·L·H·S", tokens * (6 * all + 12 * attention)),
-        ("6N", "6·(N − embedding), no attention", tokens * 6 * matmul),
+        ("6N(all) + 12LHS", "6·N + 12·L·H·S, N with look-up tables", tokens * (6 * all + 12 * attention)),
+        ("6N", "6·N, N without look-up tables, no attention", tokens * 6 * matmul),
         ("hardware", "every matmul and attention kernel run, recompute included (FlopCounterMode)", hardware),
     ];
     entries

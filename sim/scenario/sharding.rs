@@ -94,12 +94,20 @@ fn wrap(
     (shard, version): (u32, Version),
 ) -> Result<Wrap, ScenarioError> {
     let layers = model.layers as usize;
+    let root_only = matches!(written.wrap.as_ref().map(Spanned::get_ref), Some(written::Wrap::Root));
     let policy = match &written.reshard_after_forward {
         Some(at) => reshard(reader, at, shard)?,
+        None if root_only && version == Version::Two => reader.assume(
+            "fsdp.reshard_after_forward",
+            Reshard::Never,
+            "false (fully_shard keeps the root's parameters)",
+        ),
         None => reader.assume("fsdp.reshard_after_forward", Reshard::Always, "true"),
     };
     let root = match &written.root_reshard_after_forward {
         Some(at) => reshard(reader, at, shard)?,
+        // `fully_shard(model, reshard_after_forward=…)` with nothing else wrapped: the argument is the root's.
+        None if root_only && written.reshard_after_forward.is_some() => policy,
         // FSDP1 has one sharding strategy for all units; fully_shard keeps the root's parameters by default.
         None if version != Version::Two => policy,
         None => Reshard::Never,
@@ -127,6 +135,9 @@ fn wrap(
             }
             written::Wrap::Blocks(blocks) => {
                 wrap.blocks.fill(None);
+                if blocks.is_empty() {
+                    return Err(reader.plan(at, "fsdp.wrap.blocks names no block", "name some, or write \"root\""));
+                }
                 for &layer in blocks {
                     let slot = usize::try_from(layer).ok().and_then(|layer| wrap.blocks.get_mut(layer));
                     let Some(slot) = slot else {
@@ -145,9 +156,12 @@ fn wrap(
             return Err(reader.plan(&change.blocks, problem, "write [first, one after the last]"));
         }
         let policy = reshard(reader, &change.reshard_after_forward, shard)?;
-        for block in wrap.blocks[first as usize..end as usize].iter_mut().flatten() {
-            *block = policy;
+        let range = &mut wrap.blocks[first as usize..end as usize];
+        if range.iter().any(Option::is_none) {
+            let problem = format!("blocks [{first}, {end}] are not all wrapped, so they have no policy of their own");
+            return Err(reader.plan(&change.blocks, problem, "wrap them, or override only wrapped blocks"));
         }
+        range.fill(Some(policy));
     }
     Ok(wrap)
 }

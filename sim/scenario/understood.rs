@@ -11,7 +11,7 @@ use crate::hardware::registry::edits;
 use crate::hardware::{Place, Size, Topology, Vendor};
 use crate::model::head::Loss;
 use crate::model::huggingface::ModelError;
-use crate::model::{ModelConfig, Position, huggingface};
+use crate::model::{ModelConfig, Norm, Position, huggingface};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::MixedPrecision;
@@ -70,8 +70,6 @@ pub struct Scenario {
     pub job: Job,
     /// `expandable_segments`.
     pub expandable_segments: bool,
-    /// Steps over which start-up is spread.
-    pub steps: u64,
     /// Whether the file gives some blocks a resharding policy of their own.
     pub overrides: bool,
     /// Where the file says how long sequences are: what to point at when a step turns out too long.
@@ -183,6 +181,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let runtime = runtime(reader, &scenario.runtime)?;
     let topology = topology(reader, &scenario.topology, runtime)?;
     let profile = profile(reader, &scenario.topology, &topology)?;
+    gate::profile(reader, &scenario.topology, &topology, &profile)?;
     let model = model(reader, &scenario.model)?;
     let batch = &scenario.batch;
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
@@ -214,14 +213,16 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         Some(backend) => *backend.get_ref(),
         None => reader.assume("attention.backend", Backend::Flash2, "\"flash2\" (PyTorch's own kernels)"),
     };
+    gate::attention(reader, &scenario.attention, &profile, attention)?;
     let tf32 = match (mixed_precision.compute(), scenario.precision.tf32) {
         (DType::Fp32, None) => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
         (_, written) => written.unwrap_or(false),
     };
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
-    let steps = reader.count_or("report.steps", scenario.report.steps.as_ref(), 1, 1 << 40, 1000)?;
     let per_gpu = f64::from(topology.node.nics) / f64::from(topology.node.chips.max(1));
-    let rail = (topology.nodes > 1).then_some(Bandwidth(topology.node.nic_bandwidth.0 * per_gpu));
+    // A GPU's share of the cards, and no more than the network behind them carries.
+    let network = topology.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
+    let rail = (topology.nodes > 1).then_some(Bandwidth((topology.node.nic_bandwidth.0 * per_gpu).min(network)));
     let job = Job {
         batch: micro,
         seq,
@@ -250,7 +251,6 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         software: Software { attention, tf32, rail },
         job,
         expandable_segments,
-        steps,
         overrides: !scenario.fsdp.overrides.is_empty(),
         sequence_at: *reader.place(&batch.sequence),
         assumptions: std::mem::take(&mut reader.assumptions),
@@ -367,9 +367,14 @@ fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<Mi
     };
     let reduce = match get(&written.reduce) {
         None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "\"fp32\"")),
+        None => {
+            let same = param.unwrap_or(storage);
+            reader.assumptions.push(format!("precision.reduce = \"{}\" (as computed in)", same.name()));
+            None
+        }
         reduce => reduce,
     };
-    Ok(MixedPrecision { storage, param, reduce, output: None })
+    Ok(MixedPrecision { storage, param, reduce })
 }
 
 /// How eager operators run.
@@ -386,8 +391,15 @@ fn eager(
     };
     Settings {
         workspace: profile.overheads.cublas_workspace.0,
-        persistent_workspace: framework.persistent_cublas_workspace.unwrap_or(false),
-        fused_rms_norm: framework.fused_rms_norm.unwrap_or(true),
+        persistent_workspace: reader.flag(
+            "framework.persistent_cublas_workspace",
+            framework.persistent_cublas_workspace,
+            false,
+        ),
+        fused_rms_norm: match model.norm {
+            Norm::Rms => reader.flag("framework.fused_rms_norm", framework.fused_rms_norm, true),
+            Norm::Layer { .. } => framework.fused_rms_norm.unwrap_or(true),
+        },
         bias_tensor,
         multiprocessors: topology.chip.cores,
         early_stop,

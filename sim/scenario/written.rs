@@ -52,9 +52,6 @@ pub struct Scenario {
     /// Allocator.
     #[serde(default)]
     pub memory: Memory,
-    /// What the run is judged by.
-    #[serde(default)]
-    pub report: Report,
 }
 
 /// `[topology]`
@@ -318,12 +315,4 @@ pub struct Attention {
 pub struct Memory {
     /// `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
     pub expandable_segments: Option<bool>,
-}
-
-/// `[report]`
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Report {
-    /// Steps of the run, over which start-up is spread.
-    pub steps: Option<Spanned<i64>>,
 }

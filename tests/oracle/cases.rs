@@ -271,5 +271,5 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
 }
 
 fn precision(storage: DType, param: Option<DType>, reduce: Option<DType>) -> MixedPrecision {
-    MixedPrecision { storage, param, reduce, output: None }
+    MixedPrecision { storage, param, reduce }
 }

@@ -208,12 +208,14 @@ impl Joint {
                 let result = self.value(graph, op.inputs[0]);
                 let mut reads = vec![gradient, inputs[0]];
                 reads.extend_from_slice(&self.made[index][1..]);
-                let (kind, value) = (MemoryKind::NormBackward, &graph.values[op.inputs[0]]);
+                // Input and weight gradients are separate kernels here: streams with a row sum, and column sums.
+                let (kind, value) = (MemoryKind::Norm, &graph.values[op.inputs[0]]);
                 let sums = self.tensor("row sums", rows, rows * 4);
                 self.push("triton_norm_backward", Kind::Rows(kind), &reads, &[sums], index);
                 let with_sums: Vec<TensorId> = reads.iter().copied().chain([sums]).collect();
                 self.push("triton_norm_backward", Kind::Point(kind), &with_sums, &[result], index);
-                self.column_sums(&reads, &op.params, (rows, value.elements / rows, value.dtype), kind, index);
+                let columns = (rows, value.elements / rows, value.dtype);
+                self.column_sums(&reads, &op.params, columns, MemoryKind::Elementwise, index);
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
             OpKind::RotateComplex { table } => {

@@ -11,8 +11,6 @@ pub struct MixedPrecision {
     pub param: Option<DType>,
     /// Type gradients are reduced in; none: the type parameters are used in.
     pub reduce: Option<DType>,
-    /// Type a wrapped module's output is cast to; none: as it is.
-    pub output: Option<DType>,
 }
 
 impl MixedPrecision {
@@ -54,6 +52,16 @@ pub struct Wrap {
     pub head: Option<Reshard>,
     /// The root's policy. `fully_shard`'s default keeps the root's parameters between forward and backward.
     pub root: Reshard,
+}
+
+impl Wrap {
+    /// The numbers of ranks that modules keep their parameters on between forward and backward, where that is a part.
+    pub fn post_forward(&self) -> Vec<u32> {
+        let Wrap { blocks, embedding, head, root } = self;
+        let root = Some(*root);
+        let policies = blocks.iter().chain([embedding, head, &root]).flatten();
+        policies.filter_map(|policy| if let Reshard::To(ranks) = policy { Some(*ranks) } else { None }).collect()
+    }
 }
 
 /// Which of PyTorch's two implementations runs.

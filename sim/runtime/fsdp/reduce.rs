@@ -2,7 +2,9 @@
 
 use super::group::Training;
 use super::{ALL_REDUCE, REDUCE_SCATTER, hooks::Run};
-use crate::program::{BufferId, Category, Collective, Comm, DType, Dispatch, EventId, MemoryKind, StreamId, Work};
+use crate::program::{
+    BufferId, Category, Collective, Comm, DType, Dispatch, EventId, Instr, MemoryKind, StreamId, Work,
+};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
@@ -199,7 +201,11 @@ impl Run<'_> {
 
     fn finalize(&mut self, at: usize) {
         let group = &mut self.groups[at];
-        group.post_reduce = None;
+        let reduced = group.post_reduce.take();
+        if let Some(event) = reduced.filter(|_| group.offloaded_gradient) {
+            // `grad_offload_event.synchronize()`: the optimizer on the host needs the gradient.
+            self.eager.program.push(Instr::HostWait { event });
+        }
         group.post_forward_indices.clear();
         let all_reduce = group.all_reduce.take();
         if let Some((buffer, _)) = all_reduce {

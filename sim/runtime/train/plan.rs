@@ -10,7 +10,7 @@ use crate::program::{Builder, GroupId, ScopeId};
 use crate::runtime::eager::{Keep, Mode, ParamMap};
 use crate::runtime::fsdp::group::ShardedParam;
 use crate::runtime::fsdp::hooks::Units;
-use crate::runtime::fsdp::{Communicators, Fsdp, Group, Reshard, Wrap};
+use crate::runtime::fsdp::{Communicators, Fsdp, Group, Wrap};
 
 /// Graphs of the distinct modules.
 pub(super) struct Graphs {
@@ -166,9 +166,7 @@ pub(super) fn communicators(program: &mut Builder, fsdp: &Fsdp) -> Communicators
         |name: &str, size, stride| program.add_group(crate::program::Group { name: name.to_owned(), size, stride });
     let shard = add("dp_shard", fsdp.shard, 1);
     let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
-    let post_forward: Option<GroupId> = fsdp.wrap.blocks.iter().flatten().find_map(|reshard| match reshard {
-        Reshard::To(ranks) => Some(add("dp_shard (after forward)", *ranks, 1)),
-        _ => None,
-    });
+    let ranks = fsdp.wrap.post_forward().first().copied();
+    let post_forward: Option<GroupId> = ranks.map(|ranks| add("dp_shard (after forward)", ranks, 1));
     Communicators { shard, replicate, post_forward }
 }
