@@ -34,3 +34,27 @@ proptest! {
         prop_assert_eq!(sum, answer.step);
     }
 }
+
+/// FSDP1 with its rate limiter, compiled blocks and several nodes are among the shipped scenarios.
+#[test]
+fn every_shipped_scenario_of_up_to_64_ranks_folds() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut checked = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let scenario = windtunnel::scenario::Scenario::load(&path).unwrap();
+        if scenario.topology.chips() > 64 {
+            continue;
+        }
+        let fly = |fold| predict(&scenario, Settings { fold, remedies: false, ..Settings::default() }).unwrap();
+        let (folded, full) = (fly(true), fly(false));
+        assert_eq!(folded.step, full.step, "{}", path.display());
+        assert!(full.timeline.breakdown.iter().all(|rank| *rank == folded.breakdown), "{}", path.display());
+        assert_eq!(folded.parts, full.parts, "{}", path.display());
+        checked += 1;
+    }
+    assert!(checked >= 9, "only {checked} scenarios");
+}

@@ -1,5 +1,13 @@
 //! The straight line from a scenario to an answer: program → memory, costs → timeline → prediction.
 
+mod mfu;
+mod trust;
+
+pub use mfu::Mfu;
+
+use mfu::mfu;
+use trust::trust;
+
 use super::error::ScenarioError;
 use super::limits;
 use super::remedy::{self, Remedy};
@@ -7,11 +15,10 @@ use super::understood::Scenario;
 use crate::cost::{Basis, Cost, CostModel, Spread};
 use crate::engine::{self, Breakdown, CommCost, Costs, KernelCost, Options, Timeline};
 use crate::memory::{self, MemoryReport};
-use crate::model::Position;
 use crate::network::LEVELS;
 use crate::program::{Dispatch, Instr, Pass, Program, Work};
 use crate::runtime::train;
-use crate::units::{Bytes, Flops, Time};
+use crate::units::{Bytes, Time};
 
 /// Settings of a prediction that do not change its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,19 +131,6 @@ pub struct Evidence {
     pub comms: Vec<Cost>,
     /// By dispatch class.
     pub dispatch: Vec<Cost>,
-}
-
-/// Model FLOPs utilisation under one convention.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Mfu {
-    /// Short name.
-    pub name: &'static str,
-    /// The formula per token.
-    pub formula: &'static str,
-    /// FLOPs of a step of the whole job.
-    pub flops: Flops,
-    /// Share of the chips' dense peak in the compute type.
-    pub utilisation: f64,
 }
 
 impl Prediction {
@@ -299,103 +293,4 @@ fn parts(program: &Program, timeline: &Timeline, evidence: &Evidence) -> Vec<Par
     let mut list: Vec<Part> = table.into_values().collect();
     list.sort_by_key(|part| std::cmp::Reverse(part.busy));
     list
-}
-
-/// The family of costs that err together, because one section of the profile answers for them. Matmuls and attention
-/// share the clock under the power limit, which is most of what is not known about them.
-fn family(work: &Work) -> usize {
-    match work {
-        Work::Matmul { .. } | Work::Attention { .. } => 0,
-        Work::HostMemory { .. } => 1,
-        Work::HostCopy { .. } => 3,
-        Work::Memory { kind, .. } => 4 + *kind as usize,
-    }
-}
-
-/// An interval around the step, and the share of it that rests on each kind of evidence.
-///
-/// Costs of one family err together, families err independently: half-widths add up inside a family and in squares
-/// across. A collective counts with the part of it that is exposed, the host with the time the device waited for it.
-fn trust(
-    program: &Program,
-    timeline: &Timeline,
-    evidence: &Evidence,
-    breakdown: &Breakdown,
-) -> ((Time, Time), Vec<(Basis, f64)>) {
-    let busy = &timeline.busy[0];
-    let step = timeline.step.seconds();
-    let mut halves = [0.0; 24];
-    let mut shares = [0.0; Basis::ALL.len()];
-    let mut add = |family: usize, seconds: f64, cost: &Cost| {
-        halves[family] += seconds * cost.spread;
-        shares[Basis::ALL.iter().position(|&basis| basis == cost.basis).unwrap_or(0)] += seconds;
-    };
-    for (index, kernel) in program.kernels.iter().enumerate() {
-        add(family(&kernel.work), busy.kernel[index].seconds(), &evidence.kernels[index]);
-    }
-    for (index, comm) in program.comms.iter().enumerate() {
-        add(16 + comm.kind as usize, busy.comm_exposed[index].seconds(), &evidence.comms[index]);
-    }
-    let host = (breakdown.host_bound + breakdown.waiting).seconds();
-    add(23, host, &evidence.dispatch[Dispatch::EagerForward as usize]);
-    let half = halves.iter().map(|half| half * half).sum::<f64>().sqrt();
-    let interval = (Time::from_seconds(step - half), Time::from_seconds(step + half));
-    // Kernels on different streams overlap, so parts are shares of their sum.
-    let total: f64 = shares.iter().sum();
-    let shares = Basis::ALL
-        .into_iter()
-        .zip(shares)
-        .filter(|(_, seconds)| *seconds > 0.0)
-        .map(|(basis, seconds)| (basis, seconds / total))
-        .collect();
-    (interval, shares)
-}
-
-/// The conventions in use (`tests/receipts/README.md` says who uses which).
-fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u64) -> Vec<Mfu> {
-    let model = &scenario.job.model;
-    let params = model.params();
-    let tokens = u128::from(tokens);
-    let all = u128::from(params.total);
-    let positions = match model.position {
-        Position::Learned { positions } => positions,
-        _ => 0,
-    };
-    // N without look-ups; a tied table is multiplied with as the head, and stays.
-    let looked_up = if model.tied_head { positions } else { positions + model.vocab };
-    let matmul = all - u128::from(looked_up * model.width);
-    let attention = u128::from(model.layers * model.heads * model.head_dim) * u128::from(scenario.job.seq);
-    let chips = f64::from(program.ranks);
-    let peaks = &scenario.topology.chip.peak;
-    let peak = match scenario.job.fsdp.mixed_precision.compute() {
-        crate::program::DType::Fp32 if scenario.software.tf32 => peaks.tf32.unwrap_or(peaks.bf16),
-        crate::program::DType::Fp32 => peaks.fp32.unwrap_or(peaks.bf16),
-        crate::program::DType::Fp8 => peaks.fp8.unwrap_or(peaks.bf16),
-        _ => peaks.bf16,
-    };
-    let hardware = program.flops.0 * u128::from(program.ranks);
-    let entries = [
-        (
-            "6N + 12LHS",
-            "6·N + 12·L·H·S, N without look-up tables, attention in full (torchtitan, PaLM)",
-            tokens * (6 * matmul + 12 * attention),
-        ),
-        (
-            "6N + 6LHS",
-            "6·N + 6·L·H·S, N without look-up tables, causal half (Megatron-Bridge, NeMo 25)",
-            tokens * (6 * matmul + 6 * attention),
-        ),
-        ("6N(all) + 12LHS", "6·N + 12·L·H·S, N with look-up tables", tokens * (6 * all + 12 * attention)),
-        ("6N", "6·N, N without look-up tables, no attention", tokens * 6 * matmul),
-        ("hardware", "every matmul and attention kernel run, recompute included (FlopCounterMode)", hardware),
-    ];
-    entries
-        .into_iter()
-        .map(|(name, formula, flops)| Mfu {
-            name,
-            formula,
-            flops: Flops(flops),
-            utilisation: flops as f64 / (step.seconds() * chips * peak.0),
-        })
-        .collect()
 }

@@ -128,12 +128,7 @@ mod tests {
             shard: ranks,
             replicate: 1,
             wrap: Wrap { blocks: vec![], embedding: None, head: None, root: Reshard::Always },
-            mixed_precision: MixedPrecision {
-                storage: DType::Fp32,
-                param: Some(DType::Bf16),
-                reduce: None,
-                output: None,
-            },
+            mixed_precision: MixedPrecision { storage: DType::Fp32, param: Some(DType::Bf16), reduce: None },
             forward_prefetch: 0,
             backward_prefetch: 0,
             reduce_scatter_buffers: 1,

@@ -1,0 +1,68 @@
+//! Model FLOPs utilisation, in the conventions in use.
+
+use crate::model::Position;
+use crate::program::{DType, Program};
+use crate::scenario::understood::Scenario;
+use crate::units::{Flops, Time};
+
+/// Model FLOPs utilisation under one convention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mfu {
+    /// Short name.
+    pub name: &'static str,
+    /// The formula per token.
+    pub formula: &'static str,
+    /// FLOPs of a step of the whole job.
+    pub flops: Flops,
+    /// Share of the chips' dense peak in the compute type.
+    pub utilisation: f64,
+}
+
+/// The conventions in use (`tests/receipts/README.md` says who uses which).
+pub(super) fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u64) -> Vec<Mfu> {
+    let model = &scenario.job.model;
+    let params = model.params();
+    let tokens = u128::from(tokens);
+    let all = u128::from(params.total);
+    let positions = match model.position {
+        Position::Learned { positions } => positions,
+        _ => 0,
+    };
+    // N without look-ups; a tied table is multiplied with as the head, and stays.
+    let looked_up = if model.tied_head { positions } else { positions + model.vocab };
+    let matmul = all - u128::from(looked_up * model.width);
+    let attention = u128::from(model.layers * model.heads * model.head_dim) * u128::from(scenario.job.seq);
+    let chips = f64::from(program.ranks);
+    let peaks = &scenario.topology.chip.peak;
+    let peak = match scenario.job.fsdp.mixed_precision.compute() {
+        DType::Fp32 if scenario.software.tf32 => peaks.tf32.unwrap_or(peaks.bf16),
+        DType::Fp32 => peaks.fp32.unwrap_or(peaks.bf16),
+        DType::Fp8 => peaks.fp8.unwrap_or(peaks.bf16),
+        _ => peaks.bf16,
+    };
+    let hardware = program.flops.0 * u128::from(program.ranks);
+    let entries = [
+        (
+            "6N + 12LHS",
+            "6·N + 12·L·H·S, N without look-up tables, attention in full (torchtitan, PaLM)",
+            tokens * (6 * matmul + 12 * attention),
+        ),
+        (
+            "6N + 6LHS",
+            "6·N + 6·L·H·S, N without look-up tables, causal half (Megatron-Bridge, NeMo 25)",
+            tokens * (6 * matmul + 6 * attention),
+        ),
+        ("6N(all) + 12LHS", "6·N + 12·L·H·S, N with look-up tables", tokens * (6 * all + 12 * attention)),
+        ("6N", "6·N, N without look-up tables, no attention", tokens * 6 * matmul),
+        ("hardware", "every matmul and attention kernel run, recompute included (FlopCounterMode)", hardware),
+    ];
+    entries
+        .into_iter()
+        .map(|(name, formula, flops)| Mfu {
+            name,
+            formula,
+            flops: Flops(flops),
+            utilisation: flops as f64 / (step.seconds() * chips * peak.0),
+        })
+        .collect()
+}

@@ -1,0 +1,57 @@
+//! How far a prediction can be trusted: an interval around the step, and the share that rests on each kind of evidence.
+
+use super::Evidence;
+use crate::cost::{Basis, Cost};
+use crate::engine::{Breakdown, Timeline};
+use crate::program::{Dispatch, Program, Work};
+use crate::units::Time;
+
+/// The family of costs that err together, because one section of the profile answers for them. Matmuls and attention
+/// share the clock under the power limit, which is most of what is not known about them.
+fn family(work: &Work) -> usize {
+    match work {
+        Work::Matmul { .. } | Work::Attention { .. } => 0,
+        Work::HostMemory { .. } => 1,
+        Work::HostCopy { .. } => 3,
+        Work::Memory { kind, .. } => 4 + *kind as usize,
+    }
+}
+
+/// An interval around the step, and the share of it that rests on each kind of evidence.
+///
+/// Costs of one family err together, families err independently: half-widths add up inside a family and in squares
+/// across. A collective counts with the part of it that is exposed, the host with the time the device waited for it.
+pub(super) fn trust(
+    program: &Program,
+    timeline: &Timeline,
+    evidence: &Evidence,
+    breakdown: &Breakdown,
+) -> ((Time, Time), Vec<(Basis, f64)>) {
+    let busy = &timeline.busy[0];
+    let step = timeline.step.seconds();
+    let mut halves = [0.0; 24];
+    let mut shares = [0.0; Basis::ALL.len()];
+    let mut add = |family: usize, seconds: f64, cost: &Cost| {
+        halves[family] += seconds * cost.spread;
+        shares[Basis::ALL.iter().position(|&basis| basis == cost.basis).unwrap_or(0)] += seconds;
+    };
+    for (index, kernel) in program.kernels.iter().enumerate() {
+        add(family(&kernel.work), busy.kernel[index].seconds(), &evidence.kernels[index]);
+    }
+    for (index, comm) in program.comms.iter().enumerate() {
+        add(16 + comm.kind as usize, busy.comm_exposed[index].seconds(), &evidence.comms[index]);
+    }
+    let host = (breakdown.host_bound + breakdown.waiting).seconds();
+    add(23, host, &evidence.dispatch[Dispatch::EagerForward as usize]);
+    let half = halves.iter().map(|half| half * half).sum::<f64>().sqrt();
+    let interval = (Time::from_seconds(step - half), Time::from_seconds(step + half));
+    // Kernels on different streams overlap, so parts are shares of their sum.
+    let total: f64 = shares.iter().sum();
+    let shares = Basis::ALL
+        .into_iter()
+        .zip(shares)
+        .filter(|(_, seconds)| *seconds > 0.0)
+        .map(|(basis, seconds)| (basis, seconds / total))
+        .collect();
+    (interval, shares)
+}
