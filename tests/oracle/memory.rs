@@ -22,6 +22,10 @@ fn cases() -> Vec<Case> {
         let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
         let config: Config = serde_json::from_value(case["config"].clone()).unwrap();
         let Some(job) = cases::job(&dims, &config) else { continue };
+        // A case that PyTorch itself could not run has no figures.
+        if case["outputs"]["peak_allocated"].is_null() {
+            continue;
+        }
         let settings = Settings { expandable_segments: false, capacity: Bytes(1 << 43) };
         let predicted = replay(&train::compile(&job), settings);
         all.push(Case {
