@@ -17,8 +17,8 @@ struct Case {
 
 fn cases() -> Vec<Case> {
     let mut all = vec![];
-    let Some(file) = cases::read("fsdp2/memory.json") else { return all };
-    for case in file["cases"].as_array().unwrap() {
+    let files = ["fsdp2/memory.json", "fsdp2/more.json"].map(cases::read);
+    for case in files.iter().flatten().flat_map(|file| file["cases"].as_array().unwrap()) {
         let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
         let config: Config = serde_json::from_value(case["config"].clone()).unwrap();
         let Some(job) = cases::job(&dims, &config) else { continue };
