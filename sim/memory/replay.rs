@@ -301,18 +301,21 @@ fn live_at(program: &Program, position: usize) -> Vec<Live> {
             _ => {}
         }
     }
-    let mut table = std::collections::BTreeMap::<(Category, &'static str), (u64, u64)>::new();
+    // A few dozen kinds; neighbours mostly are of one kind, so the last one found is tried first.
+    let mut list: Vec<Live> = vec![];
+    let mut last = 0;
     for (category, buffer) in live.into_iter().zip(&program.buffers) {
-        if let Some(category) = category {
-            let entry = table.entry((category, buffer.name)).or_default();
-            entry.0 += 1;
-            entry.1 += buffer.bytes.0;
+        let Some(category) = category else { continue };
+        let same = |entry: &Live| entry.category == category && entry.name == buffer.name;
+        if !list.get(last).is_some_and(same) {
+            last = list.iter().position(same).unwrap_or_else(|| {
+                list.push(Live { name: buffer.name, category, count: 0, bytes: Bytes(0) });
+                list.len() - 1
+            });
         }
+        list[last].count += 1;
+        list[last].bytes += buffer.bytes;
     }
-    let mut list: Vec<Live> = table
-        .into_iter()
-        .map(|((category, name), (count, bytes))| Live { name, category, count, bytes: Bytes(bytes) })
-        .collect();
-    list.sort_by_key(|live| std::cmp::Reverse(live.bytes));
+    list.sort_by_key(|live| (std::cmp::Reverse(live.bytes), live.category, live.name));
     list
 }
