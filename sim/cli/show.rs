@@ -74,7 +74,7 @@ fn model(scenario: &Scenario) -> String {
     let modules = [
         block::embedding(model, dims, compute),
         block::block(model, dims, compute, model.window(0)),
-        head::head(model, dims, compute, job.loss).graph,
+        head::head(model, dims, compute, job.loss, job.output).graph,
     ];
     for graph in &modules {
         let rows = graph.ops.iter().map(|op| {

@@ -49,7 +49,10 @@ pub struct Head {
 }
 
 /// Final norm, head and loss. With a tied head the weight is the embedding's and no parameter is added.
-pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss) -> Head {
+///
+/// With `output`, the model's wrapper casts the logits to that type before the loss sees them
+/// (`MixedPrecisionPolicy.output_dtype` of the root); only for losses over whole logits.
+pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Option<DType>) -> Head {
     let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BSD, compute));
     let g = &mut graph;
     let mut h = x;
@@ -69,8 +72,13 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss) -> Head {
             after_norm(g);
             let logits = softcap(g, m, logits, dims.tokens());
             let from = g.ops();
-            let out = cross_entropy(g, logits, loss != Loss::Bf16CrossEntropy);
-            g.drop_values(&[logits]);
+            let mut seen = logits;
+            if let Some(dtype) = output.filter(|&dtype| dtype != compute) {
+                seen = g.op_in("output", OpKind::Cast, &[logits], &[], ("logits_BSV", BSV), dtype);
+                g.drop_values(&[logits]);
+            }
+            let out = cross_entropy(g, seen, loss != Loss::Bf16CrossEntropy);
+            g.drop_values(&[seen]);
             (from, out)
         }
         Loss::ChunkedOutput { chunks } => {

@@ -63,6 +63,8 @@ pub struct Job {
     pub compile: bool,
     /// Loss.
     pub loss: Loss,
+    /// Type the root's output is cast to (`MixedPrecisionPolicy.output_dtype`).
+    pub output: Option<DType>,
 }
 
 /// The program of one rank; all ranks run the same.

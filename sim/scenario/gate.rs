@@ -8,6 +8,7 @@ use super::written;
 use crate::cost::{Backend, Profile};
 use crate::hardware::Topology;
 use crate::model::Position;
+use crate::model::head::Loss;
 use crate::runtime::fsdp::Reshard;
 use crate::runtime::train::Job;
 
@@ -146,6 +147,12 @@ pub(super) fn check(
         let problem =
             format!("batch.sequence = {} but {} has a table of {positions} learned positions", job.seq, job.model.name);
         return Err(reader.plan(&written.batch.sequence, problem, format!("train on {positions} tokens or fewer")));
+    }
+    if let (Some(at), false) =
+        (&written.precision.output, matches!(job.loss, Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy))
+    {
+        let problem = "precision.output casts the model's logits, and this loss takes them in parts or not at all";
+        return Err(reader.plan(at, problem, "remove precision.output, or write loss.kind = \"fp32\""));
     }
     let policies = job.fsdp.wrap.post_forward();
     if let Some(other) = policies.iter().find(|&&ranks| ranks != policies[0]) {

@@ -233,6 +233,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         checkpoint,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
         loss: loss(reader, &scenario.loss)?,
+        output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),
         optimizer,
         clip,
@@ -351,7 +352,12 @@ fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) -> Result<M
 }
 
 fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<MixedPrecision, ScenarioError> {
-    for (key, dtype) in [("storage", &written.storage), ("param", &written.param), ("reduce", &written.reduce)] {
+    for (key, dtype) in [
+        ("storage", &written.storage),
+        ("param", &written.param),
+        ("reduce", &written.reduce),
+        ("output", &written.output),
+    ] {
         if let Some(at) = dtype
             && matches!(at.get_ref(), DType::Int64 | DType::Fp8)
         {

@@ -130,6 +130,8 @@ pub struct Precision {
     pub param: Option<Spanned<DType>>,
     /// `MixedPrecisionPolicy.reduce_dtype`.
     pub reduce: Option<Spanned<DType>>,
+    /// `MixedPrecisionPolicy.output_dtype` of the root: the type logits are handed to the loss in.
+    pub output: Option<Spanned<DType>>,
     /// Whether fp32 matmuls run in tf32.
     pub tf32: Option<bool>,
 }

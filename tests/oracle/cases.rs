@@ -89,6 +89,8 @@ pub struct Config {
     #[serde(default)]
     pub compile: bool,
     #[serde(default)]
+    pub output_fp32: bool,
+    #[serde(default)]
     pub loss: String,
     #[serde(default)]
     pub chunks: u32,
@@ -260,6 +262,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         clip: config.clip > 0,
         max_positions: config.seq,
         compile: config.compile,
+        output: config.output_fp32.then_some(DType::Fp32),
         loss: match config.loss.as_str() {
             "bf16" => Loss::Bf16CrossEntropy,
             "chunked" => Loss::ChunkedOutput { chunks: config.chunks },

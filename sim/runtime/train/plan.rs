@@ -46,7 +46,7 @@ pub(super) fn graphs(job: &Job) -> Graphs {
         embedding: block::embedding(&job.model, dims, compute),
         blocks,
         of_block,
-        head: head::head(&job.model, dims, compute, job.loss),
+        head: head::head(&job.model, dims, compute, job.loss, job.output),
     }
 }
 
