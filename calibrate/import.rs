@@ -5,6 +5,7 @@
 //! grid cell in 29, chosen by a hash of its shape) is kept from the profiles for the tests.
 
 mod attention;
+mod charts;
 mod chips;
 mod clock;
 mod collectives;

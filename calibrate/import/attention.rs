@@ -1,26 +1,28 @@
 //! Attention: rates and knees by library, pass, head dimension and mask.
 //!
-//! cuDNN is fitted to its own training sweeps on H200 and GB200 (attention_cudnn.csv). FlashAttention-2 on A100 comes
-//! from PyTorch's SDPA in attention_simumax.csv, whose convention does not halve causal FLOPs (halved here), on H100
-//! and H200 from one published point forward and the A100's ratio backward; FlashAttention-3 is FlashAttention-2 times
-//! the gain its paper states. Knees of the last two follow the sweep over sequence lengths in attention_fwd_aic.csv.gz.
+//! cuDNN is fitted to its own training sweeps on H200 and GB200 (attention_cudnn.csv); the FlashAttention family to its
+//! authors' benchmark charts ([`super::charts`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::chips::ChipSpec;
 use super::tables::{Row, Tables};
-use super::{ImportError, Residual, Section, evidence, fit};
+use super::{ImportError, Residual, Section, charts, evidence, fit};
 
 /// Launch and epilogue of an attention kernel \[s\] (floor of the shortest rows in attention_fwd_aic.csv.gz).
 const LAUNCH: f64 = 5e-6;
 
 /// One row of a sweep: work, shape, and time.
-struct Point {
-    flops: f64,
-    sequence: f64,
-    tiles: f64,
-    seconds: f64,
+pub(super) struct Point {
+    /// FLOPs, causal pairs halved.
+    pub flops: f64,
+    /// Tokens of a sequence.
+    pub sequence: f64,
+    /// Blocks of 128 queries.
+    pub tiles: f64,
+    /// Time \[s\].
+    pub seconds: f64,
 }
 
 /// Rate \[TFLOP/s\] and knee, with errors.
@@ -61,7 +63,7 @@ fn fit_rate(points: &[Point], processors: f64, start: f64) -> Rate {
 }
 
 /// FLOPs of a kernel, causal pairs halved.
-fn flops(batch: f64, heads: f64, sequence: f64, head: f64, causal: bool, backward: bool) -> f64 {
+pub(super) fn flops(batch: f64, heads: f64, sequence: f64, head: f64, causal: bool, backward: bool) -> f64 {
     let pairs = if causal { 0.5 } else { 1.0 } * sequence * sequence;
     (if backward { 5.0 } else { 2.0 }) * 2.0 * batch * heads * pairs * head
 }
@@ -101,51 +103,6 @@ fn cudnn(tables: &Tables, gpu: &str) -> Result<Sweeps, ImportError> {
     }
     groups.retain(|_, points| points.len() >= 3);
     Ok(groups)
-}
-
-/// Forward sweep over sequence lengths of one chip and head dimension.
-fn sweep(tables: &Tables, gpu: &str, head: f64, processors: f64) -> Result<Rate, ImportError> {
-    let table = tables.get("attention_fwd_aic.csv.gz")?;
-    let points: Vec<Point> = table
-        .rows()
-        .filter(|row| row.text("gpu") == gpu && row.number("head_dim") == Some(head))
-        .filter_map(|row| {
-            let (batch, s, heads) = (row.number("batch_size")?, row.number("isl")?, row.number("num_heads")?);
-            let tiles = batch * heads * (s / 128.0).ceil();
-            (s >= 1024.0 && tiles >= 4.0 * processors).then_some(Point {
-                flops: flops(batch, heads, s, head, true, false),
-                sequence: s,
-                tiles,
-                seconds: row.number("time_us")? * 1e-6,
-            })
-        })
-        .collect();
-    Ok(fit_rate(&points, processors, 400.0))
-}
-
-/// Rate of PyTorch's SDPA on the A100, given a knee.
-fn simumax(tables: &Tables, pass: &str, knee: f64) -> Result<Rate, ImportError> {
-    let table = tables.get("attention_simumax.csv")?;
-    let processors = 108.0;
-    let points: Vec<Point> = table
-        .rows()
-        .filter(|row| {
-            row.text("gpu").starts_with("A100") && row.text("op") == pass && row.number("d_qk") == Some(128.0)
-        })
-        .filter_map(|row| {
-            let (batch, s, heads) = (row.number("batch")?, row.number("seq")?, row.number("heads")?);
-            let uncounted = row.number("eff_vs_peak_simumax_flops_convention")? * row.number("peak_tflops")? * 1e12;
-            let flops = flops(batch, heads, s, 128.0, true, pass == "sdp_bwd");
-            let tiles = batch * heads * (s / 128.0).ceil();
-            Some(Point { flops, sequence: s, tiles, seconds: 2.0 * flops / uncounted })
-        })
-        .collect();
-    let best = fit::positive(&[200.0], 100, |p| {
-        points.iter().map(|point| fit::error(seconds(point, p[0], knee, processors), point.seconds)).sum::<f64>()
-    });
-    let rate = fit::rounded(best[0]);
-    let errors = points.iter().map(|point| fit::error(seconds(point, rate, knee, processors), point.seconds)).collect();
-    Ok(Rate { rate, knee, errors })
 }
 
 /// Writes the kernels of a chip.
@@ -203,64 +160,24 @@ impl Writer {
     }
 
     fn flash(&mut self, tables: &Tables, chip: &ChipSpec) -> Result<(), ImportError> {
-        let a100 = sweep(tables, "a100", 128.0, 108.0)?;
-        let forward = simumax(tables, "sdp_fwd", a100.knee)?;
-        let backward = simumax(tables, "sdp_bwd", a100.knee)?;
-        let ratio = backward.rate / forward.rate;
-        let narrow = sweep(tables, "h100", 64.0, 132.0)?.rate / sweep(tables, "h100", 128.0, 132.0)?.rate;
-        let points = tables.get("attention_published_points.csv")?;
-        let azure = points
-            .rows()
-            .find(|row| row.text("gpu") == "H100 SXM" && row.text("kernel") == "FlashAttention-2")
-            .and_then(|row| row.number("tflops"))
-            .ok_or_else(|| points.error("no FlashAttention-2 point on H100 SXM"))?;
-        // Its batch is 2; its heads, not stated, are taken as 32.
-        let hopper = azure * (1.0 + a100.knee / 8192.0) * (1.0 + 0.8 * 132.0 / (2.0 * 32.0 * 64.0));
-        let a100_source =
-            "attention_simumax.csv (PyTorch SDPA on A100 PCIe, causal FLOPs halved); knee: attention_fwd_aic.csv.gz";
-        let hopper_source = "attention_published_points.csv (one FlashAttention-2 point on H100, mask not stated)";
-        let (rates, basis, p90, source) = match chip.matmul {
-            "a100" => ([forward.rate, backward.rate], ["published"; 2], [0.12, 0.12], a100_source.to_owned()),
-            "b200" => (
-                [1.2 * hopper, 1.2 * hopper * ratio],
-                ["assumed"; 2],
-                [0.4, 0.4],
-                format!(
-                    "{hopper_source}, times 1.2: processors x clock over H100's, without Blackwell's own instructions"
-                ),
-            ),
-            _ => (
-                [hopper, hopper * ratio],
-                ["published", "extrapolated"],
-                [0.15, 0.2],
-                format!("{hopper_source}; backward by the A100's ratio {ratio:.3}; d64 by the H100 sweep's ratio"),
-            ),
-        };
-        for (pass, rate) in rates.iter().enumerate() {
-            for (head, by) in [(64, narrow), (128, 1.0)] {
-                for (causal, knee) in [(true, a100.knee), (false, 0.25 * a100.knee)] {
-                    let basis = if head == 128 && causal { basis[pass] } else { "extrapolated" };
-                    let basis = if chip.matmul == "b200" { "assumed" } else { basis };
-                    let e = evidence(basis, 1, p90[pass] / 2.0, p90[pass], &source);
-                    self.kernel("flash2", pass == 1, head, causal, rate * by, knee, &e);
-                    if matches!(chip.matmul, "h100" | "h200") {
-                        let gain = [1.75, 1.6][pass];
-                        let source = format!(
-                            "flash2 of this file times {gain}: FlashAttention-3 states 1.5-2.0x forward, 1.5-1.75x backward (arXiv 2407.08608)"
-                        );
-                        let e = evidence("extrapolated", 0, 0.08, 0.18, &source);
-                        self.kernel("flash3", pass == 1, head, causal, rate * by * gain, knee, &e);
-                    }
-                }
-            }
-        }
-        if chip.matmul == "a100" {
-            for (name, rate) in [("fwd", &forward), ("bwd", &backward)] {
+        let processors = f64::from(chip.processors);
+        for sweep in charts::sweeps(tables, chip)? {
+            let r = fit_rate(&sweep.points, processors, 200.0);
+            let (median, p90) = (fit::median(&r.errors), fit::quantile(&r.errors, 0.9));
+            let e = evidence(sweep.basis, sweep.points.len(), median, p90.max(0.03) + sweep.doubt, &sweep.source);
+            self.kernel(sweep.kernel, sweep.backward, sweep.head, sweep.causal, r.rate, r.knee, &e);
+            if sweep.basis == "published" {
                 self.residuals.push(Residual {
-                    section: format!("flash2 d128 {name} causal"),
-                    points: rate.errors.len(),
-                    median: fit::median(&rate.errors),
-                    p90: fit::quantile(&rate.errors, 0.9),
+                    section: format!(
+                        "{} d{} {} {}",
+                        sweep.kernel,
+                        sweep.head,
+                        if sweep.backward { "bwd" } else { "fwd" },
+                        if sweep.causal { "causal" } else { "full" }
+                    ),
+                    points: sweep.points.len(),
+                    median,
+                    p90,
                 });
             }
         }

@@ -68,7 +68,7 @@ const H100: ChipSpec = ChipSpec {
 };
 
 /// Every chip, in the order they are built.
-pub const CHIPS: [ChipSpec; 5] = [
+pub const CHIPS: [ChipSpec; 6] = [
     ChipSpec {
         name: "a100-sxm-80gb",
         summary: "NVIDIA A100 SXM4 80 GB at 400 W in an 8-GPU NVSwitch node, from published tables",
@@ -88,6 +88,29 @@ pub const CHIPS: [ChipSpec; 5] = [
         host: [26.28, 25.0],
         software: "SGLang 0.5.10 (cuBLASLt) matmuls, NCCL 2.27.3 collectives",
         source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator, deviceQuery; tf32, fp32: NVIDIA A100 datasheet",
+        ..H100
+    },
+    ChipSpec {
+        name: "a100-sxm-40gb",
+        summary: "NVIDIA A100 SXM4 40 GB at 400 W in an 8-GPU NVSwitch node: carried over from A100 SXM4 80 GB points \
+                  by its own memory bandwidth",
+        chip: "NVIDIA A100 SXM4 40 GB",
+        matmul: "a100",
+        system: "a100_sxm",
+        derived: true,
+        processors: 108,
+        bandwidth: 1555.0,
+        measured_bandwidth: 2039.0,
+        memory: "40 GiB",
+        power: 400.0,
+        clock: 1410,
+        peaks: [312.0, 312.0, 156.0, 19.5],
+        link: 300.0,
+        pair: 274.0,
+        rail: 200.0,
+        host: [26.28, 25.0],
+        software: "SGLang 0.5.10 (cuBLASLt) matmuls, NCCL 2.27.3 collectives, on the 80 GB part",
+        source: "hw_specs.csv: A100 white paper and deviceQuery; all else as A100 SXM4 80 GB",
         ..H100
     },
     H100,

@@ -69,7 +69,8 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     };
     // Kernels differ more between the fp8 collectors than clocks do: one factor, the median.
     let fp8_factor = fit::median(&fp8.iter().map(|p| p.1).collect::<Vec<_>>()).min(1.0);
-    let scale = if chip.derived { libm::pow((chip.power - 120.0) / (700.0 - 120.0), 1.0 / 2.5) } else { 1.0 };
+    let full = CHIPS.iter().find(|spec| spec.matmul == chip.matmul && !spec.derived).unwrap_or(chip).power;
+    let scale = libm::pow((chip.power - 120.0) / (full - 120.0), 1.0 / 2.5);
     let (basis, p90) = match (own, chip.derived) {
         (_, true) => ("extrapolated", 0.2),
         (true, _) => ("published", 0.08),
@@ -84,10 +85,10 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
             (_, "b200") => BLACKWELL,
             _ => "; carried over from that chip",
         },
-        if chip.derived {
-            "; scale: ((500 - 120)/(700 - 120))^(1/2.5), between a square and a cube law of power"
+        if chip.power < full {
+            format!("; scale: (({} - 120)/({full} - 120))^(1/2.5), between a square and a cube law of power", chip.power)
         } else {
-            ""
+            String::new()
         }
     );
     let mut text = format!(

@@ -27,6 +27,27 @@ pub enum Backend {
     Cudnn,
     /// FlashAttention-3, for Hopper.
     Flash3,
+    /// FlashAttention 1 (flash-attn 1.x).
+    Flash1,
+    /// flash-attn's `flash_attn_triton`, the first version in Triton.
+    Triton,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: [Backend; 5] =
+        [Backend::Flash2, Backend::Cudnn, Backend::Flash3, Backend::Flash1, Backend::Triton];
+
+    /// As a scenario writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Flash2 => "flash2",
+            Backend::Cudnn => "cudnn",
+            Backend::Flash3 => "flash3",
+            Backend::Flash1 => "flash1",
+            Backend::Triton => "triton",
+        }
+    }
 }
 
 /// The section as written.

@@ -23,6 +23,7 @@ macro_rules! shipped {
 
 const SHIPPED: &[Shipped] = shipped! {
     "a100-sxm-80gb";
+    "a100-sxm-40gb";
     "h100-sxm-80gb";
     "h100-hbm2e-96gb-500w";
     "h200-sxm-141gb" also "h200-sxm";

@@ -118,15 +118,15 @@ pub(super) fn attention(
 ) -> Result<(), ScenarioError> {
     match &written.backend {
         Some(at) if !profile.attention.has(backend) => {
-            let known: Vec<String> = [Backend::Flash2, Backend::Cudnn, Backend::Flash3]
+            let known: Vec<String> = Backend::ALL
                 .into_iter()
                 .filter(|&backend| profile.attention.has(backend))
-                .map(|backend| format!("{backend:?}").to_lowercase())
+                .map(|backend| backend.name().to_owned())
                 .collect();
             let problem = format!(
                 "the profile {} has no {} attention kernels",
                 profile.name,
-                format!("{backend:?}").to_lowercase()
+                backend.name()
             );
             Err(reader.plan(at, problem, format!("write one it has: {}", known.join(", "))))
         }
