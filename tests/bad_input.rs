@@ -249,7 +249,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("", "[precision]\nparam = \"bf61\"", &["my.toml:17:9", "did you mean `bf16`?"]),
     ("", "[optimizer]\nname = \"lion\"", &["my.toml:17:8", "no optimizer \"lion\"", "\"adamw\""]),
     ("", "[optimizer]\nname = \"sgd\"\nimplementation = \"fused\"", &["my.toml:18:18", "\"foreach\" for sgd"]),
-    ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash2`?"]),
+    ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash1`?"]),
     ("", "[activation_checkpointing]\npolicy = \"some\"", &["my.toml:17:10", "`selective_op`"]),
     // Blocks that are not there.
     ("", "[fsdp]\nwrap = { every = 0 }", &["my.toml:17:", "every = 0", "1 or more"]),

@@ -86,13 +86,16 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
             _ => "; carried over from that chip",
         },
         if chip.power < full {
-            format!("; scale: (({} - 120)/({full} - 120))^(1/2.5), between a square and a cube law of power", chip.power)
+            format!(
+                "; scale: (({} - 120)/({full} - 120))^(1/2.5), between a square and a cube law of power",
+                chip.power
+            )
         } else {
             String::new()
         }
     );
     let mut text = format!(
-        "[clock]\nattention = 0.95 # assumed: attention draws less than a matmul\nscale = {}\nevidence = {}\nmatmul = [\n",
+        "[clock]\nscale = {}\nevidence = {}\nmatmul = [\n",
         fit::rounded(scale),
         evidence(basis, points.len(), p90 / 2.0, p90, &source)
     );
