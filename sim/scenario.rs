@@ -8,6 +8,7 @@ pub mod error;
 pub mod gate;
 mod limits;
 mod measured;
+mod model;
 mod plain;
 pub mod predict;
 pub mod remedy;

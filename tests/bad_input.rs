@@ -147,7 +147,7 @@ error: batch.sequence = 2048 but gpt2 has a table of 1024 learned positions
   --> my.toml:14:12
 14 | sequence = 2048
    |            ^
-train on 1024 tokens or fewer",
+train on 1024 tokens or fewer, or write model.positions = 2048",
     );
 }
 
@@ -289,6 +289,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("h100-sxm-80gb", "my.toml", &["my.toml:"]),
     ("nodes = 1", "nodes = 1\nprofile = \"my.toml\"", &["my.toml:"]),
     ("config.json", "my.toml", &["my.toml:8:15", "not JSON"]),
+    ("\"config.json\"", "\"config.json\"\npositions = 99", &["my.toml:9:13", "no table of learned positions"]),
 ];
 
 #[test]

@@ -164,3 +164,11 @@ fn mfu_is_model_flops_over_peak() {
         assert!((mfu.utilisation - expected).abs() < 1e-12, "{}", mfu.name);
     }
 }
+
+#[test]
+fn a_longer_table_of_positions_is_so_many_more_parameters() {
+    let gpt2 = TINY.replace("huggingface = \"config.json\"", "name = \"gpt2\"");
+    let long = make::with(&make::with(&gpt2, "model", "positions", 4096), "batch", "sequence", 4096);
+    let more = make::parse(&long).job.model.params().total - make::parse(&gpt2).job.model.params().total;
+    assert_eq!(more, (4096 - 1024) * 768);
+}

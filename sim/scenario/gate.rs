@@ -142,7 +142,8 @@ pub(super) fn check(
     {
         let problem =
             format!("batch.sequence = {} but {} has a table of {positions} learned positions", job.seq, job.model.name);
-        return Err(reader.plan(&written.batch.sequence, problem, format!("train on {positions} tokens or fewer")));
+        let remedy = format!("train on {positions} tokens or fewer, or write model.positions = {}", job.seq);
+        return Err(reader.plan(&written.batch.sequence, problem, remedy));
     }
     if let (Some(at), false) =
         (&written.precision.output, matches!(job.loss, Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy))

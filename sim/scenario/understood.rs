@@ -6,13 +6,11 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::measured::{self, Measured};
-use super::{gate, limits, plain, sharding, written};
+use super::{gate, limits, model, plain, sharding, written};
 use crate::cost::{Backend, Profile, Regime, Software};
-use crate::hardware::registry::edits;
 use crate::hardware::{Place, Size, Topology, Vendor};
 use crate::model::head::Loss;
-use crate::model::huggingface::ModelError;
-use crate::model::{ModelConfig, Norm, Position, huggingface};
+use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::MixedPrecision;
@@ -144,7 +142,7 @@ impl Reader<'_> {
 }
 
 const MOST_RANKS: i64 = limits::RANKS as i64;
-const MOST_SEQUENCE: i64 = 1 << 26;
+pub(super) const MOST_SEQUENCE: i64 = 1 << 26;
 pub(super) const MOST_SMALL: i64 = 1 << 16;
 
 impl Scenario {
@@ -191,7 +189,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let topology = topology(reader, &scenario.topology, runtime)?;
     let profile = profile(reader, &scenario.topology, &topology)?;
     gate::profile(reader, &scenario.topology, &topology, &profile)?;
-    let model = model(reader, &scenario.model)?;
+    let model = model::model(reader, &scenario.model)?;
     let batch = &scenario.batch;
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
     let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
@@ -312,7 +310,7 @@ fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) 
 }
 
 /// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
-fn relative(file: &str, name: &str) -> String {
+pub(super) fn relative(file: &str, name: &str) -> String {
     let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
     if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
 }
@@ -327,47 +325,6 @@ fn profile(reader: &Reader<'_>, written: &written::Topology, topology: &Topology
             if name.ends_with(".toml") { Profile::load(Path::new(&name)) } else { Profile::find(&name) }.map_err(failed)
         }
     }
-}
-
-/// A model that ships with the program, or the names that come near.
-fn shipped(reader: &Reader<'_>, name: &Spanned<String>) -> Result<Result<ModelConfig, ModelError>, ScenarioError> {
-    let asked = name.get_ref();
-    if huggingface::shipped(asked).is_some() {
-        return Ok(huggingface::shipped::named(asked));
-    }
-    let problem = format!("no model is named {asked:?}");
-    let mut near: Vec<&str> = huggingface::shipped::names().collect();
-    near.sort_by_key(|known| edits(asked, known));
-    let near: Vec<String> = near.into_iter().take(3).map(|known| format!("{known:?}")).collect();
-    let remedy = format!(
-        "the nearest are {}; all are in scenarios/models/, and huggingface = \"path/config.json\" reads your own",
-        near.join(", ")
-    );
-    Err(reader.plan(name, problem, remedy))
-}
-
-fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) -> Result<ModelConfig, ScenarioError> {
-    let at = written.get_ref();
-    let (named, loaded) = match (&at.name, &at.huggingface) {
-        (Some(name), None) => (name, shipped(reader, name)?),
-        (None, Some(path)) => (path, huggingface::load(Path::new(&relative(reader.file, path.get_ref())))),
-        _ => {
-            let problem = "a model is named or read from a Hugging Face config, exactly one of the two";
-            let remedy = "write name = \"llama-3.1-8b\" or huggingface = \"path/config.json\"";
-            return Err(reader.plan(written, problem, remedy));
-        }
-    };
-    let mut model =
-        loaded.map_err(|problem| ScenarioError::Model { problem: Box::new(problem), place: reader.place(named) })?;
-    if let Some(layers) = &at.layers {
-        model.layers = reader.count("model.layers", layers, 1, 10_000)?;
-    }
-    if let Some(tied) = at.tied_head {
-        model.tied_head = tied;
-    }
-    let notes: Vec<String> = model.notes.iter().map(|note| format!("model: {note}")).collect();
-    reader.assumptions.extend(notes);
-    Ok(model)
 }
 
 fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<MixedPrecision, ScenarioError> {

@@ -97,6 +97,8 @@ pub struct Model {
     pub layers: Option<Spanned<i64>>,
     /// Whether the head shares the embedding's matrix, where the run differs from the config.
     pub tied_head: Option<bool>,
+    /// Rows of the table of learned positions, where the run differs from the config.
+    pub positions: Option<Spanned<i64>>,
 }
 
 /// `[mesh]`
