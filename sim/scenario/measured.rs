@@ -114,7 +114,8 @@ pub(super) fn understand(
         || out_of_memory;
     if !anything {
         let problem = "[measured] holds nothing to compare with";
-        let remedy = "write step_time = \"1.23 s\", tokens_per_second_per_chip, reserved, allocated, peak_memory or mfu";
+        let remedy =
+            "write step_time = \"1.23 s\", tokens_per_second_per_chip, reserved, allocated, peak_memory or mfu";
         return Err(reader.plan(written, problem, remedy));
     }
     Ok(measured)

@@ -252,7 +252,8 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let tokens = u64::from(topology.chips()) * job.batch * job.seq * u64::from(job.accumulation);
     let names = (runtime.written(), topology.name.as_str());
     let measured = scenario.measured.as_ref();
-    let measured = measured.map(|at| measured::understand(reader, at, names, (tokens, topology.chips()))).transpose()?;
+    let measured =
+        measured.map(|at| measured::understand(reader, at, names, (tokens, topology.chips()))).transpose()?;
     Ok(Scenario {
         file: reader.file.to_owned(),
         description: scenario.description.clone().unwrap_or_else(|| reader.file.to_owned()),
