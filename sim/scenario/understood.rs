@@ -310,7 +310,7 @@ fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) 
 }
 
 /// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
-pub(super) fn relative(file: &str, name: &str) -> String {
+pub(crate) fn relative(file: &str, name: &str) -> String {
     let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
     if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
 }
