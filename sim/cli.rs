@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod ceiling;
+mod compare;
 mod run;
 mod show;
 mod topology;
@@ -28,6 +29,8 @@ enum Command {
     Run(run::Args),
     /// Find the longest sequence that fits in device memory, and what the way there costs.
     Ceiling(ceiling::Args),
+    /// Say what two scenarios differ in, and what each difference does to time and memory.
+    Compare(compare::Args),
     /// Print a stage of the way from a scenario to its prediction.
     Show(show::Args),
     /// List the named machines, or show one with its sources.
@@ -62,6 +65,7 @@ pub fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Topology(args) => topology::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),

@@ -6,6 +6,7 @@
 //! file here, and a subcommand in `sim/cli/`.
 
 pub mod ceiling;
+pub mod compare;
 mod draft;
 mod plot;
 mod point;
@@ -13,6 +14,7 @@ pub mod variants;
 mod words;
 
 pub use ceiling::{Ceiling, ceiling};
+pub use compare::{Comparison, Side, compare};
 pub use draft::Draft;
 pub use point::Point;
 

@@ -65,6 +65,11 @@ impl Draft {
         }
     }
 
+    /// The keys.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
     /// The file as a person would save it.
     pub fn text(&self) -> String {
         self.table.to_string()

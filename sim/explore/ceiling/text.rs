@@ -95,10 +95,9 @@ fn short(point: &Point) -> String {
 /// What the step time at the ceiling leaves out.
 fn stalls(ceiling: &Ceiling) -> Option<String> {
     let retries = ceiling.longest.as_ref()?.memory.report.retries;
-    let words = "the allocator gives cached segments back";
-    (retries > 0).then(|| {
-        format!("{words} {retries} times at the ceiling: each stalls the device, which the step time leaves out")
-    })
+    let when = "in the first three steps at the ceiling";
+    let cost = "each stalls the device, which the step time leaves out";
+    (retries > 0).then(|| format!("the allocator gives its cache back {retries} times {when}: {cost}"))
 }
 
 /// Why the ceiling is where it is.
@@ -169,27 +168,26 @@ pub(super) fn binding(ceiling: &Ceiling) -> Option<Rows> {
     let top = apart(ceiling)?;
     let next = ceiling.beyond.as_ref().filter(|next| next.sequence != top.sequence);
     let mut rows = vec![];
-    let mut row = |name: &str, size: &dyn Fn(&Point) -> Bytes| {
-        let here = size(top);
+    let mut row = |name: &str, here: Bytes, then: Option<Bytes>| {
         let share = here.0 as f64 / top.memory.capacity.0.max(1) as f64;
-        let mut cells = vec![name.to_owned(), gib(here), percent(share)];
-        cells.extend(next.map(|next| signed(i128::from(size(next).0) - i128::from(here.0))));
-        rows.push(cells);
+        let more = then.map_or(String::new(), |then| signed(i128::from(then.0) - i128::from(here.0)));
+        rows.push(vec![name.to_owned(), gib(here), percent(share), more]);
     };
-    for (category, _) in top.memory.report.breakdown.sorted() {
-        row(category.label(), &|point| point.memory.report.breakdown.bytes(category));
+    let report = &top.memory.report;
+    for (category, bytes) in report.breakdown.sorted() {
+        row(category.label(), bytes, next.map(|next| next.memory.report.breakdown.bytes(category)));
     }
-    row("cached by the allocator", &|point| {
-        point.memory.report.peak_reserved.saturating_sub(point.memory.report.peak_allocated)
-    });
-    row("context and communicators", &|point| point.memory.outside);
+    // What the allocator caches where it fails is no answer to what it would cache.
+    row("cached by the allocator", report.peak_reserved.saturating_sub(report.peak_allocated), None);
+    row("context and communicators", top.memory.outside, next.map(|next| next.memory.outside));
     let mut header = vec![String::new(), "size".to_owned(), "of the device".to_owned()];
-    header.extend(next.map(|next| format!("{} more tokens", thousands(next.sequence - top.sequence))));
+    header.push(next.map_or(String::new(), |next| format!("{} more tokens", thousands(next.sequence - top.sequence))));
     Some((header, rows))
 }
 
 fn signed(bytes: i128) -> String {
-    format!("{:+.2} GiB", bytes as f64 / (1u64 << 30) as f64)
+    let gib = bytes as f64 / (1u64 << 30) as f64;
+    if gib.abs() < 0.005 { "0".to_owned() } else { format!("{gib:+.2} GiB") }
 }
 
 fn ladder(ceiling: &Ceiling) -> String {
@@ -210,7 +208,7 @@ pub(super) fn figures(ceiling: &Ceiling, point: &Point) -> Vec<String> {
     }
     .to_owned();
     if memory.fits && memory.report.retries > 0 {
-        fits += &format!(", {} segments given back", memory.report.retries);
+        fits += &format!(", gives its cache back {} ×", memory.report.retries);
     }
     if point.sequence == ceiling.own {
         fits += ", the file's own";

@@ -94,9 +94,9 @@ pub(super) fn remarks(answer: &Ceilings) -> Vec<(&str, String)> {
 pub(super) fn legend(answer: &Ceilings) -> String {
     match answer.common {
         Some(common) => format!(
-            "left: at each one's own ceiling; right: at {} tokens, the lowest ceiling, which all that have one hold; \
-             given back: times the allocator gives cached segments back, each of which stalls the device, which the \
-             step time leaves out",
+            "left: at each one's own ceiling; right: at {} tokens, the lowest ceiling, which all that have one hold\n  \
+             given back: how often in the first three steps the allocator gives its cache back; each stalls the device, \
+             which the step time leaves out",
             thousands(common)
         ),
         None => "no variant fits at any length tried".to_owned(),
