@@ -114,6 +114,12 @@ fn a_table_of_positions_is_a_ceiling_of_its_own() {
 }
 
 #[test]
+fn what_a_run_has_measured_is_no_part_of_a_what_if() {
+    let measured = format!("{LLAMA}\n[measured]\nstep_time = \"1.1 s\"\nsource = \"a log\"\n");
+    assert_eq!(longest(&measured), longest(LLAMA));
+}
+
+#[test]
 fn no_longer_than_asked_for() {
     let found = climb(LLAMA, Options { step: 1000, max: Some(5500) });
     assert_eq!((found.longest.unwrap().sequence, found.end), (5500, End::Asked(5500)));
@@ -158,13 +164,22 @@ fn another_machine_is_rented_in_as_many_nodes_as_make_the_same_chips() {
     let folder = Folder::new("fours");
     let fours = include_str!("../topologies/h100-sxm-80gb.toml").replace("chips = { value = 8", "chips = { value = 4");
     let three = fours.replace("chips = { value = 4", "chips = { value = 3");
+    let sixteen = fours.replace("chips = { value = 4", "chips = { value = 16");
     folder.write("fours.toml", &fours.replace("name = \"h100-sxm-80gb\"", "name = \"fours\""));
     folder.write("threes.toml", &three.replace("name = \"h100-sxm-80gb\"", "name = \"threes\""));
+    folder.write("sixteens.toml", &sixteen.replace("name = \"h100-sxm-80gb\"", "name = \"sixteens\""));
     folder.write("a.toml", LLAMA);
-    let output =
-        folder.windtunnel(&["ceiling", "a.toml", "--max", "1024", "--compare", "topology=fours.toml,threes.toml"]);
+    let output = folder.windtunnel(&[
+        "ceiling",
+        "a.toml",
+        "--max",
+        "1024",
+        "--compare",
+        "topology=fours.toml,threes.toml,sixteens.toml",
+    ]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("fours.toml: 2 nodes, for the same 8 chips"), "{said}");
+    assert!(said.contains("sixteens.toml: 8 chips of a node of 16"), "{said}");
     assert!(said.contains("threes.toml: refused: 8 chips are no whole number of its nodes of 3"), "{said}");
 }
 

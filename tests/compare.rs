@@ -92,6 +92,8 @@ fn a_scenario_against_itself_differs_in_nothing() {
         assert!(answer.rows.is_empty() && answer.follows.is_empty());
         assert_eq!(figures(&answer.total), [0; 4]);
     }
+    let measured = format!("{LLAMA}\n[measured]\nstep_time = \"1.1 s\"\nsource = \"a log\"\n");
+    assert!(sides(LLAMA, &measured).rows.is_empty());
     // What is written and what is taken for it are the same.
     let answer = sides(make::TINY, &filled(make::TINY));
     assert!(answer.rows.is_empty() && figures(&answer.total) == [0; 4], "{:?}", answer.rows);

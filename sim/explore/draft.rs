@@ -5,6 +5,9 @@ use toml::{Table, Value};
 use crate::scenario::predict::Settings;
 use crate::scenario::{Prediction, Scenario, ScenarioError, predict};
 
+/// The table of what a run has measured.
+const MEASURED: &str = "measured";
+
 /// A scenario file that can be changed, key by key.
 #[derive(Clone, Debug)]
 pub struct Draft {
@@ -14,11 +17,13 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// A draft of a scenario's text, with the scenario as it is understood. Mistakes are shown where they stand.
+    /// A draft of a scenario's text, with the scenario as it is understood. Mistakes are shown where they stand. What the
+    /// run has measured is left behind: nobody has measured a what-if.
     pub fn parse(file: &str, text: &str) -> Result<(Draft, Scenario), ScenarioError> {
         let scenario = Scenario::parse(file, text)?;
         // What the scenario's reader has read is a table.
-        let table = text.parse().unwrap_or_default();
+        let mut table: Table = text.parse().unwrap_or_default();
+        table.remove(MEASURED);
         Ok((Draft::new(file, table), scenario))
     }
 

@@ -1,7 +1,7 @@
 //! Ceilings of one scenario side by side, under other machines, other policies of recomputing, with and without offload.
 //!
 //! A variant is the scenario with one thing changed; everything else stays as written, `batch.micro` and the mesh among
-//! it. A machine with other nodes is rented in as many as make the same number of chips. What is no scenario keeps its
+//! it. A machine with other nodes is rented in as many as make the same number of chips, or in part. What is no scenario keeps its
 //! row, with the reason. To compare along another line: an entry in [`ALONG`].
 
 pub mod html;
@@ -170,28 +170,37 @@ fn topologies() -> Vec<String> {
     registry().into_iter().map(|listed| listed.name.to_owned()).collect()
 }
 
-/// Another machine with as many chips; its own profile of costs, for a profile belongs to one machine.
+/// Another machine with as many chips: whole nodes of it, or part of one. Its own profile of costs, for a profile belongs
+/// to one machine.
 fn topology(draft: &Draft, scenario: &Scenario, name: &str) -> Result<Option<Variant>, VariantError> {
     let mut draft = draft.clone();
     let machine = Topology::load(&relative(&scenario.file, name), &Size::Smallest).map_err(Box::new)?;
-    let (chips, per_node) = (scenario.topology.chips(), machine.node.chips);
-    if chips % per_node != 0 {
-        let reason = format!("{chips} chips are no whole number of its nodes of {per_node}");
-        return Ok(Some(Variant { name: name.to_owned(), draft: Err(reason), note: None }));
+    draft.set("topology.name", name);
+    if machine.name == scenario.topology.name {
+        return Ok(Some(checked(name, draft, None)));
     }
-    let nodes = chips / per_node;
     let mut notes = vec![];
-    if machine.name != scenario.topology.name {
-        if draft.get("topology.profile").is_some() {
-            draft.remove("topology.profile");
-            notes.push("its own profile of costs".to_owned());
-        }
+    if draft.get("topology.profile").is_some() {
+        draft.remove("topology.profile");
+        notes.push("its own profile of costs".to_owned());
+    }
+    let (chips, per_node) = (scenario.topology.chips(), machine.node.chips);
+    for size in ["nodes", "slice", "chips"] {
+        draft.remove(&format!("topology.{size}"));
+    }
+    if chips.is_multiple_of(per_node) {
+        let nodes = chips / per_node;
+        draft.set("topology.nodes", i64::from(nodes));
         if nodes != scenario.topology.nodes {
             notes.push(format!("{nodes} nodes, for the same {chips} chips"));
         }
-        draft.set("topology.nodes", i64::from(nodes));
+    } else if chips < per_node {
+        draft.set("topology.chips", i64::from(chips));
+        notes.push(format!("{chips} chips of a node of {per_node}"));
+    } else {
+        let reason = format!("{chips} chips are no whole number of its nodes of {per_node}");
+        return Ok(Some(Variant { name: name.to_owned(), draft: Err(reason), note: None }));
     }
-    draft.set("topology.name", name);
     Ok(Some(checked(name, draft, (!notes.is_empty()).then(|| notes.join("; ")))))
 }
 
