@@ -4,6 +4,7 @@
 //! every decision taken, every default named in [`Scenario::assumptions`], and has passed the shard-plan check
 //! ([`gate`]). [`mod@predict`] flies it.
 
+mod defaults;
 pub mod error;
 pub mod gate;
 mod limits;
@@ -16,6 +17,7 @@ mod sharding;
 pub mod understood;
 pub mod written;
 
+pub use defaults::flat;
 pub use error::ScenarioError;
 pub use measured::Measured;
 pub use predict::{Prediction, predict};

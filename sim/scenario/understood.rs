@@ -290,9 +290,15 @@ fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) 
             let remedy = "write nodes = 1 or chips = 4 (GPUs), or slice = \"4x4\" (TPUs)";
             return Err(reader.plan(&written.name, problem, remedy));
         }
-        _ => {
-            let problem = "a topology is sized in nodes, as a slice, or as chips of one node: one of the three";
-            return Err(reader.plan(&written.name, problem, "remove all but one of nodes, slice and chips"));
+        (_, slice, chips) => {
+            let problem = "a topology is sized in nodes, as a slice, or as chips of one node, not both";
+            let place = match (slice, chips) {
+                (_, Some(chips)) => reader.place(chips),
+                (Some(slice), _) => reader.place(slice),
+                _ => reader.place(&written.name),
+            };
+            let remedy = "remove one of the two keys".to_owned();
+            return Err(ScenarioError::Plan { problem: problem.to_owned(), place, remedy });
         }
     };
     let name = relative(reader.file, written.name.get_ref());
@@ -311,7 +317,7 @@ fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) 
 }
 
 /// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
-pub(super) fn relative(file: &str, name: &str) -> String {
+pub(crate) fn relative(file: &str, name: &str) -> String {
     let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
     if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
 }
