@@ -12,6 +12,7 @@ mod plain;
 pub mod predict;
 pub mod remedy;
 mod sharding;
+mod training;
 pub mod understood;
 pub mod written;
 

@@ -7,6 +7,7 @@ mod closed_form;
 mod command;
 mod determinism;
 mod folding;
+mod issued;
 mod make;
 mod memory;
 mod oracle;
