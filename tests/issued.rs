@@ -1,6 +1,6 @@
 //! What a step issues besides the plain loop, counted by hand: kernels and their bytes, waits of the host, collectives.
 
-use windtunnel::program::{Category, Instr, Kernel, Program, Work};
+use windtunnel::program::{Category, Instr, Kernel, Pass, Program, Work};
 use windtunnel::runtime::train;
 
 use crate::make::{self, TINY};
@@ -97,4 +97,66 @@ fn a_host_that_waits_at_the_end_of_a_step_starts_the_next_with_an_empty_queue() 
     let step = |text: &str| make::fly(text).step;
     let (plain, synced) = (step(&text), step(&make::with(&text, "loop", "host_syncs_per_step", 1)));
     assert!(synced > plain, "{synced:?} {plain:?}");
+}
+
+/// Names of the kernels of the optimizer's own step, and all bytes they move.
+fn optimizer(program: &Program) -> (Vec<&str>, u64) {
+    let own = kernels(program).filter(|kernel| kernel.pass == Pass::Optimizer).filter_map(|kernel| match kernel.work {
+        Work::Memory { read, written, .. } => Some((kernel.name, read.0 + written.0)),
+        _ => None,
+    });
+    let (names, bytes): (Vec<_>, Vec<_>) = own.unzip();
+    (names, bytes.iter().sum())
+}
+
+#[test]
+fn a_loop_over_parameters_launches_torchs_eight_kernels_for_each() {
+    let program = with("optimizer.implementation = 'for_loop', optimizer.clip_grad_norm = false");
+    let parameters = windtunnel::runtime::train::compile(&make::parse(TINY).job);
+    let count = parameters.setup.iter().filter(|instr| is_parameter(&parameters, instr)).count();
+    let (names, _) = optimizer(&program);
+    // As `torch.optim.AdamW(foreach=False)` of PyTorch 2.15 calls them.
+    let each =
+        ["mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_"].map(|name| format!("aten.{name}"));
+    assert_eq!(names.len(), 8 * count);
+    assert!(names.chunks(8).all(|names| names == each), "{names:?}");
+}
+
+fn is_parameter(program: &Program, instr: &Instr) -> bool {
+    matches!(*instr, Instr::Alloc { buffer } if program.buffer(buffer).category == Category::Parameter)
+}
+
+#[test]
+fn decoupled_adamw_moves_80_bytes_for_each_element_and_torchs_fused_kernel_28() {
+    let plain = "optimizer.clip_grad_norm = false, optimizer.weight_decay = 0.0";
+    let decoupled = with(&format!("{plain}, optimizer.name = 'decoupled_adamw'"));
+    let fused = with(&format!("{plain}, optimizer.name = 'adamw', optimizer.implementation = 'fused'"));
+    let elements = optimizer(&fused).1 / 28;
+    assert_eq!(optimizer(&decoupled).1, 80 * elements);
+    let decays = with("optimizer.clip_grad_norm = false, optimizer.name = 'decoupled_adamw'");
+    assert_eq!(optimizer(&decays).1, 88 * elements);
+}
+
+#[test]
+fn a_step_count_on_the_device_is_read_back_for_each_parameter() {
+    let name = "optimizer.name = 'decoupled_adamw', optimizer.step_on_device";
+    let (host, device) = (with(&format!("{name} = false")), with(&format!("{name} = true")));
+    let parameters = host.setup.iter().filter(|instr| is_parameter(&host, instr)).count();
+    assert_eq!(waits(&device) - waits(&host), parameters);
+}
+
+#[test]
+fn two_denominators_and_a_root_live_at_a_time() {
+    let program = with("optimizer.implementation = 'for_loop'");
+    let (mut live, mut most) = (0_i32, 0);
+    for instr in &program.step {
+        let of = |buffer| program.buffer(buffer).name == "aten.sqrt" || program.buffer(buffer).name == "aten.div";
+        match *instr {
+            Instr::Alloc { buffer } if of(buffer) => live += 1,
+            Instr::Free { buffer } if of(buffer) => live -= 1,
+            _ => {}
+        }
+        most = most.max(live);
+    }
+    assert_eq!((live, most), (0, 3));
 }

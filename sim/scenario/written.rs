@@ -310,10 +310,14 @@ pub struct Checkpointing {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// `adamw` or `sgd`.
+    /// `adamw`, `decoupled_adamw` or `sgd`.
     pub name: Option<Spanned<String>>,
-    /// `fused` or `foreach`.
+    /// `fused`, `foreach` or `for_loop`.
     pub implementation: Option<Spanned<String>>,
+    /// Weight decay: zero saves a kernel where it is one of its own.
+    pub weight_decay: Option<Spanned<f64>>,
+    /// Whether the number of steps is a tensor on the device that the host reads for each parameter.
+    pub step_on_device: Option<Spanned<bool>>,
     /// Whether gradients are clipped to a norm.
     pub clip_grad_norm: Option<bool>,
 }

@@ -254,7 +254,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             backward: Dispatch::EagerBackward,
         },
         optimizer: match config.opt.as_str() {
-            "adamw_foreach" => Optimizer::AdamwForeach,
+            "adamw_foreach" => Optimizer::AdamwForeach { decays: true },
             "adamw_fused" => Optimizer::AdamwFused,
             "sgd" => Optimizer::Sgd,
             other => panic!("unknown optimizer {other}"),
