@@ -1,6 +1,8 @@
 //! The command line: one small file per subcommand, and the only place that prints.
 
 mod calibrate;
+mod check;
+mod receipt;
 mod run;
 mod show;
 mod topology;
@@ -22,6 +24,10 @@ struct Cli {
 enum Command {
     /// Predict one scenario.
     Run(run::Args),
+    /// Hold predictions against measured runs: files of receipts, and scenarios with a [measured] table.
+    Check(check::Args),
+    /// Write the scenario behind a receipt, or print the table of framework defaults.
+    Receipt(receipt::Args),
     /// Print a stage of the way from a scenario to its prediction.
     Show(show::Args),
     /// List the named machines, or show one with its sources.
@@ -55,6 +61,8 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Receipt(args) => receipt::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Topology(args) => topology::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
@@ -71,4 +79,11 @@ fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
+}
+
+/// Writes a file and says so.
+fn write_file(path: &std::path::Path, body: &str) -> Result<(), Failure> {
+    std::fs::write(path, body).map_err(|error| Failure::input(format!("cannot write {}: {error}", path.display())))?;
+    print(&format!("\nwrote {}\n", path.display()));
+    Ok(())
 }

@@ -7,6 +7,7 @@ pub mod memory;
 pub mod model;
 pub mod network;
 pub mod program;
+pub mod receipt;
 pub mod report;
 pub mod runtime;
 pub mod scenario;

@@ -7,6 +7,7 @@
 pub mod error;
 pub mod gate;
 mod limits;
+mod measured;
 mod model;
 mod plain;
 pub mod predict;
@@ -17,5 +18,6 @@ pub mod understood;
 pub mod written;
 
 pub use error::ScenarioError;
+pub use measured::Measured;
 pub use predict::{Prediction, predict};
 pub use understood::{Runtime, Scenario};

@@ -252,7 +252,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("", "[optimizer]\nname = \"sgd\"\nweight_decay = 0.1", &["my.toml:18:16", "not modelled"]),
     ("", "[loss]\nkind = \"fused_linear\"\n[loop]\ntrain_metrics = 2", &["my.toml:19:17", "whole logits"]),
     ("", "[optimizer]\nname = \"sgd\"\nimplementation = \"fused\"", &["my.toml:18:18", "\"foreach\" for sgd"]),
-    ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash2`?"]),
+    ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash1`?"]),
     ("", "[activation_checkpointing]\npolicy = \"some\"", &["my.toml:17:10", "`selective_op`"]),
     // Blocks that are not there.
     ("", "[fsdp]\nwrap = { every = 0 }", &["my.toml:17:", "every = 0", "1 or more"]),

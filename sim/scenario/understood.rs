@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::error::ScenarioError;
+use super::measured::{self, Measured};
 use super::{gate, limits, model, plain, sharding, training, written};
 use crate::cost::{Backend, Profile, Regime, Software};
 use crate::hardware::{Place, Size, Topology, Vendor};
@@ -27,6 +28,11 @@ pub enum Runtime {
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
     pub const ALL: [(&'static str, Runtime); 2] = [("fsdp2", Runtime::Fsdp2), ("fsdp1", Runtime::Fsdp1)];
+
+    /// As a scenario writes it.
+    pub fn written(self) -> &'static str {
+        Self::ALL.iter().find(|(_, runtime)| *runtime == self).map_or("", |(name, _)| name)
+    }
 
     /// The framework's short name.
     pub fn name(self) -> &'static str {
@@ -72,6 +78,8 @@ pub struct Scenario {
     pub sequence_at: Place,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<String>,
+    /// What the run has measured, where it has been run.
+    pub measured: Option<Measured>,
 }
 
 /// Reads places and collects assumptions while the file is understood.
@@ -166,6 +174,7 @@ impl Scenario {
             profile: self.profile.clone(),
             sequence_at: self.sequence_at.clone(),
             assumptions: self.assumptions.clone(),
+            measured: self.measured.clone(),
             job,
             expandable_segments,
             ..*self
@@ -240,6 +249,11 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     };
     gate::check(reader, scenario, &job, &topology)?;
     limits::check(reader, scenario, &job)?;
+    let tokens = u64::from(topology.chips()) * job.batch * job.seq * u64::from(job.accumulation);
+    let names = (runtime.written(), topology.name.as_str());
+    let measured = scenario.measured.as_ref();
+    let measured =
+        measured.map(|at| measured::understand(reader, at, names, (tokens, topology.chips()))).transpose()?;
     Ok(Scenario {
         file: reader.file.to_owned(),
         description: scenario.description.clone().unwrap_or_else(|| reader.file.to_owned()),
@@ -253,6 +267,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         overrides: !scenario.fsdp.overrides.is_empty(),
         sequence_at: *reader.place(&batch.sequence),
         assumptions: std::mem::take(&mut reader.assumptions),
+        measured,
     })
 }
 
@@ -266,16 +281,18 @@ fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, Sc
 }
 
 fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) -> Result<Topology, ScenarioError> {
-    let size = match (&written.nodes, &written.slice) {
-        (Some(nodes), None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
-        (None, Some(slice)) => Size::Slice(slice.get_ref().clone()),
-        (Some(_), Some(slice)) => {
-            let problem = "a topology is sized in nodes or as a slice, not both";
-            return Err(reader.plan(slice, problem, "remove one of the two keys"));
-        }
-        (None, None) => {
+    let size = match (&written.nodes, &written.slice, &written.chips) {
+        (Some(nodes), None, None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
+        (None, Some(slice), None) => Size::Slice(slice.get_ref().clone()),
+        (None, None, Some(_)) => Size::Nodes(1),
+        (None, None, None) => {
             let problem = "the topology has no size";
-            return Err(reader.plan(&written.name, problem, "write nodes = 1 (GPUs) or slice = \"4x4\" (TPUs)"));
+            let remedy = "write nodes = 1 or chips = 4 (GPUs), or slice = \"4x4\" (TPUs)";
+            return Err(reader.plan(&written.name, problem, remedy));
+        }
+        _ => {
+            let problem = "a topology is sized in nodes, as a slice, or as chips of one node: one of the three";
+            return Err(reader.plan(&written.name, problem, "remove all but one of nodes, slice and chips"));
         }
     };
     let name = relative(reader.file, written.name.get_ref());
@@ -287,7 +304,10 @@ fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) 
         let problem = format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name());
         return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
     }
-    Ok(topology)
+    let Some(at) = &written.chips else { return Ok(topology) };
+    let most = topology.node.chips;
+    let chips = reader.count("topology.chips", at, 1, i64::from(most))?;
+    Ok(topology.part(chips as u32))
 }
 
 /// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.

@@ -5,6 +5,7 @@ use toml::Spanned;
 
 use crate::cost::Backend;
 use crate::program::DType;
+use crate::units::{Bytes, Time};
 
 /// A scenario file.
 #[derive(Debug, Deserialize)]
@@ -55,6 +56,8 @@ pub struct Scenario {
     /// Allocator.
     #[serde(default)]
     pub memory: Memory,
+    /// What the run measured, where it has been run.
+    pub measured: Option<Spanned<Measured>>,
 }
 
 /// `[topology]`
@@ -67,6 +70,8 @@ pub struct Topology {
     pub nodes: Option<Spanned<i64>>,
     /// Or a slice of it.
     pub slice: Option<Spanned<String>>,
+    /// Or some chips of one node.
+    pub chips: Option<Spanned<i64>>,
     /// A profile of costs other than the topology's own: a shipped name or a path.
     pub profile: Option<Spanned<String>>,
     /// `burst` or `sustained`.
@@ -338,4 +343,36 @@ pub struct Attention {
 pub struct Memory {
     /// `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
     pub expandable_segments: Option<bool>,
+}
+
+/// `[measured]`: a receipt of the very run that the file describes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Time of a steady step.
+    pub step_time: Option<Spanned<Time>>,
+    /// Or the rate of tokens.
+    pub tokens_per_second_per_chip: Option<Spanned<f64>>,
+    /// Tokens of a step that the rate counts, where padding is left out of it.
+    pub counted_tokens_per_step: Option<Spanned<i64>>,
+    /// Peak of `memory_allocated`.
+    pub allocated: Option<Spanned<Bytes>>,
+    /// Peak of `memory_reserved`.
+    pub reserved: Option<Spanned<Bytes>>,
+    /// A peak that is not said to be either.
+    pub peak_memory: Option<Spanned<Bytes>>,
+    /// Model FLOPs utilisation, between 0 and 1.
+    pub mfu: Option<Spanned<f64>>,
+    /// Its convention, by the name that `run --mfu-all` prints.
+    pub mfu_convention: Option<Spanned<String>>,
+    /// The run ended out of memory.
+    pub out_of_memory: Option<bool>,
+    /// Who measured it, where it is written down.
+    pub source: Option<String>,
+    /// The lane it is counted in.
+    pub lane: Option<String>,
+    /// The hardware it is counted under.
+    pub hardware: Option<String>,
+    /// How complete the receipt is: A, B or C.
+    pub grade: Option<String>,
 }
