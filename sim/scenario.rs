@@ -14,6 +14,7 @@ mod plain;
 pub mod predict;
 pub mod remedy;
 mod sharding;
+mod training;
 pub mod understood;
 pub mod written;
 

@@ -9,6 +9,7 @@ mod command;
 mod compare;
 mod determinism;
 mod folding;
+mod issued;
 mod make;
 mod memory;
 mod oracle;

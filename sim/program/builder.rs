@@ -140,6 +140,12 @@ impl Builder {
         self.wait(stream, event);
     }
 
+    /// Blocks the host until everything on `stream` so far has happened.
+    pub fn wait_for_host(&mut self, stream: StreamId) {
+        let event = self.record(stream);
+        self.push(Instr::HostWait { event });
+    }
+
     /// Host work without a launch.
     pub fn host(&mut self, dispatch: Dispatch, count: u32) {
         if count > 0 {

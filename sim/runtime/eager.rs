@@ -12,6 +12,7 @@
 mod backward;
 mod composite;
 mod embedding;
+mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
 
@@ -211,6 +212,19 @@ impl Eager {
             let buffer = counted.buffer;
             self.idle.push(storage.0);
             self.program.free(buffer);
+        }
+    }
+
+    /// One more reference to a value that is live in a frame.
+    pub fn share(&mut self, frame: &Frame, value: ValueId) -> Storage {
+        let storage = frame.slots[value].expect("a value is shared while it is live");
+        self.retain(storage)
+    }
+
+    /// Gives a name to another block, as Python does: the old one goes when the new one is there.
+    pub fn replace(&mut self, name: &mut Option<Storage>, by: Storage) {
+        if let Some(old) = name.replace(by) {
+            self.release(old);
         }
     }
 

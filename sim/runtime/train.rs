@@ -15,6 +15,7 @@ use crate::program::builder::Section;
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
 use crate::units::Bytes;
 
+mod besides;
 mod plan;
 
 use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout, mode};
@@ -30,6 +31,15 @@ pub enum Checkpoint {
     Every(u32),
     /// torchtitan's operator-level selective policy.
     SelectiveOp,
+}
+
+/// What the loop does besides forward, backward and optimizer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loop {
+    /// Cross-entropy metrics computed on the logits of each micro-batch.
+    pub train_metrics: u32,
+    /// Numbers reduced over all ranks and read back at the end of a step.
+    pub host_syncs: u32,
 }
 
 /// A training job, fully decided.
@@ -63,6 +73,8 @@ pub struct Job {
     pub compile: bool,
     /// Loss.
     pub loss: Loss,
+    /// What the loop does besides.
+    pub training_loop: Loop,
     /// Type the root's output is cast to (`MixedPrecisionPolicy.output_dtype`).
     pub output: Option<DType>,
 }
@@ -71,14 +83,18 @@ pub struct Job {
 pub fn compile(job: &Job) -> Program {
     let ranks = job.fsdp.shard * job.fsdp.replicate;
     let mut program = Builder::new(ranks, job.fsdp.streams());
-    let scopes = Scopes {
+    let mut scopes = Scopes {
         root: ScopeId(0),
         embedding: program.add_scope("tok_embeddings".to_owned()),
         blocks: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
         head: program.add_scope("norm, output".to_owned()),
         optimizer: program.add_scope("optimizer".to_owned()),
+        metrics: ScopeId(0),
     };
-    let communicators = communicators(&mut program, &job.fsdp);
+    if job.training_loop.train_metrics > 0 {
+        scopes.metrics = program.add_scope("metrics".to_owned());
+    }
+    let communicators = communicators(&mut program, &job.fsdp, job.training_loop.host_syncs > 0);
     let graphs = graphs(job);
     let layout = layout(job, &graphs);
     let (groups, units) = groups(job, &graphs, &layout, &scopes);
@@ -88,7 +104,7 @@ pub fn compile(job: &Job) -> Program {
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
     eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
     let run = Run::new(eager, &job.fsdp, groups, units, communicators);
-    let mut training = Training { job, graphs, layout, scopes, run };
+    let mut training = Training { job, graphs, layout, scopes, run, outputs: None };
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         // Every step is alike, but that the first makes the optimizer's state.
@@ -109,6 +125,8 @@ struct Training<'j> {
     layout: Layout,
     scopes: Scopes,
     run: Run<'j>,
+    /// Logits that the loop keeps for its metrics.
+    outputs: Option<Storage>,
 }
 
 impl Training<'_> {
@@ -157,6 +175,7 @@ impl Training<'_> {
 
     fn step(&mut self, first: bool) {
         self.run.eager.program.host(Dispatch::StepOverhead, 1);
+        self.take_earlier_outputs();
         for micro_batch in 0..self.job.accumulation {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
@@ -164,9 +183,12 @@ impl Training<'_> {
             let frames = self.forward();
             self.phase_end("fwd", micro_batch);
             self.backward(frames, last || !self.job.marks_last);
+            self.metrics();
             self.phase_end("bwd", micro_batch);
         }
         self.update(first);
+        self.read_back();
+        self.let_go_of_outputs();
     }
 
     /// Groups of up to `count` blocks after (or before) a block.
@@ -249,7 +271,15 @@ impl Training<'_> {
         self.run.root_post_forward();
 
         let before = self.run.eager.program.enter(self.scopes.head);
-        self.run.eager.forward_ops(graph, &mut head, loss_from..graph.ops.len());
+        let loss_at = graph.ops.len() - usize::from(self.graphs.head.logits.is_some());
+        self.run.eager.forward_ops(graph, &mut head, loss_from..loss_at);
+        if self.job.training_loop.train_metrics > 0
+            && let Some(logits) = self.graphs.head.logits
+        {
+            let logits = self.run.eager.share(&head, logits);
+            self.run.eager.replace(&mut self.outputs, logits);
+        }
+        self.run.eager.forward_ops(graph, &mut head, loss_at..graph.ops.len());
         let loss_value = self.run.eager.finish_forward(graph, &mut head);
         self.run.eager.program.enter(before);
         Frames { embedding, blocks, head, loss_value }

@@ -6,16 +6,14 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::measured::{self, Measured};
-use super::{gate, limits, model, plain, sharding, written};
+use super::{gate, limits, model, plain, sharding, training, written};
 use crate::cost::{Backend, Profile, Regime, Software};
 use crate::hardware::{Place, Size, Topology, Vendor};
-use crate::model::head::Loss;
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::MixedPrecision;
-use crate::runtime::optimizer::Optimizer;
-use crate::runtime::train::{Checkpoint, Job};
+use crate::runtime::train::Job;
 use crate::units::Bandwidth;
 
 /// The framework whose program is compiled.
@@ -198,10 +196,10 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| reader.count(key, at, 1, MOST_RANKS))?;
     let mixed_precision = precision(reader, &scenario.precision)?;
     let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
-    let checkpoint = checkpoint(reader, &scenario.activation_checkpointing)?;
+    let checkpoint = training::checkpoint(reader, &scenario.activation_checkpointing)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = optimizer(reader, &scenario.optimizer)?;
+    let optimizer = training::optimizer(reader, &scenario.optimizer)?;
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let sync_every = match accumulation {
         1 => true,
@@ -230,6 +228,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     // A GPU's share of the cards, and no more than the network behind them carries.
     let network = topology.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
     let rail = (topology.nodes > 1).then_some(Bandwidth((topology.node.nic_bandwidth.0 * per_gpu).min(network)));
+    let loss = training::loss(reader, &scenario.loss)?;
     let job = Job {
         batch: micro,
         seq,
@@ -239,7 +238,8 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         fsdp: config,
         checkpoint,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
-        loss: loss(reader, &scenario.loss)?,
+        loss,
+        training_loop: training::training_loop(reader, scenario, loss)?,
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),
         optimizer,
@@ -394,78 +394,5 @@ fn eager(
         early_stop,
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,
-    }
-}
-
-fn loss(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
-    let Some(at) = &written.kind else {
-        return Ok(reader.assume("loss.kind", Loss::Fp32CrossEntropy, "\"fp32\" (logits cast to fp32)"));
-    };
-    let chunks = |reader: &mut Reader<'_>| {
-        reader.count_or("loss.chunks", written.chunks.as_ref(), 1, MOST_SMALL, 8).map(|chunks| chunks as u32)
-    };
-    let loss = match at.get_ref() {
-        written::LossKind::Fp32 => Loss::Fp32CrossEntropy,
-        written::LossKind::Bf16 => Loss::Bf16CrossEntropy,
-        written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)? },
-        written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
-        written::LossKind::FusedLinear => Loss::FusedLinear,
-    };
-    let chunked = matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. });
-    match &written.chunks {
-        Some(chunks) if !chunked => {
-            Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))
-        }
-        _ => Ok(loss),
-    }
-}
-
-fn checkpoint(reader: &mut Reader<'_>, written: &written::Checkpointing) -> Result<Checkpoint, ScenarioError> {
-    let Some(at) = &written.policy else {
-        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
-    };
-    Ok(match *at.get_ref() {
-        written::Policy::None => Checkpoint::None,
-        written::Policy::Full => Checkpoint::Full,
-        written::Policy::SelectiveOp => Checkpoint::SelectiveOp,
-        written::Policy::Every(every) => {
-            if !(1..=MOST_SMALL).contains(&every) {
-                let problem = format!("activation_checkpointing.policy.every = {every} is out of range");
-                return Err(reader.plan(at, problem, "write 1 (every block) or more"));
-            }
-            Checkpoint::Every(every as u32)
-        }
-    })
-}
-
-fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
-    let name = match &written.name {
-        Some(name) => name.get_ref().as_str(),
-        None => reader.assume("optimizer.name", "adamw", "\"adamw\""),
-    };
-    let implementation = match &written.implementation {
-        Some(implementation) => implementation.get_ref().as_str(),
-        None if name == "adamw" => reader.assume("optimizer.implementation", "fused", "\"fused\""),
-        None => "foreach",
-    };
-    match (name, implementation) {
-        ("adamw", "fused") => Ok(Optimizer::AdamwFused),
-        ("adamw", "foreach") => Ok(Optimizer::AdamwForeach),
-        ("sgd", "foreach") => Ok(Optimizer::Sgd),
-        ("adamw" | "sgd", other) => {
-            let at = written.implementation.as_ref().or(written.name.as_ref());
-            let problem = format!("{name} has no implementation {other:?} here");
-            Err(at.map_or_else(
-                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
-                |at| reader.plan(at, problem.clone(), "write \"fused\" or \"foreach\" for adamw, \"foreach\" for sgd"),
-            ))
-        }
-        (other, _) => {
-            let problem = format!("there is no optimizer {other:?}");
-            Err(written.name.as_ref().map_or_else(
-                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
-                |at| reader.plan(at, problem.clone(), "write \"adamw\" or \"sgd\""),
-            ))
-        }
     }
 }

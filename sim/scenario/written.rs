@@ -38,6 +38,9 @@ pub struct Scenario {
     /// The loss.
     #[serde(default)]
     pub loss: Loss,
+    /// What the training loop does besides.
+    #[serde(default, rename = "loop")]
+    pub training_loop: Loop,
     /// What differs between PyTorch's versions.
     #[serde(default)]
     pub framework: Framework,
@@ -244,6 +247,8 @@ pub enum LossKind {
     Fp32,
     /// Cross-entropy on logits as they are.
     Bf16,
+    /// flash-attn's fused cross-entropy, on logits as they are.
+    FlashCrossEntropy,
     /// Head by parts inside the model, loss by parts.
     ChunkedOutput,
     /// Head and loss by parts.
@@ -260,6 +265,16 @@ pub struct Loss {
     pub kind: Option<Spanned<LossKind>>,
     /// Parts of the sequence.
     pub chunks: Option<Spanned<i64>>,
+}
+
+/// `[loop]`: what a training loop does besides forward, backward and optimizer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Loop {
+    /// Cross-entropy metrics computed on the logits of each micro-batch.
+    pub train_metrics: Option<Spanned<i64>>,
+    /// Numbers read back from the device at the end of a step.
+    pub host_syncs_per_step: Option<Spanned<i64>>,
 }
 
 /// `[framework]`: what differs between PyTorch's versions; the defaults are 2.15's.
@@ -300,10 +315,14 @@ pub struct Checkpointing {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// `adamw` or `sgd`.
+    /// `adamw`, `decoupled_adamw` or `sgd`.
     pub name: Option<Spanned<String>>,
-    /// `fused` or `foreach`.
+    /// `fused`, `foreach` or `for_loop`.
     pub implementation: Option<Spanned<String>>,
+    /// Weight decay: zero saves a kernel where it is one of its own.
+    pub weight_decay: Option<Spanned<f64>>,
+    /// Whether the number of steps is a tensor on the device that the host reads for each parameter.
+    pub step_on_device: Option<Spanned<bool>>,
     /// Whether gradients are clipped to a norm.
     pub clip_grad_norm: Option<bool>,
 }

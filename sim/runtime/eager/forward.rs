@@ -228,6 +228,7 @@ impl Eager {
                 }
             }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
+            OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
                 // Its rules are in `composite`.
@@ -444,5 +445,6 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",
         OpKind::Embedding => "aten.embedding",
         OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
+        OpKind::FlashCrossEntropy => "xentropy_cuda_lib.forward",
     }
 }
