@@ -7,6 +7,7 @@
 pub mod error;
 pub mod gate;
 mod limits;
+mod machine;
 mod plain;
 pub mod predict;
 pub mod remedy;

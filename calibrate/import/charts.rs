@@ -12,11 +12,11 @@
 
 use std::collections::BTreeMap;
 
+use super::ImportError;
 use super::attention::{Point, flops};
 use super::chips::ChipSpec;
 use super::fit;
 use super::tables::Tables;
-use super::ImportError;
 
 const CHARTS: &str = include_str!("flash_attention.csv");
 const TOKENS: f64 = 16384.0;
@@ -69,14 +69,18 @@ fn times(bars: &Bars, by: f64) -> Bars {
 fn ratio_on_a100(tables: &Tables) -> Result<f64, ImportError> {
     let table = tables.get("attention_simumax.csv")?;
     let rate = |pass: &str| {
-        let rows = table
-            .rows()
-            .filter(|row| row.text("gpu").starts_with("A100") && row.text("op") == pass && row.number("d_qk") == Some(128.0));
+        let rows = table.rows().filter(|row| {
+            row.text("gpu").starts_with("A100") && row.text("op") == pass && row.number("d_qk") == Some(128.0)
+        });
         let rates: Vec<f64> = rows.filter_map(|row| row.number("eff_vs_peak_simumax_flops_convention")).collect();
         fit::median(&rates)
     };
     let (forward, backward) = (rate("sdp_fwd"), rate("sdp_bwd"));
-    if forward > 0.0 && backward > 0.0 { Ok(backward / forward) } else { Err(table.error("no sdp_fwd and sdp_bwd rows on A100 at d_qk = 128")) }
+    if forward > 0.0 && backward > 0.0 {
+        Ok(backward / forward)
+    } else {
+        Err(table.error("no sdp_fwd and sdp_bwd rows on A100 at d_qk = 128"))
+    }
 }
 
 /// The two passes of one kernel on one GPU: bars, basis, doubt, and how they were come by.
@@ -102,7 +106,8 @@ fn on_a100(kernel: &str, head: u64, causal: bool, ratio: f64) -> Passes {
     // 3.5/all = 1/f + 2.5/(ratio·f)
     let forward = times(&all, (1.0 + 2.5 / ratio) / 3.5);
     let backward = times(&forward, ratio);
-    let how = format!("FlashAttention's charts, forward and backward together, split by {ratio:.3} (attention_simumax.csv)");
+    let how =
+        format!("FlashAttention's charts, forward and backward together, split by {ratio:.3} (attention_simumax.csv)");
     Passes { forward, backward, basis: ["published"; 2], doubt: [0.04, 0.02], how }
 }
 
@@ -147,8 +152,11 @@ pub(super) fn sweeps(tables: &Tables, chip: &ChipSpec) -> Result<Vec<Sweep>, Imp
     for &kernel in kernels {
         for head in [64, 128, 256] {
             for causal in [true, false] {
-                let mut passes =
-                    if chip.matmul == "a100" { on_a100(kernel, head, causal, ratio) } else { on_h100(kernel, head, causal) };
+                let mut passes = if chip.matmul == "a100" {
+                    on_a100(kernel, head, causal, ratio)
+                } else {
+                    on_h100(kernel, head, causal)
+                };
                 let (mut by, mut doubt) = (1.0, 0.0);
                 match chip.matmul {
                     "h200" => {

@@ -86,7 +86,10 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
             _ => "; carried over from that chip",
         },
         if chip.power < full {
-            format!("; scale: (({} - 120)/({full} - 120))^(1/2.5), between a square and a cube law of power", chip.power)
+            format!(
+                "; scale: (({} - 120)/({full} - 120))^(1/2.5), between a square and a cube law of power",
+                chip.power
+            )
         } else {
             String::new()
         }

@@ -35,8 +35,7 @@ pub enum Backend {
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Backend; 5] =
-        [Backend::Flash2, Backend::Cudnn, Backend::Flash3, Backend::Flash1, Backend::Triton];
+    pub const ALL: [Backend; 5] = [Backend::Flash2, Backend::Cudnn, Backend::Flash3, Backend::Flash1, Backend::Triton];
 
     /// As a scenario writes it.
     pub fn name(self) -> &'static str {

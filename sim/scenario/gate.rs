@@ -123,11 +123,7 @@ pub(super) fn attention(
                 .filter(|&backend| profile.attention.has(backend))
                 .map(|backend| backend.name().to_owned())
                 .collect();
-            let problem = format!(
-                "the profile {} has no {} attention kernels",
-                profile.name,
-                backend.name()
-            );
+            let problem = format!("the profile {} has no {} attention kernels", profile.name, backend.name());
             Err(reader.plan(at, problem, format!("write one it has: {}", known.join(", "))))
         }
         _ => Ok(()),

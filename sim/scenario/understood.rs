@@ -1,14 +1,15 @@
 //! The scenario as understood: every decision taken, every default named.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::Spanned;
 
 use super::error::ScenarioError;
+use super::machine::{profile, rail, relative, topology};
 use super::{gate, limits, plain, sharding, written};
 use crate::cost::{Backend, Profile, Regime, Software};
 use crate::hardware::registry::edits;
-use crate::hardware::{Place, Size, Topology, Vendor};
+use crate::hardware::{Place, Topology};
 use crate::model::head::Loss;
 use crate::model::huggingface::ModelError;
 use crate::model::{ModelConfig, Norm, Position, huggingface};
@@ -17,7 +18,6 @@ use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::optimizer::Optimizer;
 use crate::runtime::train::{Checkpoint, Job};
-use crate::units::Bandwidth;
 
 /// The framework whose program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Reader<'_> {
     }
 }
 
-const MOST_RANKS: i64 = limits::RANKS as i64;
+pub(super) const MOST_RANKS: i64 = limits::RANKS as i64;
 const MOST_SEQUENCE: i64 = 1 << 26;
 pub(super) const MOST_SMALL: i64 = 1 << 16;
 
@@ -219,10 +219,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         (_, written) => written.unwrap_or(false),
     };
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
-    let per_gpu = f64::from(topology.node.nics) / f64::from(topology.node.chips.max(1));
-    // A GPU's share of the cards, and no more than the network behind them carries.
-    let network = topology.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
-    let rail = (topology.nodes > 1).then_some(Bandwidth((topology.node.nic_bandwidth.0 * per_gpu).min(network)));
+    let rail = rail(reader, &scenario.topology, &topology)?;
     let job = Job {
         batch: micro,
         seq,
@@ -265,49 +262,6 @@ fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, Sc
         let problem = format!("there is no runtime {:?}", written.get_ref());
         reader.plan(written, problem, format!("write one of: {names}"))
     })
-}
-
-fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) -> Result<Topology, ScenarioError> {
-    let size = match (&written.nodes, &written.slice) {
-        (Some(nodes), None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
-        (None, Some(slice)) => Size::Slice(slice.get_ref().clone()),
-        (Some(_), Some(slice)) => {
-            let problem = "a topology is sized in nodes or as a slice, not both";
-            return Err(reader.plan(slice, problem, "remove one of the two keys"));
-        }
-        (None, None) => {
-            let problem = "the topology has no size";
-            return Err(reader.plan(&written.name, problem, "write nodes = 1 (GPUs) or slice = \"4x4\" (TPUs)"));
-        }
-    };
-    let name = relative(reader.file, written.name.get_ref());
-    let topology = Topology::load(&name, &size).map_err(|problem| ScenarioError::Topology {
-        problem: Box::new(problem),
-        place: reader.place(&written.name),
-    })?;
-    if topology.chip.vendor != Vendor::Nvidia {
-        let problem = format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name());
-        return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
-    }
-    Ok(topology)
-}
-
-/// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
-fn relative(file: &str, name: &str) -> String {
-    let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
-    if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
-}
-
-fn profile(reader: &Reader<'_>, written: &written::Topology, topology: &Topology) -> Result<Profile, ScenarioError> {
-    let at = written.profile.as_ref().unwrap_or(&written.name);
-    let failed = |error| ScenarioError::Profile { problem: Box::new(error), place: reader.place(at) };
-    match &written.profile {
-        None => Profile::find(&topology.profile).map_err(failed),
-        Some(profile) => {
-            let name = relative(reader.file, profile.get_ref());
-            if name.ends_with(".toml") { Profile::load(Path::new(&name)) } else { Profile::find(&name) }.map_err(failed)
-        }
-    }
 }
 
 /// A model that ships with the program, or the names that come near.

@@ -5,6 +5,7 @@ use toml::Spanned;
 
 use crate::cost::Backend;
 use crate::program::DType;
+use crate::units::Bandwidth;
 
 /// A scenario file.
 #[derive(Debug, Deserialize)]
@@ -66,6 +67,8 @@ pub struct Topology {
     pub slice: Option<Spanned<String>>,
     /// A profile of costs other than the topology's own: a shipped name or a path.
     pub profile: Option<Spanned<String>>,
+    /// What one GPU's share of the network between nodes carries, one direction, where it is not the topology's.
+    pub nic_bandwidth: Option<Spanned<Bandwidth>>,
     /// `burst` or `sustained`.
     pub clocks: Option<Clocks>,
 }
