@@ -10,6 +10,7 @@ mod limits;
 mod machine;
 mod plain;
 pub mod predict;
+mod recompute;
 pub mod remedy;
 mod sharding;
 pub mod understood;

@@ -6,18 +6,19 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::machine::{profile, rail, relative, topology};
-use super::{gate, limits, plain, sharding, written};
+use super::{gate, limits, plain, recompute, sharding, written};
 use crate::cost::{Backend, Profile, Regime, Software};
 use crate::hardware::registry::edits;
 use crate::hardware::{Place, Topology};
 use crate::model::head::Loss;
 use crate::model::huggingface::ModelError;
+use crate::model::style::{Rope, Style};
 use crate::model::{ModelConfig, Norm, Position, huggingface};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::optimizer::Optimizer;
-use crate::runtime::train::{Checkpoint, Job};
+use crate::runtime::train::Job;
 
 /// The framework whose program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +192,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| reader.count(key, at, 1, MOST_RANKS))?;
     let mixed_precision = precision(reader, &scenario.precision)?;
     let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
-    let checkpoint = checkpoint(reader, &scenario.activation_checkpointing)?;
+    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = optimizer(reader, &scenario.optimizer)?;
@@ -230,6 +231,8 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         checkpoint,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
         loss: loss(reader, &scenario.loss)?,
+        keep_logits: scenario.loss.keep_logits.unwrap_or(false),
+        style: style(&scenario.framework),
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),
         optimizer,
@@ -368,6 +371,16 @@ fn eager(
     }
 }
 
+/// How the model's code is written.
+fn style(written: &written::Framework) -> Style {
+    let rope = match written.rope {
+        None | Some(written::RopeStyle::Complex) => Rope::Complex,
+        Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
+        Some(written::RopeStyle::Stacked) => Rope::Stacked,
+    };
+    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false) }
+}
+
 fn loss(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
     let Some(at) = &written.kind else {
         return Ok(reader.assume("loss.kind", Loss::Fp32CrossEntropy, "\"fp32\" (logits cast to fp32)"));
@@ -389,24 +402,6 @@ fn loss(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
         }
         _ => Ok(loss),
     }
-}
-
-fn checkpoint(reader: &mut Reader<'_>, written: &written::Checkpointing) -> Result<Checkpoint, ScenarioError> {
-    let Some(at) = &written.policy else {
-        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
-    };
-    Ok(match *at.get_ref() {
-        written::Policy::None => Checkpoint::None,
-        written::Policy::Full => Checkpoint::Full,
-        written::Policy::SelectiveOp => Checkpoint::SelectiveOp,
-        written::Policy::Every(every) => {
-            if !(1..=MOST_SMALL).contains(&every) {
-                let problem = format!("activation_checkpointing.policy.every = {every} is out of range");
-                return Err(reader.plan(at, problem, "write 1 (every block) or more"));
-            }
-            Checkpoint::Every(every as u32)
-        }
-    })
 }
 
 fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
