@@ -166,6 +166,8 @@ pub enum Wrap {
     Block,
     /// torchtitan: each block, the embedding, final norm and head together, and the root.
     Torchtitan,
+    /// llm-foundry: each block, token table, position table and final norm each, and an empty root.
+    LlmFoundry,
     /// One block in so many, starting with the first, and the root.
     Every(i64),
     /// These blocks, and the root.

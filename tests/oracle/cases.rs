@@ -213,6 +213,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         blocks: vec![wrapped; model.layers as usize],
         embedding: titan.then_some(blocks),
         head: titan.then_some(Reshard::Never),
+        apart: false,
         root: reshard(&config.root_reshard, Reshard::Never),
     };
     let fsdp = Fsdp {

@@ -4,7 +4,7 @@
 use super::{Checkpoint, Job};
 use crate::model::block;
 use crate::model::fuse::{self, Compiled, Policy};
-use crate::model::graph::Graph;
+use crate::model::graph::{Graph, OpKind};
 use crate::model::head::{self, Head};
 use crate::program::{Builder, GroupId, ScopeId};
 use crate::runtime::eager::{Keep, Mode, ParamMap};
@@ -113,15 +113,30 @@ pub(super) fn layout(job: &Job, graphs: &Graphs) -> Layout {
 
 /// Groups as `fully_shard` makes them: wrapped modules take their parameters, the root takes the rest.
 pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scopes) -> (Vec<Group>, Units) {
-    let Wrap { blocks, embedding, head, root } = &job.fsdp.wrap;
+    let Wrap { blocks, embedding, head, apart, root } = &job.fsdp.wrap;
     let params = &layout.params;
     let embedding_end = graphs.embedding.params.len();
     let head_start = layout.head.first;
     let tied = layout.head.tied.is_some();
     let (mut all, mut rest) = (vec![], vec![]);
-    let mut units = Units { root: None, embedding: None, blocks: vec![None; blocks.len()], head: None };
+    let mut units = Units {
+        root: None,
+        embedding: None,
+        positions: None,
+        blocks: vec![None; blocks.len()],
+        norm: None,
+        head: None,
+    };
     // Tied weights must share a group, so the root keeps both ends of the model.
     match embedding {
+        Some(reshard) if *apart => {
+            let tables = graphs.embedding.ops.iter().filter(|op| op.kind == OpKind::Embedding).count();
+            for (at, unit) in [&mut units.embedding, &mut units.positions].into_iter().enumerate().take(tables) {
+                *unit = Some(all.len());
+                all.push(Group::new(scopes.embedding, vec![params[at]], *reshard));
+            }
+            rest.extend_from_slice(&params[tables..embedding_end]);
+        }
         Some(reshard) if !tied => {
             units.embedding = Some(all.len());
             all.push(Group::new(scopes.embedding, params[..embedding_end].to_vec(), *reshard));
@@ -140,6 +155,17 @@ pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scope
         }
     }
     match head {
+        Some(reshard) if *apart => {
+            let own = &params[head_start..];
+            let (norm, weight) = own.split_at(own.len() - usize::from(!tied));
+            units.head = units.embedding;
+            for (params, unit) in [(norm, &mut units.norm), (weight, &mut units.head)] {
+                if !params.is_empty() {
+                    *unit = Some(all.len());
+                    all.push(Group::new(scopes.head, params.to_vec(), *reshard));
+                }
+            }
+        }
         Some(reshard) if !tied => {
             units.head = Some(all.len());
             all.push(Group::new(scopes.head, params[head_start..].to_vec(), *reshard));
