@@ -199,3 +199,20 @@ fn llm_foundrys_units_are_gathered_and_reduced_in_pytorchs_order() {
     let kept = foundry("fsdp.reshard_after_forward = false, fsdp.forward_prefetch = 1");
     assert_eq!(kept, "t p b b b n N B B B P T");
 }
+
+#[test]
+fn unpadding_reads_six_numbers_back_in_each_blocks_forward_and_copies_four_tensors_each_way() {
+    let (plain, packed) = (with("attention.unpad = false"), with("attention.unpad = true"));
+    const BLOCKS: usize = 3;
+    assert_eq!(waits(&packed) - waits(&plain), 6 * BLOCKS);
+    // Queries are 4 heads of 16 wide, keys and values 2: bf16, and an int64 index for each token.
+    let (q, kv) = (2 * 64 * T, 2 * 32 * T);
+    let copy = |bytes: u64| (bytes + 8 * T, bytes);
+    assert_eq!(moved(&packed, "aten.gather")[..3], [q, kv, kv].map(copy));
+    assert_eq!(moved(&packed, "aten.index_put_"), [copy(q); BLOCKS]);
+    assert_eq!(moved(&packed, "aten.index"), [copy(q); BLOCKS]);
+    // Autograd runs the latest first: v, k, q.
+    assert_eq!(moved(&packed, "aten.scatter_")[..3], [kv, kv, q].map(copy));
+    let again = with("attention.unpad = true, activation_checkpointing.policy = 'full'");
+    assert_eq!(waits(&again) - waits(&plain), 12 * BLOCKS);
+}

@@ -15,6 +15,7 @@ mod embedding;
 mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
+mod unpad;
 
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work};

@@ -74,6 +74,8 @@ pub struct Job {
     pub max_positions: u64,
     /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
     pub compile: bool,
+    /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
+    pub unpad: bool,
     /// Loss.
     pub loss: Loss,
     /// What the loop does besides.

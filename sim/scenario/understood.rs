@@ -239,6 +239,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         checkpoint,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
         loss,
+        unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
         training_loop: training::training_loop(reader, scenario, loss)?,
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),

@@ -337,6 +337,8 @@ pub struct Attention {
     pub backend: Option<Spanned<Backend>>,
     /// Whether ALiBi's biases are a tensor given to `scaled_dot_product_attention`, or slopes inside the kernel.
     pub alibi_tensor: Option<bool>,
+    /// Whether tokens are packed without padding before attention and put back after it (`bert_padding`).
+    pub unpad: Option<Spanned<bool>>,
 }
 
 /// `[memory]`

@@ -262,6 +262,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         clip: config.clip > 0,
         training_loop: Loop::default(),
+        unpad: false,
         max_positions: config.seq,
         compile: config.compile,
         output: config.output_fp32.then_some(DType::Fp32),

@@ -6,6 +6,7 @@ use crate::model::block;
 use crate::model::fuse::{self, Compiled, Policy};
 use crate::model::graph::{Graph, OpKind};
 use crate::model::head::{self, Head};
+use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId};
 use crate::runtime::eager::{Keep, Mode, ParamMap};
 use crate::runtime::fsdp::group::ShardedParam;
@@ -34,7 +35,8 @@ pub(super) fn graphs(job: &Job) -> Graphs {
         let window = job.model.window(layer).filter(|&window| window < job.seq);
         let at = windows.iter().position(|&known| known == window).unwrap_or_else(|| {
             windows.push(window);
-            blocks.push(block::block(&job.model, dims, compute, window));
+            let block = block::block(&job.model, dims, compute, window);
+            blocks.push(if job.unpad { unpad(block) } else { block });
             windows.len() - 1
         });
         of_block.push(at);
