@@ -1,15 +1,20 @@
 //! The command line: one small file per subcommand, and the only place that prints.
 
 mod calibrate;
+mod ceiling;
 mod check;
+mod compare;
 mod receipt;
 mod run;
 mod show;
 mod topology;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use windtunnel::scenario::ScenarioError;
 
 /// A wind tunnel for training clusters: predicts peak memory, pipeline bubble, step time and MFU before the cluster is
 /// rented.
@@ -24,6 +29,10 @@ struct Cli {
 enum Command {
     /// Predict one scenario.
     Run(run::Args),
+    /// Find the longest sequence that fits in device memory, and what the way there costs.
+    Ceiling(ceiling::Args),
+    /// Say what two scenarios differ in, and what each difference does to time and memory.
+    Compare(compare::Args),
     /// Hold predictions against measured runs: files of receipts, and scenarios with a [measured] table.
     Check(check::Args),
     /// Write the scenario behind a receipt, or print the table of framework defaults.
@@ -61,6 +70,8 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Ceiling(args) => ceiling::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Receipt(args) => receipt::run(&args),
         Command::Show(args) => show::run(&args),
@@ -71,6 +82,20 @@ pub fn main() -> ExitCode {
         eprintln!("error: {}", failure.message);
         ExitCode::from(failure.code)
     })
+}
+
+/// A scenario file's name and text.
+fn read(path: &Path) -> Result<(String, String), Failure> {
+    let file = path.display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => Err(Failure::input(ScenarioError::Unreadable { path: file, reason: error.to_string() })),
+    }
+}
+
+/// Writes a file the user asked for.
+fn write(path: &Path, body: &str) -> Result<(), Failure> {
+    std::fs::write(path, body).map_err(|error| Failure::input(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Prints to standard output; a reader that has gone away (`| head`) is no error.

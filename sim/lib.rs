@@ -2,6 +2,7 @@
 
 pub mod cost;
 pub mod engine;
+pub mod explore;
 pub mod hardware;
 pub mod memory;
 pub mod model;

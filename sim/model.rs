@@ -13,6 +13,7 @@ pub mod fuse;
 pub mod graph;
 pub mod head;
 pub mod huggingface;
+pub mod style;
 pub mod unpad;
 
 use std::fmt;

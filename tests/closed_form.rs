@@ -2,10 +2,10 @@
 
 use windtunnel::program::{Category, Instr, Pass, Program};
 use windtunnel::runtime::train;
-use windtunnel::scenario::Prediction;
+use windtunnel::scenario::{Prediction, Scenario};
 use windtunnel::units::Time;
 
-use crate::make::{self, TINY};
+use crate::make::{self, FILE, TINY, apply, fly, with};
 
 fn compile(text: &str) -> Program {
     train::compile(&make::parse(text).job)
@@ -171,4 +171,17 @@ fn a_longer_table_of_positions_is_so_many_more_parameters() {
     let long = make::with(&make::with(&gpt2, "model", "positions", 4096), "batch", "sequence", 4096);
     let more = make::parse(&long).job.model.params().total - make::parse(&gpt2).job.model.params().total;
     assert_eq!(more, (4096 - 1024) * 768);
+}
+
+#[test]
+fn a_slower_network_slows_what_crosses_it_by_its_line_rate() {
+    let two_nodes = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
+    let two_nodes = apply(two_nodes, "topology.nodes = 2, mesh.dp_shard = 16, model.layers = 2, batch.sequence = 512");
+    let wide = with(&two_nodes, "topology", "nic_bandwidth", "50 GB/s");
+    assert_eq!(fly(&two_nodes).step, fly(&wide).step, "the topology's own network");
+    let narrow = with(&two_nodes, "topology", "nic_bandwidth", "6.25 GB/s");
+    // Both are bound by the network, which carries an eighth.
+    let ratio = fly(&narrow).step.seconds() / fly(&wide).step.seconds();
+    assert!((4.0..=8.0).contains(&ratio), "{ratio}");
+    assert!(Scenario::parse(FILE, &with(&two_nodes, "topology", "nic_bandwidth", "0 GB/s")).is_err());
 }

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bad_input;
+mod ceiling;
 mod closed_form;
 mod command;
+mod compare;
 mod determinism;
 mod folding;
 mod issued;

@@ -71,7 +71,7 @@ fn model(scenario: &Scenario) -> String {
         params.embedding,
         params.head
     );
-    let block = block::block(model, dims, compute, model.window(0));
+    let block = block::block(model, dims, compute, model.window(0), job.style);
     let modules = [
         block::embedding(model, dims, compute),
         if job.unpad { unpad(block) } else { block },
@@ -195,7 +195,7 @@ fn program(program: &Program) -> String {
                 let (on, scope) = (stream(b.stream), program.scope(b.scope));
                 writeln!(out, "{verb:11} {on:20} {scope:14} {} {} ({})", b.bytes, b.name, b.category.label())
             }
-            Instr::Recategorize { .. } => Ok(()),
+            Instr::Rename { .. } | Instr::Recategorize { .. } => Ok(()),
             Instr::Mark { mark } => match &program.marks[mark as usize] {
                 Mark::PhaseEnd(name) => writeln!(out, "---- end of {name}"),
                 Mark::Hook(hook, scope) => writeln!(out, "hook        {hook} {}", program.scope(*scope)),

@@ -26,6 +26,9 @@ use super::curve::Curve;
 use crate::program::Collective;
 use crate::units::{Bandwidth, Bytes, Time};
 
+/// How far a network's line rate may be from the measured one's and still count as the same, relative.
+const SAME_RAIL: f64 = 0.05;
+
 /// How the ranks of a group lie on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Spread {
@@ -293,7 +296,9 @@ impl Collectives {
         };
         // The error is stated for transfers above 1 MB over the nodes that were measured; small ones are latency, which
         // differs more between sites.
-        let beyond = spread.nodes > protocols.nodes;
+        // So is another network than the one measured: its line rate carries over, its latencies may not.
+        let elsewhere = (rail.0 / self.across.rail.0 - 1.0).abs() > SAME_RAIL;
+        let beyond = spread.nodes > protocols.nodes || elsewhere;
         let basis = protocols.evidence.basis.and(if beyond { Basis::Extrapolated } else { Basis::Interpolated });
         let widen = if beyond || x < 1e6 { 2.0 } else { 1.0 };
         self.finish(seconds.max(inner), basis, widen * protocols.evidence.spread(), link, through_rail, rail)

@@ -303,3 +303,17 @@ fn no_work_takes_no_time() {
         Kernel { name: "aten.mm", work: matmul(8, 8, 8, DType::Bf16), pass: Pass::Forward, dispatch: Dispatch::Extra };
     assert!(costs.kernel(&kernel).time > Time::ZERO);
 }
+
+#[test]
+fn a_network_other_than_the_one_measured_is_extrapolated() {
+    let a100 = profile("h100-sxm-80gb");
+    let costs = CostModel::new(&a100, Regime::Sustained);
+    let slow = costs.clone().with(Software { rail: Some(Bandwidth(12.5e9)), ..Software::default() });
+    let (comm, spread) = (comm(Collective::AllGather, 1 << 30), Spread { ranks_per_node: 8, nodes: 8 });
+    let (known, carried) = (costs.collective(&comm, spread), slow.collective(&comm, spread));
+    assert!(known.basis < Basis::Extrapolated && carried.basis == Basis::Extrapolated);
+    assert!(carried.spread > known.spread);
+    // A quarter of the rail is slower by less than four only where the node itself was the limit.
+    let ratio = carried.time.seconds() / known.time.seconds();
+    assert!((3.0..=4.0).contains(&ratio), "{ratio}");
+}

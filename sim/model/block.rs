@@ -5,6 +5,7 @@
 //! parameters is the order modules register them, which is the order FSDP packs them.
 
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use super::style::{Rope, Style};
 use super::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use crate::program::DType;
 
@@ -118,13 +119,13 @@ fn attention(
     m: &ModelConfig,
     x: ValueId,
     params: &AttentionParams,
-    window: Option<u64>,
+    (window, style): (Option<u64>, Style),
 ) -> ValueId {
     let (d, q_out, kv_out) = (m.width, m.heads * m.head_dim, m.kv_heads * m.head_dim);
     let dims = g.dims();
     let linear = |inputs, outputs| OpKind::Linear { inputs, outputs };
     let mut held = vec![];
-    let (mut xq, mut xk, xv);
+    let (mut xq, mut xk, mut xv);
     if m.fused_qkv {
         let qkv = g.op("attention.wqkv", linear(d, q_out + 2 * kv_out), &[x], &params.qkv[0], ("xqkv", BSQH));
         [xq, xk, xv] = g.split("attention", qkv, [("xq_BSNH", BSNH), ("xk_BSKH", BSKH), ("xv_BSKH", BSKH)]);
@@ -143,7 +144,16 @@ fn attention(
         g.drop_values(&[raw.1]);
     }
     if let Position::Rope { .. } = m.position {
-        (xq, xk) = rotate(g, xq, xk);
+        (xq, xk) = match style.rope {
+            Rope::Complex => rotate(g, xq, xk),
+            rope => rotate_real(g, xq, xk, rope),
+        };
+    }
+    if style.repeat_kv && m.heads != m.kv_heads {
+        let single = (xk, xv);
+        xk = g.op("attention", OpKind::RepeatKv, &[single.0], &[], ("xk_BSNH", BSNH));
+        xv = g.op("attention", OpKind::RepeatKv, &[single.1], &[], ("xv_BSNH", BSNH));
+        g.drop_values(&[single.0, single.1]);
     }
     let bias = m.position == Position::Alibi;
     let o = g.op("attention.sdpa", OpKind::Attention { window, bias }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));
@@ -153,9 +163,13 @@ fn attention(
     out
 }
 
+const ROPE: &str = "attention.rope";
+
+/// A name and its axes.
+type Shape = (&'static str, &'static [Axis]);
+
 /// Rotary embedding in fp32 on the first R dimensions of each head; the rest passes beside it and is joined again.
 fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) {
-    const ROPE: &str = "attention.rope";
     let (dims, compute, fp32) = (g.dims(), g.compute(), DType::Fp32);
     let table = OpKind::RotateComplex { table: dims.s * dims.r / 2 };
     let (mut raw, mut pass) = ((xq, xk), None);
@@ -187,6 +201,28 @@ fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) 
         k = g.op(ROPE, OpKind::Concat, &[k_part, k_pass], &[], ("xk_BSKH", BSKH));
         g.drop_values(&[k_part, q_pass, k_pass]);
     }
+    (q, k)
+}
+
+/// Rotary embedding in real numbers; partial ones split and join as the complex one does.
+fn rotate_real(g: &mut GraphBuilder, xq: ValueId, xk: ValueId, rope: Rope) -> (ValueId, ValueId) {
+    let dims = g.dims();
+    let mut one = |x: ValueId, whole: Shape, part: Shape, rest: Shape| {
+        if dims.r == dims.h {
+            let out = g.op(ROPE, OpKind::Rotate(rope), &[x], &[], whole);
+            g.drop_values(&[x]);
+            return out;
+        }
+        let [rotated, pass] = g.split(ROPE, x, [part, rest]);
+        g.drop_values(&[x]);
+        let turned = g.op(ROPE, OpKind::Rotate(rope), &[rotated], &[], part);
+        g.drop_values(&[rotated]);
+        let out = g.op(ROPE, OpKind::Concat, &[turned, pass], &[], whole);
+        g.drop_values(&[turned, pass]);
+        out
+    };
+    let q = one(xq, ("xq_BSNH", BSNH), ("xq_BSNR", BSNR), ("xq_pass_BSNU", BSNU));
+    let k = one(xk, ("xk_BSKH", BSKH), ("xk_BSKR", BSKR), ("xk_pass_BSKU", BSKU));
     (q, k)
 }
 
@@ -247,7 +283,7 @@ fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnP
 }
 
 /// One decoder block with the given sliding window.
-pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>) -> Graph {
+pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>, style: Style) -> Graph {
     let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BSD, compute));
     let g = &mut graph;
     let (rows, d) = (dims.tokens(), m.width);
@@ -277,7 +313,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>) -
         out
     };
     let attn_in = if pre { norm(g, m.norm, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BSD)) } else { x };
-    let attn = attention(g, m, attn_in, &attn_params, window);
+    let attn = attention(g, m, attn_in, &attn_params, (window, style));
     let shared = placement == NormPlacement::ParallelShared;
     if pre && !shared {
         g.drop_values(&[attn_in]);

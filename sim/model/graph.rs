@@ -5,6 +5,7 @@
 //! distinct module and shared by all layers.
 
 use super::Activation;
+use super::style::Rope;
 use crate::program::DType;
 
 /// A dimension of a tensor; the legend is in [`super`].
@@ -156,6 +157,11 @@ pub enum OpKind {
         /// Elements (complex) of the table used.
         table: u64,
     },
+    /// Rotary embedding written in real numbers; see [`Rope`]. [`Rope::Complex`] is written as casts and
+    /// [`OpKind::RotateComplex`].
+    Rotate(Rope),
+    /// Key-value heads copied to each of their query heads.
+    RepeatKv,
     /// Product of two values.
     Mul,
     /// Sum of two values; the second may lack the batch axis.

@@ -138,7 +138,8 @@ impl Eager {
                 self.program.launch(COMPUTE, kernel.name, work, dispatch);
             }
             Launch::Attention { op, window, .. } => {
-                let (shape, dtype) = (attention_shape(graph, window), graph.values[graph.ops[op].inputs[0]].dtype);
+                let op = &graph.ops[op];
+                let (shape, dtype) = (attention_shape(graph, op, window), graph.values[op.inputs[0]].dtype);
                 let work = Work::Attention { shape, dtype, backward: false };
                 self.program.launch(COMPUTE, kernel.name, work, dispatch);
             }

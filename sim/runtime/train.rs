@@ -10,9 +10,10 @@ use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::head::Loss;
+use crate::model::style::Style;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
+use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
 use crate::units::Bytes;
 
 mod besides;
@@ -24,14 +25,14 @@ use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout, mode};
 const POSITIONS: usize = 2;
 
 /// What each block does about its activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checkpoint {
     /// Keep everything autograd saves.
     None,
     /// Keep the block's input, run its forward again in backward.
     Full,
-    /// Do that for one block in `every`, starting with the first.
-    Every(u32),
+    /// Do that for the blocks that say so.
+    Blocks(Vec<bool>),
     /// torchtitan's operator-level selective policy.
     SelectiveOp,
 }
@@ -76,10 +77,14 @@ pub struct Job {
     pub compile: bool,
     /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
     pub unpad: bool,
+    /// How the model's code is written.
+    pub style: Style,
     /// Loss.
     pub loss: Loss,
     /// What the loop does besides.
     pub training_loop: Loop,
+    /// Whether the loop's variable holds the logits until the next forward has returned.
+    pub keep_logits: bool,
     /// Type the root's output is cast to (`MixedPrecisionPolicy.output_dtype`).
     pub output: Option<DType>,
 }
@@ -109,7 +114,7 @@ pub fn compile(job: &Job) -> Program {
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
     eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
     let run = Run::new(eager, &job.fsdp, groups, units, communicators);
-    let mut training = Training { job, graphs, layout, scopes, run, outputs: None };
+    let mut training = Training { job, graphs, layout, scopes, run, kept: vec![], kept_across: vec![] };
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         // Every step is alike, but that the first makes the optimizer's state.
@@ -130,8 +135,10 @@ struct Training<'j> {
     layout: Layout,
     scopes: Scopes,
     run: Run<'j>,
-    /// Logits that the loop keeps for its metrics.
-    outputs: Option<Storage>,
+    /// Logits that the loop's variable holds, of the micro-batch before.
+    kept: Vec<Storage>,
+    /// What they are known as from one step to the next.
+    kept_across: Vec<BufferId>,
 }
 
 impl Training<'_> {
@@ -140,6 +147,7 @@ impl Training<'_> {
         let job = self.job;
         let storage = job.fsdp.mixed_precision.storage.bytes();
         let shards = self.run.shards();
+        let keeps_logits = self.keeps_logits();
         let program = &mut self.run.eager.program;
         if !job.fsdp.cpu_offload {
             for (param, elements) in shards {
@@ -164,6 +172,13 @@ impl Training<'_> {
         if let Some(twice) = twice {
             program.free(twice);
         }
+        if keeps_logits {
+            let head = &self.graphs.head;
+            let bytes = head.logits.0.iter().map(|&value| Bytes(head.graph.values[value].bytes()));
+            self.kept_across = bytes
+                .map(|bytes| program.later(bytes, COMPUTE, Category::Logits, "logits of the step before"))
+                .collect();
+        }
         for name in ["tokens", "labels"] {
             program.alloc(Bytes(job.batch * job.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
         }
@@ -180,7 +195,6 @@ impl Training<'_> {
 
     fn step(&mut self, first: bool) {
         self.run.eager.program.host(Dispatch::StepOverhead, 1);
-        self.take_earlier_outputs();
         for micro_batch in 0..self.job.accumulation {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
@@ -193,7 +207,11 @@ impl Training<'_> {
         }
         self.update(first);
         self.read_back();
-        self.let_go_of_outputs();
+        let buffers = std::mem::take(&mut self.kept_across);
+        for (storage, &buffer) in std::mem::take(&mut self.kept).into_iter().zip(&buffers) {
+            self.run.eager.hand_over(storage, buffer);
+        }
+        self.kept_across = buffers;
     }
 
     /// Groups of up to `count` blocks after (or before) a block.
@@ -257,7 +275,7 @@ impl Training<'_> {
                     (BlockFrame::Compiled(frame), output)
                 }
                 None => {
-                    let mode = mode(self.job.checkpoint, layer);
+                    let mode = mode(&self.job.checkpoint, layer);
                     let (frame, output) = self.run.eager.forward(graph, hidden, map, mode);
                     (BlockFrame::Eager(frame), output)
                 }
@@ -296,15 +314,22 @@ impl Training<'_> {
         self.run.root_post_forward();
 
         let before = self.run.eager.program.enter(self.scopes.head);
-        let loss_at = graph.ops.len() - usize::from(self.graphs.head.logits.is_some());
-        self.run.eager.forward_ops(graph, &mut head, loss_from..loss_at);
-        if self.job.training_loop.train_metrics > 0
-            && let Some(logits) = self.graphs.head.logits
-        {
-            let logits = self.run.eager.share(&head, logits);
-            self.run.eager.replace(&mut self.outputs, logits);
+        let (logits, handed) = (&self.graphs.head.logits.0, self.graphs.head.logits.1);
+        self.run.eager.forward_ops(graph, &mut head, loss_from..handed);
+        if self.keeps_logits() {
+            let now = logits.iter().map(|&value| self.run.eager.hold(&head, value)).collect();
+            let before = std::mem::replace(&mut self.kept, now);
+            if before.is_empty() {
+                // The first micro-batch: what the step before left.
+                for &buffer in &self.kept_across {
+                    self.run.eager.program.free(buffer);
+                }
+            }
+            for storage in before {
+                self.run.eager.release(storage);
+            }
         }
-        self.run.eager.forward_ops(graph, &mut head, loss_at..graph.ops.len());
+        self.run.eager.forward_ops(graph, &mut head, handed..graph.ops.len());
         let loss_value = self.run.eager.finish_forward(graph, &mut head);
         self.run.eager.program.enter(before);
         Frames { embedding, blocks, head, loss_value }

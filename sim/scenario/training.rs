@@ -1,4 +1,4 @@
-//! The tables `[loss]`, `[loop]`, `[activation_checkpointing]` and `[optimizer]` as understood.
+//! The tables `[loss]`, `[loop]` and `[optimizer]` as understood.
 
 use toml::Spanned;
 
@@ -7,7 +7,7 @@ use super::understood::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
 use crate::runtime::optimizer::{Optimizer, PerParam};
-use crate::runtime::train::{Checkpoint, Loop};
+use crate::runtime::train::Loop;
 
 /// Metrics, or numbers read back in a step.
 const MOST_SYNCS: i64 = 1000;
@@ -54,28 +54,6 @@ pub(super) fn training_loop(
         return Err(reader.plan(at, problem, "remove loop.train_metrics, or write loss.kind = \"fp32\""));
     }
     Ok(Loop { train_metrics, host_syncs: small("loop.host_syncs_per_step", &at.host_syncs_per_step)? })
-}
-
-/// What blocks do about their activations.
-pub(super) fn checkpoint(
-    reader: &mut Reader<'_>,
-    written: &written::Checkpointing,
-) -> Result<Checkpoint, ScenarioError> {
-    let Some(at) = &written.policy else {
-        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
-    };
-    Ok(match *at.get_ref() {
-        written::Policy::None => Checkpoint::None,
-        written::Policy::Full => Checkpoint::Full,
-        written::Policy::SelectiveOp => Checkpoint::SelectiveOp,
-        written::Policy::Every(every) => {
-            if !(1..=MOST_SMALL).contains(&every) {
-                let problem = format!("activation_checkpointing.policy.every = {every} is out of range");
-                return Err(reader.plan(at, problem, "write 1 (every block) or more"));
-            }
-            Checkpoint::Every(every as u32)
-        }
-    })
 }
 
 /// The optimizer.

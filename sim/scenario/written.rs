@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use crate::cost::Backend;
 use crate::program::DType;
-use crate::units::{Bytes, Time};
+use crate::units::{Bandwidth, Bytes, Time};
 
 /// A scenario file.
 #[derive(Debug, Deserialize)]
@@ -74,6 +74,8 @@ pub struct Topology {
     pub chips: Option<Spanned<i64>>,
     /// A profile of costs other than the topology's own: a shipped name or a path.
     pub profile: Option<Spanned<String>>,
+    /// What one GPU's share of the network between nodes carries, one direction, where it is not the topology's.
+    pub nic_bandwidth: Option<Spanned<Bandwidth>>,
     /// `burst` or `sustained`.
     pub clocks: Option<Clocks>,
 }
@@ -267,6 +269,8 @@ pub struct Loss {
     pub kind: Option<Spanned<LossKind>>,
     /// Parts of the sequence.
     pub chunks: Option<Spanned<i64>>,
+    /// Whether the loop's variable holds the logits until the next forward has returned.
+    pub keep_logits: Option<bool>,
 }
 
 /// `[loop]`: what a training loop does besides forward, backward and optimizer.
@@ -279,7 +283,20 @@ pub struct Loop {
     pub host_syncs_per_step: Option<Spanned<i64>>,
 }
 
-/// `[framework]`: what differs between PyTorch's versions; the defaults are 2.15's.
+/// Rotary embedding in eager operators.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum RopeStyle {
+    /// A complex product in fp32 (torchtitan).
+    Complex,
+    /// `x·cos + rotate_half(x)·sin` (transformers).
+    RotateHalf,
+    /// Pairs in fp32, stacked (torchtune).
+    Stacked,
+}
+
+/// `[framework]`: what differs between PyTorch's versions, and between codebases for the same model; the defaults are
+/// 2.15's, and torchtitan's of 2025.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Framework {
@@ -287,18 +304,24 @@ pub struct Framework {
     pub fused_rms_norm: Option<bool>,
     /// Whether a cuBLAS workspace stays taken once used (2.6).
     pub persistent_cublas_workspace: Option<bool>,
+    /// How the model's code writes rotary embeddings.
+    pub rope: Option<RopeStyle>,
+    /// Whether the model's code copies keys and values to every query head.
+    pub repeat_kv: Option<bool>,
 }
 
 /// Policy of activation checkpointing.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// Keep everything.
     None,
     /// Recompute every block.
     Full,
-    /// Recompute one block in so many.
+    /// Recompute one block in so many, the last of each as torchtitan counts: of two, blocks 1, 3, 5, ….
     Every(i64),
+    /// Recompute this share of the blocks, evenly spread.
+    Fraction(f64),
     /// torchtitan's operator-level policy.
     SelectiveOp,
 }

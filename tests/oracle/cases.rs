@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use windtunnel::model::head::Loss;
+use windtunnel::model::style::Style;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::eager::Settings;
@@ -230,7 +231,6 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         cpu_offload: config.cpu_offload,
     };
     Some(Job {
-        model,
         batch: config.bs,
         seq: config.seq,
         accumulation: config.ga,
@@ -240,7 +240,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         checkpoint: match config.ac.as_str() {
             "none" => Checkpoint::None,
             "full" => Checkpoint::Full,
-            "every2" => Checkpoint::Every(2),
+            "every2" => Checkpoint::Blocks((0..model.layers).map(|layer| layer % 2 == 0).collect()),
             "sac_op" => Checkpoint::SelectiveOp,
             other => panic!("unknown activation checkpointing {other}"),
         },
@@ -265,6 +265,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         unpad: false,
         max_positions: config.seq,
         compile: config.compile,
+        style: Style::default(),
+        keep_logits: false,
         output: config.output_fp32.then_some(DType::Fp32),
         loss: match config.loss.as_str() {
             "bf16" => Loss::Bf16CrossEntropy,
@@ -273,6 +275,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             "fused_linear" => Loss::FusedLinear,
             _ => Loss::Fp32CrossEntropy,
         },
+        model,
     })
 }
 

@@ -127,6 +127,11 @@ impl Joint {
                 }
             }
             OpKind::Act(_) => push("triton_act", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
+            OpKind::RepeatKv => {
+                let (kind, space) = (Kind::Point(MemoryKind::Copy), self.tensors[out].elements);
+                self.forward.push(Self::node("triton_clone", kind, &reads, &[out], space, index));
+            }
+            OpKind::Rotate(_) => push("triton_rope", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
             OpKind::Mul => push("triton_mul", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
             OpKind::Add => push("triton_add", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
             _ => push("triton_to_copy", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),

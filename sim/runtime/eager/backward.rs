@@ -4,7 +4,7 @@
 //! checkpointing in the opposite order, because the unpacked tensors are then the node's own), then second gradients
 //! are added up, then parameter gradients are stored.
 
-use super::forward::attention_shape;
+use super::forward::{attention_shape, kv_heads};
 use super::{COMPUTE, Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
@@ -55,7 +55,7 @@ impl Eager {
         frame.gradients[0].take().map(|gradient| gradient.storage)
     }
 
-    fn saved(frame: &Frame, index: usize) -> (usize, usize) {
+    pub(super) fn saved(frame: &Frame, index: usize) -> (usize, usize) {
         let start = if index == 0 { 0 } else { frame.saved_end[index - 1] as usize };
         (start, frame.saved_end[index] as usize)
     }
@@ -132,6 +132,13 @@ impl Eager {
                 let result = self.temporary(bytes, "aten.mul");
                 self.pointwise("aten.mul", MemoryKind::Complex, bytes + 8 * table, bytes, dispatch);
                 self.release(conjugate);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            OpKind::Rotate(rope) => self.rotate_backward(graph, op, (index, rope), frame, gradient),
+            OpKind::RepeatKv => {
+                let result = self.temporary(bytes, "aten.sum");
+                self.pointwise("aten.sum", MemoryKind::Elementwise, out_bytes, bytes, dispatch);
                 self.let_go(frame, index, gradient);
                 self.accumulate(frame, input, result.into());
             }
@@ -405,7 +412,7 @@ impl Eager {
         };
         let sizes = [0, 1, 2].map(|at| graph.values[op.inputs[at]].bytes());
         let results = sizes.map(|bytes| self.temporary(bytes, name));
-        let grouped = d.n != d.k;
+        let grouped = d.n != kv_heads(graph, op);
         let rows = round_up(d.s, 128);
         let row_sum = d.b * d.n * rows * 4;
         if efficient {
@@ -440,7 +447,7 @@ impl Eager {
             self.release(accumulator);
             self.release(sum);
         }
-        let shape = attention_shape(graph, window);
+        let shape = attention_shape(graph, op, window);
         self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: true }, dispatch);
         results
     }

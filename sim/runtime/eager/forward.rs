@@ -58,13 +58,19 @@ fn split_attention(d: Dims, multiprocessors: u32) -> [u64; 2] {
     [rows * 4, rows * d.h.next_multiple_of(32) * 4]
 }
 
+/// Heads of the keys an attention operator is given: those of the queries where they were copied to each.
+pub(super) fn kv_heads(graph: &Graph, op: &Op) -> u64 {
+    let d = graph.dims;
+    graph.values[op.inputs[1]].elements / (d.b * d.s * d.h)
+}
+
 /// The shape of an attention operator.
-pub(in crate::runtime) fn attention_shape(graph: &Graph, window: Option<u64>) -> AttentionShape {
+pub(in crate::runtime) fn attention_shape(graph: &Graph, op: &Op, window: Option<u64>) -> AttentionShape {
     let d = graph.dims;
     AttentionShape {
         batch: d.b,
         heads: d.n,
-        kv_heads: d.k,
+        kv_heads: kv_heads(graph, op),
         queries: d.s,
         keys: d.s,
         head_dim: d.h,
@@ -232,6 +238,7 @@ impl Eager {
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::Unpad { first } => aux[0] = Some(self.unpad(graph, op, first, frame)),
             OpKind::Pad => self.pad(graph, op, frame),
+            OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, rope, frame),
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
                 // Its rules are in `composite`.
                 aux = self.composite_norm(graph, op, rows, frame).map(Some);
@@ -353,7 +360,7 @@ impl Eager {
                 self.matmul(name, (m, outputs, inputs), dtype, MatmulLayout::Forward, dispatch);
             }
             OpKind::Attention { window, .. } => {
-                let shape = attention_shape(graph, window);
+                let shape = attention_shape(graph, op, window);
                 self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: false }, dispatch);
             }
             OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => {
@@ -435,6 +442,8 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Cast => "aten._to_copy",
         OpKind::RotateComplex { .. } | OpKind::Mul | OpKind::Scale => "aten.mul",
         OpKind::Add => "aten.add",
+        OpKind::Rotate(_) => "rope",
+        OpKind::RepeatKv => "aten.clone",
         OpKind::Tanh => "aten.tanh",
         OpKind::Square => "aten.pow",
         OpKind::Positions => "aten.arange",

@@ -16,27 +16,14 @@ use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
 impl Training<'_> {
-    /// The logits of the step before, which this one finds alive: a step's list cannot name blocks of another.
-    pub(super) fn take_earlier_outputs(&mut self) {
-        if self.job.training_loop.train_metrics == 0 {
-            return;
-        }
-        if let Some(logits) = self.graphs.head.logits {
-            let bytes = self.graphs.head.graph.values[logits].bytes();
-            self.outputs = Some(self.run.eager.storage_as(bytes, Category::Logits, "outputs of the step before"));
-        }
-    }
-
-    /// Lets go of the logits at the end of a step, where the next begins by taking as much.
-    pub(super) fn let_go_of_outputs(&mut self) {
-        if let Some(outputs) = self.outputs.take() {
-            self.run.eager.release(outputs);
-        }
+    /// Whether the loop holds the logits by a name: for itself, or for its metrics.
+    pub(super) fn keeps_logits(&self) -> bool {
+        self.job.keep_logits || self.job.training_loop.train_metrics > 0
     }
 
     /// All metrics of one micro-batch.
     pub(super) fn metrics(&mut self) {
-        let Some(logits) = self.graphs.head.logits else { return };
+        let Some(&logits) = self.graphs.head.logits.0.first() else { return };
         let (graph, eager) = (&self.graphs.head.graph, &mut self.run.eager);
         let (logits, tokens, dispatch) = (&graph.values[logits], graph.dims.tokens(), eager.settings.forward);
         let pass = eager.program.set_pass(Pass::Forward);

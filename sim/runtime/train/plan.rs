@@ -35,7 +35,7 @@ pub(super) fn graphs(job: &Job) -> Graphs {
         let window = job.model.window(layer).filter(|&window| window < job.seq);
         let at = windows.iter().position(|&known| known == window).unwrap_or_else(|| {
             windows.push(window);
-            let block = block::block(&job.model, dims, compute, window);
+            let block = block::block(&job.model, dims, compute, window, job.style);
             blocks.push(if job.unpad { unpad(block) } else { block });
             windows.len() - 1
         });
@@ -59,7 +59,7 @@ fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compi
     }
     let (mut compiled, mut known) = (vec![], vec![]);
     let choose = |(layer, &graph): (usize, &usize)| {
-        let policy = match mode(job.checkpoint, layer) {
+        let policy = match mode(&job.checkpoint, layer) {
             Mode::Train => Policy::MinCut,
             Mode::Checkpoint(Keep::Nothing) => Policy::Input,
             Mode::Checkpoint(Keep::ComputeIntensive) => Policy::ComputeIntensive,
@@ -76,12 +76,12 @@ fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compi
 }
 
 /// How a block's forward runs.
-pub(super) fn mode(checkpoint: Checkpoint, layer: usize) -> Mode {
+pub(super) fn mode(checkpoint: &Checkpoint, layer: usize) -> Mode {
     match checkpoint {
         Checkpoint::None => Mode::Train,
         Checkpoint::Full => Mode::Checkpoint(Keep::Nothing),
-        Checkpoint::Every(every) if layer.is_multiple_of(every as usize) => Mode::Checkpoint(Keep::Nothing),
-        Checkpoint::Every(_) => Mode::Train,
+        Checkpoint::Blocks(again) if again.get(layer) == Some(&true) => Mode::Checkpoint(Keep::Nothing),
+        Checkpoint::Blocks(_) => Mode::Train,
         Checkpoint::SelectiveOp => Mode::Checkpoint(Keep::ComputeIntensive),
     }
 }

@@ -1,0 +1,26 @@
+//! How a codebase writes a model down, where codebases that compute the same launch and keep different things.
+//!
+//! The defaults are torchtitan's of 2025: complex rotary embedding, and attention kernels that share each key-value head
+//! among its query heads.
+
+/// Rotary embedding in eager operators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rope {
+    /// `view_as_complex(x.float()) · freqs_cis`, and back (torchtitan).
+    #[default]
+    Complex,
+    /// `x·cos + rotate_half(x)·sin` in the model's own type (Hugging Face transformers).
+    RotateHalf,
+    /// Even and odd elements in fp32, rotated on their own and stacked; the table's rows are gathered for every call and
+    /// kept (torchtune, with `input_pos`).
+    Stacked,
+}
+
+/// How the model is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// Rotary embedding.
+    pub rope: Rope,
+    /// Whether keys and values are copied to every query head before attention (`repeat_kv`).
+    pub repeat_kv: bool,
+}

@@ -1,0 +1,155 @@
+//! Rotary embeddings written in real numbers, operator by operator.
+//!
+//! - [`Rope::RotateHalf`]: `q·cos + cat(−q₂, q₁)·sin` in the model's type (Hugging Face transformers,
+//!   `modeling_llama.py`, `apply_rotary_pos_emb`). Cosines and sines are made once for all blocks, so nothing is kept.
+//! - [`Rope::Stacked`]: `x.float()` as pairs, `stack([x₀c − x₁s, x₁c + x₀s])`, back to the type of x (torchtune,
+//!   `torchtune/models/llama3_1/_position_embeddings.py`). The table's rows are gathered by position for each call, and
+//!   are what backward keeps.
+//!
+//! Their backward is long: a slice or a selection hands back zeros of the whole with its part copied in, and the parts
+//! are added up.
+
+use super::{Eager, Frame, Storage};
+use crate::model::graph::{Graph, Op};
+use crate::model::style::Rope;
+use crate::program::{Category, MemoryKind};
+
+/// Sizes of one rotated value \[B\].
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// The value in its own type.
+    narrow: u64,
+    /// In fp32.
+    wide: u64,
+    /// The rows of the table for all tokens: a cosine and a sine for each pair of dimensions, in fp32.
+    table: u64,
+}
+
+fn sizes(graph: &Graph, op: &Op) -> Sizes {
+    let (value, dims) = (&graph.values[op.inputs[0]], graph.dims);
+    Sizes { narrow: value.bytes(), wide: value.elements * 4, table: dims.tokens() * dims.r * 4 }
+}
+
+impl Eager {
+    /// Forward; returns what backward keeps.
+    pub(super) fn rotate(&mut self, graph: &Graph, op: &Op, rope: Rope, frame: &mut Frame) -> Option<Storage> {
+        let s = sizes(graph, op);
+        let dispatch = self.settings.forward;
+        let make = |this: &mut Self, name, kind, bytes, read| {
+            let storage = this.storage(bytes, name);
+            this.pointwise(name, kind, read, bytes, dispatch);
+            storage
+        };
+        let point = MemoryKind::Elementwise;
+        if rope == Rope::RotateHalf {
+            let (full, half) = (s.narrow, s.narrow / 2);
+            let cosine = make(self, "aten.mul", point, full, full);
+            let negative = make(self, "aten.neg", point, half, half);
+            let turned = make(self, "aten.cat", MemoryKind::Copy, full, full);
+            self.release(negative);
+            let sine = make(self, "aten.mul", point, full, full);
+            self.release(turned);
+            let output = make(self, "aten.add", point, full, 2 * full);
+            self.release(sine);
+            self.release(cosine);
+            frame.slots[op.outputs[0]] = Some(output);
+            return None;
+        }
+        let half = s.wide / 2;
+        let pairs = make(self, "aten._to_copy", point, s.wide, s.narrow);
+        let table = make(self, "aten.index", MemoryKind::Gather, s.table, s.table);
+        let parts = ["aten.sub", "aten.add"].map(|name| {
+            let first = make(self, "aten.mul", point, half, half + s.table / 2);
+            let second = make(self, "aten.mul", point, half, half + s.table / 2);
+            let part = make(self, name, point, half, 2 * half);
+            self.release(second);
+            self.release(first);
+            part
+        });
+        let stacked = make(self, "aten.stack", MemoryKind::Copy, s.wide, s.wide);
+        for part in parts {
+            self.release(part);
+        }
+        let output = make(self, "aten._to_copy", point, s.narrow, s.wide);
+        self.release(pairs);
+        self.release(stacked);
+        frame.slots[op.outputs[0]] = Some(output);
+        Some(table)
+    }
+
+    /// Backward.
+    pub(super) fn rotate_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, rope): (usize, Rope),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let s = sizes(graph, op);
+        let input = op.inputs[0];
+        if rope == Rope::RotateHalf {
+            let (full, half) = (s.narrow, s.narrow / 2);
+            let of_turned = self.pointwise_gradient("aten.mul", full, full);
+            let negative = self.pointwise_gradient("aten.neg", half, half);
+            let second = self.padded("aten.slice_backward", full, half);
+            self.release(negative);
+            let first = self.padded("aten.slice_backward", full, half);
+            self.release(of_turned);
+            self.accumulate(frame, input, second.into());
+            self.accumulate(frame, input, first.into());
+            let of_cosine = self.pointwise_gradient("aten.mul", full, full);
+            self.let_go(frame, index, gradient);
+            self.accumulate(frame, input, of_cosine.into());
+            return;
+        }
+        let half = s.wide / 2;
+        let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
+        self.release(gradient);
+        let mut total = None;
+        let mut negative = None;
+        // The second row of the rotation, then the first: of each, its second product first.
+        for at in 0..4 {
+            if at == 2 {
+                negative = Some(self.pointwise_gradient("aten.neg", half, half));
+            }
+            let product = self.pointwise_gradient("aten.mul", half, half + s.table / 2);
+            if let Some(negative) = negative.take() {
+                self.release(negative);
+            }
+            if at == 3 {
+                self.release(wide);
+            }
+            let part = self.padded("aten.select_backward", s.wide, half);
+            self.release(product);
+            match total {
+                None => total = Some(part),
+                Some(_) => {
+                    self.pointwise("aten.add_", MemoryKind::Elementwise, 2 * s.wide, s.wide, self.settings.backward);
+                    self.release(part);
+                }
+            }
+        }
+        let result = self.storage_as(s.narrow, Category::BackwardTemporary, "aten._to_copy");
+        self.pointwise("aten._to_copy", MemoryKind::Elementwise, s.wide, s.narrow, self.settings.backward);
+        total.into_iter().for_each(|total| self.release(total));
+        self.let_go_of_table(frame, index);
+        self.accumulate(frame, input, result.into());
+    }
+
+    /// Zeros with a part of them copied over.
+    fn padded(&mut self, name: &'static str, whole: u64, part: u64) -> Storage {
+        let storage = self.temporary(whole, name);
+        let dispatch = self.settings.backward;
+        self.pointwise("aten.zero_", MemoryKind::Copy, 0, whole, dispatch);
+        self.pointwise("aten.copy_", MemoryKind::Copy, part, part, dispatch);
+        storage
+    }
+
+    fn let_go_of_table(&mut self, frame: &Frame, index: usize) {
+        let (start, end) = Self::saved(frame, index);
+        for at in start..end {
+            self.release(frame.saved[at]);
+        }
+    }
+}
