@@ -16,6 +16,7 @@ mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
 mod rotary;
+mod unpad;
 
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, StreamId, Work};

@@ -21,6 +21,9 @@ mod plan;
 
 use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout, mode};
 
+/// The operator of an embedding's graph that looks positions up, where it has one: after tokens and row numbers.
+const POSITIONS: usize = 2;
+
 /// What each block does about its activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checkpoint {
@@ -72,6 +75,8 @@ pub struct Job {
     pub max_positions: u64,
     /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
     pub compile: bool,
+    /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
+    pub unpad: bool,
     /// How the model's code is written.
     pub style: Style,
     /// Loss.
@@ -232,11 +237,27 @@ impl Training<'_> {
         }
         let before = self.run.eager.program.enter(self.scopes.embedding);
         let first = ParamMap { first: 0, tied: None };
-        let (embedding, mut hidden) = self.run.eager.forward(&self.graphs.embedding, tokens, first, Mode::Train);
+        let graph = &self.graphs.embedding;
+        let mut embedding = self.run.eager.frame(graph, tokens, first, Mode::Train);
+        // Where the tables are units of their own, the first operator is the one's, the third the other's.
+        let own = if self.job.fsdp.wrap.apart { 1 } else { graph.ops.len() };
+        self.run.eager.forward_ops(graph, &mut embedding, 0..own);
         self.run.eager.program.enter(before);
         if let Some(group) = units.embedding {
             self.run.post_forward(group);
         }
+        self.run.eager.program.enter(self.scopes.embedding);
+        let mut at = own;
+        if let Some(group) = units.positions {
+            self.run.eager.forward_ops(graph, &mut embedding, own..POSITIONS);
+            self.run.pre_forward(group, &[]);
+            self.run.eager.forward_ops(graph, &mut embedding, POSITIONS..POSITIONS + 1);
+            self.run.post_forward(group);
+            at = POSITIONS + 1;
+        }
+        self.run.eager.forward_ops(graph, &mut embedding, at..graph.ops.len());
+        let mut hidden = self.run.eager.finish_forward(graph, &mut embedding);
+        self.run.eager.program.enter(before);
 
         let mut blocks = Vec::with_capacity(units.blocks.len());
         for layer in 0..units.blocks.len() {
@@ -268,15 +289,19 @@ impl Training<'_> {
             blocks.push(frame);
         }
 
-        if let Some(group) = units.head {
+        let apart = self.job.fsdp.wrap.apart;
+        if let Some(group) = if apart { units.norm } else { units.head } {
             self.run.pre_forward(group, &[]);
         }
         let before = self.run.eager.program.enter(self.scopes.head);
         let (graph, norm, loss_from) = (&self.graphs.head.graph, self.graphs.head.norm, self.graphs.head.loss_from);
         let mut head = self.run.eager.frame(graph, hidden, self.layout.head, Mode::Train);
         self.run.eager.forward_ops(graph, &mut head, 0..norm);
-        if let Some(group) = units.head.filter(|_| norm > 0) {
-            // Norm and head are one group: its hook runs before each of them.
+        if let Some(group) = units.norm {
+            self.run.post_forward(group);
+        }
+        if let Some(group) = units.head.filter(|_| norm > 0 || apart) {
+            // Norm and head are one group unless they are apart: its hook runs before each of them.
             self.run.pre_forward(group, &[]);
         }
         self.run.eager.category = Category::Logits;
@@ -326,10 +351,21 @@ impl Training<'_> {
         for group in [units.head, units.root].into_iter().flatten() {
             self.run.pre_backward(group, &[]);
         }
-        self.run.eager.backward_ops(graph, &mut frames.head, 0..loss_from);
+        let norm = if units.norm.is_some() { self.graphs.head.norm } else { 0 };
+        self.run.eager.backward_ops(graph, &mut frames.head, norm..loss_from);
+        // A head that is the embedding's table gets its other gradient at the end.
+        let shared = units.head == units.embedding;
+        let mut done = units.head.filter(|_| !shared);
+        if let Some(group) = units.norm {
+            if let Some(head) = done.replace(group) {
+                self.run.post_backward(head);
+            }
+            self.run.pre_backward(group, &[]);
+            self.run.eager.backward_ops(graph, &mut frames.head, 0..norm);
+        }
         let hidden = self.run.eager.finish_backward(&mut frames.head);
         let mut hidden = hidden.expect("the logits depend on the hidden state");
-        if let Some(group) = units.head {
+        if let Some(group) = done {
             self.run.post_backward(group);
         }
         for layer in (0..units.blocks.len()).rev() {
@@ -352,11 +388,24 @@ impl Training<'_> {
                 self.run.post_backward(group);
             }
         }
-        if let Some(group) = units.embedding {
+        let graph = &self.graphs.embedding;
+        let mut left = graph.ops.len();
+        self.run.eager.start_backward(graph, &mut frames.embedding, hidden);
+        if let Some(group) = units.positions {
+            self.run.eager.program.enter(self.scopes.embedding);
+            self.run.eager.backward_ops(graph, &mut frames.embedding, POSITIONS + 1..left);
+            self.run.pre_backward(group, &[]);
+            self.run.eager.backward_ops(graph, &mut frames.embedding, POSITIONS..POSITIONS + 1);
+            self.run.post_backward(group);
+            left = POSITIONS;
+        }
+        // The hook of a table that is used twice runs once, where its first gradient came.
+        if let Some(group) = units.embedding.filter(|_| !shared) {
             self.run.pre_backward(group, &[]);
         }
         self.run.eager.program.enter(self.scopes.embedding);
-        self.run.eager.backward(&self.graphs.embedding, &mut frames.embedding, hidden);
+        self.run.eager.backward_ops(graph, &mut frames.embedding, 0..left);
+        self.run.eager.finish_backward(&mut frames.embedding);
         self.run.eager.program.enter(before);
         self.run.final_callback(last);
         self.run.eager.release(ones);

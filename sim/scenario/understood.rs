@@ -237,6 +237,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         checkpoint,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
         loss,
+        unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
         keep_logits: scenario.loss.keep_logits.unwrap_or(false),
         training_loop: training::training_loop(reader, scenario, loss)?,
         style: style(&scenario.framework),

@@ -168,6 +168,8 @@ pub enum Wrap {
     Block,
     /// torchtitan: each block, the embedding, final norm and head together, and the root.
     Torchtitan,
+    /// llm-foundry: each block, token table, position table and final norm each, and an empty root.
+    LlmFoundry,
     /// One block in so many, starting with the first, and the root.
     Every(i64),
     /// These blocks, and the root.
@@ -358,6 +360,8 @@ pub struct Attention {
     pub backend: Option<Spanned<Backend>>,
     /// Whether ALiBi's biases are a tensor given to `scaled_dot_product_attention`, or slopes inside the kernel.
     pub alibi_tensor: Option<bool>,
+    /// Whether tokens are packed without padding before attention and put back after it (`bert_padding`).
+    pub unpad: Option<Spanned<bool>>,
 }
 
 /// `[memory]`

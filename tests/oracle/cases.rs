@@ -214,6 +214,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         blocks: vec![wrapped; model.layers as usize],
         embedding: titan.then_some(blocks),
         head: titan.then_some(Reshard::Never),
+        apart: false,
         root: reshard(&config.root_reshard, Reshard::Never),
     };
     let fsdp = Fsdp {
@@ -261,6 +262,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         clip: config.clip > 0,
         training_loop: Loop::default(),
+        unpad: false,
         max_positions: config.seq,
         compile: config.compile,
         style: Style::default(),
