@@ -302,6 +302,8 @@ pub enum RopeStyle {
 pub struct Framework {
     /// Whether RMSNorm is one kernel (2.6: composed of pointwise ones).
     pub fused_rms_norm: Option<bool>,
+    /// Release of cuBLAS, `major.minor`, where it is not the profile's.
+    pub cublas: Option<Spanned<String>>,
     /// Whether a cuBLAS workspace stays taken once used (2.6).
     pub persistent_cublas_workspace: Option<bool>,
     /// How the model's code writes rotary embeddings.
