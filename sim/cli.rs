@@ -1,13 +1,20 @@
 //! The command line: one small file per subcommand, and the only place that prints.
 
 mod calibrate;
+mod ceiling;
+mod check;
+mod compare;
+mod receipt;
 mod run;
 mod show;
 mod topology;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use windtunnel::scenario::ScenarioError;
 
 /// A wind tunnel for training clusters: predicts peak memory, pipeline bubble, step time and MFU before the cluster is
 /// rented.
@@ -22,6 +29,14 @@ struct Cli {
 enum Command {
     /// Predict one scenario.
     Run(run::Args),
+    /// Find the longest sequence that fits in device memory, and what the way there costs.
+    Ceiling(ceiling::Args),
+    /// Say what two scenarios differ in, and what each difference does to time and memory.
+    Compare(compare::Args),
+    /// Hold predictions against measured runs: files of receipts, and scenarios with a [measured] table.
+    Check(check::Args),
+    /// Write the scenario behind a receipt, or print the table of framework defaults.
+    Receipt(receipt::Args),
     /// Print a stage of the way from a scenario to its prediction.
     Show(show::Args),
     /// List the named machines, or show one with its sources.
@@ -55,6 +70,10 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Ceiling(args) => ceiling::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Receipt(args) => receipt::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Topology(args) => topology::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
@@ -65,10 +84,31 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// A scenario file's name and text.
+fn read(path: &Path) -> Result<(String, String), Failure> {
+    let file = path.display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => Err(Failure::input(ScenarioError::Unreadable { path: file, reason: error.to_string() })),
+    }
+}
+
+/// Writes a file the user asked for.
+fn write(path: &Path, body: &str) -> Result<(), Failure> {
+    std::fs::write(path, body).map_err(|error| Failure::input(format!("cannot write {}: {error}", path.display())))
+}
+
 /// Prints to standard output; a reader that has gone away (`| head`) is no error.
 fn print(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
+}
+
+/// Writes a file and says so.
+fn write_file(path: &std::path::Path, body: &str) -> Result<(), Failure> {
+    std::fs::write(path, body).map_err(|error| Failure::input(format!("cannot write {}: {error}", path.display())))?;
+    print(&format!("\nwrote {}\n", path.display()));
+    Ok(())
 }

@@ -87,11 +87,13 @@ impl<'p> CostModel<'p> {
         match *work {
             Work::Matmul { m, n, k, dtype, layout } => self.matmul(m, n, k, dtype, layout),
             Work::Attention { ref shape, backward, dtype } => {
-                let clock = match self.regime {
-                    Regime::Burst => 1.0,
-                    Regime::Sustained => profile.clock.attention(),
-                };
-                let cost = profile.attention.cost(self.software.attention, backward, shape, clock);
+                let cost = profile.attention.cost(self.software.attention, backward, shape, |seconds, flops| {
+                    let share = flops / (profile.bf16.peak().0 * seconds);
+                    match self.regime {
+                        Regime::Burst => seconds,
+                        Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),
+                    }
+                });
                 let cost = if dtype == DType::Fp32 { self.fp32_attention(work, cost) } else { cost };
                 self.throttled(cost)
             }

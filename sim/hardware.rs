@@ -196,6 +196,17 @@ impl Topology {
         self.nodes * self.node.chips
     }
 
+    /// Some chips of one node, with their share of its network cards.
+    ///
+    /// # Panics
+    /// If the topology is more than one node, or the node has fewer chips.
+    pub fn part(mut self, chips: u32) -> Topology {
+        assert!(self.nodes == 1 && (1..=self.node.chips).contains(&chips), "{chips} chips of {}", self.size_in_words());
+        self.node.nics = (self.node.nics * chips / self.node.chips).max(1);
+        self.node.chips = chips;
+        self
+    }
+
     /// The axes of the slice, where the machine is a torus.
     pub fn axes(&self) -> Option<&[Axis]> {
         self.fabric.iter().find_map(|level| match &level.kind {

@@ -2,11 +2,13 @@
 
 pub mod cost;
 pub mod engine;
+pub mod explore;
 pub mod hardware;
 pub mod memory;
 pub mod model;
 pub mod network;
 pub mod program;
+pub mod receipt;
 pub mod report;
 pub mod runtime;
 pub mod scenario;

@@ -97,13 +97,6 @@ pub enum Instr {
         /// The buffer.
         buffer: BufferId,
     },
-    /// What was one buffer is known as another from here on: a variable that outlives the step.
-    Rename {
-        /// The buffer so far.
-        from: BufferId,
-        /// The buffer from here on, of the same size.
-        to: BufferId,
-    },
     /// Give a buffer another category from here on (a parameter's gradient becomes known as one only when
     /// autograd stores it).
     Recategorize {

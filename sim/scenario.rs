@@ -4,18 +4,22 @@
 //! every decision taken, every default named in [`Scenario::assumptions`], and has passed the shard-plan check
 //! ([`gate`]). [`mod@predict`] flies it.
 
+mod defaults;
 pub mod error;
 pub mod gate;
 mod limits;
-mod machine;
+mod measured;
+mod model;
 mod plain;
 pub mod predict;
-mod recompute;
 pub mod remedy;
 mod sharding;
+mod training;
 pub mod understood;
 pub mod written;
 
+pub use defaults::flat;
 pub use error::ScenarioError;
+pub use measured::Measured;
 pub use predict::{Prediction, predict};
 pub use understood::{Runtime, Scenario};

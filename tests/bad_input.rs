@@ -147,7 +147,7 @@ error: batch.sequence = 2048 but gpt2 has a table of 1024 learned positions
   --> my.toml:14:12
 14 | sequence = 2048
    |            ^
-train on 1024 tokens or fewer",
+train on 1024 tokens or fewer, or write model.positions = 2048",
     );
 }
 
@@ -248,8 +248,11 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("", "[precision]\nreduce = \"int64\"", &["my.toml:17:10", "cannot be int64", "\"bf16\""]),
     ("", "[precision]\nparam = \"bf61\"", &["my.toml:17:9", "did you mean `bf16`?"]),
     ("", "[optimizer]\nname = \"lion\"", &["my.toml:17:8", "no optimizer \"lion\"", "\"adamw\""]),
+    ("", "[optimizer]\nstep_on_device = true", &["my.toml:17:18", "keeps its number of steps on the host"]),
+    ("", "[optimizer]\nname = \"sgd\"\nweight_decay = 0.1", &["my.toml:18:16", "not modelled"]),
+    ("", "[loss]\nkind = \"fused_linear\"\n[loop]\ntrain_metrics = 2", &["my.toml:19:17", "whole logits"]),
     ("", "[optimizer]\nname = \"sgd\"\nimplementation = \"fused\"", &["my.toml:18:18", "\"foreach\" for sgd"]),
-    ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash2`?"]),
+    ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash1`?"]),
     ("", "[activation_checkpointing]\npolicy = \"some\"", &["my.toml:17:10", "`selective_op`"]),
     // Blocks that are not there.
     ("", "[fsdp]\nwrap = { every = 0 }", &["my.toml:17:", "every = 0", "1 or more"]),
@@ -289,6 +292,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("h100-sxm-80gb", "my.toml", &["my.toml:"]),
     ("nodes = 1", "nodes = 1\nprofile = \"my.toml\"", &["my.toml:"]),
     ("config.json", "my.toml", &["my.toml:8:15", "not JSON"]),
+    ("\"config.json\"", "\"config.json\"\npositions = 99", &["my.toml:9:13", "no table of learned positions"]),
 ];
 
 #[test]

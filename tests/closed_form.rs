@@ -166,6 +166,14 @@ fn mfu_is_model_flops_over_peak() {
 }
 
 #[test]
+fn a_longer_table_of_positions_is_so_many_more_parameters() {
+    let gpt2 = TINY.replace("huggingface = \"config.json\"", "name = \"gpt2\"");
+    let long = make::with(&make::with(&gpt2, "model", "positions", 4096), "batch", "sequence", 4096);
+    let more = make::parse(&long).job.model.params().total - make::parse(&gpt2).job.model.params().total;
+    assert_eq!(more, (4096 - 1024) * 768);
+}
+
+#[test]
 fn a_slower_network_slows_what_crosses_it_by_its_line_rate() {
     let two_nodes = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
     let two_nodes = apply(two_nodes, "topology.nodes = 2, mesh.dp_shard = 16, model.layers = 2, batch.sequence = 512");

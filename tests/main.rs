@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bad_input;
+mod ceiling;
 mod closed_form;
 mod command;
+mod compare;
 mod determinism;
 mod folding;
+mod issued;
 mod make;
 mod memory;
 mod oracle;

@@ -111,7 +111,6 @@ pub const CHIPS: [ChipSpec; 6] = [
         host: [26.28, 25.0],
         software: "SGLang 0.5.10 (cuBLASLt) matmuls, NCCL 2.27.3 collectives, on the 80 GB part",
         source: "hw_specs.csv: A100 white paper and deviceQuery; all else as A100 SXM4 80 GB",
-        ..H100
     },
     H100,
     ChipSpec {

@@ -95,7 +95,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         }
     );
     let mut text = format!(
-        "[clock]\nattention = 0.95 # assumed: attention draws less than a matmul\nscale = {}\nevidence = {}\nmatmul = [\n",
+        "[clock]\nscale = {}\nevidence = {}\nmatmul = [\n",
         fit::rounded(scale),
         evidence(basis, points.len(), p90 / 2.0, p90, &source)
     );

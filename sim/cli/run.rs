@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     if let Some(path) = &args.trace {
-        write_trace(path, &scenario, &answer).map_err(|error| cannot_write(path, &error))?;
+        write_trace(path, &scenario, &answer)?;
         if !to_stdout {
             print(&format!("\nwrote {}: open it at ui.perfetto.dev or chrome://tracing\n", path.display()));
         }
@@ -63,8 +63,12 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::input(format!("cannot write {}: {error}", path.display()))
 }
 
-fn write_trace(path: &Path, scenario: &Scenario, answer: &Prediction) -> std::io::Result<()> {
-    let mut out = BufWriter::new(File::create(path)?);
-    Trace::new(&scenario.description, &answer.program, &answer.timeline).write(&mut out)?;
-    out.flush()
+/// Writes the timeline of a prediction that recorded it.
+pub(super) fn write_trace(path: &Path, scenario: &Scenario, answer: &Prediction) -> Result<(), Failure> {
+    let write = || {
+        let mut out = BufWriter::new(File::create(path)?);
+        Trace::new(&scenario.description, &answer.program, &answer.timeline).write(&mut out)?;
+        out.flush()
+    };
+    write().map_err(|error| cannot_write(path, &error))
 }

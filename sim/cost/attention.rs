@@ -128,8 +128,14 @@ impl Attention {
         self.kernels.iter().any(|kernel| kernel.backend == backend)
     }
 
-    /// Time of one attention kernel at burst clocks, scaled by `1/clock` in its arithmetic.
-    pub fn cost(&self, backend: Backend, backward: bool, shape: &AttentionShape, clock: f64) -> Cost {
+    /// Time of one attention kernel; `regime` makes of its seconds at burst clocks and its FLOPs what the clocks allow.
+    pub fn cost(
+        &self,
+        backend: Backend,
+        backward: bool,
+        shape: &AttentionShape,
+        regime: impl Fn(f64, f64) -> f64,
+    ) -> Cost {
         let pairs = pairs(shape);
         let tiles = shape.batch as f64 * shape.heads as f64 * (shape.queries as f64 / 128.0).ceil();
         if pairs == 0.0 || tiles == 0.0 || shape.head_dim == 0 {
@@ -139,8 +145,8 @@ impl Attention {
         let matmuls = if backward { 5.0 } else { 2.0 };
         let flops = matmuls * 2.0 * shape.batch as f64 * shape.heads as f64 * pairs * shape.head_dim as f64;
         let sequence = (shape.keys as f64).min(shape.window.map_or(f64::INFINITY, |w| w as f64)).max(1.0);
-        let rate = kernel.rate.0 * sequence / (sequence + kernel.knee) * clock;
-        let seconds = self.launch + flops / rate * (1.0 + 0.8 * self.processors / tiles);
+        let rate = kernel.rate.0 * sequence / (sequence + kernel.knee);
+        let seconds = self.launch + regime(flops / rate * (1.0 + 0.8 * self.processors / tiles), flops);
         let cost = if same { kernel.evidence.cost(seconds) } else { kernel.evidence.beyond(seconds) };
         let thin = sequence < 512.0 || tiles < self.processors;
         Cost { basis: if thin { cost.basis.and(Basis::Interpolated) } else { cost.basis }, ..cost }

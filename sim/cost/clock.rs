@@ -3,7 +3,8 @@
 //! Tables of matmul times are taken in bursts: a short kernel runs at boost clocks, a long one (tens of milliseconds)
 //! has throttled already while it was timed. Training never stops, so every power-hungry kernel runs throttled: its
 //! rate is the burst rate times a factor, given over the kernel's own burst duration. A kernel that keeps the tensor
-//! cores busy for a share `u` of its time is slowed in that share only: `time = burst · (1 + (1/factor − 1)·u)`.
+//! cores busy for a share `u` of its time is slowed in that share only: `time = burst · (1 + (1/factor − 1)·u)`; for
+//! attention `u` is its rate over the tensor cores' peak.
 //! Where a board's limit is below the limit the points were measured at, `scale` multiplies the factor; dynamic power
 //! goes as f·V², and V rises almost in step with f, so f goes as about `power^(1/2.5)`.
 
@@ -20,7 +21,6 @@ pub(super) struct Written {
     evidence: Evidence,
     matmul: Vec<Point>,
     fp8: Vec<Point>,
-    attention: f64,
     scale: f64,
 }
 
@@ -41,13 +41,12 @@ pub struct Clock {
     matmul: Vec<(f64, f64)>,
     /// The same for fp8.
     fp8: Vec<(f64, f64)>,
-    attention: f64,
 }
 
 impl Clock {
     pub(super) fn new(written: Written) -> Result<Clock, String> {
         let points = written.matmul.iter().chain(&written.fp8);
-        let factors = points.map(|p| p.factor).chain([written.attention, written.scale]);
+        let factors = points.map(|p| p.factor).chain([written.scale]);
         if let Some(bad) = factors.into_iter().find(|f| !(0.1..=1.0).contains(f)) {
             return Err(format!("a clock factor is {bad}: expected a share of the burst rate between 0.1 and 1"));
         }
@@ -61,7 +60,7 @@ impl Clock {
             Ok(points)
         };
         let (matmul, fp8) = (understand(&written.matmul)?, understand(&written.fp8)?);
-        Ok(Clock { evidence: written.evidence, matmul, fp8, attention: written.attention * written.scale })
+        Ok(Clock { evidence: written.evidence, matmul, fp8 })
     }
 
     /// Sustained over burst rate of a matmul that takes `seconds` in a burst.
@@ -77,11 +76,6 @@ impl Clock {
                 f0 + (f1 - f0) * (x - x0) / (x1 - x0).max(1e-9)
             }
         }
-    }
-
-    /// Sustained over burst rate of attention.
-    pub fn attention(&self) -> f64 {
-        self.attention
     }
 }
 

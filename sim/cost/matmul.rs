@@ -64,6 +64,11 @@ struct Table {
 }
 
 impl Matmul {
+    /// The chip's rate of this element type.
+    pub fn peak(&self) -> FlopRate {
+        self.chip.peak
+    }
+
     /// Understands a section for a chip with the given processors and bandwidth; `size` is bytes an element.
     pub(super) fn new(written: Written, chip: Chip, size: f64) -> Result<Matmul, String> {
         let w = &written.waves;

@@ -194,6 +194,8 @@ pub enum OpKind {
         /// Whether logits are cast to fp32 first.
         upcast: bool,
     },
+    /// Negative log-likelihood over the vocabulary in one kernel each way, in the logits' own type.
+    FlashCrossEntropy,
     /// Head and loss in one, gradients made in forward; parameter: the head's weight.
     FusedLinearCrossEntropy,
 }

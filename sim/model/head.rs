@@ -19,6 +19,8 @@ pub enum Loss {
     Fp32CrossEntropy,
     /// Cross-entropy in the logits' own type.
     Bf16CrossEntropy,
+    /// flash-attn's fused kernel, on logits in their own type.
+    FlashCrossEntropy,
     /// The head is applied to each of `chunks` parts of the sequence inside the model, and the loss to each part's
     /// logits afterwards: all logits live at once, but only one part in fp32 (torchtune's `CEWithChunkedOutputLoss`).
     ChunkedOutput {
@@ -37,6 +39,13 @@ pub enum Loss {
     FusedLinear,
 }
 
+impl Loss {
+    /// Whether the model hands all its logits to the loss.
+    pub fn sees_whole_logits(self) -> bool {
+        matches!(self, Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy | Loss::FlashCrossEntropy)
+    }
+}
+
 /// Head and loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -46,8 +55,8 @@ pub struct Head {
     pub norm: usize,
     /// The first operator after the model's own forward.
     pub loss_from: usize,
-    /// Logits as the loss is handed them, if it is, and the first operator after the last of them.
-    pub logits: (Vec<ValueId>, usize),
+    /// The logits as the loss sees them, where it sees them whole: then it is the last operator.
+    pub logits: Option<ValueId>,
 }
 
 /// Final norm, head and loss. With a tied head the weight is the embedding's and no parameter is added.
@@ -68,9 +77,9 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             g.drop_values(&[h]);
         }
     };
-    let mut handed = (vec![], 0);
+    let mut whole = None;
     let (loss_from, out) = match loss {
-        Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy => {
+        Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy | Loss::FlashCrossEntropy => {
             let logits = project(g, m, h, weight, dims.tokens());
             after_norm(g);
             let logits = softcap(g, m, logits, dims.tokens());
@@ -80,8 +89,13 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
                 seen = g.op_in("output", OpKind::Cast, &[logits], &[], ("logits_BSV", BSV), dtype);
                 g.drop_values(&[logits]);
             }
-            handed = (vec![seen], g.ops());
-            let out = cross_entropy(g, seen, loss != Loss::Bf16CrossEntropy);
+            let out = match loss {
+                Loss::FlashCrossEntropy => {
+                    g.op_in("loss", OpKind::FlashCrossEntropy, &[seen], &[], ("loss", &[]), DType::Fp32)
+                }
+                _ => cross_entropy(g, seen, loss == Loss::Fp32CrossEntropy),
+            };
+            whole = Some(seen);
             g.drop_values(&[seen]);
             (from, out)
         }
@@ -97,7 +111,6 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             g.drop_values(&parts.iter().map(|&(part, _)| part).collect::<Vec<_>>());
             after_norm(g);
             let from = g.ops();
-            handed = (logits.clone(), from);
             let mut total = None;
             for &logits in &logits {
                 let part = cross_entropy(g, logits, true);
@@ -131,10 +144,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             (from, out)
         }
     };
-    if handed.0.is_empty() {
-        handed.1 = loss_from;
-    }
-    Head { graph: graph.finish(out), norm, loss_from, logits: handed }
+    Head { graph: graph.finish(out), norm, loss_from, logits: whole }
 }
 
 /// Logits of some tokens.

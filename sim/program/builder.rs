@@ -140,6 +140,12 @@ impl Builder {
         self.wait(stream, event);
     }
 
+    /// Blocks the host until everything on `stream` so far has happened.
+    pub fn wait_for_host(&mut self, stream: StreamId) {
+        let event = self.record(stream);
+        self.push(Instr::HostWait { event });
+    }
+
     /// Host work without a launch.
     pub fn host(&mut self, dispatch: Dispatch, count: u32) {
         if count > 0 {
@@ -153,12 +159,6 @@ impl Builder {
         let buffer = BufferId(self.program.buffers.len() as u32 - 1);
         self.push(Instr::Alloc { buffer });
         buffer
-    }
-
-    /// A buffer that takes no memory of its own: what another hands over ([`Instr::Rename`]).
-    pub fn later(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
-        self.program.buffers.push(Buffer { bytes, stream, category, name, scope: self.scope });
-        BufferId(self.program.buffers.len() as u32 - 1)
     }
 
     /// Gives memory back.

@@ -60,6 +60,8 @@ pub struct Context {
 /// Communicators of a sharded run.
 #[derive(Clone, Copy, Debug)]
 pub struct Communicators {
+    /// Of all ranks, where the loop reads numbers back.
+    pub world: GroupId,
     /// Over which parameters are sharded.
     pub shard: GroupId,
     /// Over which they are replicated (HSDP).

@@ -1,6 +1,8 @@
 //! The optimizer step and gradient clipping on the rank's own shards (`torch/optim/adamw.py`, `sgd.py`,
 //! `torch/nn/utils/clip_grad.py`).
 
+mod for_loop;
+
 use crate::program::{BufferId, Builder, Category, Dispatch, Instr, MemoryKind, Pass, StreamId, Work};
 use crate::units::Bytes;
 
@@ -8,18 +10,35 @@ use crate::units::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Optimizer {
     /// AdamW through multi-tensor operators, one pass each.
-    AdamwForeach,
+    AdamwForeach {
+        /// Whether there is weight decay.
+        decays: bool,
+    },
+    /// AdamW, one parameter after the other.
+    AdamwForLoop(PerParam),
     /// AdamW in one kernel.
     AdamwFused,
     /// SGD without momentum, multi-tensor.
     Sgd,
 }
 
+/// Settings of an optimizer that steps one parameter after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerParam {
+    /// Composer's `DecoupledAdamW` instead of torch's `AdamW`.
+    pub decoupled: bool,
+    /// Whether there is weight decay.
+    pub decays: bool,
+    /// Whether the number of steps is a tensor on the device, which the host reads back for each parameter
+    /// (`DecoupledAdamW` of Composer 0.16 and later).
+    pub step_on_device: bool,
+}
+
 impl Optimizer {
     /// Moments per parameter.
     pub fn moments(self) -> u64 {
         match self {
-            Optimizer::AdamwForeach | Optimizer::AdamwFused => 2,
+            Optimizer::AdamwForeach { .. } | Optimizer::AdamwFused | Optimizer::AdamwForLoop(_) => 2,
             Optimizer::Sgd => 0,
         }
     }
@@ -42,7 +61,7 @@ fn foreach(program: &mut Builder, name: &'static str, sizes: &[u64], element: u6
 /// Takes the optimizer's state, as its first step does; `sizes` are elements of each parameter's shard.
 pub fn make_state(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element: u64) {
     for &elements in sizes {
-        if optimizer == Optimizer::AdamwFused {
+        if matches!(optimizer, Optimizer::AdamwFused | Optimizer::AdamwForLoop(PerParam { step_on_device: true, .. })) {
             program.alloc(Bytes(4), StreamId(0), Category::OptimizerState, "step");
         }
         for name in ["exp_avg", "exp_avg_sq"].into_iter().take(optimizer.moments() as usize) {
@@ -56,8 +75,11 @@ pub fn step(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element:
     let pass = program.set_pass(Pass::Optimizer);
     program.host(Dispatch::OptimizerParam, sizes.len() as u32);
     match optimizer {
-        Optimizer::AdamwForeach => {
-            foreach(program, "aten._foreach_mul_", sizes, element, (1, 1));
+        Optimizer::AdamwForLoop(settings) => for_loop::step(program, settings, sizes, element),
+        Optimizer::AdamwForeach { decays } => {
+            if decays {
+                foreach(program, "aten._foreach_mul_", sizes, element, (1, 1));
+            }
             foreach(program, "aten._foreach_lerp_", sizes, element, (2, 1));
             foreach(program, "aten._foreach_mul_", sizes, element, (1, 1));
             foreach(program, "aten._foreach_addcmul_", sizes, element, (2, 1));

@@ -13,9 +13,10 @@ use crate::model::head::Loss;
 use crate::model::style::Style;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
+use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
 use crate::units::Bytes;
 
+mod besides;
 mod plan;
 
 use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout, mode};
@@ -31,6 +32,24 @@ pub enum Checkpoint {
     Blocks(Vec<bool>),
     /// torchtitan's operator-level selective policy.
     SelectiveOp,
+}
+
+/// What the loop does besides forward, backward and optimizer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loop {
+    /// Cross-entropy metrics computed on the logits of each micro-batch.
+    pub train_metrics: u32,
+    /// Numbers reduced over all ranks and read back at the end of a step.
+    pub host_syncs: u32,
+    /// Whether a variable of the loop holds the logits until the next forward has returned.
+    pub keep_logits: bool,
+}
+
+impl Loop {
+    /// Whether the loop holds the logits by a name, for its metrics or for no reason.
+    fn holds_logits(&self) -> bool {
+        self.train_metrics > 0 || self.keep_logits
+    }
 }
 
 /// A training job, fully decided.
@@ -66,8 +85,8 @@ pub struct Job {
     pub style: Style,
     /// Loss.
     pub loss: Loss,
-    /// Whether the loop's variable holds the logits until the next forward has returned.
-    pub keep_logits: bool,
+    /// What the loop does besides.
+    pub training_loop: Loop,
     /// Type the root's output is cast to (`MixedPrecisionPolicy.output_dtype`).
     pub output: Option<DType>,
 }
@@ -76,14 +95,18 @@ pub struct Job {
 pub fn compile(job: &Job) -> Program {
     let ranks = job.fsdp.shard * job.fsdp.replicate;
     let mut program = Builder::new(ranks, job.fsdp.streams());
-    let scopes = Scopes {
+    let mut scopes = Scopes {
         root: ScopeId(0),
         embedding: program.add_scope("tok_embeddings".to_owned()),
         blocks: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
         head: program.add_scope("norm, output".to_owned()),
         optimizer: program.add_scope("optimizer".to_owned()),
+        metrics: ScopeId(0),
     };
-    let communicators = communicators(&mut program, &job.fsdp);
+    if job.training_loop.train_metrics > 0 {
+        scopes.metrics = program.add_scope("metrics".to_owned());
+    }
+    let communicators = communicators(&mut program, &job.fsdp, job.training_loop.host_syncs > 0);
     let graphs = graphs(job);
     let layout = layout(job, &graphs);
     let (groups, units) = groups(job, &graphs, &layout, &scopes);
@@ -93,7 +116,7 @@ pub fn compile(job: &Job) -> Program {
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
     eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
     let run = Run::new(eager, &job.fsdp, groups, units, communicators);
-    let mut training = Training { job, graphs, layout, scopes, run, kept: vec![], kept_across: vec![] };
+    let mut training = Training { job, graphs, layout, scopes, run, outputs: None };
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         // Every step is alike, but that the first makes the optimizer's state.
@@ -114,10 +137,8 @@ struct Training<'j> {
     layout: Layout,
     scopes: Scopes,
     run: Run<'j>,
-    /// Logits that the loop's variable holds, of the micro-batch before.
-    kept: Vec<Storage>,
-    /// What they are known as from one step to the next.
-    kept_across: Vec<BufferId>,
+    /// Logits that the loop keeps for its metrics.
+    outputs: Option<Storage>,
 }
 
 impl Training<'_> {
@@ -150,13 +171,6 @@ impl Training<'_> {
         if let Some(twice) = twice {
             program.free(twice);
         }
-        if job.keep_logits {
-            let head = &self.graphs.head;
-            let bytes = head.logits.0.iter().map(|&value| Bytes(head.graph.values[value].bytes()));
-            self.kept_across = bytes
-                .map(|bytes| program.later(bytes, COMPUTE, Category::Logits, "logits of the step before"))
-                .collect();
-        }
         for name in ["tokens", "labels"] {
             program.alloc(Bytes(job.batch * job.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
         }
@@ -173,6 +187,7 @@ impl Training<'_> {
 
     fn step(&mut self, first: bool) {
         self.run.eager.program.host(Dispatch::StepOverhead, 1);
+        self.take_earlier_outputs();
         for micro_batch in 0..self.job.accumulation {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
@@ -180,14 +195,12 @@ impl Training<'_> {
             let frames = self.forward();
             self.phase_end("fwd", micro_batch);
             self.backward(frames, last || !self.job.marks_last);
+            self.metrics();
             self.phase_end("bwd", micro_batch);
         }
         self.update(first);
-        let buffers = std::mem::take(&mut self.kept_across);
-        for (storage, &buffer) in std::mem::take(&mut self.kept).into_iter().zip(&buffers) {
-            self.run.eager.hand_over(storage, buffer);
-        }
-        self.kept_across = buffers;
+        self.read_back();
+        self.let_go_of_outputs();
     }
 
     /// Groups of up to `count` blocks after (or before) a block.
@@ -270,22 +283,15 @@ impl Training<'_> {
         self.run.root_post_forward();
 
         let before = self.run.eager.program.enter(self.scopes.head);
-        let (logits, handed) = (&self.graphs.head.logits.0, self.graphs.head.logits.1);
-        self.run.eager.forward_ops(graph, &mut head, loss_from..handed);
-        if self.job.keep_logits {
-            let now = logits.iter().map(|&value| self.run.eager.hold(&head, value)).collect();
-            let before = std::mem::replace(&mut self.kept, now);
-            if before.is_empty() {
-                // The first micro-batch: what the step before left.
-                for &buffer in &self.kept_across {
-                    self.run.eager.program.free(buffer);
-                }
-            }
-            for storage in before {
-                self.run.eager.release(storage);
-            }
+        let loss_at = graph.ops.len() - usize::from(self.graphs.head.logits.is_some());
+        self.run.eager.forward_ops(graph, &mut head, loss_from..loss_at);
+        if self.job.training_loop.holds_logits()
+            && let Some(logits) = self.graphs.head.logits
+        {
+            let logits = self.run.eager.share(&head, logits);
+            self.run.eager.replace(&mut self.outputs, logits);
         }
-        self.run.eager.forward_ops(graph, &mut head, handed..graph.ops.len());
+        self.run.eager.forward_ops(graph, &mut head, loss_at..graph.ops.len());
         let loss_value = self.run.eager.finish_forward(graph, &mut head);
         self.run.eager.program.enter(before);
         Frames { embedding, blocks, head, loss_value }

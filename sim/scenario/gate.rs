@@ -8,7 +8,6 @@ use super::written;
 use crate::cost::{Backend, Profile};
 use crate::hardware::Topology;
 use crate::model::Position;
-use crate::model::head::Loss;
 use crate::runtime::fsdp::Reshard;
 use crate::runtime::train::Job;
 
@@ -142,11 +141,10 @@ pub(super) fn check(
     {
         let problem =
             format!("batch.sequence = {} but {} has a table of {positions} learned positions", job.seq, job.model.name);
-        return Err(reader.plan(&written.batch.sequence, problem, format!("train on {positions} tokens or fewer")));
+        let remedy = format!("train on {positions} tokens or fewer, or write model.positions = {}", job.seq);
+        return Err(reader.plan(&written.batch.sequence, problem, remedy));
     }
-    if let (Some(at), false) =
-        (&written.precision.output, matches!(job.loss, Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy))
-    {
+    if let (Some(at), false) = (&written.precision.output, job.loss.sees_whole_logits()) {
         let problem = "precision.output casts the model's logits, and this loss takes them in parts or not at all";
         return Err(reader.plan(at, problem, "remove precision.output, or write loss.kind = \"fp32\""));
     }

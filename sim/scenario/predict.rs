@@ -4,6 +4,7 @@ mod mfu;
 mod trust;
 
 pub use mfu::Mfu;
+pub(super) use mfu::mfu_conventions;
 
 use mfu::mfu;
 use trust::trust;

@@ -51,7 +51,7 @@ fn changes(scenario: &Scenario) -> Vec<Change> {
         let change = format!("fsdp.wrap = \"block\", fsdp.reshard_after_forward = true{all_blocks}");
         list.push((change, false, wrap));
     }
-    if job.optimizer == Optimizer::AdamwForeach {
+    if matches!(job.optimizer, Optimizer::AdamwForeach { .. }) {
         let fused = Box::new(|job: &mut Job| job.optimizer = Optimizer::AdamwFused);
         list.push(("optimizer.implementation = \"fused\"".to_owned(), false, fused));
     }

@@ -1,24 +1,20 @@
 //! The scenario as understood: every decision taken, every default named.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::machine::{profile, rail, relative, topology};
-use super::{gate, limits, plain, recompute, sharding, written};
+use super::measured::{self, Measured};
+use super::{gate, limits, model, plain, sharding, training, written};
 use crate::cost::{Backend, Profile, Regime, Software};
-use crate::hardware::registry::edits;
-use crate::hardware::{Place, Topology};
-use crate::model::head::Loss;
-use crate::model::huggingface::ModelError;
-use crate::model::style::{Rope, Style};
-use crate::model::{ModelConfig, Norm, Position, huggingface};
+use crate::hardware::{Place, Size, Topology, Vendor};
+use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::MixedPrecision;
-use crate::runtime::optimizer::Optimizer;
 use crate::runtime::train::Job;
+use crate::units::Bandwidth;
 
 /// The framework whose program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +28,11 @@ pub enum Runtime {
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
     pub const ALL: [(&'static str, Runtime); 2] = [("fsdp2", Runtime::Fsdp2), ("fsdp1", Runtime::Fsdp1)];
+
+    /// As a scenario writes it.
+    pub fn written(self) -> &'static str {
+        Self::ALL.iter().find(|(_, runtime)| *runtime == self).map_or("", |(name, _)| name)
+    }
 
     /// The framework's short name.
     pub fn name(self) -> &'static str {
@@ -77,6 +78,8 @@ pub struct Scenario {
     pub sequence_at: Place,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<String>,
+    /// What the run has measured, where it has been run.
+    pub measured: Option<Measured>,
 }
 
 /// Reads places and collects assumptions while the file is understood.
@@ -136,8 +139,8 @@ impl Reader<'_> {
     }
 }
 
-pub(super) const MOST_RANKS: i64 = limits::RANKS as i64;
-const MOST_SEQUENCE: i64 = 1 << 26;
+const MOST_RANKS: i64 = limits::RANKS as i64;
+pub(super) const MOST_SEQUENCE: i64 = 1 << 26;
 pub(super) const MOST_SMALL: i64 = 1 << 16;
 
 impl Scenario {
@@ -171,6 +174,7 @@ impl Scenario {
             profile: self.profile.clone(),
             sequence_at: self.sequence_at.clone(),
             assumptions: self.assumptions.clone(),
+            measured: self.measured.clone(),
             job,
             expandable_segments,
             ..*self
@@ -183,7 +187,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let topology = topology(reader, &scenario.topology, runtime)?;
     let profile = profile(reader, &scenario.topology, &topology)?;
     gate::profile(reader, &scenario.topology, &topology, &profile)?;
-    let model = model(reader, &scenario.model)?;
+    let model = model::model(reader, &scenario.model)?;
     let batch = &scenario.batch;
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
     let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
@@ -192,10 +196,10 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| reader.count(key, at, 1, MOST_RANKS))?;
     let mixed_precision = precision(reader, &scenario.precision)?;
     let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
-    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let checkpoint = training::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = optimizer(reader, &scenario.optimizer)?;
+    let optimizer = training::optimizer(reader, &scenario.optimizer)?;
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let sync_every = match accumulation {
         1 => true,
@@ -221,6 +225,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     };
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = rail(reader, &scenario.topology, &topology)?;
+    let loss = training::loss(reader, &scenario.loss)?;
     let job = Job {
         batch: micro,
         seq,
@@ -230,9 +235,9 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         fsdp: config,
         checkpoint,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
-        loss: loss(reader, &scenario.loss)?,
-        keep_logits: scenario.loss.keep_logits.unwrap_or(false),
-        style: style(&scenario.framework),
+        style: training::style(&scenario.framework),
+        loss,
+        training_loop: training::training_loop(reader, scenario, loss)?,
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),
         optimizer,
@@ -242,6 +247,11 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     };
     gate::check(reader, scenario, &job, &topology)?;
     limits::check(reader, scenario, &job)?;
+    let tokens = u64::from(topology.chips()) * job.batch * job.seq * u64::from(job.accumulation);
+    let names = (runtime.written(), topology.name.as_str());
+    let measured = scenario.measured.as_ref();
+    let measured =
+        measured.map(|at| measured::understand(reader, at, names, (tokens, topology.chips()))).transpose()?;
     Ok(Scenario {
         file: reader.file.to_owned(),
         description: scenario.description.clone().unwrap_or_else(|| reader.file.to_owned()),
@@ -255,6 +265,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         overrides: !scenario.fsdp.overrides.is_empty(),
         sequence_at: *reader.place(&batch.sequence),
         assumptions: std::mem::take(&mut reader.assumptions),
+        measured,
     })
 }
 
@@ -267,45 +278,77 @@ fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, Sc
     })
 }
 
-/// A model that ships with the program, or the names that come near.
-fn shipped(reader: &Reader<'_>, name: &Spanned<String>) -> Result<Result<ModelConfig, ModelError>, ScenarioError> {
-    let asked = name.get_ref();
-    if huggingface::shipped(asked).is_some() {
-        return Ok(huggingface::shipped::named(asked));
-    }
-    let problem = format!("no model is named {asked:?}");
-    let mut near: Vec<&str> = huggingface::shipped::names().collect();
-    near.sort_by_key(|known| edits(asked, known));
-    let near: Vec<String> = near.into_iter().take(3).map(|known| format!("{known:?}")).collect();
-    let remedy = format!(
-        "the nearest are {}; all are in scenarios/models/, and huggingface = \"path/config.json\" reads your own",
-        near.join(", ")
-    );
-    Err(reader.plan(name, problem, remedy))
-}
-
-fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) -> Result<ModelConfig, ScenarioError> {
-    let at = written.get_ref();
-    let (named, loaded) = match (&at.name, &at.huggingface) {
-        (Some(name), None) => (name, shipped(reader, name)?),
-        (None, Some(path)) => (path, huggingface::load(Path::new(&relative(reader.file, path.get_ref())))),
-        _ => {
-            let problem = "a model is named or read from a Hugging Face config, exactly one of the two";
-            let remedy = "write name = \"llama-3.1-8b\" or huggingface = \"path/config.json\"";
-            return Err(reader.plan(written, problem, remedy));
+fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) -> Result<Topology, ScenarioError> {
+    let size = match (&written.nodes, &written.slice, &written.chips) {
+        (Some(nodes), None, None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
+        (None, Some(slice), None) => Size::Slice(slice.get_ref().clone()),
+        (None, None, Some(_)) => Size::Nodes(1),
+        (None, None, None) => {
+            let problem = "the topology has no size";
+            let remedy = "write nodes = 1 or chips = 4 (GPUs), or slice = \"4x4\" (TPUs)";
+            return Err(reader.plan(&written.name, problem, remedy));
+        }
+        (_, slice, chips) => {
+            let problem = "a topology is sized in nodes, as a slice, or as chips of one node, not both";
+            let place = match (slice, chips) {
+                (_, Some(chips)) => reader.place(chips),
+                (Some(slice), _) => reader.place(slice),
+                _ => reader.place(&written.name),
+            };
+            let remedy = "remove one of the two keys".to_owned();
+            return Err(ScenarioError::Plan { problem: problem.to_owned(), place, remedy });
         }
     };
-    let mut model =
-        loaded.map_err(|problem| ScenarioError::Model { problem: Box::new(problem), place: reader.place(named) })?;
-    if let Some(layers) = &at.layers {
-        model.layers = reader.count("model.layers", layers, 1, 10_000)?;
+    let name = relative(reader.file, written.name.get_ref());
+    let topology = Topology::load(&name, &size).map_err(|problem| ScenarioError::Topology {
+        problem: Box::new(problem),
+        place: reader.place(&written.name),
+    })?;
+    if topology.chip.vendor != Vendor::Nvidia {
+        let problem = format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name());
+        return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
     }
-    if let Some(tied) = at.tied_head {
-        model.tied_head = tied;
+    let Some(at) = &written.chips else { return Ok(topology) };
+    let most = topology.node.chips;
+    let chips = reader.count("topology.chips", at, 1, i64::from(most))?;
+    Ok(topology.part(chips as u32))
+}
+
+/// What one GPU's NICs carry: its share of the node's cards, and no more than the network behind them.
+fn rail(
+    reader: &Reader<'_>,
+    written: &written::Topology,
+    topology: &Topology,
+) -> Result<Option<Bandwidth>, ScenarioError> {
+    let per_gpu = f64::from(topology.node.nics) / f64::from(topology.node.chips.max(1));
+    let network = topology.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
+    let rail = match &written.nic_bandwidth {
+        None => Bandwidth((topology.node.nic_bandwidth.0 * per_gpu).min(network)),
+        Some(at) if at.get_ref().0 > 0.0 => *at.get_ref(),
+        Some(at) => {
+            let problem = "topology.nic_bandwidth is not above zero";
+            return Err(reader.plan(at, problem, "write what one GPU's NICs carry one way, such as \"6.25 GB/s\""));
+        }
+    };
+    Ok((topology.nodes > 1).then_some(rail))
+}
+
+/// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
+pub(crate) fn relative(file: &str, name: &str) -> String {
+    let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
+    if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
+}
+
+fn profile(reader: &Reader<'_>, written: &written::Topology, topology: &Topology) -> Result<Profile, ScenarioError> {
+    let at = written.profile.as_ref().unwrap_or(&written.name);
+    let failed = |error| ScenarioError::Profile { problem: Box::new(error), place: reader.place(at) };
+    match &written.profile {
+        None => Profile::find(&topology.profile).map_err(failed),
+        Some(profile) => {
+            let name = relative(reader.file, profile.get_ref());
+            if name.ends_with(".toml") { Profile::load(Path::new(&name)) } else { Profile::find(&name) }.map_err(failed)
+        }
     }
-    let notes: Vec<String> = model.notes.iter().map(|note| format!("model: {note}")).collect();
-    reader.assumptions.extend(notes);
-    Ok(model)
 }
 
 fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<MixedPrecision, ScenarioError> {
@@ -368,70 +411,5 @@ fn eager(
         early_stop,
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,
-    }
-}
-
-/// How the model's code is written.
-fn style(written: &written::Framework) -> Style {
-    let rope = match written.rope {
-        None | Some(written::RopeStyle::Complex) => Rope::Complex,
-        Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
-        Some(written::RopeStyle::Stacked) => Rope::Stacked,
-    };
-    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false) }
-}
-
-fn loss(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
-    let Some(at) = &written.kind else {
-        return Ok(reader.assume("loss.kind", Loss::Fp32CrossEntropy, "\"fp32\" (logits cast to fp32)"));
-    };
-    let chunks = |reader: &mut Reader<'_>| {
-        reader.count_or("loss.chunks", written.chunks.as_ref(), 1, MOST_SMALL, 8).map(|chunks| chunks as u32)
-    };
-    let loss = match at.get_ref() {
-        written::LossKind::Fp32 => Loss::Fp32CrossEntropy,
-        written::LossKind::Bf16 => Loss::Bf16CrossEntropy,
-        written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)? },
-        written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
-        written::LossKind::FusedLinear => Loss::FusedLinear,
-    };
-    let chunked = matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. });
-    match &written.chunks {
-        Some(chunks) if !chunked => {
-            Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))
-        }
-        _ => Ok(loss),
-    }
-}
-
-fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
-    let name = match &written.name {
-        Some(name) => name.get_ref().as_str(),
-        None => reader.assume("optimizer.name", "adamw", "\"adamw\""),
-    };
-    let implementation = match &written.implementation {
-        Some(implementation) => implementation.get_ref().as_str(),
-        None if name == "adamw" => reader.assume("optimizer.implementation", "fused", "\"fused\""),
-        None => "foreach",
-    };
-    match (name, implementation) {
-        ("adamw", "fused") => Ok(Optimizer::AdamwFused),
-        ("adamw", "foreach") => Ok(Optimizer::AdamwForeach),
-        ("sgd", "foreach") => Ok(Optimizer::Sgd),
-        ("adamw" | "sgd", other) => {
-            let at = written.implementation.as_ref().or(written.name.as_ref());
-            let problem = format!("{name} has no implementation {other:?} here");
-            Err(at.map_or_else(
-                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
-                |at| reader.plan(at, problem.clone(), "write \"fused\" or \"foreach\" for adamw, \"foreach\" for sgd"),
-            ))
-        }
-        (other, _) => {
-            let problem = format!("there is no optimizer {other:?}");
-            Err(written.name.as_ref().map_or_else(
-                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
-                |at| reader.plan(at, problem.clone(), "write \"adamw\" or \"sgd\""),
-            ))
-        }
     }
 }

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use crate::cost::Backend;
 use crate::program::DType;
-use crate::units::Bandwidth;
+use crate::units::{Bandwidth, Bytes, Time};
 
 /// A scenario file.
 #[derive(Debug, Deserialize)]
@@ -38,6 +38,9 @@ pub struct Scenario {
     /// The loss.
     #[serde(default)]
     pub loss: Loss,
+    /// What the training loop does besides.
+    #[serde(default, rename = "loop")]
+    pub training_loop: Loop,
     /// What differs between PyTorch's versions.
     #[serde(default)]
     pub framework: Framework,
@@ -53,6 +56,8 @@ pub struct Scenario {
     /// Allocator.
     #[serde(default)]
     pub memory: Memory,
+    /// What the run measured, where it has been run.
+    pub measured: Option<Spanned<Measured>>,
 }
 
 /// `[topology]`
@@ -65,6 +70,8 @@ pub struct Topology {
     pub nodes: Option<Spanned<i64>>,
     /// Or a slice of it.
     pub slice: Option<Spanned<String>>,
+    /// Or some chips of one node.
+    pub chips: Option<Spanned<i64>>,
     /// A profile of costs other than the topology's own: a shipped name or a path.
     pub profile: Option<Spanned<String>>,
     /// What one GPU's share of the network between nodes carries, one direction, where it is not the topology's.
@@ -95,6 +102,8 @@ pub struct Model {
     pub layers: Option<Spanned<i64>>,
     /// Whether the head shares the embedding's matrix, where the run differs from the config.
     pub tied_head: Option<bool>,
+    /// Rows of the table of learned positions, where the run differs from the config.
+    pub positions: Option<Spanned<i64>>,
 }
 
 /// `[mesh]`
@@ -240,6 +249,8 @@ pub enum LossKind {
     Fp32,
     /// Cross-entropy on logits as they are.
     Bf16,
+    /// flash-attn's fused cross-entropy, on logits as they are.
+    FlashCrossEntropy,
     /// Head by parts inside the model, loss by parts.
     ChunkedOutput,
     /// Head and loss by parts.
@@ -256,8 +267,18 @@ pub struct Loss {
     pub kind: Option<Spanned<LossKind>>,
     /// Parts of the sequence.
     pub chunks: Option<Spanned<i64>>,
-    /// Whether the loop's variable holds the logits until the next forward has returned.
-    pub keep_logits: Option<bool>,
+}
+
+/// `[loop]`: what a training loop does besides forward, backward and optimizer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Loop {
+    /// Cross-entropy metrics computed on the logits of each micro-batch.
+    pub train_metrics: Option<Spanned<i64>>,
+    /// Numbers read back from the device at the end of a step.
+    pub host_syncs_per_step: Option<Spanned<i64>>,
+    /// Whether a variable of the loop holds the logits until the next forward has returned.
+    pub keep_logits: Option<Spanned<bool>>,
 }
 
 /// Rotary embedding in eager operators.
@@ -317,10 +338,14 @@ pub struct Checkpointing {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// `adamw` or `sgd`.
+    /// `adamw`, `decoupled_adamw` or `sgd`.
     pub name: Option<Spanned<String>>,
-    /// `fused` or `foreach`.
+    /// `fused`, `foreach` or `for_loop`.
     pub implementation: Option<Spanned<String>>,
+    /// Weight decay: zero saves a kernel where it is one of its own.
+    pub weight_decay: Option<Spanned<f64>>,
+    /// Whether the number of steps is a tensor on the device that the host reads for each parameter.
+    pub step_on_device: Option<Spanned<bool>>,
     /// Whether gradients are clipped to a norm.
     pub clip_grad_norm: Option<bool>,
 }
@@ -341,4 +366,36 @@ pub struct Attention {
 pub struct Memory {
     /// `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
     pub expandable_segments: Option<bool>,
+}
+
+/// `[measured]`: a receipt of the very run that the file describes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Time of a steady step.
+    pub step_time: Option<Spanned<Time>>,
+    /// Or the rate of tokens.
+    pub tokens_per_second_per_chip: Option<Spanned<f64>>,
+    /// Tokens of a step that the rate counts, where padding is left out of it.
+    pub counted_tokens_per_step: Option<Spanned<i64>>,
+    /// Peak of `memory_allocated`.
+    pub allocated: Option<Spanned<Bytes>>,
+    /// Peak of `memory_reserved`.
+    pub reserved: Option<Spanned<Bytes>>,
+    /// A peak that is not said to be either.
+    pub peak_memory: Option<Spanned<Bytes>>,
+    /// Model FLOPs utilisation, between 0 and 1.
+    pub mfu: Option<Spanned<f64>>,
+    /// Its convention, by the name that `run --mfu-all` prints.
+    pub mfu_convention: Option<Spanned<String>>,
+    /// The run ended out of memory.
+    pub out_of_memory: Option<bool>,
+    /// Who measured it, where it is written down.
+    pub source: Option<String>,
+    /// The lane it is counted in.
+    pub lane: Option<String>,
+    /// The hardware it is counted under.
+    pub hardware: Option<String>,
+    /// How complete the receipt is: A, B or C.
+    pub grade: Option<String>,
 }

@@ -10,7 +10,7 @@ use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::eager::Settings;
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::Optimizer;
-use windtunnel::runtime::train::{Checkpoint, Job};
+use windtunnel::runtime::train::{Checkpoint, Job, Loop};
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Dims {
@@ -254,16 +254,16 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             backward: Dispatch::EagerBackward,
         },
         optimizer: match config.opt.as_str() {
-            "adamw_foreach" => Optimizer::AdamwForeach,
+            "adamw_foreach" => Optimizer::AdamwForeach { decays: true },
             "adamw_fused" => Optimizer::AdamwFused,
             "sgd" => Optimizer::Sgd,
             other => panic!("unknown optimizer {other}"),
         },
         clip: config.clip > 0,
+        training_loop: Loop::default(),
         max_positions: config.seq,
         compile: config.compile,
         style: Style::default(),
-        keep_logits: false,
         output: config.output_fp32.then_some(DType::Fp32),
         loss: match config.loss.as_str() {
             "bf16" => Loss::Bf16CrossEntropy,

@@ -209,6 +209,11 @@ impl Eager {
                 let saved = [0, 1].map(|at| frame.saved[start + at]);
                 self.fused_linear_backward(graph, op, saved, frame);
             }
+            OpKind::FlashCrossEntropy => {
+                let (start, _) = Self::saved(frame, index);
+                let saved = [0, 1, 2, 3].map(|at| frame.saved[start + at]);
+                self.flash_cross_entropy_backward(graph, op, saved, frame, gradient);
+            }
             OpKind::CrossEntropy { .. } => self.cross_entropy_backward(graph, op, index, frame, gradient),
             OpKind::Split => {}
         }

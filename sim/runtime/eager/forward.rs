@@ -234,6 +234,7 @@ impl Eager {
                 }
             }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
+            OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, rope, frame),
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
@@ -453,5 +454,6 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",
         OpKind::Embedding => "aten.embedding",
         OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
+        OpKind::FlashCrossEntropy => "xentropy_cuda_lib.forward",
     }
 }

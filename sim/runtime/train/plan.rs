@@ -159,14 +159,22 @@ pub(super) struct Scopes {
     pub blocks: Vec<ScopeId>,
     pub head: ScopeId,
     pub optimizer: ScopeId,
+    pub metrics: ScopeId,
 }
 
-pub(super) fn communicators(program: &mut Builder, fsdp: &Fsdp) -> Communicators {
+/// Process groups; that of all ranks is one of its own only where the mesh has two axes and somebody uses it.
+pub(super) fn communicators(program: &mut Builder, fsdp: &Fsdp, reads_back: bool) -> Communicators {
     let mut add =
         |name: &str, size, stride| program.add_group(crate::program::Group { name: name.to_owned(), size, stride });
     let shard = add("dp_shard", fsdp.shard, 1);
     let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
     let ranks = fsdp.wrap.post_forward().first().copied();
     let post_forward: Option<GroupId> = ranks.map(|ranks| add("dp_shard (after forward)", ranks, 1));
-    Communicators { shard, replicate, post_forward }
+    let two = fsdp.replicate > 1 && fsdp.shard > 1;
+    let world = match replicate {
+        Some(_) if two && reads_back => add("world", fsdp.shard * fsdp.replicate, 1),
+        Some(replicate) if !two => replicate,
+        _ => shard,
+    };
+    Communicators { world, shard, replicate, post_forward }
 }

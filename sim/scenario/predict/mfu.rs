@@ -18,6 +18,11 @@ pub struct Mfu {
     pub utilisation: f64,
 }
 
+/// Names of the conventions, in the order of [`Mfu`]'s in a prediction.
+pub(crate) fn mfu_conventions() -> [&'static str; 5] {
+    ["6N + 12LHS", "6N + 6LHS", "6N(all) + 12LHS", "6N", "hardware"]
+}
+
 /// The conventions in use (`tests/receipts/README.md` says who uses which).
 pub(super) fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u64) -> Vec<Mfu> {
     let model = &scenario.job.model;
@@ -43,22 +48,21 @@ pub(super) fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u6
     let hardware = program.flops.0 * u128::from(program.ranks);
     let entries = [
         (
-            "6N + 12LHS",
             "6·N + 12·L·H·S, N without look-up tables, attention in full (torchtitan, PaLM)",
             tokens * (6 * matmul + 12 * attention),
         ),
         (
-            "6N + 6LHS",
             "6·N + 6·L·H·S, N without look-up tables, causal half (Megatron-Bridge, NeMo 25)",
             tokens * (6 * matmul + 6 * attention),
         ),
-        ("6N(all) + 12LHS", "6·N + 12·L·H·S, N with look-up tables", tokens * (6 * all + 12 * attention)),
-        ("6N", "6·N, N without look-up tables, no attention", tokens * 6 * matmul),
-        ("hardware", "every matmul and attention kernel run, recompute included (FlopCounterMode)", hardware),
+        ("6·N + 12·L·H·S, N with look-up tables", tokens * (6 * all + 12 * attention)),
+        ("6·N, N without look-up tables, no attention", tokens * 6 * matmul),
+        ("every matmul and attention kernel run, recompute included (FlopCounterMode)", hardware),
     ];
-    entries
+    mfu_conventions()
         .into_iter()
-        .map(|(name, formula, flops)| Mfu {
+        .zip(entries)
+        .map(|(name, (formula, flops))| Mfu {
             name,
             formula,
             flops: Flops(flops),

@@ -1,0 +1,75 @@
+//! `windtunnel ceiling SCENARIO`: the longest sequence that fits, and the way there.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+
+use super::{Failure, Outcome, print, read, write};
+use windtunnel::explore::ceiling::{self, Options, STEP};
+use windtunnel::explore::{Draft, variants};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The scenario file.
+    scenario: PathBuf,
+    /// Compare the ceilings of variants: topology=NAME,NAME… or recompute=none,every=2,selective_op,full or
+    /// offload=false,true; the name alone compares all there are.
+    #[arg(long, value_name = "WHAT=A,B,…")]
+    compare: Option<String>,
+    /// Distance between the lengths tried, in tokens.
+    #[arg(long, value_name = "TOKENS", default_value_t = STEP, value_parser = clap::value_parser!(u64).range(1..))]
+    step: u64,
+    /// Longest length to try, in tokens (default: as long as the model goes).
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
+    max: Option<u64>,
+    /// Write plots and tables to this file: one HTML page that loads nothing.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the answer as JSON to this file (`-`: standard output, instead of the report).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let (file, text) = read(&args.scenario)?;
+    let (draft, scenario) = Draft::parse(&file, &text).map_err(Failure::input)?;
+    let options = Options { step: args.step, max: args.max };
+    let bar = progress();
+    let tick = || bar.inc(1);
+    let (report, html, json) = match &args.compare {
+        None => {
+            let answer = ceiling::ceiling(&draft, options, &tick).map_err(Failure::input)?;
+            let report = ceiling::text::report(&scenario, &answer);
+            (report, ceiling::html::page(&scenario, &answer), ceiling::json::report(&scenario, &answer))
+        }
+        Some(what) => {
+            let answer = variants::ceilings(&draft, what, options, &tick).map_err(Failure::input)?;
+            let report = variants::text::report(&scenario, &answer);
+            (report, variants::html::page(&scenario, &answer), variants::json::report(&scenario, &answer))
+        }
+    };
+    bar.finish_and_clear();
+    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    print(&if json_to_stdout { format!("{json:#}\n") } else { report });
+    if let (Some(path), false) = (&args.json, json_to_stdout) {
+        write(path, &format!("{json:#}\n"))?;
+        print(&format!("\nwrote {}\n", path.display()));
+    }
+    if let Some(path) = &args.html {
+        write(path, &html)?;
+        if !json_to_stdout {
+            print(&format!("\nwrote {}: open it in a browser\n", path.display()));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Predictions made so far, on standard error; hidden where that is no terminal.
+fn progress() -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_finish(ProgressFinish::AndClear);
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} predictions, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar
+}

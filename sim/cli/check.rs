@@ -1,0 +1,104 @@
+//! `windtunnel check FILES…`: predictions held against measured runs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{Failure, Outcome, print, write_file};
+use windtunnel::receipt::check::{self, Choice};
+use windtunnel::receipt::table::Tables;
+use windtunnel::receipt::{Case, html, json, summary, text, threshold};
+use windtunnel::report::text as report;
+
+/// Hold predictions against measured runs: files of receipts (JSON lines), and scenarios with a [measured] table.
+///
+/// Exit code: 0 if every file was read and every threshold holds; 1 if a threshold is broken; 2 if a file, a line or an
+/// option could not be used (the rest is checked all the same).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Files of receipts (*.jsonl), and scenarios with a [measured] table (*.toml).
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Only this lane; may be given more than once.
+    #[arg(long, value_name = "L")]
+    lane: Vec<String>,
+    /// Only receipts of this grade (A, B or C); may be given more than once.
+    #[arg(long, value_name = "G")]
+    grade: Vec<String>,
+    /// Show one receipt: its scenario, assumptions, prediction and where the time goes.
+    #[arg(long, value_name = "ID")]
+    row: Option<String>,
+    /// Write the check as JSON to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the check as an HTML page to this file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// With --row: write the timeline for Perfetto to this file.
+    #[arg(long, value_name = "FILE", requires = "row")]
+    trace: Option<PathBuf>,
+    /// Exit with 1 if a figure is worse: step_time.median=8%,reserved.median=5%, or a .toml file of thresholds.
+    #[arg(long, value_name = "SPEC")]
+    fail_above: Option<String>,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let thresholds = args.fail_above.as_deref().map(threshold::parse).transpose().map_err(Failure::input)?;
+    let files = check::read(&args.files).map_err(Failure::input)?;
+    let tables = Tables::shipped();
+    if let Some(id) = &args.row {
+        return row(args, &files, &tables, id);
+    }
+    let choice = Choice { lanes: args.lane.clone(), grades: args.grade.clone() };
+    let bar = ProgressBar::with_draw_target(
+        Some((files.receipts.entries.len() + files.own.len()) as u64),
+        ProgressDrawTarget::stderr(),
+    );
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} receipts {elapsed}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let outcome = check::check(&files, &tables, &choice, &|| bar.inc(1));
+    bar.finish_and_clear();
+    let groups = summary::summary(&outcome);
+    print(&text::report(&outcome, &groups));
+    if let Some(path) = &args.json {
+        write_file(path, &format!("{:#}\n", json::report(&outcome, &groups)))?;
+    }
+    if let Some(path) = &args.html {
+        write_file(path, &html::page(&outcome, &groups))?;
+    }
+    let broken = thresholds.map(|thresholds| threshold::broken(&thresholds, &groups)).unwrap_or_default();
+    if !broken.is_empty() {
+        print(&format!("\nThresholds that do not hold\n{}", text::broken(&broken)));
+    }
+    Ok(ExitCode::from(match (outcome.faults.is_empty(), broken.is_empty()) {
+        (false, _) => 2,
+        (true, false) => 1,
+        (true, true) => 0,
+    }))
+}
+
+fn row(args: &Args, files: &check::Files, tables: &Tables, id: &str) -> Outcome {
+    let own = files.own.iter().find(|case| case.id == id);
+    let mapped = match own {
+        Some(_) => None,
+        None => {
+            let entry = check::find(files, id).map_err(Failure::input)?;
+            let refused = |reason: windtunnel::receipt::Reason| Failure {
+                message: format!("{id} is not checked: {}", reason.words()),
+                code: 1,
+            };
+            Some(check::case(entry, tables).map_err(refused)?)
+        }
+    };
+    let Some(case): Option<&Case> = own.or(mapped.as_ref()) else {
+        return Err(Failure::input(format!("no receipt has the id {id:?}")));
+    };
+    let answer = case.fly(args.trace.is_some()).map_err(Failure::input)?;
+    print(&format!("{}\n{}\n", text::row(case, &answer), case.text));
+    print(&report::report(&case.scenario, &answer, report::Detail::default()));
+    if let Some(path) = &args.trace {
+        super::run::write_trace(path, &case.scenario, &answer)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

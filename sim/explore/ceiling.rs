@@ -1,0 +1,212 @@
+//! The ceiling: the longest sequence that fits in device memory, and what the way there looks like.
+//!
+//! Sequence lengths are tried on a grid: every multiple of the step, and last the longest length there is (the model's
+//! table of positions, or what the user asks for). Lengths are doubled until one does not fit, then the gap is halved
+//! until two neighbours on the grid remain, of which one fits and the next does not. Both were flown.
+//!
+//! Memory is not strictly monotone in the sequence, for an allocator rounds and leaves gaps. The ceiling is thus *an*
+//! edge: it fits, and one step more does not. The longest length that fits whatever lives outside the allocator is
+//! searched for in the same way, below the ceiling.
+
+pub mod html;
+pub mod json;
+pub mod text;
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+
+use super::Tick;
+use super::draft::{Draft, reason};
+use super::point::Point;
+use crate::model::Position;
+use crate::scenario::{Scenario, ScenarioError};
+
+/// Beyond this no scenario may go \[tokens\].
+const LONGEST: u64 = 1 << 26;
+
+/// How to search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Distance between lengths tried \[tokens\].
+    pub step: u64,
+    /// Longest length to try \[tokens\].
+    pub max: Option<u64>,
+}
+
+/// A multiple of 1,024 tokens fills every tile of every kernel, and is what people train on.
+pub const STEP: u64 = 1024;
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { step: STEP, max: None }
+    }
+}
+
+/// Why the ceiling is where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// One step more does not fit in memory.
+    Memory,
+    /// The model has no more positions; memory would hold more.
+    Positions(u64),
+    /// No more was asked for; memory would hold more.
+    Asked(u64),
+    /// One step more is no scenario.
+    Refused {
+        /// Its length \[tokens\].
+        sequence: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// The longest sequence that fits.
+#[derive(Clone, Debug)]
+pub struct Ceiling {
+    /// How it was searched for.
+    pub options: Options,
+    /// The scenario's own length \[tokens\].
+    pub own: u64,
+    /// The ceiling; none where not even the shortest length fits.
+    pub longest: Option<Point>,
+    /// The longest that fits however far the memory outside the allocator is off.
+    pub sure: Option<Point>,
+    /// One step more than the ceiling, where that is a scenario: it does not fit.
+    pub beyond: Option<Point>,
+    /// Why it ends there.
+    pub end: End,
+    /// From short to the ceiling: powers of two, the scenario's own length, the ceiling beyond doubt, the ceiling.
+    pub ladder: Vec<Point>,
+    /// Lengths below the ceiling that are no scenario, and why.
+    pub refused: Vec<(u64, String)>,
+    /// Lengths flown to find the edges.
+    pub flown: usize,
+}
+
+/// Finds the ceiling of a draft that is a scenario at its own length.
+pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceiling, ScenarioError> {
+    let scenario = draft.scenario()?;
+    let positions = positions(&scenario);
+    let most = options.max.unwrap_or(LONGEST).min(positions.unwrap_or(LONGEST)).max(1);
+    let step = options.step.clamp(1, most);
+    let mut search = Search { draft, step, most, flown: BTreeMap::new(), tick };
+    let edge = search.edge(|point| point.memory.fits);
+    let beyond_doubt = |point: &Point| point.memory.fits_beyond_doubt();
+    let sure = if search.holds(edge, beyond_doubt) { edge } else { search.between(0, edge, beyond_doubt) };
+    let end = match search.flown.get(&search.length(edge + 1)) {
+        _ if edge == search.last() => match positions {
+            Some(positions) if positions == most => End::Positions(positions),
+            _ => End::Asked(most),
+        },
+        Some(Err(reason)) => End::Refused { sequence: search.length(edge + 1), reason: reason.clone() },
+        _ => End::Memory,
+    };
+    let longest = search.point(edge);
+    let beyond = if edge == search.last() { None } else { search.point(edge + 1) };
+    let sure = search.point(sure);
+    let flown = search.flown.len();
+    let own = scenario.job.seq;
+    let (ladder, refused) = match &longest {
+        Some(top) => search.ladder(top.sequence, &[own, sure.as_ref().map_or(own, |sure| sure.sequence)]),
+        None => (vec![], vec![]),
+    };
+    Ok(Ceiling { options: Options { step, ..options }, own, longest, sure, beyond, end, ladder, refused, flown })
+}
+
+fn positions(scenario: &Scenario) -> Option<u64> {
+    match scenario.job.model.position {
+        Position::Learned { positions } => Some(positions),
+        _ => None,
+    }
+}
+
+/// Lengths by their index on the grid, from 1; index 0 stands for nothing at all, which always fits.
+struct Search<'s> {
+    draft: &'s Draft,
+    step: u64,
+    most: u64,
+    flown: BTreeMap<u64, Result<Point, String>>,
+    tick: &'s Tick<'s>,
+}
+
+impl Search<'_> {
+    fn last(&self) -> u64 {
+        self.most.div_ceil(self.step)
+    }
+
+    fn length(&self, index: u64) -> u64 {
+        (index * self.step).min(self.most)
+    }
+
+    fn point(&self, index: u64) -> Option<Point> {
+        self.flown.get(&self.length(index)).and_then(|flown| flown.as_ref().ok()).cloned()
+    }
+
+    fn holds(&mut self, index: u64, holds: fn(&Point) -> bool) -> bool {
+        if index == 0 {
+            return true;
+        }
+        let length = self.length(index);
+        let (draft, tick) = (self.draft, self.tick);
+        let flown = self.flown.entry(length).or_insert_with(|| fly(draft, length, tick));
+        flown.as_ref().is_ok_and(holds)
+    }
+
+    /// The longest index that holds below one that does not, doubling; the whole grid if all hold.
+    fn edge(&mut self, holds: fn(&Point) -> bool) -> u64 {
+        let (mut low, mut next) = (0, 1);
+        while self.holds(next, holds) {
+            low = next;
+            if next == self.last() {
+                return low;
+            }
+            next = (2 * next).min(self.last());
+        }
+        self.between(low, next, holds)
+    }
+
+    /// An index that holds, or `low`, whose successor does not: between one that holds and one that does not.
+    fn between(&mut self, mut low: u64, mut high: u64, holds: fn(&Point) -> bool) -> u64 {
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.holds(middle, holds) { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    /// The way to `top`, flown side by side.
+    fn ladder(&self, top: u64, also: &[u64]) -> (Vec<Point>, Vec<(u64, String)>) {
+        let mut lengths = rungs(top);
+        lengths.extend(also.iter().filter(|&&length| length <= top));
+        lengths.sort_unstable();
+        lengths.dedup();
+        let rung = |&length: &u64| match self.flown.get(&length) {
+            Some(known) => (length, known.clone()),
+            None => (length, fly(self.draft, length, self.tick)),
+        };
+        let flown: Vec<_> = lengths.par_iter().map(rung).collect();
+        let (mut points, mut refused) = (vec![], vec![]);
+        for (length, outcome) in flown {
+            match outcome {
+                Ok(point) => points.push(point),
+                Err(reason) => refused.push((length, reason)),
+            }
+        }
+        (points, refused)
+    }
+}
+
+fn fly(draft: &Draft, length: u64, tick: &Tick<'_>) -> Result<Point, String> {
+    let flown = Point::fly(draft, length).map_err(|error| reason(&error));
+    tick();
+    flown
+}
+
+/// Powers of two from 1,024, or from three octaves below where the ceiling is low, up to `top`, and `top`.
+fn rungs(top: u64) -> Vec<u64> {
+    let octave = 1 << top.max(1).ilog2();
+    let first = STEP.min(octave / 8).max(1);
+    let powers = std::iter::successors(Some(first), |length| Some(length * 2));
+    powers.take_while(|&length| length < top).chain([top]).collect()
+}

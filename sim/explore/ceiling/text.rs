@@ -1,0 +1,227 @@
+//! The ceiling as a person reads it: the answer, what binds there, and what the way there costs.
+
+use std::fmt::{self, Write};
+
+use super::{Ceiling, End};
+use crate::explore::Point;
+use crate::explore::words::{gib, percent, relative_change, thousands};
+use crate::report::text::table;
+use crate::scenario::Scenario;
+use crate::units::Bytes;
+
+/// Writes the report.
+pub fn report(scenario: &Scenario, ceiling: &Ceiling) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(&mut out, scenario, ceiling);
+    out
+}
+
+fn write(out: &mut String, scenario: &Scenario, ceiling: &Ceiling) -> fmt::Result {
+    writeln!(out, "{}", scenario.description)?;
+    writeln!(out, "{}\n", subject(scenario))?;
+    for (name, line) in answer(ceiling) {
+        writeln!(out, "  {name:13} {line}")?;
+    }
+    if let Some((header, rows)) = binding(ceiling) {
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        writeln!(out, "\n{}\n{}", binding_title(ceiling), table(&header, rows, 1))?;
+    }
+    if let Some(first) = ceiling.ladder.first() {
+        writeln!(out, "\nOn the way there (MFU: {})", first.convention)?;
+        writeln!(out, "{}", ladder(ceiling))?;
+    }
+    for (sequence, reason) in &ceiling.refused {
+        writeln!(out, "  {} tokens are refused: {reason}", thousands(*sequence))?;
+    }
+    Ok(())
+}
+
+/// What flies: lane, model, machine, batch.
+pub(in crate::explore) fn subject(scenario: &Scenario) -> String {
+    let (job, topology) = (&scenario.job, &scenario.topology);
+    format!(
+        "{} · {} · {} × {} · {} sequence{} × {} micro-batch{} per rank",
+        scenario.runtime.lane(),
+        job.model,
+        topology.chips(),
+        topology.chip.name,
+        job.batch,
+        if job.batch == 1 { "" } else { "s" },
+        job.accumulation,
+        if job.accumulation == 1 { "" } else { "es" },
+    )
+}
+
+/// The answer, line by line.
+pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
+    let mut lines = vec![];
+    match (&ceiling.longest, &ceiling.beyond) {
+        (Some(top), _) => {
+            let (total, capacity) = (top.memory.device_total(), top.memory.capacity);
+            let held = format!("{} of {} per device", gib(total), gib(capacity));
+            lines.push(("ceiling", format!("{} tokens: {held}", thousands(top.sequence))));
+            if ceiling.own > top.sequence {
+                lines.push(("", format!("the file asks for {}", thousands(ceiling.own))));
+            }
+        }
+        (None, Some(first)) => {
+            lines.push(("ceiling", format!("none: not even {} tokens fit", thousands(first.sequence))));
+        }
+        (None, None) => lines.push(("ceiling", "none".to_owned())),
+    }
+    lines.push(("ends because", ends(ceiling)));
+    if let Some(top) = &ceiling.longest {
+        lines.extend(doubt(ceiling, top).map(|line| ("beyond doubt", line)));
+        lines.extend(stalls(ceiling).map(|line| ("but", line)));
+        lines.extend(gain(ceiling, top).map(|line| ("worth it?", line)));
+    }
+    let step = thousands(ceiling.options.step);
+    lines.push(("searched", format!("in steps of {step} tokens; lengths flown to find it: {}", ceiling.flown)));
+    lines
+}
+
+/// What a length that does not fit is short by.
+fn short(point: &Point) -> String {
+    let memory = &point.memory;
+    let failed = memory.report.out_of_memory.map_or(String::new(), |(failed, _)| {
+        let (asked, taken) = (gib(failed.requested), gib(failed.allocated));
+        format!("a request for {asked} fails with {taken} allocated; ")
+    });
+    let (wanted, capacity) = (gib(memory.wanted), gib(memory.capacity));
+    format!("{failed}without a limit it would take {wanted} of {capacity}: {} too much", gib(memory.shortfall()))
+}
+
+/// What the step time at the ceiling leaves out.
+fn stalls(ceiling: &Ceiling) -> Option<String> {
+    let retries = ceiling.longest.as_ref()?.memory.report.retries;
+    let when = "in the first three steps at the ceiling";
+    let cost = "each stalls the device, which the step time leaves out";
+    (retries > 0).then(|| format!("the allocator gives its cache back {retries} times {when}: {cost}"))
+}
+
+/// Why the ceiling is where it is.
+pub(in crate::explore) fn ends(ceiling: &Ceiling) -> String {
+    match (&ceiling.end, &ceiling.beyond) {
+        (End::Memory, Some(next)) => format!("memory: at {} tokens {}", thousands(next.sequence), short(next)),
+        (End::Memory, None) => "memory".to_owned(),
+        (End::Positions(positions), _) => {
+            format!("the model has a table of {} positions; memory would hold more", thousands(*positions))
+        }
+        (End::Asked(most), _) => {
+            format!("no more than {} tokens were asked for; memory would hold more", thousands(*most))
+        }
+        (End::Refused { sequence, reason }, _) => format!("{} tokens are refused: {reason}", thousands(*sequence)),
+    }
+}
+
+/// How far the ceiling holds, where what lives outside the allocator is not known well enough.
+fn doubt(ceiling: &Ceiling, top: &Point) -> Option<String> {
+    let memory = &top.memory;
+    let known =
+        format!("what lives outside the allocator, {}, is known to ± {}", gib(memory.outside), gib(memory.doubt()));
+    match &ceiling.sure {
+        Some(sure) if sure.sequence == top.sequence => None,
+        Some(sure) => Some(format!("{} tokens: {known}", thousands(sure.sequence))),
+        None => Some(format!("no length: {known}")),
+    }
+}
+
+/// Whether the gain survives: the scenario's own length against the ceiling.
+fn gain(ceiling: &Ceiling, top: &Point) -> Option<String> {
+    let own = ceiling.ladder.iter().find(|point| point.sequence == ceiling.own && point.sequence < top.sequence)?;
+    Some(format!(
+        "from {} tokens to {}: {} → {}, {} tokens/s per chip, MFU {} → {}; bound by {}",
+        thousands(own.sequence),
+        thousands(top.sequence),
+        own.step,
+        top.step,
+        relative_change(own.rate, top.rate),
+        percent(own.mfu),
+        percent(top.mfu),
+        if own.bound == top.bound {
+            format!("{} at both", own.bound)
+        } else {
+            format!("{}, then {}", own.bound, top.bound)
+        },
+    ))
+}
+
+/// A heading, and columns and rows below it.
+pub(super) type Rows = (Vec<String>, Vec<Vec<String>>);
+
+/// The length at which memory is taken apart: the ceiling, or the shortest that does not fit either.
+fn apart(ceiling: &Ceiling) -> Option<&Point> {
+    ceiling.longest.as_ref().or(ceiling.beyond.as_ref())
+}
+
+pub(super) fn binding_title(ceiling: &Ceiling) -> String {
+    let words = |top: &Point| {
+        let (length, phase) = (thousands(top.sequence), &top.memory.report.peak_phase);
+        format!("Memory at {length} tokens (peak in {phase})")
+    };
+    apart(ceiling).map_or(String::new(), words)
+}
+
+/// What memory is made of at the ceiling, and what one step more adds to each.
+pub(super) fn binding(ceiling: &Ceiling) -> Option<Rows> {
+    let top = apart(ceiling)?;
+    let next = ceiling.beyond.as_ref().filter(|next| next.sequence != top.sequence);
+    let mut rows = vec![];
+    let mut row = |name: &str, here: Bytes, then: Option<Bytes>| {
+        let share = here.0 as f64 / top.memory.capacity.0.max(1) as f64;
+        let more = then.map_or(String::new(), |then| signed(i128::from(then.0) - i128::from(here.0)));
+        rows.push(vec![name.to_owned(), gib(here), percent(share), more]);
+    };
+    let report = &top.memory.report;
+    for (category, bytes) in report.breakdown.sorted() {
+        row(category.label(), bytes, next.map(|next| next.memory.report.breakdown.bytes(category)));
+    }
+    // What the allocator caches where it fails is no answer to what it would cache.
+    row("cached by the allocator", report.peak_reserved.saturating_sub(report.peak_allocated), None);
+    row("context and communicators", top.memory.outside, next.map(|next| next.memory.outside));
+    let mut header = vec![String::new(), "size".to_owned(), "of the device".to_owned()];
+    header.push(next.map_or(String::new(), |next| format!("{} more tokens", thousands(next.sequence - top.sequence))));
+    Some((header, rows))
+}
+
+fn signed(bytes: i128) -> String {
+    let gib = bytes as f64 / (1u64 << 30) as f64;
+    if gib.abs() < 0.005 { "0".to_owned() } else { format!("{gib:+.2} GiB") }
+}
+
+fn ladder(ceiling: &Ceiling) -> String {
+    table(&HEADER, ceiling.ladder.iter().map(|point| figures(ceiling, point)).collect(), 0)
+}
+
+/// Columns of the way to the ceiling.
+pub(super) const HEADER: [&str; 9] =
+    ["sequence", "step time", "tokens/s per chip", "MFU", "allocated", "reserved", "on the device", "bound by", "fits"];
+
+/// A row of it.
+pub(super) fn figures(ceiling: &Ceiling, point: &Point) -> Vec<String> {
+    let memory = &point.memory;
+    let mut fits = match (memory.fits, memory.fits_beyond_doubt()) {
+        (_, true) => "yes",
+        (true, false) => "perhaps",
+        (false, false) => "NO",
+    }
+    .to_owned();
+    if memory.fits && memory.report.retries > 0 {
+        fits += &format!(", gives its cache back {} ×", memory.report.retries);
+    }
+    if point.sequence == ceiling.own {
+        fits += ", the file's own";
+    }
+    vec![
+        thousands(point.sequence),
+        point.step.to_string(),
+        format!("{:.0}", point.rate),
+        percent(point.mfu),
+        gib(memory.report.peak_allocated),
+        gib(memory.report.peak_reserved),
+        gib(point.wants()),
+        point.bound.to_owned(),
+        fits,
+    ]
+}

@@ -1,0 +1,248 @@
+//! What two scenarios differ in, and what each difference does to step time, memory and MFU.
+//!
+//! The differences are those of the keys that either file writes; a key that one of them leaves open counts with the
+//! value taken for it. (A key that both leave open is no decision: where its value differs, it *follows*.) They are then
+//! applied to A one after the other, in the order of [`ORDER`], until A has become B. Each stage is a real prediction,
+//! and a row is the difference of two stages, so that rows add up to B − A exactly: times in picoseconds, memory in bytes,
+//! MFU in billionths.
+//!
+//! A stage may be no scenario (more nodes, and not yet the mesh for them). Its difference is then joined with the first
+//! later one that makes it one, or failing that with those that follow until it is one. Since order matters, every row is
+//! flown alone on A as well.
+
+pub mod json;
+mod side;
+pub mod text;
+
+pub use side::Side;
+
+use rayon::prelude::*;
+use side::{Keys, draft};
+use toml::Value;
+
+use super::draft::reason;
+use super::point::Point;
+use crate::scenario::ScenarioError;
+use crate::units::{Bytes, Time};
+
+/// The order in which differences are applied, by the table their keys stand in; what is not listed comes last.
+pub const ORDER: [(&str, &[&str]); 8] = [
+    ("hardware", &["topology"]),
+    ("model", &["model"]),
+    ("mesh", &["mesh"]),
+    ("batch", &["batch"]),
+    ("precision", &["precision"]),
+    ("fsdp", &["runtime", "fsdp", "fsdp1"]),
+    ("recompute", &["activation_checkpointing"]),
+    ("compile", &["compile"]),
+];
+
+/// A key that the two sides do not agree on; a side may not have it at all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// `table.key`.
+    pub key: String,
+    /// Its value in A.
+    pub from: Option<Value>,
+    /// Its value in B.
+    pub to: Option<Value>,
+}
+
+impl Difference {
+    /// Which group of [`ORDER`] it belongs to.
+    pub fn group(&self) -> &'static str {
+        ORDER.get(self.rank()).map_or("rest", |(group, _)| group)
+    }
+
+    fn rank(&self) -> usize {
+        let table = self.key.split('.').next().unwrap_or_default();
+        ORDER.iter().position(|(_, tables)| tables.contains(&table)).unwrap_or(ORDER.len())
+    }
+
+    fn apply(&self, keys: &mut Keys) {
+        match &self.to {
+            Some(value) => keys.insert(self.key.clone(), value.clone()),
+            None => keys.remove(&self.key),
+        };
+    }
+}
+
+/// What is compared of a prediction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// The steady step \[ps\].
+    pub step: Time,
+    /// Peak memory in blocks handed out \[B\].
+    pub allocated: Bytes,
+    /// Peak memory taken from the device by the allocator \[B\].
+    pub reserved: Bytes,
+    /// MFU by the report's first convention, in billionths: a count, so that sums are exact.
+    pub mfu_billionths: i64,
+    /// Tokens per second and chip.
+    pub rate: f64,
+    /// Whether the plan fits; where it does not, memory is what it would like to have.
+    pub fits: bool,
+}
+
+impl Figures {
+    fn of(point: &Point) -> Figures {
+        Figures {
+            step: point.step,
+            allocated: point.memory.report.peak_allocated,
+            reserved: point.memory.report.peak_reserved,
+            mfu_billionths: (point.mfu * 1e9).round() as i64,
+            rate: point.rate,
+            fits: point.memory.fits,
+        }
+    }
+}
+
+/// How figures change from one prediction to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// Figures before.
+    pub from: Figures,
+    /// Figures after.
+    pub to: Figures,
+}
+
+impl Change {
+    /// Step time \[ps\].
+    pub fn step(&self) -> i128 {
+        i128::from(self.to.step.0) - i128::from(self.from.step.0)
+    }
+
+    /// Peak memory allocated \[B\].
+    pub fn allocated(&self) -> i128 {
+        i128::from(self.to.allocated.0) - i128::from(self.from.allocated.0)
+    }
+
+    /// Peak memory reserved \[B\].
+    pub fn reserved(&self) -> i128 {
+        i128::from(self.to.reserved.0) - i128::from(self.from.reserved.0)
+    }
+
+    /// MFU, in billionths.
+    pub fn mfu_billionths(&self) -> i128 {
+        i128::from(self.to.mfu_billionths) - i128::from(self.from.mfu_billionths)
+    }
+}
+
+/// One step on the way from A to B.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What is changed: one difference, or several that only together make a scenario.
+    pub differences: Vec<Difference>,
+    /// Why the first does not stand alone, where there are several.
+    pub joined: Option<String>,
+    /// What it does after the rows before it.
+    pub change: Change,
+    /// What it does to A by itself, or why that is no scenario.
+    pub alone: Result<Change, String>,
+}
+
+/// Two scenarios, and what lies between them.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// Name and description of A, and of B.
+    pub sides: [(String, String); 2],
+    /// From A to B.
+    pub total: Change,
+    /// From A to B, row by row.
+    pub rows: Vec<Row>,
+    /// Values that neither file writes and that differ all the same: they follow from the rest.
+    pub follows: Vec<Difference>,
+}
+
+/// Attributes the difference between two sides.
+pub fn compare(a: &Side, b: &Side) -> Result<Comparison, ScenarioError> {
+    let (start, end) = (a.keys(b), b.keys(a));
+    let total = Change { from: fly(&start)?, to: fly(&end)? };
+    let stages = stages(&start, differences(&start, &end), total.from);
+    let alone = |differences: &[Difference]| {
+        let to = fly(&applied(&start, differences)).map_err(|error| reason(&error))?;
+        Ok(Change { from: total.from, to })
+    };
+    let row = |stage: Stage| Row {
+        alone: alone(&stage.differences),
+        differences: stage.differences,
+        joined: stage.joined,
+        change: stage.change,
+    };
+    let rows = stages.into_par_iter().map(row).collect();
+    let undecided = |side: &Side| -> Keys {
+        let written = |key: &String| start.contains_key(key) || end.contains_key(key);
+        side.open.iter().filter(|(key, _)| !written(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    let follows = differences(&undecided(a), &undecided(b));
+    let sides = [a, b].map(|side| (side.name.clone(), side.description.clone()));
+    Ok(Comparison { sides, total, rows, follows })
+}
+
+fn fly(keys: &Keys) -> Result<Figures, ScenarioError> {
+    let (scenario, answer) = draft(keys).fly()?;
+    Ok(Figures::of(&Point::of(&scenario, answer)))
+}
+
+fn applied(keys: &Keys, differences: &[Difference]) -> Keys {
+    let mut keys = keys.clone();
+    for difference in differences {
+        difference.apply(&mut keys);
+    }
+    keys
+}
+
+/// What differs, in the order in which it is applied.
+fn differences(start: &Keys, end: &Keys) -> Vec<Difference> {
+    let mut keys: Vec<&String> = start.keys().chain(end.keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let difference = |key: &String| {
+        let (from, to) = (start.get(key).cloned(), end.get(key).cloned());
+        (from != to).then(|| Difference { key: key.clone(), from, to })
+    };
+    let mut list: Vec<_> = keys.into_iter().filter_map(difference).collect();
+    list.sort_by_key(Difference::rank);
+    list
+}
+
+/// A row that has not been flown alone yet.
+struct Stage {
+    differences: Vec<Difference>,
+    joined: Option<String>,
+    change: Change,
+}
+
+/// The way from A to B. It always arrives, for all differences together make B.
+fn stages(start: &Keys, mut open: Vec<Difference>, mut now: Figures) -> Vec<Stage> {
+    let (mut keys, mut stages) = (start.clone(), vec![]);
+    while !open.is_empty() {
+        let refused = match fly(&applied(&keys, &open[..1])) {
+            Ok(to) => {
+                keys = applied(&keys, &open[..1]);
+                stages.push(Stage {
+                    differences: vec![open.remove(0)],
+                    joined: None,
+                    change: Change { from: now, to },
+                });
+                now = to;
+                continue;
+            }
+            Err(error) => reason(&error),
+        };
+        let first = open.remove(0);
+        let with = |others: &[Difference]| {
+            let all: Vec<_> = std::iter::once(&first).chain(others).cloned().collect();
+            fly(&applied(&keys, &all)).ok().map(|to| (all, to))
+        };
+        // One partner, wherever it comes; else the next ones, as many as it takes.
+        let partner = (0..open.len()).find_map(|at| Some((at..at + 1, with(&open[at..=at])?)));
+        let found = partner.or_else(|| (1..=open.len()).find_map(|count| Some((0..count, with(&open[..count])?))));
+        let Some((taken, (all, to))) = found else { break };
+        open.drain(taken);
+        keys = applied(&keys, &all);
+        stages.push(Stage { differences: all, joined: Some(refused), change: Change { from: now, to } });
+        now = to;
+    }
+    stages
+}

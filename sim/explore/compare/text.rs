@@ -1,0 +1,144 @@
+//! A comparison as a person reads it: both sides, then what each difference does.
+//!
+//! Every column is rounded to one quantum before differences are taken, so that the rows on the page add up as well.
+
+use super::{Change, Comparison, Difference, Figures};
+use crate::explore::words::relative_change;
+use crate::report::text::table;
+
+/// A column: its title, and a figure in quanta of which hundred make a unit.
+struct Column {
+    title: String,
+    quanta: Box<dyn Fn(&Figures) -> i128>,
+}
+
+/// Unit of time that leaves a step of this length some four digits before the point \[ps\].
+fn unit(longest: u64) -> (&'static str, u64) {
+    match longest {
+        10_000_000_000_000.. => ("s", 1_000_000_000_000),
+        10_000_000_000.. => ("ms", 1_000_000_000),
+        _ => ("µs", 1_000_000),
+    }
+}
+
+fn columns(total: &Change) -> Vec<Column> {
+    let (name, picoseconds) = unit(total.from.step.0.max(total.to.step.0));
+    let round = |value: i128, unit: i128| (200 * value + unit).div_euclid(2 * unit);
+    let column = |title: &str, quanta: Box<dyn Fn(&Figures) -> i128>| Column { title: title.to_owned(), quanta };
+    vec![
+        column(&format!("step time [{name}]"), Box::new(move |f| round(f.step.0.into(), picoseconds.into()))),
+        column("allocated [GiB]", Box::new(move |f| round(f.allocated.0.into(), 1 << 30))),
+        column("reserved [GiB]", Box::new(move |f| round(f.reserved.0.into(), 1 << 30))),
+        column("MFU [%]", Box::new(move |f| round(f.mfu_billionths.into(), 10_000_000))),
+    ]
+}
+
+fn hundredths(quanta: i128) -> String {
+    format!("{:.2}", quanta as f64 / 100.0)
+}
+
+fn signed(quanta: i128) -> String {
+    if quanta == 0 { "0".to_owned() } else { format!("{:+.2}", quanta as f64 / 100.0) }
+}
+
+/// Writes the report.
+pub fn report(answer: &Comparison) -> String {
+    let columns = columns(&answer.total);
+    let mut out = String::new();
+    for (letter, (name, description)) in ["A", "B"].iter().zip(&answer.sides) {
+        out += &format!("{letter}  {name}   {description}\n");
+    }
+    out += &format!("\n{}\n", sides(answer, &columns));
+    if answer.rows.is_empty() {
+        out += "\nNo key differs: the two are the same run.\n";
+    } else {
+        out += "\nApplied to A one after the other\n";
+        out += &format!("{}\n", attribution(answer, &columns));
+    }
+    if answer.rows.len() > 1 {
+        out += &format!("\nEach alone on A, for order matters\n{}\n", alone(answer, &columns));
+    }
+    for remark in remarks(answer) {
+        out += &format!("\n  {remark}\n");
+    }
+    if !answer.follows.is_empty() {
+        out += "\nNeither file writes these, and they follow\n";
+        for difference in &answer.follows {
+            out += &format!("  {}\n", words(difference));
+        }
+    }
+    out
+}
+
+fn sides(answer: &Comparison, columns: &[Column]) -> String {
+    let Change { from, to } = &answer.total;
+    let mut rows: Vec<Vec<String>> = columns
+        .iter()
+        .map(|column| {
+            let (before, after) = ((column.quanta)(from), (column.quanta)(to));
+            let change = relative_change(before as f64, after as f64);
+            vec![column.title.clone(), hundredths(before), hundredths(after), signed(after - before), change]
+        })
+        .collect();
+    let rate = |figures: &Figures| format!("{:.0}", figures.rate);
+    let change = relative_change(from.rate, to.rate);
+    rows.push(vec![
+        "tokens/s per chip".to_owned(),
+        rate(from),
+        rate(to),
+        format!("{:+.0}", to.rate - from.rate),
+        change,
+    ]);
+    rows.push(vec!["fits".to_owned(), fits(from), fits(to)]);
+    table(&["", "A", "B", "B − A", ""], rows, 1)
+}
+
+fn fits(figures: &Figures) -> String {
+    if figures.fits { "yes" } else { "NO" }.to_owned()
+}
+
+fn header(columns: &[Column]) -> Vec<&str> {
+    let titles = columns.iter().map(|column| column.title.as_str());
+    ["", "change"].into_iter().chain(titles).chain(["then fits"]).collect()
+}
+
+fn cells(names: [String; 2], change: &Change, columns: &[Column]) -> Vec<String> {
+    let cell = |column: &Column| signed((column.quanta)(&change.to) - (column.quanta)(&change.from));
+    names.into_iter().chain(columns.iter().map(cell)).chain([fits(&change.to)]).collect()
+}
+
+fn attribution(answer: &Comparison, columns: &[Column]) -> String {
+    let mut rows: Vec<_> = answer.rows.iter().map(|row| cells(names(&row.differences), &row.change, columns)).collect();
+    rows.push(cells([String::new(), "all together".to_owned()], &answer.total, columns));
+    table(&header(columns), rows, 2)
+}
+
+fn alone(answer: &Comparison, columns: &[Column]) -> String {
+    let row = |row: &super::Row| match &row.alone {
+        Ok(change) => cells(names(&row.differences), change, columns),
+        Err(_) => names(&row.differences).into_iter().chain(["no scenario".to_owned()]).collect(),
+    };
+    table(&header(columns), answer.rows.iter().map(row).collect(), 2)
+}
+
+/// Why differences were joined, and why some are no scenario alone.
+fn remarks(answer: &Comparison) -> Vec<String> {
+    let mut list = vec![];
+    for row in &answer.rows {
+        let keys: Vec<&str> = row.differences.iter().map(|difference| difference.key.as_str()).collect();
+        let keys = keys.join(" and ");
+        list.extend(row.joined.iter().map(|why| format!("{keys} only together: without the rest, {why}")));
+        list.extend(row.alone.as_ref().err().map(|why| format!("{keys} not alone on A: {why}")));
+    }
+    list
+}
+
+fn names(differences: &[Difference]) -> [String; 2] {
+    let group = differences.first().map_or("", Difference::group).to_owned();
+    [group, differences.iter().map(words).collect::<Vec<_>>().join(", ")]
+}
+
+fn words(difference: &Difference) -> String {
+    let value = |value: &Option<toml::Value>| value.as_ref().map_or("not set".to_owned(), toml::Value::to_string);
+    format!("{}: {} → {}", difference.key, value(&difference.from), value(&difference.to))
+}

@@ -1,0 +1,99 @@
+//! A scenario file as a table of keys that can be changed and flown: what every what-if is made of.
+
+use toml::{Table, Value};
+
+use crate::scenario::predict::Settings;
+use crate::scenario::{Prediction, Scenario, ScenarioError, predict};
+
+/// The table of what a run has measured.
+const MEASURED: &str = "measured";
+
+/// A scenario file that can be changed, key by key.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// What errors call the file, and what paths in it are relative to.
+    file: String,
+    table: Table,
+}
+
+impl Draft {
+    /// A draft of a scenario's text, with the scenario as it is understood. Mistakes are shown where they stand. What the
+    /// run has measured is left behind: nobody has measured a what-if.
+    pub fn parse(file: &str, text: &str) -> Result<(Draft, Scenario), ScenarioError> {
+        let scenario = Scenario::parse(file, text)?;
+        // What the scenario's reader has read is a table.
+        let mut table: Table = text.parse().unwrap_or_default();
+        table.remove(MEASURED);
+        Ok((Draft::new(file, table), scenario))
+    }
+
+    /// A draft of keys that nobody has checked yet.
+    pub fn new(file: &str, table: Table) -> Draft {
+        Draft { file: file.to_owned(), table }
+    }
+
+    /// The value of `table.key`, or of a key at the top.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        match key.split_once('.') {
+            Some((table, key)) => self.table.get(table)?.get(key),
+            None => self.table.get(key),
+        }
+    }
+
+    /// Sets `table.key`, or a key at the top.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        match key.split_once('.') {
+            Some((table, key)) => {
+                let entry = self.table.entry(table).or_insert_with(|| Value::Table(Table::new()));
+                // A value where a table belongs is refused when the draft is read.
+                if let Some(table) = entry.as_table_mut() {
+                    table.insert(key.to_owned(), value.into());
+                }
+            }
+            None => {
+                self.table.insert(key.to_owned(), value.into());
+            }
+        }
+    }
+
+    /// Leaves a key open.
+    pub fn remove(&mut self, key: &str) {
+        match key.split_once('.') {
+            Some((table, key)) => {
+                if let Some(table) = self.table.get_mut(table).and_then(Value::as_table_mut) {
+                    table.remove(key);
+                }
+            }
+            None => {
+                self.table.remove(key);
+            }
+        }
+    }
+
+    /// The keys.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The file as a person would save it.
+    pub fn text(&self) -> String {
+        self.table.to_string()
+    }
+
+    /// The scenario as understood.
+    pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
+        Scenario::parse(&self.file, &self.text())
+    }
+
+    /// The prediction; remedies are not looked for.
+    pub fn fly(&self) -> Result<(Scenario, Prediction), ScenarioError> {
+        let scenario = self.scenario()?;
+        let answer = predict(&scenario, Settings { remedies: false, ..Settings::default() })?;
+        Ok((scenario, answer))
+    }
+}
+
+/// What is wrong, without the place: a draft's lines are nobody's.
+pub(super) fn reason(error: &ScenarioError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,41 @@
+//! Numbers as the reports of this layer write them.
+
+use crate::units::Bytes;
+
+/// A count with its thousands set apart: `131,072`.
+pub(super) fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `79.18 GiB`.
+pub(super) fn gib(bytes: Bytes) -> String {
+    format!("{:.2} GiB", bytes.gib())
+}
+
+/// A share as `45.8 %`.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// A relative change as `+8.1 %`.
+pub(super) fn relative_change(from: f64, to: f64) -> String {
+    if from == 0.0 { "–".to_owned() } else { format!("{:+.1} %", 100.0 * (to / from - 1.0)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!([0, 999, 1000, 131_072, 1_048_576].map(thousands), ["0", "999", "1,000", "131,072", "1,048,576"]);
+    }
+}

@@ -1,0 +1,33 @@
+//! Receipts: predictions held against runs that somebody measured.
+//!
+//! ```text
+//! runs.jsonl ─► Row ─► contradictions? ─► table of the framework's defaults ─► scenario with [measured] ─┐
+//! my-run.toml (a scenario with [measured]) ───────────────────────────────────────────────────────────────┤
+//!                                                              predict ─► errors ─► summary, thresholds ◄─┘
+//! ```
+//!
+//! A row of a file of receipts states some of its run. What it leaves out comes from one table per framework
+//! (`frameworks/*.toml`), by the version the row names, each entry with its source: never chosen for a row. A row that
+//! cannot be mapped says why. What a row maps to is a scenario, which can be written out, edited and flown.
+//!
+//! To add a framework: a file in `frameworks/` and a line in [`table`].
+
+pub mod case;
+pub mod check;
+mod error;
+pub mod html;
+pub mod json;
+pub mod map;
+mod pattern;
+pub mod read;
+pub mod row;
+pub mod summary;
+pub mod table;
+pub mod text;
+pub mod threshold;
+
+pub use case::{Case, Judged};
+pub use check::{Outcome, check};
+pub use error::ReceiptError;
+pub use map::{Mapped, Reason};
+pub use row::Row;

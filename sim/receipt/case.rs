@@ -1,0 +1,139 @@
+//! One receipt and what is predicted for it.
+
+use super::map::Assumption;
+use crate::scenario::predict::Settings;
+use crate::scenario::{Measured, Prediction, Scenario, ScenarioError, predict};
+use crate::units::{Bytes, Time};
+
+/// A receipt that can be flown.
+#[derive(Debug)]
+pub struct Case {
+    /// Its id, or the file of a user's own.
+    pub id: String,
+    /// The scenario's text, where a row was mapped; configurations are told apart by it.
+    pub text: String,
+    /// The scenario, with what was measured.
+    pub scenario: Scenario,
+    /// What the row does not state.
+    pub assumptions: Vec<Assumption>,
+}
+
+/// Predicted and measured, of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// What the program says.
+    pub predicted: f64,
+    /// What was measured.
+    pub measured: f64,
+}
+
+impl Pair {
+    /// Relative error, positive where the prediction is higher.
+    pub fn error(self) -> f64 {
+        self.predicted / self.measured - 1.0
+    }
+}
+
+/// A receipt held against its prediction.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The receipt's id.
+    pub id: String,
+    /// Lane.
+    pub lane: String,
+    /// Hardware.
+    pub hardware: String,
+    /// Grade.
+    pub grade: String,
+    /// Everything but what was measured: rows of one configuration share it.
+    pub configuration: String,
+    /// Step time \[s\].
+    pub step: Option<Pair>,
+    /// Whether the measured step lies in the predicted interval.
+    pub inside: Option<bool>,
+    /// Reserved memory \[B\].
+    pub reserved: Option<Pair>,
+    /// Allocated memory \[B\].
+    pub allocated: Option<Pair>,
+    /// Memory of a kind that is not stated, against reserved \[B\].
+    pub unstated: Option<Pair>,
+    /// Model FLOPs utilisation in the receipt's own convention.
+    pub mfu: Option<Pair>,
+    /// Whether it was out of memory: predicted, measured.
+    pub memory_verdict: (bool, bool),
+    /// Largest parts of the predicted step: name, share.
+    pub parts: Vec<(String, f64)>,
+    /// Shares of compute, exposed communication, host and waiting.
+    pub breakdown: [f64; 4],
+    /// What bounds the step.
+    pub bound: &'static str,
+    /// Keys that the row does not state.
+    pub assumed: usize,
+}
+
+/// Parts of the step that are kept.
+const PARTS: usize = 4;
+
+impl Case {
+    /// A user's own scenario with `[measured]`, or a mapped row.
+    pub fn new(id: &str, text: &str, scenario: Scenario, assumptions: Vec<Assumption>) -> Case {
+        Case { id: id.to_owned(), text: text.to_owned(), scenario, assumptions }
+    }
+
+    /// What was measured.
+    ///
+    /// # Panics
+    /// If the scenario measured nothing; a case is made of one that did.
+    pub fn measured(&self) -> &Measured {
+        self.scenario.measured.as_ref().expect("a case has a [measured] table")
+    }
+
+    /// Flies the scenario.
+    pub fn fly(&self, record: bool) -> Result<Prediction, ScenarioError> {
+        predict(&self.scenario, Settings { record, remedies: false, ..Settings::default() })
+    }
+
+    /// Holds a prediction against the receipt.
+    pub fn judge(&self, answer: &Prediction) -> Judged {
+        let m = self.measured();
+        let seconds = |predicted: Time, measured: Option<Time>| {
+            measured.map(|measured| Pair { predicted: predicted.seconds(), measured: measured.seconds() })
+        };
+        let bytes = |predicted: Bytes, measured: Option<Bytes>| {
+            let measured = measured.filter(|measured| measured.0 > 0);
+            measured.map(|measured| Pair { predicted: predicted.0 as f64, measured: measured.0 as f64 })
+        };
+        let report = &answer.memory.report;
+        let mfu = m.mfu.and_then(|(measured, name)| {
+            let predicted = answer.mfu.iter().find(|mfu| mfu.name == name)?.utilisation;
+            Some(Pair { predicted, measured })
+        });
+        let share = |part: Time| part.0 as f64 / answer.step.0.max(1) as f64;
+        let parts = answer.parts.iter().take(PARTS);
+        let b = &answer.breakdown;
+        Judged {
+            id: self.id.clone(),
+            lane: m.lane.clone(),
+            hardware: m.hardware.clone(),
+            grade: m.grade.clone(),
+            configuration: configuration(&self.text),
+            step: seconds(answer.step, m.step),
+            inside: m.step.map(|step| answer.interval.0 <= step && step <= answer.interval.1),
+            reserved: bytes(report.peak_reserved, m.reserved),
+            allocated: bytes(report.peak_allocated, m.allocated),
+            unstated: bytes(report.peak_reserved, m.peak_memory),
+            mfu,
+            memory_verdict: (!answer.memory.fits, m.out_of_memory),
+            parts: parts.map(|part| (format!("{} {}", part.group, part.name), share(part.busy))).collect(),
+            breakdown: [b.compute, b.exposed_communication, b.host_bound, b.waiting].map(share),
+            bound: answer.bound(),
+            assumed: self.assumptions.len(),
+        }
+    }
+}
+
+/// A scenario's text without comments and without what was measured.
+fn configuration(text: &str) -> String {
+    let body = text.split("\n[measured]").next().unwrap_or(text);
+    body.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,61 @@
+//! A check as JSON.
+
+use serde_json::{Value, json};
+
+use super::case::{Judged, Pair};
+use super::check::Outcome;
+use super::summary::{Errors, Group};
+
+/// Version of the layout below; raised when a key changes its meaning.
+const FORMAT: u32 = 1;
+
+fn pair(pair: Option<Pair>) -> Value {
+    pair.map_or(Value::Null, |p| json!({"predicted": p.predicted, "measured": p.measured, "error": p.error()}))
+}
+
+fn errors(errors: Option<Errors>) -> Value {
+    errors.map_or(
+        Value::Null,
+        |e| json!({"rows": e.rows, "median_abs": e.median, "p90_abs": e.p90, "median_signed": e.bias}),
+    )
+}
+
+fn row(row: &Judged) -> Value {
+    let [compute, communication, host, waiting] = row.breakdown;
+    json!({
+        "id": row.id, "lane": row.lane, "hardware": row.hardware, "grade": row.grade,
+        "step_time_s": pair(row.step), "inside_interval": row.inside,
+        "reserved_bytes": pair(row.reserved), "allocated_bytes": pair(row.allocated),
+        "unstated_memory_bytes": pair(row.unstated), "mfu": pair(row.mfu),
+        "out_of_memory": {"predicted": row.memory_verdict.0, "measured": row.memory_verdict.1},
+        "bound_by": row.bound,
+        "shares": {"compute": compute, "exposed_communication": communication, "host_bound": host, "waiting": waiting},
+        "parts": row.parts.iter().map(|(name, share)| json!({"name": name, "share": share})).collect::<Vec<_>>(),
+        "assumed_keys": row.assumed,
+    })
+}
+
+fn group(g: &Group) -> Value {
+    json!({
+        "lane": g.lane, "hardware": g.hardware, "rows": g.rows, "covered": g.covered, "outside": g.outside,
+        "configurations": g.configurations, "coverage": g.coverage(), "step_time": errors(g.step),
+        "inside_interval": g.inside, "reserved": errors(g.reserved), "allocated": errors(g.allocated),
+        "unstated_memory": errors(g.unstated), "mfu": errors(g.mfu),
+        "out_of_memory": {"measured": g.out_of_memory.0, "predicted": g.out_of_memory.1, "false_alarms": g.false_alarms},
+    })
+}
+
+/// The whole check.
+pub fn report(outcome: &Outcome, groups: &[Group]) -> Value {
+    json!({
+        "format": FORMAT,
+        "windtunnel": env!("CARGO_PKG_VERSION"),
+        "groups": groups.iter().map(group).collect::<Vec<_>>(),
+        "rows": outcome.judged.iter().map(row).collect::<Vec<_>>(),
+        "skipped": outcome.skipped.iter().map(|s| json!({
+            "id": s.id, "lane": s.lane, "hardware": s.hardware, "reason": s.reason.words(),
+            "outside": matches!(s.reason, super::Reason::Outside(_)),
+        })).collect::<Vec<_>>(),
+        "faults": outcome.faults.iter().map(|f| json!({"file": f.file, "line": f.line, "problem": f.problem})).collect::<Vec<_>>(),
+    })
+}

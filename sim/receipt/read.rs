@@ -1,0 +1,114 @@
+//! Reads files of receipts line by line: a bad line is noted with its number, the rest is read.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{ReceiptError, Row};
+
+/// A row, where it stands, and its text for a table's conditions.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The row.
+    pub row: Row,
+    /// The row as JSON.
+    pub value: Value,
+}
+
+/// A line that is no receipt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// What files held.
+#[derive(Clone, Debug, Default)]
+pub struct Receipts {
+    /// Rows, in order.
+    pub entries: Vec<Entry>,
+    /// Lines that are none, in order.
+    pub faults: Vec<Fault>,
+    /// First place of each id.
+    seen: BTreeMap<String, (String, usize)>,
+}
+
+/// The longest line that is read: far above any receipt.
+const LONGEST: u64 = 1 << 20;
+
+impl Receipts {
+    /// Adds a file of JSON lines.
+    pub fn add(&mut self, path: &Path) -> Result<(), ReceiptError> {
+        let file = path.display().to_string();
+        let failed = |error: std::io::Error| ReceiptError::Unreadable { path: file.clone(), reason: error.to_string() };
+        let mut reader = BufReader::new(File::open(path).map_err(failed)?);
+        let mut line = 0;
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            let read = std::io::Read::take(&mut reader, LONGEST).read_until(b'\n', &mut text).map_err(failed)?;
+            if read == 0 {
+                return Ok(());
+            }
+            line += 1;
+            if read as u64 == LONGEST && text.last() != Some(&b'\n') {
+                // Goes on to the line's end without keeping it.
+                while text.last() != Some(&b'\n') {
+                    text.clear();
+                    if std::io::Read::take(&mut reader, LONGEST).read_until(b'\n', &mut text).map_err(failed)? == 0 {
+                        break;
+                    }
+                }
+                let problem = format!("longer than {LONGEST} bytes, so it is no receipt");
+                self.faults.push(Fault { file: file.clone(), line, problem });
+                continue;
+            }
+            if !text.iter().all(u8::is_ascii_whitespace) {
+                self.line(&file, line, &text);
+            }
+        }
+    }
+
+    fn line(&mut self, file: &str, line: usize, text: &[u8]) {
+        let mut fault = |problem: String| self.faults.push(Fault { file: file.to_owned(), line, problem });
+        let value: Value = match serde_json::from_slice(text) {
+            Ok(value) => value,
+            Err(error) => return fault(format!("not JSON: {}", plain(&error))),
+        };
+        let row: Row = match serde_json::from_slice(text) {
+            Ok(row) => row,
+            Err(error) => return fault(plain(&error)),
+        };
+        if let Some((first, at)) = self.seen.get(&row.id) {
+            return fault(format!("the id {:?} was used before, at {first}:{at}: this line is left out", row.id));
+        }
+        self.seen.insert(row.id.clone(), (file.to_owned(), line));
+        self.entries.push(Entry { file: file.to_owned(), line, row, value });
+    }
+
+    /// The row with an id.
+    pub fn find(&self, id: &str) -> Result<&Entry, ReceiptError> {
+        self.entries.iter().find(|entry| entry.row.id == id).ok_or_else(|| {
+            let mut ids: Vec<&str> = self.entries.iter().map(|entry| entry.row.id.as_str()).collect();
+            ids.sort_by_key(|known| crate::hardware::registry::edits(id, known));
+            let near: Vec<String> = ids.into_iter().take(3).map(|known| format!("{known:?}")).collect();
+            ReceiptError::NoSuchRow { id: id.to_owned(), near: near.join(", ") }
+        })
+    }
+}
+
+/// serde's words without its own line number, which is always 1 here.
+fn plain(error: &serde_json::Error) -> String {
+    error.to_string().replace(" at line 1 column ", " at column ")
+}

@@ -1,0 +1,217 @@
+//! A row as written: one JSON object of a file of receipts.
+//!
+//! The schema is that of `tests/receipts/README.md`. Every number is as its source printed it; what was computed from
+//! printed numbers stands under `derived` and is not read. A key that the schema does not have is an error in the parts
+//! that a prediction rests on (`hardware`, `model`, `parallel`, `batch`, `precision`, `measured`, and the row itself).
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// Lets a group be anything: what it says is for people, or is read by a table's conditions.
+type Free = Map<String, Value>;
+
+macro_rules! group {
+    ($(#[$doc:meta])* $name:ident { $($key:ident $(= $rename:literal)?: $type:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[allow(missing_docs, reason = "the schema's own words")]
+        pub struct $name { $($(#[serde(rename = $rename)])? #[serde(default)] pub $key: Option<$type>),* }
+    };
+}
+
+group!(
+    /// The machine.
+    Hardware {
+        name: String, vendor: String, system: String, device_name: String, memory_gb: f64, mem_bw_tbs: f64,
+        power_limit_w: f64, tdp_w: f64, peak_bf16_tflops: f64, count: u64, nodes: u64, gpus_per_node: u64,
+        interconnect: String, topology: String, slices: u64, notes: String,
+    }
+);
+group!(
+    /// The model.
+    Model {
+        name: String, arch: String, n_layers: u64, hidden: u64, ffn: u64, n_heads: u64, n_kv_heads: u64, head_dim: u64,
+        vocab: u64, tied_embeddings: bool, seq_len: u64, n_experts: u64, top_k: u64, moe_ffn: u64,
+        n_shared_experts: u64, shared_expert_ffn: u64, first_k_dense: u64, mla: Free, mamba_state_dim: u64,
+        hybrid_pattern: String, pos_emb: String, act: String, n_params: f64, n_params_b: f64, n_params_active: f64,
+        n_params_printed: String, make_vocab_divisible_by: u64, global_parameter_scale: u64, dims_source: String,
+        registry_key: String, ffn_note: String, vocab_note: String,
+    }
+);
+group!(
+    /// The framework.
+    Framework { name: String, version: String, deps: Free, docker: String }
+);
+group!(
+    /// How the model is spread over the machine. A degree may be a word (`auto`), which is no number.
+    Parallel {
+        dp: Value, fsdp: Value, tp: u64, sp: bool, cp: u64, cp_impl: String, pp: u64, vpp: Value, pp_schedule: String,
+        pp_layout: String, ep: u64, etp: u64, zero_stage: i64, zero1_group: i64, zero_note: String,
+        sharding_strategy: String, note: String, raw: Free,
+    }
+);
+group!(
+    /// Batch and sequence.
+    Batch {
+        micro_batch: f64, local_batch: f64, per_device_batch: f64, batch_per_dp: f64, global_batch: f64,
+        grad_accum: u64, grad_accum_printed: u64, seq_len: u64, tokens_per_step: u64, global_tokens: u64,
+        global_tokens_printed: String,
+    }
+);
+group!(
+    /// Types.
+    Precision { compute: String, params: String, grads: String, optimizer: String, mp_mode: String, recipe: String, notes: String }
+);
+group!(
+    /// What the source printed.
+    Measured {
+        step_time_s: f64, step_time_std_s: f64, step_time_min_s: f64, tok_s_gpu: f64, tok_s_total: f64, seq_s: f64,
+        samples_s_gpu: f64, samples4k_s_total: f64, tflops_gpu: f64, pflops_total: f64, mfu_pct: f64, hfu_pct: f64,
+        mfu_convention: String, peak_mem_gib: f64, peak_mem_gb_as_printed: f64, peak_mem_kind: String,
+        peak_mem_reserved_gib: f64, peak_mem_by_rank: Free, steady_alloc_gib: f64, steady_alloc_gb: f64,
+        state_mem_gb: f64, xla_total_mem_gb: f64, xla_argument_gb: f64, xla_temp_gb: f64, oom: bool,
+        layer_fwd_ms: f64, layer_bwd_ms: f64, bubble_rate_calc: f64, runtime_min: f64, total_weights: u64,
+        n_samples: u64, raw: Free,
+    }
+);
+
+/// One row.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the schema's own words")]
+pub struct Row {
+    pub id: String,
+    pub lane: String,
+    #[serde(default)]
+    pub hw_family: Option<String>,
+    #[serde(default)]
+    pub source: Free,
+    #[serde(default)]
+    pub hardware: Hardware,
+    #[serde(default)]
+    pub model: Model,
+    #[serde(default)]
+    pub framework: Framework,
+    #[serde(default)]
+    pub parallel: Parallel,
+    #[serde(default)]
+    pub batch: Batch,
+    #[serde(default)]
+    pub precision: Precision,
+    #[serde(default)]
+    pub recompute: Option<String>,
+    #[serde(default)]
+    pub compile: Option<Value>,
+    #[serde(default)]
+    pub optimizer: Option<String>,
+    #[serde(default)]
+    pub switches: Free,
+    pub measured: Measured,
+    #[serde(default)]
+    pub derived: Free,
+    #[serde(default)]
+    pub quality: Free,
+}
+
+/// A degree of parallelism that is a number.
+pub fn degree(value: &Option<Value>) -> Option<u64> {
+    value.as_ref().and_then(Value::as_u64)
+}
+
+/// A count that may be written with a point.
+pub fn whole(value: Option<f64>) -> Option<u64> {
+    value.filter(|v| *v >= 1.0 && v.fract() == 0.0 && *v < 1e15).map(|v| v as u64)
+}
+
+impl Row {
+    /// Tokens of a sequence.
+    pub fn sequence(&self) -> Option<u64> {
+        self.batch.seq_len.or(self.model.seq_len)
+    }
+
+    /// Sequences per rank and micro-batch.
+    pub fn micro(&self) -> Option<u64> {
+        let batch = &self.batch;
+        whole(batch.micro_batch).or(whole(batch.local_batch)).or(whole(batch.per_device_batch))
+    }
+
+    /// Ranks that work on different data, where the row lets it be known.
+    pub fn data_parallel(&self) -> Option<u64> {
+        let p = &self.parallel;
+        let stated = degree(&p.dp).into_iter().chain(degree(&p.fsdp)).max();
+        let rest = p.tp.unwrap_or(1) * p.pp.unwrap_or(1) * p.cp.unwrap_or(1);
+        stated.or(self.hardware.count.filter(|&count| rest > 0 && count % rest == 0).map(|count| count / rest))
+    }
+
+    /// Micro-batches per step, stated or following from the batch.
+    pub fn accumulation(&self) -> Option<u64> {
+        self.batch.grad_accum.or_else(|| {
+            let (global, micro, dp) = (whole(self.batch.global_batch)?, self.micro()?, self.data_parallel()?);
+            let part = micro * dp;
+            (part > 0 && global % part == 0).then(|| global / part)
+        })
+    }
+
+    /// Tokens of a step of the whole job, as far as the row states its batch.
+    pub fn tokens(&self) -> Option<u64> {
+        let batch = &self.batch;
+        let global = whole(batch.global_batch).zip(self.sequence()).map(|(global, sequence)| global * sequence);
+        global.or(batch.tokens_per_step).or(batch.global_tokens)
+    }
+
+    /// How complete the row is.
+    pub fn grade(&self) -> &str {
+        self.quality.get("grade").and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// Family of chips, under which rows are counted.
+    pub fn family(&self) -> &str {
+        self.hw_family.as_deref().or(self.hardware.name.as_deref()).unwrap_or("unstated")
+    }
+
+    /// Statements of the row that cannot all be true; `distrusted` are fields that its framework prints in another sense.
+    pub fn contradiction(&self, distrusted: impl Fn(&str) -> bool) -> Option<String> {
+        let (p, batch, m) = (&self.parallel, &self.batch, &self.measured);
+        let count = self.hardware.count;
+        if let (Some(dp), Some(count)) = (degree(&p.dp), count) {
+            let (tp, pp, cp) = (p.tp.unwrap_or(1), p.pp.unwrap_or(1), p.cp.unwrap_or(1));
+            if dp * tp * pp * cp != count {
+                return Some(format!(
+                    "dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} = {} but hardware.count = {count}",
+                    dp * tp * pp * cp
+                ));
+            }
+        }
+        if let (Some(micro), Some(accumulation), Some(dp), Some(global)) =
+            (whole(batch.micro_batch), batch.grad_accum, degree(&p.dp), whole(batch.global_batch))
+            && micro * accumulation * dp != global
+        {
+            return Some(format!(
+                "micro_batch·grad_accum·dp = {micro}·{accumulation}·{dp} = {} but global_batch = {global}",
+                micro * accumulation * dp
+            ));
+        }
+        if m.oom == Some(true) && (m.step_time_s.is_some() || m.tok_s_gpu.is_some()) {
+            return Some("the run is out of memory and yet has a step time".to_owned());
+        }
+        let (tokens, step) = (self.tokens()? as f64, m.step_time_s?);
+        let rates = [
+            ("measured.tok_s_gpu", m.tok_s_gpu.zip(count).map(|(rate, count)| rate * count as f64)),
+            ("measured.tok_s_total", m.tok_s_total),
+        ];
+        for (name, rate) in rates {
+            let Some(rate) = rate.filter(|rate| *rate > 0.0 && !distrusted(name)) else { continue };
+            let implied = tokens / rate;
+            if (implied / step - 1.0).abs() > AGREEMENT {
+                return Some(format!(
+                    "{name} and the batch make a step of {implied:.3} s but measured.step_time_s = {step}"
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// How far two printed figures of one run may be apart: rounding, and windows over different steps.
+const AGREEMENT: f64 = 0.05;

@@ -1,0 +1,173 @@
+//! The tables of framework defaults: what a run that a row describes does where the row does not say.
+//!
+//! A table is a list of rules, read from the top; a later rule wins. A rule's `when` names fields of the row
+//! (`"framework.version"`, `"switches.trainer"`, …) with a [pattern](super::pattern) or a list of them; its `set` names keys of a
+//! scenario; a value `"$field"` is what the row has in that field. `stated = true` marks a rule that only translates the row's own words; anything else is an assumption, is
+//! printed with its `source`, and is the same for every row of which the condition holds. `outside` takes a row out of
+//! scope, `refuse` says that it cannot be mapped. Every word of a row that switches something must be named by a rule
+//! that holds, or be listed under `ignore`, with the reason.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use toml::Table as Keys;
+
+use super::pattern::matches;
+
+/// The shipped tables; `common` holds for every framework.
+const COMMON: &str = include_str!("frameworks/common.toml");
+const SHIPPED: [(&str, &str); 6] = [
+    ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
+    ("torchtitan", include_str!("frameworks/torchtitan.toml")),
+    ("torchtune", include_str!("frameworks/torchtune.toml")),
+    ("prime-rl", include_str!("frameworks/prime-rl.toml")),
+    ("fms-fsdp", include_str!("frameworks/fms-fsdp.toml")),
+    ("tinyllama", include_str!("frameworks/tinyllama.toml")),
+];
+
+/// One rule.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Fields of the row and what they must be.
+    #[serde(default)]
+    pub when: BTreeMap<String, Patterns>,
+    /// Keys of the scenario (`"table.key"`) and their values.
+    #[serde(default)]
+    pub set: Keys,
+    /// The row states this in its own words.
+    #[serde(default)]
+    pub stated: bool,
+    /// Where it is known from.
+    #[serde(default)]
+    pub source: String,
+    /// The row is not what the FSDP lanes are about, and why.
+    pub outside: Option<String>,
+    /// The row cannot be mapped, and why.
+    pub refuse: Option<String>,
+}
+
+/// One pattern or several, any of which may match.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a pattern or a list of patterns")]
+pub enum Patterns {
+    /// One.
+    One(String),
+    /// Several.
+    Any(Vec<String>),
+}
+
+/// A table.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// Values of `framework.name` it is for; none for the common one.
+    #[serde(default)]
+    pub frameworks: Vec<String>,
+    /// What it is.
+    pub about: String,
+    /// Fields that say nothing about time or memory, with the reason.
+    #[serde(default)]
+    pub ignore: BTreeMap<String, String>,
+    /// Fields that this framework prints in another sense than the schema's, with the reason.
+    #[serde(default)]
+    pub distrust: BTreeMap<String, String>,
+    /// Rules, from the top.
+    #[serde(default, rename = "rule")]
+    pub rules: Vec<Rule>,
+}
+
+/// All tables.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    common: Table,
+    named: Vec<(&'static str, Table)>,
+}
+
+fn parse(name: &str, text: &str) -> Table {
+    toml::from_str(text).unwrap_or_else(|error| panic!("the shipped table {name} does not parse: {error}"))
+}
+
+impl Tables {
+    /// The shipped ones.
+    pub fn shipped() -> Tables {
+        let named = SHIPPED.iter().map(|(name, text)| (*name, parse(name, text))).collect();
+        Tables { common: parse("common", COMMON), named }
+    }
+
+    /// The common table and that of the framework a row names.
+    pub fn of(&self, framework: &str) -> Option<(&Table, &Table)> {
+        let wanted = |(_, table): &&(&str, Table)| table.frameworks.iter().any(|name| matches(name, Some(framework)));
+        self.named.iter().find(wanted).map(|(_, table)| (&self.common, table))
+    }
+
+    /// The common table.
+    pub fn common(&self) -> &Table {
+        &self.common
+    }
+
+    /// The tables by name.
+    pub fn named(&self) -> impl Iterator<Item = (&str, &Table)> {
+        std::iter::once(("common", &self.common)).chain(self.named.iter().map(|(name, table)| (*name, table)))
+    }
+}
+
+impl Patterns {
+    /// Each pattern.
+    pub fn list(&self) -> &[String] {
+        match self {
+            Patterns::One(one) => std::slice::from_ref(one),
+            Patterns::Any(any) => any,
+        }
+    }
+}
+
+impl Rule {
+    /// Whether the rule holds for a row.
+    pub fn holds(&self, row: &Value) -> bool {
+        self.when.iter().all(|(field, patterns)| {
+            let value = word(row, field);
+            patterns.list().iter().any(|pattern| matches(pattern, value.as_deref()))
+        })
+    }
+}
+
+/// A field of a row in words; `None` if it is absent.
+pub fn word(row: &Value, field: &str) -> Option<String> {
+    let mut value = row;
+    for part in field.split('.') {
+        value = value.get(part)?;
+    }
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Array(list) => Some(list.iter().map(|v| v.as_str().unwrap_or("…")).collect::<Vec<_>>().join("; ")),
+        other => Some(other.to_string()),
+    }
+}
+
+/// Fields of a row that switch something: each must be named by a rule or ignored.
+pub fn switches(row: &Value) -> Vec<String> {
+    let mut fields = vec![];
+    for field in [
+        "recompute",
+        "compile",
+        "optimizer",
+        "precision.compute",
+        "precision.mp_mode",
+        "precision.params",
+        "precision.grads",
+        "precision.optimizer",
+        "parallel.sharding_strategy",
+    ] {
+        if word(row, field).is_some() {
+            fields.push(field.to_owned());
+        }
+    }
+    if let Some(Value::Object(switches)) = row.get("switches") {
+        fields
+            .extend(switches.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| format!("switches.{name}")));
+    }
+    fields
+}

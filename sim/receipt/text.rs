@@ -1,0 +1,179 @@
+//! A check for people: a line per lane and hardware, what was left out and why, and the worst rows.
+
+use std::fmt::Write as _;
+
+use super::case::{Case, Judged};
+use super::check::Outcome;
+use super::map::Reason;
+use super::summary::{Errors, Group, worst};
+use super::threshold::Broken;
+use crate::report::text::table;
+use crate::scenario::Prediction;
+
+/// Worst rows and reasons that are listed.
+const LISTED: usize = 10;
+
+fn percent(value: f64) -> String {
+    format!("{:.1} %", 100.0 * value)
+}
+
+fn signed(value: f64) -> String {
+    format!("{:+.1} %", 100.0 * value)
+}
+
+fn median(errors: Option<Errors>) -> String {
+    errors.map_or_else(|| "·".to_owned(), |e| format!("{} ({})", percent(e.median), e.rows))
+}
+
+fn step(errors: Option<Errors>) -> [String; 3] {
+    let shown = |f: fn(&Errors) -> String| errors.as_ref().map_or_else(|| "·".to_owned(), f);
+    [shown(|e| percent(e.median)), shown(|e| percent(e.p90)), shown(|e| signed(e.bias))]
+}
+
+/// The check.
+pub fn report(outcome: &Outcome, groups: &[Group]) -> String {
+    let mut out = String::from(
+        "Step time: median and 90th percentile of the absolute error, and the median signed error (bias).\n",
+    );
+    out.push_str("Memory and MFU: median absolute error, and how many rows state it. A configuration counts once.\n\n");
+    let rows = groups.iter().filter(|g| g.rows > 0).map(|g| {
+        let [median_, p90, bias] = step(g.step);
+        vec![
+            g.lane.clone(),
+            g.hardware.clone(),
+            format!("{} of {}", g.covered, g.rows),
+            g.configurations.to_string(),
+            median_,
+            p90,
+            bias,
+            g.inside.map_or_else(|| "·".to_owned(), |share| format!("{:.0} %", 100.0 * share)),
+            median(g.reserved),
+            median(g.allocated),
+            median(g.unstated),
+            median(g.mfu),
+            format!("{} of {}", g.out_of_memory.1, g.out_of_memory.0),
+        ]
+    });
+    let header = [
+        "lane",
+        "hardware",
+        "rows",
+        "configs",
+        "step",
+        "p90",
+        "bias",
+        "inside",
+        "reserved",
+        "allocated",
+        "unstated",
+        "MFU",
+        "OOM",
+    ];
+    let _ = writeln!(out, "{}", table(&header, rows.collect(), 2));
+    reasons(&mut out, outcome);
+    let rows = worst(outcome, LISTED);
+    if !rows.is_empty() {
+        let _ = writeln!(out, "\nFurthest off in step time");
+        let lines = rows.iter().map(|row| {
+            let pair = row.step.expect("worst() takes rows with a step time");
+            vec![
+                row.id.clone(),
+                row.grade.clone(),
+                format!("{:.3} s", pair.measured),
+                format!("{:.3} s", pair.predicted),
+                signed(pair.error()),
+                shares(row),
+            ]
+        });
+        let header = ["receipt", "grade", "measured", "predicted", "error", "where the predicted step goes"];
+        let _ = writeln!(out, "{}", table(&header, lines.collect(), 2));
+    }
+    out
+}
+
+fn shares(row: &Judged) -> String {
+    let names = ["compute", "exposed comm.", "host", "waiting"];
+    let broad = names.iter().zip(row.breakdown).filter(|(_, share)| *share >= 0.005);
+    broad.map(|(name, share)| format!("{name} {:.0} %", 100.0 * share)).collect::<Vec<_>>().join(", ")
+}
+
+fn reasons(out: &mut String, outcome: &Outcome) {
+    let reasons = outcome.reasons();
+    for (title, wanted) in [("Not covered", false), ("About something else", true)] {
+        let these: Vec<_> =
+            reasons.iter().filter(|(reason, _)| matches!(reason, Reason::Outside(_)) == wanted).collect();
+        if these.is_empty() {
+            continue;
+        }
+        let _ = writeln!(out, "\n{title}: {} rows", these.iter().map(|(_, count)| count).sum::<usize>());
+        for (reason, count) in these.iter().take(LISTED) {
+            let _ = writeln!(out, "  {count:5}  {}", reason.words());
+        }
+        if these.len() > LISTED {
+            let rest: usize = these[LISTED..].iter().map(|(_, count)| count).sum();
+            let _ = writeln!(out, "  {rest:5}  for {} other reasons: see --json", these.len() - LISTED);
+        }
+    }
+    if !outcome.faults.is_empty() {
+        let _ = writeln!(out, "\nLines that are no receipts: {}", outcome.faults.len());
+        for fault in outcome.faults.iter().take(LISTED) {
+            let _ = writeln!(out, "  {}:{}: {}", fault.file, fault.line, fault.problem);
+        }
+        if outcome.faults.len() > LISTED {
+            let _ = writeln!(out, "  and {} more: see --json", outcome.faults.len() - LISTED);
+        }
+    }
+}
+
+/// Bounds that do not hold.
+pub fn broken(broken: &[Broken]) -> String {
+    let mut out = String::new();
+    for b in broken {
+        let value = b.value.map_or_else(|| "unknown: no receipt has it".to_owned(), |value| format!("{value:.4}"));
+        let _ = writeln!(
+            out,
+            "{} on {}: {} is {value}, {} {:.4}",
+            b.lane,
+            b.hardware,
+            b.figure,
+            if b.least { "below the least allowed" } else { "above the most allowed" },
+            b.bound
+        );
+    }
+    out
+}
+
+/// One receipt: what was assumed, and each figure beside its measurement.
+pub fn row(case: &Case, answer: &Prediction) -> String {
+    let judged = case.judge(answer);
+    let mut out = format!("{}\n{}\n", case.id, case.measured().source);
+    if !case.assumptions.is_empty() {
+        let _ = writeln!(out, "\nNot stated by the row, and taken from the framework's table");
+        let rows = case.assumptions.iter().map(|a| vec![format!("{} = {}", a.key, a.value), a.source.clone()]);
+        let _ = writeln!(out, "{}", table(&["key", "source"], rows.collect(), 2));
+    }
+    let mut rows = vec![];
+    let mut line = |name: &str, pair: Option<super::case::Pair>, scale: f64, unit: &str| {
+        if let Some(p) = pair {
+            let shown = |v: f64| format!("{:.3} {unit}", v * scale);
+            rows.push(vec![name.to_owned(), shown(p.measured), shown(p.predicted), signed(p.error())]);
+        }
+    };
+    let gib = 1.0 / f64::from(1 << 30);
+    line("step time", judged.step, 1.0, "s");
+    line("reserved", judged.reserved, gib, "GiB");
+    line("allocated", judged.allocated, gib, "GiB");
+    line("memory, kind not stated (against reserved)", judged.unstated, gib, "GiB");
+    line("MFU", judged.mfu, 100.0, "%");
+    if judged.memory_verdict.1 {
+        let predicted = if judged.memory_verdict.0 { "out of memory" } else { "fits" };
+        rows.push(vec!["verdict".to_owned(), "out of memory".to_owned(), predicted.to_owned(), String::new()]);
+    }
+    let _ = writeln!(out, "\n{}", table(&["", "measured", "predicted", "error"], rows, 1));
+    if let Some(inside) = judged.inside {
+        let (low, high) = answer.interval;
+        let verdict = if inside { "inside" } else { "OUTSIDE" };
+        let _ = writeln!(out, "\n  the measured step lies {verdict} the predicted interval, {low} to {high}");
+    }
+    out
+}

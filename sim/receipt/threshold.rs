@@ -1,0 +1,194 @@
+//! What a lane must keep to: thresholds that fail a check.
+//!
+//! Either in the command, for all receipts together: `step_time.median=8%,step_time.p90=20%,reserved.median=5%`; or a
+//! TOML file with one `[[threshold]]` per lane and hardware:
+//!
+//! ```toml
+//! [[threshold]]
+//! lane = "cuda-fsdp1"
+//! hardware = "A100"
+//! "step_time.median" = 0.05
+//! coverage = 0.9
+//! ```
+//! Every figure is a bound from above, but `coverage` and `interval` (share of steps inside the predicted interval),
+//! which are bounds from below, and `step_time.bias`, which bounds the absolute bias.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::ReceiptError;
+use super::summary::{ALL, Errors, Group};
+
+/// Bounds on one group.
+#[derive(Clone, Debug)]
+pub struct Threshold {
+    /// Lane.
+    pub lane: String,
+    /// Hardware.
+    pub hardware: String,
+    /// Figure and bound.
+    pub bounds: Vec<(Figure, f64)>,
+}
+
+/// A figure that can be bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// As it is written.
+    pub name: &'static str,
+    /// Its value, where the group has one.
+    value: fn(&Group) -> Option<f64>,
+    /// Whether more is better.
+    least: bool,
+}
+
+const fn most(name: &'static str, value: fn(&Group) -> Option<f64>) -> Figure {
+    Figure { name, value, least: false }
+}
+
+const fn least(name: &'static str, value: fn(&Group) -> Option<f64>) -> Figure {
+    Figure { name, value, least: true }
+}
+
+fn of(errors: Option<Errors>, figure: fn(&Errors) -> f64) -> Option<f64> {
+    errors.as_ref().map(figure)
+}
+
+/// The registry.
+pub const FIGURES: [Figure; 11] = [
+    least("coverage", |g| Some(g.coverage())),
+    most("step_time.median", |g| of(g.step, |e| e.median)),
+    most("step_time.p90", |g| of(g.step, |e| e.p90)),
+    most("step_time.bias", |g| of(g.step, |e| e.bias.abs())),
+    least("interval", |g| g.inside),
+    most("reserved.median", |g| of(g.reserved, |e| e.median)),
+    most("allocated.median", |g| of(g.allocated, |e| e.median)),
+    most("memory.median", |g| of(g.unstated, |e| e.median)),
+    most("mfu.median", |g| of(g.mfu, |e| e.median)),
+    most("out_of_memory.missed", |g| Some((g.out_of_memory.0 - g.out_of_memory.1) as f64)),
+    most("out_of_memory.false_alarms", |g| Some(g.false_alarms as f64)),
+];
+
+/// A bound that a group breaks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Broken {
+    /// Lane.
+    pub lane: String,
+    /// Hardware.
+    pub hardware: String,
+    /// The figure.
+    pub figure: &'static str,
+    /// Its value; `None` if no receipt has it.
+    pub value: Option<f64>,
+    /// The bound.
+    pub bound: f64,
+    /// Whether more is better.
+    pub least: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    threshold: Vec<toml::Table>,
+}
+
+fn known() -> String {
+    FIGURES.map(|figure| figure.name).join(", ")
+}
+
+fn figure(name: &str) -> Result<Figure, ReceiptError> {
+    FIGURES.into_iter().find(|figure| figure.name == name).ok_or_else(|| {
+        ReceiptError::Threshold(format!("there is no figure {name:?} to bound: write one of {}", known()))
+    })
+}
+
+fn sound(name: &str, value: f64) -> Result<f64, ReceiptError> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(value)
+    } else {
+        Err(ReceiptError::Threshold(format!("the bound of {name} is {value}: expected a number, zero or more")))
+    }
+}
+
+/// Reads a specification: a file, or bounds for the total.
+pub fn parse(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
+    if spec.ends_with(".toml") { load(Path::new(spec)) } else { inline(spec) }
+}
+
+fn inline(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
+    let mut bounds = vec![];
+    for part in spec.split(',') {
+        let Some((name, bound)) = part.split_once('=') else {
+            let example = "step_time.median=8%,reserved.median=5%";
+            return Err(ReceiptError::Threshold(format!(
+                "the threshold {part:?} is no FIGURE=BOUND: write such as {example}, or name a .toml file"
+            )));
+        };
+        let figure = figure(name.trim())?;
+        let bound = bound.trim();
+        let (number, unit) = bound.strip_suffix('%').map_or((bound, 1.0), |number| (number, 0.01));
+        let value = number.trim().parse::<f64>().map_err(|_| {
+            ReceiptError::Threshold(format!("the bound of {} is {bound:?}: expected such as 8% or 0.08", figure.name))
+        })?;
+        bounds.push((figure, sound(figure.name, value * unit)?));
+    }
+    Ok(vec![Threshold { lane: ALL.to_owned(), hardware: ALL.to_owned(), bounds }])
+}
+
+fn load(path: &Path) -> Result<Vec<Threshold>, ReceiptError> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ReceiptError::Unreadable { path: file.clone(), reason: error.to_string() })?;
+    let written: File = toml::from_str(&text)
+        .map_err(|error| ReceiptError::Threshold(format!("{file}: {}", error.to_string().trim())))?;
+    written.threshold.iter().enumerate().map(|(at, table)| understand(&file, at + 1, table)).collect()
+}
+
+fn understand(file: &str, number: usize, table: &toml::Table) -> Result<Threshold, ReceiptError> {
+    let bad = |what: String| ReceiptError::Threshold(format!("{file}: threshold {number}: {what}"));
+    let mut names = BTreeMap::from([("lane", String::new()), ("hardware", String::new())]);
+    let mut bounds = vec![];
+    for (key, value) in table {
+        if let Some(name) = names.get_mut(key.as_str()) {
+            value.as_str().ok_or_else(|| bad(format!("{key} is no text")))?.clone_into(name);
+            continue;
+        }
+        let figure = figure(key).map_err(|error| bad(error.to_string()))?;
+        let bound = value.as_float().or(value.as_integer().map(|whole| whole as f64));
+        let bound = bound.ok_or_else(|| bad(format!("{key} is no number")))?;
+        bounds.push((figure, sound(key, bound).map_err(|error| bad(error.to_string()))?));
+    }
+    let (lane, hardware) = (names["lane"].clone(), names["hardware"].clone());
+    if lane.is_empty() || hardware.is_empty() || bounds.is_empty() {
+        return Err(bad("it needs lane, hardware and at least one figure".to_owned()));
+    }
+    Ok(Threshold { lane, hardware, bounds })
+}
+
+/// Every bound that is broken; a figure that no receipt has breaks its bound, as nothing was checked.
+pub fn broken(thresholds: &[Threshold], groups: &[Group]) -> Vec<Broken> {
+    let mut out = vec![];
+    for threshold in thresholds {
+        let named = groups.iter().find(|g| g.lane == threshold.lane && g.hardware == threshold.hardware);
+        // A single group is its own total.
+        let only = (threshold.lane == ALL && groups.len() == 1).then(|| &groups[0]);
+        let group = named.or(only);
+        for (figure, bound) in &threshold.bounds {
+            let value = group.and_then(figure.value);
+            let holds = value.is_some_and(|value| if figure.least { value >= *bound } else { value <= *bound });
+            if !holds {
+                out.push(Broken {
+                    lane: threshold.lane.clone(),
+                    hardware: threshold.hardware.clone(),
+                    figure: figure.name,
+                    value,
+                    bound: *bound,
+                    least: figure.least,
+                });
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,122 @@
+//! `[measured]`: what the run that a scenario describes has measured; a scenario with it is a receipt.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::predict::mfu_conventions;
+use super::understood::Reader;
+use super::written;
+use crate::units::{Bytes, Time};
+
+/// What a run measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Time of a steady step \[ps\].
+    pub step: Option<Time>,
+    /// Peak of `memory_allocated` \[B\].
+    pub allocated: Option<Bytes>,
+    /// Peak of `memory_reserved` \[B\].
+    pub reserved: Option<Bytes>,
+    /// A peak that is not said to be either \[B\].
+    pub peak_memory: Option<Bytes>,
+    /// Model FLOPs utilisation, with the name of its convention.
+    pub mfu: Option<(f64, &'static str)>,
+    /// The run ended out of memory.
+    pub out_of_memory: bool,
+    /// Who measured it.
+    pub source: String,
+    /// The lane it is counted in.
+    pub lane: String,
+    /// The hardware it is counted under.
+    pub hardware: String,
+    /// How complete the receipt is: A, B or C.
+    pub grade: String,
+}
+
+/// Understands the table; `tokens` is a step's tokens of the whole job on `chips` chips.
+pub(super) fn understand(
+    reader: &Reader<'_>,
+    written: &Spanned<written::Measured>,
+    (runtime, topology): (&str, &str),
+    (tokens, chips): (u64, u32),
+) -> Result<Measured, ScenarioError> {
+    let w = written.get_ref();
+    let out_of_memory = w.out_of_memory.unwrap_or(false);
+    let step = match (&w.step_time, &w.tokens_per_second_per_chip) {
+        (Some(time), Some(_)) => {
+            let problem = "the step time is measured twice: step_time and tokens_per_second_per_chip";
+            return Err(reader.plan(time, problem, "keep the one that was read off the run"));
+        }
+        (Some(time), None) if *time.get_ref() == Time::ZERO => {
+            return Err(reader.plan(time, "measured.step_time is zero", "write the time of a steady step"));
+        }
+        (Some(time), None) => Some(*time.get_ref()),
+        (None, Some(rate)) => {
+            let value = *rate.get_ref();
+            let counted = match &w.counted_tokens_per_step {
+                Some(at) => reader.count("measured.counted_tokens_per_step", at, 1, i64::MAX)?,
+                None => tokens,
+            };
+            let seconds = counted as f64 / value / f64::from(chips);
+            if !(value > 0.0 && (1e-9..1e6).contains(&seconds)) {
+                let problem = format!(
+                    "measured.tokens_per_second_per_chip = {value} makes a step of {counted} tokens on {chips} chips \
+                     last {seconds:.3e} s"
+                );
+                return Err(reader.plan(rate, problem, "write the tokens of one chip in a second"));
+            }
+            Some(Time::from_seconds(seconds))
+        }
+        (None, None) => None,
+    };
+    if let (Some(at), None) = (&w.counted_tokens_per_step, &w.tokens_per_second_per_chip) {
+        let problem = "measured.counted_tokens_per_step belongs to a rate, and there is none";
+        return Err(reader.plan(at, problem, "write measured.tokens_per_second_per_chip beside it"));
+    }
+    let mfu = match (&w.mfu, &w.mfu_convention) {
+        (None, None) => None,
+        (None, Some(at)) => {
+            return Err(reader.plan(at, "measured.mfu_convention has no measured.mfu", "write both or neither"));
+        }
+        (Some(at), None) => {
+            let remedy = format!("write measured.mfu_convention, one of: {}", mfu_conventions().join(", "));
+            return Err(reader.plan(at, "an MFU says nothing without its convention", remedy));
+        }
+        (Some(at), Some(convention)) => {
+            let known = mfu_conventions();
+            let Some(name) = known.iter().find(|name| *name == convention.get_ref()) else {
+                let problem = format!("there is no MFU convention {:?}", convention.get_ref());
+                return Err(reader.plan(convention, problem, format!("write one of: {}", known.join(", "))));
+            };
+            if !(*at.get_ref() > 0.0 && *at.get_ref() <= 1.5) {
+                let problem = format!("measured.mfu = {} is no share of the peak", at.get_ref());
+                return Err(reader.plan(at, problem, "write a number between 0 and 1, such as 0.41"));
+            }
+            Some((*at.get_ref(), *name))
+        }
+    };
+    let bytes = |at: &Option<Spanned<Bytes>>| at.as_ref().map(|at| *at.get_ref());
+    let measured = Measured {
+        step,
+        allocated: bytes(&w.allocated),
+        reserved: bytes(&w.reserved),
+        peak_memory: bytes(&w.peak_memory),
+        mfu,
+        out_of_memory,
+        source: w.source.clone().unwrap_or_default(),
+        lane: w.lane.clone().unwrap_or_else(|| runtime.to_owned()),
+        hardware: w.hardware.clone().unwrap_or_else(|| topology.to_owned()),
+        grade: w.grade.clone().unwrap_or_default(),
+    };
+    let anything = measured.step.is_some()
+        || measured.allocated.or(measured.reserved).or(measured.peak_memory).is_some()
+        || mfu.is_some()
+        || out_of_memory;
+    if !anything {
+        let problem = "[measured] holds nothing to compare with";
+        let remedy =
+            "write step_time = \"1.23 s\", tokens_per_second_per_chip, reserved, allocated, peak_memory or mfu";
+        return Err(reader.plan(written, problem, remedy));
+    }
+    Ok(measured)
+}

@@ -1,0 +1,182 @@
+//! The tables `[loss]`, `[loop]`, `[activation_checkpointing]` and `[optimizer]` as understood.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::understood::{MOST_SMALL, Reader};
+use super::written;
+use crate::model::head::Loss;
+use crate::model::style::{Rope, Style};
+use crate::runtime::optimizer::{Optimizer, PerParam};
+use crate::runtime::train::{Checkpoint, Loop};
+
+/// Metrics, or numbers read back in a step.
+const MOST_SYNCS: i64 = 1000;
+
+/// The loss.
+pub(super) fn loss(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
+    let Some(at) = &written.kind else {
+        return Ok(reader.assume("loss.kind", Loss::Fp32CrossEntropy, "\"fp32\" (logits cast to fp32)"));
+    };
+    let chunks = |reader: &mut Reader<'_>| {
+        reader.count_or("loss.chunks", written.chunks.as_ref(), 1, MOST_SMALL, 8).map(|chunks| chunks as u32)
+    };
+    let loss = match at.get_ref() {
+        written::LossKind::Fp32 => Loss::Fp32CrossEntropy,
+        written::LossKind::Bf16 => Loss::Bf16CrossEntropy,
+        written::LossKind::FlashCrossEntropy => Loss::FlashCrossEntropy,
+        written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)? },
+        written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
+        written::LossKind::FusedLinear => Loss::FusedLinear,
+    };
+    let chunked = matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. });
+    match &written.chunks {
+        Some(chunks) if !chunked => {
+            Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))
+        }
+        _ => Ok(loss),
+    }
+}
+
+/// What the training loop does besides; nothing unless the file says so.
+pub(super) fn training_loop(
+    reader: &Reader<'_>,
+    written: &written::Scenario,
+    loss: Loss,
+) -> Result<Loop, ScenarioError> {
+    let at = &written.training_loop;
+    let small = |key, at: &Option<Spanned<i64>>| match at {
+        Some(at) => reader.count(key, at, 0, MOST_SYNCS).map(|count| count as u32),
+        None => Ok(0),
+    };
+    let train_metrics = small("loop.train_metrics", &at.train_metrics)?;
+    if let Some(at) = at.train_metrics.as_ref().filter(|_| train_metrics > 0 && !loss.sees_whole_logits()) {
+        let problem = "metrics are computed on whole logits, and this loss takes them in parts or not at all";
+        return Err(reader.plan(at, problem, "remove loop.train_metrics, or write loss.kind = \"fp32\""));
+    }
+    if let Some(at) = at.keep_logits.as_ref().filter(|at| *at.get_ref() && !loss.sees_whole_logits()) {
+        let problem = "this loss takes logits in parts or not at all, so there is nothing to keep";
+        return Err(reader.plan(at, problem, "remove loop.keep_logits, or write loss.kind = \"fp32\""));
+    }
+    let host_syncs = small("loop.host_syncs_per_step", &at.host_syncs_per_step)?;
+    Ok(Loop { train_metrics, host_syncs, keep_logits: at.keep_logits.as_ref().is_some_and(|at| *at.get_ref()) })
+}
+
+/// How the model's code is written.
+pub(super) fn style(written: &written::Framework) -> Style {
+    let rope = match written.rope {
+        None | Some(written::RopeStyle::Complex) => Rope::Complex,
+        Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
+        Some(written::RopeStyle::Stacked) => Rope::Stacked,
+    };
+    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false) }
+}
+
+/// What blocks do about their activations.
+pub(super) fn checkpoint(
+    reader: &mut Reader<'_>,
+    written: &written::Checkpointing,
+    layers: u64,
+) -> Result<Checkpoint, ScenarioError> {
+    let Some(at) = &written.policy else {
+        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
+    };
+    Ok(match *at.get_ref() {
+        written::Policy::None => Checkpoint::None,
+        written::Policy::Full => Checkpoint::Full,
+        written::Policy::SelectiveOp => Checkpoint::SelectiveOp,
+        written::Policy::Every(every) => {
+            if !(1..=MOST_SMALL).contains(&every) {
+                let problem = format!("activation_checkpointing.policy.every = {every} is out of range");
+                return Err(reader.plan(at, problem, "write 1 (every block) or more"));
+            }
+            Checkpoint::Blocks((1..=layers).map(|block| block.is_multiple_of(every as u64)).collect())
+        }
+        written::Policy::Fraction(share) => {
+            if !(share > 0.0 && share <= 1.0) {
+                let problem = format!("activation_checkpointing.policy.fraction = {share} is out of range");
+                return Err(reader.plan(at, problem, "write a share above 0, at most 1 (every block)"));
+            }
+            Checkpoint::Blocks(spread(share, layers))
+        }
+    })
+}
+
+/// A share of the blocks, evenly spread: block n, counted from one, whenever n·p passes the next half
+/// (fms-fsdp, `fms_fsdp/policies/ac_handler.py`).
+fn spread(share: f64, layers: u64) -> Vec<bool> {
+    let mut next = 0.5;
+    let pick = |block: u64| {
+        let chosen = block as f64 * share >= next;
+        next += f64::from(u8::from(chosen));
+        chosen
+    };
+    (1..=layers).map(pick).collect()
+}
+
+/// The optimizer.
+pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
+    let name = match &written.name {
+        Some(name) => name.get_ref().as_str(),
+        None => reader.assume("optimizer.name", "adamw", "\"adamw\""),
+    };
+    let implementation = match &written.implementation {
+        Some(implementation) => implementation.get_ref().as_str(),
+        None if name == "adamw" => reader.assume("optimizer.implementation", "fused", "\"fused\""),
+        None if name == "decoupled_adamw" => "for_loop",
+        None => "foreach",
+    };
+    let decays = written.weight_decay.as_ref().is_none_or(|at| *at.get_ref() != 0.0);
+    let step_on_device = written.step_on_device.as_ref().is_some_and(|at| *at.get_ref());
+    if let Some(at) = written.weight_decay.as_ref().filter(|_| name == "sgd" && decays) {
+        return Err(reader.plan(at, "weight decay of sgd is not modelled", "remove optimizer.weight_decay"));
+    }
+    if let Some(at) = written.step_on_device.as_ref().filter(|_| name != "decoupled_adamw") {
+        let problem = format!("{name} keeps its number of steps on the host");
+        return Err(reader.plan(at, problem, "remove the key, or write name = \"decoupled_adamw\""));
+    }
+    match (name, implementation) {
+        ("adamw", "fused") => Ok(Optimizer::AdamwFused),
+        ("adamw", "foreach") => Ok(Optimizer::AdamwForeach { decays }),
+        ("adamw" | "decoupled_adamw", "for_loop") => {
+            if written.weight_decay.is_none() {
+                reader.assume("optimizer.weight_decay", (), "not zero");
+            }
+            let decoupled = name == "decoupled_adamw";
+            Ok(Optimizer::AdamwForLoop(PerParam { decoupled, decays, step_on_device }))
+        }
+        ("sgd", "foreach") => Ok(Optimizer::Sgd),
+        ("adamw" | "decoupled_adamw" | "sgd", other) => {
+            let at = written.implementation.as_ref().or(written.name.as_ref());
+            let problem = format!("{name} has no implementation {other:?} here");
+            let remedy = "write \"fused\", \"foreach\" or \"for_loop\" for adamw, \"for_loop\" for decoupled_adamw, \"foreach\" for sgd";
+            Err(at.map_or_else(
+                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
+                |at| reader.plan(at, problem.clone(), remedy),
+            ))
+        }
+        (other, _) => {
+            let problem = format!("there is no optimizer {other:?}");
+            Err(written.name.as_ref().map_or_else(
+                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
+                |at| reader.plan(at, problem.clone(), "write \"adamw\", \"decoupled_adamw\" or \"sgd\""),
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spread;
+
+    #[test]
+    fn a_share_of_the_blocks_is_spread_evenly() {
+        let chosen = |share, layers| -> Vec<usize> {
+            spread(share, layers).iter().enumerate().filter_map(|(at, &again)| again.then_some(at)).collect()
+        };
+        assert_eq!(chosen(1.0, 4), [0, 1, 2, 3]);
+        assert_eq!(chosen(0.5, 6), [0, 2, 4]);
+        assert_eq!(chosen(1.0 / 3.0, 7), [1, 4]);
+        assert_eq!(chosen(0.39, 40).len(), 16);
+    }
+}

@@ -1,0 +1,226 @@
+//! The longest sequence that fits: that it does, that one step more does not, and that it moves as memory does.
+
+use proptest::prelude::*;
+use windtunnel::explore::ceiling::{End, Options};
+use windtunnel::explore::{Ceiling, Draft, ceiling, variants};
+use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::Settings;
+
+use crate::command::Folder;
+use crate::make;
+
+const LLAMA: &str = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
+const GPT2: &str = include_str!("../scenarios/gpt2-xl-8xa100.toml");
+
+fn climb(text: &str, options: Options) -> Ceiling {
+    let (draft, _) = Draft::parse(make::FILE, text).unwrap_or_else(|error| panic!("{error}\n\n{text}"));
+    ceiling(&draft, options, &|| {}).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
+}
+
+fn longest(text: &str) -> u64 {
+    climb(text, Options::default()).longest.map_or(0, |point| point.sequence)
+}
+
+/// Whether `windtunnel run` says that the scenario fits at a length, for sure if asked so.
+fn fits(text: &str, sequence: u64, sure: bool) -> bool {
+    let text = make::with(text, "batch", "sequence", i64::try_from(sequence).unwrap());
+    let memory = predict(&make::parse(&text), Settings { remedies: false, ..Settings::default() }).unwrap().memory;
+    if sure { memory.fits_beyond_doubt() } else { memory.fits }
+}
+
+/// The 8B model on a machine, with a policy of recomputing.
+fn llama(machine: &str, policy: &str) -> String {
+    let policy = match policy.strip_prefix("every=") {
+        Some(blocks) => {
+            toml::Value::Table(toml::Table::from_iter([("every".to_owned(), blocks.parse::<i64>().unwrap().into())]))
+        }
+        None => policy.into(),
+    };
+    make::with(&make::with(LLAMA, "topology", "name", machine), "activation_checkpointing", "policy", policy)
+}
+
+#[test]
+fn recomputing_more_never_lowers_the_ceiling_and_neither_does_more_memory() {
+    let ceilings = ["h100-sxm-80gb", "h200-sxm-141gb"].map(|machine| {
+        let [none, every, selective, full] =
+            ["none", "every=2", "selective_op", "full"].map(|policy| longest(&llama(machine, policy)));
+        assert!(none > 0 && none <= every && none <= selective && every <= full && selective <= full, "{machine}");
+        [none, every, selective, full]
+    });
+    for (h100, h200) in ceilings[0].iter().zip(ceilings[1]) {
+        assert!(*h100 <= h200);
+    }
+}
+
+#[test]
+fn the_ceiling_fits_and_one_step_more_does_not() {
+    for (machine, policy) in [("h100-sxm-80gb", "selective_op"), ("h100-sxm-80gb", "none"), ("h200-sxm-141gb", "full")]
+    {
+        let text = llama(machine, policy);
+        for step in [1024, 640] {
+            let found = climb(&text, Options { step, max: None });
+            let top = found.longest.as_ref().unwrap().sequence;
+            assert!(fits(&text, top, false) && !fits(&text, top + step, false), "{machine} {policy} {step}: {top}");
+            assert_eq!(found.beyond.unwrap().sequence, top + step);
+            assert_eq!(found.end, End::Memory);
+            let sure = found.sure.unwrap().sequence;
+            assert!(fits(&text, sure, true) && !fits(&text, sure + step, true), "{machine} {policy} {step}: {sure}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// The tiny model's ceilings lie at millions of tokens, where steps are large.
+    #[test]
+    fn whatever_the_plan_both_sides_of_the_edge_were_flown(text in make::scenarios(), step in 40_000..200_000_u64) {
+        let found = climb(&text, Options { step, max: None });
+        if let Some(top) = &found.longest {
+            prop_assert!(fits(&text, top.sequence, false));
+            prop_assert!(found.sure.is_none_or(|sure| sure.sequence <= top.sequence));
+        }
+        if found.end == End::Memory {
+            let top = found.longest.map_or(0, |point| point.sequence);
+            prop_assert!(!fits(&text, top + step, false));
+        }
+    }
+}
+
+#[test]
+fn a_larger_micro_batch_never_raises_the_ceiling() {
+    let ceilings = [1, 2, 4, 8].map(|micro| longest(&make::with(LLAMA, "batch", "micro", micro)));
+    assert!(ceilings.is_sorted_by(|left, right| left >= right), "{ceilings:?}");
+}
+
+#[test]
+fn along_the_ladder_steps_take_longer_and_memory_grows() {
+    for text in [llama("h100-sxm-80gb", "full"), llama("h200-sxm-141gb", "none"), GPT2.to_owned()] {
+        let found = climb(&text, Options::default());
+        assert!(found.ladder.len() >= 4);
+        assert!(found.ladder.is_sorted_by(|left, right| left.sequence < right.sequence && left.step < right.step));
+        assert!(found.ladder.is_sorted_by_key(|point| point.memory.report.peak_allocated));
+        assert_eq!(found.ladder.last().unwrap().sequence, found.longest.unwrap().sequence);
+    }
+}
+
+#[test]
+fn a_table_of_positions_is_a_ceiling_of_its_own() {
+    let found = climb(GPT2, Options::default());
+    assert_eq!((found.longest.unwrap().sequence, found.end), (1024, End::Positions(1024)));
+    // Also where the step does not divide it.
+    let found = climb(GPT2, Options { step: 300, max: None });
+    assert_eq!((found.longest.unwrap().sequence, found.end), (1024, End::Positions(1024)));
+}
+
+#[test]
+fn what_a_run_has_measured_is_no_part_of_a_what_if() {
+    let measured = format!("{LLAMA}\n[measured]\nstep_time = \"1.1 s\"\nsource = \"a log\"\n");
+    assert_eq!(longest(&measured), longest(LLAMA));
+}
+
+#[test]
+fn no_longer_than_asked_for() {
+    let found = climb(LLAMA, Options { step: 1000, max: Some(5500) });
+    assert_eq!((found.longest.unwrap().sequence, found.end), (5500, End::Asked(5500)));
+}
+
+#[test]
+fn a_plan_that_never_fits_says_by_how_much() {
+    let text = make::with(&make::with(LLAMA, "model", "name", "llama-3.1-405b"), "batch", "sequence", 1024);
+    let found = climb(&text, Options::default());
+    assert!(found.longest.is_none() && found.sure.is_none() && found.ladder.is_empty());
+    assert!(found.beyond.unwrap().memory.shortfall().0 > 0);
+    let folder = Folder::new("never");
+    folder.write("a.toml", &text);
+    let output = folder.windtunnel(&["ceiling", "a.toml"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success() && said.contains("none: not even 1,024 tokens fit") && said.contains("too much"),
+        "{said}"
+    );
+}
+
+#[test]
+fn variants_are_the_ceilings_of_the_files_they_stand_for() {
+    let (draft, _) = Draft::parse(make::FILE, LLAMA).unwrap();
+    let answer = variants::ceilings(&draft, "recompute=none,full", Options::default(), &|| {}).unwrap();
+    for row in &answer.rows {
+        let top = row.ceiling.as_ref().unwrap().longest.as_ref().unwrap().sequence;
+        assert_eq!(top, longest(&llama("h100-sxm-80gb", &row.name)), "{}", row.name);
+        assert_eq!(row.common.as_ref().unwrap().sequence, answer.common.unwrap());
+    }
+    let answer = variants::ceilings(&draft, "topology=h200-sxm-141gb,tpu-v6e", Options::default(), &|| {}).unwrap();
+    let top = answer.rows[0].ceiling.as_ref().unwrap().longest.as_ref().unwrap().sequence;
+    assert_eq!(top, longest(&llama("h200-sxm-141gb", "selective_op")));
+    assert!(answer.rows[1].ceiling.as_ref().unwrap_err().contains("sold in slices"));
+    let answer = variants::ceilings(&draft, "offload", Options::default(), &|| {}).unwrap();
+    let tops = answer.rows.iter().map(|row| row.ceiling.as_ref().unwrap().longest.as_ref().unwrap().sequence);
+    assert!(tops.is_sorted());
+}
+
+#[test]
+fn another_machine_is_rented_in_as_many_nodes_as_make_the_same_chips() {
+    let folder = Folder::new("fours");
+    let fours = include_str!("../topologies/h100-sxm-80gb.toml").replace("chips = { value = 8", "chips = { value = 4");
+    let three = fours.replace("chips = { value = 4", "chips = { value = 3");
+    let sixteen = fours.replace("chips = { value = 4", "chips = { value = 16");
+    folder.write("fours.toml", &fours.replace("name = \"h100-sxm-80gb\"", "name = \"fours\""));
+    folder.write("threes.toml", &three.replace("name = \"h100-sxm-80gb\"", "name = \"threes\""));
+    folder.write("sixteens.toml", &sixteen.replace("name = \"h100-sxm-80gb\"", "name = \"sixteens\""));
+    folder.write("a.toml", LLAMA);
+    let output = folder.windtunnel(&[
+        "ceiling",
+        "a.toml",
+        "--max",
+        "1024",
+        "--compare",
+        "topology=fours.toml,threes.toml,sixteens.toml",
+    ]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("fours.toml: 2 nodes, for the same 8 chips"), "{said}");
+    assert!(said.contains("sixteens.toml: 8 chips of a node of 16"), "{said}");
+    assert!(said.contains("threes.toml: refused: 8 chips are no whole number of its nodes of 3"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_varied_is_told_what_can() {
+    let folder = Folder::new("vary");
+    folder.write("a.toml", LLAMA);
+    for (what, answer) in [
+        ("cp=1,2", "there is no context parallelism in this program yet; write one of: topology="),
+        ("colour", "cannot vary \"colour\"; write one of: topology="),
+        ("recompute=half", "there is no \"half\"; write some of: none, every=2, selective_op, full"),
+        ("recompute=every=x", "there is no \"every=x\""),
+        ("offload=perhaps", "there is no \"perhaps\"; write some of: false, true"),
+        ("topology=h300", "h300"),
+    ] {
+        let said = folder.refuses(&["ceiling", "a.toml", "--compare", what]);
+        assert!(said.contains(answer), "{said}");
+    }
+    let said = folder.refuses(&["ceiling", "missing.toml"]);
+    assert!(said.contains("cannot read the scenario missing.toml"), "{said}");
+    folder.refuses(&["ceiling", "a.toml", "--step", "0"]);
+}
+
+#[test]
+fn the_page_holds_all_it_shows_and_comes_out_alike_on_any_number_of_threads() {
+    let pages = ["1", "7"].map(|threads| {
+        let folder = Folder::new(&format!("page{threads}"));
+        folder.write("a.toml", LLAMA);
+        let mut command = folder.command();
+        command.args(["ceiling", "a.toml", "--compare", "recompute", "--html", "a.html", "--json", "a.json"]);
+        let output = command.env("RAYON_NUM_THREADS", threads).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty());
+        (folder.read("a.html"), folder.read("a.json"), output.stdout)
+    });
+    assert!(pages[0] == pages[1]);
+    let page = String::from_utf8(pages[0].0.clone()).unwrap();
+    assert_eq!(page.matches("<svg").count(), 4);
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    assert!(page.contains("the device has 79.18 GiB") && page.contains("memory [GiB]"));
+    for loaded in ["<script", "<link", "<img", "src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(loaded), "{loaded}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf"), "a coordinate is no number");
+}

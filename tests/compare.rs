@@ -1,0 +1,210 @@
+//! What two scenarios differ in: rows that add up, each the difference of two runs.
+
+use proptest::prelude::*;
+use windtunnel::explore::compare::{Change, Row};
+use windtunnel::explore::{Comparison, Side, compare};
+
+use crate::command::Folder;
+use crate::make;
+
+const LLAMA: &str = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
+
+fn sides(a: &str, b: &str) -> Comparison {
+    let side = |name, text| Side::read(name, make::FILE, text).unwrap_or_else(|error| panic!("{error}\n\n{text}"));
+    compare(&side("A", a), &side("B", b)).unwrap_or_else(|error| panic!("{error}\n\n{a}\n\n{b}"))
+}
+
+fn figures(change: &Change) -> [i128; 4] {
+    [change.step(), change.allocated(), change.reserved(), change.mfu_billionths()]
+}
+
+fn sum(rows: &[Row]) -> [i128; 4] {
+    rows.iter().map(|row| figures(&row.change)).fold([0; 4], |sum, row| std::array::from_fn(|at| sum[at] + row[at]))
+}
+
+fn keys(row: &Row) -> Vec<&str> {
+    row.differences.iter().map(|difference| difference.key.as_str()).collect()
+}
+
+/// The text with everything it leaves open written in.
+fn filled(text: &str) -> String {
+    make::parse(text).defaults().into_iter().fold(text.to_owned(), |text, (key, value)| {
+        let (table, key) = key.split_once('.').unwrap();
+        make::with(&text, table, key, value)
+    })
+}
+
+fn check_filled(text: &str) {
+    let full = filled(text);
+    let [before, after] = [text, &full].map(|text| {
+        let answer = make::fly(text);
+        let memory = &answer.memory;
+        (answer.step, answer.interval, memory.wanted, memory.report.phases.clone(), answer.parts, answer.mfu)
+    });
+    assert_eq!(before, after, "{text}");
+    let full = make::parse(&full);
+    assert_eq!(full.defaults(), [], "{text}");
+    let notes = ["model: ", "note: "];
+    let left: Vec<_> =
+        full.assumptions.iter().filter(|line| !notes.iter().any(|note| line.starts_with(note))).collect();
+    assert!(left.is_empty(), "{left:?}\n{text}");
+}
+
+#[test]
+fn writing_the_defaults_into_a_shipped_scenario_changes_nothing() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            // Paths count from the tests' folder.
+            let text = std::fs::read_to_string(path).unwrap().replace("\"models/", "\"../../scenarios/models/");
+            check_filled(&text);
+        }
+    }
+    check_filled(make::TINY);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn writing_the_defaults_into_any_scenario_changes_nothing(text in make::scenarios()) {
+        check_filled(&text);
+    }
+
+    #[test]
+    fn the_rows_add_up_to_the_difference_of_the_two_runs(a in make::scenarios(), b in make::scenarios()) {
+        let answer = sides(&a, &b);
+        prop_assert_eq!(sum(&answer.rows), figures(&answer.total));
+        let (before, after) = (make::fly(&a), make::fly(&b));
+        prop_assert_eq!((answer.total.from.step, answer.total.to.step), (before.step, after.step));
+        prop_assert_eq!(answer.total.to.reserved, after.memory.report.peak_reserved);
+        for rows in answer.rows.windows(2) {
+            prop_assert_eq!(rows[0].change.to, rows[1].change.from);
+        }
+    }
+}
+
+#[test]
+fn a_scenario_against_itself_differs_in_nothing() {
+    for text in [LLAMA, make::TINY] {
+        let answer = sides(text, text);
+        assert!(answer.rows.is_empty() && answer.follows.is_empty());
+        assert_eq!(figures(&answer.total), [0; 4]);
+    }
+    let measured = format!("{LLAMA}\n[measured]\nstep_time = \"1.1 s\"\nsource = \"a log\"\n");
+    assert!(sides(LLAMA, &measured).rows.is_empty());
+    // What is written and what is taken for it are the same.
+    let answer = sides(make::TINY, &filled(make::TINY));
+    assert!(answer.rows.is_empty() && figures(&answer.total) == [0; 4], "{:?}", answer.rows);
+}
+
+#[test]
+fn one_changed_key_is_one_row_and_the_difference_of_two_runs() {
+    for (table, key, value) in [
+        ("batch", "micro", toml::Value::from(2)),
+        ("compile", "blocks", true.into()),
+        ("topology", "name", "h200-sxm-141gb".into()),
+        ("activation_checkpointing", "policy", "full".into()),
+        ("precision", "reduce", "bf16".into()),
+    ] {
+        let changed = make::with(LLAMA, table, key, value);
+        let answer = sides(LLAMA, &changed);
+        let [row] = &answer.rows[..] else { panic!("{:?}", answer.rows) };
+        assert_eq!(keys(row), [format!("{table}.{key}")]);
+        let (before, after) = (make::fly(LLAMA), make::fly(&changed));
+        assert_eq!(row.change.step(), i128::from(after.step.0) - i128::from(before.step.0));
+        let reserved = |answer: &windtunnel::scenario::Prediction| i128::from(answer.memory.report.peak_reserved.0);
+        assert_eq!(row.change.reserved(), reserved(&after) - reserved(&before));
+        assert_eq!(row.alone, Ok(row.change));
+    }
+}
+
+#[test]
+fn differences_are_applied_from_the_hardware_up() {
+    let mut changed = make::with(LLAMA, "compile", "blocks", true);
+    for (table, key, value) in [
+        ("optimizer", "implementation", toml::Value::from("foreach")),
+        ("batch", "micro", 2.into()),
+        ("activation_checkpointing", "policy", "full".into()),
+        ("fsdp", "wrap", "block".into()),
+        ("topology", "name", "h200-sxm-141gb".into()),
+    ] {
+        changed = make::with(&changed, table, key, value);
+    }
+    let answer = sides(LLAMA, &changed);
+    let groups: Vec<_> = answer.rows.iter().map(|row| row.differences[0].group()).collect();
+    assert_eq!(groups, ["hardware", "batch", "fsdp", "recompute", "compile", "rest"]);
+    assert!(answer.rows.iter().all(|row| row.joined.is_none() && row.alone.is_ok()));
+}
+
+/// Two nodes with a mesh for one are no scenario: the row is both, though a batch stands between them.
+#[test]
+fn what_is_no_scenario_by_itself_is_joined_with_what_makes_it_one() {
+    let a = make::with(LLAMA, "mesh", "dp_replicate", 1);
+    let b =
+        make::with(&make::with(&make::with(&a, "topology", "nodes", 2), "mesh", "dp_shard", 16), "model", "layers", 16);
+    let answer = sides(&a, &b);
+    let rows: Vec<_> = answer.rows.iter().map(keys).collect();
+    assert_eq!(rows, [vec!["topology.nodes", "mesh.dp_shard"], vec!["model.layers"]]);
+    assert!(answer.rows[0].joined.as_ref().unwrap().contains("the mesh holds 8 ranks"));
+    assert!(answer.rows[1].joined.is_none());
+    assert_eq!(sum(&answer.rows), figures(&answer.total));
+}
+
+#[test]
+fn what_neither_file_writes_follows() {
+    let b = make::with(make::TINY, "precision", "storage", "bf16");
+    let answer = sides(make::TINY, &b);
+    assert_eq!(answer.rows.len(), 1);
+    let follows: Vec<_> = answer.follows.iter().map(|difference| difference.key.as_str()).collect();
+    assert_eq!(follows, ["precision.param", "precision.reduce"]);
+}
+
+#[test]
+fn printed_rows_add_up_too() {
+    let folder = Folder::new("printed");
+    folder.write("a.toml", LLAMA);
+    folder.write("b.toml", include_str!("../scenarios/mistral-7b-mixed-policies-16xb200.toml"));
+    let said = String::from_utf8(folder.windtunnel(&["compare", "a.toml", "b.toml"]).stdout).unwrap();
+    let (_, table) = said.split_once("Applied to A one after the other\n").unwrap();
+    let mut sums = [0_i64; 4];
+    for line in table.lines().skip(1) {
+        let cells: Vec<_> = line.split_whitespace().rev().skip(1).take(4).collect();
+        let parsed = cells.iter().map(|cell| (cell.parse::<f64>().unwrap() * 100.0).round() as i64);
+        let cells: Vec<_> = parsed.collect();
+        if line.contains("all together") {
+            assert_eq!(sums.to_vec(), cells, "{said}");
+            return;
+        }
+        sums = std::array::from_fn(|at| sums[at] + cells[at]);
+    }
+    panic!("{said}");
+}
+
+#[test]
+fn json_on_standard_output_is_nothing_but_json_and_adds_up() {
+    let folder = Folder::new("comparejson");
+    folder.write("a.toml", LLAMA);
+    folder.write("b.toml", include_str!("../scenarios/llama2-7b-fsdp1-16xa100.toml"));
+    let output = folder.windtunnel(&["compare", "a.toml", "b.toml", "--json", "-"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = value["rows"].as_array().unwrap();
+    for key in ["step_time_ps", "allocated_bytes", "reserved_bytes", "mfu_billionths"] {
+        let sum: i64 = rows.iter().map(|row| row["change"][key].as_i64().unwrap()).sum();
+        assert_eq!(sum, value["total"][key].as_i64().unwrap(), "{key}");
+        let side = |side: &str| value[side]["figures"][key].as_i64().unwrap();
+        assert_eq!(sum, side("b") - side("a"), "{key}");
+    }
+}
+
+#[test]
+fn a_mistake_in_either_file_is_shown_where_it_stands() {
+    let folder = Folder::new("comparebad");
+    folder.write("a.toml", make::TINY);
+    folder.write("b.toml", &make::TINY.replace("dp_shard", "dp_shards"));
+    let said = folder.refuses(&["compare", "a.toml", "b.toml"]);
+    assert!(said.contains("there is no key `dp_shards` here") && said.contains("b.toml:11:1"), "{said}");
+    let said = folder.refuses(&["compare", "missing.toml", "a.toml"]);
+    assert!(said.contains("cannot read the scenario missing.toml"), "{said}");
+}

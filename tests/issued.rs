@@ -1,0 +1,162 @@
+//! What a step issues besides the plain loop, counted by hand: kernels and their bytes, waits of the host, collectives.
+
+use windtunnel::program::{Category, Instr, Kernel, Pass, Program, Work};
+use windtunnel::runtime::train;
+
+use crate::make::{self, TINY};
+
+/// Tokens of the tiny scenario's micro-batch, and the tiny model's vocabulary.
+const T: u64 = 128;
+const V: u64 = 512;
+
+fn compile(text: &str) -> Program {
+    train::compile(&make::parse(text).job)
+}
+
+fn with(changes: &str) -> Program {
+    compile(&make::apply(TINY, changes))
+}
+
+/// Kernels of a step, in order.
+fn kernels(program: &Program) -> impl Iterator<Item = &Kernel> {
+    program.step.iter().filter_map(|instr| match instr {
+        Instr::Launch { kernel, .. } => Some(program.kernel(*kernel)),
+        _ => None,
+    })
+}
+
+/// Bytes read and written by the kernels of one name.
+fn moved(program: &Program, name: &str) -> Vec<(u64, u64)> {
+    kernels(program)
+        .filter(|kernel| kernel.name == name)
+        .filter_map(|kernel| match kernel.work {
+            Work::Memory { read, written, .. } => Some((read.0, written.0)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// How often the host waits for the device in a step.
+fn waits(program: &Program) -> usize {
+    program.step.iter().filter(|instr| matches!(instr, Instr::HostWait { .. })).count()
+}
+
+/// The largest block of a category that a step takes \[B\].
+fn largest(program: &Program, category: Category) -> u64 {
+    let of = |instr: &Instr| match *instr {
+        Instr::Alloc { buffer } if program.buffer(buffer).category == category => program.buffer(buffer).bytes.0,
+        _ => 0,
+    };
+    program.step.iter().map(of).max().unwrap_or(0)
+}
+
+#[test]
+fn flash_cross_entropy_reads_the_logits_once_each_way_and_widens_nothing() {
+    let flash = with("loss.kind = 'flash_cross_entropy'");
+    // bf16 logits, int64 targets, a loss and a log-sum-exp in fp32; backward also reads the losses' gradients.
+    assert_eq!(moved(&flash, "xentropy_cuda_lib.forward"), [(2 * T * V + 8 * T, 8 * T)]);
+    assert_eq!(moved(&flash, "xentropy_cuda_lib.backward"), [(2 * T * V + 16 * T, 2 * T * V)]);
+    assert_eq!(largest(&flash, Category::Logits), 2 * T * V);
+    assert_eq!(largest(&with("loss.kind = 'fp32'"), Category::Logits), 4 * T * V);
+}
+
+#[test]
+fn a_metric_moves_ten_bytes_for_each_logit() {
+    let metrics = with("loss.kind = 'flash_cross_entropy', loop.train_metrics = 2");
+    assert_eq!(moved(&metrics, "aten._log_softmax"), [(2 * T * V, 2 * T * V); 2]);
+    assert!(moved(&metrics, "aten._to_copy").iter().filter(|&&moved| moved == (2 * T * V, 4 * T * V)).count() == 2);
+    let twice = with("loss.kind = 'flash_cross_entropy', loop.train_metrics = 2, batch.accumulation = 2");
+    assert_eq!(moved(&twice, "aten._log_softmax").len(), 4);
+}
+
+#[test]
+fn logits_kept_for_metrics_live_until_the_next_forward_has_made_others() {
+    let peak = |metrics: i64| {
+        let text =
+            make::apply(TINY, "loss.kind = 'flash_cross_entropy', batch.sequence = 16384, batch.accumulation = 2");
+        make::fly(&make::with(&text, "loop", "train_metrics", metrics)).memory.report.peak_allocated.0
+    };
+    let logits = 2 * 16_384 * V;
+    // Forward ends with two sets of logits; what a metric takes later, 6 B for each, is less than backward's peak.
+    assert_eq!(peak(1) - peak(0), logits);
+    assert_eq!(peak(2), peak(1));
+}
+
+#[test]
+fn every_number_read_back_is_an_all_reduce_and_a_wait() {
+    let (plain, synced) = (with("loop.host_syncs_per_step = 0"), with("loop.host_syncs_per_step = 3"));
+    assert_eq!(waits(&synced) - waits(&plain), 3);
+    let collectives =
+        |program: &Program| program.step.iter().filter(|instr| matches!(instr, Instr::Collective { .. })).count();
+    assert_eq!(collectives(&synced) - collectives(&plain), 3);
+}
+
+#[test]
+fn a_host_that_waits_at_the_end_of_a_step_starts_the_next_with_an_empty_queue() {
+    let text = make::apply(TINY, "batch.sequence = 32768");
+    let step = |text: &str| make::fly(text).step;
+    let (plain, synced) = (step(&text), step(&make::with(&text, "loop", "host_syncs_per_step", 1)));
+    assert!(synced > plain, "{synced:?} {plain:?}");
+}
+
+/// Names of the kernels of the optimizer's own step, and all bytes they move.
+fn optimizer(program: &Program) -> (Vec<&str>, u64) {
+    let own = kernels(program).filter(|kernel| kernel.pass == Pass::Optimizer).filter_map(|kernel| match kernel.work {
+        Work::Memory { read, written, .. } => Some((kernel.name, read.0 + written.0)),
+        _ => None,
+    });
+    let (names, bytes): (Vec<_>, Vec<_>) = own.unzip();
+    (names, bytes.iter().sum())
+}
+
+#[test]
+fn a_loop_over_parameters_launches_torchs_eight_kernels_for_each() {
+    let program = with("optimizer.implementation = 'for_loop', optimizer.clip_grad_norm = false");
+    let parameters = windtunnel::runtime::train::compile(&make::parse(TINY).job);
+    let count = parameters.setup.iter().filter(|instr| is_parameter(&parameters, instr)).count();
+    let (names, _) = optimizer(&program);
+    // As `torch.optim.AdamW(foreach=False)` of PyTorch 2.15 calls them.
+    let each =
+        ["mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_"].map(|name| format!("aten.{name}"));
+    assert_eq!(names.len(), 8 * count);
+    assert!(names.chunks(8).all(|names| names == each), "{names:?}");
+}
+
+fn is_parameter(program: &Program, instr: &Instr) -> bool {
+    matches!(*instr, Instr::Alloc { buffer } if program.buffer(buffer).category == Category::Parameter)
+}
+
+#[test]
+fn decoupled_adamw_moves_80_bytes_for_each_element_and_torchs_fused_kernel_28() {
+    let plain = "optimizer.clip_grad_norm = false, optimizer.weight_decay = 0.0";
+    let decoupled = with(&format!("{plain}, optimizer.name = 'decoupled_adamw'"));
+    let fused = with(&format!("{plain}, optimizer.name = 'adamw', optimizer.implementation = 'fused'"));
+    let elements = optimizer(&fused).1 / 28;
+    assert_eq!(optimizer(&decoupled).1, 80 * elements);
+    let decays = with("optimizer.clip_grad_norm = false, optimizer.name = 'decoupled_adamw'");
+    assert_eq!(optimizer(&decays).1, 88 * elements);
+}
+
+#[test]
+fn a_step_count_on_the_device_is_read_back_for_each_parameter() {
+    let name = "optimizer.name = 'decoupled_adamw', optimizer.step_on_device";
+    let (host, device) = (with(&format!("{name} = false")), with(&format!("{name} = true")));
+    let parameters = host.setup.iter().filter(|instr| is_parameter(&host, instr)).count();
+    assert_eq!(waits(&device) - waits(&host), parameters);
+}
+
+#[test]
+fn two_denominators_and_a_root_live_at_a_time() {
+    let program = with("optimizer.implementation = 'for_loop'");
+    let (mut live, mut most) = (0_i32, 0);
+    for instr in &program.step {
+        let of = |buffer| program.buffer(buffer).name == "aten.sqrt" || program.buffer(buffer).name == "aten.div";
+        match *instr {
+            Instr::Alloc { buffer } if of(buffer) => live += 1,
+            Instr::Free { buffer } if of(buffer) => live -= 1,
+            _ => {}
+        }
+        most = most.max(live);
+    }
+    assert_eq!((live, most), (0, 3));
+}
