@@ -97,6 +97,14 @@ pub enum Instr {
         /// The buffer.
         buffer: BufferId,
     },
+    /// What was one buffer is known as another from here on: a step's list cannot name blocks of the step before.
+    /// Freeing the second before any first was handed over does nothing.
+    Rename {
+        /// The buffer so far.
+        from: BufferId,
+        /// The buffer from here on, of the same size.
+        to: BufferId,
+    },
     /// Give a buffer another category from here on (a parameter's gradient becomes known as one only when
     /// autograd stores it).
     Recategorize {

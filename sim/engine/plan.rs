@@ -231,7 +231,7 @@ impl Layout {
                     self.issue(0, StreamOp::Mark { mark });
                 }
             }
-            Instr::Alloc { .. } | Instr::Free { .. } | Instr::Recategorize { .. } => {}
+            Instr::Alloc { .. } | Instr::Free { .. } | Instr::Rename { .. } | Instr::Recategorize { .. } => {}
         }
     }
 }

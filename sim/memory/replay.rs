@@ -220,6 +220,11 @@ impl Replay<'_> {
                         self.totals.totals[self.categories[index] as usize] -= bytes;
                     }
                 }
+                Instr::Rename { from, to } => {
+                    let (from, to) = (from.0 as usize, to.0 as usize);
+                    self.blocks[to] = self.blocks[from].take();
+                    self.categories[to] = self.categories[from];
+                }
                 Instr::Recategorize { buffer, category } => {
                     let index = buffer.0 as usize;
                     if self.blocks[index].is_some() {
@@ -293,6 +298,7 @@ fn live_at(program: &Program, position: usize) -> Vec<Live> {
         match *instr {
             Instr::Alloc { buffer } => live[buffer.0 as usize] = Some(program.buffer(buffer).category),
             Instr::Free { buffer } => live[buffer.0 as usize] = None,
+            Instr::Rename { from, to } => live[to.0 as usize] = live[from.0 as usize].take(),
             Instr::Recategorize { buffer, category } => {
                 if let Some(known) = &mut live[buffer.0 as usize] {
                     *known = category;

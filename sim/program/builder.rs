@@ -161,6 +161,12 @@ impl Builder {
         buffer
     }
 
+    /// A buffer that takes no memory of its own: what another hands over ([`Instr::Rename`]).
+    pub fn later(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
+        self.program.buffers.push(Buffer { bytes, stream, category, name, scope: self.scope });
+        BufferId(self.program.buffers.len() as u32 - 1)
+    }
+
     /// Gives memory back.
     pub fn free(&mut self, buffer: BufferId) {
         self.push(Instr::Free { buffer });

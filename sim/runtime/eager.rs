@@ -18,7 +18,7 @@ mod fused_linear;
 mod rotary;
 
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
-use crate::program::{BufferId, Builder, Category, DType, Dispatch, MemoryKind, StreamId, Work};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
 
 /// The default stream, on which all eager operators run.
@@ -220,6 +220,16 @@ impl Eager {
     pub fn share(&mut self, frame: &Frame, value: ValueId) -> Storage {
         let storage = frame.slots[value].expect("a value is shared while it is live");
         self.retain(storage)
+    }
+
+    /// Hands a block over to a buffer that outlives the step; nobody else may hold it.
+    pub fn hand_over(&mut self, storage: Storage, to: BufferId) {
+        let counted = &mut self.counted[storage.0 as usize];
+        assert_eq!(counted.references, 1, "a block is handed over by its only holder");
+        counted.references = 0;
+        let from = counted.buffer;
+        self.idle.push(storage.0);
+        self.program.push(Instr::Rename { from, to });
     }
 
     /// Gives a name to another block, as Python does: the old one goes when the new one is there.

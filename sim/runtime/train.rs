@@ -13,7 +13,7 @@ use crate::model::head::Loss;
 use crate::model::style::Style;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
+use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
 use crate::units::Bytes;
 
 mod besides;
@@ -116,7 +116,7 @@ pub fn compile(job: &Job) -> Program {
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
     eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
     let run = Run::new(eager, &job.fsdp, groups, units, communicators);
-    let mut training = Training { job, graphs, layout, scopes, run, outputs: None };
+    let mut training = Training { job, graphs, layout, scopes, run, outputs: None, earlier_outputs: None };
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         // Every step is alike, but that the first makes the optimizer's state.
@@ -139,6 +139,8 @@ struct Training<'j> {
     run: Run<'j>,
     /// Logits that the loop keeps for its metrics.
     outputs: Option<Storage>,
+    /// The same, as the step before left them.
+    earlier_outputs: Option<BufferId>,
 }
 
 impl Training<'_> {
@@ -187,7 +189,6 @@ impl Training<'_> {
 
     fn step(&mut self, first: bool) {
         self.run.eager.program.host(Dispatch::StepOverhead, 1);
-        self.take_earlier_outputs();
         for micro_batch in 0..self.job.accumulation {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
@@ -200,7 +201,7 @@ impl Training<'_> {
         }
         self.update(first);
         self.read_back();
-        self.let_go_of_outputs();
+        self.hand_over_outputs();
     }
 
     /// Groups of up to `count` blocks after (or before) a block.
@@ -285,12 +286,8 @@ impl Training<'_> {
         let before = self.run.eager.program.enter(self.scopes.head);
         let loss_at = graph.ops.len() - usize::from(self.graphs.head.logits.is_some());
         self.run.eager.forward_ops(graph, &mut head, loss_from..loss_at);
-        if self.job.training_loop.holds_logits()
-            && let Some(logits) = self.graphs.head.logits
-        {
-            let logits = self.run.eager.share(&head, logits);
-            self.run.eager.replace(&mut self.outputs, logits);
-        }
+        self.name_outputs(&head);
+        let graph = &self.graphs.head.graph;
         self.run.eager.forward_ops(graph, &mut head, loss_at..graph.ops.len());
         let loss_value = self.run.eager.finish_forward(graph, &mut head);
         self.run.eager.program.enter(before);

@@ -35,6 +35,10 @@ impl Live {
             Instr::Alloc { buffer } => (buffer, Some(program.buffer(buffer).category)),
             Instr::Free { buffer } => (buffer, None),
             Instr::Recategorize { buffer, category } => (buffer, Some(category)),
+            Instr::Rename { from, to } => {
+                self.category[to.0 as usize] = self.category[from.0 as usize].take();
+                return;
+            }
             _ => return,
         };
         let before = &mut self.category[buffer.0 as usize];

@@ -12,25 +12,29 @@
 
 use super::Training;
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Pass, Work};
-use crate::runtime::eager::COMPUTE;
+use crate::runtime::eager::{COMPUTE, Frame};
 use crate::units::Bytes;
 
 impl Training<'_> {
-    /// The logits of the step before, which this one finds alive: a step's list cannot name blocks of another.
-    pub(super) fn take_earlier_outputs(&mut self) {
-        if !self.job.training_loop.holds_logits() {
-            return;
+    /// Gives the loop's name for the logits to those just made. The first micro-batch lets go of the step before's.
+    pub(super) fn name_outputs(&mut self, head: &Frame) {
+        let Some(value) = self.graphs.head.logits.filter(|_| self.job.training_loop.holds_logits()) else { return };
+        let eager = &mut self.run.eager;
+        let logits = eager.share(head, value);
+        if self.outputs.is_none() {
+            let bytes = Bytes(self.graphs.head.graph.values[value].bytes());
+            let earlier = *self.earlier_outputs.get_or_insert_with(|| {
+                eager.program.later(bytes, COMPUTE, Category::Logits, "outputs of the step before")
+            });
+            eager.program.free(earlier);
         }
-        if let Some(logits) = self.graphs.head.logits {
-            let bytes = self.graphs.head.graph.values[logits].bytes();
-            self.outputs = Some(self.run.eager.storage_as(bytes, Category::Logits, "outputs of the step before"));
-        }
+        eager.replace(&mut self.outputs, logits);
     }
 
-    /// Lets go of the logits at the end of a step, where the next begins by taking as much.
-    pub(super) fn let_go_of_outputs(&mut self) {
-        if let Some(outputs) = self.outputs.take() {
-            self.run.eager.release(outputs);
+    /// Hands the logits over to the next step.
+    pub(super) fn hand_over_outputs(&mut self) {
+        if let (Some(outputs), Some(earlier)) = (self.outputs.take(), self.earlier_outputs) {
+            self.run.eager.hand_over(outputs, earlier);
         }
     }
 
