@@ -14,6 +14,7 @@ pub mod graph;
 pub mod head;
 pub mod huggingface;
 pub mod style;
+pub mod unpad;
 
 use std::fmt;
 

@@ -97,8 +97,7 @@ pub enum Instr {
         /// The buffer.
         buffer: BufferId,
     },
-    /// What was one buffer is known as another from here on: a step's list cannot name blocks of the step before.
-    /// Freeing the second before any first was handed over does nothing.
+    /// What was one buffer is known as another from here on: a variable that outlives the step.
     Rename {
         /// The buffer so far.
         from: BufferId,

@@ -248,6 +248,8 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("", "[precision]\nreduce = \"int64\"", &["my.toml:17:10", "cannot be int64", "\"bf16\""]),
     ("", "[precision]\nparam = \"bf61\"", &["my.toml:17:9", "did you mean `bf16`?"]),
     ("", "[optimizer]\nname = \"lion\"", &["my.toml:17:8", "no optimizer \"lion\"", "\"adamw\""]),
+    ("", "[fsdp]\nwrap = \"llm_foundry\"", &["my.toml:17:8", "fsdp1"]),
+    ("", "[attention]\nunpad = true\n[compile]\nblocks = true", &["my.toml:17:9", "packing tokens"]),
     ("", "[optimizer]\nstep_on_device = true", &["my.toml:17:18", "keeps its number of steps on the host"]),
     ("", "[optimizer]\nname = \"sgd\"\nweight_decay = 0.1", &["my.toml:18:16", "not modelled"]),
     ("", "[loss]\nkind = \"fused_linear\"\n[loop]\ntrain_metrics = 2", &["my.toml:19:17", "whole logits"]),

@@ -1,6 +1,6 @@
 //! What a step issues besides the plain loop, counted by hand: kernels and their bytes, waits of the host, collectives.
 
-use windtunnel::program::{Category, Instr, Kernel, Pass, Program, Work};
+use windtunnel::program::{Category, Collective, Instr, Kernel, Pass, Program, Work};
 use windtunnel::runtime::train;
 
 use crate::make::{self, TINY};
@@ -78,8 +78,8 @@ fn logits_kept_for_metrics_live_until_the_next_forward_has_made_others() {
     };
     let logits = 2 * 16_384 * V;
     // Forward ends with two sets of logits; what a metric takes later, 6 B for each, is less than backward's peak.
-    // (The allocator does not split off less than 1 MiB, so a block may count for a little more.)
-    assert!((logits..logits + (4 << 20)).contains(&(peak(1) - peak(0))));
+    // And at most 1 MiB that the allocator does not split off a block it had.
+    assert!((logits..=logits + (2 << 20)).contains(&(peak(1) - peak(0))), "{} B", peak(1) - peak(0));
     assert_eq!(peak(2), peak(1));
 }
 
@@ -160,4 +160,60 @@ fn two_denominators_and_a_root_live_at_a_time() {
         most = most.max(live);
     }
     assert_eq!((live, most), (0, 3));
+}
+
+/// Gathers and reduce-scatters of a GPT-2 of three blocks as llm-foundry wraps it, in the order the host issues them:
+/// table, positions, norm and blocks, told apart by their bf16 bytes; reductions are in fp32, and in capitals.
+fn foundry(changes: &str) -> String {
+    let text = TINY.replace("huggingface = \"config.json\"", "name = \"gpt2\"\nlayers = 3");
+    let text = text.replace("runtime = \"fsdp2\"", "runtime = \"fsdp1\"");
+    let wrapped = "fsdp.wrap = 'llm_foundry', fsdp1.use_orig_params = true";
+    let program = compile(&make::apply(&text, &format!("{wrapped}, {changes}")));
+    let mut words = vec![];
+    for instr in &program.step {
+        let Instr::Collective { comm, .. } = *instr else { continue };
+        let comm = program.comm(comm);
+        let whole = |bytes: u64| match bytes / 2 {
+            elements if elements == 50_257 * 768 => "t",
+            elements if elements == 1024 * 768 => "p",
+            elements if elements == 2 * 768 => "n",
+            elements if elements == 12 * 768 * 768 + 13 * 768 => "b",
+            other => panic!("{other} elements"),
+        };
+        match comm.kind {
+            Collective::AllGather => words.push(whole(comm.bytes.0).to_owned()),
+            Collective::ReduceScatter => words.push(whole(comm.bytes.0 / 2).to_uppercase()),
+            _ => {}
+        }
+    }
+    words.join(" ")
+}
+
+/// What PyTorch 2.15 issues in the third step for such a model, each child an FSDP1 unit with `use_orig_params`, mixed
+/// precision and the given `backward_prefetch` and `forward_prefetch` (collectives logged, process group `fake`).
+#[test]
+fn llm_foundrys_units_are_gathered_and_reduced_in_pytorchs_order() {
+    let post = foundry("fsdp1.backward_prefetch = 'post'");
+    assert_eq!(post, "t p b b b n t t n b N b B b B p B P T");
+    let pre = foundry("fsdp1.backward_prefetch = 'pre', fsdp.forward_prefetch = 1");
+    assert_eq!(pre, "t p b b b n t t n b b N b B p B B P T");
+    let kept = foundry("fsdp.reshard_after_forward = false, fsdp.forward_prefetch = 1");
+    assert_eq!(kept, "t p b b b n N B B B P T");
+}
+
+#[test]
+fn unpadding_reads_six_numbers_back_in_each_blocks_forward_and_copies_four_tensors_each_way() {
+    let (plain, packed) = (with("attention.unpad = false"), with("attention.unpad = true"));
+    const BLOCKS: usize = 3;
+    assert_eq!(waits(&packed) - waits(&plain), 6 * BLOCKS);
+    // Queries are 4 heads of 16 wide, keys and values 2: bf16, and an int64 index for each token.
+    let (q, kv) = (2 * 64 * T, 2 * 32 * T);
+    let copy = |bytes: u64| (bytes + 8 * T, bytes);
+    assert_eq!(moved(&packed, "aten.gather")[..3], [q, kv, kv].map(copy));
+    assert_eq!(moved(&packed, "aten.index_put_"), [copy(q); BLOCKS]);
+    assert_eq!(moved(&packed, "aten.index"), [copy(q); BLOCKS]);
+    // Autograd runs the latest first: v, k, q.
+    assert_eq!(moved(&packed, "aten.scatter_")[..3], [kv, kv, q].map(copy));
+    let again = with("attention.unpad = true, activation_checkpointing.policy = 'full'");
+    assert_eq!(waits(&again) - waits(&plain), 12 * BLOCKS);
 }

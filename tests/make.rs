@@ -84,6 +84,7 @@ fn write(
     // Only wrapped blocks have a policy to override.
     let change = match change {
         2 => "\n[loss]\nkind = \"flash_cross_entropy\"\n\n[loop]\ntrain_metrics = 2\nhost_syncs_per_step = 1\n",
+        3 if !compile => "\n[attention]\nunpad = true\n",
         _ if !matches!(wrap, "\"block\"" | "\"torchtitan\"") => "",
         0 => "\n[[fsdp.override]]\nblocks = [0, 2]\nreshard_after_forward = false\n",
         1 => "\n[[fsdp.override]]\nblocks = [1, 3]\nreshard_after_forward = true\n",

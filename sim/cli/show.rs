@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::{Failure, Outcome, print};
 use windtunnel::cost::Basis;
-use windtunnel::model::{block, head};
+use windtunnel::model::{block, head, unpad::unpad};
 use windtunnel::program::{Dispatch, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
 use windtunnel::runtime::{fsdp::Reshard, train};
@@ -71,9 +71,10 @@ fn model(scenario: &Scenario) -> String {
         params.embedding,
         params.head
     );
+    let block = block::block(model, dims, compute, model.window(0), job.style);
     let modules = [
         block::embedding(model, dims, compute),
-        block::block(model, dims, compute, model.window(0), job.style),
+        if job.unpad { unpad(block) } else { block },
         head::head(model, dims, compute, job.loss, job.output).graph,
     ];
     for graph in &modules {

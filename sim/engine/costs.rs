@@ -13,6 +13,9 @@ pub struct KernelCost {
     pub time: Time,
     /// Factor on its duration, 1 or more, while a collective runs on the rank.
     pub slowdown: f64,
+    /// Whether it fills the processors: such kernels on two streams of a rank take turns, wave by wave, and each gets
+    /// an equal part of the time. Copies between host and device have engines of their own.
+    pub fills: bool,
 }
 
 /// What one collective costs.
@@ -45,7 +48,7 @@ impl Costs {
     /// Costs for `program` in which everything is free; a start for filling in.
     pub fn free(program: &Program) -> Costs {
         Costs {
-            kernel: vec![KernelCost { time: Time::ZERO, slowdown: 1.0 }; program.kernels.len()],
+            kernel: vec![KernelCost { time: Time::ZERO, slowdown: 1.0, fills: false }; program.kernels.len()],
             comm: vec![CommCost { time: Time::ZERO, use_of: [0.0; LEVELS] }; program.comms.len()],
             dispatch: [Time::ZERO; Dispatch::COUNT],
             record: Time::ZERO,

@@ -28,6 +28,11 @@ impl Pace {
         Pace::from_factor(1.0 / speed)
     }
 
+    /// The pace of one of `count` that take turns.
+    pub(super) fn in_turns(self, count: u32) -> Pace {
+        Pace(self.0.saturating_mul(u64::from(count)))
+    }
+
     /// Work done in `elapsed` \[ps at full speed\].
     pub(super) fn done_in(self, elapsed: u64) -> u64 {
         if self == Pace::FULL {

@@ -64,6 +64,8 @@ pub(super) struct KernelPlan {
     pub(super) slowed: Pace,
     /// Whether it counts as compute.
     pub(super) compute: bool,
+    /// Whether it fills the processors.
+    pub(super) fills: bool,
 }
 
 /// One class of ranks, ready to run.
@@ -136,6 +138,7 @@ impl Plan {
                 work: cost.time.0,
                 slowed: Pace::from_factor(cost.slowdown),
                 compute: kernel.pass != Pass::Communication,
+                fills: cost.fills,
             })
             .collect();
         plan

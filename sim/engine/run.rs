@@ -225,6 +225,12 @@ impl Engine<'_> {
         } else {
             rank.spent.communication += 1;
         }
+        if plan.fills {
+            rank.filling += 1;
+            if rank.filling > 1 {
+                self.crowd(actor / self.width);
+            }
+        }
         let stream = &mut self.actors[actor as usize];
         stream.doing = Doing::Kernel;
         stream.reached = self.now;
@@ -240,16 +246,30 @@ impl Engine<'_> {
         let StreamOp::Kernel { kernel, scope } = self.plans[class].ops[stream.at as usize] else {
             unreachable!("the stream runs a kernel");
         };
-        if self.plans[class].kernels[kernel as usize].compute {
+        let plan = self.plans[class].kernels[kernel as usize];
+        if plan.compute {
             rank.spent.compute -= 1;
         } else {
             rank.spent.communication -= 1;
+        }
+        if plan.fills {
+            rank.filling -= 1;
+            if rank.filling > 0 {
+                self.crowd(actor / self.width);
+            }
         }
         if watched && stream.step + 1 == self.options.steps {
             self.busy[class].kernel[kernel as usize] += Time(self.now - stream.reached);
         }
         self.span(actor, stream.reached, What::Kernel(KernelId(kernel)), scope);
         self.leave(actor);
+    }
+
+    /// The number of kernels that share a rank's processors changes.
+    fn crowd(&mut self, rank: u32) {
+        if !std::mem::replace(&mut self.ranks[rank as usize].crowded, true) {
+            self.crowds.push(rank);
+        }
     }
 
     /// The stream is done with the kernel or collective it was busy with.

@@ -20,6 +20,14 @@ impl Engine<'_> {
             }
         }
         self.dirty.clear();
+        for index in 0..self.crowds.len() {
+            let rank = self.crowds[index];
+            self.ranks[rank as usize].crowded = false;
+            for actor in rank * self.width..self.host(rank) {
+                self.pace_kernel(actor);
+            }
+        }
+        self.crowds.clear();
         for index in 0..self.fresh.len() {
             self.pace_kernel(self.fresh[index]);
         }
@@ -37,7 +45,9 @@ impl Engine<'_> {
         let StreamOp::Kernel { kernel, .. } = plan.ops[stream.at as usize] else {
             unreachable!("the stream runs a kernel");
         };
-        let pace = if rank.slowed { plan.kernels[kernel as usize].slowed } else { Pace::FULL };
+        let kernel = &plan.kernels[kernel as usize];
+        let alone = if rank.slowed { kernel.slowed } else { Pace::FULL };
+        let pace = if kernel.fills && rank.filling > 1 { alone.in_turns(rank.filling) } else { alone };
         if let Some(end) = stream.running.go_on(pace, self.now) {
             self.queue.push(end, Event::Kernel { actor, version: stream.running.version });
         }

@@ -113,6 +113,10 @@ pub(super) struct Rank {
     pub(super) slowed: bool,
     /// Whether its collectives have changed since speeds were set.
     pub(super) dirty: bool,
+    /// Running kernels that fill the processors.
+    pub(super) filling: u32,
+    /// Whether their number has changed, from or to more than one, since speeds were set.
+    pub(super) crowded: bool,
     /// Running collectives.
     pub(super) comms: u32,
     pub(super) spent: Spent,
@@ -196,6 +200,8 @@ pub(super) struct Engine<'a> {
     pub(super) fresh: Vec<u32>,
     /// Ranks whose collectives have changed.
     pub(super) dirty: Vec<u32>,
+    /// Ranks on which more or fewer kernels share the processors.
+    pub(super) crowds: Vec<u32>,
     pub(super) sharing: Sharing,
     /// Ranks and meetings of one search.
     pub(super) place: Vec<u32>,
@@ -237,7 +243,17 @@ impl<'a> Engine<'a> {
             .map(|rank| {
                 let class = job.class_of[rank as usize];
                 let watched = !std::mem::replace(&mut watched[class as usize], true);
-                Rank { class, watched, slowed: false, dirty: false, comms: 0, spent: Spent::default(), visit: 0 }
+                Rank {
+                    class,
+                    watched,
+                    slowed: false,
+                    dirty: false,
+                    filling: 0,
+                    crowded: false,
+                    comms: 0,
+                    spent: Spent::default(),
+                    visit: 0,
+                }
             })
             .collect();
         let actors: Vec<Actor> = (0..ranks.len() as u32 * width)
@@ -287,6 +303,7 @@ impl<'a> Engine<'a> {
             agenda: Vec::new(),
             fresh: Vec::new(),
             dirty: Vec::new(),
+            crowds: Vec::new(),
             sharing: Sharing::default(),
             place: Vec::new(),
             flow: Vec::new(),

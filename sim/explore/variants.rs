@@ -16,7 +16,7 @@ use super::ceiling::{Ceiling, Options, ceiling};
 use super::draft::{Draft, reason};
 use super::point::Point;
 use crate::hardware::{HardwareError, Size, Topology, registry};
-use crate::scenario::understood::relative;
+use crate::scenario::relative;
 use crate::scenario::{Scenario, ScenarioError};
 
 /// What is asked for, as `--compare` writes it.

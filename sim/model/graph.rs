@@ -187,6 +187,13 @@ pub enum OpKind {
         /// Whether a bias is added to the scores: a tensor of N·S·S numbers that all blocks share (ALiBi).
         bias: bool,
     },
+    /// Tokens packed without padding ([`super::unpad`]).
+    Unpad {
+        /// Whether it is the first of its attention, for which the mask is made.
+        first: bool,
+    },
+    /// Packed tokens put back where they were.
+    Pad,
     /// Rows of a table; parameter: the table.
     Embedding,
     /// Negative log-likelihood over the vocabulary.

@@ -55,8 +55,8 @@ pub struct Head {
     pub norm: usize,
     /// The first operator after the model's own forward.
     pub loss_from: usize,
-    /// The logits as the loss sees them, where it sees them whole: then it is the last operator.
-    pub logits: Option<ValueId>,
+    /// Logits as the loss is handed them, if it is, and the first operator after the last of them.
+    pub logits: (Vec<ValueId>, usize),
 }
 
 /// Final norm, head and loss. With a tied head the weight is the embedding's and no parameter is added.
@@ -77,7 +77,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             g.drop_values(&[h]);
         }
     };
-    let mut whole = None;
+    let mut handed = (vec![], 0);
     let (loss_from, out) = match loss {
         Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy | Loss::FlashCrossEntropy => {
             let logits = project(g, m, h, weight, dims.tokens());
@@ -89,13 +89,13 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
                 seen = g.op_in("output", OpKind::Cast, &[logits], &[], ("logits_BSV", BSV), dtype);
                 g.drop_values(&[logits]);
             }
+            handed = (vec![seen], g.ops());
             let out = match loss {
                 Loss::FlashCrossEntropy => {
                     g.op_in("loss", OpKind::FlashCrossEntropy, &[seen], &[], ("loss", &[]), DType::Fp32)
                 }
                 _ => cross_entropy(g, seen, loss == Loss::Fp32CrossEntropy),
             };
-            whole = Some(seen);
             g.drop_values(&[seen]);
             (from, out)
         }
@@ -111,6 +111,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             g.drop_values(&parts.iter().map(|&(part, _)| part).collect::<Vec<_>>());
             after_norm(g);
             let from = g.ops();
+            handed = (logits.clone(), from);
             let mut total = None;
             for &logits in &logits {
                 let part = cross_entropy(g, logits, true);
@@ -144,7 +145,10 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             (from, out)
         }
     };
-    Head { graph: graph.finish(out), norm, loss_from, logits: whole }
+    if handed.0.is_empty() {
+        handed.1 = loss_from;
+    }
+    Head { graph: graph.finish(out), norm, loss_from, logits: handed }
 }
 
 /// Logits of some tokens.

@@ -104,7 +104,7 @@ impl Choice {
 pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() + Sync)) -> Outcome {
     let rows: Vec<&Entry> =
         files.receipts.entries.iter().filter(|entry| choice.takes(&entry.row.lane, entry.row.grade())).collect();
-    let flown: Vec<Result<Judged, Skipped>> = rows
+    let flown: Vec<Result<Judged, Box<Skipped>>> = rows
         .par_iter()
         .map(|entry| {
             let result = case(entry, tables).and_then(|case| {
@@ -114,12 +114,14 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
                 case.fly(false).map(|answer| case.judge(&answer)).map_err(refused)
             });
             done();
-            result.map_err(|reason| Skipped {
-                id: entry.row.id.clone(),
-                lane: entry.row.lane.clone(),
-                hardware: entry.row.family().to_owned(),
-                grade: entry.row.grade().to_owned(),
-                reason,
+            result.map_err(|reason| {
+                Box::new(Skipped {
+                    id: entry.row.id.clone(),
+                    lane: entry.row.lane.clone(),
+                    hardware: entry.row.family().to_owned(),
+                    grade: entry.row.grade().to_owned(),
+                    reason,
+                })
             })
         })
         .collect();
@@ -140,7 +142,7 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
     for result in flown {
         match result {
             Ok(judged) => outcome.judged.push(judged),
-            Err(skipped) => outcome.skipped.push(skipped),
+            Err(skipped) => outcome.skipped.push(*skipped),
         }
     }
     outcome

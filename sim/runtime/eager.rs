@@ -16,6 +16,7 @@ mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
 mod rotary;
+mod unpad;
 
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, StreamId, Work};
@@ -216,9 +217,9 @@ impl Eager {
         }
     }
 
-    /// One more reference to a value that is live in a frame.
-    pub fn share(&mut self, frame: &Frame, value: ValueId) -> Storage {
-        let storage = frame.slots[value].expect("a value is shared while it is live");
+    /// One more reference to a value of a running frame.
+    pub fn hold(&mut self, frame: &Frame, value: ValueId) -> Storage {
+        let storage = frame.slots[value].expect("a value just made is live");
         self.retain(storage)
     }
 
@@ -230,13 +231,6 @@ impl Eager {
         let from = counted.buffer;
         self.idle.push(storage.0);
         self.program.push(Instr::Rename { from, to });
-    }
-
-    /// Gives a name to another block, as Python does: the old one goes when the new one is there.
-    pub fn replace(&mut self, name: &mut Option<Storage>, by: Storage) {
-        if let Some(old) = name.replace(by) {
-            self.release(old);
-        }
     }
 
     /// Bytes of a block.

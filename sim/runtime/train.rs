@@ -21,6 +21,9 @@ mod plan;
 
 use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout, mode};
 
+/// The operator of an embedding's graph that looks positions up, where it has one: after tokens and row numbers.
+const POSITIONS: usize = 2;
+
 /// What each block does about its activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checkpoint {
@@ -41,15 +44,6 @@ pub struct Loop {
     pub train_metrics: u32,
     /// Numbers reduced over all ranks and read back at the end of a step.
     pub host_syncs: u32,
-    /// Whether a variable of the loop holds the logits until the next forward has returned.
-    pub keep_logits: bool,
-}
-
-impl Loop {
-    /// Whether the loop holds the logits by a name, for its metrics or for no reason.
-    fn holds_logits(&self) -> bool {
-        self.train_metrics > 0 || self.keep_logits
-    }
 }
 
 /// A training job, fully decided.
@@ -81,12 +75,16 @@ pub struct Job {
     pub max_positions: u64,
     /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
     pub compile: bool,
+    /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
+    pub unpad: bool,
     /// How the model's code is written.
     pub style: Style,
     /// Loss.
     pub loss: Loss,
     /// What the loop does besides.
     pub training_loop: Loop,
+    /// Whether the loop's variable holds the logits until the next forward has returned.
+    pub keep_logits: bool,
     /// Type the root's output is cast to (`MixedPrecisionPolicy.output_dtype`).
     pub output: Option<DType>,
 }
@@ -116,7 +114,7 @@ pub fn compile(job: &Job) -> Program {
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
     eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
     let run = Run::new(eager, &job.fsdp, groups, units, communicators);
-    let mut training = Training { job, graphs, layout, scopes, run, outputs: None, earlier_outputs: None };
+    let mut training = Training { job, graphs, layout, scopes, run, kept: vec![], kept_across: vec![] };
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         // Every step is alike, but that the first makes the optimizer's state.
@@ -137,10 +135,10 @@ struct Training<'j> {
     layout: Layout,
     scopes: Scopes,
     run: Run<'j>,
-    /// Logits that the loop keeps for its metrics.
-    outputs: Option<Storage>,
-    /// The same, as the step before left them.
-    earlier_outputs: Option<BufferId>,
+    /// Logits that the loop's variable holds, of the micro-batch before.
+    kept: Vec<Storage>,
+    /// What they are known as from one step to the next.
+    kept_across: Vec<BufferId>,
 }
 
 impl Training<'_> {
@@ -149,6 +147,7 @@ impl Training<'_> {
         let job = self.job;
         let storage = job.fsdp.mixed_precision.storage.bytes();
         let shards = self.run.shards();
+        let keeps_logits = self.keeps_logits();
         let program = &mut self.run.eager.program;
         if !job.fsdp.cpu_offload {
             for (param, elements) in shards {
@@ -172,6 +171,13 @@ impl Training<'_> {
         }
         if let Some(twice) = twice {
             program.free(twice);
+        }
+        if keeps_logits {
+            let head = &self.graphs.head;
+            let bytes = head.logits.0.iter().map(|&value| Bytes(head.graph.values[value].bytes()));
+            self.kept_across = bytes
+                .map(|bytes| program.later(bytes, COMPUTE, Category::Logits, "logits of the step before"))
+                .collect();
         }
         for name in ["tokens", "labels"] {
             program.alloc(Bytes(job.batch * job.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
@@ -201,7 +207,11 @@ impl Training<'_> {
         }
         self.update(first);
         self.read_back();
-        self.hand_over_outputs();
+        let buffers = std::mem::take(&mut self.kept_across);
+        for (storage, &buffer) in std::mem::take(&mut self.kept).into_iter().zip(&buffers) {
+            self.run.eager.hand_over(storage, buffer);
+        }
+        self.kept_across = buffers;
     }
 
     /// Groups of up to `count` blocks after (or before) a block.
@@ -227,11 +237,27 @@ impl Training<'_> {
         }
         let before = self.run.eager.program.enter(self.scopes.embedding);
         let first = ParamMap { first: 0, tied: None };
-        let (embedding, mut hidden) = self.run.eager.forward(&self.graphs.embedding, tokens, first, Mode::Train);
+        let graph = &self.graphs.embedding;
+        let mut embedding = self.run.eager.frame(graph, tokens, first, Mode::Train);
+        // Where the tables are units of their own, the first operator is the one's, the third the other's.
+        let own = if self.job.fsdp.wrap.apart { 1 } else { graph.ops.len() };
+        self.run.eager.forward_ops(graph, &mut embedding, 0..own);
         self.run.eager.program.enter(before);
         if let Some(group) = units.embedding {
             self.run.post_forward(group);
         }
+        self.run.eager.program.enter(self.scopes.embedding);
+        let mut at = own;
+        if let Some(group) = units.positions {
+            self.run.eager.forward_ops(graph, &mut embedding, own..POSITIONS);
+            self.run.pre_forward(group, &[]);
+            self.run.eager.forward_ops(graph, &mut embedding, POSITIONS..POSITIONS + 1);
+            self.run.post_forward(group);
+            at = POSITIONS + 1;
+        }
+        self.run.eager.forward_ops(graph, &mut embedding, at..graph.ops.len());
+        let mut hidden = self.run.eager.finish_forward(graph, &mut embedding);
+        self.run.eager.program.enter(before);
 
         let mut blocks = Vec::with_capacity(units.blocks.len());
         for layer in 0..units.blocks.len() {
@@ -263,15 +289,19 @@ impl Training<'_> {
             blocks.push(frame);
         }
 
-        if let Some(group) = units.head {
+        let apart = self.job.fsdp.wrap.apart;
+        if let Some(group) = if apart { units.norm } else { units.head } {
             self.run.pre_forward(group, &[]);
         }
         let before = self.run.eager.program.enter(self.scopes.head);
         let (graph, norm, loss_from) = (&self.graphs.head.graph, self.graphs.head.norm, self.graphs.head.loss_from);
         let mut head = self.run.eager.frame(graph, hidden, self.layout.head, Mode::Train);
         self.run.eager.forward_ops(graph, &mut head, 0..norm);
-        if let Some(group) = units.head.filter(|_| norm > 0) {
-            // Norm and head are one group: its hook runs before each of them.
+        if let Some(group) = units.norm {
+            self.run.post_forward(group);
+        }
+        if let Some(group) = units.head.filter(|_| norm > 0 || apart) {
+            // Norm and head are one group unless they are apart: its hook runs before each of them.
             self.run.pre_forward(group, &[]);
         }
         self.run.eager.category = Category::Logits;
@@ -284,11 +314,22 @@ impl Training<'_> {
         self.run.root_post_forward();
 
         let before = self.run.eager.program.enter(self.scopes.head);
-        let loss_at = graph.ops.len() - usize::from(self.graphs.head.logits.is_some());
-        self.run.eager.forward_ops(graph, &mut head, loss_from..loss_at);
-        self.name_outputs(&head);
-        let graph = &self.graphs.head.graph;
-        self.run.eager.forward_ops(graph, &mut head, loss_at..graph.ops.len());
+        let (logits, handed) = (&self.graphs.head.logits.0, self.graphs.head.logits.1);
+        self.run.eager.forward_ops(graph, &mut head, loss_from..handed);
+        if self.keeps_logits() {
+            let now = logits.iter().map(|&value| self.run.eager.hold(&head, value)).collect();
+            let before = std::mem::replace(&mut self.kept, now);
+            if before.is_empty() {
+                // The first micro-batch: what the step before left.
+                for &buffer in &self.kept_across {
+                    self.run.eager.program.free(buffer);
+                }
+            }
+            for storage in before {
+                self.run.eager.release(storage);
+            }
+        }
+        self.run.eager.forward_ops(graph, &mut head, handed..graph.ops.len());
         let loss_value = self.run.eager.finish_forward(graph, &mut head);
         self.run.eager.program.enter(before);
         Frames { embedding, blocks, head, loss_value }
@@ -310,10 +351,21 @@ impl Training<'_> {
         for group in [units.head, units.root].into_iter().flatten() {
             self.run.pre_backward(group, &[]);
         }
-        self.run.eager.backward_ops(graph, &mut frames.head, 0..loss_from);
+        let norm = if units.norm.is_some() { self.graphs.head.norm } else { 0 };
+        self.run.eager.backward_ops(graph, &mut frames.head, norm..loss_from);
+        // A head that is the embedding's table gets its other gradient at the end.
+        let shared = units.head == units.embedding;
+        let mut done = units.head.filter(|_| !shared);
+        if let Some(group) = units.norm {
+            if let Some(head) = done.replace(group) {
+                self.run.post_backward(head);
+            }
+            self.run.pre_backward(group, &[]);
+            self.run.eager.backward_ops(graph, &mut frames.head, 0..norm);
+        }
         let hidden = self.run.eager.finish_backward(&mut frames.head);
         let mut hidden = hidden.expect("the logits depend on the hidden state");
-        if let Some(group) = units.head {
+        if let Some(group) = done {
             self.run.post_backward(group);
         }
         for layer in (0..units.blocks.len()).rev() {
@@ -336,11 +388,24 @@ impl Training<'_> {
                 self.run.post_backward(group);
             }
         }
-        if let Some(group) = units.embedding {
+        let graph = &self.graphs.embedding;
+        let mut left = graph.ops.len();
+        self.run.eager.start_backward(graph, &mut frames.embedding, hidden);
+        if let Some(group) = units.positions {
+            self.run.eager.program.enter(self.scopes.embedding);
+            self.run.eager.backward_ops(graph, &mut frames.embedding, POSITIONS + 1..left);
+            self.run.pre_backward(group, &[]);
+            self.run.eager.backward_ops(graph, &mut frames.embedding, POSITIONS..POSITIONS + 1);
+            self.run.post_backward(group);
+            left = POSITIONS;
+        }
+        // The hook of a table that is used twice runs once, where its first gradient came.
+        if let Some(group) = units.embedding.filter(|_| !shared) {
             self.run.pre_backward(group, &[]);
         }
         self.run.eager.program.enter(self.scopes.embedding);
-        self.run.eager.backward(&self.graphs.embedding, &mut frames.embedding, hidden);
+        self.run.eager.backward_ops(graph, &mut frames.embedding, 0..left);
+        self.run.eager.finish_backward(&mut frames.embedding);
         self.run.eager.program.enter(before);
         self.run.final_callback(last);
         self.run.eager.release(ones);

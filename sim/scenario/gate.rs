@@ -148,6 +148,10 @@ pub(super) fn check(
         let problem = "precision.output casts the model's logits, and this loss takes them in parts or not at all";
         return Err(reader.plan(at, problem, "remove precision.output, or write loss.kind = \"fp32\""));
     }
+    if let Some(at) = written.attention.unpad.as_ref().filter(|_| job.unpad && job.compile) {
+        let problem = "packing tokens reads numbers back to the host, which a compiled block cannot";
+        return Err(reader.plan(at, problem, "write attention.unpad = false, or compile.blocks = false"));
+    }
     let policies = job.fsdp.wrap.post_forward();
     if let Some(other) = policies.iter().find(|&&ranks| ranks != policies[0]) {
         let problem = format!("modules reshard to {} and to {other} ranks", policies[0]);

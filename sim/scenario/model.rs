@@ -5,7 +5,8 @@ use std::path::Path;
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{MOST_SEQUENCE, Reader, relative};
+use super::machine::relative;
+use super::understood::{MOST_SEQUENCE, Reader};
 use super::written;
 use crate::hardware::registry::edits;
 use crate::model::huggingface::ModelError;

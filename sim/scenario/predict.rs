@@ -230,7 +230,8 @@ fn costs(scenario: &Scenario, program: &Program, model: &CostModel<'_>) -> (Cost
     let kernels: Vec<Cost> = program.kernels.iter().map(|kernel| model.kernel(kernel)).collect();
     let mut costs = Costs::free(program);
     for ((slot, cost), kernel) in costs.kernel.iter_mut().zip(&kernels).zip(&program.kernels) {
-        *slot = KernelCost { time: cost.time, slowdown: model.overlap(&kernel.work) };
+        let fills = !matches!(kernel.work, Work::HostCopy { .. } | Work::HostMemory { .. });
+        *slot = KernelCost { time: cost.time, slowdown: model.overlap(&kernel.work), fills };
     }
     let mut comms = vec![];
     for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {

@@ -112,7 +112,7 @@ fn wrap(
         None if version != Version::Two => policy,
         None => Reshard::Never,
     };
-    let mut wrap = Wrap { blocks: vec![Some(policy); layers], embedding: None, head: None, root };
+    let mut wrap = Wrap { blocks: vec![Some(policy); layers], embedding: None, head: None, apart: false, root };
     match &written.wrap {
         None => {
             reader.assume("fsdp.wrap", (), "\"block\"");
@@ -123,6 +123,13 @@ fn wrap(
             written::Wrap::Torchtitan => {
                 wrap.embedding = Some(policy);
                 wrap.head = Some(Reshard::Never);
+            }
+            written::Wrap::LlmFoundry if version == Version::Two => {
+                let problem = "llm-foundry wraps its modules with fsdp1; fsdp2 keeps tied tables in the root's group";
+                return Err(reader.plan(at, problem, "write wrap = \"block\", or runtime = \"fsdp1\""));
+            }
+            written::Wrap::LlmFoundry => {
+                (wrap.embedding, wrap.head, wrap.apart) = (Some(policy), Some(policy), true);
             }
             written::Wrap::Every(every) => {
                 let every = (*every).clamp(0, MOST_SMALL) as usize;

@@ -1,4 +1,4 @@
-//! The tables `[loss]`, `[loop]`, `[activation_checkpointing]` and `[optimizer]` as understood.
+//! The tables `[loss]`, `[loop]` and `[optimizer]` as understood.
 
 use toml::Spanned;
 
@@ -6,9 +6,8 @@ use super::error::ScenarioError;
 use super::understood::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
-use crate::model::style::{Rope, Style};
 use crate::runtime::optimizer::{Optimizer, PerParam};
-use crate::runtime::train::{Checkpoint, Loop};
+use crate::runtime::train::Loop;
 
 /// Metrics, or numbers read back in a step.
 const MOST_SYNCS: i64 = 1000;
@@ -54,64 +53,7 @@ pub(super) fn training_loop(
         let problem = "metrics are computed on whole logits, and this loss takes them in parts or not at all";
         return Err(reader.plan(at, problem, "remove loop.train_metrics, or write loss.kind = \"fp32\""));
     }
-    if let Some(at) = at.keep_logits.as_ref().filter(|at| *at.get_ref() && !loss.sees_whole_logits()) {
-        let problem = "this loss takes logits in parts or not at all, so there is nothing to keep";
-        return Err(reader.plan(at, problem, "remove loop.keep_logits, or write loss.kind = \"fp32\""));
-    }
-    let host_syncs = small("loop.host_syncs_per_step", &at.host_syncs_per_step)?;
-    Ok(Loop { train_metrics, host_syncs, keep_logits: at.keep_logits.as_ref().is_some_and(|at| *at.get_ref()) })
-}
-
-/// How the model's code is written.
-pub(super) fn style(written: &written::Framework) -> Style {
-    let rope = match written.rope {
-        None | Some(written::RopeStyle::Complex) => Rope::Complex,
-        Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
-        Some(written::RopeStyle::Stacked) => Rope::Stacked,
-    };
-    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false) }
-}
-
-/// What blocks do about their activations.
-pub(super) fn checkpoint(
-    reader: &mut Reader<'_>,
-    written: &written::Checkpointing,
-    layers: u64,
-) -> Result<Checkpoint, ScenarioError> {
-    let Some(at) = &written.policy else {
-        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
-    };
-    Ok(match *at.get_ref() {
-        written::Policy::None => Checkpoint::None,
-        written::Policy::Full => Checkpoint::Full,
-        written::Policy::SelectiveOp => Checkpoint::SelectiveOp,
-        written::Policy::Every(every) => {
-            if !(1..=MOST_SMALL).contains(&every) {
-                let problem = format!("activation_checkpointing.policy.every = {every} is out of range");
-                return Err(reader.plan(at, problem, "write 1 (every block) or more"));
-            }
-            Checkpoint::Blocks((1..=layers).map(|block| block.is_multiple_of(every as u64)).collect())
-        }
-        written::Policy::Fraction(share) => {
-            if !(share > 0.0 && share <= 1.0) {
-                let problem = format!("activation_checkpointing.policy.fraction = {share} is out of range");
-                return Err(reader.plan(at, problem, "write a share above 0, at most 1 (every block)"));
-            }
-            Checkpoint::Blocks(spread(share, layers))
-        }
-    })
-}
-
-/// A share of the blocks, evenly spread: block n, counted from one, whenever n·p passes the next half
-/// (fms-fsdp, `fms_fsdp/policies/ac_handler.py`).
-fn spread(share: f64, layers: u64) -> Vec<bool> {
-    let mut next = 0.5;
-    let pick = |block: u64| {
-        let chosen = block as f64 * share >= next;
-        next += f64::from(u8::from(chosen));
-        chosen
-    };
-    (1..=layers).map(pick).collect()
+    Ok(Loop { train_metrics, host_syncs: small("loop.host_syncs_per_step", &at.host_syncs_per_step)? })
 }
 
 /// The optimizer.
@@ -162,21 +104,5 @@ pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -
                 |at| reader.plan(at, problem.clone(), "write \"adamw\", \"decoupled_adamw\" or \"sgd\""),
             ))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::spread;
-
-    #[test]
-    fn a_share_of_the_blocks_is_spread_evenly() {
-        let chosen = |share, layers| -> Vec<usize> {
-            spread(share, layers).iter().enumerate().filter_map(|(at, &again)| again.then_some(at)).collect()
-        };
-        assert_eq!(chosen(1.0, 4), [0, 1, 2, 3]);
-        assert_eq!(chosen(0.5, 6), [0, 2, 4]);
-        assert_eq!(chosen(1.0 / 3.0, 7), [1, 4]);
-        assert_eq!(chosen(0.39, 40).len(), 16);
     }
 }

@@ -1,20 +1,21 @@
 //! The scenario as understood: every decision taken, every default named.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::Spanned;
 
 use super::error::ScenarioError;
+use super::machine::{profile, rail, topology};
 use super::measured::{self, Measured};
-use super::{gate, limits, model, plain, sharding, training, written};
+use super::{gate, limits, model, plain, recompute, sharding, training, written};
 use crate::cost::{Backend, Profile, Regime, Software};
-use crate::hardware::{Place, Size, Topology, Vendor};
+use crate::hardware::{Place, Topology};
+use crate::model::style::{Rope, Style};
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::train::Job;
-use crate::units::Bandwidth;
 
 /// The framework whose program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +140,7 @@ impl Reader<'_> {
     }
 }
 
-const MOST_RANKS: i64 = limits::RANKS as i64;
+pub(super) const MOST_RANKS: i64 = limits::RANKS as i64;
 pub(super) const MOST_SEQUENCE: i64 = 1 << 26;
 pub(super) const MOST_SMALL: i64 = 1 << 16;
 
@@ -196,7 +197,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| reader.count(key, at, 1, MOST_RANKS))?;
     let mixed_precision = precision(reader, &scenario.precision)?;
     let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
-    let checkpoint = training::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = training::optimizer(reader, &scenario.optimizer)?;
@@ -235,9 +236,11 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         fsdp: config,
         checkpoint,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
-        style: training::style(&scenario.framework),
         loss,
+        unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
+        keep_logits: scenario.loss.keep_logits.unwrap_or(false),
         training_loop: training::training_loop(reader, scenario, loss)?,
+        style: style(&scenario.framework),
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),
         optimizer,
@@ -276,79 +279,6 @@ fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, Sc
         let problem = format!("there is no runtime {:?}", written.get_ref());
         reader.plan(written, problem, format!("write one of: {names}"))
     })
-}
-
-fn topology(reader: &Reader<'_>, written: &written::Topology, runtime: Runtime) -> Result<Topology, ScenarioError> {
-    let size = match (&written.nodes, &written.slice, &written.chips) {
-        (Some(nodes), None, None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
-        (None, Some(slice), None) => Size::Slice(slice.get_ref().clone()),
-        (None, None, Some(_)) => Size::Nodes(1),
-        (None, None, None) => {
-            let problem = "the topology has no size";
-            let remedy = "write nodes = 1 or chips = 4 (GPUs), or slice = \"4x4\" (TPUs)";
-            return Err(reader.plan(&written.name, problem, remedy));
-        }
-        (_, slice, chips) => {
-            let problem = "a topology is sized in nodes, as a slice, or as chips of one node, not both";
-            let place = match (slice, chips) {
-                (_, Some(chips)) => reader.place(chips),
-                (Some(slice), _) => reader.place(slice),
-                _ => reader.place(&written.name),
-            };
-            let remedy = "remove one of the two keys".to_owned();
-            return Err(ScenarioError::Plan { problem: problem.to_owned(), place, remedy });
-        }
-    };
-    let name = relative(reader.file, written.name.get_ref());
-    let topology = Topology::load(&name, &size).map_err(|problem| ScenarioError::Topology {
-        problem: Box::new(problem),
-        place: reader.place(&written.name),
-    })?;
-    if topology.chip.vendor != Vendor::Nvidia {
-        let problem = format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name());
-        return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
-    }
-    let Some(at) = &written.chips else { return Ok(topology) };
-    let most = topology.node.chips;
-    let chips = reader.count("topology.chips", at, 1, i64::from(most))?;
-    Ok(topology.part(chips as u32))
-}
-
-/// What one GPU's NICs carry: its share of the node's cards, and no more than the network behind them.
-fn rail(
-    reader: &Reader<'_>,
-    written: &written::Topology,
-    topology: &Topology,
-) -> Result<Option<Bandwidth>, ScenarioError> {
-    let per_gpu = f64::from(topology.node.nics) / f64::from(topology.node.chips.max(1));
-    let network = topology.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
-    let rail = match &written.nic_bandwidth {
-        None => Bandwidth((topology.node.nic_bandwidth.0 * per_gpu).min(network)),
-        Some(at) if at.get_ref().0 > 0.0 => *at.get_ref(),
-        Some(at) => {
-            let problem = "topology.nic_bandwidth is not above zero";
-            return Err(reader.plan(at, problem, "write what one GPU's NICs carry one way, such as \"6.25 GB/s\""));
-        }
-    };
-    Ok((topology.nodes > 1).then_some(rail))
-}
-
-/// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
-pub(crate) fn relative(file: &str, name: &str) -> String {
-    let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
-    if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
-}
-
-fn profile(reader: &Reader<'_>, written: &written::Topology, topology: &Topology) -> Result<Profile, ScenarioError> {
-    let at = written.profile.as_ref().unwrap_or(&written.name);
-    let failed = |error| ScenarioError::Profile { problem: Box::new(error), place: reader.place(at) };
-    match &written.profile {
-        None => Profile::find(&topology.profile).map_err(failed),
-        Some(profile) => {
-            let name = relative(reader.file, profile.get_ref());
-            if name.ends_with(".toml") { Profile::load(Path::new(&name)) } else { Profile::find(&name) }.map_err(failed)
-        }
-    }
 }
 
 fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<MixedPrecision, ScenarioError> {
@@ -412,4 +342,14 @@ fn eager(
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,
     }
+}
+
+/// How the model's code is written.
+fn style(written: &written::Framework) -> Style {
+    let rope = match written.rope {
+        None | Some(written::RopeStyle::Complex) => Rope::Complex,
+        Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
+        Some(written::RopeStyle::Stacked) => Rope::Stacked,
+    };
+    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false) }
 }

@@ -168,6 +168,8 @@ pub enum Wrap {
     Block,
     /// torchtitan: each block, the embedding, final norm and head together, and the root.
     Torchtitan,
+    /// llm-foundry: each block, token table, position table and final norm each, and an empty root.
+    LlmFoundry,
     /// One block in so many, starting with the first, and the root.
     Every(i64),
     /// These blocks, and the root.
@@ -267,6 +269,8 @@ pub struct Loss {
     pub kind: Option<Spanned<LossKind>>,
     /// Parts of the sequence.
     pub chunks: Option<Spanned<i64>>,
+    /// Whether the loop's variable holds the logits until the next forward has returned.
+    pub keep_logits: Option<bool>,
 }
 
 /// `[loop]`: what a training loop does besides forward, backward and optimizer.
@@ -277,8 +281,6 @@ pub struct Loop {
     pub train_metrics: Option<Spanned<i64>>,
     /// Numbers read back from the device at the end of a step.
     pub host_syncs_per_step: Option<Spanned<i64>>,
-    /// Whether a variable of the loop holds the logits until the next forward has returned.
-    pub keep_logits: Option<Spanned<bool>>,
 }
 
 /// Rotary embedding in eager operators.
@@ -358,6 +360,8 @@ pub struct Attention {
     pub backend: Option<Spanned<Backend>>,
     /// Whether ALiBi's biases are a tensor given to `scaled_dot_product_attention`, or slopes inside the kernel.
     pub alibi_tensor: Option<bool>,
+    /// Whether tokens are packed without padding before attention and put back after it (`bert_padding`).
+    pub unpad: Option<Spanned<bool>>,
 }
 
 /// `[memory]`

@@ -214,6 +214,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         blocks: vec![wrapped; model.layers as usize],
         embedding: titan.then_some(blocks),
         head: titan.then_some(Reshard::Never),
+        apart: false,
         root: reshard(&config.root_reshard, Reshard::Never),
     };
     let fsdp = Fsdp {
@@ -261,9 +262,11 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         clip: config.clip > 0,
         training_loop: Loop::default(),
+        unpad: false,
         max_positions: config.seq,
         compile: config.compile,
         style: Style::default(),
+        keep_logits: false,
         output: config.output_fp32.then_some(DType::Fp32),
         loss: match config.loss.as_str() {
             "bf16" => Loss::Bf16CrossEntropy,

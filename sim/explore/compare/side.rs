@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 use crate::explore::draft::Draft;
-use crate::scenario::understood::relative;
+use crate::scenario::relative;
 use crate::scenario::{ScenarioError, flat};
 
 /// Keys whose values are names or paths; a path counts from the side's own file.

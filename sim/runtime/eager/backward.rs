@@ -201,6 +201,8 @@ impl Eager {
                 self.release(gradient);
             }
             OpKind::Positions => self.release(gradient),
+            OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
+            OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
             OpKind::Attention { window, .. } => self.attention(graph, op, index, frame, gradient, window),
             OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
             OpKind::FusedLinearCrossEntropy => {

@@ -236,6 +236,8 @@ impl Eager {
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
             OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
+            OpKind::Unpad { first } => aux[0] = Some(self.unpad(graph, op, first, frame)),
+            OpKind::Pad => self.pad(graph, op, frame),
             OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, rope, frame),
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
                 // Its rules are in `composite`.
@@ -453,6 +455,8 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Attention { .. } if efficient => "aten._scaled_dot_product_efficient_attention",
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",
         OpKind::Embedding => "aten.embedding",
+        OpKind::Unpad { .. } => "aten.gather",
+        OpKind::Pad => "aten.index_put_",
         OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
         OpKind::FlashCrossEntropy => "xentropy_cuda_lib.forward",
     }

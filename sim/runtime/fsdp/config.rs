@@ -50,6 +50,10 @@ pub struct Wrap {
     pub embedding: Option<Reshard>,
     /// The policy of final norm and head together if they are wrapped on their own.
     pub head: Option<Reshard>,
+    /// Whether token table, position table, final norm and head are each a unit, as llm-foundry marks its model's
+    /// children (`_fsdp_wrap`); with a tied head the table's unit runs forward twice. Else the embedding's modules are
+    /// one unit, and norm and head are.
+    pub apart: bool,
     /// The root's policy. `fully_shard`'s default keeps the root's parameters between forward and backward.
     pub root: Reshard,
 }
@@ -57,7 +61,7 @@ pub struct Wrap {
 impl Wrap {
     /// The numbers of ranks that modules keep their parameters on between forward and backward, where that is a part.
     pub fn post_forward(&self) -> Vec<u32> {
-        let Wrap { blocks, embedding, head, root } = self;
+        let Wrap { blocks, embedding, head, root, .. } = self;
         let root = Some(*root);
         let policies = blocks.iter().chain([embedding, head, &root]).flatten();
         policies.filter_map(|policy| if let Reshard::To(ranks) = policy { Some(*ranks) } else { None }).collect()
@@ -139,15 +143,18 @@ pub enum Unsupported {
     /// Keeping sharded parameters in backward.
     #[error("unshard_in_backward = false is a setting of fsdp2; remove it or choose fsdp2")]
     NoUnshardInBackward,
+    /// Wrapping a table that is used twice on its own.
+    #[error("units of single modules at the model's ends are a wrapping of fsdp1")]
+    Apart,
 }
 
 impl Fsdp {
     /// Refuses what the chosen implementation does not have; to be asked before a program is compiled.
     pub fn check(&self) -> Result<(), Unsupported> {
         if self.version == Version::Two {
-            return Ok(());
+            return if self.wrap.apart { Err(Unsupported::Apart) } else { Ok(()) };
         }
-        let Wrap { blocks, embedding, head, root } = &self.wrap;
+        let Wrap { blocks, embedding, head, root, .. } = &self.wrap;
         for reshard in blocks.iter().chain([embedding, head, &Some(*root)]).flatten() {
             if let Reshard::To(ranks) = reshard {
                 return Err(Unsupported::PartialReshard(*ranks));

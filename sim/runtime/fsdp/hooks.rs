@@ -14,11 +14,15 @@ use crate::runtime::eager::{COMPUTE, Eager};
 pub struct Units {
     /// The root's own group: what no other group holds.
     pub root: Option<usize>,
-    /// The embedding's.
+    /// The embedding's, or its token table's.
     pub embedding: Option<usize>,
+    /// The position table's, where it is one of its own.
+    pub positions: Option<usize>,
     /// Each block's.
     pub blocks: Vec<Option<usize>>,
-    /// That of final norm and head.
+    /// The final norm's, where it is one of its own.
+    pub norm: Option<usize>,
+    /// That of final norm and head, or the head's; with a tied head that of the token table.
     pub head: Option<usize>,
 }
 
@@ -212,8 +216,10 @@ impl<'c> Run<'c> {
         let mut order: Vec<usize> = vec![];
         order.extend(units.root);
         order.extend(units.embedding);
+        order.extend(units.positions);
         order.extend(units.blocks.iter().flatten());
-        order.extend(units.head);
+        order.extend(units.norm);
+        order.extend(units.head.filter(|_| units.head != units.embedding));
         order
     }
 }

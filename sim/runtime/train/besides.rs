@@ -12,35 +12,18 @@
 
 use super::Training;
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Pass, Work};
-use crate::runtime::eager::{COMPUTE, Frame};
+use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
 impl Training<'_> {
-    /// Gives the loop's name for the logits to those just made. The first micro-batch lets go of the step before's.
-    pub(super) fn name_outputs(&mut self, head: &Frame) {
-        let Some(value) = self.graphs.head.logits.filter(|_| self.job.training_loop.holds_logits()) else { return };
-        let eager = &mut self.run.eager;
-        let logits = eager.share(head, value);
-        if self.outputs.is_none() {
-            let bytes = Bytes(self.graphs.head.graph.values[value].bytes());
-            let earlier = *self.earlier_outputs.get_or_insert_with(|| {
-                eager.program.later(bytes, COMPUTE, Category::Logits, "outputs of the step before")
-            });
-            eager.program.free(earlier);
-        }
-        eager.replace(&mut self.outputs, logits);
-    }
-
-    /// Hands the logits over to the next step.
-    pub(super) fn hand_over_outputs(&mut self) {
-        if let (Some(outputs), Some(earlier)) = (self.outputs.take(), self.earlier_outputs) {
-            self.run.eager.hand_over(outputs, earlier);
-        }
+    /// Whether the loop holds the logits by a name: for itself, or for its metrics.
+    pub(super) fn keeps_logits(&self) -> bool {
+        self.job.keep_logits || self.job.training_loop.train_metrics > 0
     }
 
     /// All metrics of one micro-batch.
     pub(super) fn metrics(&mut self) {
-        let Some(logits) = self.graphs.head.logits else { return };
+        let Some(&logits) = self.graphs.head.logits.0.first() else { return };
         let (graph, eager) = (&self.graphs.head.graph, &mut self.run.eager);
         let (logits, tokens, dispatch) = (&graph.values[logits], graph.dims.tokens(), eager.settings.forward);
         let pass = eager.program.set_pass(Pass::Forward);

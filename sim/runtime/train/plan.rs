@@ -4,8 +4,9 @@
 use super::{Checkpoint, Job};
 use crate::model::block;
 use crate::model::fuse::{self, Compiled, Policy};
-use crate::model::graph::Graph;
+use crate::model::graph::{Graph, OpKind};
 use crate::model::head::{self, Head};
+use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId};
 use crate::runtime::eager::{Keep, Mode, ParamMap};
 use crate::runtime::fsdp::group::ShardedParam;
@@ -34,7 +35,8 @@ pub(super) fn graphs(job: &Job) -> Graphs {
         let window = job.model.window(layer).filter(|&window| window < job.seq);
         let at = windows.iter().position(|&known| known == window).unwrap_or_else(|| {
             windows.push(window);
-            blocks.push(block::block(&job.model, dims, compute, window, job.style));
+            let block = block::block(&job.model, dims, compute, window, job.style);
+            blocks.push(if job.unpad { unpad(block) } else { block });
             windows.len() - 1
         });
         of_block.push(at);
@@ -113,15 +115,30 @@ pub(super) fn layout(job: &Job, graphs: &Graphs) -> Layout {
 
 /// Groups as `fully_shard` makes them: wrapped modules take their parameters, the root takes the rest.
 pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scopes) -> (Vec<Group>, Units) {
-    let Wrap { blocks, embedding, head, root } = &job.fsdp.wrap;
+    let Wrap { blocks, embedding, head, apart, root } = &job.fsdp.wrap;
     let params = &layout.params;
     let embedding_end = graphs.embedding.params.len();
     let head_start = layout.head.first;
     let tied = layout.head.tied.is_some();
     let (mut all, mut rest) = (vec![], vec![]);
-    let mut units = Units { root: None, embedding: None, blocks: vec![None; blocks.len()], head: None };
+    let mut units = Units {
+        root: None,
+        embedding: None,
+        positions: None,
+        blocks: vec![None; blocks.len()],
+        norm: None,
+        head: None,
+    };
     // Tied weights must share a group, so the root keeps both ends of the model.
     match embedding {
+        Some(reshard) if *apart => {
+            let tables = graphs.embedding.ops.iter().filter(|op| op.kind == OpKind::Embedding).count();
+            for (at, unit) in [&mut units.embedding, &mut units.positions].into_iter().enumerate().take(tables) {
+                *unit = Some(all.len());
+                all.push(Group::new(scopes.embedding, vec![params[at]], *reshard));
+            }
+            rest.extend_from_slice(&params[tables..embedding_end]);
+        }
         Some(reshard) if !tied => {
             units.embedding = Some(all.len());
             all.push(Group::new(scopes.embedding, params[..embedding_end].to_vec(), *reshard));
@@ -140,6 +157,17 @@ pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scope
         }
     }
     match head {
+        Some(reshard) if *apart => {
+            let own = &params[head_start..];
+            let (norm, weight) = own.split_at(own.len() - usize::from(!tied));
+            units.head = units.embedding;
+            for (params, unit) in [(norm, &mut units.norm), (weight, &mut units.head)] {
+                if !params.is_empty() {
+                    *unit = Some(all.len());
+                    all.push(Group::new(scopes.head, params.to_vec(), *reshard));
+                }
+            }
+        }
         Some(reshard) if !tied => {
             units.head = Some(all.len());
             all.push(Group::new(scopes.head, params[head_start..].to_vec(), *reshard));

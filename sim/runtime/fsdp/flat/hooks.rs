@@ -40,7 +40,9 @@ impl Run<'_> {
         self.hook("pre_forward.pre", at);
         self.eager.program.host(Dispatch::FsdpHook, 1);
         self.groups[at].training = Training::Forward;
-        if self.flat.first_pass && !self.flat.pre_forward_order.contains(&at) {
+        // Each unit's first use counts, but that the first unit's place, zero, is taken for none: its last use does.
+        let order = &self.flat.pre_forward_order;
+        if self.flat.first_pass && (order.first() == Some(&at) || !order.contains(&at)) {
             self.flat.pre_forward_order.push(at);
         }
         if !self.flat.handles[at].prefetched {
@@ -56,7 +58,7 @@ impl Run<'_> {
 
     fn flat_prefetch_forward(&mut self, at: usize) {
         let order = &self.flat.pre_forward_order;
-        let next = order.iter().position(|&unit| unit == at).and_then(|place| order.get(place + 1).copied());
+        let next = order.iter().rposition(|&unit| unit == at).and_then(|place| order.get(place + 1).copied());
         let Some(next) = next.filter(|_| self.config.forward_prefetch > 0) else { return };
         let handle = &self.flat.handles[next];
         if handle.needs_forward && !handle.prefetched {

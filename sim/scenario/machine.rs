@@ -1,0 +1,93 @@
+//! The table `[topology]` as understood: the machine, its costs, and its network.
+
+use std::path::{Path, PathBuf};
+
+use super::error::ScenarioError;
+use super::understood::{MOST_RANKS, Reader, Runtime};
+use super::written;
+use crate::cost::Profile;
+use crate::hardware::{Size, Topology, Vendor};
+use crate::units::Bandwidth;
+
+/// The topology, at its size.
+pub(super) fn topology(
+    reader: &Reader<'_>,
+    written: &written::Topology,
+    runtime: Runtime,
+) -> Result<Topology, ScenarioError> {
+    let size = match (&written.nodes, &written.slice, &written.chips) {
+        (Some(nodes), None, None) => Size::Nodes(reader.count("topology.nodes", nodes, 1, MOST_RANKS)? as u32),
+        (None, Some(slice), None) => Size::Slice(slice.get_ref().clone()),
+        (None, None, Some(_)) => Size::Nodes(1),
+        (None, None, None) => {
+            let problem = "the topology has no size";
+            let remedy = "write nodes = 1 or chips = 4 (GPUs), or slice = \"4x4\" (TPUs)";
+            return Err(reader.plan(&written.name, problem, remedy));
+        }
+        (_, slice, chips) => {
+            let problem = "a topology is sized in nodes, as a slice, or as chips of one node, not both";
+            let place = match (slice, chips) {
+                (_, Some(chips)) => reader.place(chips),
+                (Some(slice), _) => reader.place(slice),
+                _ => reader.place(&written.name),
+            };
+            let remedy = "remove one of the two keys".to_owned();
+            return Err(ScenarioError::Plan { problem: problem.to_owned(), place, remedy });
+        }
+    };
+    let name = relative(reader.file, written.name.get_ref());
+    let topology = Topology::load(&name, &size).map_err(|problem| ScenarioError::Topology {
+        problem: Box::new(problem),
+        place: reader.place(&written.name),
+    })?;
+    if topology.chip.vendor != Vendor::Nvidia {
+        let problem = format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name());
+        return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
+    }
+    let Some(at) = &written.chips else { return Ok(topology) };
+    let most = topology.node.chips;
+    let chips = reader.count("topology.chips", at, 1, i64::from(most))?;
+    Ok(topology.part(chips as u32))
+}
+
+/// What one GPU's NICs carry: its share of the node's cards, and no more than the network behind them.
+pub(super) fn rail(
+    reader: &Reader<'_>,
+    written: &written::Topology,
+    topology: &Topology,
+) -> Result<Option<Bandwidth>, ScenarioError> {
+    let per_gpu = f64::from(topology.node.nics) / f64::from(topology.node.chips.max(1));
+    let network = topology.fabric.get(1).map_or(f64::INFINITY, |level| level.bandwidth.0);
+    let rail = match &written.nic_bandwidth {
+        None => Bandwidth((topology.node.nic_bandwidth.0 * per_gpu).min(network)),
+        Some(at) if at.get_ref().0 > 0.0 => *at.get_ref(),
+        Some(at) => {
+            let problem = "topology.nic_bandwidth is not above zero";
+            return Err(reader.plan(at, problem, "write what one GPU's NICs carry one way, such as \"6.25 GB/s\""));
+        }
+    };
+    Ok((topology.nodes > 1).then_some(rail))
+}
+
+/// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
+pub(crate) fn relative(file: &str, name: &str) -> String {
+    let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));
+    if beside.is_file() { beside.display().to_string() } else { name.to_owned() }
+}
+
+/// Its costs: the topology's own profile, or the one named.
+pub(super) fn profile(
+    reader: &Reader<'_>,
+    written: &written::Topology,
+    topology: &Topology,
+) -> Result<Profile, ScenarioError> {
+    let at = written.profile.as_ref().unwrap_or(&written.name);
+    let failed = |error| ScenarioError::Profile { problem: Box::new(error), place: reader.place(at) };
+    match &written.profile {
+        None => Profile::find(&topology.profile).map_err(failed),
+        Some(profile) => {
+            let name = relative(reader.file, profile.get_ref());
+            if name.ends_with(".toml") { Profile::load(Path::new(&name)) } else { Profile::find(&name) }.map_err(failed)
+        }
+    }
+}
