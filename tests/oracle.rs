@@ -6,3 +6,4 @@ mod compile;
 mod flops;
 mod fsdp1;
 mod memory;
+mod styles;

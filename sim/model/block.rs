@@ -146,7 +146,7 @@ fn attention(
     if let Position::Rope { .. } = m.position {
         (xq, xk) = match style.rope {
             Rope::Complex => rotate(g, xq, xk),
-            rope => rotate_real(g, xq, xk, rope),
+            rope => rotate_real(g, xq, xk, rope, m.qk_norm.is_some()),
         };
     }
     if style.repeat_kv && m.heads != m.kv_heads {
@@ -205,24 +205,37 @@ fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) 
 }
 
 /// Rotary embedding in real numbers; partial ones split and join as the complex one does.
-fn rotate_real(g: &mut GraphBuilder, xq: ValueId, xk: ValueId, rope: Rope) -> (ValueId, ValueId) {
+fn rotate_real(g: &mut GraphBuilder, xq: ValueId, xk: ValueId, rope: Rope, normed: bool) -> (ValueId, ValueId) {
     let dims = g.dims();
-    let mut one = |x: ValueId, whole: Shape, part: Shape, rest: Shape| {
+    let (mut q, mut k) = (xq, xk);
+    let halves = rope == Rope::RotateHalf;
+    if halves && !normed {
+        // Heads come before tokens: the gradient is copied back into the order of the projection (a split in one).
+        [q] = g.split(ROPE, xq, [("xq_BSNH", BSNH)]);
+        [k] = g.split(ROPE, xk, [("xk_BSKH", BSKH)]);
+        g.drop_values(&[xq, xk]);
+    }
+    let one = |g: &mut GraphBuilder, x: ValueId, whole: Shape, part: Shape, rest: Shape| {
         if dims.r == dims.h {
-            let out = g.op(ROPE, OpKind::Rotate(rope), &[x], &[], whole);
-            g.drop_values(&[x]);
-            return out;
+            return g.op(ROPE, OpKind::Rotate(rope), &[x], &[], whole);
         }
         let [rotated, pass] = g.split(ROPE, x, [part, rest]);
-        g.drop_values(&[x]);
         let turned = g.op(ROPE, OpKind::Rotate(rope), &[rotated], &[], part);
         g.drop_values(&[rotated]);
         let out = g.op(ROPE, OpKind::Concat, &[turned, pass], &[], whole);
         g.drop_values(&[turned, pass]);
         out
     };
-    let q = one(xq, ("xq_BSNH", BSNH), ("xq_BSNR", BSNR), ("xq_pass_BSNU", BSNU));
-    let k = one(xk, ("xk_BSKH", BSKH), ("xk_BSKR", BSKR), ("xk_pass_BSKU", BSKU));
+    let raw = (q, k);
+    q = one(g, raw.0, ("xq_BSNH", BSNH), ("xq_BSNR", BSNR), ("xq_pass_BSNU", BSNU));
+    if !halves {
+        g.drop_values(&[raw.0]);
+    }
+    k = one(g, raw.1, ("xk_BSKH", BSKH), ("xk_BSKR", BSKR), ("xk_pass_BSKU", BSKU));
+    if halves {
+        g.drop_values(&[raw.0]);
+    }
+    g.drop_values(&[raw.1]);
     (q, k)
 }
 

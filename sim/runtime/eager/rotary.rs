@@ -119,6 +119,7 @@ impl Eager {
             }
             if at == 3 {
                 self.release(wide);
+                self.let_go_of_table(frame, index);
             }
             let part = self.padded("aten.select_backward", s.wide, half);
             self.release(product);
@@ -133,7 +134,6 @@ impl Eager {
         let result = self.storage_as(s.narrow, Category::BackwardTemporary, "aten._to_copy");
         self.pointwise("aten._to_copy", MemoryKind::Elementwise, s.wide, s.narrow, self.settings.backward);
         total.into_iter().for_each(|total| self.release(total));
-        self.let_go_of_table(frame, index);
         self.accumulate(frame, input, result.into());
     }
 
