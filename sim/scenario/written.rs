@@ -221,6 +221,8 @@ pub struct Fsdp1 {
     pub backward_prefetch: Option<BackwardPrefetch>,
     /// `limit_all_gathers`.
     pub limit_all_gathers: Option<bool>,
+    /// Whether gradients are padded, and so copied, even by nothing (PyTorch 1.13).
+    pub always_pads: Option<bool>,
 }
 
 /// `BackwardPrefetch`.
