@@ -23,6 +23,9 @@ pub struct Args {
     /// Only this lane; may be given more than once.
     #[arg(long, value_name = "L")]
     lane: Vec<String>,
+    /// Only receipts counted under this hardware (H100, …); may be given more than once.
+    #[arg(long, value_name = "H")]
+    hardware: Vec<String>,
     /// Only receipts of this grade (A, B or C); may be given more than once.
     #[arg(long, value_name = "G")]
     grade: Vec<String>,
@@ -50,7 +53,7 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(id) = &args.row {
         return row(args, &files, &tables, id);
     }
-    let choice = Choice { lanes: args.lane.clone(), grades: args.grade.clone() };
+    let choice = Choice { lanes: args.lane.clone(), hardware: args.hardware.clone(), grades: args.grade.clone() };
     let bar = ProgressBar::with_draw_target(
         Some((files.receipts.entries.len() + files.own.len()) as u64),
         ProgressDrawTarget::stderr(),

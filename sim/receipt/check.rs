@@ -91,21 +91,27 @@ fn first_line(text: &str) -> &str {
 pub struct Choice {
     /// Only these lanes; all if empty.
     pub lanes: Vec<String>,
+    /// Only this hardware; all if empty.
+    pub hardware: Vec<String>,
     /// Only these grades; all if empty.
     pub grades: Vec<String>,
 }
 
 impl Choice {
-    fn takes(&self, lane: &str, grade: &str) -> bool {
+    fn takes(&self, lane: &str, hardware: &str, grade: &str) -> bool {
         let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
-        among(&self.lanes, lane) && (grade.is_empty() || among(&self.grades, grade))
+        among(&self.lanes, lane) && among(&self.hardware, hardware) && (grade.is_empty() || among(&self.grades, grade))
     }
 }
 
 /// Checks what was read; `done` is called after each row, from several threads.
 pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() + Sync)) -> Outcome {
-    let rows: Vec<&Entry> =
-        files.receipts.entries.iter().filter(|entry| choice.takes(&entry.row.lane, entry.row.grade())).collect();
+    let rows: Vec<&Entry> = files
+        .receipts
+        .entries
+        .iter()
+        .filter(|entry| choice.takes(&entry.row.lane, entry.row.family(), entry.row.grade()))
+        .collect();
     let flown: Vec<Result<Judged, Box<Skipped>>> = rows
         .par_iter()
         .map(|entry| {
@@ -129,7 +135,11 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
         })
         .collect();
     let mut outcome = Outcome { faults: files.receipts.faults.clone(), ..Outcome::default() };
-    for case in files.own.iter().filter(|case| choice.takes(&case.measured().lane, &case.measured().grade)) {
+    for case in files
+        .own
+        .iter()
+        .filter(|case| choice.takes(&case.measured().lane, &case.measured().hardware, &case.measured().grade))
+    {
         match case.fly(false) {
             Ok(answer) => outcome.judged.push(case.judge(&answer)),
             Err(error) => outcome.skipped.push(Skipped {
