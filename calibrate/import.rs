@@ -9,6 +9,7 @@ mod charts;
 mod chips;
 mod clock;
 mod collectives;
+mod cublas;
 mod fit;
 mod host;
 mod matmul;
@@ -91,7 +92,8 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
         step("collectives");
         let collectives = collectives::section(&tables, chip)?;
         step("write");
-        let sections = [matmul, clock, attention, memory, host::section(chip), collectives];
+        let releases = Section { text: cublas::section(&tables, chip)?, residuals: Vec::new() };
+        let sections = [matmul, releases, clock, attention, memory, host::section(chip), collectives];
         let mut text = head(chip);
         for section in &sections {
             text.push('\n');

@@ -107,8 +107,8 @@ fn print(text: &str) {
 }
 
 /// Writes a file and says so.
-fn write_file(path: &std::path::Path, body: &str) -> Result<(), Failure> {
-    std::fs::write(path, body).map_err(|error| Failure::input(format!("cannot write {}: {error}", path.display())))?;
+fn write_file(path: &Path, body: &str) -> Result<(), Failure> {
+    write(path, body)?;
     print(&format!("\nwrote {}\n", path.display()));
     Ok(())
 }

@@ -48,6 +48,8 @@ pub struct Software {
     pub attention: Backend,
     /// Whether fp32 matmuls run in tf32 (`torch.set_float32_matmul_precision`).
     pub tf32: bool,
+    /// Another release of cuBLAS than the profile's: its place in [`Profile::cublas`].
+    pub cublas: Option<usize>,
     /// Line rate of the NICs that one GPU owns, one direction; none: the profile's own fabric.
     pub rail: Option<Bandwidth>,
 }
@@ -129,6 +131,9 @@ impl<'p> CostModel<'p> {
             MatmulLayout::WeightGradient => profile.layout.weight_gradient,
         };
         let launch = matmul.waves.launch.seconds();
+        let half = matches!(dtype, DType::Bf16 | DType::Fp16);
+        let release = self.software.cublas.and_then(|at| profile.cublas.get(at)).filter(|_| half);
+        let layout = layout * release.map_or(1.0, |release| release.bf16);
         let cost = matmul.cost_with(m, n, k, |seconds, share| {
             // The layout changes what the kernel does, not its launch.
             let seconds = seconds + (seconds - launch).max(0.0) * (layout - 1.0);
@@ -136,6 +141,11 @@ impl<'p> CostModel<'p> {
                 Regime::Burst => seconds,
                 Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),
             }
+        });
+        let cost = release.map_or(cost, |release| Cost {
+            spread: libm::hypot(cost.spread, release.evidence.spread()),
+            basis: cost.basis.and(release.evidence.basis),
+            ..cost
         });
         self.throttled(cost)
     }

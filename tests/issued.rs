@@ -217,3 +217,15 @@ fn unpadding_reads_six_numbers_back_in_each_blocks_forward_and_copies_four_tenso
     let again = with("attention.unpad = true, activation_checkpointing.policy = 'full'");
     assert_eq!(waits(&again) - waits(&plain), 12 * BLOCKS);
 }
+
+#[test]
+fn pytorch_1_13_copies_every_gradient_that_needs_no_padding() {
+    let text = TINY.replace("runtime = \"fsdp2\"", "runtime = \"fsdp1\"");
+    let pads = |always| compile(&make::with(&text, "fsdp1", "always_pads", always));
+    assert!(moved(&pads(false), "aten.constant_pad_nd").is_empty());
+    let copied = moved(&pads(true), "aten.constant_pad_nd");
+    // One for each of three blocks and the root, fp32 as it is reduced, all of the model together.
+    let parameters = 4 * make::parse(&text).job.model.params().total;
+    assert_eq!(copied.len(), 4);
+    assert_eq!(copied.iter().copied().reduce(|a, b| (a.0 + b.0, a.1 + b.1)), Some((parameters, parameters)));
+}

@@ -6,12 +6,15 @@ use std::process::ExitCode;
 use super::{Failure, Outcome, print, read, write};
 use windtunnel::explore::compare::{json, text};
 use windtunnel::explore::{Side, compare};
+use windtunnel::receipt::table::Tables;
+use windtunnel::receipt::{self, Case};
+use windtunnel::scenario::Scenario;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The scenario to start from.
+    /// The scenario to start from, or a receipt: FILE.jsonl#ID.
     a: PathBuf,
-    /// The scenario to arrive at.
+    /// The scenario to arrive at, or a receipt.
     b: PathBuf,
     /// Write the comparison as JSON to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
@@ -19,16 +22,17 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let side = |path: &Path| {
-        let (file, text) = read(path)?;
-        Side::read(&file, &file, &text).map_err(Failure::input)
-    };
-    let answer = compare(&side(&args.a)?, &side(&args.b)?).map_err(Failure::input)?;
+    let (a, b) = (Source::read(&args.a)?, Source::read(&args.b)?);
+    let side = |source: &Source| Side::read(&source.name, &source.file, &source.text).map_err(Failure::input);
+    let answer = compare(&side(&a)?, &side(&b)?).map_err(Failure::input)?;
     let body = || format!("{:#}\n", json::report(&answer));
     match &args.json {
         Some(path) if path == Path::new("-") => print(&body()),
         path => {
             print(&text::report(&answer));
+            for source in [&a, &b] {
+                print(&source.measured()?);
+            }
             if let Some(path) = path {
                 write(path, &body())?;
                 print(&format!("\nwrote {}\n", path.display()));
@@ -36,4 +40,39 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// One side's text, and what errors call it.
+struct Source {
+    name: String,
+    file: String,
+    text: String,
+}
+
+impl Source {
+    /// A scenario's file, or the scenario that a receipt is mapped to.
+    fn read(path: &Path) -> Result<Source, Failure> {
+        let written = path.display().to_string();
+        let Some((file, id)) = written.rsplit_once('#').filter(|(file, _)| file.ends_with(".jsonl")) else {
+            let (file, text) = read(path)?;
+            return Ok(Source { name: file.clone(), file, text });
+        };
+        let files = receipt::check::read(&[PathBuf::from(file)]).map_err(Failure::input)?;
+        let entry = receipt::check::find(&files, id).map_err(Failure::input)?;
+        let refused =
+            |why: receipt::Reason| Failure { message: format!("{id} cannot be mapped: {}", why.words()), code: 1 };
+        let mapped = receipt::map::map(entry, &Tables::shipped()).map_err(refused)?;
+        Ok(Source { name: id.to_owned(), file: id.to_owned(), text: mapped.text })
+    }
+
+    /// What the run measured beside what is predicted for it, if it has been run: what the attribution leaves open.
+    fn measured(&self) -> Result<String, Failure> {
+        let scenario = Scenario::parse(&self.file, &self.text).map_err(Failure::input)?;
+        if scenario.measured.is_none() {
+            return Ok(String::new());
+        }
+        let case = Case::new(&self.name, &self.text, scenario, vec![]);
+        let answer = case.fly(false).map_err(Failure::input)?;
+        Ok(format!("\nMeasured: {}", receipt::text::row(&case, &answer)))
+    }
 }

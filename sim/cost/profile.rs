@@ -97,6 +97,8 @@ struct Written {
     summary: String,
     machine: Machine,
     matmul: WrittenMatmuls,
+    #[serde(default)]
+    cublas: Vec<Cublas>,
     layout: Layout,
     clock: clock::Written,
     attention: attention::Written,
@@ -114,6 +116,18 @@ struct WrittenMatmuls {
     fp8: matmul::Written,
     tf32: matmul::Written,
     fp32: matmul::Written,
+}
+
+/// Another release of cuBLAS than the one that was measured.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cublas {
+    /// Releases, `major.minor`.
+    pub versions: Vec<String>,
+    /// Time of a bf16 or fp16 matmul over that of the measured release.
+    pub bf16: f64,
+    /// What it rests on.
+    pub evidence: super::Evidence,
 }
 
 /// Time of the gradient matmuls over the forward one of the same shape.
@@ -145,6 +159,8 @@ pub struct Profile {
     pub tf32: Matmul,
     /// Matmuls in true fp32.
     pub fp32: Matmul,
+    /// Other releases of cuBLAS.
+    pub cublas: Vec<Cublas>,
     /// Gradient layouts.
     pub layout: Layout,
     /// Sustained over burst clocks.
@@ -217,6 +233,7 @@ impl Profile {
             fp8: matmul("matmul.fp8", w.matmul.fp8, 1.0)?,
             tf32: matmul("matmul.tf32", w.matmul.tf32, 4.0)?,
             fp32: matmul("matmul.fp32", w.matmul.fp32, 4.0)?,
+            cublas: cublas(w.cublas).map_err(|why| meaning(path, text, "[cublas]", why))?,
             layout: w.layout.check().map_err(|why| meaning(path, text, "layout", why))?,
             clock: Clock::new(w.clock).map_err(|why| meaning(path, text, "clock", why))?,
             attention: Attention::new(w.attention, processors).map_err(|why| meaning(path, text, "attention", why))?,
@@ -229,6 +246,13 @@ impl Profile {
             summary: w.summary,
             machine: w.machine,
         })
+    }
+}
+
+fn cublas(list: Vec<Cublas>) -> Result<Vec<Cublas>, String> {
+    match list.iter().find(|entry| !(0.5..=2.0).contains(&entry.bf16) || entry.versions.is_empty()) {
+        Some(bad) => Err(format!("versions {:?} take {} times as long: expected 0.5 to 2", bad.versions, bad.bf16)),
+        None => Ok(list),
     }
 }
 

@@ -17,6 +17,8 @@ use crate::scenario::Scenario;
 pub struct Skipped {
     /// Its id.
     pub id: String,
+    /// Where it stands: `file:line`.
+    pub place: String,
     /// Lane.
     pub lane: String,
     /// Hardware.
@@ -117,6 +119,7 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
             result.map_err(|reason| {
                 Box::new(Skipped {
                     id: entry.row.id.clone(),
+                    place: format!("{}:{}", entry.file, entry.line),
                     lane: entry.row.lane.clone(),
                     hardware: entry.row.family().to_owned(),
                     grade: entry.row.grade().to_owned(),
@@ -131,6 +134,7 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
             Ok(answer) => outcome.judged.push(case.judge(&answer)),
             Err(error) => outcome.skipped.push(Skipped {
                 id: case.id.clone(),
+                place: case.id.clone(),
                 lane: case.measured().lane.clone(),
                 hardware: case.measured().hardware.clone(),
                 grade: case.measured().grade.clone(),
@@ -149,15 +153,15 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
 }
 
 impl Outcome {
-    /// Reasons with the number of rows they hold for, the commonest first.
-    pub fn reasons(&self) -> Vec<(&Reason, usize)> {
-        let mut counts: BTreeMap<&Reason, usize> = BTreeMap::new();
+    /// Reasons with the rows they hold for, the commonest first.
+    pub fn reasons(&self) -> Vec<(&Reason, Vec<&Skipped>)> {
+        let mut rows: BTreeMap<&Reason, Vec<&Skipped>> = BTreeMap::new();
         for skipped in &self.skipped {
-            *counts.entry(&skipped.reason).or_default() += 1;
+            rows.entry(&skipped.reason).or_default().push(skipped);
         }
-        let mut counts: Vec<_> = counts.into_iter().collect();
-        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        counts
+        let mut rows: Vec<_> = rows.into_iter().collect();
+        rows.sort_by_key(|(_, rows)| std::cmp::Reverse(rows.len()));
+        rows
     }
 }
 

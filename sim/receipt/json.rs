@@ -53,8 +53,12 @@ pub fn report(outcome: &Outcome, groups: &[Group]) -> Value {
         "groups": groups.iter().map(group).collect::<Vec<_>>(),
         "rows": outcome.judged.iter().map(row).collect::<Vec<_>>(),
         "skipped": outcome.skipped.iter().map(|s| json!({
-            "id": s.id, "lane": s.lane, "hardware": s.hardware, "reason": s.reason.words(),
-            "outside": matches!(s.reason, super::Reason::Outside(_)),
+            "id": s.id, "place": s.place, "lane": s.lane, "hardware": s.hardware, "reason": s.reason.words(),
+            "class": match s.reason {
+                super::Reason::Outside(_) => "outside",
+                super::Reason::Uncovered(_) => "uncovered",
+                super::Reason::Contradiction(_) => "contradiction",
+            },
         })).collect::<Vec<_>>(),
         "faults": outcome.faults.iter().map(|f| json!({"file": f.file, "line": f.line, "problem": f.problem})).collect::<Vec<_>>(),
     })

@@ -16,13 +16,15 @@ pub enum Reason {
     Outside(String),
     /// It should be covered, and is not.
     Uncovered(String),
+    /// It states what cannot all be true.
+    Contradiction(String),
 }
 
 impl Reason {
     /// In words.
     pub fn words(&self) -> &str {
         match self {
-            Reason::Outside(words) | Reason::Uncovered(words) => words,
+            Reason::Outside(words) | Reason::Uncovered(words) | Reason::Contradiction(words) => words,
         }
     }
 }
@@ -146,8 +148,13 @@ fn split(key: &str) -> (&str, &str) {
 pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     let row = &entry.row;
     let framework = row.framework.name.as_deref().unwrap_or("");
+    let known = tables.of(framework);
+    let distrusted = |field: &str| known.is_some_and(|(_, table)| table.distrust.contains_key(field));
+    if let Some(what) = row.contradiction(distrusted) {
+        return Err(Reason::Contradiction(what));
+    }
     beyond(row, &entry.value)?;
-    let Some((common, table)) = tables.of(framework) else {
+    let Some((common, table)) = known else {
         return Err(Reason::Uncovered(format!("no table of defaults for the framework {framework:?}")));
     };
     let rules: Vec<&Rule> = common.rules.iter().chain(&table.rules).filter(|rule| rule.holds(&entry.value)).collect();
@@ -158,9 +165,6 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
         if let Some(why) = &rule.refuse {
             return Err(Reason::Uncovered(why.clone()));
         }
-    }
-    if let Some(what) = row.contradiction(|field| table.distrust.contains_key(field)) {
-        return Err(Reason::Uncovered(format!("contradicts itself: {what}")));
     }
     for field in switches(&entry.value) {
         let named = rules.iter().any(|rule| rule.when.contains_key(&field));

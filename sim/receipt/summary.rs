@@ -33,7 +33,7 @@ pub struct Group {
     pub rows: usize,
     /// Of these, flown.
     pub covered: usize,
-    /// Rows about something else.
+    /// Rows about something else, or that contradict themselves.
     pub outside: usize,
     /// Different configurations among the flown.
     pub configurations: usize,
@@ -100,7 +100,8 @@ fn group(lane: &str, hardware: &str, outcome: &Outcome) -> Group {
     }
     let weight = |row: &Judged| 1.0 / sizes[row.configuration.as_str()];
     let left = outcome.skipped.iter().filter(|row| among(&row.lane, &row.hardware));
-    let (outside, uncovered): (Vec<_>, Vec<_>) = left.partition(|row| matches!(row.reason, Reason::Outside(_)));
+    let (outside, uncovered): (Vec<_>, Vec<_>) =
+        left.partition(|row| matches!(row.reason, Reason::Outside(_) | Reason::Contradiction(_)));
     let inside: Vec<(f64, f64)> =
         rows.iter().filter_map(|row| Some((f64::from(u8::from(row.inside?)), weight(row)))).collect();
     let weights: f64 = inside.iter().map(|v| v.1).sum();

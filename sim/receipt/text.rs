@@ -100,18 +100,35 @@ fn shares(row: &Judged) -> String {
 fn reasons(out: &mut String, outcome: &Outcome) {
     let reasons = outcome.reasons();
     for (title, wanted) in [("Not covered", false), ("About something else", true)] {
-        let these: Vec<_> =
-            reasons.iter().filter(|(reason, _)| matches!(reason, Reason::Outside(_)) == wanted).collect();
+        let these: Vec<_> = reasons
+            .iter()
+            .filter(|(reason, _)| match reason {
+                Reason::Outside(_) => wanted,
+                Reason::Uncovered(_) => !wanted,
+                Reason::Contradiction(_) => false,
+            })
+            .collect();
         if these.is_empty() {
             continue;
         }
-        let _ = writeln!(out, "\n{title}: {} rows", these.iter().map(|(_, count)| count).sum::<usize>());
-        for (reason, count) in these.iter().take(LISTED) {
-            let _ = writeln!(out, "  {count:5}  {}", reason.words());
+        let _ = writeln!(out, "\n{title}: {} rows", these.iter().map(|(_, rows)| rows.len()).sum::<usize>());
+        for (reason, rows) in these.iter().take(LISTED) {
+            let first = rows.first().map_or("", |row| row.place.as_str());
+            let _ = writeln!(out, "  {:5}  {} (first: {first})", rows.len(), reason.words());
         }
         if these.len() > LISTED {
-            let rest: usize = these[LISTED..].iter().map(|(_, count)| count).sum();
+            let rest: usize = these[LISTED..].iter().map(|(_, rows)| rows.len()).sum();
             let _ = writeln!(out, "  {rest:5}  for {} other reasons: see --json", these.len() - LISTED);
+        }
+    }
+    let odd: Vec<_> = outcome.skipped.iter().filter(|row| matches!(row.reason, Reason::Contradiction(_))).collect();
+    if !odd.is_empty() {
+        let _ = writeln!(out, "\nRows that contradict themselves, left out: {}", odd.len());
+        for row in odd.iter().take(LISTED) {
+            let _ = writeln!(out, "  {}: {}: {}", row.place, row.id, row.reason.words());
+        }
+        if odd.len() > LISTED {
+            let _ = writeln!(out, "  and {} more: see --json", odd.len() - LISTED);
         }
     }
     if !outcome.faults.is_empty() {

@@ -91,3 +91,22 @@ pub(super) fn profile(
         }
     }
 }
+
+/// Another release of cuBLAS than the one that the profile's matmuls were measured with.
+pub(super) fn cublas(
+    reader: &Reader<'_>,
+    written: &written::Framework,
+    profile: &Profile,
+) -> Result<Option<usize>, ScenarioError> {
+    let Some(at) = &written.cublas else { return Ok(None) };
+    let named = profile.cublas.iter().position(|entry| entry.versions.contains(at.get_ref()));
+    named.map(Some).ok_or_else(|| {
+        let known: Vec<&str> = profile.cublas.iter().flat_map(|entry| &entry.versions).map(String::as_str).collect();
+        let problem = format!("the profile {} knows nothing of cuBLAS {}", profile.name, at.get_ref());
+        let remedy = match known[..] {
+            [] => "leave framework.cublas out: the profile's own release is taken".to_owned(),
+            _ => format!("leave it out for the profile's own release, or write one of: {}", known.join(", ")),
+        };
+        reader.plan(at, problem, remedy)
+    })
+}

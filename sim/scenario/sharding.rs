@@ -113,6 +113,7 @@ fn version(reader: &mut Reader<'_>, scenario: &written::Scenario, runtime: Runti
                 use_orig_params: reader.flag("fsdp1.use_orig_params", one.use_orig_params, false),
                 backward_prefetch,
                 limit_all_gathers: reader.flag("fsdp1.limit_all_gathers", one.limit_all_gathers, true),
+                always_pads: one.always_pads.unwrap_or(false),
             }))
         }
     }

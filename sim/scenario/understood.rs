@@ -5,7 +5,7 @@ use std::path::Path;
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::machine::{profile, rail, topology};
+use super::machine::{cublas, profile, rail, topology};
 use super::measured::{self, Measured};
 use super::{gate, limits, model, plain, recompute, sharding, training, written};
 use crate::cost::{Backend, Profile, Regime, Software};
@@ -232,6 +232,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     };
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = rail(reader, &scenario.topology, &topology)?;
+    let cublas = cublas(reader, &scenario.framework, &profile)?;
     let loss = training::loss(reader, &scenario.loss)?;
     let job = Job {
         batch: micro,
@@ -270,7 +271,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         topology,
         profile,
         regime,
-        software: Software { attention, tf32, rail },
+        software: Software { attention, tf32, cublas, rail },
         job,
         expandable_segments,
         overrides: !scenario.fsdp.overrides.is_empty(),

@@ -221,6 +221,8 @@ pub struct Fsdp1 {
     pub backward_prefetch: Option<BackwardPrefetch>,
     /// `limit_all_gathers`.
     pub limit_all_gathers: Option<bool>,
+    /// Whether gradients are padded, and so copied, even by nothing (PyTorch 1.13).
+    pub always_pads: Option<bool>,
 }
 
 /// `BackwardPrefetch`.
@@ -302,6 +304,8 @@ pub enum RopeStyle {
 pub struct Framework {
     /// Whether RMSNorm is one kernel (2.6: composed of pointwise ones).
     pub fused_rms_norm: Option<bool>,
+    /// Release of cuBLAS, `major.minor`, where it is not the profile's.
+    pub cublas: Option<Spanned<String>>,
     /// Whether a cuBLAS workspace stays taken once used (2.6).
     pub persistent_cublas_workspace: Option<bool>,
     /// How the model's code writes rotary embeddings.

@@ -39,6 +39,7 @@ pub fn job(case: &serde_json::Value) -> Job {
             other => panic!("unknown prefetch {other}"),
         },
         limit_all_gathers: flat.limit_all_gathers,
+        always_pads: false,
     });
     let reshards = flat.strategy == "FULL_SHARD" || flat.strategy == "HYBRID_SHARD";
     fsdp.wrap.root = if reshards { Reshard::Always } else { Reshard::Never };

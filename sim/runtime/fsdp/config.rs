@@ -100,11 +100,19 @@ pub struct One {
     pub backward_prefetch: BackwardPrefetch,
     /// Whether the host waits until an earlier unit is freed before it gathers another (`limit_all_gathers`).
     pub limit_all_gathers: bool,
+    /// Whether a gradient that needs no padding is copied all the same, and the block it is reduced into filled with
+    /// zeros: `F.pad` by nothing clones, and PyTorch 1.13 did not look.
+    pub always_pads: bool,
 }
 
 impl Default for One {
     fn default() -> Self {
-        One { use_orig_params: false, backward_prefetch: BackwardPrefetch::Pre, limit_all_gathers: true }
+        One {
+            use_orig_params: false,
+            backward_prefetch: BackwardPrefetch::Pre,
+            limit_all_gathers: true,
+            always_pads: false,
+        }
     }
 }
 

@@ -139,12 +139,17 @@ impl Run<'_> {
         let input = Category::ReduceScatterInput;
         let cast = (from != dtype)
             .then(|| self.flat_convert(POST_BACKWARD, (numel, from), (numel, dtype), (input, "aten._to_copy")));
-        let pad = (padded != numel).then(|| {
+        let always = self.flat.settings.always_pads;
+        let pad = (padded != numel || always).then(|| {
             self.flat_convert(POST_BACKWARD, (numel, dtype), (padded, dtype), (input, "aten.constant_pad_nd"))
         });
         let (bytes, whole) = (Bytes(shard * dtype.bytes()), Bytes(padded * dtype.bytes()));
         let category = Category::ShardedGradient;
         let mut reduced = self.eager.program.alloc(bytes, POST_BACKWARD, category, "aten.empty_like");
+        if always {
+            let work = Work::Memory { kind: MemoryKind::Copy, read: Bytes(0), written: bytes };
+            self.eager.program.launch(POST_BACKWARD, "aten.zeros_like", work, Dispatch::EagerForward);
+        }
         let (before, after) = divisors(ranks * self.config.replicate);
         self.flat_divide(POST_BACKWARD, whole, before > 1);
         let comm = Comm { kind: Collective::ReduceScatter, group: self.communicators.shard, bytes: whole, dtype };
