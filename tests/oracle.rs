@@ -6,4 +6,5 @@ mod compile;
 mod flops;
 mod fsdp1;
 mod memory;
+mod single;
 mod styles;

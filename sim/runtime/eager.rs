@@ -19,7 +19,8 @@ mod rotary;
 mod unpad;
 
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
-use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, StreamId, Work};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, ScopeId, StreamId, Work};
+use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
 
 /// The default stream, on which all eager operators run.
@@ -152,6 +153,11 @@ pub struct Eager {
     leaves: Vec<Option<Leaf>>,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
     pub gradient_dtype: Option<DType>,
+    /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`), and
+    /// its scope.
+    pub step_at_once: Option<(Optimizer, ScopeId)>,
+    /// Parameters whose optimizer state has been made.
+    stepped: Vec<bool>,
     /// Category of values made from now on.
     pub category: Category,
 }
@@ -169,6 +175,8 @@ impl Eager {
             shared_sum: None,
             leaves: vec![None; params],
             gradient_dtype: None,
+            step_at_once: None,
+            stepped: vec![false; params],
             category: Category::Activation,
         }
     }
@@ -312,6 +320,21 @@ impl Eager {
                 self.release(gradient);
             }
         }
+        self.step_now(param);
+    }
+
+    /// Steps a parameter with the gradient it has just got, and lets go of the gradient.
+    fn step_now(&mut self, param: usize) {
+        let Some((optimizer, scope)) = self.step_at_once else { return };
+        let Some((gradient, dtype)) = self.take_leaf(param) else { return };
+        let size = self.bytes(gradient) / dtype.bytes();
+        let before = self.program.enter(scope);
+        if !std::mem::replace(&mut self.stepped[param], true) {
+            optimizer::make_state(&mut self.program, optimizer, &[size], dtype.bytes());
+        }
+        optimizer::step(&mut self.program, optimizer, &[size], dtype.bytes());
+        self.program.enter(before);
+        self.release(gradient);
     }
 
     /// Adds one more gradient of the shared parameter: in place, unless the sum so far is a view.

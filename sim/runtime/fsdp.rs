@@ -40,6 +40,7 @@ impl Fsdp {
         match self.version {
             Version::One(_) => &flat::STREAMS,
             Version::Two => &STREAMS,
+            Version::Unsharded => &STREAMS[..1],
         }
     }
 }

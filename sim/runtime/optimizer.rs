@@ -70,6 +70,17 @@ pub fn make_state(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], el
     }
 }
 
+/// `p.grad *= scaler` for one parameter after the other.
+pub fn scale(program: &mut Builder, sizes: &[u64], element: u64) {
+    let pass = program.set_pass(Pass::Optimizer);
+    for &elements in sizes {
+        let bytes = Bytes(elements * element);
+        let work = Work::Memory { kind: MemoryKind::Elementwise, read: bytes, written: bytes };
+        program.launch(StreamId(0), "aten.mul_", work, Dispatch::EagerForward);
+    }
+    program.set_pass(pass);
+}
+
 /// One step over all shards.
 pub fn step(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element: u64) {
     let pass = program.set_pass(Pass::Optimizer);

@@ -69,6 +69,10 @@ pub struct Job {
     pub eager: Settings,
     /// Optimizer.
     pub optimizer: Optimizer,
+    /// Whether each parameter's gradient is multiplied by a number before the step, one after the other.
+    pub scale_gradients: bool,
+    /// Whether each parameter is stepped as soon as its gradient is there, which then goes.
+    pub step_in_backward: bool,
     /// Whether gradients are clipped to a norm.
     pub clip: bool,
     /// Rows of the rotary table kept as a buffer.
@@ -107,20 +111,25 @@ pub fn compile(job: &Job) -> Program {
     let communicators = communicators(&mut program, &job.fsdp, job.training_loop.host_syncs > 0);
     let graphs = graphs(job);
     let layout = layout(job, &graphs);
-    let (groups, units) = groups(job, &graphs, &layout, &scopes);
     let mut eager = Eager::new(program, job.eager, layout.params.len());
     let head = &graphs.head.graph;
     let weight = head.params.len() - 1;
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
     eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
-    let run = Run::new(eager, &job.fsdp, groups, units, communicators);
+    let run = if job.fsdp.version == Version::Unsharded {
+        eager.step_at_once = job.step_in_backward.then_some((job.optimizer, scopes.optimizer));
+        Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
+    } else {
+        let (groups, units) = groups(job, &graphs, &layout, &scopes);
+        Run::new(eager, &job.fsdp, groups, units, communicators)
+    };
     let mut training = Training { job, graphs, layout, scopes, run, kept: vec![], kept_across: vec![] };
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         // Every step is alike, but that the first makes the optimizer's state.
         Version::Two => &[Section::Step],
         // The first step learns the order of execution, and leaves events to the second.
-        Version::One(_) => &[Section::First, Section::Step],
+        Version::One(_) | Version::Unsharded => &[Section::First, Section::Step],
     };
     for &section in sections {
         training.run.eager.program.section(section);
@@ -156,7 +165,8 @@ impl Training<'_> {
             }
         }
         // `to_empty` makes a tied table twice; the second goes when FSDP ties the two again before the first step.
-        let twice = (job.model.tied_head && !job.fsdp.cpu_offload).then(|| {
+        let tied_later = job.model.tied_head && job.fsdp.version != Version::Unsharded;
+        let twice = (tied_later && !job.fsdp.cpu_offload).then(|| {
             let bytes = Bytes(self.layout.params[0].padded_shard(job.fsdp.shard) * storage);
             program.alloc(bytes, COMPUTE, Category::Parameter, "output.weight")
         });
@@ -421,6 +431,14 @@ impl Training<'_> {
         let program = &mut self.run.eager.program;
         let before = program.enter(scope);
         let on_host = job.fsdp.cpu_offload;
+        if job.step_in_backward {
+            self.phase_end("opt", 0);
+            self.run.eager.program.enter(before);
+            return;
+        }
+        if job.scale_gradients {
+            optimizer::scale(program, &sizes, element);
+        }
         if job.clip && !on_host {
             optimizer::clip(program, &sizes, element, |program| {
                 if job.fsdp.shard > 1 {
@@ -441,7 +459,7 @@ impl Training<'_> {
                 let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, element);
                 match job.fsdp.version {
                     Version::Two => program.first_only(make),
-                    Version::One(_) => make(program),
+                    Version::One(_) | Version::Unsharded => make(program),
                 }
             }
             optimizer::step(program, job.optimizer, &sizes, element);

@@ -18,6 +18,9 @@ pub(super) fn fsdp(
     mixed_precision: MixedPrecision,
 ) -> Result<Fsdp, ScenarioError> {
     let written = &scenario.fsdp;
+    if runtime == Runtime::SingleDevice {
+        return alone(reader, scenario, model, (shard, replicate), mixed_precision);
+    }
     let version = version(reader, scenario, runtime)?;
     let wrap = wrap(reader, written, model, (shard, version))?;
     let small = |reader: &mut Reader<'_>, key, at: &Option<Spanned<i64>>, least, default| {
@@ -53,9 +56,45 @@ pub(super) fn fsdp(
     Ok(config)
 }
 
+/// One device: nothing is sharded, so there is nothing to set.
+fn alone(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    model: &ModelConfig,
+    (shard, replicate): (u32, u32),
+    mixed_precision: MixedPrecision,
+) -> Result<Fsdp, ScenarioError> {
+    if shard * replicate > 1 {
+        let problem = format!("runtime = \"single_device\" is one device, and the mesh has {}", shard * replicate);
+        return Err(reader.plan(&scenario.runtime, problem, "write topology.chips = 1, or runtime = \"fsdp2\""));
+    }
+    if let Some(at) = &scenario.fsdp1 {
+        let problem = "[fsdp1] shards a model, and the runtime is one device";
+        return Err(reader.plan(at, problem, "remove the table, or write runtime = \"fsdp1\""));
+    }
+    if scenario.fsdp != written::Fsdp::default() {
+        let problem = "[fsdp] shards a model, and the runtime is one device";
+        return Err(reader.plan(&scenario.runtime, problem, "remove the table, or write runtime = \"fsdp2\""));
+    }
+    let blocks = vec![None; model.layers as usize];
+    Ok(Fsdp {
+        version: Version::Unsharded,
+        shard,
+        replicate,
+        wrap: Wrap { blocks, embedding: None, head: None, root: Reshard::Never, apart: false },
+        mixed_precision,
+        forward_prefetch: 0,
+        backward_prefetch: 0,
+        reduce_scatter_buffers: 1,
+        unshard_in_backward: true,
+        cpu_offload: false,
+    })
+}
+
 /// The implementation, with the settings only it has.
 fn version(reader: &mut Reader<'_>, scenario: &written::Scenario, runtime: Runtime) -> Result<Version, ScenarioError> {
     match (runtime, &scenario.fsdp1) {
+        (Runtime::SingleDevice, _) => Ok(Version::Unsharded),
         (Runtime::Fsdp2, None) => Ok(Version::Two),
         (Runtime::Fsdp2, Some(at)) => {
             let problem = "[fsdp1] sets what fully_shard does not have, and the runtime is fsdp2";

@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{MOST_SMALL, Reader};
+use super::understood::{MOST_SMALL, Reader, Runtime};
 use super::written;
 use crate::model::head::Loss;
 use crate::runtime::optimizer::{Optimizer, PerParam};
@@ -54,6 +54,21 @@ pub(super) fn training_loop(
         return Err(reader.plan(at, problem, "remove loop.train_metrics, or write loss.kind = \"fp32\""));
     }
     Ok(Loop { train_metrics, host_syncs: small("loop.host_syncs_per_step", &at.host_syncs_per_step)? })
+}
+
+/// Whether each parameter is stepped as soon as its gradient is there.
+pub(super) fn in_backward(
+    reader: &Reader<'_>,
+    written: &written::Optimizer,
+    (runtime, accumulation): (Runtime, u64),
+) -> Result<bool, ScenarioError> {
+    let Some(at) = written.in_backward.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
+    if runtime != Runtime::SingleDevice || accumulation > 1 || written.clip_grad_norm != Some(false) {
+        let problem = "a step inside backward sees one gradient at a time: no sharding, accumulation or clipping";
+        let remedy = "write runtime = \"single_device\", batch.accumulation = 1, optimizer.clip_grad_norm = false";
+        return Err(reader.plan(at, problem, remedy));
+    }
+    Ok(true)
 }
 
 /// The optimizer.

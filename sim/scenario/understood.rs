@@ -24,11 +24,14 @@ pub enum Runtime {
     Fsdp2,
     /// PyTorch `FullyShardedDataParallel`.
     Fsdp1,
+    /// PyTorch on one device, with nothing around the model.
+    SingleDevice,
 }
 
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
-    pub const ALL: [(&'static str, Runtime); 2] = [("fsdp2", Runtime::Fsdp2), ("fsdp1", Runtime::Fsdp1)];
+    pub const ALL: [(&'static str, Runtime); 3] =
+        [("fsdp2", Runtime::Fsdp2), ("fsdp1", Runtime::Fsdp1), ("single_device", Runtime::SingleDevice)];
 
     /// As a scenario writes it.
     pub fn written(self) -> &'static str {
@@ -40,6 +43,7 @@ impl Runtime {
         match self {
             Runtime::Fsdp2 => "FSDP2",
             Runtime::Fsdp1 => "FSDP1",
+            Runtime::SingleDevice => "one device",
         }
     }
 
@@ -48,6 +52,7 @@ impl Runtime {
         match self {
             Runtime::Fsdp2 => "FSDP2 (PyTorch fully_shard, CUDA)",
             Runtime::Fsdp1 => "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
+            Runtime::SingleDevice => "one device (PyTorch, CUDA)",
         }
     }
 }
@@ -195,12 +200,13 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
     let (shard, replicate) =
         gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| reader.count(key, at, 1, MOST_RANKS))?;
-    let mixed_precision = precision(reader, &scenario.precision)?;
+    let mixed_precision = precision(reader, &scenario.precision, runtime)?;
     let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = training::optimizer(reader, &scenario.optimizer)?;
+    let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let sync_every = match accumulation {
         1 => true,
@@ -246,6 +252,8 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),
         optimizer,
         clip,
+        scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
+        step_in_backward,
         max_positions: seq,
         model,
     };
@@ -282,7 +290,11 @@ fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, Sc
     })
 }
 
-fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<MixedPrecision, ScenarioError> {
+fn precision(
+    reader: &mut Reader<'_>,
+    written: &written::Precision,
+    runtime: Runtime,
+) -> Result<MixedPrecision, ScenarioError> {
     for (key, dtype) in [
         ("storage", &written.storage),
         ("param", &written.param),
@@ -298,6 +310,17 @@ fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<Mi
     }
     let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
     let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
+    if runtime == Runtime::SingleDevice {
+        if let Some(at) = written.param.as_ref().or(written.reduce.as_ref()) {
+            let problem = "on one device parameters are used, and gradients kept, in the type they are stored in";
+            return Err(reader.plan(
+                at,
+                problem,
+                "remove precision.param and precision.reduce, or write runtime = \"fsdp2\"",
+            ));
+        }
+        return Ok(MixedPrecision { storage, param: None, reduce: None });
+    }
     let param = match get(&written.param) {
         None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
         param => param,

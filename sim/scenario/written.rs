@@ -149,7 +149,7 @@ pub struct Precision {
 }
 
 /// `reshard_after_forward`.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(untagged, expecting = "expected true, false, or a number of ranks")]
 pub enum Reshard {
     /// Always or never.
@@ -159,7 +159,7 @@ pub enum Reshard {
 }
 
 /// Which blocks are wrapped.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Wrap {
     /// Only the whole model.
@@ -177,7 +177,7 @@ pub enum Wrap {
 }
 
 /// `[[fsdp.override]]`: another policy for some blocks.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Override {
     /// First block, and the one after the last.
@@ -187,7 +187,7 @@ pub struct Override {
 }
 
 /// `[fsdp]`
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Fsdp {
     /// Wrapping.
@@ -354,6 +354,10 @@ pub struct Optimizer {
     pub step_on_device: Option<Spanned<bool>>,
     /// Whether gradients are clipped to a norm.
     pub clip_grad_norm: Option<bool>,
+    /// Whether each gradient is multiplied by a number before the step, one parameter after the other.
+    pub scale_gradients: Option<bool>,
+    /// Whether each parameter is stepped in backward, as soon as its gradient is there.
+    pub in_backward: Option<Spanned<bool>>,
 }
 
 /// `[attention]`

@@ -261,6 +261,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             other => panic!("unknown optimizer {other}"),
         },
         clip: config.clip > 0,
+        scale_gradients: false,
+        step_in_backward: false,
         training_loop: Loop::default(),
         unpad: false,
         max_positions: config.seq,

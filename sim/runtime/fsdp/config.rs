@@ -75,6 +75,8 @@ pub enum Version {
     One(One),
     /// `fully_shard`: every parameter sharded on its rows.
     Two,
+    /// Neither: one device holds the model as it is.
+    Unsharded,
 }
 
 /// When FSDP1 gathers the unit that comes next in backward (`BackwardPrefetch`).
@@ -159,7 +161,7 @@ pub enum Unsupported {
 impl Fsdp {
     /// Refuses what the chosen implementation does not have; to be asked before a program is compiled.
     pub fn check(&self) -> Result<(), Unsupported> {
-        if self.version == Version::Two {
+        if !matches!(self.version, Version::One(_)) {
             return if self.wrap.apart { Err(Unsupported::Apart) } else { Ok(()) };
         }
         let Wrap { blocks, embedding, head, root, .. } = &self.wrap;

@@ -81,7 +81,7 @@ impl State {
     pub(super) fn new(config: &Fsdp, groups: &[Group]) -> Self {
         let (settings, groups) = match config.version {
             Version::One(settings) => (settings, groups),
-            Version::Two => (One::default(), &[][..]),
+            Version::Two | Version::Unsharded => (One::default(), &[][..]),
         };
         State {
             settings,

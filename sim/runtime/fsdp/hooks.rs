@@ -4,7 +4,7 @@
 
 use super::config::{Fsdp, Version};
 use super::flat;
-use super::group::{Group, State, Training};
+use super::group::{Group, ShardedParam, State, Training};
 use super::{ALL_GATHER, COPY_IN, Communicators, Context};
 use crate::program::{DType, Dispatch, GroupId, Mark};
 use crate::runtime::eager::{COMPUTE, Eager};
@@ -41,6 +41,8 @@ pub struct Run<'c> {
     pub communicators: Communicators,
     /// Whether gradients are reduced in this backward (`set_requires_gradient_sync`).
     pub reduce_gradients: bool,
+    /// All parameters, where nothing shards them.
+    whole: Vec<ShardedParam>,
     pub(super) context: Context,
     pub(super) flat: flat::State,
 }
@@ -50,7 +52,20 @@ impl<'c> Run<'c> {
     pub fn new(eager: Eager, config: &'c Fsdp, groups: Vec<Group>, units: Units, communicators: Communicators) -> Self {
         let flat = flat::State::new(config, &groups);
         let context = Context::default();
-        Run { eager, config, groups, units, communicators, reduce_gradients: true, context, flat }
+        Run { eager, config, groups, units, communicators, reduce_gradients: true, whole: vec![], context, flat }
+    }
+
+    /// A run on one device, where no module is wrapped.
+    pub fn unsharded(eager: Eager, config: &'c Fsdp, params: &[ShardedParam], communicators: Communicators) -> Self {
+        let units = Units {
+            root: None,
+            embedding: None,
+            blocks: vec![None; config.wrap.blocks.len()],
+            head: None,
+            norm: None,
+            positions: None,
+        };
+        Run { whole: params.to_vec(), ..Run::new(eager, config, vec![], units, communicators) }
     }
 
     /// Whether this is FSDP1.
@@ -75,6 +90,9 @@ impl<'c> Run<'c> {
     pub fn root_pre_forward(&mut self) {
         if self.is_flat() {
             return self.flat_root_pre_forward();
+        }
+        if self.config.version == Version::Unsharded {
+            return;
         }
         self.eager.program.wait_stream(COPY_IN, COMPUTE);
         self.eager.program.wait_stream(ALL_GATHER, COMPUTE);
@@ -163,7 +181,7 @@ impl<'c> Run<'c> {
         if self.is_flat() {
             return self.flat_shards().into_iter().map(|elements| (None, elements)).collect();
         }
-        let params = self.groups.iter().flat_map(|group| &group.params);
+        let params = self.groups.iter().flat_map(|group| &group.params).chain(&self.whole);
         let mut sizes: Vec<_> =
             params.map(|param| (Some(param.index), param.padded_shard(self.config.shard))).collect();
         sizes.sort_unstable();
@@ -180,13 +198,19 @@ impl<'c> Run<'c> {
 
     /// The type a parameter's gradient is stored in between passes that do not reduce; none: as it arrives.
     pub fn stored_gradient(&self) -> Option<DType> {
-        (!self.reduce_gradients && !self.is_flat()).then(|| self.config.mixed_precision.reduce_dtype())
+        (!self.reduce_gradients && self.config.version == Version::Two)
+            .then(|| self.config.mixed_precision.reduce_dtype())
     }
 
     /// Lets go of the sharded gradients (`zero_grad`).
     pub fn zero_gradients(&mut self) {
         if self.is_flat() {
             return self.flat_zero_gradients();
+        }
+        for param in &self.whole {
+            if let Some((gradient, _)) = self.eager.take_leaf(param.index) {
+                self.eager.release(gradient);
+            }
         }
         // A group's gradients share one buffer, which goes with the last of its parameters.
         let mut order: Vec<usize> = (0..self.groups.len()).collect();
