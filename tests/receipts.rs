@@ -52,6 +52,43 @@ fn the_lanes_keep_to_their_thresholds() {
 }
 
 #[test]
+fn longer_sequences_cost_throughput_in_the_order_in_which_they_were_measured() {
+    let files = check::read(&[public()]).unwrap();
+    let outcome = flown(&files, &lanes());
+    for model in ["llmf-7b-", "llmf-3b-", "llmf-1b-", "llmf-760m-"] {
+        for machine in ["h100-80gbx8-", "a100-80gbx8-"] {
+            let rows = outcome.judged.iter().filter(|row| row.id.starts_with(model) && row.id.contains(machine));
+            let rows = rows.filter(|row| row.id.contains("amp-bf16"));
+            let sequence =
+                |id: &str| id.split("-s").nth(1).and_then(|rest| rest.split('-').next()?.parse::<u64>().ok());
+            let mut rates: Vec<(f64, f64)> = rows
+                .filter_map(|row| {
+                    Some((files.receipts.find(&row.id).ok()?.row.tokens()? as f64, row.step?, sequence(&row.id)?))
+                })
+                .filter(|(_, _, sequence)| *sequence >= 4096)
+                .map(|(tokens, step, _)| (tokens / step.measured, tokens / step.predicted))
+                .collect();
+            rates.sort_by(|a, b| a.0.total_cmp(&b.0));
+            assert!(rates.windows(2).all(|pair| pair[0].1 < pair[1].1), "{model} {machine}: {rates:?}");
+        }
+    }
+}
+
+#[test]
+fn the_longest_context_lies_between_a_run_that_went_through_and_one_that_did_not() {
+    // Qwen3-0.6B on one H100, full logits: 8,192 tokens took 31.7 GiB, 65,536 ended out of memory.
+    let id = "prime-2026-01-16-1xh100-80gb-hbm3-qwen3-0.6b-sft-full-s8192-recompute-flash-attention-3-cp1ep1";
+    let files = check::read(&[public()]).unwrap();
+    let case = check::case(check::find(&files, id).unwrap(), &Tables::shipped()).unwrap();
+    let fits = |sequence: u64| {
+        let longer = case.text.replace("sequence = 8192", &format!("sequence = {sequence}"));
+        let scenario = Scenario::parse("longer.toml", &longer).unwrap();
+        Case::new("", "", scenario, vec![]).fly(false).unwrap().memory.fits
+    };
+    assert!(fits(8_192) && fits(16_384) && !fits(65_536));
+}
+
+#[test]
 fn what_a_row_maps_to_can_be_written_out_and_flown_to_the_same_answer() {
     let mut receipts = Receipts::default();
     receipts.add(&public()).unwrap();

@@ -20,14 +20,14 @@ pub struct Args {
     /// Files of receipts (*.jsonl), and scenarios with a [measured] table (*.toml).
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Only this lane; may be given more than once.
-    #[arg(long, value_name = "L")]
+    /// Only these lanes.
+    #[arg(long, value_name = "L,…", value_delimiter = ',')]
     lane: Vec<String>,
-    /// Only receipts counted under this hardware (H100, …); may be given more than once.
-    #[arg(long, value_name = "H")]
+    /// Only receipts counted under this hardware, such as A100,H100.
+    #[arg(long, value_name = "H,…", value_delimiter = ',')]
     hardware: Vec<String>,
-    /// Only receipts of this grade (A, B or C); may be given more than once.
-    #[arg(long, value_name = "G")]
+    /// Only receipts of these grades: A (complete), B (a switch or two inferred), C.
+    #[arg(long, value_name = "G,…", value_delimiter = ',')]
     grade: Vec<String>,
     /// Show one receipt: its scenario, assumptions, prediction and where the time goes.
     #[arg(long, value_name = "ID")]
