@@ -185,3 +185,18 @@ fn a_slower_network_slows_what_crosses_it_by_its_line_rate() {
     assert!((4.0..=8.0).contains(&ratio), "{ratio}");
     assert!(Scenario::parse(FILE, &with(&two_nodes, "topology", "nic_bandwidth", "0 GB/s")).is_err());
 }
+
+#[test]
+fn a_compiled_loss_never_holds_logits_in_fp32() {
+    let eager = apply(TINY, "batch.sequence = 8192, model.tied_head = true");
+    let compiled = with(&eager, "compile", "loss", true);
+    // Eager holds the log-softmax and, at the peak, two gradients of the same size; compiled the logits and one in bf16.
+    let largest = |text: &str| {
+        let program = compile(text);
+        let logits = program.buffers.iter().filter(|buffer| buffer.name.contains("softmax"));
+        logits.map(|buffer| buffer.bytes.0).max().unwrap()
+    };
+    let words = 8192 * make::parse(TINY).job.model.vocab;
+    assert_eq!((largest(&eager), largest(&compiled)), (4 * words, 2 * words));
+    assert!(fly(&compiled).step < fly(&eager).step);
+}

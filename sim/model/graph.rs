@@ -203,6 +203,8 @@ pub enum OpKind {
     },
     /// Negative log-likelihood over the vocabulary in one kernel each way, in the logits' own type.
     FlashCrossEntropy,
+    /// The same as [`OpKind::CrossEntropy`] with a cast, compiled.
+    CompiledCrossEntropy,
     /// Head and loss in one, gradients made in forward; parameter: the head's weight.
     FusedLinearCrossEntropy,
 }

@@ -10,6 +10,7 @@
 //! `model::graph::OpKind` and one arm to each.
 
 mod backward;
+mod compiled_cross_entropy;
 mod composite;
 mod embedding;
 mod flash_cross_entropy;

@@ -56,6 +56,20 @@ pub(super) fn training_loop(
     Ok(Loop { train_metrics, host_syncs: small("loop.host_syncs_per_step", &at.host_syncs_per_step)? })
 }
 
+/// Whether the loss is compiled: only one that PyTorch's own operators make up.
+pub(super) fn compiled_loss(
+    reader: &Reader<'_>,
+    written: &written::Compile,
+    loss: Loss,
+) -> Result<bool, ScenarioError> {
+    let Some(at) = written.loss.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
+    if matches!(loss, Loss::FlashCrossEntropy | Loss::FusedLinear) {
+        let problem = "this loss is a kernel of its own, and torch.compile leaves it as it is";
+        return Err(reader.plan(at, problem, "remove compile.loss, or write loss.kind = \"fp32\""));
+    }
+    Ok(true)
+}
+
 /// Whether each parameter is stepped as soon as its gradient is there.
 pub(super) fn in_backward(
     reader: &Reader<'_>,

@@ -242,6 +242,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         marks_last,
         fsdp: config,
         checkpoint,
+        compile_loss: training::compiled_loss(reader, &scenario.compile, loss)?,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
         loss,
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),

@@ -243,6 +243,8 @@ pub enum BackwardPrefetch {
 pub struct Compile {
     /// Whether each block is compiled on its own.
     pub blocks: Option<bool>,
+    /// Whether the loss is.
+    pub loss: Option<Spanned<bool>>,
 }
 
 /// Which loss.

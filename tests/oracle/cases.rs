@@ -267,6 +267,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         unpad: false,
         max_positions: config.seq,
         compile: config.compile,
+        compile_loss: false,
         style: Style::default(),
         keep_logits: false,
         output: config.output_fp32.then_some(DType::Fp32),

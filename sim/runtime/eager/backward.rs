@@ -211,6 +211,11 @@ impl Eager {
                 let saved = [0, 1].map(|at| frame.saved[start + at]);
                 self.fused_linear_backward(graph, op, saved, frame);
             }
+            OpKind::CompiledCrossEntropy => {
+                let (start, _) = Self::saved(frame, index);
+                let saved = [0, 1, 2, 3].map(|at| frame.saved[start + at]);
+                self.compiled_cross_entropy_backward(graph, op, &saved, frame, gradient);
+            }
             OpKind::FlashCrossEntropy => {
                 let (start, _) = Self::saved(frame, index);
                 let saved = [0, 1, 2, 3].map(|at| frame.saved[start + at]);

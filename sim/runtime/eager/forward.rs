@@ -234,6 +234,7 @@ impl Eager {
                 }
             }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
+            OpKind::CompiledCrossEntropy => return self.compiled_cross_entropy(graph, op, frame),
             OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::Unpad { first } => aux[0] = Some(self.unpad(graph, op, first, frame)),
@@ -458,6 +459,7 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Unpad { .. } => "aten.gather",
         OpKind::Pad => "aten.index_put_",
         OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
+        OpKind::CompiledCrossEntropy => "triton_red_log_softmax",
         OpKind::FlashCrossEntropy => "xentropy_cuda_lib.forward",
     }
 }
