@@ -54,6 +54,12 @@ pub fn run(args: &Args) -> Outcome {
         return row(args, &files, &tables, id);
     }
     let choice = Choice { lanes: args.lane.clone(), hardware: args.hardware.clone(), grades: args.grade.clone() };
+    if files.receipts.entries.is_empty() && files.own.is_empty() && files.receipts.faults.is_empty() {
+        return Err(Failure::input("the files hold no receipts: expected JSON lines, or a scenario with [measured]"));
+    }
+    if let Some(problem) = files.unknown(&choice).filter(|_| files.receipts.faults.is_empty()) {
+        return Err(Failure::input(problem));
+    }
     let bar = ProgressBar::with_draw_target(
         Some((files.receipts.entries.len() + files.own.len()) as u64),
         ProgressDrawTarget::stderr(),
