@@ -79,8 +79,6 @@ pub struct Job {
     pub max_positions: u64,
     /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
     pub compile: bool,
-    /// Whether the loss is compiled.
-    pub compile_loss: bool,
     /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
     pub unpad: bool,
     /// How the model's code is written.

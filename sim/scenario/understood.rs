@@ -233,7 +233,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = rail(reader, &scenario.topology, &topology)?;
     let cublas = cublas(reader, &scenario.framework, &profile)?;
-    let loss = training::loss(reader, &scenario.loss)?;
+    let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
     let job = Job {
         batch: micro,
         seq,
@@ -242,7 +242,6 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         marks_last,
         fsdp: config,
         checkpoint,
-        compile_loss: training::compiled_loss(reader, &scenario.compile, loss)?,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
         loss,
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),

@@ -200,6 +200,7 @@ impl Eager {
                 }
                 self.release(gradient);
             }
+            OpKind::Contiguous => self.accumulate(frame, input, Gradient { storage: gradient, view: true }),
             OpKind::Positions => self.release(gradient),
             OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
             OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
@@ -211,15 +212,13 @@ impl Eager {
                 let saved = [0, 1].map(|at| frame.saved[start + at]);
                 self.fused_linear_backward(graph, op, saved, frame);
             }
-            OpKind::CompiledCrossEntropy => {
-                let (start, _) = Self::saved(frame, index);
-                let saved = [0, 1, 2, 3].map(|at| frame.saved[start + at]);
-                self.compiled_cross_entropy_backward(graph, op, &saved, frame, gradient);
-            }
             OpKind::FlashCrossEntropy => {
                 let (start, _) = Self::saved(frame, index);
                 let saved = [0, 1, 2, 3].map(|at| frame.saved[start + at]);
                 self.flash_cross_entropy_backward(graph, op, saved, frame, gradient);
+            }
+            OpKind::CompiledCrossEntropy { .. } => {
+                self.compiled_cross_entropy_backward(graph, op, index, frame, gradient);
             }
             OpKind::CrossEntropy { .. } => self.cross_entropy_backward(graph, op, index, frame, gradient),
             OpKind::Split => {}
