@@ -203,6 +203,11 @@ pub enum OpKind {
     },
     /// Negative log-likelihood over the vocabulary in one kernel each way, in the logits' own type.
     FlashCrossEntropy,
+    /// Head and log-probabilities of the labels, over parts of the vocabulary; parameter: the head's weight.
+    VocabularyLogProbs {
+        /// Words of a part.
+        words: u64,
+    },
     /// The same as [`OpKind::CrossEntropy`] with a cast, compiled.
     CompiledCrossEntropy,
     /// Head and loss in one, gradients made in forward; parameter: the head's weight.

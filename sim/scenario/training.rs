@@ -27,8 +27,16 @@ pub(super) fn loss(reader: &mut Reader<'_>, written: &written::Loss) -> Result<L
         written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)? },
         written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
         written::LossKind::FusedLinear => Loss::FusedLinear,
+        written::LossKind::VocabularyChunked => {
+            let words = reader.count_or("loss.words", written.words.as_ref(), 1, 1 << 20, 2048)?;
+            Loss::VocabularyChunked { words: words as u32 }
+        }
     };
     let chunked = matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. });
+    if let Some(at) = written.words.as_ref().filter(|_| !matches!(loss, Loss::VocabularyChunked { .. })) {
+        let remedy = "remove loss.words, or write loss.kind = \"vocabulary_chunked\"";
+        return Err(reader.plan(at, "this loss does not cut the vocabulary", remedy));
+    }
     match &written.chunks {
         Some(chunks) if !chunked => {
             Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))
@@ -63,7 +71,7 @@ pub(super) fn compiled_loss(
     loss: Loss,
 ) -> Result<bool, ScenarioError> {
     let Some(at) = written.loss.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
-    if matches!(loss, Loss::FlashCrossEntropy | Loss::FusedLinear) {
+    if matches!(loss, Loss::FlashCrossEntropy | Loss::FusedLinear | Loss::VocabularyChunked { .. }) {
         let problem = "this loss is a kernel of its own, and torch.compile leaves it as it is";
         return Err(reader.plan(at, problem, "remove compile.loss, or write loss.kind = \"fp32\""));
     }
