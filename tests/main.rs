@@ -14,4 +14,5 @@ mod make;
 mod memory;
 mod oracle;
 mod readme;
+mod receipts;
 mod tidy;

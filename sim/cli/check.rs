@@ -20,11 +20,14 @@ pub struct Args {
     /// Files of receipts (*.jsonl), and scenarios with a [measured] table (*.toml).
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Only this lane; may be given more than once.
-    #[arg(long, value_name = "L")]
+    /// Only these lanes.
+    #[arg(long, value_name = "L,…", value_delimiter = ',')]
     lane: Vec<String>,
-    /// Only receipts of this grade (A, B or C); may be given more than once.
-    #[arg(long, value_name = "G")]
+    /// Only receipts counted under this hardware, such as A100,H100.
+    #[arg(long, value_name = "H,…", value_delimiter = ',')]
+    hardware: Vec<String>,
+    /// Only receipts of these grades: A (complete), B (a switch or two inferred), C.
+    #[arg(long, value_name = "G,…", value_delimiter = ',')]
     grade: Vec<String>,
     /// Show one receipt: its scenario, assumptions, prediction and where the time goes.
     #[arg(long, value_name = "ID")]
@@ -50,7 +53,13 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(id) = &args.row {
         return row(args, &files, &tables, id);
     }
-    let choice = Choice { lanes: args.lane.clone(), grades: args.grade.clone() };
+    let choice = Choice { lanes: args.lane.clone(), hardware: args.hardware.clone(), grades: args.grade.clone() };
+    if files.receipts.entries.is_empty() && files.own.is_empty() && files.receipts.faults.is_empty() {
+        return Err(Failure::input("the files hold no receipts: expected JSON lines, or a scenario with [measured]"));
+    }
+    if let Some(problem) = files.unknown(&choice).filter(|_| files.receipts.faults.is_empty()) {
+        return Err(Failure::input(problem));
+    }
     let bar = ProgressBar::with_draw_target(
         Some((files.receipts.entries.len() + files.own.len()) as u64),
         ProgressDrawTarget::stderr(),

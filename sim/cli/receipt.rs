@@ -86,5 +86,5 @@ fn line(rule: &Rule) -> String {
         _ => rule.set.to_string().trim().replace('\n', ", "),
     };
     let source = if rule.stated { "stated by the row" } else { &rule.source };
-    format!("{when}: {what}  ({source})")
+    if source.is_empty() { format!("{when}: {what}") } else { format!("{when}: {what}  ({source})") }
 }

@@ -1,6 +1,6 @@
 //! Flies every receipt that can be mapped, several at a time, and keeps the order of the files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -91,21 +91,55 @@ fn first_line(text: &str) -> &str {
 pub struct Choice {
     /// Only these lanes; all if empty.
     pub lanes: Vec<String>,
+    /// Only this hardware; all if empty.
+    pub hardware: Vec<String>,
     /// Only these grades; all if empty.
     pub grades: Vec<String>,
 }
 
 impl Choice {
-    fn takes(&self, lane: &str, grade: &str) -> bool {
+    fn takes(&self, lane: &str, hardware: &str, grade: &str) -> bool {
         let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
-        among(&self.lanes, lane) && (grade.is_empty() || among(&self.grades, grade))
+        among(&self.lanes, lane) && among(&self.hardware, hardware) && (grade.is_empty() || among(&self.grades, grade))
+    }
+}
+
+impl Files {
+    /// Names in use that a choice may take: lanes, hardware, grades.
+    pub fn names(&self) -> [BTreeSet<String>; 3] {
+        let rows = self.receipts.entries.iter();
+        let rows = rows.map(|entry| (entry.row.lane.as_str(), entry.row.family(), entry.row.grade()));
+        let own = self.own.iter().map(Case::measured);
+        let own = own.map(|m| (m.lane.as_str(), m.hardware.as_str(), m.grade.as_str()));
+        let mut names = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
+        for (lane, hardware, grade) in rows.chain(own) {
+            for (set, name) in names.iter_mut().zip([lane, hardware, grade]) {
+                set.insert(name.to_owned());
+            }
+        }
+        names
+    }
+
+    /// Names of a choice that no receipt has, each with those that there are.
+    pub fn unknown(&self, choice: &Choice) -> Option<String> {
+        let asked = [("lane", &choice.lanes), ("hardware", &choice.hardware), ("grade", &choice.grades)];
+        let mut odd = asked.iter().zip(self.names()).filter_map(|((what, asked), known)| {
+            let name = asked.iter().find(|name| !known.contains(*name))?;
+            let known: Vec<String> = known.into_iter().filter(|name| !name.is_empty()).collect();
+            Some(format!("no receipt has the {what} {name:?}: there are {}", known.join(", ")))
+        });
+        odd.next()
     }
 }
 
 /// Checks what was read; `done` is called after each row, from several threads.
 pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() + Sync)) -> Outcome {
-    let rows: Vec<&Entry> =
-        files.receipts.entries.iter().filter(|entry| choice.takes(&entry.row.lane, entry.row.grade())).collect();
+    let rows: Vec<&Entry> = files
+        .receipts
+        .entries
+        .iter()
+        .filter(|entry| choice.takes(&entry.row.lane, entry.row.family(), entry.row.grade()))
+        .collect();
     let flown: Vec<Result<Judged, Box<Skipped>>> = rows
         .par_iter()
         .map(|entry| {
@@ -129,7 +163,11 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
         })
         .collect();
     let mut outcome = Outcome { faults: files.receipts.faults.clone(), ..Outcome::default() };
-    for case in files.own.iter().filter(|case| choice.takes(&case.measured().lane, &case.measured().grade)) {
+    for case in files
+        .own
+        .iter()
+        .filter(|case| choice.takes(&case.measured().lane, &case.measured().hardware, &case.measured().grade))
+    {
         match case.fly(false) {
             Ok(answer) => outcome.judged.push(case.judge(&answer)),
             Err(error) => outcome.skipped.push(Skipped {

@@ -8,10 +8,10 @@ use super::summary::{Errors, Group, worst};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 420.0;
-const LEFT: f64 = 64.0;
+const LEFT: f64 = 76.0;
 const BOTTOM: f64 = 44.0;
 const TOP: f64 = 16.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 32.0;
 /// Errors beyond this are drawn at the edge.
 const MOST: f64 = 0.5;
 /// Colours of lanes, told apart by people who see red and green alike.
@@ -19,7 +19,7 @@ const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:900px;color:#222}\
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}svg{width:100%;height:auto}\
+td{white-space:nowrap}td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}td:first-child{white-space:normal;overflow-wrap:anywhere}svg{width:100%;height:auto}\
 .scroll{overflow-x:auto}h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}";
 
 fn percent(value: f64) -> String {
@@ -123,12 +123,14 @@ fn plot(outcome: &Outcome) -> Markup {
             rect x=(LEFT) y=(y(0.05)) width=(WIDTH - LEFT - RIGHT) height=(y(-0.05) - y(0.05)) fill="#eee" {}
             @for tick in [-0.5, -0.25, 0.0, 0.25, 0.5] {
                 line x1=(LEFT) x2=(WIDTH - RIGHT) y1=(y(tick)) y2=(y(tick)) stroke=(if tick == 0.0 { "#444" } else { "#ccc" }) {}
-                text x=(LEFT - 8.0) y=(y(tick) + 4.0) text-anchor="end" font-size="12" { (format!("{:+.0} %", 100.0 * tick)) }
+                text x=(LEFT - 8.0) y=(y(tick) + 4.0) text-anchor="end" font-size="12" { (if tick == 0.0 { "0 %".to_owned() } else { format!("{:+.0} %", 100.0 * tick) }) }
             }
             @for decade in &decades {
                 line x1=(x(*decade)) x2=(x(*decade)) y1=(TOP) y2=(HEIGHT - BOTTOM) stroke="#ccc" {}
                 text x=(x(*decade)) y=(HEIGHT - BOTTOM + 18.0) text-anchor="middle" font-size="12" { (format!("{decade} s")) }
             }
+            text x="14" y=((TOP + HEIGHT - BOTTOM) / 2.0) text-anchor="middle" font-size="12"
+                transform=(format!("rotate(-90 14 {})", (TOP + HEIGHT - BOTTOM) / 2.0)) { "predicted over measured, less one" }
             text x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" font-size="12" { "measured step time [s]" }
             @for row in &rows {
                 @if let Some(pair) = row.step {

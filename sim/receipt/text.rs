@@ -35,7 +35,7 @@ pub fn report(outcome: &Outcome, groups: &[Group]) -> String {
     let mut out = String::from(
         "Step time: median and 90th percentile of the absolute error, and the median signed error (bias).\n",
     );
-    out.push_str("Memory and MFU: median absolute error, and how many rows state it. A configuration counts once.\n\n");
+    out.push_str("Memory and MFU: median absolute error, and how many rows state it. OOM: of the runs that died of it, how many are predicted\nto. Inside: measured steps in the predicted interval. A configuration counts once.\n\n");
     let rows = groups.iter().filter(|g| g.rows > 0).map(|g| {
         let [median_, p90, bias] = step(g.step);
         vec![
