@@ -1,6 +1,6 @@
 //! What can be worked out by hand: bytes of parameters and of the optimizer, FLOPs, and which way things grow.
 
-use windtunnel::program::{Category, Instr, Pass, Program};
+use windtunnel::program::{Category, Instr, Pass, Program, Work};
 use windtunnel::runtime::train;
 use windtunnel::scenario::{Prediction, Scenario};
 use windtunnel::units::Time;
@@ -199,4 +199,67 @@ fn a_compiled_loss_never_holds_logits_in_fp32() {
     let words = 8192 * make::parse(TINY).job.model.vocab;
     assert_eq!((largest(&eager), largest(&compiled)), (4 * words, 2 * words));
     assert!(fly(&compiled).step < fly(&eager).step);
+}
+
+#[test]
+fn a_head_by_vocabulary_runs_four_matmuls_where_whole_logits_take_three() {
+    let text = apply(TINY, "batch.sequence = 1024");
+    let parts = apply(&text, "loss.kind = 'vocabulary_chunked', loss.words = 96");
+    let model = &make::parse(&text).job.model;
+    let matmul = 2 * 1024 * u128::from(model.width * model.vocab);
+    assert_eq!(compile(&parts).flops.0 - compile(&text).flops.0, matmul);
+    // The host waits for an answer for each of 6 parts, forward and backward.
+    let waits = |text: &str| compile(text).step.iter().filter(|instr| matches!(instr, Instr::HostWait { .. })).count();
+    assert_eq!(waits(&parts) - waits(&text), 12);
+}
+
+#[test]
+fn a_checkpoint_around_a_compiled_block_runs_all_of_it_again() {
+    let text = apply(TINY, "compile.blocks = true, activation_checkpointing.policy = 'full'");
+    let around = with(&text, "activation_checkpointing", "around_compiled", true);
+    let forward: u128 = {
+        let once = compile(&apply(TINY, "compile.blocks = true"));
+        let model = &make::parse(TINY).job.model;
+        flops(&once, Pass::Forward) - 2 * 128 * u128::from(model.width * model.vocab)
+    };
+    assert_eq!(flops(&compile(&around), Pass::Recompute), forward);
+    assert!(flops(&compile(&text), Pass::Recompute) < forward, "compiled together, what nobody reads is left out");
+}
+
+#[test]
+fn inputs_of_checkpoints_go_to_the_host_and_come_back_once() {
+    let text = apply(TINY, "batch.sequence = 1024, activation_checkpointing.policy = 'full'");
+    let copied = |text: &str, to_host: bool| -> u64 {
+        let program = compile(text);
+        let of = |instr: &Instr| match instr {
+            Instr::Launch { kernel, .. } => match program.kernel(*kernel).work {
+                Work::HostCopy { bytes, to_host: there } if there == to_host => bytes.0,
+                _ => 0,
+            },
+            _ => 0,
+        };
+        program.step.iter().map(of).sum()
+    };
+    let model = make::parse(&text).job.model;
+    let all = model.layers * 1024 * model.width * 2;
+    let on = |stream: &str| with(&text, "activation_checkpointing", "offload", stream);
+    assert_eq!((copied(&on("default_stream"), true), copied(&on("default_stream"), false)), (all, all));
+    // The last is still there when backward begins; the others that are go when it is used.
+    assert_eq!(
+        (copied(&on("own_stream"), true), copied(&on("own_stream"), false)),
+        (all, all - 1024 * model.width * 2)
+    );
+}
+
+#[test]
+fn an_attention_that_reads_back_waits_once_in_each_forward_and_recompute() {
+    let waits = |change: &str| {
+        let program = compile(&apply(TINY, change));
+        program.step.iter().filter(|instr| matches!(instr, Instr::HostWait { .. })).count() as u64
+    };
+    let layers = make::parse(TINY).job.model.layers;
+    let base = waits("batch.sequence = 128");
+    assert_eq!(waits("attention.reads_back = true") - base, layers);
+    assert_eq!(waits("attention.reads_back = true, activation_checkpointing.policy = 'full'") - base, 2 * layers);
+    assert_eq!(waits("attention.reads_back = true, compile.blocks = true") - base, layers);
 }

@@ -151,9 +151,17 @@ fn attention(
     }
     if style.repeat_kv && m.heads != m.kv_heads {
         let single = (xk, xv);
+        // torchtune gives the copy the name of what it copied; torchtitan names both first.
+        let renamed = style.rope == Rope::Stacked;
         xk = g.op("attention", OpKind::RepeatKv, &[single.0], &[], ("xk_BSNH", BSNH));
+        if renamed {
+            g.drop_values(&[single.0]);
+        }
         xv = g.op("attention", OpKind::RepeatKv, &[single.1], &[], ("xv_BSNH", BSNH));
-        g.drop_values(&[single.0, single.1]);
+        if !renamed {
+            g.drop_values(&[single.0]);
+        }
+        g.drop_values(&[single.1]);
     }
     let bias = m.position == Position::Alibi;
     let o = g.op("attention.sdpa", OpKind::Attention { window, bias }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));

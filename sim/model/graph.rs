@@ -210,6 +210,11 @@ pub enum OpKind {
         /// Whether the loss is the mean over targets, or their sum.
         mean: bool,
     },
+    /// Head and log-probabilities of the labels, over parts of the vocabulary; parameter: the head's weight.
+    VocabularyLogProbs {
+        /// Words of a part.
+        words: u64,
+    },
     /// Head and loss in one, gradients made in forward; parameter: the head's weight.
     FusedLinearCrossEntropy,
 }

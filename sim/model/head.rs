@@ -40,6 +40,12 @@ pub enum Loss {
         /// Parts of the sequence.
         chunks: u32,
     },
+    /// Log-probabilities of the labels over parts of the vocabulary, in eager operators (prime-rl's head for
+    /// reinforcement learning).
+    VocabularyChunked {
+        /// Words of a part.
+        words: u32,
+    },
     /// Gradients are computed in forward, one part after the other, and nothing else is kept: Liger's fused linear
     /// cross-entropy (arXiv 2410.10989, section 3.2; `liger_kernel/ops/fused_linear_cross_entropy.py`). A part has
     /// `next_power_of_2(⌈T / ⌈V/D⌉⌉)` tokens.
@@ -59,7 +65,10 @@ impl Loss {
             Loss::Fp32CrossEntropy { compiled }
             | Loss::Bf16CrossEntropy { compiled }
             | Loss::ChunkedOutput { compiled, .. } => compiled,
-            Loss::FlashCrossEntropy | Loss::ChunkedLinear { .. } | Loss::FusedLinear => false,
+            Loss::FlashCrossEntropy
+            | Loss::ChunkedLinear { .. }
+            | Loss::FusedLinear
+            | Loss::VocabularyChunked { .. } => false,
         }
     }
 
@@ -167,9 +176,12 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             after_norm(g);
             (from, out)
         }
-        Loss::FusedLinear => {
+        Loss::FusedLinear | Loss::VocabularyChunked { .. } => {
             let from = g.ops();
-            let kind = OpKind::FusedLinearCrossEntropy;
+            let kind = match loss {
+                Loss::VocabularyChunked { words } => OpKind::VocabularyLogProbs { words: words.into() },
+                _ => OpKind::FusedLinearCrossEntropy,
+            };
             let out = g.op_in("loss", kind, &[h], &[weight], ("loss", &[]), DType::Fp32);
             after_norm(g);
             (from, out)

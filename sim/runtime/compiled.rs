@@ -46,6 +46,13 @@ impl Eager {
         (frame, output)
     }
 
+    /// Lets go of what a forward saved.
+    pub fn forget_compiled(&mut self, frame: CompiledFrame) {
+        for storage in frame.slots.into_iter().flatten() {
+            self.release(storage);
+        }
+    }
+
     /// Runs a compiled backward from the gradient of the output, which it takes over. Returns the gradient of the input.
     pub fn backward_compiled(
         &mut self,
@@ -138,6 +145,7 @@ impl Eager {
                 self.program.launch(COMPUTE, kernel.name, work, dispatch);
             }
             Launch::Attention { op, window, .. } => {
+                self.ask_before_attention(dispatch);
                 let op = &graph.ops[op];
                 let (shape, dtype) = (attention_shape(graph, op, window), graph.values[op.inputs[0]].dtype);
                 let work = Work::Attention { shape, dtype, backward: false };

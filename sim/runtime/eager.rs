@@ -12,12 +12,17 @@
 mod backward;
 mod compiled_cross_entropy;
 mod composite;
+mod cross_entropy;
 mod embedding;
 mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
+pub mod offload;
 mod rotary;
 mod unpad;
+mod vocabulary;
+
+use offload::{Offload, Sent, Stash};
 
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, ScopeId, StreamId, Work};
@@ -74,6 +79,11 @@ pub struct Settings {
     pub multiprocessors: u32,
     /// Whether a recompute stops once backward has all it needs (`torch.utils.checkpoint`, `early_stop`).
     pub early_stop: bool,
+    /// Whether every call of attention first reads an answer back from the device (transformers' flash attention asks
+    /// whether positions are packed).
+    pub attention_reads_back: bool,
+    /// Where inputs of checkpointed blocks are kept, if not on the device.
+    pub offload: Option<Offload>,
     /// Launch class of forward operators: eager, or compiled.
     pub forward: Dispatch,
     /// Launch class of backward operators.
@@ -133,6 +143,10 @@ pub struct Frame {
     params: ParamMap,
     checkpoint: Option<Keep>,
     input: Storage,
+    /// The input, where it is in the host's memory until it is needed.
+    sent: Option<Sent>,
+    /// Whether the checkpoint itself holds the input until backward has used it.
+    holds_input: bool,
     recomputed: bool,
 }
 
@@ -152,6 +166,7 @@ pub struct Eager {
     /// The sum so far of its gradients, and how many are in it.
     shared_sum: Option<(Gradient, u32)>,
     leaves: Vec<Option<Leaf>>,
+    stash: Stash,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
     pub gradient_dtype: Option<DType>,
     /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`), and
@@ -175,6 +190,7 @@ impl Eager {
             shared: None,
             shared_sum: None,
             leaves: vec![None; params],
+            stash: Stash::default(),
             gradient_dtype: None,
             step_at_once: None,
             stepped: vec![false; params],
@@ -189,7 +205,12 @@ impl Eager {
 
     /// Takes a block of a stated category with one reference.
     pub fn storage_as(&mut self, bytes: u64, category: Category, name: &'static str) -> Storage {
-        let buffer = self.program.alloc(Bytes(bytes), COMPUTE, category, name);
+        self.storage_on(COMPUTE, bytes, category, name)
+    }
+
+    /// Takes a block from a stream's pool with one reference.
+    fn storage_on(&mut self, stream: StreamId, bytes: u64, category: Category, name: &'static str) -> Storage {
+        let buffer = self.program.alloc(Bytes(bytes), stream, category, name);
         let counted = Counted { buffer, references: 1, bytes };
         match self.idle.pop() {
             Some(index) => {

@@ -31,15 +31,19 @@ pub const REDUCE_SCATTER: StreamId = StreamId(3);
 /// The stream of HSDP's all-reduces.
 pub const ALL_REDUCE: StreamId = StreamId(4);
 
+/// The stream of activations on their way to the host and back, where they have one.
+pub const OFFLOAD: StreamId = StreamId(5);
+
 /// Names of the streams above, in order, after the default stream.
-pub const STREAMS: [&str; 5] = ["default", "all-gather copy-in", "all-gather", "reduce-scatter", "all-reduce"];
+pub const STREAMS: [&str; 6] =
+    ["default", "all-gather copy-in", "all-gather", "reduce-scatter", "all-reduce", "activation offload"];
 
 impl Fsdp {
     /// Names of the run's streams; the first is the default stream.
     pub fn streams(&self) -> &'static [&'static str] {
         match self.version {
             Version::One(_) => &flat::STREAMS,
-            Version::Two => &STREAMS,
+            Version::Two => &STREAMS[..5],
             Version::Unsharded => &STREAMS[..1],
         }
     }

@@ -4,10 +4,10 @@
 //! optimizer.zero_grad(set_to_none=True)`. Python's references are followed: a hidden state lives until the next one has
 //! taken its name, logits until the loss has been computed.
 
-use super::compiled::CompiledFrame;
+use super::eager::offload::Offload;
 use super::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Settings, Storage};
 use super::fsdp::hooks::Run;
-use super::fsdp::{Fsdp, Version};
+use super::fsdp::{Fsdp, STREAMS, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::head::Loss;
 use crate::model::style::Style;
@@ -17,9 +17,11 @@ use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispa
 use crate::units::Bytes;
 
 mod besides;
+mod blocks;
 mod plan;
 
-use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout, mode};
+use blocks::BlockFrame;
+use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout};
 
 /// The operator of an embedding's graph that looks positions up, where it has one: after tokens and row numbers.
 const POSITIONS: usize = 2;
@@ -79,6 +81,8 @@ pub struct Job {
     pub max_positions: u64,
     /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
     pub compile: bool,
+    /// Whether checkpoints stand around compiled blocks, or are compiled with them.
+    pub checkpoint_compiled: bool,
     /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
     pub unpad: bool,
     /// How the model's code is written.
@@ -93,10 +97,18 @@ pub struct Job {
     pub output: Option<DType>,
 }
 
+/// Names of a job's streams.
+fn streams(job: &Job) -> &'static [&'static str] {
+    match job.eager.offload {
+        Some(Offload::OwnStream(_)) => &STREAMS,
+        _ => job.fsdp.streams(),
+    }
+}
+
 /// The program of one rank; all ranks run the same.
 pub fn compile(job: &Job) -> Program {
     let ranks = job.fsdp.shard * job.fsdp.replicate;
-    let mut program = Builder::new(ranks, job.fsdp.streams());
+    let mut program = Builder::new(ranks, streams(job));
     let mut scopes = Scopes {
         root: ScopeId(0),
         embedding: program.add_scope("tok_embeddings".to_owned()),
@@ -276,20 +288,7 @@ impl Training<'_> {
                 self.run.pre_forward(group, &prefetch);
             }
             let before = self.run.eager.program.enter(self.scopes.blocks[layer]);
-            let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
-            let map = ParamMap { first: self.layout.blocks[layer], tied: None };
-            let (frame, output) = match self.graphs.compiled_block[layer] {
-                Some(at) => {
-                    let compiled = &self.graphs.compiled[at];
-                    let (frame, output) = self.run.eager.forward_compiled(graph, compiled, hidden, map);
-                    (BlockFrame::Compiled(frame), output)
-                }
-                None => {
-                    let mode = mode(&self.job.checkpoint, layer);
-                    let (frame, output) = self.run.eager.forward(graph, hidden, map, mode);
-                    (BlockFrame::Eager(frame), output)
-                }
-            };
+            let (frame, output) = self.forward_block(layer, hidden);
             self.run.eager.program.enter(before);
             if let Some(group) = units.blocks[layer] {
                 self.run.post_forward(group);
@@ -384,16 +383,8 @@ impl Training<'_> {
                 self.run.pre_backward(group, &prefetch);
             }
             self.run.eager.program.enter(self.scopes.blocks[layer]);
-            let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
-            hidden = match (&mut frames.blocks[layer], self.graphs.compiled_block[layer]) {
-                (BlockFrame::Compiled(frame), Some(at)) => {
-                    self.run.eager.backward_compiled(graph, &self.graphs.compiled[at], frame, hidden)
-                }
-                (BlockFrame::Eager(frame), _) => {
-                    self.run.eager.backward(graph, frame, hidden).expect("a block's output depends on its input")
-                }
-                (BlockFrame::Compiled(_), None) => unreachable!("a compiled frame comes from a compiled block"),
-            };
+            let frame = frames.blocks.pop().expect("a frame for every block");
+            hidden = self.backward_block(layer, frame, hidden);
             if let Some(group) = units.blocks[layer] {
                 self.run.post_backward(group);
             }
@@ -469,12 +460,6 @@ impl Training<'_> {
         self.phase_end("zero", 0);
         self.run.eager.program.enter(before);
     }
-}
-
-/// A block's frame, eager or compiled.
-enum BlockFrame {
-    Eager(Frame),
-    Compiled(CompiledFrame),
 }
 
 struct Frames {

@@ -1,8 +1,10 @@
 //! The table `[activation_checkpointing]` as understood: which blocks run their forward again.
 
 use super::error::ScenarioError;
-use super::understood::{MOST_SMALL, Reader};
+use super::understood::{MOST_SMALL, Reader, Runtime};
 use super::written;
+use crate::runtime::eager::offload::Offload;
+use crate::runtime::fsdp::OFFLOAD;
 use crate::runtime::train::Checkpoint;
 
 /// The policy for a model of `layers` blocks.
@@ -33,6 +35,33 @@ pub(super) fn checkpoint(
             Checkpoint::Blocks(spread(share, layers))
         }
     })
+}
+
+/// Where inputs of checkpointed blocks are kept.
+pub(super) fn offload(
+    reader: &Reader<'_>,
+    written: &written::Scenario,
+    runtime: Runtime,
+) -> Result<Option<Offload>, ScenarioError> {
+    let table = &written.activation_checkpointing;
+    let Some(at) = &table.offload else { return Ok(None) };
+    let blocks = table.policy.as_ref().map(|at| *at.get_ref());
+    if matches!(blocks, None | Some(written::Policy::None | written::Policy::SelectiveOp)) {
+        let problem = "what goes to the host is the input of a block that is recomputed whole, and none is";
+        return Err(reader.plan(at, problem, "write activation_checkpointing.policy = \"full\", or remove offload"));
+    }
+    if written.compile.blocks == Some(true) && table.around_compiled != Some(true) {
+        let problem = "a checkpoint that is compiled with its block keeps its input on the device";
+        return Err(reader.plan(at, problem, "write activation_checkpointing.around_compiled = true"));
+    }
+    match *at.get_ref() {
+        written::OffloadStream::DefaultStream => Ok(Some(Offload::DefaultStream)),
+        written::OffloadStream::OwnStream if runtime == Runtime::Fsdp1 => {
+            let problem = "fsdp1's activations have no stream of their own here";
+            Err(reader.plan(at, problem, "write offload = \"default_stream\""))
+        }
+        written::OffloadStream::OwnStream => Ok(Some(Offload::OwnStream(OFFLOAD))),
+    }
 }
 
 /// A share of the blocks, evenly spread: block n, counted from one, whenever n·p passes the next half

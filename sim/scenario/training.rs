@@ -50,8 +50,16 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
         written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)?, compiled: false },
         written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
         written::LossKind::FusedLinear => Loss::FusedLinear,
+        written::LossKind::VocabularyChunked => {
+            let words = reader.count_or("loss.words", written.words.as_ref(), 1, 1 << 20, 2048)?;
+            Loss::VocabularyChunked { words: words as u32 }
+        }
     };
     let chunked = matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. });
+    if let Some(at) = written.words.as_ref().filter(|_| !matches!(loss, Loss::VocabularyChunked { .. })) {
+        let remedy = "remove loss.words, or write loss.kind = \"vocabulary_chunked\"";
+        return Err(reader.plan(at, "this loss does not cut the vocabulary", remedy));
+    }
     match &written.chunks {
         Some(chunks) if !chunked => {
             Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))

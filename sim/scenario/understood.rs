@@ -14,6 +14,7 @@ use crate::model::style::{Rope, Style};
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime::eager::Settings;
+use crate::runtime::eager::offload::Offload;
 use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::train::Job;
 
@@ -203,6 +204,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
     let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = training::optimizer(reader, &scenario.optimizer)?;
@@ -242,6 +244,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         marks_last,
         fsdp: config,
         checkpoint,
+        checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
         loss,
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
@@ -249,7 +252,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         training_loop: training::training_loop(reader, scenario, loss)?,
         style: style(&scenario.framework),
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
-        eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop)),
+        eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop, offload)),
         optimizer,
         clip,
         scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
@@ -342,7 +345,7 @@ fn eager(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     (topology, profile): (&Topology, &Profile),
-    (model, early_stop): (&ModelConfig, bool),
+    (model, early_stop, offload): (&ModelConfig, bool, Option<Offload>),
 ) -> Settings {
     let framework = &scenario.framework;
     let bias_tensor = match (model.position, scenario.attention.alibi_tensor) {
@@ -363,6 +366,8 @@ fn eager(
         bias_tensor,
         multiprocessors: topology.chip.cores,
         early_stop,
+        attention_reads_back: scenario.attention.reads_back.unwrap_or(false),
+        offload,
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,
     }

@@ -261,6 +261,8 @@ pub enum LossKind {
     ChunkedOutput,
     /// Head and loss by parts.
     ChunkedLinear,
+    /// Head and log-probabilities over parts of the vocabulary.
+    VocabularyChunked,
     /// Liger's fused linear cross-entropy.
     FusedLinear,
 }
@@ -273,6 +275,8 @@ pub struct Loss {
     pub kind: Option<Spanned<LossKind>>,
     /// Parts of the sequence.
     pub chunks: Option<Spanned<i64>>,
+    /// Words of a part of the vocabulary.
+    pub words: Option<Spanned<i64>>,
     /// Whether the loop's variable holds the logits until the next forward has returned.
     pub keep_logits: Option<bool>,
 }
@@ -332,6 +336,16 @@ pub enum Policy {
     SelectiveOp,
 }
 
+/// Where activations are copied to the host and back.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum OffloadStream {
+    /// In compute's way.
+    DefaultStream,
+    /// Beside it.
+    OwnStream,
+}
+
 /// `[activation_checkpointing]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -340,6 +354,10 @@ pub struct Checkpointing {
     pub policy: Option<Spanned<Policy>>,
     /// Whether a recompute stops once backward has what it needs.
     pub early_stop: Option<bool>,
+    /// Whether the checkpoint stands around a compiled block, or is compiled with it.
+    pub around_compiled: Option<bool>,
+    /// The stream on which inputs of checkpointed blocks go to the host and come back.
+    pub offload: Option<Spanned<OffloadStream>>,
 }
 
 /// `[optimizer]`
@@ -372,6 +390,8 @@ pub struct Attention {
     pub alibi_tensor: Option<bool>,
     /// Whether tokens are packed without padding before attention and put back after it (`bert_padding`).
     pub unpad: Option<Spanned<bool>>,
+    /// Whether every call first reads an answer back from the device.
+    pub reads_back: Option<bool>,
 }
 
 /// `[memory]`

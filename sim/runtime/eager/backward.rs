@@ -60,6 +60,12 @@ impl Eager {
         (start, frame.saved_end[index] as usize)
     }
 
+    /// What a node saved, all of it.
+    fn saved_by<const COUNT: usize>(frame: &Frame, index: usize) -> [Storage; COUNT] {
+        let (start, end) = Self::saved(frame, index);
+        frame.saved[start..end].try_into().expect("a node has saved what its kind saves")
+    }
+
     /// Lets go of what a node received and saved.
     pub(super) fn let_go(&mut self, frame: &Frame, index: usize, gradient: Storage) {
         let (start, end) = Self::saved(frame, index);
@@ -77,7 +83,7 @@ impl Eager {
 
     /// Lets go of the block's input, which the checkpoint holds, after the last node that saved something.
     fn let_go_of_input(&mut self, frame: &Frame, index: usize) {
-        if matches!(Self::saved(frame, index), (0, 1..)) {
+        if frame.holds_input && matches!(Self::saved(frame, index), (0, 1..)) {
             self.release(frame.input);
         }
     }
@@ -116,9 +122,14 @@ impl Eager {
                 self.linear(graph, op, index, frame, gradient, (inputs, outputs));
             }
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
-                let (start, _) = Self::saved(frame, index);
-                let saved = [0, 1, 2].map(|at| frame.saved[start + at]);
-                self.composite_norm_backward(graph, op, (rows, start == 0), frame, (saved, gradient));
+                let saved = Self::saved_by(frame, index);
+                self.composite_norm_backward(
+                    graph,
+                    op,
+                    (rows, Self::saved(frame, index).0 == 0),
+                    frame,
+                    (saved, gradient),
+                );
             }
             OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => self.norm(graph, op, index, frame, gradient),
             OpKind::Cast => {
@@ -208,14 +219,13 @@ impl Eager {
             OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
             OpKind::FusedLinearCrossEntropy => {
                 self.release(gradient);
-                let (start, _) = Self::saved(frame, index);
-                let saved = [0, 1].map(|at| frame.saved[start + at]);
-                self.fused_linear_backward(graph, op, saved, frame);
+                self.fused_linear_backward(graph, op, Self::saved_by(frame, index), frame);
+            }
+            OpKind::VocabularyLogProbs { words } => {
+                self.vocabulary_backward(graph, op, (words, Self::saved_by(frame, index)), frame, gradient);
             }
             OpKind::FlashCrossEntropy => {
-                let (start, _) = Self::saved(frame, index);
-                let saved = [0, 1, 2, 3].map(|at| frame.saved[start + at]);
-                self.flash_cross_entropy_backward(graph, op, saved, frame, gradient);
+                self.flash_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
             }
             OpKind::CompiledCrossEntropy { .. } => {
                 self.compiled_cross_entropy_backward(graph, op, index, frame, gradient);
@@ -454,33 +464,6 @@ impl Eager {
         let shape = attention_shape(graph, op, window);
         self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: true }, dispatch);
         results
-    }
-
-    /// Backward of the mean negative log-likelihood, of the log-softmax, and of the fp32 copy: three vocabulary-sized
-    /// blocks in a row, of which two live together.
-    fn cross_entropy_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        let logits = &graph.values[op.inputs[0]];
-        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
-        let (wide, dispatch) =
-            (logits.elements * if upcast { 4 } else { logits.dtype.bytes() }, self.settings.backward);
-        let (start, _) = Self::saved(frame, index);
-        let (weight, log_softmax) = (frame.saved[start], frame.saved[start + 1]);
-        let logits_block = |this: &mut Self, bytes, name| this.storage_as(bytes, Category::BackwardTemporary, name);
-        let nll = logits_block(self, wide, "aten.nll_loss_backward");
-        self.pointwise("aten.nll_loss_backward", MemoryKind::Copy, 0, wide, dispatch);
-        self.release(gradient);
-        self.release(weight);
-        let softmax = logits_block(self, wide, "aten._log_softmax_backward_data");
-        self.pointwise("aten._log_softmax_backward_data", MemoryKind::Softmax, 2 * wide, wide, dispatch);
-        self.release(nll);
-        self.release(log_softmax);
-        let mut result = softmax;
-        if upcast {
-            result = logits_block(self, logits.bytes(), "aten._to_copy");
-            self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, logits.bytes(), dispatch);
-            self.release(softmax);
-        }
-        self.accumulate(frame, op.inputs[0], result.into());
     }
 
     /// The gradient of the loss with respect to itself, which starts a backward.

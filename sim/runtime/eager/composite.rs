@@ -122,7 +122,7 @@ impl Eager {
         self.release(double);
         self.release(power);
         self.let_go_of(checkpointed, spread, up);
-        if checkpointed && first {
+        if checkpointed && first && frame.holds_input {
             self.release(frame.input);
         }
         if fp32 {

@@ -108,10 +108,14 @@ impl Eager {
 
     /// A frame before its first operator.
     pub fn frame(&mut self, graph: &Graph, input: Storage, params: ParamMap, mode: Mode) -> Frame {
+        let mut sent = None;
         let checkpoint = match mode {
             Mode::Train => None,
             Mode::Checkpoint(keep) => {
-                self.retain(input);
+                match self.settings.offload {
+                    None => _ = self.retain(input),
+                    Some(offload) => sent = Some(self.send(input, offload)),
+                }
                 Some(keep)
             }
         };
@@ -125,6 +129,8 @@ impl Eager {
             params,
             checkpoint,
             input,
+            holds_input: sent.is_none(),
+            sent,
             recomputed: false,
         };
         frame.slots[0] = Some(input);
@@ -160,6 +166,9 @@ impl Eager {
     pub(super) fn recompute(&mut self, graph: &Graph, frame: &mut Frame) {
         let (pass, category) = (self.program.set_pass(Pass::Recompute), self.category);
         self.category = Category::Recompute;
+        if let (Some(sent), Some(offload)) = (frame.sent.take(), self.settings.offload) {
+            frame.input = self.bring_back(sent, offload);
+        }
         frame.slots[0] = Some(frame.input);
         let stop = if self.settings.early_stop { early_stop_at(graph) } else { graph.ops.len() };
         let kept = std::mem::take(&mut frame.kept);
@@ -187,6 +196,10 @@ impl Eager {
             if let Some(storage) = slot.take() {
                 self.release(storage);
             }
+        }
+        if !frame.holds_input {
+            // What came back from the host is the recompute's own: only what saved it holds it now.
+            self.release(frame.input);
         }
         frame.recomputed = true;
         self.program.set_pass(pass);
@@ -234,12 +247,13 @@ impl Eager {
                 }
             }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
+            OpKind::VocabularyLogProbs { words } => return self.vocabulary(graph, op, words, frame),
             OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CompiledCrossEntropy { mean } => return self.compiled_cross_entropy(graph, op, mean, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::Unpad { first } => aux[0] = Some(self.unpad(graph, op, first, frame)),
             OpKind::Pad => self.pad(graph, op, frame),
-            OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, rope, frame),
+            OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, (rope, results), frame),
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
                 // Its rules are in `composite`.
                 aux = self.composite_norm(graph, op, rows, frame).map(Some);
@@ -361,6 +375,7 @@ impl Eager {
                 self.matmul(name, (m, outputs, inputs), dtype, MatmulLayout::Forward, dispatch);
             }
             OpKind::Attention { window, .. } => {
+                self.ask_before_attention(dispatch);
                 let shape = attention_shape(graph, op, window);
                 self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: false }, dispatch);
             }
@@ -403,35 +418,6 @@ impl Eager {
         }
         self.program.transient(bytes, COMPUTE, Category::Workspace, "cublas workspace");
     }
-
-    /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy, its log-softmax (kept), the mean.
-    fn cross_entropy(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results, dispatch: Dispatch) {
-        let logits = &graph.values[op.inputs[0]];
-        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
-        let element = if upcast { 4 } else { logits.dtype.bytes() };
-        let wide = logits.elements * element;
-        let copy = upcast.then(|| {
-            let storage = self.storage_as(wide, Category::Logits, "aten._to_copy");
-            self.pointwise("aten._to_copy", MemoryKind::Elementwise, logits.bytes(), wide, dispatch);
-            storage
-        });
-        let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
-        self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
-        let loss = self.storage(element, "aten.nll_loss_forward");
-        let weight = self.storage(element, "aten.nll_loss_forward");
-        self.pointwise("aten.nll_loss_forward", MemoryKind::Gather, graph.dims.tokens() * 12, 4, dispatch);
-        if let Some(copy) = copy {
-            self.release(copy);
-        }
-        frame.slots[op.outputs[0]] = Some(loss);
-        if results == Results::Save {
-            frame.saved.extend([weight, log_softmax]);
-            frame.saved_end.push(frame.saved.len() as u32);
-        } else {
-            self.release(weight);
-            self.release(log_softmax);
-        }
-    }
 }
 
 /// The operator's name as PyTorch's profiler shows it.
@@ -461,6 +447,7 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Pad => "aten.index_put_",
         OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
         OpKind::CompiledCrossEntropy { .. } => "triton_softmax",
+        OpKind::VocabularyLogProbs { .. } => "head by vocabulary",
         OpKind::FlashCrossEntropy => "xentropy_cuda_lib.forward",
     }
 }

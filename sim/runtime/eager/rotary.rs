@@ -9,6 +9,7 @@
 //! Their backward is long: a slice or a selection hands back zeros of the whole with its part copied in, and the parts
 //! are added up.
 
+use super::forward::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::style::Rope;
@@ -31,8 +32,14 @@ fn sizes(graph: &Graph, op: &Op) -> Sizes {
 }
 
 impl Eager {
-    /// Forward; returns what backward keeps.
-    pub(super) fn rotate(&mut self, graph: &Graph, op: &Op, rope: Rope, frame: &mut Frame) -> Option<Storage> {
+    /// Forward; returns what backward keeps, unless it is to be forgotten.
+    pub(super) fn rotate(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (rope, results): (Rope, Results),
+        frame: &mut Frame,
+    ) -> Option<Storage> {
         let s = sizes(graph, op);
         let dispatch = self.settings.forward;
         let make = |this: &mut Self, name, kind, bytes, read| {
@@ -72,9 +79,13 @@ impl Eager {
         }
         let output = make(self, "aten._to_copy", point, s.narrow, s.wide);
         self.release(pairs);
+        let kept = (results != Results::Forget).then_some(table);
+        if kept.is_none() {
+            self.release(table);
+        }
         self.release(stacked);
         frame.slots[op.outputs[0]] = Some(output);
-        Some(table)
+        kept
     }
 
     /// Backward.
@@ -117,7 +128,10 @@ impl Eager {
             if let Some(negative) = negative.take() {
                 self.release(negative);
             }
-            if at == 3 {
+            if at == 3 && frame.checkpoint.is_some() {
+                self.let_go_of_table(frame, index);
+                self.release(wide);
+            } else if at == 3 {
                 self.release(wide);
                 self.let_go_of_table(frame, index);
             }

@@ -42,6 +42,13 @@ impl Eager {
         indices
     }
 
+    /// What a wrapper of attention asks the device before it calls the kernel, if it does.
+    pub(in crate::runtime) fn ask_before_attention(&mut self, dispatch: Dispatch) {
+        if self.settings.attention_reads_back {
+            self.read_number(dispatch);
+        }
+    }
+
     /// A number comes to the host, which waits for it.
     fn read_number(&mut self, dispatch: Dispatch) {
         let copy = Work::HostCopy { bytes: Bytes(4), to_host: true };

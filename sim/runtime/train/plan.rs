@@ -60,6 +60,7 @@ fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compi
     let (mut compiled, mut known) = (vec![], vec![]);
     let choose = |(layer, &graph): (usize, &usize)| {
         let policy = match mode(&job.checkpoint, layer) {
+            _ if job.checkpoint_compiled => Policy::MinCut,
             Mode::Train => Policy::MinCut,
             Mode::Checkpoint(Keep::Nothing) => Policy::Input,
             Mode::Checkpoint(Keep::ComputeIntensive) => Policy::ComputeIntensive,

@@ -1,0 +1,78 @@
+//! Cross-entropy over whole logits, in eager operators.
+
+use super::forward::Results;
+use super::{Eager, Frame, Storage};
+use crate::model::graph::{Graph, Op, OpKind};
+use crate::program::{Category, DType, Dispatch, MemoryKind};
+
+impl Eager {
+    /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy, its log-softmax (kept), the mean.
+    pub(super) fn cross_entropy(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        frame: &mut Frame,
+        results: Results,
+        dispatch: Dispatch,
+    ) {
+        let logits = &graph.values[op.inputs[0]];
+        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
+        let element = if upcast { 4 } else { logits.dtype.bytes() };
+        let wide = logits.elements * element;
+        let copy = upcast.then(|| {
+            let storage = self.storage_as(wide, Category::Logits, "aten._to_copy");
+            self.pointwise("aten._to_copy", MemoryKind::Elementwise, logits.bytes(), wide, dispatch);
+            storage
+        });
+        let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
+        self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
+        let loss = self.storage(element, "aten.nll_loss_forward");
+        let weight = self.storage(element, "aten.nll_loss_forward");
+        self.pointwise("aten.nll_loss_forward", MemoryKind::Gather, graph.dims.tokens() * 12, 4, dispatch);
+        if let Some(copy) = copy {
+            self.release(copy);
+        }
+        frame.slots[op.outputs[0]] = Some(loss);
+        if results == Results::Save {
+            frame.saved.extend([weight, log_softmax]);
+            frame.saved_end.push(frame.saved.len() as u32);
+        } else {
+            self.release(weight);
+            self.release(log_softmax);
+        }
+    }
+
+    /// Backward of the mean negative log-likelihood, of the log-softmax, and of the fp32 copy: three vocabulary-sized
+    /// blocks in a row, of which two live together.
+    pub(super) fn cross_entropy_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let logits = &graph.values[op.inputs[0]];
+        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
+        let (wide, dispatch) =
+            (logits.elements * if upcast { 4 } else { logits.dtype.bytes() }, self.settings.backward);
+        let (start, _) = Self::saved(frame, index);
+        let (weight, log_softmax) = (frame.saved[start], frame.saved[start + 1]);
+        let logits_block = |this: &mut Self, bytes, name| this.storage_as(bytes, Category::BackwardTemporary, name);
+        let nll = logits_block(self, wide, "aten.nll_loss_backward");
+        self.pointwise("aten.nll_loss_backward", MemoryKind::Copy, 0, wide, dispatch);
+        self.release(gradient);
+        self.release(weight);
+        let softmax = logits_block(self, wide, "aten._log_softmax_backward_data");
+        self.pointwise("aten._log_softmax_backward_data", MemoryKind::Softmax, 2 * wide, wide, dispatch);
+        self.release(nll);
+        self.release(log_softmax);
+        let mut result = softmax;
+        if upcast {
+            result = logits_block(self, logits.bytes(), "aten._to_copy");
+            self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, logits.bytes(), dispatch);
+            self.release(softmax);
+        }
+        self.accumulate(frame, op.inputs[0], result.into());
+    }
+}
