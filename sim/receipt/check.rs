@@ -1,6 +1,6 @@
 //! Flies every receipt that can be mapped, several at a time, and keeps the order of the files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -49,17 +49,25 @@ pub struct Files {
     pub own: Vec<Case>,
 }
 
-/// Reads files; one that ends in `.toml` is a scenario with `[measured]`.
+/// Reads files, all or none; one that ends in `.toml` is a scenario with `[measured]`.
 pub fn read(files: &[PathBuf]) -> Result<Files, ReceiptError> {
+    let (all, refused) = read_what_can_be(files);
+    refused.into_iter().next().map_or(Ok(all), Err)
+}
+
+/// Reads files, and says which could not be used.
+pub fn read_what_can_be(files: &[PathBuf]) -> (Files, Vec<ReceiptError>) {
     let mut all = Files::default();
+    let mut refused = vec![];
     for path in files {
-        if path.extension().is_some_and(|ending| ending == "toml") {
-            all.own.push(own(path)?);
+        let result = if path.extension().is_some_and(|ending| ending == "toml") {
+            own(path).map(|case| all.own.push(case))
         } else {
-            all.receipts.add(path)?;
-        }
+            all.receipts.add(path)
+        };
+        refused.extend(result.err());
     }
-    Ok(all)
+    (all, refused)
 }
 
 /// A scenario with `[measured]`.
@@ -98,6 +106,27 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// How many receipts are chosen.
+    ///
+    /// # Errors
+    /// If no receipt has a lane or a hardware that is asked for.
+    pub fn count(&self, files: &Files) -> Result<usize, ReceiptError> {
+        let rows = files.receipts.entries.iter().map(|e| (e.row.lane.as_str(), e.row.family(), e.row.grade()));
+        let own = files.own.iter().map(Case::measured).map(|m| (&*m.lane, &*m.hardware, &*m.grade));
+        let all: Vec<(&str, &str, &str)> = rows.chain(own).collect();
+        let lanes = all.iter().map(|one| one.0).collect();
+        let hardware = all.iter().map(|one| one.1).collect();
+        let known: [(&'static str, BTreeSet<&str>, &[String]); 2] =
+            [("lane", lanes, &self.lanes), ("hardware", hardware, &self.hardware)];
+        for (what, known, wanted) in known {
+            if let Some(name) = wanted.iter().find(|name| !known.contains(name.as_str())) {
+                let known = known.into_iter().collect::<Vec<_>>().join(", ");
+                return Err(ReceiptError::NoneChosen { what, name: name.clone(), known });
+            }
+        }
+        Ok(all.iter().filter(|(lane, hardware, grade)| self.takes(lane, hardware, grade)).count())
+    }
+
     fn takes(&self, lane: &str, hardware: &str, grade: &str) -> bool {
         let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
         among(&self.lanes, lane) && among(&self.hardware, hardware) && (grade.is_empty() || among(&self.grades, grade))
