@@ -27,7 +27,7 @@ fn flown(files: &Files, choice: &Choice) -> Outcome {
 }
 
 /// A receipt that maps, as JSON.
-const GOOD: &str = r#"{"id":"one","lane":"cuda-fsdp2","hw_family":"H100","hardware":{"name":"H100-SXM5-80GB","vendor":"nvidia","count":8,"gpus_per_node":8},"model":{"name":"Llama 3.1 8B","seq_len":8192},"framework":{"name":"torchtitan","version":"9dec370"},"parallel":{"dp":8,"fsdp":8,"tp":1,"pp":1,"cp":1},"batch":{"micro_batch":1,"global_batch":8,"grad_accum":1},"precision":{"compute":"bf16"},"recompute":"full","compile":false,"switches":{"reshard_after_forward":"always"},"measured":{"step_time_s":1.4},"quality":{"grade":"A"}}"#;
+const GOOD: &str = r#"{"id":"one","lane":"cuda-fsdp2","hw_family":"H100","hardware":{"name":"H100-SXM5-80GB","vendor":"nvidia","count":8,"gpus_per_node":8},"model":{"name":"Llama 3.1 8B","seq_len":8192},"framework":{"name":"torchtitan","version":"commit 9dec370"},"parallel":{"dp":8,"fsdp":8,"tp":1,"pp":1,"cp":1},"batch":{"micro_batch":1,"global_batch":8,"grad_accum":1},"precision":{"compute":"bf16"},"recompute":"full","compile":false,"switches":{"reshard_after_forward":"always"},"measured":{"step_time_s":1.4},"quality":{"grade":"A"}}"#;
 
 fn written(test: &str, name: &str, text: &str) -> Folder {
     let folder = Folder::new(test);

@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "G,…", value_delimiter = ',')]
     grade: Vec<String>,
     /// Show one receipt: its scenario, assumptions, prediction and where the time goes.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["lane", "hardware", "grade", "json", "html", "fail_above"])]
     row: Option<String>,
     /// Write the check as JSON to this file.
     #[arg(long, value_name = "FILE")]
@@ -48,22 +48,25 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Outcome {
     let thresholds = args.fail_above.as_deref().map(threshold::parse).transpose().map_err(Failure::input)?;
-    let files = check::read(&args.files).map_err(Failure::input)?;
+    let (files, refused) = check::read_what_can_be(&args.files);
+    for error in &refused {
+        eprintln!("error: {error}");
+    }
     let tables = Tables::shipped();
     if let Some(id) = &args.row {
         return row(args, &files, &tables, id);
     }
     let choice = Choice { lanes: args.lane.clone(), hardware: args.hardware.clone(), grades: args.grade.clone() };
-    if files.receipts.entries.is_empty() && files.own.is_empty() && files.receipts.faults.is_empty() {
+    if files.receipts.entries.is_empty()
+        && files.own.is_empty()
+        && files.receipts.faults.is_empty()
+        && refused.is_empty()
+    {
         return Err(Failure::input("the files hold no receipts: expected JSON lines, or a scenario with [measured]"));
     }
-    if let Some(problem) = files.unknown(&choice).filter(|_| files.receipts.faults.is_empty()) {
-        return Err(Failure::input(problem));
-    }
-    let bar = ProgressBar::with_draw_target(
-        Some((files.receipts.entries.len() + files.own.len()) as u64),
-        ProgressDrawTarget::stderr(),
-    );
+    // What could not be used may be what has the lane.
+    let count = if refused.is_empty() { choice.count(&files).map_err(Failure::input)? } else { 0 };
+    let bar = ProgressBar::with_draw_target(Some(count as u64), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} receipts {elapsed}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let outcome = check::check(&files, &tables, &choice, &|| bar.inc(1));
@@ -80,7 +83,7 @@ pub fn run(args: &Args) -> Outcome {
     if !broken.is_empty() {
         print(&format!("\nThresholds that do not hold\n{}", text::broken(&broken)));
     }
-    Ok(ExitCode::from(match (outcome.faults.is_empty(), broken.is_empty()) {
+    Ok(ExitCode::from(match (outcome.faults.is_empty() && refused.is_empty(), broken.is_empty()) {
         (false, _) => 2,
         (true, false) => 1,
         (true, true) => 0,

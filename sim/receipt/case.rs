@@ -132,8 +132,9 @@ impl Case {
     }
 }
 
-/// A scenario's text without comments and without what was measured.
+/// A scenario's keys without what was measured.
 fn configuration(text: &str) -> String {
-    let body = text.split("\n[measured]").next().unwrap_or(text);
-    body.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+    let mut keys: toml::Table = text.parse().unwrap_or_default();
+    keys.remove("measured");
+    keys.to_string()
 }

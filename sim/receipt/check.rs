@@ -49,17 +49,25 @@ pub struct Files {
     pub own: Vec<Case>,
 }
 
-/// Reads files; one that ends in `.toml` is a scenario with `[measured]`.
+/// Reads files, all or none; one that ends in `.toml` is a scenario with `[measured]`.
 pub fn read(files: &[PathBuf]) -> Result<Files, ReceiptError> {
+    let (all, refused) = read_what_can_be(files);
+    refused.into_iter().next().map_or(Ok(all), Err)
+}
+
+/// Reads files, and says which could not be used.
+pub fn read_what_can_be(files: &[PathBuf]) -> (Files, Vec<ReceiptError>) {
     let mut all = Files::default();
+    let mut refused = vec![];
     for path in files {
-        if path.extension().is_some_and(|ending| ending == "toml") {
-            all.own.push(own(path)?);
+        let result = if path.extension().is_some_and(|ending| ending == "toml") {
+            own(path).map(|case| all.own.push(case))
         } else {
-            all.receipts.add(path)?;
-        }
+            all.receipts.add(path)
+        };
+        refused.extend(result.err());
     }
-    Ok(all)
+    (all, refused)
 }
 
 /// A scenario with `[measured]`.
@@ -98,37 +106,30 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// How many receipts are chosen.
+    ///
+    /// # Errors
+    /// If no receipt has a lane or a hardware that is asked for.
+    pub fn count(&self, files: &Files) -> Result<usize, ReceiptError> {
+        let rows = files.receipts.entries.iter().map(|e| (e.row.lane.as_str(), e.row.family(), e.row.grade()));
+        let own = files.own.iter().map(Case::measured).map(|m| (&*m.lane, &*m.hardware, &*m.grade));
+        let all: Vec<(&str, &str, &str)> = rows.chain(own).collect();
+        let lanes = all.iter().map(|one| one.0).collect();
+        let hardware = all.iter().map(|one| one.1).collect();
+        let known: [(&'static str, BTreeSet<&str>, &[String]); 2] =
+            [("lane", lanes, &self.lanes), ("hardware", hardware, &self.hardware)];
+        for (what, known, wanted) in known {
+            if let Some(name) = wanted.iter().find(|name| !known.contains(name.as_str())) {
+                let known = known.into_iter().collect::<Vec<_>>().join(", ");
+                return Err(ReceiptError::NoneChosen { what, name: name.clone(), known });
+            }
+        }
+        Ok(all.iter().filter(|(lane, hardware, grade)| self.takes(lane, hardware, grade)).count())
+    }
+
     fn takes(&self, lane: &str, hardware: &str, grade: &str) -> bool {
         let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
         among(&self.lanes, lane) && among(&self.hardware, hardware) && (grade.is_empty() || among(&self.grades, grade))
-    }
-}
-
-impl Files {
-    /// Names in use that a choice may take: lanes, hardware, grades.
-    pub fn names(&self) -> [BTreeSet<String>; 3] {
-        let rows = self.receipts.entries.iter();
-        let rows = rows.map(|entry| (entry.row.lane.as_str(), entry.row.family(), entry.row.grade()));
-        let own = self.own.iter().map(Case::measured);
-        let own = own.map(|m| (m.lane.as_str(), m.hardware.as_str(), m.grade.as_str()));
-        let mut names = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
-        for (lane, hardware, grade) in rows.chain(own) {
-            for (set, name) in names.iter_mut().zip([lane, hardware, grade]) {
-                set.insert(name.to_owned());
-            }
-        }
-        names
-    }
-
-    /// Names of a choice that no receipt has, each with those that there are.
-    pub fn unknown(&self, choice: &Choice) -> Option<String> {
-        let asked = [("lane", &choice.lanes), ("hardware", &choice.hardware), ("grade", &choice.grades)];
-        let mut odd = asked.iter().zip(self.names()).filter_map(|((what, asked), known)| {
-            let name = asked.iter().find(|name| !known.contains(*name))?;
-            let known: Vec<String> = known.into_iter().filter(|name| !name.is_empty()).collect();
-            Some(format!("no receipt has the {what} {name:?}: there are {}", known.join(", ")))
-        });
-        odd.next()
     }
 }
 

@@ -30,6 +30,16 @@ pub enum ReceiptError {
         /// Ids that come near.
         near: String,
     },
+    /// A choice that no receipt meets.
+    #[error("no receipt is of the {what} {name:?}: there are {known}")]
+    NoneChosen {
+        /// `lane` or `hardware`.
+        what: &'static str,
+        /// As asked for.
+        name: String,
+        /// What receipts have.
+        known: String,
+    },
     /// A specification of thresholds that cannot be read.
     #[error("{0}")]
     Threshold(String),

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use toml::{Table as Keys, Value as Key};
 
+use super::pattern::matches;
 use super::read::Entry;
 use super::row::{Row, degree};
 use super::table::{Rule, Tables, switches, word};
@@ -157,6 +158,14 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     let Some((common, table)) = known else {
         return Err(Reason::Uncovered(format!("no table of defaults for the framework {framework:?}")));
     };
+    let version = row.framework.version.as_deref();
+    if !table.versions.iter().any(|known| matches(known, version)) {
+        let known = table.versions.join(", ");
+        let version = version.unwrap_or("not stated");
+        return Err(Reason::Uncovered(format!(
+            "the table of {framework:?} does not know the version {version:?}: it has {known}"
+        )));
+    }
     let rules: Vec<&Rule> = common.rules.iter().chain(&table.rules).filter(|rule| rule.holds(&entry.value)).collect();
     for rule in &rules {
         if let Some(why) = &rule.outside {
@@ -191,7 +200,9 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
             return Err(Reason::Uncovered(what));
         }
     }
-    let comment = format!("# {}: {}\n# Mapped from {}:{}.", row.id, source(row), entry.file, entry.line);
+    // An id or a path may hold the end of a line, a comment may not.
+    let words = format!("{}: {}", row.id, source(row)).replace(char::is_control, " ");
+    let comment = format!("# {words}\n# Mapped from {}:{}.", entry.file, entry.line);
     let assumptions = keys.0.iter().filter_map(|(key, value, source)| {
         source.as_ref().map(|source| Assumption { key: key.clone(), value: value.to_string(), source: source.clone() })
     });
@@ -234,30 +245,42 @@ fn beyond(row: &Row, value: &Value) -> Result<(), Reason> {
 fn stated(row: &Row, keys: &mut Gathered) -> Result<(), Reason> {
     let missing = |what: &str| Reason::Uncovered(format!("states no {what}"));
     let count = row.hardware.count.ok_or_else(|| missing("number of chips"))?;
-    let shard = degree(&row.parallel.fsdp).or(degree(&row.parallel.dp)).unwrap_or(count);
-    let per_node = row.hardware.gpus_per_node.unwrap_or(8).min(8);
+    let stated_shard = degree(&row.parallel.fsdp).or(degree(&row.parallel.dp));
+    let shard = stated_shard.unwrap_or(count);
+    let per_node = row.hardware.gpus_per_node.unwrap_or(8);
+    let assumed = |yes: bool, why: &str| yes.then(|| why.to_owned());
     let integer = |value: u64| Key::Integer(value as i64);
     let model = row.model.name.as_deref().unwrap_or("a model");
     let (hardware, family) =
         (row.hardware.name.as_deref().unwrap_or("?"), row.framework.name.as_deref().unwrap_or("?"));
     keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
+    if count == 0 || per_node == 0 {
+        return Err(Reason::Contradiction(format!("hardware.count = {count} on nodes of gpus_per_node = {per_node}")));
+    }
     if count < per_node {
         keys.stated("topology.chips", integer(count));
     } else if count.is_multiple_of(per_node) {
-        keys.stated("topology.nodes", integer(count / per_node));
+        let source = assumed(row.hardware.gpus_per_node.is_none(), "no size of a node is stated: eight chips");
+        keys.put("topology.nodes", integer(count / per_node), source);
     } else {
         return Err(Reason::Uncovered(format!("{count} chips do not fill nodes of {per_node}")));
     }
     if shard == 0 || !count.is_multiple_of(shard) {
         return Err(Reason::Uncovered(format!("shards over {shard} of {count} chips")));
     }
-    keys.stated("mesh.dp_shard", integer(shard));
+    let source = assumed(stated_shard.is_none() && count > 1, "no degree is stated: shards over all chips");
+    keys.put("mesh.dp_shard", integer(shard), source);
     keys.stated("mesh.dp_replicate", integer(count / shard));
     keys.stated("batch.sequence", integer(row.sequence().ok_or_else(|| missing("sequence length"))?));
-    if let Some(micro) = row.micro() {
-        keys.stated("batch.micro", integer(micro));
-        keys.stated("batch.accumulation", integer(row.accumulation().unwrap_or(1)));
+    keys.stated("batch.micro", integer(row.micro().ok_or_else(|| missing("micro-batch"))?));
+    let accumulation = row.accumulation();
+    if let (None, Some(global)) = (accumulation, row.batch.global_batch) {
+        return Err(Reason::Contradiction(format!(
+            "global_batch = {global} is no multiple of the ranks' micro-batches"
+        )));
     }
+    let source = assumed(accumulation.is_none(), "neither accumulation nor a global batch is stated");
+    keys.put("batch.accumulation", integer(accumulation.unwrap_or(1)), source);
     Ok(())
 }
 

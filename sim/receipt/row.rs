@@ -140,7 +140,8 @@ impl Row {
     pub fn data_parallel(&self) -> Option<u64> {
         let p = &self.parallel;
         let stated = degree(&p.dp).into_iter().chain(degree(&p.fsdp)).max();
-        let rest = p.tp.unwrap_or(1) * p.pp.unwrap_or(1) * p.cp.unwrap_or(1);
+        let rest = product(&[p.tp.unwrap_or(1), p.pp.unwrap_or(1), p.cp.unwrap_or(1)]);
+        let rest = u64::try_from(rest).unwrap_or(0);
         stated.or(self.hardware.count.filter(|&count| rest > 0 && count % rest == 0).map(|count| count / rest))
     }
 
@@ -148,7 +149,7 @@ impl Row {
     pub fn accumulation(&self) -> Option<u64> {
         self.batch.grad_accum.or_else(|| {
             let (global, micro, dp) = (whole(self.batch.global_batch)?, self.micro()?, self.data_parallel()?);
-            let part = micro * dp;
+            let part = micro.checked_mul(dp)?;
             (part > 0 && global % part == 0).then(|| global / part)
         })
     }
@@ -156,7 +157,8 @@ impl Row {
     /// Tokens of a step of the whole job, as far as the row states its batch.
     pub fn tokens(&self) -> Option<u64> {
         let batch = &self.batch;
-        let global = whole(batch.global_batch).zip(self.sequence()).map(|(global, sequence)| global * sequence);
+        let global =
+            whole(batch.global_batch).zip(self.sequence()).and_then(|(global, sequence)| global.checked_mul(sequence));
         global.or(batch.tokens_per_step).or(batch.global_tokens)
     }
 
@@ -176,23 +178,22 @@ impl Row {
         let count = self.hardware.count;
         if let (Some(dp), Some(count)) = (degree(&p.dp), count) {
             let (tp, pp, cp) = (p.tp.unwrap_or(1), p.pp.unwrap_or(1), p.cp.unwrap_or(1));
-            if dp * tp * pp * cp != count {
-                return Some(format!(
-                    "dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} = {} but hardware.count = {count}",
-                    dp * tp * pp * cp
-                ));
+            let ranks = product(&[dp, tp, pp, cp]);
+            if ranks != u128::from(count) {
+                return Some(format!("dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} = {ranks} but hardware.count = {count}"));
             }
         }
         if let (Some(micro), Some(accumulation), Some(dp), Some(global)) =
             (whole(batch.micro_batch), batch.grad_accum, degree(&p.dp), whole(batch.global_batch))
-            && micro * accumulation * dp != global
+            && product(&[micro, accumulation, dp]) != u128::from(global)
         {
+            let sequences = product(&[micro, accumulation, dp]);
             return Some(format!(
-                "micro_batch·grad_accum·dp = {micro}·{accumulation}·{dp} = {} but global_batch = {global}",
-                micro * accumulation * dp
+                "micro_batch·grad_accum·dp = {micro}·{accumulation}·{dp} = {sequences} but global_batch = {global}"
             ));
         }
-        if m.oom == Some(true) && (m.step_time_s.is_some() || m.tok_s_gpu.is_some()) {
+        let timed = m.step_time_s.or(m.tok_s_gpu).or(m.tok_s_total).or(m.seq_s).is_some();
+        if m.oom == Some(true) && timed {
             return Some("the run is out of memory and yet has a step time".to_owned());
         }
         let (tokens, step) = (self.tokens()? as f64, m.step_time_s?);
@@ -211,6 +212,11 @@ impl Row {
         }
         None
     }
+}
+
+/// A product that no row makes overflow without notice.
+fn product(factors: &[u64]) -> u128 {
+    factors.iter().fold(1, |all, &factor| u128::saturating_mul(all, factor.into()))
 }
 
 /// How far two printed figures of one run may be apart: rounding, and windows over different steps.

@@ -65,6 +65,9 @@ pub struct Table {
     /// Values of `framework.name` it is for; none for the common one.
     #[serde(default)]
     pub frameworks: Vec<String>,
+    /// Values of `framework.version` it knows; another may differ in anything. None for the common one.
+    #[serde(default)]
+    pub versions: Vec<String>,
     /// What it is.
     pub about: String,
     /// Fields that say nothing about time or memory, with the reason.

@@ -146,16 +146,12 @@ fn reasons(out: &mut String, outcome: &Outcome) {
 pub fn broken(broken: &[Broken]) -> String {
     let mut out = String::new();
     for b in broken {
-        let value = b.value.map_or_else(|| "unknown: no receipt has it".to_owned(), |value| format!("{value:.4}"));
-        let _ = writeln!(
-            out,
-            "{} on {}: {} is {value}, {} {:.4}",
-            b.lane,
-            b.hardware,
-            b.figure,
-            if b.least { "below the least allowed" } else { "above the most allowed" },
-            b.bound
-        );
+        let bound = if b.least { "below the least allowed" } else { "above the most allowed" };
+        let verdict = match b.value {
+            Some(value) => format!("is {value:.4}, {bound} {:.4}", b.bound),
+            None => "is unknown: no receipt has it".to_owned(),
+        };
+        let _ = writeln!(out, "{} on {}: {} {verdict}", b.lane, b.hardware, b.figure);
     }
     out
 }

@@ -173,7 +173,7 @@ pub fn broken(thresholds: &[Threshold], groups: &[Group]) -> Vec<Broken> {
     for threshold in thresholds {
         let named = groups.iter().find(|g| g.lane == threshold.lane && g.hardware == threshold.hardware);
         // A single group is its own total.
-        let only = (threshold.lane == ALL && groups.len() == 1).then(|| &groups[0]);
+        let only = (threshold.lane == ALL && threshold.hardware == ALL && groups.len() == 1).then(|| &groups[0]);
         let group = named.or(only);
         for (figure, bound) in &threshold.bounds {
             let value = group.and_then(figure.value);

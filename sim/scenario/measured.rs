@@ -73,6 +73,10 @@ pub(super) fn understand(
         let problem = "measured.counted_tokens_per_step belongs to a rate, and there is none";
         return Err(reader.plan(at, problem, "write measured.tokens_per_second_per_chip beside it"));
     }
+    if out_of_memory && step.is_some() {
+        let problem = "[measured] has a step time, and yet out_of_memory = true";
+        return Err(reader.plan(written, problem, "keep the one that holds"));
+    }
     let mfu = match (&w.mfu, &w.mfu_convention) {
         (None, None) => None,
         (None, Some(at)) => {
