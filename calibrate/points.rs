@@ -1,0 +1,272 @@
+//! What a calibrator writes while it measures: one JSON object a line, a machine first, then points.
+//!
+//! A file of points is only ever appended to, line by line, so an interrupt loses at most the point in the making. Fits
+//! (`fit/`) turn points into the sections of a profile; points that others published go the same way. A file may hold
+//! several machine lines, one for each time that measuring was resumed; a point belongs to the last one above it.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// A line of the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// The machine that the points below were measured on.
+    Machine(Machine),
+    /// One measurement.
+    Point(Point),
+}
+
+/// The machine, its software, and when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The chip, as its driver names it.
+    pub chip: String,
+    /// Processors (SMs).
+    pub processors: u32,
+    /// Compute capability, as `9.0`.
+    pub capability: String,
+    /// Memory \[B\].
+    pub memory: u64,
+    /// Peak memory bandwidth by the driver's clock and bus width \[B/s\].
+    pub memory_bandwidth: f64,
+    /// The board's power limit \[W\].
+    pub power_limit: Option<f64>,
+    /// Highest processor clock \[MHz\].
+    pub clock: Option<f64>,
+    /// GPUs that took part.
+    pub gpus: u32,
+    /// Versions by component: `driver`, `cuda`, `cublas`, `cudnn`, `nccl`, `nvrtc`.
+    pub versions: std::collections::BTreeMap<String, String>,
+    /// When measuring began, UTC, ISO 8601.
+    pub date: String,
+    /// The calibrator's version and commit.
+    pub tool: String,
+    /// Who measured: `measured` for this program, else where it was published.
+    pub source: String,
+}
+
+/// One measurement: what, at which clocks, how long.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// What was measured.
+    pub what: What,
+    /// At which clocks.
+    pub regime: Regime,
+    /// Median time \[µs\].
+    pub median: f64,
+    /// 10th percentile \[µs\].
+    pub p10: f64,
+    /// 90th percentile \[µs\].
+    pub p90: f64,
+    /// Timed repetitions, outliers among them.
+    pub repeats: u32,
+    /// Repetitions beyond five median absolute deviations of the median; kept in the figures.
+    pub outliers: u32,
+    /// The board while it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub board: Option<Board>,
+    /// Which algorithm or kernel a library chose, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<String>,
+}
+
+/// Clocks of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Regime {
+    /// Boost clocks: short, with pauses.
+    Burst,
+    /// After the board has been at its power limit for long.
+    Sustained,
+}
+
+/// NVML's readings beside a point.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Board {
+    /// Mean power \[W\].
+    pub power: f64,
+    /// Processor clock \[MHz\].
+    pub clock: f64,
+    /// Memory clock \[MHz\].
+    pub memory_clock: f64,
+    /// Temperature \[°C\].
+    pub temperature: f64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum What {
+    /// `C[m,n] = A[m,k]·B[k,n]` through cuBLASLt's heuristic.
+    Matmul {
+        /// Rows of the output.
+        m: u64,
+        /// Columns of the output.
+        n: u64,
+        /// Length of the dot products.
+        k: u64,
+        /// `bf16`, `fp8_tensor`, `fp8_row`, `fp8_block`, `tf32` or `fp32`.
+        dtype: String,
+        /// `forward`, `data_gradient`, `weight_gradient`, or `weight_gradient_fp32` (adds into an fp32 main gradient).
+        layout: String,
+    },
+    /// One matmul for each expert, of the same shape.
+    GroupedMatmul {
+        /// Experts.
+        groups: u64,
+        /// Rows of each expert's output.
+        m: u64,
+        /// Columns.
+        n: u64,
+        /// Length of the dot products.
+        k: u64,
+        /// As of [`What::Matmul`].
+        dtype: String,
+    },
+    /// Fused attention.
+    Attention {
+        /// Whose kernels: `cudnn`, `flash2`, `flash3`.
+        backend: String,
+        /// Backward or forward.
+        backward: bool,
+        /// Sequences (B).
+        batch: u64,
+        /// Query heads (N).
+        heads: u64,
+        /// Key-value heads (K).
+        kv_heads: u64,
+        /// Query length (S).
+        queries: u64,
+        /// Key length.
+        keys: u64,
+        /// Dimension of a query's and a key's head (H).
+        head_dim: u64,
+        /// Dimension of a value's head.
+        value_dim: u64,
+        /// Causal mask.
+        causal: bool,
+        /// Sliding window, in keys; none: all.
+        window: Option<u64>,
+        /// `bf16`, `fp16` or `fp8`.
+        dtype: String,
+    },
+    /// A kernel bounded by memory.
+    Memory {
+        /// The simulator's family: `elementwise`, `norm`, `norm_backward`, `softmax`, `gather`, `scatter`, `foreach`,
+        /// `copy` or `complex`.
+        family: String,
+        /// The kernel within it, as `add_2r1w` or `adamw`.
+        kernel: String,
+        /// Bytes read.
+        read: u64,
+        /// Bytes written.
+        written: u64,
+    },
+    /// A copy between device and pinned host memory.
+    HostCopy {
+        /// Bytes.
+        bytes: u64,
+        /// Device to host, or host to device.
+        to_host: bool,
+    },
+    /// What the host or the device pays for a call that does nothing: `launch`, `launch_rate`, `event_record`,
+    /// `stream_wait`, `graph_launch`, `graph_node`.
+    Overhead {
+        /// The call.
+        call: String,
+    },
+    /// A kernel while another holds part of the device; the time is the slowed one's.
+    Overlap {
+        /// The kernel that is slowed.
+        slowed: Box<What>,
+        /// `copy` (a share of memory bandwidth) or `spin` (processors held).
+        beside: String,
+        /// Processors that the other holds.
+        processors: u32,
+        /// Bytes a second that the other moves.
+        bandwidth: u64,
+    },
+    /// A collective of NCCL.
+    Collective {
+        /// `all_gather`, `reduce_scatter`, `all_reduce`, `all_to_all`, `send_recv`, `broadcast`, `reduce`.
+        kind: String,
+        /// Ranks.
+        ranks: u64,
+        /// Nodes.
+        nodes: u64,
+        /// The whole buffer, as nccl-tests counts it \[B\].
+        bytes: u64,
+        /// In place.
+        in_place: bool,
+        /// Element type, as nccl-tests names it.
+        dtype: String,
+    },
+}
+
+/// Why a file of points could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PointsError {
+    /// The file could not be read.
+    #[error("{path}: {why}")]
+    File {
+        /// The file.
+        path: String,
+        /// The system's reason.
+        why: std::io::Error,
+    },
+    /// A line is not a line of points.
+    #[error("{path}:{line}: {why}")]
+    Line {
+        /// The file.
+        path: String,
+        /// Its line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// Points with the machine that each belongs to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Points {
+    /// Machines, in the file's order.
+    pub machines: Vec<Machine>,
+    /// Points, each with its machine's place.
+    pub points: Vec<(usize, Point)>,
+}
+
+/// Reads a file of points.
+pub fn read(path: &Path) -> Result<Points, PointsError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|why| PointsError::File { path: name.clone(), why })?;
+    parse(&name, &text)
+}
+
+/// Understands the text of a file of points; `path` is for messages only. A last line without its end is an interrupted
+/// write and is left out.
+pub fn parse(path: &str, text: &str) -> Result<Points, PointsError> {
+    let mut points = Points::default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    for (at, text) in whole.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+        let bad = |why: String| PointsError::Line { path: path.to_owned(), line: at + 1, why };
+        match serde_json::from_str(text).map_err(|why| bad(why.to_string()))? {
+            Line::Machine(machine) => points.machines.push(machine),
+            Line::Point(point) => {
+                let [low, middle, high] = [point.p10, point.median, point.p90];
+                if !(low > 0.0 && low <= middle && middle <= high && high.is_finite()) {
+                    return Err(bad(format!("p10 {low}, median {middle} and p90 {high} do not rise from above zero")));
+                }
+                let Some(machine) = points.machines.len().checked_sub(1) else {
+                    return Err(bad("a point before any machine: the first line says what was measured on".to_owned()));
+                };
+                points.points.push((machine, point));
+            }
+        }
+    }
+    Ok(points)
+}
