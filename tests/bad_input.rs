@@ -252,6 +252,12 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("", "[attention]\nunpad = true\n[compile]\nblocks = true", &["my.toml:17:9", "packing tokens"]),
     ("", "[optimizer]\nstep_on_device = true", &["my.toml:17:18", "keeps its number of steps on the host"]),
     ("", "[optimizer]\nname = \"sgd\"\nweight_decay = 0.1", &["my.toml:18:16", "not modelled"]),
+    (
+        "",
+        "[loss]\nkind = \"chunked_linear\"\n[compile]\nloss = true",
+        &["my.toml:19:8", "\"fp32\", \"bf16\" and \"chunked_output\"", "remove compile.loss"],
+    ),
+    ("", "[compile]\nloss = 1", &["my.toml:17:8", "true or false, found 1"]),
     ("", "[loss]\nkind = \"fused_linear\"\n[loop]\ntrain_metrics = 2", &["my.toml:19:17", "whole logits"]),
     ("", "[optimizer]\nname = \"sgd\"\nimplementation = \"fused\"", &["my.toml:18:18", "\"foreach\" for sgd"]),
     ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash1`?"]),

@@ -61,6 +61,30 @@ fn flash_cross_entropy_reads_the_logits_once_each_way_and_widens_nothing() {
 }
 
 #[test]
+fn a_compiled_loss_reads_the_logits_once_each_way_and_keeps_two_numbers_a_row() {
+    let (eager, compiled) = (with("loss.kind = 'fp32'"), with("loss.kind = 'fp32', compile.loss = true"));
+    // Backward also reads the targets and both numbers of each row.
+    let backward = (2 * T * V + 16 * T, 2 * T * V);
+    assert_eq!(moved(&compiled, "triton_red_fused__log_softmax"), [(2 * T * V, 8 * T)]);
+    assert_eq!(moved(&compiled, "triton_red_fused__log_softmax_backward_data"), [backward]);
+    assert_eq!(largest(&compiled, Category::Logits), 2 * T * V);
+    // Where eager reads and writes 36 B for each logit, 10 of them to widen it and to narrow its gradient.
+    let names = ["_log_softmax", "nll_loss_backward", "_log_softmax_backward_data"].map(|name| format!("aten.{name}"));
+    let bytes = |program: &Program| -> u64 {
+        names.iter().flat_map(|name| moved(program, name)).map(|(read, written)| read + written).sum()
+    };
+    assert_eq!((bytes(&eager), bytes(&compiled)), (24 * T * V, 0));
+}
+
+#[test]
+fn a_compiled_loss_over_parts_compiles_each_part() {
+    let parts = |count| with(&format!("loss.kind = 'chunked_output', loss.chunks = {count}, compile.loss = true"));
+    let rows = T / 4;
+    assert_eq!(moved(&parts(4), "triton_red_fused__log_softmax"), [(2 * rows * V, 8 * rows); 4]);
+    assert_eq!(moved(&parts(4), "triton_red_fused__log_softmax_backward_data").len(), 4);
+}
+
+#[test]
 fn a_metric_moves_ten_bytes_for_each_logit() {
     let metrics = with("loss.kind = 'flash_cross_entropy', loop.train_metrics = 2");
     assert_eq!(moved(&metrics, "aten._log_softmax"), [(2 * T * V, 2 * T * V); 2]);

@@ -152,6 +152,8 @@ pub enum OpKind {
     },
     /// Conversion to the output's type.
     Cast,
+    /// A copy with rows next to each other, of a part that has them apart.
+    Contiguous,
     /// Product with the complex rotary table, broadcast over heads; the input is viewed as complex numbers.
     RotateComplex {
         /// Elements (complex) of the table used.
@@ -203,13 +205,16 @@ pub enum OpKind {
     },
     /// Negative log-likelihood over the vocabulary in one kernel each way, in the logits' own type.
     FlashCrossEntropy,
+    /// Negative log-likelihood over the vocabulary, computed in fp32, as `torch.compile` generates it.
+    CompiledCrossEntropy {
+        /// Whether the loss is the mean over targets, or their sum.
+        mean: bool,
+    },
     /// Head and log-probabilities of the labels, over parts of the vocabulary; parameter: the head's weight.
     VocabularyLogProbs {
         /// Words of a part.
         words: u64,
     },
-    /// The same as [`OpKind::CrossEntropy`] with a cast, compiled.
-    CompiledCrossEntropy,
     /// Head and loss in one, gradients made in forward; parameter: the head's weight.
     FusedLinearCrossEntropy,
 }

@@ -12,13 +12,18 @@ const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
 const BSV: &[Axis] = &[Axis::B, Axis::S, Axis::V];
 
 /// How the loss is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Logits are cast to fp32 (torchtitan's `cross_entropy_loss`).
-    #[default]
-    Fp32CrossEntropy,
+    Fp32CrossEntropy {
+        /// Whether cast and cross-entropy are one `torch.compile` graph.
+        compiled: bool,
+    },
     /// Cross-entropy in the logits' own type.
-    Bf16CrossEntropy,
+    Bf16CrossEntropy {
+        /// Whether it is a `torch.compile` graph.
+        compiled: bool,
+    },
     /// flash-attn's fused kernel, on logits in their own type.
     FlashCrossEntropy,
     /// The head is applied to each of `chunks` parts of the sequence inside the model, and the loss to each part's
@@ -26,6 +31,8 @@ pub enum Loss {
     ChunkedOutput {
         /// Parts of the sequence.
         chunks: u32,
+        /// Whether cast and cross-entropy of a part are one `torch.compile` graph.
+        compiled: bool,
     },
     /// Head and loss together for one part after the other: one part's logits live (torchtune's
     /// `LinearCrossEntropyLoss`). Log-softmax is kept for all.
@@ -45,10 +52,29 @@ pub enum Loss {
     FusedLinear,
 }
 
+impl Default for Loss {
+    fn default() -> Self {
+        Loss::Fp32CrossEntropy { compiled: false }
+    }
+}
+
 impl Loss {
+    /// Whether `torch.compile` generates it.
+    pub fn compiled(self) -> bool {
+        match self {
+            Loss::Fp32CrossEntropy { compiled }
+            | Loss::Bf16CrossEntropy { compiled }
+            | Loss::ChunkedOutput { compiled, .. } => compiled,
+            Loss::FlashCrossEntropy
+            | Loss::ChunkedLinear { .. }
+            | Loss::FusedLinear
+            | Loss::VocabularyChunked { .. } => false,
+        }
+    }
+
     /// Whether the model hands all its logits to the loss.
     pub fn sees_whole_logits(self) -> bool {
-        matches!(self, Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy | Loss::FlashCrossEntropy)
+        matches!(self, Loss::Fp32CrossEntropy { .. } | Loss::Bf16CrossEntropy { .. } | Loss::FlashCrossEntropy)
     }
 }
 
@@ -85,7 +111,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
     };
     let mut handed = (vec![], 0);
     let (loss_from, out) = match loss {
-        Loss::Fp32CrossEntropy | Loss::Bf16CrossEntropy | Loss::FlashCrossEntropy => {
+        Loss::Fp32CrossEntropy { .. } | Loss::Bf16CrossEntropy { .. } | Loss::FlashCrossEntropy => {
             let logits = project(g, m, h, weight, dims.tokens());
             after_norm(g);
             let logits = softcap(g, m, logits, dims.tokens());
@@ -96,21 +122,23 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
                 g.drop_values(&[logits]);
             }
             handed = (vec![seen], g.ops());
-            let out = match loss {
-                Loss::FlashCrossEntropy => {
-                    g.op_in("loss", OpKind::FlashCrossEntropy, &[seen], &[], ("loss", &[]), DType::Fp32)
-                }
-                _ => cross_entropy(g, seen, loss == Loss::Fp32CrossEntropy),
+            let own_type = matches!(loss, Loss::Bf16CrossEntropy { .. });
+            let kind = match loss {
+                Loss::FlashCrossEntropy => OpKind::FlashCrossEntropy,
+                _ if loss.compiled() => OpKind::CompiledCrossEntropy { mean: true },
+                _ => OpKind::CrossEntropy { upcast: !own_type },
             };
+            let dtype = if own_type { compute } else { DType::Fp32 };
+            let out = g.op_in("loss", kind, &[seen], &[], ("loss", &[]), dtype);
             g.drop_values(&[seen]);
             (from, out)
         }
-        Loss::ChunkedOutput { chunks } => {
+        Loss::ChunkedOutput { chunks, compiled } => {
             let parts = parts(g, dims, h, chunks);
             let logits: Vec<ValueId> = parts
                 .iter()
                 .map(|&(part, tokens)| {
-                    let logits = project(g, m, part, weight, tokens);
+                    let logits = project_part(g, m, part, weight, tokens);
                     softcap(g, m, logits, tokens)
                 })
                 .collect();
@@ -118,9 +146,13 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             after_norm(g);
             let from = g.ops();
             handed = (logits.clone(), from);
+            let kind = match compiled {
+                true => OpKind::CompiledCrossEntropy { mean: false },
+                false => OpKind::CrossEntropy { upcast: true },
+            };
             let mut total = None;
             for &logits in &logits {
-                let part = cross_entropy(g, logits, true);
+                let part = g.op_in("loss", kind, &[logits], &[], ("loss", &[]), DType::Fp32);
                 total = Some(add_up(g, total, part));
             }
             let out = mean(g, total);
@@ -132,9 +164,10 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             let parts = parts(g, dims, h, chunks);
             let mut total = None;
             for &(part, tokens) in &parts {
-                let logits = project(g, m, part, weight, tokens);
+                let logits = project_part(g, m, part, weight, tokens);
                 let logits = softcap(g, m, logits, tokens);
-                let part = cross_entropy(g, logits, true);
+                let kind = OpKind::CrossEntropy { upcast: true };
+                let part = g.op_in("loss", kind, &[logits], &[], ("loss", &[]), DType::Fp32);
                 g.drop_values(&[logits]);
                 total = Some(add_up(g, total, part));
             }
@@ -168,6 +201,19 @@ fn project(g: &mut GraphBuilder, m: &ModelConfig, h: ValueId, weight: usize, tok
     logits
 }
 
+/// Logits of a part of the sequence. Of several sequences the parts do not lie side by side, and the matmul takes, and keeps,
+/// a copy that does (`at::linear`).
+fn project_part(g: &mut GraphBuilder, m: &ModelConfig, part: ValueId, weight: usize, tokens: u64) -> ValueId {
+    if g.dims().b == 1 {
+        return project(g, m, part, weight, tokens);
+    }
+    let copy = g.op("output", OpKind::Contiguous, &[part], &[], ("xn_part_BSD", BSD));
+    g.resize(copy, tokens * m.width);
+    let logits = project(g, m, copy, weight, tokens);
+    g.drop_values(&[copy]);
+    logits
+}
+
 /// `cap·tanh(x/cap)`, a statement each.
 fn softcap(g: &mut GraphBuilder, m: &ModelConfig, mut logits: ValueId, tokens: u64) -> ValueId {
     if m.logit_softcap {
@@ -179,11 +225,6 @@ fn softcap(g: &mut GraphBuilder, m: &ModelConfig, mut logits: ValueId, tokens: u
         }
     }
     logits
-}
-
-fn cross_entropy(g: &mut GraphBuilder, logits: ValueId, upcast: bool) -> ValueId {
-    let dtype = if upcast { DType::Fp32 } else { g.compute() };
-    g.op_in("loss", OpKind::CrossEntropy { upcast }, &[logits], &[], ("loss", &[]), dtype)
 }
 
 /// Views of parts of the sequence, with their tokens, as `Tensor.chunk(chunks, dim=1)` cuts it.

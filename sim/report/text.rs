@@ -230,11 +230,18 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
         ("topology", format!("{} ({})", topology.name, topology.size_in_words())),
         (
             "start-up",
-            if job.compile {
-                "steady state; blocks are compiled once before the first step, and how long that takes is not predicted"
-                    .to_owned()
-            } else {
-                "steady state; eager, so nothing is compiled and no start-up is spread over the run".to_owned()
+            match (job.compile, job.loss.compiled()) {
+                (false, false) => {
+                    "steady state; eager, so nothing is compiled and no start-up is spread over the run".to_owned()
+                }
+                (blocks, loss) => format!(
+                    "steady state; {} compiled once before the first step, and how long that takes is not predicted",
+                    match (blocks, loss) {
+                        (true, true) => "blocks and the loss are",
+                        (true, false) => "blocks are",
+                        _ => "the loss is",
+                    }
+                ),
             },
         ),
         ("workload", format!("dense decoder, pre-training, sequences of {} tokens, no padding", job.seq)),

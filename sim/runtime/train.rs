@@ -83,8 +83,6 @@ pub struct Job {
     pub compile: bool,
     /// Whether checkpoints stand around compiled blocks, or are compiled with them.
     pub checkpoint_compiled: bool,
-    /// Whether the loss is compiled.
-    pub compile_loss: bool,
     /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
     pub unpad: bool,
     /// How the model's code is written.

@@ -12,19 +12,42 @@ use crate::runtime::train::Loop;
 /// Metrics, or numbers read back in a step.
 const MOST_SYNCS: i64 = 1000;
 
-/// The loss.
-pub(super) fn loss(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
+/// The loss, compiled or not.
+pub(super) fn loss(
+    reader: &mut Reader<'_>,
+    written: &written::Loss,
+    compile: &written::Compile,
+) -> Result<Loss, ScenarioError> {
+    let mut loss = kind(reader, written)?;
+    match (&mut loss, compile.loss.as_ref().filter(|at| *at.get_ref())) {
+        (
+            Loss::Fp32CrossEntropy { compiled }
+            | Loss::Bf16CrossEntropy { compiled }
+            | Loss::ChunkedOutput { compiled, .. },
+            Some(_),
+        ) => *compiled = true,
+        (_, Some(at)) => {
+            let problem =
+                "compile.loss applies to the losses \"fp32\", \"bf16\" and \"chunked_output\", and this is another";
+            return Err(reader.plan(at, problem, "remove compile.loss, or write loss.kind = \"fp32\""));
+        }
+        _ => {}
+    }
+    Ok(loss)
+}
+
+fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
     let Some(at) = &written.kind else {
-        return Ok(reader.assume("loss.kind", Loss::Fp32CrossEntropy, "\"fp32\" (logits cast to fp32)"));
+        return Ok(reader.assume("loss.kind", Loss::default(), "\"fp32\" (logits cast to fp32)"));
     };
     let chunks = |reader: &mut Reader<'_>| {
         reader.count_or("loss.chunks", written.chunks.as_ref(), 1, MOST_SMALL, 8).map(|chunks| chunks as u32)
     };
     let loss = match at.get_ref() {
-        written::LossKind::Fp32 => Loss::Fp32CrossEntropy,
-        written::LossKind::Bf16 => Loss::Bf16CrossEntropy,
+        written::LossKind::Fp32 => Loss::Fp32CrossEntropy { compiled: false },
+        written::LossKind::Bf16 => Loss::Bf16CrossEntropy { compiled: false },
         written::LossKind::FlashCrossEntropy => Loss::FlashCrossEntropy,
-        written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)? },
+        written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)?, compiled: false },
         written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
         written::LossKind::FusedLinear => Loss::FusedLinear,
         written::LossKind::VocabularyChunked => {
@@ -62,20 +85,6 @@ pub(super) fn training_loop(
         return Err(reader.plan(at, problem, "remove loop.train_metrics, or write loss.kind = \"fp32\""));
     }
     Ok(Loop { train_metrics, host_syncs: small("loop.host_syncs_per_step", &at.host_syncs_per_step)? })
-}
-
-/// Whether the loss is compiled: only one that PyTorch's own operators make up.
-pub(super) fn compiled_loss(
-    reader: &Reader<'_>,
-    written: &written::Compile,
-    loss: Loss,
-) -> Result<bool, ScenarioError> {
-    let Some(at) = written.loss.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
-    if matches!(loss, Loss::FlashCrossEntropy | Loss::FusedLinear | Loss::VocabularyChunked { .. }) {
-        let problem = "this loss is a kernel of its own, and torch.compile leaves it as it is";
-        return Err(reader.plan(at, problem, "remove compile.loss, or write loss.kind = \"fp32\""));
-    }
-    Ok(true)
 }
 
 /// Whether each parameter is stepped as soon as its gradient is there.

@@ -235,7 +235,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = rail(reader, &scenario.topology, &topology)?;
     let cublas = cublas(reader, &scenario.framework, &profile)?;
-    let loss = training::loss(reader, &scenario.loss)?;
+    let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
     let job = Job {
         batch: micro,
         seq,
@@ -245,7 +245,6 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         fsdp: config,
         checkpoint,
         checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
-        compile_loss: training::compiled_loss(reader, &scenario.compile, loss)?,
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
         loss,
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),

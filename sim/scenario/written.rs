@@ -243,7 +243,7 @@ pub enum BackwardPrefetch {
 pub struct Compile {
     /// Whether each block is compiled on its own.
     pub blocks: Option<bool>,
-    /// Whether the loss is.
+    /// Whether the loss is compiled.
     pub loss: Option<Spanned<bool>>,
 }
 

@@ -90,6 +90,8 @@ pub struct Config {
     #[serde(default)]
     pub compile: bool,
     #[serde(default)]
+    pub compile_loss: bool,
+    #[serde(default)]
     pub output_fp32: bool,
     #[serde(default)]
     pub loss: String,
@@ -269,17 +271,16 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         unpad: false,
         max_positions: config.seq,
         compile: config.compile,
-        compile_loss: false,
         checkpoint_compiled: false,
         style: Style::default(),
         keep_logits: false,
         output: config.output_fp32.then_some(DType::Fp32),
         loss: match config.loss.as_str() {
-            "bf16" => Loss::Bf16CrossEntropy,
-            "chunked" => Loss::ChunkedOutput { chunks: config.chunks },
+            "bf16" => Loss::Bf16CrossEntropy { compiled: config.compile_loss },
+            "chunked" => Loss::ChunkedOutput { chunks: config.chunks, compiled: config.compile_loss },
             "chunked_linear" => Loss::ChunkedLinear { chunks: config.chunks },
             "fused_linear" => Loss::FusedLinear,
-            _ => Loss::Fp32CrossEntropy,
+            _ => Loss::Fp32CrossEntropy { compiled: config.compile_loss },
         },
         model,
     })

@@ -211,6 +211,7 @@ impl Eager {
                 }
                 self.release(gradient);
             }
+            OpKind::Contiguous => self.accumulate(frame, input, Gradient { storage: gradient, view: true }),
             OpKind::Positions => self.release(gradient),
             OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
             OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
@@ -223,11 +224,11 @@ impl Eager {
             OpKind::VocabularyLogProbs { words } => {
                 self.vocabulary_backward(graph, op, (words, Self::saved_by(frame, index)), frame, gradient);
             }
-            OpKind::CompiledCrossEntropy => {
-                self.compiled_cross_entropy_backward(graph, op, &Self::saved_by(frame, index), frame, gradient);
-            }
             OpKind::FlashCrossEntropy => {
                 self.flash_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
+            }
+            OpKind::CompiledCrossEntropy { .. } => {
+                self.compiled_cross_entropy_backward(graph, op, index, frame, gradient);
             }
             OpKind::CrossEntropy { .. } => self.cross_entropy_backward(graph, op, index, frame, gradient),
             OpKind::Split => {}

@@ -60,8 +60,7 @@ impl Eager {
         self.release(sum);
         self.release(losses);
         frame.slots[op.outputs[0]] = Some(mean);
-        let kept = frame.slots[op.inputs[0]].expect("an operator reads live values");
-        let kept = self.retain(kept);
+        let kept = self.hold(frame, op.inputs[0]);
         frame.saved.extend([count, log_sum_exp, targets, kept]);
         frame.saved_end.push(frame.saved.len() as u32);
     }

@@ -248,8 +248,8 @@ impl Eager {
             }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
             OpKind::VocabularyLogProbs { words } => return self.vocabulary(graph, op, words, frame),
-            OpKind::CompiledCrossEntropy => return self.compiled_cross_entropy(graph, op, frame),
             OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
+            OpKind::CompiledCrossEntropy { mean } => return self.compiled_cross_entropy(graph, op, mean, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::Unpad { first } => aux[0] = Some(self.unpad(graph, op, first, frame)),
             OpKind::Pad => self.pad(graph, op, frame),
@@ -389,6 +389,7 @@ impl Eager {
                 let table = written;
                 self.pointwise(name, MemoryKind::Gather, table + graph.dims.tokens() * 8, written, dispatch);
             }
+            OpKind::Contiguous => self.pointwise(name, MemoryKind::Copy, read, written, dispatch),
             _ => self.pointwise(name, MemoryKind::Elementwise, read, written, dispatch),
         }
     }
@@ -430,7 +431,7 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::RotateComplex { .. } | OpKind::Mul | OpKind::Scale => "aten.mul",
         OpKind::Add => "aten.add",
         OpKind::Rotate(_) => "rope",
-        OpKind::RepeatKv => "aten.clone",
+        OpKind::RepeatKv | OpKind::Contiguous => "aten.clone",
         OpKind::Tanh => "aten.tanh",
         OpKind::Square => "aten.pow",
         OpKind::Positions => "aten.arange",
@@ -445,8 +446,8 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Unpad { .. } => "aten.gather",
         OpKind::Pad => "aten.index_put_",
         OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
+        OpKind::CompiledCrossEntropy { .. } => "triton_softmax",
         OpKind::VocabularyLogProbs { .. } => "head by vocabulary",
-        OpKind::CompiledCrossEntropy => "triton_red_log_softmax",
         OpKind::FlashCrossEntropy => "xentropy_cuda_lib.forward",
     }
 }

@@ -41,16 +41,15 @@ pub(super) fn graphs(job: &Job) -> Graphs {
         });
         of_block.push(at);
     }
-    let mut head = head::head(&job.model, dims, compute, job.loss, job.output);
-    if job.compile_loss {
-        for op in &mut head.graph.ops {
-            if matches!(op.kind, OpKind::CrossEntropy { .. }) {
-                op.kind = OpKind::CompiledCrossEntropy;
-            }
-        }
-    }
     let (compiled, compiled_block) = compile_blocks(job, &blocks, &of_block);
-    Graphs { compiled, compiled_block, embedding: block::embedding(&job.model, dims, compute), blocks, of_block, head }
+    Graphs {
+        compiled,
+        compiled_block,
+        embedding: block::embedding(&job.model, dims, compute),
+        blocks,
+        of_block,
+        head: head::head(&job.model, dims, compute, job.loss, job.output),
+    }
 }
 
 /// Compiles each graph once for each policy.
