@@ -67,7 +67,7 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
             let divisors: Vec<String> =
                 (1..ranks).filter(|&tp| size.is_multiple_of(tp)).map(|tp| tp.to_string()).collect();
             let problem = format!("mesh.tp = {ranks} does not divide the {size} {what} of {}", model.name);
-            return Err(reader.plan(at, problem, format!("below it, mesh.tp = {} divides them", divisors.join(", "))));
+            return Err(reader.plan(at, problem, format!("write mesh.tp = {}", divisors.join(" or "))));
         }
     }
     if let Some(what) = unmodelled(model, job) {
