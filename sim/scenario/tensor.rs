@@ -42,6 +42,7 @@ pub(super) fn tensor(
             "note: mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"
         ));
     }
+    reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
     let sequence = written.and_then(|table| table.sequence);
     let loss = written.and_then(|table| table.loss);
     Ok(TensorParallel {
