@@ -17,6 +17,7 @@ mod embedding;
 mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
+mod norm;
 pub mod offload;
 mod parallel_cross_entropy;
 mod redistribute;
