@@ -12,9 +12,13 @@ mod collectives;
 mod cublas;
 mod fit;
 mod host;
+mod imported;
 mod matmul;
 mod memory;
+pub mod nccl_tests;
 mod tables;
+
+pub use imported::Imported;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -47,6 +51,9 @@ pub enum ImportError {
     /// What was written is not a profile.
     #[error("the profile written is not readable: {0}")]
     Profile(#[from] windtunnel::cost::ProfileError),
+    /// What was written is no file of points.
+    #[error("the points written are not readable: {0}")]
+    Points(#[from] crate::points::PointsError),
 }
 
 /// Residuals of a section, as the report lists them.
