@@ -4,18 +4,20 @@
 //! collectives only, never a training run. The tables' README says what each is worth; a held-out set of matmuls (one
 //! grid cell in 29, chosen by a hash of its shape) is kept from the profiles for the tests.
 
+pub mod asked;
 mod attention;
 mod charts;
 mod chips;
 mod clock;
 mod collectives;
+mod csv_points;
 mod cublas;
 mod fit;
 mod host;
 mod imported;
 mod matmul;
 mod memory;
-pub mod nccl_tests;
+mod nccl_tests;
 mod tables;
 
 pub use imported::Imported;

@@ -48,36 +48,13 @@ enum Source {
         held_out: Option<PathBuf>,
     },
     /// What nccl-tests printed, of any version, into a file of points.
-    NcclTests(NcclTests),
-}
-
-#[derive(Debug, clap::Args)]
-struct NcclTests {
-    /// Logs.
-    #[arg(required = true)]
-    logs: Vec<PathBuf>,
-    /// The file of points to write; without it, points are printed.
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// The collective, where logs do not say: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `send_recv`,
-    /// `broadcast` or `reduce`.
-    #[arg(long, value_parser = |name: &str| import::nccl_tests::Kind::named(name).ok_or("no collective of nccl-tests"))]
-    collective: Option<import::nccl_tests::Kind>,
-    /// Ranks, where logs do not say.
-    #[arg(long)]
-    ranks: Option<u64>,
-    /// Nodes, where logs do not say.
-    #[arg(long)]
-    nodes: Option<u64>,
-    /// Where the logs were published, as `repository@commit:path`.
-    #[arg(long)]
-    source: Option<String>,
+    NcclTests(import::asked::NcclTests),
+    /// Tables in the schema of the published ones, into a file of points.
+    Csv(import::asked::Csv),
 }
 
 /// Exit code of what is not measured yet.
 const NOT_YET: u8 = 3;
-/// Exit code of a file that cannot be used.
-const BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
     match Cli::parse().command {
@@ -93,7 +70,8 @@ fn main() -> ExitCode {
                 }
             }
         }
-        Command::Import { source: Source::NcclTests(asked) } => nccl_tests(asked),
+        Command::Import { source: Source::NcclTests(asked) } => asked.run(),
+        Command::Import { source: Source::Csv(asked) } => asked.run(),
         Command::Cuda => not_yet(
             "cuda",
             &devices::cuda(),
@@ -106,41 +84,6 @@ fn main() -> ExitCode {
             "matmuls, attention and collectives on the TPU through PJRT; without a TPU, the compiler's own cycle \
              and memory estimates for v6e",
         ),
-    }
-}
-
-fn nccl_tests(asked: NcclTests) -> ExitCode {
-    let known = import::nccl_tests::Known {
-        collective: asked.collective,
-        ranks: asked.ranks,
-        nodes: asked.nodes,
-        source: asked.source,
-    };
-    match import::nccl_tests::import(&asked.logs, &known) {
-        Ok(imported) => written(imported, asked.out.as_deref()),
-        Err(errors) => {
-            for why in errors {
-                eprintln!("error: {why}");
-            }
-            ExitCode::from(BAD_INPUT)
-        }
-    }
-}
-
-/// Writes or prints imported points.
-fn written(imported: import::Imported, out: Option<&std::path::Path>) -> ExitCode {
-    for remark in &imported.remarks {
-        eprintln!("note: {remark}");
-    }
-    match out.map_or_else(|| imported.print(), |out| imported.create(out)) {
-        Ok(()) => {
-            eprintln!("{} points", imported.points);
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::from(BAD_INPUT)
-        }
     }
 }
 
