@@ -4,17 +4,23 @@
 //! collectives only, never a training run. The tables' README says what each is worth; a held-out set of matmuls (one
 //! grid cell in 29, chosen by a hash of its shape) is kept from the profiles for the tests.
 
+pub mod asked;
 mod attention;
 mod charts;
 mod chips;
 mod clock;
 mod collectives;
+mod csv_points;
 mod cublas;
 mod fit;
 mod host;
+mod imported;
 mod matmul;
 mod memory;
+mod nccl_tests;
 mod tables;
+
+pub use imported::Imported;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -47,6 +53,9 @@ pub enum ImportError {
     /// What was written is not a profile.
     #[error("the profile written is not readable: {0}")]
     Profile(#[from] windtunnel::cost::ProfileError),
+    /// What was written is no file of points.
+    #[error("the points written are not readable: {0}")]
+    Points(#[from] crate::points::PointsError),
 }
 
 /// Residuals of a section, as the report lists them.

@@ -5,6 +5,7 @@
 
 mod devices;
 mod import;
+mod points;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +47,10 @@ enum Source {
         #[arg(long)]
         held_out: Option<PathBuf>,
     },
+    /// What nccl-tests printed, of any version, into a file of points.
+    NcclTests(import::asked::NcclTests),
+    /// Tables in the schema of the published ones, into a file of points.
+    Csv(import::asked::Csv),
 }
 
 /// Exit code of what is not measured yet.
@@ -65,6 +70,8 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Command::Import { source: Source::NcclTests(asked) } => asked.run(),
+        Command::Import { source: Source::Csv(asked) } => asked.run(),
         Command::Cuda => not_yet(
             "cuda",
             &devices::cuda(),

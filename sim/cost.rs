@@ -13,6 +13,7 @@ pub mod clock;
 pub mod collective;
 pub mod curve;
 pub mod host;
+pub mod lines;
 pub mod matmul;
 pub mod memory;
 pub mod overlap;

@@ -5,6 +5,7 @@
 mod bad_input;
 mod ceiling;
 mod closed_form;
+mod collectives;
 mod command;
 mod compare;
 mod determinism;

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use windtunnel::cost::Evidence;
 use windtunnel::cost::basis::Basis;
 use windtunnel::cost::collective::Protocols;
-use windtunnel::cost::curve::Curve;
+use windtunnel::cost::lines::Lines;
 use windtunnel::units::Time;
 
 use super::chips::ChipSpec;
@@ -53,7 +53,7 @@ fn interpolation_errors(points: &BTreeMap<u64, f64>) -> Vec<f64> {
     (1..all.len() - 1)
         .filter_map(|out| {
             let rest: Vec<_> = all.iter().enumerate().filter(|(at, _)| *at != out).map(|(_, p)| *p).collect();
-            let curve = Curve::new(&rest).ok()?;
+            let curve = Lines::new(&rest).ok()?;
             Some(fit::error(curve.seconds(all[out].0), all[out].1))
         })
         .collect()
@@ -259,7 +259,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
             errors.extend(interpolation_errors(&points));
             let sizes = sizes.get_or_insert_with(|| points.keys().copied().collect());
             let own: Vec<(f64, f64)> = points.iter().map(|(bytes, us)| (*bytes as f64, *us)).collect();
-            let curve = Curve::new(&own).map_err(|why| ImportError::Table { path: op.to_owned(), why })?;
+            let curve = Lines::new(&own).map_err(|why| ImportError::Table { path: op.to_owned(), why })?;
             let us: Vec<f64> = sizes.iter().map(|bytes| fit::rounded(curve.seconds(*bytes as f64))).collect();
             let _ = writeln!(curves, "  {{ ranks = {ranks}, us = {us:?} }},");
         }

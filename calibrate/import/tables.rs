@@ -52,17 +52,27 @@ impl Tables {
         } else {
             text = file;
         }
-        let bad = |why: csv::Error| ImportError::Table { path: shown.clone(), why: why.to_string() };
-        let mut reader = csv::Reader::from_reader(text.as_slice());
-        let columns = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
-        let rows = reader.records().collect::<Result<_, _>>().map_err(bad)?;
-        let table = Rc::new(Table { path: shown.clone(), columns, rows });
+        let table = Rc::new(Table::parse(&shown, &text)?);
         self.read.borrow_mut().insert(name.to_owned(), Rc::clone(&table));
         Ok(table)
     }
 }
 
 impl Table {
+    /// The table that a file's text holds; `path` is for messages.
+    pub fn parse(path: &str, text: &[u8]) -> Result<Table, ImportError> {
+        let bad = |why: csv::Error| ImportError::Table { path: path.to_owned(), why: why.to_string() };
+        let mut reader = csv::Reader::from_reader(text);
+        let columns = reader.headers().map_err(bad)?.iter().map(str::to_owned).collect();
+        let rows = reader.records().collect::<Result<_, _>>().map_err(bad)?;
+        Ok(Table { path: path.to_owned(), columns, rows })
+    }
+
+    /// Its columns, in the file's order.
+    pub fn columns(&self) -> &[String] {
+        &self.columns
+    }
+
     /// Its rows, in the file's order.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         self.rows.iter().map(|record| Row { table: self, record })
@@ -75,6 +85,11 @@ impl Table {
 }
 
 impl<'t> Row<'t> {
+    /// Its line in the file, from 1.
+    pub fn line(&self) -> u64 {
+        self.record.position().map_or(0, csv::Position::line)
+    }
+
     /// A column's text; empty where the table has no such column.
     pub fn text(&self, column: &str) -> &'t str {
         let at = self.table.columns.iter().position(|name| name == column);

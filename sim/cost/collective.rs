@@ -1,7 +1,7 @@
 //! Collectives: a measured curve inside a node, a fitted ring or tree across nodes.
 //!
-//! Inside a node (up to 8 GPUs on a switch) the time is read from nccl-tests curves for 2, 4 and 8 ranks, log-log
-//! between sizes and between rank counts. Across N nodes with g ranks each (n = N·g), with x = bytes·f the bytes that
+//! Inside a node (up to 8 GPUs on a switch) the time is read from nccl-tests curves for 2, 4 and 8 ranks: between sizes as
+//! [`Lines`] do, between rank counts in the logarithm. Across N nodes with g ranks each (n = N·g), with x = bytes·f the bytes that
 //! pass each rank (f = (n−1)/n; all-reduce 2(n−1)/n), NCCL picks the fastest of three protocols:
 //!
 //! ```text
@@ -22,7 +22,7 @@
 use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
-use super::curve::Curve;
+use super::lines::Lines;
 use crate::program::Collective;
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -156,7 +156,7 @@ pub struct Collectives {
     pub link: Bandwidth,
     evidence: Evidence,
     /// By collective (all-gather, reduce-scatter, all-reduce, all-to-all), curves by rank count.
-    node: [Vec<(u32, Curve)>; 4],
+    node: [Vec<(u32, Lines)>; 4],
     largest: f64,
     pair: Pair,
     across: Across,
@@ -200,7 +200,7 @@ impl Collectives {
                     }
                     let points: Vec<(f64, f64)> =
                         sizes.iter().zip(&curve.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
-                    Ok((curve.ranks, Curve::new(&points).map_err(|why| format!("collectives.node.{name}: {why}"))?))
+                    Ok((curve.ranks, Lines::new(&points).map_err(|why| format!("collectives.node.{name}: {why}"))?))
                 })
                 .collect::<Result<Vec<_>, String>>()
         };
