@@ -15,4 +15,5 @@ mod memory;
 mod oracle;
 mod readme;
 mod receipts;
+mod schedule;
 mod tidy;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::cases;
-use windtunnel::schedule::{self, Costs, Lists, Lowering, Schedule, Shape, picture, replay};
+use windtunnel::schedule::{self, Costs, Lists, Lookahead, Lowering, Schedule, Shape, csv, picture, replay};
 use windtunnel::units::Time;
 
 /// A file's cases with the schedules of the same shape.
@@ -57,12 +57,7 @@ fn oracle_every_ranks_actions_are_pytorchs() {
 #[test]
 fn oracle_sends_receives_unshards_and_reductions_are_pytorchs() {
     for (case, schedule) in cases_of("schedules.json") {
-        let options = &case["opts"];
-        let mut lowering = Lowering { defer_pp_recv: options["defer_pp_recv"] == true, ..Lowering::default() };
-        if let Some(most) = options["max_active_stages"].as_u64() {
-            lowering.max_active_stages = usize::try_from(most).unwrap();
-        }
-        let lists = schedule::lower(&schedule, &lowering).unwrap();
+        let lists = schedule::lower(&schedule, &lowering(&case["opts"])).unwrap();
         assert_lists(&case["id"], "with communication", &lists, &case["with_comms"]);
     }
 }
@@ -132,6 +127,53 @@ fn oracle_as_many_stages_are_unsharded_at_once() {
                 peak = peak.max(live);
             }
             assert_eq!(peak, theirs.as_u64().unwrap(), "{}, rank {rank}", case["id"]);
+        }
+    }
+}
+
+/// A list written in one line.
+fn words(lists: &Value) -> Value {
+    let split = |list: &Value| list.as_str().unwrap().split_whitespace().collect::<Vec<_>>().into();
+    lists.as_array().unwrap().iter().map(split).collect::<Vec<Value>>().into()
+}
+
+/// PyTorch's options of a case.
+fn lowering(options: &Value) -> Lowering {
+    let plain = Lowering::default();
+    Lowering {
+        max_active_stages: options["max_active_stages"].as_u64().map_or(plain.max_active_stages, |most| most as usize),
+        unshard_lookahead: match &options["unshard_lookahead"] {
+            Value::Array(ranks) => {
+                Lookahead::Ranks(ranks.iter().map(|ahead| ahead.as_u64().unwrap() as usize).collect())
+            }
+            Value::String(_) => Lookahead::Auto,
+            _ => Lookahead::Full,
+        },
+        defer_reduce_grad_wait: options["defer_reduce_grad_wait"] == true,
+        defer_pp_recv: options["defer_pp_recv"] == true,
+    }
+}
+
+#[test]
+fn oracle_odd_shapes_and_options_are_pytorchs() {
+    let cases = cases_of("lowered.json");
+    for (case, schedule) in &cases {
+        let id: Value = format!("{} {}", schedule.name, case["opts"]).into();
+        assert_lists(&id, "compute", &schedule.lists, &words(&case["compute"]));
+        let lists = schedule::lower(schedule, &lowering(&case["opts"])).unwrap();
+        assert_lists(&id, "with communication", &lists, &words(&case["with_comms"]));
+    }
+    assert!(cases.len() >= 150 || cases::elsewhere(), "only {} cases found", cases.len());
+}
+
+#[test]
+fn oracle_every_schedule_survives_pytorchs_csv() {
+    for (case, schedule) in cases_of("schedules.json") {
+        let read = csv::read("a.csv", &schedule.lists.csv()).unwrap();
+        assert_eq!((&read.lists, &read.rank_of), (&schedule.lists, &schedule.rank_of), "{}", case["id"]);
+        if schedule.batching == schedule::Batching::Eager {
+            let lists = schedule::lower(&schedule, &Lowering::default()).unwrap();
+            assert_eq!(csv::lists("a.csv", &lists.csv()).unwrap(), lists, "{}", case["id"]);
         }
     }
 }
