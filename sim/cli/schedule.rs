@@ -102,7 +102,12 @@ fn describe(schedule: &Schedule, costs: &Costs) -> Result<String, schedule::Sche
         vec![rank.to_string(), stages.join(", "), cells[0].clone(), cells[1].clone(), flying[rank].to_string()]
     });
     let _ = writeln!(out, "\n{}", table(&["rank", "stages", "busy", "idle", "in flight"], rows.collect(), 2));
-    let makespan = timeline.makespan().0;
-    let _ = writeln!(out, "\nbubble {:.2} % of {makespan} units on each rank", 100.0 * timeline.bubble());
+    let free = Costs { hop: vec![Time(0); schedule.stages], ..costs.clone() };
+    let free = replay(schedule, &free)?;
+    let _ = writeln!(out, "\nbubble {:.2} % of {} units on each rank", 100.0 * free.bubble(), free.makespan().0);
+    let longer = timeline.makespan() - free.makespan();
+    if longer > Time(0) {
+        let _ = writeln!(out, "exposed transfers make that {} longer", longer.0);
+    }
     Ok(out)
 }

@@ -82,10 +82,21 @@ fn rows(profile: &Profile, microbatches: u32, [forward, input, weight, hop]: [u6
     ]
 }
 
-/// The measured rows of the receipts.
+/// The paper's rows of the receipts.
 fn measured() -> Vec<Value> {
-    let text = include_str!("zero_bubble.jsonl");
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let text = std::fs::read_to_string("tests/receipts/public.jsonl").unwrap();
+    let of_paper = text.lines().filter(|line| line.contains("\"misc-zb-table-4-"));
+    of_paper.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What the paper says of a model and a schedule with so many micro-batches.
+fn said<'r>(receipts: &'r [Value], profile: &Profile, microbatches: u32, name: &str) -> &'r Value {
+    let (model, ending) = (format!("-{}-", profile.model), format!("-m{microbatches}-{name}"));
+    let found = receipts.iter().find(|receipt| {
+        let id = receipt["id"].as_str().unwrap();
+        id.contains(&model) && id.ends_with(&ending)
+    });
+    &found.unwrap_or_else(|| panic!("no row {model} {ending}"))["measured"]
 }
 
 #[test]
@@ -94,15 +105,11 @@ fn bubble_rates_are_the_papers() {
     for profile in &PROFILES {
         for (microbatches, times) in profile.times {
             for row in rows(profile, microbatches, times) {
-                let id = format!("m{microbatches}-{}", row.name);
-                let theirs = receipts.iter().find(|receipt| {
-                    let name = receipt["id"].as_str().unwrap();
-                    name.contains(&format!("-{}-", profile.model)) && name.ends_with(&id)
-                });
-                let theirs = theirs.unwrap_or_else(|| panic!("no row {id}"))["bubble_rate_calc"].as_f64().unwrap();
+                let theirs = said(&receipts, profile, microbatches, row.name)["bubble_rate_calc"].as_f64().unwrap();
                 let ours = replay(&row.schedule, &row.costs).unwrap().bubble_rate();
-                table += &format!("{} {id:12} paper {theirs:.4} here {ours:.4}\n", profile.model);
-                assert!((ours - theirs).abs() < 0.005, "{table}");
+                table +=
+                    &format!("{} m {microbatches} {:6} paper {theirs:.4} here {ours:.4}\n", profile.model, row.name);
+                assert!((ours - theirs).abs() < 0.004, "{table}");
                 checked += 1;
             }
         }
@@ -112,21 +119,22 @@ fn bubble_rates_are_the_papers() {
 }
 
 #[test]
-fn zb_v_and_1f1b_on_16_ranks_are_the_papers_within_2_percent_with_the_profile_of_8() {
-    // Table 6 runs the 6.2B model on 16 ranks with twice the micro-batch: half the layers on each rank, so about the same
-    // times. The paper prints no profile for it; hence the wider bound, which is the issue's.
-    let [forward, input, weight, hop] = PROFILES[1].times[0].1;
+fn zb_v_on_16_ranks_is_the_papers_with_the_transfer_time_that_its_1f1b_implies() {
+    // Table 6 runs the 6.2B model on 16 ranks of two nodes with twice the micro-batch: half the layers on a rank, so about
+    // the compute times of 8 ranks. The paper prints no profile for it. A transfer of 1.65 ms follows from its 1F1B with 48
+    // micro-batches, which waits for 2(p−1)·(m+p−1)/p of them; the other five rates are not used.
+    let [forward, input, weight, _] = PROFILES[1].times[0].1;
     for (m, zbv, one) in [(48, 0.0697, 0.2668), (64, 0.0533, 0.2206), (128, 0.0274, 0.139)] {
         let of = |name: &str, virtual_stages: u32| {
             let shape = Shape { ranks: 16, virtual_stages, microbatches: m };
             let schedule = schedule::build(name, shape).unwrap();
             let parts = [forward, input, weight].map(|time| Time(time * 1_000_000 / u64::from(virtual_stages)));
-            let costs = Costs::uniform(schedule.stages, parts, Time(hop * 1_000_000));
+            let costs = Costs::uniform(schedule.stages, parts, Time(1_650_000_000));
             replay(&schedule, &costs).unwrap().bubble_rate()
         };
         let ours = [of("ZBVZeroBubble", 2), of("1F1B", 1)];
         println!("m {m}: ZB-V paper {zbv} here {:.4}, 1F1B paper {one} here {:.4}", ours[0], ours[1]);
-        assert!((ours[0] - zbv).abs() < 0.02 && (ours[1] - one).abs() < 0.02, "{m}: {ours:?}");
+        assert!((ours[0] - zbv).abs() < 0.002 && (ours[1] - one).abs() < 0.002, "{m}: {ours:?}");
     }
 }
 
@@ -137,12 +145,7 @@ fn schedules_rank_by_memory_as_measured() {
         for (microbatches, times) in profile.times {
             let rows = rows(profile, microbatches, times);
             let theirs = |row: &Row| {
-                let ending = format!("m{microbatches}-{}", row.name);
-                let found = receipts.iter().find(|receipt| {
-                    let id = receipt["id"].as_str().unwrap();
-                    id.contains(&format!("-{}-", profile.model)) && id.ends_with(&ending)
-                });
-                found.unwrap()["peak_mem_gb_as_printed"].as_f64().unwrap()
+                said(&receipts, profile, microbatches, row.name)["peak_mem_gb_as_printed"].as_f64().unwrap()
             };
             for pair in rows.windows(2) {
                 assert!(pair[0].memory <= pair[1].memory, "{} {}: {}", pair[0].name, pair[0].memory, pair[1].memory);
