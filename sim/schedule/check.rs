@@ -1,6 +1,6 @@
 //! Lists that make sense: every micro-batch goes forward and back once through every stage, in that order.
 
-use super::{Action, Batching, Kind, Lists, ScheduleError};
+use super::{Action, Batching, Kind, Lists, ScheduleError, Shape};
 
 /// A checked schedule: what each rank computes, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,13 @@ impl Schedule {
     /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.lists.ranks()
+    }
+
+    /// What it is a function of; for lists from a file, whose ranks may run different numbers of stages, their average.
+    pub fn shape(&self) -> Shape {
+        let count = |count: usize| u32::try_from(count).expect("fewer than 2^32 of anything");
+        let ranks = count(self.ranks());
+        Shape { ranks, virtual_stages: count(self.stages) / ranks.max(1), microbatches: count(self.microbatches) }
     }
 
     /// Whether what `stage` and the one after it exchange crosses ranks.

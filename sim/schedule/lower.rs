@@ -1,11 +1,12 @@
 //! From what is computed to what is issued: parameters gathered and let go, gradients reduced, sends and receives.
 //!
-//! Schedules of one stage a rank send and receive around each computation ([`single`]); the others go through PyTorch's
-//! passes one after the other (`_PipelineScheduleRuntime._prepare_schedule_with_comms`): [`unshard`], [`reduce`],
+//! Schedules of one stage a rank send and receive around each computation ([`single`]), Megatron's interleaved one after
+//! each step of all ranks ([`megatron`]); the others go through PyTorch's passes one after the other (`_PipelineScheduleRuntime._prepare_schedule_with_comms`): [`unshard`], [`reduce`],
 //! [`exchange`], [`wait`] and, if wanted, [`defer`].
 
 mod defer;
 mod exchange;
+mod megatron;
 mod reduce;
 mod single;
 mod unshard;
@@ -13,7 +14,7 @@ mod wait;
 
 use super::{Batching, Lists, Schedule, ScheduleError};
 
-/// PyTorch's options, under its names.
+/// PyTorch's and Megatron's options, under their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lowering {
     /// `max_active_stages`: stages of a rank whose parameters may be gathered at once.
@@ -24,6 +25,8 @@ pub struct Lowering {
     pub defer_reduce_grad_wait: bool,
     /// `defer_pp_recv`: post receives as late as possible.
     pub defer_pp_recv: bool,
+    /// Megatron's `overlap_p2p_comm`: forwards and backwards exchange each for themselves.
+    pub overlap_p2p_comm: bool,
 }
 
 /// How many of the next stages are gathered ahead.
@@ -38,13 +41,14 @@ pub enum Lookahead {
 }
 
 impl Default for Lowering {
-    /// PyTorch's defaults.
+    /// PyTorch's and Megatron's defaults.
     fn default() -> Lowering {
         Lowering {
             max_active_stages: 3,
             unshard_lookahead: Lookahead::Full,
             defer_reduce_grad_wait: false,
             defer_pp_recv: false,
+            overlap_p2p_comm: true,
         }
     }
 }
@@ -76,8 +80,10 @@ impl Lowering {
 
 /// What each rank issues.
 pub fn lower(schedule: &Schedule, options: &Lowering) -> Result<Lists, ScheduleError> {
-    if schedule.batching != Batching::Eager {
-        return Ok(single::lower(schedule));
+    match schedule.batching {
+        Batching::Separate | Batching::Paired => return Ok(single::lower(schedule)),
+        Batching::Stepwise(settings) => return Ok(megatron::lower(schedule, settings, options.overlap_p2p_comm)),
+        Batching::Eager => {}
     }
     let lookahead = options.lookahead(schedule.ranks())?;
     let mut lists = Lists::with_capacity(schedule.ranks(), 3 * schedule.lists.all().len());

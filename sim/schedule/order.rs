@@ -74,6 +74,8 @@ pub enum Batching {
     Separate,
     /// A send that is followed by a receive for the other direction is issued with it in one batch.
     Paired,
+    /// All ranks step together; after a step each sends what it computed and receives what its next one needs.
+    Stepwise(megatron::Settings),
     /// Receives are posted as soon as the sender has issued its send; parameters are gathered and let go stage by stage.
     Eager,
 }
@@ -97,7 +99,7 @@ pub struct Entry {
     /// Which rank runs which stage.
     pub placement: Placement,
     /// How sends and receives are issued.
-    pub batching: Batching,
+    pub batching: fn(Shape) -> Batching,
     /// Which shapes it is made for.
     pub check: fn(Shape) -> Result<(), ScheduleError>,
     /// How its lists come about.
@@ -121,7 +123,7 @@ impl Entry {
                 lists
             }
         };
-        Schedule::new(self.name.to_owned(), lists, self.batching)
+        Schedule::new(self.name.to_owned(), lists, (self.batching)(shape))
     }
 }
 

@@ -151,6 +151,7 @@ fn lowering(options: &Value) -> Lowering {
         },
         defer_reduce_grad_wait: options["defer_reduce_grad_wait"] == true,
         defer_pp_recv: options["defer_pp_recv"] == true,
+        ..plain
     }
 }
 

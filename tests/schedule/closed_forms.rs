@@ -77,13 +77,16 @@ fn megatrons_interleaved_order_is_pytorchs_where_rounds_are_as_long_as_the_pipel
 #[test]
 fn megatrons_longer_rounds_end_with_what_is_left_and_hold_more() {
     let shape = Shape { ranks: 4, virtual_stages: 2, microbatches: 14 };
-    let settings = order::megatron::Settings { group: 8, overlap_experts: false };
+    let settings = order::megatron::Settings { group: 8, ..order::megatron::Settings::of(shape) };
     let longer = order::megatron::interleaved(shape, settings).unwrap();
     let first: Vec<String> = longer.lists.rank(3)[..11].iter().map(ToString::to_string).collect();
     assert_eq!(first.join(" "), "3F0 3F1 3F2 3F3 3F4 3F5 3F6 3F7 7F0 7B0 7F1");
     assert_eq!(in_flight(&longer, false), [15, 13, 11, 9]);
     let with_experts = order::megatron::Settings { overlap_experts: true, ..settings };
     assert_eq!(in_flight(&order::megatron::interleaved(shape, with_experts).unwrap(), false), [16, 14, 12, 10]);
+    let full = Shape { microbatches: 4, ..shape };
+    let older = order::megatron::Settings { fill_first: true, ..order::megatron::Settings::of(full) };
+    assert_eq!(in_flight(&order::megatron::interleaved(full, older).unwrap(), false), [8; 4]);
     let refused = order::megatron::interleaved(Shape { microbatches: 10, ..shape }, settings);
     assert!(
         refused.unwrap_err().to_string().contains("the last round of 2 would be shorter than the 4 pipeline ranks")

@@ -14,7 +14,7 @@ pub const DUAL_PIPE_V: Entry = Entry {
     name: "DualPipeV",
     about: "there and back, a forward beside a backward: communication of one hides behind the other",
     placement: Placement::V,
-    batching: Batching::Eager,
+    batching: |_| Batching::Eager,
     check,
     generate: Generate::Rank(write),
 };

@@ -10,7 +10,7 @@ pub const GPIPE: Entry = Entry {
     name: "GPipe",
     about: "all forwards, then all backwards",
     placement: Placement::Loop,
-    batching: Batching::Separate,
+    batching: |_| Batching::Separate,
     check: |shape| one_stage("GPipe", shape),
     generate: Generate::Rank(write),
 };

@@ -12,7 +12,7 @@ pub const INTERLEAVED: Entry = Entry {
     name: "Interleaved1F1B",
     about: "1F1B over several stages a rank, depth first: a smaller bubble for more communication",
     placement: Placement::Loop,
-    batching: Batching::Eager,
+    batching: |_| Batching::Eager,
     check: |shape| rounds("Interleaved1F1B", shape).map(|_| ()),
     generate: Generate::Rank(|shape, rank, out| {
         let round = shape.microbatches / (shape.microbatches / shape.ranks).max(1);

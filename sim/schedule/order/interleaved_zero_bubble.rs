@@ -12,7 +12,7 @@ pub const INTERLEAVED_ZERO_BUBBLE: Entry = Entry {
     name: "InterleavedZeroBubble",
     about: "interleaved 1F1B with backward in halves: gradients of weights fill the bubble",
     placement: Placement::Loop,
-    batching: Batching::Eager,
+    batching: |_| Batching::Eager,
     check: |shape| rounds("InterleavedZeroBubble", shape).map(|_| ()),
     generate: Generate::Rank(|shape, rank, out| {
         let round = shape.microbatches / (shape.microbatches / shape.ranks).max(1);

@@ -12,7 +12,7 @@ pub const LOOPED_BFS: Entry = Entry {
     name: "LoopedBFS",
     about: "GPipe over several stages a rank, breadth first: each stage's parameters are gathered once",
     placement: Placement::Loop,
-    batching: Batching::Eager,
+    batching: |_| Batching::Eager,
     check: any,
     generate: Generate::Rank(|shape, rank, out| {
         for chunk in 0..shape.virtual_stages {

@@ -11,7 +11,7 @@ pub const AFAB: Entry = Entry {
     name: "AFAB",
     about: "nanotron's all forward, all backward: GPipe's order",
     placement: Placement::Loop,
-    batching: Batching::Separate,
+    batching: |_| Batching::Separate,
     check: |shape| one_stage("AFAB", shape),
     generate: Generate::Rank(gpipe::write),
 };

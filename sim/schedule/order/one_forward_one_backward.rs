@@ -11,7 +11,7 @@ pub const ONE_FORWARD_ONE_BACKWARD: Entry = Entry {
     name: "1F1B",
     about: "one forward, one backward: GPipe's time with at most as many micro-batches in flight as ranks",
     placement: Placement::Loop,
-    batching: Batching::Paired,
+    batching: |_| Batching::Paired,
     check,
     generate: Generate::Rank(write),
 };

@@ -11,7 +11,7 @@ pub const ZB_H1: Entry = Entry {
     name: "ZB-H1",
     about: "1F1B with backward in halves: a third of its bubble in the same memory",
     placement: Placement::Loop,
-    batching: Batching::Eager,
+    batching: |_| Batching::Eager,
     check: |shape| one_stage("ZB-H1", shape),
     generate: Generate::Rank(|shape, rank, out| {
         let plan = Plan { round: shape.microbatches, warmup: shape.ranks - 1 - rank, weights_after: Some(rank) };

@@ -11,7 +11,7 @@ pub const ZBV: Entry = Entry {
     name: "ZBVZeroBubble",
     about: "zero bubble with stages there and back, in 1F1B's memory",
     placement: Placement::V,
-    batching: Batching::Eager,
+    batching: |_| Batching::Eager,
     check: |shape| two_stages("ZBVZeroBubble", shape),
     generate: Generate::Rank(write),
 };

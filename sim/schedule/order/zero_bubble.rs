@@ -19,7 +19,7 @@ pub const ZB_1P: Entry = Entry {
     name: "ZB-1p",
     about: "searched: zero bubble in 1F1B's memory (equal costs, half an activation kept for weights)",
     placement: Placement::Loop,
-    batching: Batching::Eager,
+    batching: |_| Batching::Eager,
     check: |shape| one_stage("ZB-1p", shape),
     generate: Generate::Whole(|shape| equal_costs(shape, 1)),
 };
@@ -29,7 +29,7 @@ pub const ZB_2P: Entry = Entry {
     name: "ZB-2p",
     about: "searched: zero bubble in twice 1F1B's memory (equal costs, half an activation kept for weights)",
     placement: Placement::Loop,
-    batching: Batching::Eager,
+    batching: |_| Batching::Eager,
     check: |shape| one_stage("ZB-2p", shape),
     generate: Generate::Whole(|shape| equal_costs(shape, 2)),
 };
