@@ -9,19 +9,21 @@ pub mod megatron;
 mod nanotron;
 mod one_forward_one_backward;
 mod zb_h1;
+mod zb_h2;
 mod zbv;
 pub mod zero_bubble;
 
 use super::{Action, Lists, Schedule, ScheduleError};
 
 /// The schedules there are.
-pub const ENTRIES: [Entry; 13] = [
+pub const ENTRIES: [Entry; 14] = [
     gpipe::GPIPE,
     one_forward_one_backward::ONE_FORWARD_ONE_BACKWARD,
     interleaved::INTERLEAVED,
     looped_bfs::LOOPED_BFS,
     interleaved_zero_bubble::INTERLEAVED_ZERO_BUBBLE,
     zb_h1::ZB_H1,
+    zb_h2::ZB_H2,
     zero_bubble::ZB_1P,
     zero_bubble::ZB_2P,
     zbv::ZBV,

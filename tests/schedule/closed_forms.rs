@@ -47,6 +47,17 @@ fn zb_h1_idles_for_a_forward_and_what_gradients_of_inputs_take_longer_than_those
 }
 
 #[test]
+fn zb_h2_leaves_no_rank_idle_between_its_first_action_and_its_last() {
+    for (p, m) in SHAPES.into_iter().filter(|(p, m)| *m >= 2 * p - 1) {
+        let schedule = build("ZB-H2", p, 1, m);
+        let one = windtunnel::units::Time(1);
+        let costs = schedule::Costs::uniform(schedule.stages, [one; 3], windtunnel::units::Time(0));
+        close(schedule::replay(&schedule, &costs).unwrap().bubble_rate(), 0.0, "ZB-H2");
+        assert_eq!(in_flight(&schedule, false).into_iter().max(), Some(m.min(2 * p - 1)), "{p} ranks");
+    }
+}
+
+#[test]
 fn as_many_micro_batches_are_in_flight_as_theory_allows() {
     for (p, m) in SHAPES.into_iter().filter(|(p, m)| m >= p) {
         let ranks = || 0..p;
