@@ -10,9 +10,9 @@ use windtunnel::units::Time;
 
 /// What a published run looks like.
 const RUNS: [(&str, &str, Shape); 4] = [
-    // Korthikanti et al. 2022 (arXiv 2205.05198), table 5: 530B on 280 GPUs, tensor 8 × pipeline 35 × 3 virtual stages.
+    // Korthikanti et al. 2022 (arXiv 2205.05198): tensor 8 × pipeline 35 × 3 virtual stages, 280 micro-batches a replica.
     ("530B on 280", "MegatronInterleaved", Shape { ranks: 35, virtual_stages: 3, microbatches: 280 }),
-    // The same table: 175B, tensor 8 × pipeline 8 × 3; here with as many micro-batches as one of 8 replicas of 512 GPUs has.
+    // Tensor 8 × pipeline 8 × 3 virtual stages in 8 replicas; the number of micro-batches is assumed.
     ("175B on 512", "MegatronInterleaved", Shape { ranks: 8, virtual_stages: 3, microbatches: 192 }),
     ("405B on 16384", "Interleaved1F1B", Shape { ranks: 16, virtual_stages: 8, microbatches: 16 }),
     ("DeepSeek-V3", "DualPipeV", Shape { ranks: 16, virtual_stages: 2, microbatches: 120 }),

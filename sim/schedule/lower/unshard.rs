@@ -8,6 +8,7 @@ use super::super::{Action, Kind, ScheduleError};
 pub fn add(list: &[Action], most: usize, ahead: usize, out: &mut Vec<Action>) -> Result<(), ScheduleError> {
     let mut active: Vec<u16> = vec![];
     let (mut resident, mut current) = (vec![], vec![]);
+    let left = distinct_from(list);
     let mut at = 0;
     for portion in list.chunk_by(|action, _| action.joined) {
         current.clear();
@@ -24,7 +25,7 @@ pub fn add(list: &[Action], most: usize, ahead: usize, out: &mut Vec<Action>) ->
             );
             return Err(ScheduleError::Lowering { problem });
         }
-        let asked = upcoming(&list[at..], most, ahead, &mut resident);
+        let asked = upcoming(&list[at..], most.min(left[at]), ahead, &mut resident);
         active.retain(|stage| {
             let stays = resident.contains(stage);
             if !stays {
@@ -43,6 +44,19 @@ pub fn add(list: &[Action], most: usize, ahead: usize, out: &mut Vec<Action>) ->
     }
     out.extend(active.into_iter().map(|stage| Action::of_stage(stage, Kind::Reshard)));
     Ok(())
+}
+
+/// How many distinct stages come from each entry on: where no more than these are looked for, the search ends early.
+fn distinct_from(list: &[Action]) -> Vec<usize> {
+    let mut seen = vec![];
+    let mut left = vec![0; list.len()];
+    for (at, action) in list.iter().enumerate().rev() {
+        if !seen.contains(&action.stage) {
+            seen.push(action.stage);
+        }
+        left[at] = seen.len();
+    }
+    left
 }
 
 /// The next `most` distinct stages of a list, into `resident`, and how many of them the next `ahead` ones are. What is
