@@ -6,6 +6,7 @@ mod check;
 mod compare;
 mod receipt;
 mod run;
+mod schedule;
 mod show;
 mod topology;
 

@@ -12,4 +12,5 @@ pub mod receipt;
 pub mod report;
 pub mod runtime;
 pub mod scenario;
+pub mod schedule;
 pub mod units;

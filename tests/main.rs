@@ -16,4 +16,5 @@ mod memory;
 mod oracle;
 mod readme;
 mod receipts;
+mod schedule;
 mod tidy;

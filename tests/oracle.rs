@@ -6,5 +6,6 @@ mod compile;
 mod flops;
 mod fsdp1;
 mod memory;
+mod schedules;
 mod single;
 mod styles;

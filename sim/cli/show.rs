@@ -1,10 +1,11 @@
-//! `windtunnel show model|plan|program|memory|costs SCENARIO`: the stages on the way to a prediction.
+//! `windtunnel show model|plan|program|memory|costs SCENARIO`: the stages on the way to a prediction; and
+//! `windtunnel show schedule NAME`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, print};
+use super::{Failure, Outcome, print, schedule};
 use windtunnel::cost::Basis;
 use windtunnel::model::{block, head, unpad::unpad};
 use windtunnel::program::{Dispatch, Instr, Mark, Program, Work};
@@ -16,33 +17,41 @@ use windtunnel::scenario::{Scenario, predict};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Which stage.
+    #[command(subcommand)]
     stage: Stage,
+}
+
+#[derive(Debug, clap::Args)]
+struct File {
     /// The scenario file.
     scenario: PathBuf,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(Debug, clap::Subcommand)]
 enum Stage {
     /// Operators, shapes and parameters of the model.
-    Model,
+    Model(File),
     /// Mesh, parameter groups, communicators.
-    Plan,
+    Plan(File),
     /// What a rank's host issues in one step, in order.
-    Program,
+    Program(File),
     /// Memory by phase and by hook.
-    Memory,
+    Memory(File),
     /// Every distinct kernel and collective, with its cost and evidence.
-    Costs,
+    Costs(File),
+    /// A pipeline schedule by name or from a CSV file.
+    Schedule(schedule::Args),
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
-    let text = match args.stage {
-        Stage::Model => model(&scenario),
-        Stage::Plan => plan(&scenario),
-        Stage::Program => program(&train::compile(&scenario.job)),
-        Stage::Memory => memory(&scenario)?,
-        Stage::Costs => costs(&scenario)?,
+    let load = |file: &File| Scenario::load(&file.scenario).map_err(Failure::input);
+    let text = match &args.stage {
+        Stage::Model(file) => model(&load(file)?),
+        Stage::Plan(file) => plan(&load(file)?),
+        Stage::Program(file) => program(&train::compile(&load(file)?.job)),
+        Stage::Memory(file) => memory(&load(file)?)?,
+        Stage::Costs(file) => costs(&load(file)?)?,
+        Stage::Schedule(args) => schedule::show(args)?,
     };
     print(&text);
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,128 @@
+//! One entry of a rank's list, eight bytes of it.
+
+use std::fmt;
+
+/// What an action does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Forward of one micro-batch.
+    Forward,
+    /// Backward of one micro-batch: gradients of inputs and of weights.
+    Backward,
+    /// The half of a backward that the previous stage waits for: gradients of inputs.
+    Input,
+    /// The half of a backward that nobody waits for: gradients of weights.
+    Weight,
+    /// Gathers a stage's sharded parameters.
+    Unshard,
+    /// Lets go of a stage's gathered parameters.
+    Reshard,
+    /// Sends a forward's result to the next stage.
+    SendForward,
+    /// Receives a forward's input from the previous stage.
+    RecvForward,
+    /// Sends the gradient of a stage's input to the previous stage.
+    SendBackward,
+    /// Receives the gradient of a stage's result from the next stage.
+    RecvBackward,
+    /// Waits until a `SendForward` is done, and lets go of what it sent.
+    WaitSendForward,
+    /// Waits until a `SendBackward` is done, and lets go of what it sent.
+    WaitSendBackward,
+    /// Starts the reduction of a stage's gradients over its replicas.
+    ReduceGrad,
+    /// Waits for that reduction.
+    WaitReduceGrad,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 14] = [
+        Kind::Forward,
+        Kind::Backward,
+        Kind::Input,
+        Kind::Weight,
+        Kind::Unshard,
+        Kind::Reshard,
+        Kind::SendForward,
+        Kind::RecvForward,
+        Kind::SendBackward,
+        Kind::RecvBackward,
+        Kind::WaitSendForward,
+        Kind::WaitSendBackward,
+        Kind::ReduceGrad,
+        Kind::WaitReduceGrad,
+    ];
+
+    /// PyTorch's word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Forward => "F",
+            Kind::Backward => "B",
+            Kind::Input => "I",
+            Kind::Weight => "W",
+            Kind::Unshard => "UNSHARD",
+            Kind::Reshard => "RESHARD",
+            Kind::SendForward => "SEND_F",
+            Kind::RecvForward => "RECV_F",
+            Kind::SendBackward => "SEND_B",
+            Kind::RecvBackward => "RECV_B",
+            Kind::WaitSendForward => "WAIT_SEND_F",
+            Kind::WaitSendBackward => "WAIT_SEND_B",
+            Kind::ReduceGrad => "REDUCE_GRAD",
+            Kind::WaitReduceGrad => "WAIT_REDUCE_GRAD",
+        }
+    }
+
+    /// Whether it computes.
+    pub fn computes(self) -> bool {
+        matches!(self, Kind::Forward | Kind::Backward | Kind::Input | Kind::Weight)
+    }
+
+    /// Whether it yields the gradient that the previous stage waits for.
+    pub fn is_backward(self) -> bool {
+        matches!(self, Kind::Backward | Kind::Input)
+    }
+
+    /// Whether it concerns a whole stage rather than one micro-batch of it.
+    pub fn of_stage(self) -> bool {
+        matches!(self, Kind::Unshard | Kind::Reshard | Kind::ReduceGrad | Kind::WaitReduceGrad)
+    }
+}
+
+/// One entry of a rank's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Action {
+    /// Which micro-batch; 0 where the kind concerns a whole stage.
+    pub microbatch: u32,
+    /// Which stage of the model, over all ranks.
+    pub stage: u16,
+    /// What is done.
+    pub kind: Kind,
+    /// Issued as one with the next entry: computations that overlap, or sends and receives of one batch.
+    pub joined: bool,
+}
+
+impl Action {
+    /// An action on one micro-batch.
+    pub fn new(stage: u16, kind: Kind, microbatch: u32) -> Action {
+        Action { microbatch, stage, kind, joined: false }
+    }
+
+    /// An action on a whole stage.
+    pub fn of_stage(stage: u16, kind: Kind) -> Action {
+        Action::new(stage, kind, 0)
+    }
+
+    /// The same, issued as one with the entry after it.
+    pub fn join(self) -> Action {
+        Action { joined: true, ..self }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.stage, self.kind.word())?;
+        if self.kind.of_stage() { Ok(()) } else { write!(f, "{}", self.microbatch) }
+    }
+}

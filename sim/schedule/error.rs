@@ -1,0 +1,106 @@
+//! What can be wrong with a schedule.
+
+/// Why there is no such schedule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// No schedule of that name.
+    #[error("no schedule is called {name:?}: expected one of {known}, or a file that ends in .csv")]
+    Unknown {
+        /// The name as written.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A count of nothing, or too many stages.
+    #[error("{what} is {found}: expected 1 to {most}")]
+    Count {
+        /// What was counted.
+        what: &'static str,
+        /// How many.
+        found: u64,
+        /// The most there may be.
+        most: u64,
+    },
+    /// It is made for another number of stages on each rank.
+    #[error("{schedule} runs {expected} on each rank, not {found}: give it virtual = {remedy}")]
+    VirtualStages {
+        /// The schedule's name.
+        schedule: &'static str,
+        /// In words.
+        expected: &'static str,
+        /// Virtual stages asked for.
+        found: u32,
+        /// What would be accepted.
+        remedy: u32,
+    },
+    /// It needs more micro-batches.
+    #[error("{schedule} needs at least {least} micro-batches ({why}), not {found}: {remedy}")]
+    FewMicrobatches {
+        /// The schedule's name.
+        schedule: &'static str,
+        /// How many it needs.
+        least: u32,
+        /// Whence that number.
+        why: &'static str,
+        /// Micro-batches asked for.
+        found: u32,
+        /// What helps.
+        remedy: &'static str,
+    },
+    /// Micro-batches cannot be dealt out in rounds.
+    #[error("{schedule} deals micro-batches out in rounds, and {found} are no multiple of {rounds}: {remedy}")]
+    Rounds {
+        /// The schedule's name.
+        schedule: &'static str,
+        /// Micro-batches asked for.
+        found: u32,
+        /// What they should be a multiple of.
+        rounds: u32,
+        /// What helps.
+        remedy: String,
+    },
+    /// A cell of a CSV file that is no action.
+    #[error("{file}:{line}:{column}: {problem}")]
+    Cell {
+        /// The file's name.
+        file: String,
+        /// From 1.
+        line: usize,
+        /// Of its first letter, from 1.
+        column: usize,
+        /// What is wrong, and what to write instead.
+        problem: String,
+    },
+    /// The lists contradict themselves.
+    #[error("rank {rank}, entry {entry} ({action}): {problem}")]
+    Order {
+        /// Whose list.
+        rank: usize,
+        /// From 1.
+        entry: usize,
+        /// The action there.
+        action: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Something is missing from all lists.
+    #[error("stage {stage}: {problem}")]
+    Incomplete {
+        /// Which.
+        stage: usize,
+        /// What is missing.
+        problem: String,
+    },
+    /// Every rank waits for another.
+    #[error("the schedule never ends: {waits}")]
+    Deadlock {
+        /// Who waits for what.
+        waits: String,
+    },
+    /// The way of lowering does not go with the schedule.
+    #[error("{problem}")]
+    Lowering {
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+}

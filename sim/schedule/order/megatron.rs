@@ -1,0 +1,93 @@
+//! Megatron-Core's two schedules (`core/pipeline_parallel/schedules.py`, `get_pp_rank_microbatches` and
+//! `get_schedule_table`).
+//!
+//! Its 1F1B is PyTorch's, without a least number of micro-batches. Its interleaved order is PyTorch's where micro-batches
+//! are a multiple of ranks; it differs with `microbatch_group_size_per_vp_stage` other than the number of ranks, where the
+//! last round is what is left, and with `overlap_moe_expert_parallel_comm`, which warms up with one more forward. Versions
+//! that do not know a group size run all forwards first where there are as many micro-batches as ranks.
+
+use super::super::{Lists, Schedule, ScheduleError};
+use super::interleaved::{Plan, write};
+use super::{Batching, Entry, Generate, Placement, Shape, one_forward_one_backward, one_stage};
+
+/// `forward_backward_pipelining_without_interleaving`.
+pub const MEGATRON_1F1B: Entry = Entry {
+    name: "Megatron1F1B",
+    about: "Megatron-Core without virtual stages: 1F1B with any number of micro-batches",
+    placement: Placement::Loop,
+    batching: |_| Batching::Paired,
+    check: |shape| one_stage("Megatron1F1B", shape),
+    generate: Generate::Rank(one_forward_one_backward::write),
+};
+
+/// `forward_backward_pipelining_with_interleaving`, with its defaults.
+pub const MEGATRON_INTERLEAVED: Entry = Entry {
+    name: "MegatronInterleaved",
+    about: "Megatron-Core with virtual stages: micro-batches in rounds of as many as there are ranks",
+    placement: Placement::Loop,
+    batching: |shape| Batching::Stepwise(Settings::of(shape)),
+    check: |shape| check(shape, Settings::of(shape)),
+    generate: Generate::Rank(|shape, rank, out| write(shape, rank, Settings::of(shape).plan(shape, rank), out)),
+};
+
+/// What Megatron's interleaved order also depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `microbatch_group_size_per_vp_stage`: micro-batches in a round. By default, the number of ranks.
+    pub group: u32,
+    /// `overlap_moe_expert_parallel_comm`: one more forward before the first backward.
+    pub overlap_experts: bool,
+    /// Before there was a group size: all forwards first where micro-batches equal ranks.
+    pub fill_first: bool,
+}
+
+impl Settings {
+    /// Megatron's defaults.
+    pub fn of(shape: Shape) -> Settings {
+        Settings { group: shape.ranks, overlap_experts: false, fill_first: false }
+    }
+
+    /// Forwards of a rank before the first step of one forward and one backward.
+    pub fn warmup(self, shape: Shape, rank: u32) -> u32 {
+        let total = shape.virtual_stages * shape.microbatches;
+        if self.fill_first && shape.microbatches == shape.ranks {
+            return total;
+        }
+        let there_and_back = 2 * (shape.ranks - 1 - rank);
+        total.min(there_and_back + (shape.virtual_stages - 1) * self.group + u32::from(self.overlap_experts))
+    }
+
+    fn plan(self, shape: Shape, rank: u32) -> Plan {
+        Plan { round: self.group, warmup: self.warmup(shape, rank), weights_after: None }
+    }
+}
+
+/// The interleaved order with settings other than the defaults.
+pub fn interleaved(shape: Shape, settings: Settings) -> Result<Schedule, ScheduleError> {
+    super::counts(shape)?;
+    check(shape, settings)?;
+    let mut lists = Lists::default();
+    for rank in 0..shape.ranks {
+        write(shape, rank, settings.plan(shape, rank), lists.open());
+        lists.close();
+    }
+    Schedule::new(MEGATRON_INTERLEAVED.name.to_owned(), lists, Batching::Stepwise(settings))
+}
+
+/// Megatron's own condition: a round as long as the pipeline, and the last one too, if there is one.
+fn check(shape: Shape, settings: Settings) -> Result<(), ScheduleError> {
+    let schedule = MEGATRON_INTERLEAVED.name;
+    if shape.virtual_stages == 1 {
+        return Err(ScheduleError::VirtualStages { schedule, expected: "several stages", found: 1, remedy: 2 });
+    }
+    let left = shape.microbatches % settings.group.max(1);
+    if settings.group >= shape.ranks && (left == 0 || left >= shape.ranks) {
+        return Ok(());
+    }
+    let remedy = format!(
+        "the last round of {left} would be shorter than the {} pipeline ranks (microbatch_group_size_per_vp_stage = {})",
+        shape.ranks, settings.group
+    );
+    let rounds = settings.group;
+    Err(ScheduleError::Rounds { schedule, found: shape.microbatches, rounds, remedy })
+}
