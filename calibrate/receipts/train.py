@@ -136,13 +136,19 @@ class Training:
         checkpoints(model, c)
         if c.runtime == "fsdp2":
             process_group(group)
+            # Tied before it is sharded, so that `fully_shard` sees one parameter.
+            if tied:
+                model.output.weight = model.tok_embeddings.weight
             shard(model, c)
-        elif tied:
-            model.output.weight = None
-        model.to_empty(device="cuda")
+            model.to_empty(device="cuda")
+        else:
+            if tied:
+                model.output.weight = None
+            model.to_empty(device="cuda")
+            if tied:
+                model.output.weight = model.tok_embeddings.weight
+        assert not tied or model.output.weight is model.tok_embeddings.weight
         model.make_table(c, "cuda")
-        if tied:
-            model.output.weight = model.tok_embeddings.weight
         fill(model)
         self.model = model
         loss = cross_entropy_fp32 if c.loss == "fp32" else cross_entropy_as_is
