@@ -32,6 +32,7 @@ SHAPES = {
     "70b": Shape("llama-3-70b", "Llama 3 70B", 80, 8192, 64, 8, 128, 28672, 128256, False),
 }
 
+
 class ComposedNorm(nn.Module):
     """RMSNorm written out, operator by operator as PyTorch 2.6 composes `nn.RMSNorm`."""
 
@@ -57,9 +58,17 @@ def complex_table(shape, sequence):
     return torch.polar(torch.ones_like(angles), angles)
 
 
-def rotate_complex(x_BSNH, table_SH):
-    pairs = torch.view_as_complex(x_BSNH.float().reshape(*x_BSNH.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * table_SH.view(1, x_BSNH.shape[1], 1, -1)).flatten(3)
+def pairs(x_BSNH):
+    """As complex numbers in fp32, H / 2 of them."""
+    return torch.view_as_complex(x_BSNH.float().reshape(*x_BSNH.shape[:-1], -1, 2))
+
+
+def rotate_complex(q_BSNH, k_BSKH, table_SH):
+    """Both are cast before either is turned, and cast back when both are: torchtitan's order, which the allocator sees."""
+    q, k = pairs(q_BSNH), pairs(k_BSKH)
+    table = table_SH.view(1, q.shape[1], 1, -1)
+    q_turned, k_turned = torch.view_as_real(q * table).flatten(3), torch.view_as_real(k * table).flatten(3)
+    return q_turned.type_as(q_BSNH), k_turned.type_as(k_BSKH)
 
 
 def rotate_half(x):
@@ -79,8 +88,7 @@ class Attention(nn.Module):
 
     def turn(self, q, k, table):
         if self.rope == "complex":
-            q_turned, k_turned = rotate_complex(q, table), rotate_complex(k, table)
-            return q_turned.type_as(q), k_turned.type_as(k)
+            return rotate_complex(q, k, table)
         cosine, sine = table.view(2, 1, 1, q.shape[2], self.head_dim)
         return q * cosine + rotate_half(q) * sine, k * cosine + rotate_half(k) * sine
 
