@@ -1,5 +1,5 @@
-"""Where a step's kernels came from, read off a profiler's trace: by part of the step and operator, as
-`windtunnel run` names them, so that the two tables can be laid side by side (`compare.py`).
+"""Where a step's kernels came from, read off a profiler's trace: by part of the step and operator, under the names that
+`windtunnel run` prints, so that the two can be laid side by side.
 
 A kernel belongs to the outermost operator around its launch that autograd sees as one: `aten::linear` is made of
 others (it is "composite implicit"), `aten::mm` is not. A Triton kernel goes by its own name.

@@ -57,6 +57,11 @@ class Configuration:
         assert self.precision == "bf16" or self.runtime == "fsdp2", "one device has no mixed precision here"
         assert self.reshard or self.runtime == "fsdp2", "one device has nothing to reshard"
 
+    def seconds(self, sustained):
+        """About how long it takes to measure; `sustained` is training at sustained clocks. Assumed: a start and a short
+        window take 25 s, a compilation a minute more."""
+        return 25 + (60 if self.compile != "none" else 0) + (sustained if self.clocks == "sustained" else 0)
+
     @property
     def shape(self):
         return SHAPES[self.model]

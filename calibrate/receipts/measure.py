@@ -7,8 +7,10 @@ of the device. Burst: a pause, then a few seconds; sustained: a minute of traini
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 WARM_UP = 3  # steps: the first compiles and makes the optimizer's state
@@ -104,9 +106,7 @@ def timed(training, c, board, seconds):
     """Step time in the clock regime that the configuration asks for."""
     from board import Watch
 
-    soak, window = (SOAK, SUSTAINED) if c.clocks == "sustained" else (0.0, BURST)
-    if seconds is not None and c.clocks == "sustained":
-        soak, window = seconds * 2 / 3, seconds / 3
+    soak, window = (seconds * 2 / 3, seconds / 3) if c.clocks == "sustained" else (0.0, BURST)
     if soak:
         steady(training, soak, 1)
     else:
@@ -146,60 +146,87 @@ def out_of_memory(error):
     return type(error).__name__ == "OutOfMemoryError" or any(word in str(error) for word in words)
 
 
-def run(c, group, memory_only, seconds):
+def train(c, group, board, memory_only, seconds, say):
+    """Steps, and what they took."""
+    import torch
+
+    from train import Training
+
+    torch.cuda.reset_peak_memory_stats()
+    say("building")
+    training = Training(c, group)
+    for at in range(WARM_UP):
+        say("first step" if c.compile == "none" else "compiling") if at == 0 else say("warming up")
+        training.step()
+        if at == 0:
+            first_step = torch.cuda.max_memory_allocated()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    if memory_only:
+        training.step()
+        return training, {"memory": memory(first_step)}
+    say("training to warm the board" if c.clocks == "sustained" else "timing steps")
+    result = {"time": timed(training, c, board, seconds), "memory": memory(first_step)}
+    why = impossible(c, result["time"]["step_time_s"])
+    return training, result | ({"refused": why} if why else {"issue_s": issued(training)})
+
+
+def kernels(training):
+    """The kernels of one step; a machine that lets nobody profile costs no receipt."""
+    from breakdown import profiled
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return profiled(training.step, Path(folder) / "trace.json")
+    except Exception as error:
+        traceback.print_exc()
+        return {"missing": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
+def run(c, group, memory_only, seconds, say):
     """Everything about one configuration, as plain values."""
     import torch
 
     from board import Board
-    from breakdown import profiled
-    from train import Training
 
+    say("starting")
     if c.expandable:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     torch.cuda.init()
     board = Board(torch.cuda.get_device_properties(0).uuid)
-    result = {"machine": machine(board), "used_before": torch.cuda.mem_get_info()}
-    result["observed"] = observed()
+    result = {"machine": machine(board), "observed": observed()}
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
     try:
-        training = Training(c, group)
-        for at in range(WARM_UP):
-            training.step()
-            if at == 0:
-                first_step = torch.cuda.max_memory_allocated()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        if memory_only:
-            training.step()
-        else:
-            result["time"] = timed(training, c, board, seconds)
-        result["memory"] = memory(first_step)
-        if memory_only:
-            return result
-        why = impossible(c, result["time"]["step_time_s"])
-        if why:
-            return result | {"refused": why}
-        result["issue_s"] = issued(training)
-        with tempfile.TemporaryDirectory() as folder:
-            result["breakdown"] = profiled(training.step, Path(folder) / "trace.json")
-    except Exception as error:  # anything that says "out of memory" is a measurement
+        training, took = train(c, group, board, memory_only, seconds, say)
+    except Exception as error:  # running out of memory is a measurement
         if not out_of_memory(error):
             raise
+        traceback.print_exc()
         return result | {"oom": str(error).splitlines()[0]}
+    result |= took
+    if "issue_s" in result:
+        say("profiling a step")
+        result["breakdown"] = kernels(training)
     return result
 
 
-def child(pipe, *args):
-    """The process's whole life: runs, and answers through the pipe."""
+def child(pipe, log, c, *settings):
+    """The process's whole life: runs, answers through the pipe, and prints whatever else there is to the log."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    print(f"== {c.id}", flush=True)
     try:
-        pipe.send(run(*args))
+        pipe.send(run(c, *settings, lambda phase: pipe.send({"phase": phase})))
     except KeyboardInterrupt:
         pass
     except BaseException as error:
+        traceback.print_exc()
         pipe.send({"failed": f"{type(error).__name__}: {error}"})
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         pipe.close()
         # Nothing is worth waiting for: no destructor, no process group's farewell.
         os._exit(0)

@@ -1,6 +1,6 @@
-"""A measurement as a receipt (a JSON row, `tests/receipts/README.md`) and as a scenario with `[measured]`.
+"""A measurement as a receipt: a JSON row in the schema of `tests/receipts/README.md`.
 
-Both say the same: the row is mapped to a scenario by `sim/receipt/frameworks/receipt-maker.toml`.
+`windtunnel` maps it to a scenario by the table `sim/receipt/frameworks/receipt-maker.toml`.
 """
 
 import datetime
@@ -18,42 +18,60 @@ BOARDS = {
 
 
 def hardware(device_name, topology):
-    """Name, topology and family of the board; an unknown one needs a topology to be predicted."""
+    """Name, topology and family of the board; one that is not known needs a topology to be predicted."""
     if topology:
-        known = next((board for board in BOARDS.values() if board[1] == topology), None)
-        return known or (device_name, topology, topology)
+        return next((board for board in BOARDS.values() if board[1] == topology), (device_name, topology, topology))
     return BOARDS.get(device_name, (device_name, None, device_name))
 
 
-def identity(c, family):
+def identity(c, family, memory_only):
     """Unique for a configuration and a family of boards."""
-    return f"{family.lower().replace(' ', '-')}-{c.id}"
+    return f"{family.lower().replace(' ', '-')}-{c.id}{'-memory-only' if memory_only else ''}"
 
 
-def compiled(c):
-    return {"none": False, "blocks": "blocks", "all": "blocks and loss"}[c.compile]
+def hardware_of(machine, options):
+    """The board; a row of memory only says for which it stands, not which device computed nothing."""
+    name, topology, _ = hardware(machine["device_name"], options.topology)
+    board = {"name": name, "vendor": "nvidia", "count": 1, "nodes": 1}
+    if not options.memory_only:
+        board |= {"device_name": machine["device_name"], "memory_gb": machine["memory_gb"]}
+        if machine["power_limit_w"]:
+            board["power_limit_w"] = machine["power_limit_w"]
+    return board | ({"topology": topology} if topology else {})
 
 
-def row(c, result, topology, group):
+def lane(c, options):
+    if options.memory_only:
+        return "memory-only"
+    return "cuda-fsdp2" if c.runtime == "fsdp2" else "single-gpu"
+
+
+def row(c, result, options):
     """The receipt."""
-    machine, date = result["machine"], datetime.date.today().isoformat()
-    name, known_topology, family = hardware(machine["device_name"], topology)
-    shape, fsdp = c.shape, c.runtime == "fsdp2"
-    mixed = c.precision == "mixed"
-    state = "fp32" if mixed else "bf16"
-    board = {"name": name, "vendor": "nvidia", "device_name": machine["device_name"], "memory_gb": machine["memory_gb"]}
-    if machine["power_limit_w"]:
-        board["power_limit_w"] = machine["power_limit_w"]
-    if known_topology:
-        board["topology"] = known_topology
-    # What the scenario's version of PyTorch composes need not be what this one does.
-    fused_norm = c.norm == "fused" and result["observed"]["fused_rms_norm"]
-    receipt = {
-        "id": identity(c, family),
-        "lane": "cuda-fsdp2" if fsdp else "single-gpu",
+    machine, observed, shape = result["machine"], result["observed"], c.shape
+    family = hardware(machine["device_name"], options.topology)[2]
+    state = "fp32" if c.precision == "mixed" else "bf16"
+    switches = {
+        "runtime": c.runtime, "clip_grad_norm": c.clip, "attention": c.attention, "loss": c.loss,
+        # An older PyTorch composes the norm that a newer one fuses.
+        "fused_rms_norm": c.norm == "fused" and observed["fused_rms_norm"], "rope": c.rope, "repeat_kv": c.repeat_kv,
+        "persistent_cublas_workspace": observed["persistent_workspace"],
+        "expandable_segments": c.expandable, "clocks": c.clocks,
+    }
+    if c.runtime == "fsdp2":
+        switches |= {"reshard_after_forward": c.reshard, "process_group": options.process_group}
+    quality = {"grade": "A"}
+    if options.memory_only:
+        quality["notes"] = "memory only: PyTorch's own allocator on a device that computes nothing; not a measured run"
+    return {
+        "id": identity(c, family, options.memory_only),
+        "lane": lane(c, options),
         "hw_family": family,
-        "source": {"kind": "own", "repo": "windtunnel", "path": "calibrate/receipts/make.py", "date": date},
-        "hardware": board | {"count": 1, "nodes": 1, "gpus_per_node": 8},
+        "source": {
+            "kind": "own", "repo": "windtunnel", "path": "calibrate/receipts/make.py",
+            "date": datetime.date.today().isoformat(),
+        },
+        "hardware": hardware_of(machine, options),
         "model": {
             "name": shape.title, "n_layers": c.layers, "hidden": shape.width, "ffn": shape.ffn, "n_heads": shape.heads,
             "n_kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "vocab": shape.vocabulary,
@@ -64,101 +82,29 @@ def row(c, result, topology, group):
         "batch": {"micro_batch": c.micro, "global_batch": c.micro * c.accumulation, "grad_accum": c.accumulation},
         "precision": {"compute": "bf16", "params": state, "grads": state, "optimizer": state},
         "recompute": c.recompute,
-        "compile": compiled(c),
+        "compile": {"none": False, "blocks": "blocks", "all": "blocks and loss"}[c.compile],
         "optimizer": f"adamw {c.optimizer}",
-        "switches": {
-            "runtime": c.runtime, "clip_grad_norm": c.clip, "attention": c.attention, "loss": c.loss,
-            "fused_rms_norm": fused_norm, "rope": c.rope, "repeat_kv": c.repeat_kv,
-            "persistent_cublas_workspace": result["observed"]["persistent_workspace"],
-            "expandable_segments": c.expandable, "clocks": c.clocks,
-        },
+        "switches": switches,
         "measured": measured(result),
-        "quality": {"grade": "A"},
+        "quality": quality,
     }
-    if fsdp:
-        receipt["switches"] |= {"reshard_after_forward": c.reshard, "process_group": group}
-    if "time" not in result and "oom" not in result:
-        receipt["quality"]["notes"] = "memory only: nothing was computed"
-    return receipt
 
 
 def measured(result):
     """The figures; what the schema has no word for stands under `raw`."""
-    figures, raw = {}, {"host_cpu": result["machine"]["host_cpu"]}
     if "oom" in result:
-        return {"oom": True, "raw": raw | {"oom": result["oom"]}}
+        return {"oom": True, "raw": {"oom": result["oom"]}}
     memory = result["memory"]
-    figures["peak_mem_gib"] = memory["allocated"] / GIB
-    figures["peak_mem_kind"] = "max allocated"
-    figures["peak_mem_reserved_gib"] = memory["reserved"] / GIB
-    raw["memory_bytes"] = memory
-    if "time" in result:
-        time = result["time"]
-        figures = {"step_time_s": time["step_time_s"]} | figures
-        raw["time"] = time
-        raw["issue_s"] = result["issue_s"]
-        raw["breakdown"] = result["breakdown"]
-        launches = result["breakdown"]["launches"]
-        if launches:
-            raw["issue_us_per_launch"] = result["issue_s"] / launches * 1e6
-    return figures | {"raw": raw}
-
-
-def toml(value):
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def scenario(c, receipt):
-    """The scenario, or none for a board without a topology."""
-    topology = receipt["hardware"].get("topology")
-    if topology is None:
-        return None
-    switches, figures = receipt["switches"], receipt["measured"]
-    policy = {"every_2": "{ every = 2 }"}.get(c.recompute, toml(c.recompute))
-    precision = {"storage": "bf16"}
-    if c.precision == "mixed":
-        precision = {"storage": "fp32", "param": "bf16", "reduce": "fp32"}
-    batch = {"sequence": c.sequence, "micro": c.micro, "accumulation": c.accumulation}
-    if c.accumulation > 1 and c.runtime == "fsdp2":
-        batch |= {"sync_every_micro_batch": False, "set_is_last_backward": True}
-    tables = {
-        "topology": {"name": topology, "chips": 1, "clocks": c.clocks},
-        "model": {"name": c.shape.name, "layers": c.layers},
-        "mesh": {"dp_shard": 1, "dp_replicate": 1},
-        "batch": batch,
-        "precision": precision,
-        "fsdp": {"wrap": "block", "reshard_after_forward": c.reshard} if c.runtime == "fsdp2" else {},
-        "compile": {"blocks": c.compile != "none", "loss": c.compile == "all"},
-        "activation_checkpointing": {"policy": policy, "early_stop": True, "around_compiled": False},
-        "attention": {"backend": c.attention},
-        "loss": {"kind": c.loss},
-        "optimizer": {"name": "adamw", "implementation": c.optimizer, "clip_grad_norm": c.clip},
-        "framework": {
-            key: switches[key] for key in ("fused_rms_norm", "persistent_cublas_workspace", "rope", "repeat_kv")
-        },
-        "memory": {"expandable_segments": c.expandable},
-        "measured": {},
+    figures = {
+        "peak_mem_gib": memory["allocated"] / GIB,
+        "peak_mem_kind": "max allocated",
+        "peak_mem_reserved_gib": memory["reserved"] / GIB,
     }
-    out = tables["measured"]
-    if "step_time_s" in figures:
-        out["step_time"] = f"{figures['step_time_s']} s"
-    if "peak_mem_gib" in figures:
-        out["allocated"] = f"{figures['peak_mem_gib']} GiB"
-        out["reserved"] = f"{figures['peak_mem_reserved_gib']} GiB"
-    if figures.get("oom"):
-        out["out_of_memory"] = True
-    out |= {"source": "windtunnel:calibrate/receipts/make.py", "lane": receipt["lane"]}
-    out |= {"hardware": receipt["hw_family"], "grade": receipt["quality"]["grade"]}
-    lines = [
-        f"# {receipt['id']}: {receipt['framework']['version']}, {receipt['source']['date']}.",
-        f'description = "{c.shape.title}, {c.layers} of {c.shape.layers} blocks, one {receipt["hardware"]["name"]}"',
-        f'runtime = "{c.runtime}"',
-    ]
-    for table, keys in tables.items():
-        if keys:
-            lines.append(f"\n[{table}]")
-            raw = "policy"
-            lines += [f"{key} = {value if key == raw else toml(value)}" for key, value in keys.items()]
-    return "\n".join(lines) + "\n"
+    if "time" not in result:
+        return figures | {"raw": {"memory_bytes": memory}}
+    raw = {"host_cpu": result["machine"]["host_cpu"], "memory_bytes": memory}
+    raw |= {key: result[key] for key in ("time", "issue_s", "breakdown")}
+    launches = result["breakdown"].get("launches")
+    if launches:
+        raw["issue_us_per_launch"] = result["issue_s"] / launches * 1e6
+    return {"step_time_s": result["time"]["step_time_s"]} | figures | {"raw": raw}
