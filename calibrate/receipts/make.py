@@ -97,18 +97,20 @@ def fly(context, limit, phase, *args):
     process = context.Process(target=child, args=(there, *args), daemon=True)
     process.start()
     there.close()
-    end = time.monotonic() + limit
+    end, so_far = time.monotonic() + limit, None
     try:
         while here.poll(max(0.0, end - time.monotonic())):
             answer = here.recv()
             if "phase" not in answer:
                 return answer
             phase(answer["phase"])
-        return {"failed": f"not done after {limit:.0f} s"}
+            so_far = answer.get("so_far")
+        return so_far or {"failed": f"not done after {limit:.0f} s"}
     except EOFError:
         process.join()
-        return {"failed": f"the process died (exit code {process.exitcode})"}
+        return so_far or {"failed": f"the process died (exit code {process.exitcode})"}
     finally:
+        here.close()
         process.join(2)
         if process.is_alive():
             process.kill()
@@ -155,6 +157,7 @@ def device(context):
     except EOFError:
         answer = {"error": "the process that looked for a GPU died"}
     process.join()
+    here.close()
     if "error" in answer:
         refuse(f"{answer['error']}: receipts are measured on a CUDA GPU, with a PyTorch built for it")
     if answer["used"] > BUSY:
@@ -204,7 +207,10 @@ def main():
         print("\n".join(f"{c.id:56} about {c.seconds(options.sustained_seconds):.0f} s" for c in todo))
         return 0
     signal.signal(signal.SIGTERM, stop)
-    # A process per configuration, each from a server that has imported PyTorch and never touched the device.
+    # A process per configuration, each from a server that has imported PyTorch and never touched the device. Before
+    # Python 3.13 the server does not look for modules where this script lies, unless the environment says so.
+    here = str(Path(__file__).resolve().parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["measure", "train", "breakdown"])
     board = device(context)

@@ -183,12 +183,13 @@ def kernels(training):
         return {"missing": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
-def run(c, group, memory_only, seconds, say):
-    """Everything about one configuration, as plain values."""
+def run(c, group, memory_only, seconds, tell):
+    """Everything about one configuration, as plain values; `tell` is called on the way."""
     import torch
 
     from board import Board
 
+    say = lambda words: tell({"phase": words})
     say("starting")
     if c.expandable:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
@@ -202,10 +203,11 @@ def run(c, group, memory_only, seconds, say):
         if not out_of_memory(error):
             raise
         traceback.print_exc()
-        return result | {"oom": str(error).splitlines()[0]}
+        return result | {"oom": str(error).splitlines()[0][:300]}
     result |= took
     if "issue_s" in result:
-        say("profiling a step")
+        # A profiler that takes the process with it costs the breakdown, not the receipt.
+        tell({"phase": "profiling a step", "so_far": result | {"breakdown": {"missing": "the profiler did not end"}}})
         result["breakdown"] = kernels(training)
     return result
 
@@ -218,7 +220,7 @@ def child(pipe, log, c, *settings):
         os.dup2(file.fileno(), 2)
     print(f"== {c.id}", flush=True)
     try:
-        pipe.send(run(c, *settings, lambda phase: pipe.send({"phase": phase})))
+        pipe.send(run(c, *settings, pipe.send))
     except KeyboardInterrupt:
         pass
     except BaseException as error:
