@@ -14,5 +14,6 @@ mod make;
 mod memory;
 mod oracle;
 mod readme;
+mod receipt_maker;
 mod receipts;
 mod tidy;

@@ -47,13 +47,12 @@ def refuse(why):
 
 
 def known(path):
-    """Ids of the file; a last line that was cut off is taken away, so that the file stays one of whole rows."""
-    if not path.exists():
-        return set()
+    """Ids of the file, made if there is none; a last line that was cut off is taken away, so that all rows are whole."""
     try:
+        path.touch()
         data = path.read_bytes()
     except OSError as error:
-        refuse(f"cannot read {path}: {error.strerror}")
+        refuse(f"cannot write {path}: {error.strerror}")
     whole = data[: data.rfind(b"\n") + 1]
     ids = set()
     for number, line in enumerate(whole.splitlines(), 1):
@@ -166,10 +165,9 @@ def device(context):
     return answer
 
 
-def session(context, options, todo, board):
+def session(context, options, todo, board, done):
     """Flies what there is time for; how many receipts were written, how many failed, how many are left."""
     family = write.hardware(board["name"], options.topology)[2]
-    done = known(options.output)
     log = options.output.with_suffix(".log")
     start, written, bad, left_over = time.monotonic(), 0, 0, 0
     for at, c in enumerate(todo, 1):
@@ -206,6 +204,7 @@ def main():
     if options.list:
         print("\n".join(f"{c.id:56} about {c.seconds(options.sustained_seconds):.0f} s" for c in todo))
         return 0
+    done = known(options.output)
     signal.signal(signal.SIGTERM, stop)
     # A process per configuration, each from a server that has imported PyTorch and never touched the device. Before
     # Python 3.13 the server does not look for modules where this script lies, unless the environment says so.
@@ -218,7 +217,7 @@ def main():
     if write.hardware(board["name"], options.topology)[1] is None:
         print("warning: no topology is known for this board: name one with --topology, or nothing can be predicted for it")
     try:
-        written, bad, left = session(context, options, todo, board)
+        written, bad, left = session(context, options, todo, board, done)
     except KeyboardInterrupt:
         print("\ninterrupted: what was measured is written; the same command goes on")
         return 130
