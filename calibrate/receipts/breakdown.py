@@ -20,13 +20,15 @@ LONGEST_NAME = 120
 
 @functools.cache
 def composite(name):
-    """Whether `aten::x` is made of other operators."""
+    """Whether `aten::x` is made of other operators on this device."""
     packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
     if packet is None:
         return False
     names = (f"{name}.{overload}".removesuffix(".default") for overload in packet.overloads())
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return any(has(full, "CompositeImplicitAutograd") for full in names)
+    # TorchScript has overloads that the dispatcher does not know.
+    known, has = torch._C._dispatch_has_kernel, torch._C._dispatch_has_kernel_for_dispatch_key
+    composed = lambda full: has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
+    return any(known(full) and composed(full) for full in names)
 
 
 def operator(ancestors, kernel):
@@ -35,8 +37,8 @@ def operator(ancestors, kernel):
         if name.startswith("fsdp::") or (name.startswith("aten::") and not composite(name)):
             return name.replace("::", ".")
     for name in reversed(ancestors):
-        if name.startswith(("triton_", "nccl:", "c10d::")):
-            return name
+        if name.startswith(("triton_", "nccl:", "c10d::", "aten::")):
+            return name.replace("::", ".")
     return kernel if kernel.startswith("triton_") else "other"
 
 
