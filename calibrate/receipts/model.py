@@ -34,7 +34,7 @@ SHAPES = {
 
 
 class ComposedNorm(nn.Module):
-    """RMSNorm written out, operator by operator as PyTorch 2.6 composes `nn.RMSNorm`."""
+    """RMSNorm written out, operator by operator as PyTorch 2.6 composes `nn.RMSNorm`: the squares live as long as there."""
 
     def __init__(self, width, eps):
         super().__init__()
@@ -43,7 +43,9 @@ class ComposedNorm(nn.Module):
 
     def forward(self, x):
         wide = x.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True).add_(self.eps))
+        squares = wide.pow(2)
+        scale = torch.rsqrt(squares.mean(-1, keepdim=True).add_(self.eps))
+        del squares
         return (wide * scale).type_as(x) * self.weight
 
 
@@ -96,14 +98,15 @@ class Attention(nn.Module):
         b, s, _ = x_BSD.shape
         q, k, v = self.wq(x_BSD), self.wk(x_BSD), self.wv(x_BSD)
         q, k, v = (t.view(b, s, -1, self.head_dim) for t in (q, k, v))
-        # transformers turns heads before tokens; torchtitan turns tokens before heads.
-        if self.rope == "complex":
-            q, k = self.turn(q, k, table)
+        # transformers has heads before tokens when it turns and repeats; torchtitan has tokens before heads.
+        heads_first = self.rope == "rotate_half"
+        if heads_first:
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        q, k = self.turn(q, k, table)
         if self.repeat_kv:
-            k, v = (t.repeat_interleave(self.repeats, dim=2) for t in (k, v))
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if self.rope == "rotate_half":
-            q, k = self.turn(q, k, table)
+            k, v = (t.repeat_interleave(self.repeats, dim=1 if heads_first else 2) for t in (k, v))
+        if not heads_first:
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
         return self.wo(o.transpose(1, 2).contiguous().view(b, s, -1))
 
