@@ -15,6 +15,7 @@ mod make;
 mod memory;
 mod oracle;
 mod readme;
+mod receipt_maker;
 mod receipts;
 mod schedule;
 mod tidy;

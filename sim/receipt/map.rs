@@ -91,7 +91,7 @@ impl Gathered {
             // "$field": what the row has there.
             let field = value.as_str().and_then(|text| text.strip_prefix('$'));
             match field.map(|field| word(row, field)) {
-                Some(Some(word)) => self.put(key, word.parse::<i64>().map_or(Key::String(word), Key::Integer), source),
+                Some(Some(word)) => self.put(key, value_of(word), source),
                 Some(None) => {}
                 None => self.put(key, value.clone(), source),
             }
@@ -123,6 +123,14 @@ impl Gathered {
         }
         out
     }
+}
+
+/// A word of a row as a key's value.
+fn value_of(word: String) -> Key {
+    if let Ok(whole) = word.parse() {
+        return Key::Integer(whole);
+    }
+    word.parse().map_or(Key::String(word), Key::Boolean)
 }
 
 /// Keys of the first table come in the order people write them.

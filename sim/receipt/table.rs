@@ -17,13 +17,14 @@ use super::pattern::matches;
 
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
-const SHIPPED: [(&str, &str); 6] = [
+const SHIPPED: [(&str, &str); 7] = [
     ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
     ("torchtitan", include_str!("frameworks/torchtitan.toml")),
     ("torchtune", include_str!("frameworks/torchtune.toml")),
     ("prime-rl", include_str!("frameworks/prime-rl.toml")),
     ("fms-fsdp", include_str!("frameworks/fms-fsdp.toml")),
     ("tinyllama", include_str!("frameworks/tinyllama.toml")),
+    ("receipt-maker", include_str!("frameworks/receipt-maker.toml")),
 ];
 
 /// One rule.

@@ -50,17 +50,25 @@ pub(super) fn group(tensors: &[Tensor], nodes: &[Node], results: &[TensorId]) ->
 }
 
 impl Group {
-    /// Results that could be written over something read: only by the one node in the kernel that reads it.
+    /// Results that could be written over something read: nobody in the kernel reads it but the node that writes, and those
+    /// it builds on (`decide_inplace_update` leaves out a node's ancestors).
     fn in_place(&self) -> Vec<(TensorId, TensorId)> {
         let mut pairs = vec![];
-        for (writes, reads) in self.parts.iter().filter(|_| self.launch.is_none()) {
+        for (at, (writes, reads)) in self.parts.iter().enumerate().filter(|_| self.launch.is_none()) {
             for &read in reads {
-                if self.parts.iter().filter(|(_, reads)| reads.contains(&read)).count() == 1 {
+                let reads_it = |&other: &usize| self.parts[other].1.contains(&read);
+                if (0..self.parts.len()).filter(reads_it).all(|other| other == at || self.builds_on(at, other)) {
                     pairs.extend(writes.iter().map(|&write| (write, read)));
                 }
             }
         }
         pairs
+    }
+
+    /// Whether one node of the kernel reads what another writes, by way of others perhaps.
+    fn builds_on(&self, at: usize, other: usize) -> bool {
+        let reads = |from: usize| self.parts[at].1.iter().any(|read| self.parts[from].0.contains(read));
+        (0..self.parts.len()).any(|from| from != at && reads(from) && (from == other || self.builds_on(from, other)))
     }
 }
 
