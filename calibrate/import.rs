@@ -1,7 +1,7 @@
 //! Builds the shipped profiles from published tables: reads, fits, cross-validates, writes.
 //!
-//! Each section of a profile is one file in `import/`, which returns the section's text. Fits see kernels and
-//! collectives only, never a training run. The tables' README says what each is worth; a held-out set of matmuls (one
+//! A file in `import/` reads the tables of one section and has `fit/` make the section of them. The tables' README says
+//! what each is worth; a held-out set of matmuls (one
 //! grid cell in 29, chosen by a hash of its shape) is kept from the profiles for the tests.
 
 mod attention;
@@ -10,7 +10,6 @@ mod chips;
 mod clock;
 mod collectives;
 mod cublas;
-mod fit;
 mod host;
 mod matmul;
 mod memory;
@@ -24,6 +23,8 @@ use windtunnel::cost::Profile;
 
 use chips::{CHIPS, ChipSpec};
 use tables::Tables;
+
+use crate::fit::{self, Residual, Section, evidence};
 
 /// Why an import failed.
 #[derive(Debug, thiserror::Error)]
@@ -47,26 +48,6 @@ pub enum ImportError {
     /// What was written is not a profile.
     #[error("the profile written is not readable: {0}")]
     Profile(#[from] windtunnel::cost::ProfileError),
-}
-
-/// Residuals of a section, as the report lists them.
-pub(crate) struct Residual {
-    /// Section.
-    pub section: String,
-    /// Number of points.
-    pub points: usize,
-    /// Median relative error.
-    pub median: f64,
-    /// 90th percentile.
-    pub p90: f64,
-}
-
-/// Text of a section and its residuals.
-pub(crate) struct Section {
-    /// TOML.
-    pub text: String,
-    /// Residuals, for the report.
-    pub residuals: Vec<Residual>,
 }
 
 /// Builds all profiles from the tables in `from`; returns a report of residuals.
@@ -138,9 +119,4 @@ fn head(chip: &ChipSpec) -> String {
         software = chip.software,
         source = chip.source,
     )
-}
-
-/// An inline table of evidence.
-pub(crate) fn evidence(basis: &str, points: usize, median: f64, p90: f64, source: &str) -> String {
-    format!("{{ basis = \"{basis}\", points = {points}, median = {median:.4}, p90 = {p90:.4}, source = \"{source}\" }}")
 }

@@ -4,6 +4,7 @@
 //! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
 
 mod devices;
+mod fit;
 mod import;
 
 use std::path::PathBuf;
