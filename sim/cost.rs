@@ -15,9 +15,11 @@ pub mod curve;
 pub mod host;
 pub mod matmul;
 pub mod memory;
+mod nearby;
 pub mod overlap;
 pub mod profile;
 mod registry;
+mod table;
 #[cfg(test)]
 mod tests;
 pub mod waves;
@@ -27,6 +29,7 @@ pub use basis::{Basis, Cost, Evidence};
 pub use collective::{CommCost, Spread};
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
+pub use table::Shape;
 
 use crate::program::{Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
 use crate::units::{Bandwidth, Bytes, Time};

@@ -4,6 +4,7 @@
 //! understood is [`Profile`], checked and ready to answer. Shipped profiles live in `calibrate/profiles/` and are
 //! embedded; [`Profile::load`] reads a user's own. Nothing in a profile comes from a training run: parts only.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -19,8 +20,10 @@ use super::registry;
 use super::waves::Chip;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
 
-/// The version of the format that this program reads.
-pub const FORMAT: u32 = 1;
+/// The newest version of the format: 2 has points of a machine of one's own, its versions, and dates.
+pub const FORMAT: u32 = 2;
+/// The oldest version that this program reads.
+const OLDEST: u32 = 1;
 
 /// Why a profile could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +53,7 @@ pub enum ProfileError {
         why: String,
     },
     /// The format's version is not this program's.
-    #[error("{path} has format {found} but this program reads {FORMAT}: run the importer again")]
+    #[error("{path} has format {found} but this program reads {OLDEST} to {FORMAT}: write it again with the calibrator of this release")]
     Format {
         /// The file.
         path: String,
@@ -85,6 +88,13 @@ pub struct Machine {
     pub clock: Frequency,
     /// Drivers and libraries, where known.
     pub software: String,
+    /// Their versions by component: `driver`, `cuda`, `cublas`, `cudnn`, `nccl`.
+    #[serde(default)]
+    pub versions: BTreeMap<String, String>,
+    /// When it was measured, UTC.
+    pub date: Option<String>,
+    /// What measured it, with its commit.
+    pub tool: Option<String>,
     /// Where these figures come from.
     pub source: String,
 }
@@ -212,7 +222,7 @@ impl Profile {
     pub fn parse(path: &str, text: &str) -> Result<Profile, ProfileError> {
         let w: Written =
             toml::from_str(text).map_err(|why| ProfileError::Parse { path: path.to_owned(), why: Box::new(why) })?;
-        if w.format != FORMAT {
+        if !(OLDEST..=FORMAT).contains(&w.format) {
             return Err(ProfileError::Format { path: path.to_owned(), found: w.format });
         }
         if w.machine.processors == 0 || w.machine.memory_bandwidth.0 <= 0.0 {
