@@ -19,6 +19,7 @@ mod nearby;
 pub mod overlap;
 pub mod profile;
 mod registry;
+pub mod sections;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -53,7 +53,9 @@ pub enum ProfileError {
         why: String,
     },
     /// The format's version is not this program's.
-    #[error("{path} has format {found} but this program reads {OLDEST} to {FORMAT}: write it again with the calibrator of this release")]
+    #[error(
+        "{path} has format {found} but this program reads {OLDEST} to {FORMAT}: write it again with the calibrator of this release"
+    )]
     Format {
         /// The file.
         path: String,
