@@ -247,6 +247,16 @@ proptest! {
     }
 
     #[test]
+    fn a_query_more_than_fills_its_tiles_never_takes_less(
+        batch in 1u64..4, heads in 1u64..16, tiles in 1u64..8000, causal: bool, backward: bool, chip in 0usize..5,
+    ) {
+        let profile = SHIPPED.with(|all| all[chip].clone());
+        let costs = CostModel::new(&profile, Regime::Sustained);
+        let time = |s| costs.work(&attention(batch, heads, s, 128, causal, backward)).time;
+        prop_assert!(time(128 * tiles + 1) >= time(128 * tiles));
+    }
+
+    #[test]
     fn more_bytes_never_take_less(bytes in size(), more in size(), chip in 0usize..5, kind in 0usize..9) {
         let kinds = [
             MemoryKind::Elementwise, MemoryKind::Norm, MemoryKind::NormBackward, MemoryKind::Softmax,
