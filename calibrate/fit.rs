@@ -12,6 +12,7 @@ pub mod matmul;
 pub mod memory;
 pub mod overheads;
 mod robust;
+pub mod trial;
 
 pub use robust::{error, median, positive, quantile, rounded};
 
@@ -48,3 +49,6 @@ pub struct Section {
 pub fn evidence(basis: &str, points: usize, median: f64, p90: f64, source: &str) -> String {
     format!("{{ basis = \"{basis}\", points = {points}, median = {median:.4}, p90 = {p90:.4}, source = \"{source}\" }}")
 }
+
+#[cfg(test)]
+mod tests;

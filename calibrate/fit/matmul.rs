@@ -53,6 +53,8 @@ pub struct Fitted {
     pub text: String,
     /// Points kept.
     pub points: usize,
+    /// Points that are noise.
+    pub dropped: Vec<Shape>,
     /// Cross-validated error: median.
     pub median: f64,
     /// And 90th percentile.
@@ -77,11 +79,11 @@ fn model(waves: &Waves, chip: &Chip, &(m, n, k): &Shape, size: f64) -> f64 {
     waves.seconds(chip, (m as f64, n as f64, k as f64), size)
 }
 
-/// Fits the wave model to every fourth point and the table to all.
-pub fn fit(points: &Points, spec: &Spec) -> Fitted {
+/// Fits the wave model to every `every`th point.
+pub fn fit_waves(points: &Points, spec: &Spec, every: usize) -> Waves {
     let measured = spec.measured();
     let size = spec.size;
-    let sample: Vec<_> = points.iter().step_by(4).collect();
+    let sample: Vec<_> = points.iter().step_by(every).collect();
     let start = [2.5e-6, 0.8, 150.0, 0.78, 0.95, 0.8, 2.2e-6];
     let best = fit::positive(&start, 220, |p| {
         if p[1].max(p[3]).max(p[4]).max(p[5]) > 1.0 {
@@ -90,18 +92,36 @@ pub fn fit(points: &Points, spec: &Spec) -> Fitted {
         let w = waves(p);
         sample.iter().map(|(shape, t)| libm::fabs(libm::log(model(&w, &measured, shape, size) / *t))).sum::<f64>()
     });
-    let waves = waves(&best);
+    waves(&best)
+}
+
+/// Points that no disturbed timing spoils, as logarithms of measured over modelled time.
+pub fn clean(points: &Points, spec: &Spec, waves: &Waves) -> BTreeMap<Shape, f64> {
+    let measured = spec.measured();
     let residual: BTreeMap<_, f64> =
-        points.iter().map(|(shape, t)| (*shape, libm::log(*t / model(&waves, &measured, shape, size)))).collect();
+        points.iter().map(|(shape, t)| (*shape, libm::log(*t / model(waves, &measured, shape, spec.size)))).collect();
     let grid = Grid::new(&residual);
-    let clean: BTreeMap<_, f64> =
-        residual.iter().filter(|(shape, r)| !grid.noise(&residual, shape, **r)).map(|(s, r)| (*s, *r)).collect();
+    residual.iter().filter(|(shape, r)| !grid.noise(&residual, shape, **r)).map(|(s, r)| (*s, *r)).collect()
+}
+
+/// Fits the wave model to every fourth point and the table to all.
+pub fn fit(points: &Points, spec: &Spec) -> Fitted {
+    let size = spec.size;
+    let waves = fit_waves(points, spec, 4);
+    let clean = clean(points, spec, &waves);
     let errors = Grid::new(&clean).leave_planes_out(&clean);
     // On a derived board the residuals hold and the model changes with its bandwidth.
     let own = spec.chip(spec.own_bandwidth);
     let mut text = String::new();
     write_table(&mut text, &clean, |shape, r| libm::exp(r) * model(&waves, &own, shape, size) * 1e6);
-    Fitted { text, points: clean.len(), median: fit::median(&errors), p90: fit::quantile(&errors, 0.9), waves }
+    Fitted {
+        text,
+        points: clean.len(),
+        dropped: points.keys().filter(|shape| !clean.contains_key(shape)).copied().collect(),
+        median: fit::median(&errors),
+        p90: fit::quantile(&errors, 0.9),
+        waves,
+    }
 }
 
 fn write_table(text: &mut String, points: &BTreeMap<Shape, f64>, micros: impl Fn(&Shape, f64) -> f64) {

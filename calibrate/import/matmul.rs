@@ -31,7 +31,10 @@ pub fn section(tables: &Tables, chip: &ChipSpec, held_out: Option<&Path>) -> Res
     let fitted = fit_kept(chip, chip.peaks[0], 2.0, &bf16);
     push(&mut text, &mut residuals, "bf16", chip, chip.peaks[0], &fitted);
     if let Some(folder) = held_out.filter(|_| !chip.derived) {
-        write_held_out(folder, chip, &bf16)?;
+        let held: Points = bf16.iter().filter(|(shape, _)| held(shape)).map(|(s, t)| (*s, *t)).collect();
+        write_points(folder, chip, &held, "", "kept from the profile")?;
+        let dropped = fitted.dropped.iter().filter_map(|shape| Some((*shape, *bf16.get(shape)?))).collect();
+        write_points(folder, chip, &dropped, "_dropped", "left out as disturbed from the profile")?;
     }
     let raw8 = read(tables, chip, "fp8")?;
     if raw8.is_empty() {
@@ -145,15 +148,11 @@ fn layout(tables: &Tables) -> Result<String, ImportError> {
     Ok(fit::layout::section(&ratios, "published", source).text)
 }
 
-fn write_held_out(folder: &Path, chip: &ChipSpec, points: &Points) -> Result<(), ImportError> {
-    let path = folder.join(format!("matmul_{}.csv", chip.matmul));
-    let mut text = format!(
-        "# bf16 matmuls kept from the profile {}: {} ({})\nm,n,k,time_us\n",
-        chip.name,
-        file(chip),
-        chips::collection()
-    );
-    for ((m, n, k), t) in points.iter().filter(|(shape, _)| held(shape)) {
+fn write_points(folder: &Path, chip: &ChipSpec, points: &Points, ending: &str, why: &str) -> Result<(), ImportError> {
+    let path = folder.join(format!("matmul_{}{ending}.csv", chip.matmul));
+    let mut text =
+        format!("# bf16 matmuls {why} {}: {} ({})\nm,n,k,time_us\n", chip.name, file(chip), chips::collection());
+    for ((m, n, k), t) in points {
         let _ = writeln!(text, "{m},{n},{k},{:.3}", t * 1e6);
     }
     let shown = path.display().to_string();

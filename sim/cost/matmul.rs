@@ -84,6 +84,16 @@ impl Matmul {
         Matmul { evidence, chip, waves, size, table: None, nearby: None }
     }
 
+    /// The same with a table of shapes and seconds in place of any it had.
+    pub fn with_table(self, times: &[(Shape, f64)]) -> Matmul {
+        let residual = |&((m, n, k), seconds): &(Shape, f64)| {
+            let model = self.waves.seconds(&self.chip, (m as f64, n as f64, k as f64), self.size);
+            ((m, n, k), libm::log(seconds / model))
+        };
+        let table = Table::scattered(times.iter().map(residual));
+        Matmul { table: Some(table), ..self }
+    }
+
     /// The same with points measured on the profile's own machine, shapes and seconds, in place of any it had.
     pub fn with_points(self, evidence: Evidence, times: &[(Shape, f64)]) -> Result<Matmul, String> {
         let beneath = Matmul { nearby: None, ..self };

@@ -80,6 +80,25 @@ impl Table {
         table
     }
 
+    /// The smallest grid that holds these residuals.
+    pub(super) fn scattered(residuals: impl Iterator<Item = (Shape, f64)>) -> Table {
+        let points: Vec<(Shape, f64)> = residuals.collect();
+        let axis = |of: fn(&Shape) -> u64| -> Vec<u64> {
+            let mut sizes: Vec<u64> = points.iter().map(|(shape, _)| of(shape)).collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+            sizes
+        };
+        let sizes = [axis(|s| s.0), axis(|s| s.1), axis(|s| s.2)];
+        let [mm, nn, kk] = &sizes;
+        let mut known = vec![f64::NAN; mm.len() * nn.len() * kk.len()];
+        for ((m, n, k), residual) in points {
+            let at = (mm.partition_point(|&v| v < m) * nn.len() + nn.partition_point(|&v| v < n)) * kk.len();
+            known[at + kk.partition_point(|&v| v < k)] = residual;
+        }
+        Table::new(sizes, known)
+    }
+
     /// What was measured: shapes and residuals.
     pub(super) fn points(&self) -> impl Iterator<Item = (Shape, f64)> + '_ {
         let [m, n, k] = &self.sizes;

@@ -1,0 +1,54 @@
+//! What the fits are held to, on the points that the repository holds.
+
+use windtunnel::cost::Profile;
+
+use super::matmul::{Points, Spec};
+use super::{quantile, trial};
+
+/// Points of `tests/costs`.
+fn points(table: &str) -> impl Iterator<Item = ((u64, u64, u64), f64)> + '_ {
+    table.lines().skip(2).map(|line| {
+        let row: Vec<f64> = line.split(',').map(|v| v.parse().expect("a number")).collect();
+        ((row[0] as u64, row[1] as u64, row[2] as u64), row[3] * 1e-6)
+    })
+}
+
+/// All published bf16 matmuls of a chip: its profile's table, and what was kept from it.
+fn published(name: &str, kept: [&str; 2]) -> (Points, Spec) {
+    let profile = Profile::find(name).expect("shipped");
+    let all = profile.bf16.table().into_iter().chain(kept.into_iter().flat_map(points)).collect();
+    let bandwidth = profile.machine.memory_bandwidth.0 / 1e9;
+    let spec = Spec {
+        processors: profile.machine.processors,
+        peak: profile.bf16_peak().0 / 1e12,
+        size: 2.0,
+        measured_bandwidth: bandwidth,
+        own_bandwidth: bandwidth,
+    };
+    (all, spec)
+}
+
+fn holds(name: &str, kept: [&str; 2]) {
+    let (points, spec) = published(name, kept);
+    assert!(points.len() > 12_500, "{name}: {} points", points.len());
+    let trial = trial::leave_one_out(&points, &spec);
+    let figures = [&trial.model, &trial.waves, &trial.constant].map(|e| (quantile(e, 0.5), quantile(e, 0.9)));
+    println!("{name}: {} points, model, waves, constant: {figures:?}", points.len());
+    let [(median, p90), waves, constant] = figures;
+    assert!(median <= 0.04 && p90 <= 0.12, "{name}: {median} {p90}");
+    assert!(median < waves.0 && p90 < waves.1 && waves.0 < constant.0, "{name}: {figures:?}");
+}
+
+#[test]
+fn a_matmul_left_out_is_predicted_within_4_percent_on_h200() {
+    let kept =
+        [include_str!("../../tests/costs/matmul_h200.csv"), include_str!("../../tests/costs/matmul_h200_dropped.csv")];
+    holds("h200-sxm-141gb", kept);
+}
+
+#[test]
+fn a_matmul_left_out_is_predicted_within_4_percent_on_h100() {
+    let kept =
+        [include_str!("../../tests/costs/matmul_h100.csv"), include_str!("../../tests/costs/matmul_h100_dropped.csv")];
+    holds("h100-sxm-80gb", kept);
+}
