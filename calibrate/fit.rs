@@ -9,6 +9,7 @@ pub mod clock;
 pub mod grid;
 pub mod layout;
 pub mod matmul;
+pub mod measured;
 pub mod memory;
 pub mod overheads;
 mod robust;
@@ -34,6 +35,15 @@ impl Residual {
     pub fn of(section: impl Into<String>, points: usize, errors: &[f64]) -> Residual {
         Residual { section: section.into(), points, median: median(errors), p90: quantile(errors, 0.9) }
     }
+}
+
+/// Residuals as a table for people.
+pub fn residuals(list: &[Residual]) -> String {
+    let line = |r: &Residual| {
+        let (median, p90) = (100.0 * r.median, 100.0 * r.p90);
+        format!("{:56} {:6} points  median {median:5.1} %  p90 {p90:5.1} %\n", r.section, r.points)
+    };
+    list.iter().map(line).collect()
 }
 
 /// Text of a section and its residuals.

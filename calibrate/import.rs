@@ -92,10 +92,7 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
             }
         }
         let path = out.join(format!("{}.toml", chip.name));
-        let name = path.display().to_string();
-        Profile::parse(&name, &text)?;
-        std::fs::create_dir_all(out).map_err(|why| ImportError::File { path: out.display().to_string(), why })?;
-        std::fs::write(&path, text).map_err(|why| ImportError::File { path: name, why })?;
+        Profile::save(&path, &text)?;
     }
     bar.finish_and_clear();
     Ok(report)

@@ -3,9 +3,11 @@
 //! This is the one crate that may touch an accelerator. It meets the simulator in files: a profile written here is
 //! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
 
+mod cli;
 mod devices;
 mod fit;
 mod import;
+mod points;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,6 +29,10 @@ enum Command {
         #[command(subcommand)]
         source: Source,
     },
+    /// Make a profile of measured points.
+    Fit(cli::fit::Args),
+    /// Predict every matmul of a profile from the others.
+    Residuals(cli::residuals::Args),
     /// Measure the CUDA devices of this machine.
     Cuda,
     /// Measure a TPU through XLA, or ask its compiler ahead of time.
@@ -66,6 +72,8 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Command::Fit(args) => cli::finish(cli::fit::run(&args)),
+        Command::Residuals(args) => cli::finish(cli::residuals::run(&args)),
         Command::Cuda => not_yet(
             "cuda",
             &devices::cuda(),

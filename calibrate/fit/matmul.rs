@@ -150,7 +150,7 @@ fn write_table(text: &mut String, points: &BTreeMap<Shape, f64>, micros: impl Fn
 }
 
 /// Three to four significant digits.
-fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     let digits = if value >= 1000.0 {
         0
     } else if value >= 100.0 {

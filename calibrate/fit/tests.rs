@@ -31,7 +31,7 @@ fn published(name: &str, kept: [&str; 2]) -> (Points, Spec) {
 fn holds(name: &str, kept: [&str; 2]) {
     let (points, spec) = published(name, kept);
     assert!(points.len() > 12_500, "{name}: {} points", points.len());
-    let trial = trial::leave_one_out(&points, &spec);
+    let trial = trial::leave_one_out(&points, &spec).expect("a grid");
     let figures = [&trial.model, &trial.waves, &trial.constant].map(|e| (quantile(e, 0.5), quantile(e, 0.9)));
     println!("{name}: {} points, model, waves, constant: {figures:?}", points.len());
     let [(median, p90), waves, constant] = figures;

@@ -60,7 +60,7 @@ pub fn twins(a: (u64, u64, u64), b: (u64, u64, u64)) -> bool {
 }
 
 /// Predicts each point from the rest.
-pub fn leave_one_out(points: &Points, spec: &Spec) -> Trial {
+pub fn leave_one_out(points: &Points, spec: &Spec) -> Result<Trial, String> {
     let mut trial = Trial::default();
     let chip = spec.measured();
     for part in 0..FOLDS {
@@ -69,7 +69,7 @@ pub fn leave_one_out(points: &Points, spec: &Spec) -> Trial {
         let kept = clean(points, spec, &waves);
         let times: Vec<_> = kept.keys().map(|shape| (*shape, points[shape])).collect();
         let bare = Matmul::bare(nobodys(), chip, waves, spec.size);
-        let table = bare.clone().with_table(&times);
+        let table = bare.clone().with_table(&times)?;
         let work = |&(m, n, k): &(u64, u64, u64)| 2.0 * m as f64 * n as f64 * k as f64;
         let shares: Vec<f64> = given.iter().map(|(shape, t)| work(shape) / t / chip.peak.0).collect();
         let share = median(&shares);
@@ -81,5 +81,5 @@ pub fn leave_one_out(points: &Points, spec: &Spec) -> Trial {
             trial.constant.push(error(work(shape) / (chip.peak.0 * share), seconds));
         }
     }
-    trial
+    Ok(trial)
 }

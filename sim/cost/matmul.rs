@@ -84,14 +84,14 @@ impl Matmul {
         Matmul { evidence, chip, waves, size, table: None, nearby: None }
     }
 
-    /// The same with a table of shapes and seconds in place of any it had.
-    pub fn with_table(self, times: &[(Shape, f64)]) -> Matmul {
+    /// The same with a table of shapes and seconds in place of any it had; each size must take two values at least.
+    pub fn with_table(self, times: &[(Shape, f64)]) -> Result<Matmul, String> {
         let residual = |&((m, n, k), seconds): &(Shape, f64)| {
             let model = self.waves.seconds(&self.chip, (m as f64, n as f64, k as f64), self.size);
             ((m, n, k), libm::log(seconds / model))
         };
-        let table = Table::scattered(times.iter().map(residual));
-        Matmul { table: Some(table), ..self }
+        let table = Table::scattered(times.iter().map(residual))?;
+        Ok(Matmul { table: Some(table), ..self })
     }
 
     /// The same with points measured on the profile's own machine, shapes and seconds, in place of any it had.
@@ -129,6 +129,12 @@ impl Matmul {
             nearby: self.nearby.as_ref().and_then(|nearby| nearby.without(&gone)),
             ..self.clone()
         }
+    }
+
+    /// The same had some points not been measured on the profile's own machine; the published table stays.
+    pub fn without_measured(&self, gone: impl Fn(Shape) -> bool) -> Matmul {
+        let nearby = self.nearby.as_ref().and_then(|nearby| nearby.without(&gone));
+        Matmul { nearby, ..self.clone() }
     }
 
     /// The points of the published table: shapes and seconds.

@@ -36,6 +36,14 @@ pub enum ProfileError {
         /// The system's reason.
         why: std::io::Error,
     },
+    /// The file could not be written.
+    #[error("cannot write the profile {path}: {why}")]
+    Write {
+        /// Where it should go.
+        path: String,
+        /// The system's reason.
+        why: std::io::Error,
+    },
     /// The file is not a profile.
     #[error("{path}: {why}")]
     Parse {
@@ -194,13 +202,8 @@ pub struct Profile {
 impl Profile {
     /// A shipped profile by name, or a user's by path (anything that ends in `.toml`).
     pub fn find(name: &str) -> Result<Profile, ProfileError> {
-        if name.ends_with(".toml") {
-            return Profile::load(Path::new(name));
-        }
-        match registry::SHIPPED.iter().find(|(known, _)| *known == name) {
-            Some((known, text)) => Profile::parse(&format!("calibrate/profiles/{known}.toml"), text),
-            None => Err(ProfileError::Unknown { name: name.to_owned(), known: Profile::names().join(", ") }),
-        }
+        let (path, text) = Profile::text(name)?;
+        Profile::parse(&path, &text)
     }
 
     /// Dense bf16 peak of the chip that was measured.
@@ -211,6 +214,37 @@ impl Profile {
     /// The names of the shipped profiles.
     pub fn names() -> Vec<&'static str> {
         registry::SHIPPED.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The text of a shipped profile by name, or of a user's by path, with the name that messages give it.
+    pub fn text(name: &str) -> Result<(String, String), ProfileError> {
+        if name.ends_with(".toml") {
+            let read = std::fs::read_to_string(name);
+            return match read {
+                Ok(text) => Ok((name.to_owned(), text)),
+                Err(why) => Err(ProfileError::Read { path: name.to_owned(), why }),
+            };
+        }
+        match registry::SHIPPED.iter().find(|(known, _)| *known == name) {
+            Some((known, text)) => Ok((format!("calibrate/profiles/{known}.toml"), (*text).to_owned())),
+            None => Err(ProfileError::Unknown { name: name.to_owned(), known: Profile::names().join(", ") }),
+        }
+    }
+
+    /// Checks a profile's text and puts it in a file, all of it or nothing: what was there before is replaced at once.
+    pub fn save(path: &Path, text: &str) -> Result<Profile, ProfileError> {
+        let name = path.display().to_string();
+        let profile = Profile::parse(&name, text)?;
+        let failed = |why| ProfileError::Write { path: name.clone(), why };
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".part");
+        let beside = Path::new(&beside);
+        let written = std::fs::write(beside, text).and_then(|()| std::fs::rename(beside, path));
+        written.inspect_err(|_| drop(std::fs::remove_file(beside))).map_err(failed)?;
+        Ok(profile)
     }
 
     /// Reads a profile from a file.

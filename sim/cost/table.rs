@@ -81,7 +81,7 @@ impl Table {
     }
 
     /// The smallest grid that holds these residuals.
-    pub(super) fn scattered(residuals: impl Iterator<Item = (Shape, f64)>) -> Table {
+    pub(super) fn scattered(residuals: impl Iterator<Item = (Shape, f64)>) -> Result<Table, String> {
         let points: Vec<(Shape, f64)> = residuals.collect();
         let axis = |of: fn(&Shape) -> u64| -> Vec<u64> {
             let mut sizes: Vec<u64> = points.iter().map(|(shape, _)| of(shape)).collect();
@@ -90,13 +90,16 @@ impl Table {
             sizes
         };
         let sizes = [axis(|s| s.0), axis(|s| s.1), axis(|s| s.2)];
+        if sizes.iter().any(|axis| axis.len() < 2) {
+            return Err(format!("{} shapes span no grid: m, n and k must take two sizes each", points.len()));
+        }
         let [mm, nn, kk] = &sizes;
         let mut known = vec![f64::NAN; mm.len() * nn.len() * kk.len()];
         for ((m, n, k), residual) in points {
             let at = (mm.partition_point(|&v| v < m) * nn.len() + nn.partition_point(|&v| v < n)) * kk.len();
             known[at + kk.partition_point(|&v| v < k)] = residual;
         }
-        Table::new(sizes, known)
+        Ok(Table::new(sizes, known))
     }
 
     /// What was measured: shapes and residuals.
