@@ -1,6 +1,7 @@
 //! The subcommands that read and write files, one small file each.
 
 pub mod fit;
+pub mod plan;
 pub mod residuals;
 
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ mod cli;
 mod devices;
 mod fit;
 mod import;
+mod plan;
 mod points;
 
 use std::path::PathBuf;
@@ -31,6 +32,8 @@ enum Command {
     },
     /// Make a profile of measured points.
     Fit(cli::fit::Args),
+    /// Say what is worth measuring, from every scenario and receipt.
+    Plan(cli::plan::Args),
     /// Predict every matmul of a profile from the others.
     Residuals(cli::residuals::Args),
     /// Measure the CUDA devices of this machine.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
             }
         }
         Command::Fit(args) => cli::finish(cli::fit::run(&args)),
+        Command::Plan(args) => cli::finish(cli::plan::run(&args)),
         Command::Residuals(args) => cli::finish(cli::residuals::run(&args)),
         Command::Cuda => not_yet(
             "cuda",
