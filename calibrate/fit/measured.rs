@@ -223,3 +223,6 @@ fn machine_text(machine: &Machine, base: &Profile) -> String {
     );
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,8 @@
 //! A point of the table is `published`, one inside its hull `interpolated`, one outside `extrapolated`; a point measured on
 //! the profile's own machine, and what is near it, has the evidence of the points.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use super::basis::{Basis, Cost, Evidence};
@@ -40,7 +42,7 @@ pub struct Matmul {
     /// The wave model.
     pub waves: Waves,
     size: f64,
-    table: Option<Table>,
+    table: Option<Arc<Table>>,
     nearby: Option<Nearby>,
 }
 
@@ -69,6 +71,7 @@ impl Matmul {
         }
         let chip = Chip { peak: written.peak, ..chip };
         let table = written.table.map(|table| table.understand(&chip, &written.waves, size)).transpose()?;
+        let table = table.map(Arc::new);
         let matmul = Matmul { evidence: written.evidence, chip, waves: written.waves, size, table, nearby: None };
         match written.points {
             Some(points) => {
@@ -91,7 +94,7 @@ impl Matmul {
             ((m, n, k), libm::log(seconds / model))
         };
         let table = Table::scattered(times.iter().map(residual))?;
-        Ok(Matmul { table: Some(table), ..self })
+        Ok(Matmul { table: Some(Arc::new(table)), ..self })
     }
 
     /// The same with points measured on the profile's own machine, shapes and seconds, in place of any it had.
@@ -106,26 +109,10 @@ impl Matmul {
         Ok(Matmul { nearby: Some(nearby), ..beneath })
     }
 
-    /// The same with other parameters of the model; what was measured stays as it was.
-    pub fn with_waves(&self, waves: Waves) -> Matmul {
-        let model =
-            |waves: &Waves, (m, n, k): Shape| waves.seconds(&self.chip, (m as f64, n as f64, k as f64), self.size);
-        let moved = |shape: Shape| libm::log(model(&self.waves, shape) / model(&waves, shape));
-        let table = self.table.as_ref().map(|table| table.moved(moved));
-        let other = Matmul { waves, table, nearby: None, ..self.clone() };
-        match &self.nearby {
-            Some(nearby) => {
-                let times = self.measured();
-                other.clone().with_points(nearby.evidence.clone(), &times).unwrap_or(other)
-            }
-            None => other,
-        }
-    }
-
     /// The same had some shapes not been measured.
     pub fn without(&self, gone: impl Fn(Shape) -> bool) -> Matmul {
         Matmul {
-            table: self.table.as_ref().map(|table| table.without(&gone)),
+            table: self.table.as_ref().map(|table| Arc::new(table.without(&gone))),
             nearby: self.nearby.as_ref().and_then(|nearby| nearby.without(&gone)),
             ..self.clone()
         }
@@ -139,7 +126,7 @@ impl Matmul {
 
     /// The points of the published table: shapes and seconds.
     pub fn table(&self) -> Vec<(Shape, f64)> {
-        let points = self.table.iter().flat_map(Table::points);
+        let points = self.table.iter().flat_map(|table| table.points());
         let seconds = |(m, n, k): Shape, r: f64| {
             libm::exp(r) * self.waves.seconds(&self.chip, (m as f64, n as f64, k as f64), self.size)
         };

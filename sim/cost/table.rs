@@ -110,17 +110,6 @@ impl Table {
         known.map(move |(index, &r)| (at(index), r))
     }
 
-    /// The same with `by` added to every residual, for a model that is as much lower.
-    pub(super) fn moved(&self, by: impl Fn(Shape) -> f64) -> Table {
-        let mut known = self.known.clone();
-        let mut index = 0;
-        self.each(|shape| {
-            known[index] += if known[index].is_nan() { 0.0 } else { by(shape) };
-            index += 1;
-        });
-        Table::new(self.sizes.clone(), known)
-    }
-
     /// The same had some shapes not been measured.
     pub(super) fn without(&self, gone: impl Fn(Shape) -> bool) -> Table {
         let mut known = self.known.clone();

@@ -104,33 +104,56 @@ fn clocks(measured: &Measured<'_>, made: &mut Made) {
 }
 
 /// Kernels slowed by one that holds processors, over the same alone. A profile has one factor a class, at the number of
-/// processors that collectives hold; of what was measured the nearest number counts.
+/// processors that collectives hold; of what was measured the nearest number counts. A collective moves data while it
+/// holds processors, so points beside a kernel that copies count before those beside one that spins.
 fn overlap(measured: &Measured<'_>, made: &mut Made) {
     let held = f64::from(measured.base.overlap.processors);
-    for (class, beside) in [("matmul", "spin"), ("attention", "spin"), ("memory", "copy")] {
-        let mut factors: Vec<(f64, f64)> = vec![];
-        for ((what, regime), point) in &measured.points {
-            let What::Overlap { slowed, beside: by, processors, .. } = what else { continue };
-            let own = match **slowed {
-                What::Matmul { .. } => "matmul",
-                What::Attention { .. } => "attention",
-                What::Memory { .. } => "memory",
-                _ => continue,
-            };
-            let alone = measured.points.get(&(&**slowed, *regime)).or(measured.points.get(&(&**slowed, Regime::Burst)));
-            if let Some(alone) = alone.filter(|_| own == class && by == beside) {
-                factors.push((f64::from(*processors), point.median / alone.median));
-            }
-        }
-        let Some(nearest) = factors.iter().map(|f| (f.0 - held).abs()).min_by(f64::total_cmp) else { continue };
+    for class in ["matmul", "attention", "memory"] {
+        let Some((beside, factors)) =
+            ["copy", "spin"].into_iter().map(|by| (by, slowdowns(measured, class, by))).find(|(_, f)| !f.is_empty())
+        else {
+            continue;
+        };
+        let nearest = factors.iter().map(|f| (f.0 - held).abs()).fold(f64::INFINITY, f64::min);
         let near: Vec<f64> = factors.iter().filter(|f| (f.0 - held).abs() <= nearest).map(|f| f.1).collect();
         let factor = crate::fit::rounded(median(&near).clamp(1.0, 10.0));
         let errors: Vec<f64> = near.iter().map(|f| error(factor, *f)).collect();
-        let source = format!("beside a {beside} kernel, {}", measured.source(&["cuda"]));
+        let source = format!("beside a kernel that holds processors ({beside}), {}", measured.source(&["cuda"]));
         let e = evidence("measured", near.len(), median(&errors), quantile(&errors, 0.9), &source);
         let mut text = String::new();
         write_overlap(&mut text, class, factor, &e);
         made.sections.push((format!("overlap.{class}"), text));
-        made.residuals.push(Residual::of(format!("overlap {class}"), near.len(), &errors));
+        made.residuals.push(Residual::of(format!("overlap {class} (in the fit)"), near.len(), &errors));
     }
+}
+
+/// Processors held and time over the time alone: what was measured beside a kernel that holds none, or by itself.
+fn slowdowns(measured: &Measured<'_>, class: &str, beside: &str) -> Vec<(f64, f64)> {
+    let slowed = |what: &'_ What| match what {
+        What::Overlap { slowed, beside, processors, .. } => Some(((**slowed).clone(), beside.clone(), *processors)),
+        _ => None,
+    };
+    let mut alone: BTreeMap<What, f64> = BTreeMap::new();
+    for ((what, regime), point) in &measured.points {
+        if *regime == Regime::Burst {
+            alone.entry((*what).clone()).or_insert(point.median);
+        }
+    }
+    for ((what, _), point) in &measured.points {
+        if let Some((slowed, _, 0)) = slowed(what) {
+            alone.insert(slowed, point.median);
+        }
+    }
+    let factor = |((what, _), point): (&(&What, Regime), &&crate::points::Point)| {
+        let (slowed, by, processors) = slowed(what)?;
+        let own = match slowed {
+            What::Matmul { .. } => "matmul",
+            What::Attention { .. } => "attention",
+            What::Memory { .. } => "memory",
+            _ => return None,
+        };
+        let counts = own == class && by == beside && processors > 0;
+        counts.then(|| Some((f64::from(processors), point.median / alone.get(&slowed)?))).flatten()
+    };
+    measured.points.iter().filter_map(factor).collect()
 }
