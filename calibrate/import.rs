@@ -69,7 +69,7 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
         step("clock");
         let clock = clock::section(&tables, chip)?;
         step("attention");
-        let attention = attention::section(&tables, chip)?;
+        let attention = attention::section(&tables, chip, held_out)?;
         step("collectives");
         let collectives = collectives::section(&tables, chip)?;
         step("write");

@@ -1,9 +1,12 @@
 //! What the fits are held to, on the points that the repository holds.
 
+use std::collections::BTreeMap;
+
 use windtunnel::cost::Profile;
 
+use super::attention::{Point, fit_rate};
 use super::matmul::{Points, Spec};
-use super::{quantile, trial};
+use super::{error, median, quantile, trial};
 
 /// Points of `tests/costs`.
 fn points(table: &str) -> impl Iterator<Item = ((u64, u64, u64), f64)> + '_ {
@@ -51,4 +54,35 @@ fn a_matmul_left_out_is_predicted_within_4_percent_on_h100() {
     let kept =
         [include_str!("../../tests/costs/matmul_h100.csv"), include_str!("../../tests/costs/matmul_h100_dropped.csv")];
     holds("h100-sxm-80gb", kept);
+}
+
+/// Sweeps by head dimension, pass and mask.
+fn sweeps() -> BTreeMap<(u64, bool, bool), Vec<Point>> {
+    let mut sweeps: BTreeMap<_, Vec<Point>> = BTreeMap::new();
+    for line in include_str!("../../tests/costs/attention_h200.csv").lines().skip(2) {
+        let row: Vec<&str> = line.split(',').collect();
+        let number = |at: usize| row[at].parse::<f64>().expect("a number");
+        let point = Point { flops: number(3), sequence: number(4), tiles: number(5), seconds: number(6) * 1e-6 };
+        sweeps.entry((number(0) as u64, row[1] == "true", row[2] == "true")).or_default().push(point);
+    }
+    sweeps
+}
+
+#[test]
+fn an_attention_left_out_is_predicted_within_2_percent_on_h200() {
+    let (mut errors, mut constant) = (vec![], vec![]);
+    for points in sweeps().values() {
+        assert!(points.len() <= 20, "so few are left out one by one");
+        errors.extend(fit_rate(points, 132.0, 700.0).errors);
+        let rates: Vec<f64> = points.iter().map(|p| p.flops / p.seconds).collect();
+        constant.extend(points.iter().map(|p| error(p.flops / median(&rates), p.seconds)));
+    }
+    println!("{} points, {:?}, a constant {:?}", errors.len(), quantiles(&errors), quantiles(&constant));
+    assert!(errors.len() >= 20);
+    assert!(median(&errors) <= 0.02 && quantile(&errors, 0.9) <= 0.06, "{errors:?}");
+    assert!(median(&errors) < median(&constant));
+}
+
+fn quantiles(errors: &[f64]) -> (f64, f64) {
+    (median(errors), quantile(errors, 0.9))
 }

@@ -4,6 +4,8 @@
 //! authors' benchmark charts ([`super::charts`]).
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
 
 use super::chips::ChipSpec;
 use super::tables::{Row, Tables};
@@ -119,8 +121,28 @@ impl Writer {
     }
 }
 
+/// The points that cuDNN's rates are fitted to, for the tests.
+fn write_points(folder: &Path, tables: &Tables) -> Result<(), ImportError> {
+    let mut text =
+        "# cuDNN attention in bf16 on NVIDIA H200: the points of attention_cudnn.csv that profiles are fitted to\n\
+                    head_dim,backward,causal,flops,sequence,tiles,time_us\n"
+            .to_owned();
+    for ((head, backward, causal), points) in cudnn(tables, "NVIDIA H200")? {
+        for p in points {
+            let us = p.seconds * 1e6;
+            let _ = writeln!(text, "{head},{backward},{causal},{},{},{},{us:.3}", p.flops, p.sequence, p.tiles);
+        }
+    }
+    let path = folder.join("attention_h200.csv");
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
+    written.map_err(|why| ImportError::File { path: path.display().to_string(), why })
+}
+
 /// The section `attention`.
-pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError> {
+pub fn section(tables: &Tables, chip: &ChipSpec, held_out: Option<&Path>) -> Result<Section, ImportError> {
+    if let Some(folder) = held_out.filter(|_| chip.matmul == "h200") {
+        write_points(folder, tables)?;
+    }
     let mut writer = Writer { text: attention::head(), residuals: Vec::new() };
     writer.cudnn(tables, chip)?;
     writer.flash(tables, chip)?;
