@@ -1,7 +1,7 @@
 //! Builds the shipped profiles from published tables: reads, fits, cross-validates, writes.
 //!
-//! Each section of a profile is one file in `import/`, which returns the section's text. Fits see kernels and
-//! collectives only, never a training run. The tables' README says what each is worth; a held-out set of matmuls (one
+//! A file in `import/` reads the tables of one section and has `fit/` make the section of them. The tables' README says
+//! what each is worth; a held-out set of matmuls (one
 //! grid cell in 29, chosen by a hash of its shape) is kept from the profiles for the tests.
 
 pub mod asked;
@@ -12,7 +12,6 @@ mod clock;
 mod collectives;
 mod csv_points;
 mod cublas;
-mod fit;
 mod host;
 mod imported;
 mod matmul;
@@ -30,6 +29,8 @@ use windtunnel::cost::Profile;
 
 use chips::{CHIPS, ChipSpec};
 use tables::Tables;
+
+use crate::fit::{self, Residual, Section, evidence};
 
 /// Why an import failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,26 +59,6 @@ pub enum ImportError {
     Points(#[from] crate::points::PointsError),
 }
 
-/// Residuals of a section, as the report lists them.
-pub(crate) struct Residual {
-    /// Section.
-    pub section: String,
-    /// Number of points.
-    pub points: usize,
-    /// Median relative error.
-    pub median: f64,
-    /// 90th percentile.
-    pub p90: f64,
-}
-
-/// Text of a section and its residuals.
-pub(crate) struct Section {
-    /// TOML.
-    pub text: String,
-    /// Residuals, for the report.
-    pub residuals: Vec<Residual>,
-}
-
 /// Builds all profiles from the tables in `from`; returns a report of residuals.
 pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<String, ImportError> {
     let style =
@@ -97,7 +78,7 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
         step("clock");
         let clock = clock::section(&tables, chip)?;
         step("attention");
-        let attention = attention::section(&tables, chip)?;
+        let attention = attention::section(&tables, chip, held_out)?;
         step("collectives");
         let collectives = collectives::section(&tables, chip)?;
         step("write");
@@ -120,10 +101,7 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
             }
         }
         let path = out.join(format!("{}.toml", chip.name));
-        let name = path.display().to_string();
-        Profile::parse(&name, &text)?;
-        std::fs::create_dir_all(out).map_err(|why| ImportError::File { path: out.display().to_string(), why })?;
-        std::fs::write(&path, text).map_err(|why| ImportError::File { path: name, why })?;
+        Profile::save(&path, &text)?;
     }
     bar.finish_and_clear();
     Ok(report)
@@ -147,9 +125,4 @@ fn head(chip: &ChipSpec) -> String {
         software = chip.software,
         source = chip.source,
     )
-}
-
-/// An inline table of evidence.
-pub(crate) fn evidence(basis: &str, points: usize, median: f64, p90: f64, source: &str) -> String {
-    format!("{{ basis = \"{basis}\", points = {points}, median = {median:.4}, p90 = {p90:.4}, source = \"{source}\" }}")
 }

@@ -3,8 +3,11 @@
 //! This is the one crate that may touch an accelerator. It meets the simulator in files: a profile written here is
 //! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
 
+mod cli;
 mod devices;
+mod fit;
 mod import;
+mod plan;
 mod points;
 
 use std::path::PathBuf;
@@ -27,6 +30,12 @@ enum Command {
         #[command(subcommand)]
         source: Source,
     },
+    /// Make a profile of measured points.
+    Fit(cli::fit::Args),
+    /// Say what is worth measuring, from every scenario and receipt.
+    Plan(cli::plan::Args),
+    /// Predict every matmul of a profile from the others.
+    Residuals(cli::residuals::Args),
     /// Measure the CUDA devices of this machine.
     Cuda,
     /// Measure a TPU through XLA, or ask its compiler ahead of time.
@@ -72,6 +81,9 @@ fn main() -> ExitCode {
         }
         Command::Import { source: Source::NcclTests(asked) } => asked.run(),
         Command::Import { source: Source::Csv(asked) } => asked.run(),
+        Command::Fit(args) => cli::finish(cli::fit::run(&args)),
+        Command::Plan(args) => cli::finish(cli::plan::run(&args)),
+        Command::Residuals(args) => cli::finish(cli::residuals::run(&args)),
         Command::Cuda => not_yet(
             "cuda",
             &devices::cuda(),

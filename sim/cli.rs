@@ -4,6 +4,7 @@ mod calibrate;
 mod ceiling;
 mod check;
 mod compare;
+mod profile;
 mod receipt;
 mod run;
 mod schedule;
@@ -42,6 +43,8 @@ enum Command {
     Show(show::Args),
     /// List the named machines, or show one with its sources.
     Topology(topology::Args),
+    /// Show, compare, merge or fit what kernels and collectives cost on a machine.
+    Profile(profile::Args),
     /// Measure costs on a GPU or import published ones (starts windtunnel-calibrate).
     #[command(disable_help_flag = true)]
     Calibrate(calibrate::Args),
@@ -77,6 +80,7 @@ pub fn main() -> ExitCode {
         Command::Receipt(args) => receipt::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Topology(args) => topology::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
     };
     outcome.unwrap_or_else(|failure| {

@@ -16,9 +16,12 @@ pub mod host;
 pub mod lines;
 pub mod matmul;
 pub mod memory;
+mod nearby;
 pub mod overlap;
 pub mod profile;
 mod registry;
+pub mod sections;
+mod table;
 #[cfg(test)]
 mod tests;
 pub mod waves;
@@ -28,6 +31,7 @@ pub use basis::{Basis, Cost, Evidence};
 pub use collective::{CommCost, Spread};
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
+pub use table::Shape;
 
 use crate::program::{Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
 use crate::units::{Bandwidth, Bytes, Time};

@@ -2,6 +2,7 @@
 //! as a timeline for Perfetto and chrome://tracing ([`trace`]). To add a format: a file here, and its line below.
 
 pub mod json;
+pub mod profile;
 pub mod text;
 pub mod trace;
 

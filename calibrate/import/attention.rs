@@ -5,68 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use super::chips::ChipSpec;
 use super::tables::{Row, Tables};
 use super::{ImportError, Residual, Section, charts, evidence, fit};
-
-/// Launch and epilogue of an attention kernel \[s\] (floor of the shortest rows in attention_fwd_aic.csv.gz).
-const LAUNCH: f64 = 5e-6;
-
-/// One row of a sweep: work, shape, and time.
-pub(super) struct Point {
-    /// FLOPs, causal pairs halved.
-    pub flops: f64,
-    /// Tokens of a sequence.
-    pub sequence: f64,
-    /// Blocks of 128 queries.
-    pub tiles: f64,
-    /// Time \[s\].
-    pub seconds: f64,
-}
-
-/// Rate \[TFLOP/s\] and knee, with errors.
-struct Rate {
-    rate: f64,
-    knee: f64,
-    errors: Vec<f64>,
-}
-
-fn seconds(point: &Point, rate: f64, knee: f64, processors: f64) -> f64 {
-    LAUNCH
-        + point.flops / (rate * 1e12 * point.sequence / (point.sequence + knee))
-            * (1.0 + 0.8 * processors / point.tiles)
-}
-
-fn best_rate(points: &[&Point], processors: f64, start: f64) -> (f64, f64) {
-    let best = fit::positive(&[start, 700.0], 200, |p| {
-        points.iter().map(|point| fit::error(seconds(point, p[0], p[1], processors), point.seconds)).sum::<f64>()
-    });
-    (fit::rounded(best[0]), fit::rounded(best[1].max(1.0)))
-}
-
-/// Fits a rate and a knee; errors are by leaving out one point at a time where there are few.
-fn fit_rate(points: &[Point], processors: f64, start: f64) -> Rate {
-    let all: Vec<&Point> = points.iter().collect();
-    let (rate, knee) = best_rate(&all, processors, start);
-    let few = points.len() <= 20;
-    let error = |out: usize| {
-        let (rate, knee) = if few {
-            let rest: Vec<&Point> = points.iter().enumerate().filter(|(at, _)| *at != out).map(|(_, p)| p).collect();
-            best_rate(&rest, processors, start)
-        } else {
-            (rate, knee)
-        };
-        fit::error(seconds(&points[out], rate, knee, processors), points[out].seconds)
-    };
-    Rate { rate, knee, errors: (0..points.len()).map(error).collect() }
-}
-
-/// FLOPs of a kernel, causal pairs halved.
-pub(super) fn flops(batch: f64, heads: f64, sequence: f64, head: f64, causal: bool, backward: bool) -> f64 {
-    let pairs = if causal { 0.5 } else { 1.0 } * sequence * sequence;
-    (if backward { 5.0 } else { 2.0 }) * 2.0 * batch * heads * pairs * head
-}
+use crate::fit::attention::{self, Kernel, Point, fit_rate, flops};
 
 /// Sweeps by head dimension, whether backward, whether causal.
 type Sweeps = BTreeMap<(u64, bool, bool), Vec<Point>>;
@@ -112,17 +56,6 @@ struct Writer {
 }
 
 impl Writer {
-    #[allow(clippy::too_many_arguments, reason = "one column of the file each")]
-    fn kernel(&mut self, backend: &str, backward: bool, head: u64, causal: bool, rate: f64, knee: f64, evidence: &str) {
-        let _ = write!(
-            self.text,
-            "[[attention.kernels]]\nbackend = \"{backend}\"\nbackward = {backward}\nhead_dim = {head}\ncausal = {causal}\n\
-             rate = \"{} TFLOP/s\"\nknee = {}\nevidence = {evidence}\n\n",
-            fit::rounded(rate),
-            fit::rounded(knee)
-        );
-    }
-
     fn cudnn(&mut self, tables: &Tables, chip: &ChipSpec) -> Result<(), ImportError> {
         let (gpu, scale, own) = match chip.matmul {
             "h200" => ("NVIDIA H200", 1.0, true),
@@ -144,7 +77,8 @@ impl Writer {
             let (basis, extra) = if own { ("published", 0.0) } else { ("extrapolated", 0.08) };
             let (median, p90) = (fit::median(&r.errors), fit::quantile(&r.errors, 0.9));
             let evidence = evidence(basis, points.len(), median, p90.max(0.02) + extra, &source);
-            self.kernel("cudnn", backward, head, causal, r.rate * scale, r.knee, &evidence);
+            let kernel = Kernel { backend: "cudnn".to_owned(), backward, head, causal };
+            attention::write(&mut self.text, &kernel, r.rate * scale, r.knee, &evidence);
             self.residuals.push(Residual {
                 section: format!(
                     "cudnn d{head} {} {}",
@@ -165,7 +99,9 @@ impl Writer {
             let r = fit_rate(&sweep.points, processors, 200.0);
             let (median, p90) = (fit::median(&r.errors), fit::quantile(&r.errors, 0.9));
             let e = evidence(sweep.basis, sweep.points.len(), median, p90.max(0.03) + sweep.doubt, &sweep.source);
-            self.kernel(sweep.kernel, sweep.backward, sweep.head, sweep.causal, r.rate, r.knee, &e);
+            let (head, backward, causal) = (sweep.head, sweep.backward, sweep.causal);
+            let kernel = Kernel { backend: sweep.kernel.to_owned(), backward, head, causal };
+            attention::write(&mut self.text, &kernel, r.rate, r.knee, &e);
             if sweep.basis == "published" {
                 self.residuals.push(Residual {
                     section: format!(
@@ -185,15 +121,29 @@ impl Writer {
     }
 }
 
+/// The points that cuDNN's rates are fitted to, for the tests.
+fn write_points(folder: &Path, tables: &Tables) -> Result<(), ImportError> {
+    let mut text =
+        "# cuDNN attention in bf16 on NVIDIA H200: the points of attention_cudnn.csv that profiles are fitted to\n\
+                    head_dim,backward,causal,flops,sequence,tiles,time_us\n"
+            .to_owned();
+    for ((head, backward, causal), points) in cudnn(tables, "NVIDIA H200")? {
+        for p in points {
+            let us = p.seconds * 1e6;
+            let _ = writeln!(text, "{head},{backward},{causal},{},{},{},{us:.3}", p.flops, p.sequence, p.tiles);
+        }
+    }
+    let path = folder.join("attention_h200.csv");
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
+    written.map_err(|why| ImportError::File { path: path.display().to_string(), why })
+}
+
 /// The section `attention`.
-pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError> {
-    let mut writer = Writer {
-        text: format!(
-            "# FLOPs: 4 B N S^2 H forward, 10 B N S^2 H backward, halved under a causal mask.\n[attention]\nlaunch = \"{:.1} us\"\n\n",
-            LAUNCH * 1e6
-        ),
-        residuals: Vec::new(),
-    };
+pub fn section(tables: &Tables, chip: &ChipSpec, held_out: Option<&Path>) -> Result<Section, ImportError> {
+    if let Some(folder) = held_out.filter(|_| chip.matmul == "h200") {
+        write_points(folder, tables)?;
+    }
+    let mut writer = Writer { text: attention::head(), residuals: Vec::new() };
     writer.cudnn(tables, chip)?;
     writer.flash(tables, chip)?;
     Ok(Section { text: writer.text, residuals: writer.residuals })

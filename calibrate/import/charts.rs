@@ -17,10 +17,10 @@
 use std::collections::BTreeMap;
 
 use super::ImportError;
-use super::attention::{Point, flops};
 use super::chips::ChipSpec;
 use super::fit;
 use super::tables::Tables;
+use crate::fit::attention::{Point, flops};
 
 const CHARTS: &str = include_str!("flash_attention.csv");
 const TOKENS: f64 = 16384.0;

@@ -5,8 +5,6 @@
 //! `extrapolated`. A lower power limit scales them by `((limit − idle)/(full − idle))^(1/2.5)`: dynamic power goes as
 //! f·V² and V nearly follows f, between a square and a cube; idle and memory draw 120 W (assumed).
 
-use std::fmt::Write as _;
-
 use windtunnel::cost::curve::Curve;
 
 use super::chips::{CHIPS, ChipSpec};
@@ -94,15 +92,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
             String::new()
         }
     );
-    let mut text = format!(
-        "[clock]\nscale = {}\nevidence = {}\nmatmul = [\n",
-        fit::rounded(scale),
-        evidence(basis, points.len(), p90 / 2.0, p90, &source)
-    );
-    for (time, factor) in &points {
-        let _ = writeln!(text, "  {{ burst = \"{:.1} us\", factor = {:.3} }},", time * 1e6, factor.min(1.0));
-    }
-    let _ = writeln!(text, "]\nfp8 = [{{ burst = \"1 ms\", factor = {fp8_factor:.3} }}]");
+    let text = fit::clock::section(&points, fp8_factor, scale, &evidence(basis, points.len(), p90 / 2.0, p90, &source));
     let report = |name: &str, (time, factor): &(f64, f64)| Residual {
         section: format!("clock {name} {:.2} ms: {factor:.3}", time * 1e3),
         points: 1,

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::chips::ChipSpec;
 use super::{Section, evidence};
+use crate::fit::overheads::{write_class, write_overlap};
 
 /// Class, time \[us\], basis, 90th percentile of its error, source.
 const CLASSES: [(&str, f64, &str, f64, &str); 10] = [
@@ -25,7 +26,7 @@ pub fn section(chip: &ChipSpec) -> Section {
     let mut text = String::new();
     for (name, us, basis, p90, source) in CLASSES {
         let e = evidence(basis, usize::from(basis == "published"), p90 / 2.0, p90, source);
-        let _ = write!(text, "[host.{name}]\ntime = \"{us:.1} us\"\nevidence = {e}\n\n");
+        write_class(&mut text, name, us, &e);
     }
     let (first, each, workspace) = match chip.matmul {
         "a100" => ("688 MB", "688 MB", "8519680 B"),
@@ -58,7 +59,7 @@ pub fn section(chip: &ChipSpec) -> Section {
         ),
     ] {
         let e = evidence(basis, usize::from(basis == "published"), p90 / 2.0, p90, &source);
-        let _ = write!(text, "[overlap.{name}]\nfactor = {factor}\nevidence = {e}\n\n");
+        write_overlap(&mut text, name, factor, &e);
     }
     Section { text: text.trim_end().to_owned() + "\n", residuals: Vec::new() }
 }

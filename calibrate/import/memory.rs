@@ -1,23 +1,18 @@
 //! Memory-bound kernels: a stream curve for each chip, and families as shares of it.
 //!
-//! The curve is the median time by half powers of two of bytes of a pointwise kernel (bf16 in, fp8 out, operands read and
-//! written once). Families: copy from BabelStream; norms from a GB200 against the B200 stream; the rest are stated
+//! The curve is of a pointwise kernel (bf16 in, fp8 out, operands read and written once). Families: copy from BabelStream; norms from a GB200 against the B200 stream; the rest are stated
 //! guesses, labelled `assumed`.
-
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use windtunnel::cost::curve::Curve;
 
 use super::chips::ChipSpec;
 use super::tables::Tables;
-use super::{ImportError, Residual, Section, chips, evidence, fit};
+use super::{ImportError, Section, chips, evidence, fit};
+use crate::fit::memory::{Stream as Measured, write_family, write_host, write_stream};
 
-/// The stream of a chip: points, and errors of the rows against the curve through them.
+/// The stream of a chip, and whence.
 struct Stream {
-    points: Vec<(f64, f64)>,
-    rows: usize,
-    errors: Vec<f64>,
+    measured: Measured,
     source: String,
     basis: &'static str,
 }
@@ -39,22 +34,7 @@ fn stream(tables: &Tables, chip: &ChipSpec) -> Result<Stream, ImportError> {
         })
         .filter_map(|row| Some((row.number("bytes_rw")?, row.number("time_us")? * 1e-6)))
         .collect();
-    let mut bins: BTreeMap<i64, Vec<(f64, f64)>> = BTreeMap::new();
-    for &(bytes, seconds) in rows.iter().filter(|(bytes, _)| *bytes >= 4096.0) {
-        bins.entry(libm::round(2.0 * libm::log2(bytes)) as i64).or_default().push((bytes, seconds));
-    }
-    let points: Vec<(f64, f64)> = bins
-        .iter()
-        .map(|(bin, rows)| {
-            let size = libm::round(libm::exp2(0.5 * *bin as f64));
-            // Within a bin the time of large kernels goes with the bytes; that of small ones does not.
-            let power = if *bin >= 48 { 1.0 } else { 0.0 };
-            let times: Vec<f64> = rows.iter().map(|(bytes, t)| t * libm::pow(size / bytes, power)).collect();
-            (size, fit::median(&times))
-        })
-        .collect();
-    let curve = Curve::new(&points).map_err(|why| table.error(&why))?;
-    let errors = rows.iter().filter(|(b, _)| *b >= 4096.0).map(|(b, t)| fit::error(curve.seconds(*b), *t)).collect();
+    let Measured { mut points, rows, errors } = fit::memory::stream(&rows).map_err(|why| table.error(&why))?;
     let moved = scale != 1.0;
     let source = format!(
         "elementwise_quantize_aic.csv.gz, {system} scale_matrix trtllm 1.3.0rc20 ({}){}",
@@ -64,14 +44,16 @@ fn stream(tables: &Tables, chip: &ChipSpec) -> Result<Stream, ImportError> {
     let basis = if moved { "extrapolated" } else { "published" };
     // The launch floor stays; what is above it stretches with the bandwidth.
     let floor = points.first().map_or(0.0, |p| p.1);
-    let points = points.iter().map(|&(b, t)| (b, floor + (t - floor) * scale)).collect();
-    Ok(Stream { points, rows: rows.len(), errors, source, basis })
+    for point in &mut points {
+        point.1 = floor + (point.1 - floor) * scale;
+    }
+    Ok(Stream { measured: Measured { points, rows, errors }, source, basis })
 }
 
 /// The stream as a curve.
 pub fn curve(tables: &Tables, chip: &ChipSpec) -> Result<Curve, ImportError> {
     let stream = stream(tables, chip)?;
-    Curve::new(&stream.points).map_err(|why| ImportError::Table { path: stream.source, why })
+    Curve::new(&stream.measured.points).map_err(|why| ImportError::Table { path: stream.source, why })
 }
 
 /// BabelStream copy [B/s].
@@ -97,13 +79,8 @@ fn norms(tables: &Tables, b200: &Curve, pass: &str) -> Result<(f64, Vec<f64>), I
         })
         .filter_map(|row| {
             let (rate, ms) = (row.number(&format!("{pass}_gbps"))?, row.number(&format!("{pass}_time_ms"))?);
-            // The share by which the bytes must be divided for the stream to take as long.
             let (bytes, seconds) = (rate * 1e6 * ms, ms * 1e-3);
-            let mut share = 1.0;
-            for _ in 0..40 {
-                share *= b200.seconds(bytes / share) / seconds;
-            }
-            share.is_finite().then_some(share)
+            fit::memory::share(b200, bytes, seconds)
         })
         .collect();
     let centre = fit::median(&shares);
@@ -114,17 +91,11 @@ fn norms(tables: &Tables, b200: &Curve, pass: &str) -> Result<(f64, Vec<f64>), I
 pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError> {
     let stream = stream(tables, chip)?;
     let b200 = curve(tables, &super::CHIPS[super::CHIPS.len() - 1])?;
-    let (median, p90) = (fit::median(&stream.errors), fit::quantile(&stream.errors, 0.9));
-    let mut text = format!(
-        "[memory.stream]\nevidence = {}\nbytes = {:?}\nus = {:?}\n\n",
-        evidence(stream.basis, stream.rows, median, p90, &stream.source),
-        stream.points.iter().map(|p| p.0 as u64).collect::<Vec<_>>(),
-        stream.points.iter().map(|p| fit::rounded(p.1 * 1e6)).collect::<Vec<_>>(),
-    );
-    let mut family = |name: &str, share: f64, evidence: String| {
-        let _ = write!(text, "[memory.{name}]\nshare = {}\nevidence = {evidence}\n\n", fit::rounded(share));
-    };
-    family("elementwise", 1.0, evidence(stream.basis, stream.rows, 0.03, 0.1, "the stream itself"));
+    let mut text = String::new();
+    let residual = write_stream(&mut text, &stream.measured, stream.basis, &stream.source);
+    let rows = stream.measured.rows;
+    let mut family = |name: &str, share: f64, evidence: String| write_family(&mut text, name, share, &evidence);
+    family("elementwise", 1.0, evidence(stream.basis, rows, 0.03, 0.1, "the stream itself"));
     for (name, pass) in [("norm", "fwd"), ("norm_backward", "bwd")] {
         let (share, errors) = norms(tables, &b200, pass)?;
         let own = chip.system == "b200_sxm";
@@ -141,7 +112,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
         "h200_sxm" => Some("H200 SXM"),
         _ => None,
     };
-    let end = stream.points.last().map_or(1.0, |p| p.0 / p.1) * chip.bandwidth / chip.measured_bandwidth;
+    let end = stream.measured.points.last().map_or(1.0, |p| p.0 / p.1) * chip.bandwidth / chip.measured_bandwidth;
     match device {
         Some(device) if !chip.derived => {
             let share = copy(tables, device)? / end;
@@ -158,19 +129,17 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     ] {
         family(name, share, evidence("assumed", 0, p90 / 2.0, p90, why));
     }
-    let _ = write!(
-        text,
-        "[memory.host]\nlatency = \"10 us\"\nto_device = \"{} GB/s\"\nto_host = \"{} GB/s\"\nevidence = {}\n",
-        chip.host[0],
-        chip.host[1],
-        evidence(
+    write_host(
+        &mut text,
+        10e-6,
+        chip.host.map(|rate| rate * 1e9),
+        &evidence(
             "published",
             2,
             0.05,
             0.2,
-            "memory_bandwidth.csv: nvbandwidth; latency assumed (A100 to host assumed 25 GB/s: its row, 6.27, is a fault of one node)"
-        )
+            "memory_bandwidth.csv: nvbandwidth; latency assumed (A100 to host assumed 25 GB/s: its row, 6.27, is a fault of one node)",
+        ),
     );
-    let residuals = vec![Residual { section: "memory stream".to_owned(), points: stream.rows, median, p90 }];
-    Ok(Section { text, residuals })
+    Ok(Section { text, residuals: vec![residual] })
 }

@@ -13,10 +13,20 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    launch(&args.rest)
+}
+
+/// Starts one of the binary's subcommands.
+pub fn start(subcommand: &str, args: &Args) -> Outcome {
+    let rest: Vec<String> = std::iter::once(subcommand.to_owned()).chain(args.rest.iter().cloned()).collect();
+    launch(&rest)
+}
+
+fn launch(arguments: &[String]) -> Outcome {
     let name = format!("windtunnel-calibrate{}", std::env::consts::EXE_SUFFIX);
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(&name)));
     let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&name));
-    let status = Command::new(&program).args(&args.rest).status().map_err(|error| Failure {
+    let status = Command::new(&program).args(arguments).status().map_err(|error| Failure {
         message: format!("cannot start {name}: {error}\nbuild it with: cargo build --release --workspace"),
         code: 3,
     })?;

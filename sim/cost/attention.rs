@@ -137,8 +137,9 @@ impl Attention {
         regime: impl Fn(f64, f64) -> f64,
     ) -> Cost {
         let pairs = pairs(shape);
-        let tiles = shape.batch as f64 * shape.heads as f64 * (shape.queries as f64 / 128.0).ceil();
-        if pairs == 0.0 || tiles == 0.0 || shape.head_dim == 0 {
+        // Not rounded up: else one query more, and with it one tile more, would shorten the tail.
+        let tiles = shape.batch as f64 * shape.heads as f64 * (shape.queries as f64 / 128.0).max(1.0);
+        if pairs == 0.0 || shape.batch == 0 || shape.heads == 0 || shape.head_dim == 0 {
             return Cost::NOTHING;
         }
         let (kernel, same) = self.nearest(backend, backward, shape);

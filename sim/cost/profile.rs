@@ -4,6 +4,7 @@
 //! understood is [`Profile`], checked and ready to answer. Shipped profiles live in `calibrate/profiles/` and are
 //! embedded; [`Profile::load`] reads a user's own. Nothing in a profile comes from a training run: parts only.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -19,8 +20,10 @@ use super::registry;
 use super::waves::Chip;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
 
-/// The version of the format that this program reads.
-pub const FORMAT: u32 = 1;
+/// The newest version of the format: 2 has points of a machine of one's own, its versions, and dates.
+pub const FORMAT: u32 = 2;
+/// The oldest version that this program reads.
+const OLDEST: u32 = 1;
 
 /// Why a profile could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +32,14 @@ pub enum ProfileError {
     #[error("cannot read the profile {path}: {why}")]
     Read {
         /// Where it was looked for.
+        path: String,
+        /// The system's reason.
+        why: std::io::Error,
+    },
+    /// The file could not be written.
+    #[error("cannot write the profile {path}: {why}")]
+    Write {
+        /// Where it should go.
         path: String,
         /// The system's reason.
         why: std::io::Error,
@@ -50,7 +61,9 @@ pub enum ProfileError {
         why: String,
     },
     /// The format's version is not this program's.
-    #[error("{path} has format {found} but this program reads {FORMAT}: run the importer again")]
+    #[error(
+        "{path} has format {found} but this program reads {OLDEST} to {FORMAT}: write it again with the calibrator of this release"
+    )]
     Format {
         /// The file.
         path: String,
@@ -85,6 +98,13 @@ pub struct Machine {
     pub clock: Frequency,
     /// Drivers and libraries, where known.
     pub software: String,
+    /// Their versions by component: `driver`, `cuda`, `cublas`, `cudnn`, `nccl`.
+    #[serde(default)]
+    pub versions: BTreeMap<String, String>,
+    /// When it was measured, UTC.
+    pub date: Option<String>,
+    /// What measured it, with its commit.
+    pub tool: Option<String>,
     /// Where these figures come from.
     pub source: String,
 }
@@ -182,13 +202,8 @@ pub struct Profile {
 impl Profile {
     /// A shipped profile by name, or a user's by path (anything that ends in `.toml`).
     pub fn find(name: &str) -> Result<Profile, ProfileError> {
-        if name.ends_with(".toml") {
-            return Profile::load(Path::new(name));
-        }
-        match registry::SHIPPED.iter().find(|(known, _)| *known == name) {
-            Some((known, text)) => Profile::parse(&format!("calibrate/profiles/{known}.toml"), text),
-            None => Err(ProfileError::Unknown { name: name.to_owned(), known: Profile::names().join(", ") }),
-        }
+        let (path, text) = Profile::text(name)?;
+        Profile::parse(&path, &text)
     }
 
     /// Dense bf16 peak of the chip that was measured.
@@ -199,6 +214,37 @@ impl Profile {
     /// The names of the shipped profiles.
     pub fn names() -> Vec<&'static str> {
         registry::SHIPPED.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The text of a shipped profile by name, or of a user's by path, with the name that messages give it.
+    pub fn text(name: &str) -> Result<(String, String), ProfileError> {
+        if name.ends_with(".toml") {
+            let read = std::fs::read_to_string(name);
+            return match read {
+                Ok(text) => Ok((name.to_owned(), text)),
+                Err(why) => Err(ProfileError::Read { path: name.to_owned(), why }),
+            };
+        }
+        match registry::SHIPPED.iter().find(|(known, _)| *known == name) {
+            Some((known, text)) => Ok((format!("calibrate/profiles/{known}.toml"), (*text).to_owned())),
+            None => Err(ProfileError::Unknown { name: name.to_owned(), known: Profile::names().join(", ") }),
+        }
+    }
+
+    /// Checks a profile's text and puts it in a file, all of it or nothing: what was there before is replaced at once.
+    pub fn save(path: &Path, text: &str) -> Result<Profile, ProfileError> {
+        let name = path.display().to_string();
+        let profile = Profile::parse(&name, text)?;
+        let failed = |why| ProfileError::Write { path: name.clone(), why };
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".part");
+        let beside = Path::new(&beside);
+        let written = std::fs::write(beside, text).and_then(|()| std::fs::rename(beside, path));
+        written.inspect_err(|_| drop(std::fs::remove_file(beside))).map_err(failed)?;
+        Ok(profile)
     }
 
     /// Reads a profile from a file.
@@ -212,7 +258,7 @@ impl Profile {
     pub fn parse(path: &str, text: &str) -> Result<Profile, ProfileError> {
         let w: Written =
             toml::from_str(text).map_err(|why| ProfileError::Parse { path: path.to_owned(), why: Box::new(why) })?;
-        if w.format != FORMAT {
+        if !(OLDEST..=FORMAT).contains(&w.format) {
             return Err(ProfileError::Format { path: path.to_owned(), found: w.format });
         }
         if w.machine.processors == 0 || w.machine.memory_bandwidth.0 <= 0.0 {

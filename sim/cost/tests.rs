@@ -174,9 +174,9 @@ fn a_mistake_in_a_profile_is_named_with_its_place() {
     let wrong = good.replacen("[clock]\nscale = 1", "[clock]\nscale = 9.5", 1);
     let message = Profile::parse("x.toml", &wrong).expect_err("a mistake").to_string();
     assert!(message.contains("[clock]") && message.contains("9.5") && message.contains("x.toml:"), "{message}");
-    let future = good.replacen("format = 1", "format = 2", 1);
+    let future = good.replacen("format = 1", "format = 9", 1);
     let message = Profile::parse("x.toml", &future).expect_err("a mistake").to_string();
-    assert!(message.contains("format 2") && message.contains("reads 1"), "{message}");
+    assert!(message.contains("format 9") && message.contains("reads 1 to 2"), "{message}");
     assert!(Profile::find("h300").expect_err("a mistake").to_string().contains("h200-sxm-141gb"));
 }
 
@@ -244,6 +244,16 @@ proptest! {
         prop_assert!(time(batch + 1, heads, s) >= base);
         prop_assert!(time(batch, heads + 1, s) >= base);
         prop_assert!(time(batch, heads, s + 1) >= base);
+    }
+
+    #[test]
+    fn a_query_more_than_fills_its_tiles_never_takes_less(
+        batch in 1u64..4, heads in 1u64..16, tiles in 1u64..8000, causal: bool, backward: bool, chip in 0usize..5,
+    ) {
+        let profile = SHIPPED.with(|all| all[chip].clone());
+        let costs = CostModel::new(&profile, Regime::Sustained);
+        let time = |s| costs.work(&attention(batch, heads, s, 128, causal, backward)).time;
+        prop_assert!(time(128 * tiles + 1) >= time(128 * tiles));
     }
 
     #[test]

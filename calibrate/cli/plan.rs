@@ -1,0 +1,107 @@
+//! `calibrate plan`: what is worth measuring.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::plan::{Job, between, family, ranked, runs};
+use crate::points::What;
+
+/// Share of all worth that the matmuls between real ones get: assumed, it only orders the measuring.
+const BETWEEN: f64 = 0.05;
+
+/// Say what is worth measuring: kernels of real runs, by the share of a step's time that rests on them.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Scenarios (*.toml), receipts (*.jsonl), or folders of them.
+    #[arg(default_values = ["scenarios", "tests/receipts"])]
+    runs: Vec<PathBuf>,
+    /// One JSON object a line, as `calibrate cuda --plan` reads it.
+    #[arg(long)]
+    json: bool,
+    /// Only the most valuable.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Matmuls to lay between those of real runs, for interpolation.
+    #[arg(long, value_name = "N", default_value_t = 96)]
+    between: usize,
+}
+
+/// Flies the runs and lists what they issue.
+pub fn run(args: &Args) -> Result<String, String> {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs {elapsed}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let worth = runs::worth(&args.runs, &|count| {
+        bar.set_length(count as u64);
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let worth = worth.map_err(|why| why.to_string())?;
+    let filling = between(worth.values.keys(), args.between);
+    let mut values = worth.values.clone();
+    for (at, what) in filling.iter().enumerate() {
+        // The farthest first: what comes early is worth more.
+        *values.entry(what.clone()).or_default() +=
+            BETWEEN * 2.0 * (args.between - at) as f64 / (args.between * (args.between + 1)) as f64;
+    }
+    let mut jobs = ranked(values);
+    if let Some(limit) = args.limit {
+        jobs.truncate(limit);
+    }
+    if args.json {
+        return jobs.iter().map(line).collect();
+    }
+    Ok(words(&worth, &jobs, filling.len()))
+}
+
+fn line(job: &Job) -> Result<String, String> {
+    serde_json::to_string(job).map(|text| text + "\n").map_err(|why| why.to_string())
+}
+
+fn words(worth: &runs::Worth, jobs: &[Job], filling: usize) -> String {
+    let mut text = format!(
+        "{} runs of different configurations ({} rows map to none); share of a step's time that rests on each kernel\n\n",
+        worth.runs, worth.unmapped
+    );
+    let mut families: BTreeMap<&str, (usize, f64, f64)> = BTreeMap::new();
+    for (what, value) in &worth.values {
+        let entry = families.entry(family(what)).or_default();
+        entry.0 += 1;
+        entry.1 += value;
+    }
+    for job in jobs.iter().filter(|job| worth.values.contains_key(&job.what)) {
+        families.entry(family(&job.what)).or_default().2 += worth.values[&job.what];
+    }
+    for (family, (kinds, all, listed)) in families {
+        let _ = writeln!(
+            text,
+            "{family:10} {kinds:6} kernels, {:5.1} % of a step's time, {:5.1} % of that below",
+            100.0 * all,
+            100.0 * listed / all
+        );
+    }
+    let _ = writeln!(text, "{:10} {filling:6} matmuls between those, for interpolation\n", "");
+    for job in jobs {
+        let _ = writeln!(text, "{:7.4} %  {}", 100.0 * job.value, name(&job.what));
+    }
+    text
+}
+
+fn name(what: &What) -> String {
+    match what {
+        What::Matmul { m, n, k, dtype, layout } => format!("matmul {m} x {n} x {k} {dtype} {layout}"),
+        What::Attention { backward, batch, heads, kv_heads, queries, head_dim, causal, window, .. } => format!(
+            "attention {} {batch} x {queries} tokens, {heads} heads ({kv_heads}) of {head_dim}, {}{}",
+            if *backward { "backward" } else { "forward" },
+            if *causal { "causal" } else { "full" },
+            window.map_or(String::new(), |window| format!(", window {window}"))
+        ),
+        What::Memory { family, kernel, read, written } => {
+            format!("memory {family} ({kernel}), {read} B read, {written} B written")
+        }
+        other => format!("{other:?}"),
+    }
+}

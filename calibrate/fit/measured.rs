@@ -1,0 +1,228 @@
+//! From a file of points measured on one machine to a profile of it.
+//!
+//! Each family of points makes its sections (`fit/measured/`), with errors by leaving out one point at a time. The
+//! sections then go into a base profile of the same chip under the rule that merging has: the stronger evidence wins, so
+//! what was measured beats what was published, and what was not measured stays as it was, to the byte. Of points measured
+//! twice the later counts.
+
+mod attention;
+mod calls;
+mod matmul;
+mod memory;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use windtunnel::cost::Profile;
+use windtunnel::cost::sections::{Decision, Section, Sections};
+
+pub use matmul::left_out;
+
+use super::Residual;
+use crate::points::{Machine, Point, Points, Regime, What};
+
+/// Why points make no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum FitError {
+    /// The file holds no points.
+    #[error("{0} holds no points: measure some with `windtunnel calibrate cuda`")]
+    Nothing(String),
+    /// The points are of several chips.
+    #[error("{path} holds points of {first} and of {second}: fit each chip's points alone")]
+    SeveralChips {
+        /// The file.
+        path: String,
+        /// A chip.
+        first: String,
+        /// Another.
+        second: String,
+    },
+    /// The base is of another chip.
+    #[error(
+        "the points are of {measured} ({processors} processors, {bandwidth:.0} GB/s) but the base profile {name} is of \
+         {chip} ({base_processors} processors, {base_bandwidth:.0} GB/s): choose a base of the same chip with --base"
+    )]
+    OtherChip {
+        /// The machine's chip.
+        measured: String,
+        /// Its processors.
+        processors: u32,
+        /// Its memory bandwidth \[GB/s\].
+        bandwidth: f64,
+        /// The base profile.
+        name: String,
+        /// Its chip.
+        chip: String,
+        /// Its processors.
+        base_processors: u32,
+        /// Its memory bandwidth \[GB/s\].
+        base_bandwidth: f64,
+    },
+    /// A family of points could not be fitted.
+    #[error("{family}: {why}")]
+    Family {
+        /// The family.
+        family: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// What came out is not a profile.
+    #[error("the profile made of the points is not readable: {0}")]
+    Profile(#[from] windtunnel::cost::ProfileError),
+}
+
+/// How far a bandwidth by the driver's clock and the one in a profile may lie apart and still be one chip's, relative.
+const SAME_BANDWIDTH: f64 = 0.1;
+
+/// Points of one machine, the last of each kind, with the profile they go into.
+pub struct Measured<'a> {
+    machine: &'a Machine,
+    points: BTreeMap<(&'a What, Regime), &'a Point>,
+    base: &'a Profile,
+    /// The base as text.
+    sections: &'a Sections,
+}
+
+/// What a family of points makes.
+#[derive(Debug, Default)]
+struct Made {
+    sections: Vec<(String, String)>,
+    residuals: Vec<Residual>,
+    /// What was measured and is not used, or not trusted, and why.
+    notes: Vec<String>,
+}
+
+/// A profile made of points, and how it came about.
+#[derive(Debug)]
+pub struct Fitted {
+    /// The profile.
+    pub text: String,
+    /// Errors of the fits on points they were not given.
+    pub residuals: Vec<Residual>,
+    /// What became of each section.
+    pub decisions: Vec<Decision>,
+    /// Sections that stay as they were in the base.
+    pub kept: Vec<String>,
+    /// What was measured and is not used, and why.
+    pub notes: Vec<String>,
+}
+
+impl<'a> Measured<'a> {
+    /// Times \[s\] of the points that `take` picks, at burst clocks.
+    fn burst<T: Ord>(&self, take: impl Fn(&'a What) -> Option<T>) -> BTreeMap<T, f64> {
+        let burst = self.points.iter().filter(|((_, regime), _)| *regime == Regime::Burst);
+        burst.filter_map(|((what, _), point)| Some((take(what)?, point.median * 1e-6))).collect()
+    }
+
+    /// The source of a section, for people: what measured it, when, with which libraries.
+    fn source(&self, libraries: &[&str]) -> String {
+        let m = self.machine;
+        let versions: Vec<String> = ["driver"]
+            .iter()
+            .chain(libraries)
+            .filter_map(|name| m.versions.get(*name).map(|version| format!("{name} {version}")))
+            .collect();
+        let by = if m.source == "measured" { format!("measured by {}", m.tool) } else { m.source.clone() };
+        plain(&format!("{by} on {}, {} ({})", m.chip, m.date, versions.join(", ")))
+    }
+}
+
+/// A text that may stand between quotes in TOML.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c == '"' || c == '\\' || c.is_control() { '\'' } else { c }).collect()
+}
+
+/// Makes a profile of points and a base; `path` and `name` are the points' file and the new profile's name.
+pub fn fit(path: &str, points: &Points, base: &Profile, base_text: &str, name: &str) -> Result<Fitted, FitError> {
+    let Some((last, _)) = points.points.last() else { return Err(FitError::Nothing(path.to_owned())) };
+    let machine = &points.machines[*last];
+    if let Some(other) = points.machines.iter().find(|m| m.chip != machine.chip) {
+        let (first, second) = (other.chip.clone(), machine.chip.clone());
+        return Err(FitError::SeveralChips { path: path.to_owned(), first, second });
+    }
+    same_chip(machine, base)?;
+    let by_what = points.points.iter().map(|(_, point)| ((&point.what, point.regime), point)).collect();
+    let mut sections = Sections::of(base_text);
+    let whole = sections.clone();
+    let measured = Measured { machine, points: by_what, base, sections: &whole };
+    let mut made = Made::default();
+    let versions = &points.machines[0].versions;
+    if points.machines.iter().any(|m| m.versions != *versions) {
+        made.notes
+            .push("the libraries changed while it was measured: the last machine's versions are named".to_owned());
+    }
+    matmul::fit(&measured, &mut made)?;
+    attention::fit(&measured, &mut made)?;
+    memory::fit(&measured, &mut made)?;
+    calls::fit(&measured, &mut made)?;
+    let before: Vec<String> = sections.list.iter().map(|section| section.name.clone()).collect();
+    let newcomer = made.sections.into_iter().map(|(name, text)| Section { name, text }).collect();
+    let decisions = sections.merge(&Sections { head: String::new(), list: newcomer });
+    sections.head = head(machine, base, name);
+    sections.put(Section { name: "machine".to_owned(), text: machine_text(machine, base) });
+    let text = sections.text().trim_end().to_owned() + "\n";
+    Profile::parse(name, &text)?;
+    let taken = |name: &String| decisions.iter().any(|d| d.taken && d.name == *name);
+    let kept = before.into_iter().filter(|name| name != "machine" && !taken(name)).collect();
+    Ok(Fitted { text, residuals: made.residuals, decisions, kept, notes: made.notes })
+}
+
+fn same_chip(machine: &Machine, base: &Profile) -> Result<(), FitError> {
+    let own = &base.machine;
+    let off = machine.memory_bandwidth / own.memory_bandwidth.0 - 1.0;
+    if machine.processors == own.processors && off.abs() <= SAME_BANDWIDTH {
+        return Ok(());
+    }
+    Err(FitError::OtherChip {
+        measured: machine.chip.clone(),
+        processors: machine.processors,
+        bandwidth: machine.memory_bandwidth / 1e9,
+        name: base.name.clone(),
+        chip: own.chip.clone(),
+        base_processors: own.processors,
+        base_bandwidth: own.memory_bandwidth.0 / 1e9,
+    })
+}
+
+fn head(machine: &Machine, base: &Profile, name: &str) -> String {
+    let summary =
+        plain(&format!("{}, measured {}; what was not measured is of {}", machine.chip, machine.date, base.name));
+    format!(
+        "# {summary}\n# Written by `windtunnel calibrate fit`; do not edit, run it again. Every section names its source.\n\n\
+         format = {}\nname = \"{}\"\nsummary = \"{summary}\"\n\n",
+        windtunnel::cost::profile::FORMAT,
+        plain(name)
+    )
+}
+
+fn machine_text(machine: &Machine, base: &Profile) -> String {
+    let own = &base.machine;
+    let mut text = format!(
+        "[machine]\nchip = \"{}\"\nprocessors = {}\nmemory_bandwidth = \"{} GB/s\"\nmemory = \"{} B\"\n\
+         power_limit = \"{} W\"\nclock = \"{} MHz\"\nsoftware = \"{}\"\n",
+        plain(&machine.chip),
+        machine.processors,
+        // Datasheets round; topologies are compared with the profile's figure.
+        own.memory_bandwidth.0 / 1e9,
+        machine.memory,
+        machine.power_limit.unwrap_or(own.power_limit.0),
+        machine.clock.unwrap_or(own.clock.0 / 1e6),
+        plain(&own.software),
+    );
+    if !machine.versions.is_empty() {
+        let list: Vec<String> =
+            machine.versions.iter().map(|(name, version)| format!("{name} = \"{}\"", plain(version))).collect();
+        let _ = writeln!(text, "versions = {{ {} }}", list.join(", "));
+    }
+    let _ = write!(
+        text,
+        "date = \"{}\"\ntool = \"{}\"\nsource = \"the machine's own driver; memory bandwidth and what was not measured: {}\"\n",
+        plain(&machine.date),
+        plain(&machine.tool),
+        plain(&own.source)
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Measured matmuls: points over the published table, or over a wave model of their own, whichever predicts them better.
+//!
+//! Each measured point is left out (and its twins, [`twins`]) and predicted from the rest in both ways. The published table
+//! knows many more shapes than a short run measures; a new library or board may be far from it. What has the smaller
+//! median error is written; the other's error is reported beside it.
+
+use std::fmt::Write as _;
+
+use windtunnel::cost::matmul::Matmul;
+use windtunnel::cost::waves::Waves;
+use windtunnel::cost::{Basis, Evidence, Shape};
+
+use super::{FitError, Made, Measured};
+use crate::fit::layout::{self, Ratios};
+use crate::fit::matmul::{Points, Spec, figure, fit_waves, write_waves};
+use crate::fit::trial::twins;
+use crate::fit::{Residual, error, evidence, median, quantile};
+use crate::points::What;
+
+/// Points that a wave model of their own needs: its seven parameters, a few times over.
+const ENOUGH: usize = 30;
+/// Parts into which points are cut when the wave model is fitted without some.
+const FOLDS: usize = 5;
+
+/// Name in points, name in profiles, bytes of an operand's element.
+const DTYPES: [(&str, &str, f64); 4] =
+    [("bf16", "bf16", 2.0), ("fp8_tensor", "fp8", 1.0), ("tf32", "tf32", 4.0), ("fp32", "fp32", 4.0)];
+
+fn of(what: &What, dtype: &str, layout: &str) -> Option<Shape> {
+    match what {
+        What::Matmul { m, n, k, dtype: d, layout: l } if d == dtype && l == layout => Some((*m, *n, *k)),
+        _ => None,
+    }
+}
+
+/// Makes the sections `matmul.…` and `layout`.
+pub(super) fn fit(measured: &Measured<'_>, made: &mut Made) -> Result<(), FitError> {
+    for (dtype, name, size) in DTYPES {
+        let points = measured.burst(|what| of(what, dtype, "forward"));
+        if points.is_empty() {
+            continue;
+        }
+        let base = match name {
+            "bf16" => &measured.base.bf16,
+            "fp8" => &measured.base.fp8,
+            "tf32" => &measured.base.tf32,
+            _ => &measured.base.fp32,
+        };
+        let model = section(measured, made, &points, base, (name, size))?;
+        if name == "bf16" {
+            gradients(measured, made, &model);
+        }
+    }
+    for dtype in ["fp8_row", "fp8_block"] {
+        let points = measured.burst(|what| of(what, dtype, "forward"));
+        let plain = measured.burst(|what| of(what, "fp8_tensor", "forward"));
+        let ratios: Vec<f64> = points.iter().filter_map(|(shape, t)| Some(t / plain.get(shape)?)).collect();
+        if !points.is_empty() {
+            let times = median(&ratios);
+            made.notes.push(format!(
+                "{dtype}: {} points, {times:.3} times fp8_tensor; no prediction uses it yet",
+                points.len()
+            ));
+        }
+    }
+    let grouped = measured.burst(|what| matches!(what, What::GroupedMatmul { .. }).then_some(what)).len();
+    if grouped > 0 {
+        made.notes.push(format!("grouped matmuls: {grouped} points; no prediction uses them yet"));
+    }
+    Ok(())
+}
+
+/// A model of some points and its errors on each of them, left out.
+struct Candidate {
+    model: Matmul,
+    errors: Vec<f64>,
+}
+
+fn own_evidence(points: usize, errors: &[f64], source: &str) -> Evidence {
+    let (median, p90) = (median(errors), quantile(errors, 0.9));
+    Evidence { basis: Basis::Measured, source: source.to_owned(), points: points as u32, median, p90 }
+}
+
+/// Errors of a model on points of its own, each left out with its twins; a published table beneath them stays.
+pub fn left_out(model: &Matmul, points: &[(Shape, f64)]) -> Vec<f64> {
+    points.iter().map(|(shape, seconds)| error(without(model, *shape), *seconds)).collect()
+}
+
+/// What a model says of a shape that it has not measured.
+fn without(model: &Matmul, shape: Shape) -> f64 {
+    let (m, n, k) = shape;
+    model.without_measured(|other| twins(other, shape)).cost(m, n, k).time.seconds()
+}
+
+/// Points over what the base says.
+fn over_base(points: &Points, base: &Matmul, source: &str) -> Result<Candidate, String> {
+    let times: Vec<(Shape, f64)> = points.iter().map(|(shape, t)| (*shape, *t)).collect();
+    let model = base.clone().with_points(own_evidence(points.len(), &[], source), &times)?;
+    let errors = left_out(&model, &times);
+    Ok(Candidate { model, errors })
+}
+
+/// Points over a wave model fitted to them.
+fn alone(points: &Points, base: &Matmul, spec: &Spec, source: &str) -> Result<Candidate, String> {
+    let make = |waves: Waves, times: &Points| {
+        let times: Vec<(Shape, f64)> = times.iter().map(|(shape, t)| (*shape, *t)).collect();
+        Matmul::bare(base.evidence.clone(), base.chip, waves, spec.size)
+            .with_points(own_evidence(times.len(), &[], source), &times)
+    };
+    let mut folds = vec![];
+    for fold in 0..FOLDS {
+        let rest = points.iter().enumerate().filter(|(at, _)| at % FOLDS != fold).map(|(_, (s, t))| (*s, *t)).collect();
+        folds.push(make(fit_waves(&rest, spec, 1), points)?);
+    }
+    let predict = |(at, (shape, t)): (usize, (&Shape, &f64))| error(without(&folds[at % FOLDS], *shape), *t);
+    let errors = points.iter().enumerate().map(predict).collect();
+    Ok(Candidate { model: make(fit_waves(points, spec, 1), points)?, errors })
+}
+
+fn section(
+    measured: &Measured<'_>,
+    made: &mut Made,
+    points: &Points,
+    base: &Matmul,
+    (name, size): (&str, f64),
+) -> Result<Matmul, FitError> {
+    let wrong = |why: String| FitError::Family { family: "matmul", why };
+    let source = measured.source(&["cuda", "cublas"]);
+    let bandwidth = measured.base.machine.memory_bandwidth.0 / 1e9;
+    let spec = Spec {
+        processors: measured.machine.processors,
+        peak: base.chip.peak.0 / 1e12,
+        size,
+        measured_bandwidth: bandwidth,
+        own_bandwidth: bandwidth,
+    };
+    let published = over_base(points, base, &source).map_err(wrong)?;
+    let fresh = if points.len() >= ENOUGH { Some(alone(points, base, &spec, &source).map_err(wrong)?) } else { None };
+    let alone_wins = fresh.as_ref().is_some_and(|fresh| median(&fresh.errors) < median(&published.errors));
+    let unaided: Vec<f64> = points.iter().map(|(&(m, n, k), t)| error(base.cost(m, n, k).time.seconds(), *t)).collect();
+    let mut report = |what: &str, errors: &[f64]| {
+        made.residuals.push(Residual::of(format!("matmul {name}: {what}"), points.len(), errors));
+    };
+    report("the base, unaided", &unaided);
+    report("points over the base", &published.errors);
+    if let Some(fresh) = &fresh {
+        report("points over their own waves", &fresh.errors);
+    }
+    let best = match fresh {
+        Some(fresh) if alone_wins => fresh,
+        _ => published,
+    };
+    let own = own_evidence(points.len(), &best.errors, &source);
+    let mut text = String::new();
+    if alone_wins {
+        let e = evidence("measured", points.len(), own.median, own.p90, &source);
+        write_waves(&mut text, name, spec.peak, &best.model.waves, &e);
+    } else if let Some(section) = measured.sections.get(&format!("matmul.{name}")) {
+        text.push_str(without_points(&section.text));
+    }
+    let _ = write!(
+        text,
+        "[matmul.{name}.points]\nevidence = {}\n# \"m n k: time [us]\"\nrows = [\n",
+        evidence("measured", points.len(), own.median, own.p90, &source)
+    );
+    for ((m, n, k), t) in points {
+        let _ = writeln!(text, "  \"{m} {n} {k}: {}\",", figure(t * 1e6));
+    }
+    text.push_str("]\n");
+    made.sections.push((format!("matmul.{name}"), text));
+    Ok(best.model)
+}
+
+/// A base's section without the points it may have.
+fn without_points(text: &str) -> &str {
+    let end = text.lines().scan(0, |at, line| {
+        let here = *at;
+        *at += line.len() + 1;
+        Some((here, line))
+    });
+    let cut =
+        end.filter(|(_, line)| line.starts_with("[matmul.") && line.ends_with(".points]")).map(|(at, _)| at).next();
+    &text[..cut.unwrap_or(text.len())]
+}
+
+/// The section `layout`: gradients over the forward matmul of the same shape.
+fn gradients(measured: &Measured<'_>, made: &mut Made, model: &Matmul) {
+    let launch = model.waves.launch.seconds();
+    // As predictions do: the layout changes what the kernel does, not its launch.
+    let ratios = |layout: &str| -> Vec<f64> {
+        let points = measured.burst(|what| of(what, "bf16", layout));
+        let ratio =
+            |(&(m, n, k), t): (&Shape, &f64)| (t - launch) / (model.cost(m, n, k).time.seconds() - launch).max(1e-7);
+        points.iter().map(ratio).collect()
+    };
+    let all = Ratios { data: ratios("data_gradient"), weight: ratios("weight_gradient") };
+    if all.data.is_empty() || all.weight.is_empty() {
+        return;
+    }
+    let section = layout::section(&all, "measured", &measured.source(&["cuda", "cublas"]));
+    made.residuals.extend(section.residuals);
+    made.sections.push(("layout".to_owned(), section.text));
+    let main = ratios("weight_gradient_fp32");
+    if !main.is_empty() {
+        let times = median(&main);
+        made.notes.push(format!("weight gradients added into fp32: {} points, {times:.3} times the forward matmul; no prediction uses them yet", main.len()));
+    }
+}

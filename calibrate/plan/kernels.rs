@@ -1,0 +1,76 @@
+//! A kernel of a program as something that can be measured.
+
+use windtunnel::cost::Software;
+use windtunnel::program::{DType, MatmulLayout, MemoryKind, Work};
+
+use crate::points::What;
+
+/// The kernel that stands for a family, with the bytes that one unit of it reads and writes (`cuda/memory/catalogue.rs`).
+fn stands_for(kind: MemoryKind) -> (&'static str, &'static str, u64, u64) {
+    /// Of a row of 4096 in bf16.
+    const ROW: u64 = 2 * 4096;
+    const VOCABULARY: u64 = 4 * 128_256;
+    const CHUNK: u64 = 4 * 65_536;
+    match kind {
+        MemoryKind::Elementwise => ("elementwise", "scale_1r1w", 16, 16),
+        MemoryKind::Norm => ("norm", "rms_norm_4096", ROW, ROW + 4),
+        MemoryKind::NormBackward => ("norm_backward", "rms_norm_backward_4096", 2 * ROW + 4, ROW),
+        MemoryKind::Softmax => ("softmax", "log_softmax_128256", VOCABULARY, VOCABULARY),
+        MemoryKind::Gather => ("gather", "embedding_4096", ROW + 4, ROW),
+        MemoryKind::Scatter => ("scatter", "embedding_backward_4096", 3 * ROW + 4, 2 * ROW),
+        MemoryKind::Foreach => ("foreach", "adamw", 4 * CHUNK, 3 * CHUNK),
+        MemoryKind::Copy => ("copy", "copy_1r1w", 16, 16),
+        MemoryKind::Complex => ("complex", "rotary_1r1w", 32, 32),
+    }
+}
+
+/// The end of the curves of memory-bound kernels \[B\].
+const LARGEST: u64 = 2 << 30;
+
+/// What to measure for a kernel; none for work that is not measured so.
+///
+/// Attention is asked of cuDNN, whose kernels the calibrator can call, whatever library a run uses. Sizes of memory-bound
+/// kernels are rounded to half powers of two, up to 2 GiB: they are points of a curve whose end is straight.
+pub fn what(work: &Work, software: &Software) -> Option<What> {
+    match *work {
+        Work::Matmul { m, n, k, dtype, layout } if m.min(n).min(k) > 0 => {
+            let dtype = match dtype {
+                DType::Bf16 | DType::Fp16 => "bf16",
+                DType::Fp8 => "fp8_tensor",
+                DType::Fp32 if software.tf32 => "tf32",
+                DType::Fp32 => "fp32",
+                DType::Int64 => return None,
+            };
+            let layout = match layout {
+                MatmulLayout::Forward => "forward",
+                MatmulLayout::DataGradient => "data_gradient",
+                MatmulLayout::WeightGradient => "weight_gradient",
+            };
+            Some(What::Matmul { m, n, k, dtype: dtype.to_owned(), layout: layout.to_owned() })
+        }
+        Work::Attention { shape, dtype: DType::Bf16 | DType::Fp16, backward } if shape.head_dim > 0 => {
+            Some(What::Attention {
+                backend: "cudnn".to_owned(),
+                backward,
+                batch: shape.batch,
+                heads: shape.heads,
+                kv_heads: shape.kv_heads,
+                queries: shape.queries,
+                keys: shape.keys,
+                head_dim: shape.head_dim,
+                value_dim: shape.head_dim,
+                causal: shape.causal,
+                window: shape.window,
+                dtype: "bf16".to_owned(),
+            })
+        }
+        Work::Memory { kind, read, written } if read.0 + written.0 > 0 => {
+            let (family, kernel, in_unit, out_unit) = stands_for(kind);
+            let bytes = libm::exp2(libm::round(2.0 * libm::log2((read.0 + written.0) as f64)) / 2.0);
+            let units = ((bytes as u64).min(LARGEST) / (in_unit + out_unit)).max(1);
+            let (family, kernel) = (family.to_owned(), kernel.to_owned());
+            Some(What::Memory { family, kernel, read: units * in_unit, written: units * out_unit })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,245 @@
+//! A table of measured matmuls on a grid of (m, n, k), as residuals of the wave model.
+//!
+//! At each grid point stands the logarithm of measured over modelled time; gaps are filled from their neighbours, and
+//! between points the residual is interpolated along log m, log n and log k. Outside the grid the nearest edge holds.
+
+use serde::Deserialize;
+
+use super::basis::Basis;
+use super::waves::{Chip, Waves};
+
+/// A matmul's m, n and k.
+pub type Shape = (u64, u64, u64);
+
+/// Two sizes that are closer than this, in logarithms, are the same.
+pub(super) const HAIR: f64 = 0.005;
+
+/// Measured times as written: one row per (n, k), one time for each m, `-` where there is none.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    m: Vec<u64>,
+    n: Vec<u64>,
+    k: Vec<u64>,
+    /// `"n k: t t t …"` [us].
+    rows: Vec<String>,
+}
+
+/// Logarithms of measured over modelled time on a grid.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    /// The grid's m, n and k.
+    sizes: [Vec<u64>; 3],
+    /// Their natural logarithms.
+    axes: [Vec<f64>; 3],
+    /// By m, then n, then k; not a number where nothing was measured.
+    known: Vec<f64>,
+    /// The same, filled from its neighbours where nothing was measured.
+    residual: Vec<f64>,
+    /// The largest residual.
+    pub(super) highest: f64,
+}
+
+impl Written {
+    pub(super) fn understand(self, chip: &Chip, waves: &Waves, size: f64) -> Result<Table, String> {
+        for (name, axis) in [("m", &self.m), ("n", &self.n), ("k", &self.k)] {
+            if axis.len() < 2 || axis[0] == 0 || axis.windows(2).any(|pair| pair[0] >= pair[1]) {
+                return Err(format!("table.{name} must hold at least two sizes in rising order"));
+            }
+        }
+        let (mm, nn, kk) = (self.m.len(), self.n.len(), self.k.len());
+        let mut residual = vec![f64::NAN; mm * nn * kk];
+        for row in &self.rows {
+            let bad = || format!("the row {row:?} is not \"n k: one time or - for each of the {mm} values of m\"");
+            let (head, times) = row.split_once(':').ok_or_else(bad)?;
+            let mut head = head.split_whitespace().map(str::parse::<u64>);
+            let (Some(Ok(n)), Some(Ok(k)), None) = (head.next(), head.next(), head.next()) else { return Err(bad()) };
+            let (Ok(j), Ok(l)) = (self.n.binary_search(&n), self.k.binary_search(&k)) else { return Err(bad()) };
+            if times.split_whitespace().count() != mm {
+                return Err(bad());
+            }
+            for (i, text) in times.split_whitespace().enumerate().filter(|&(_, text)| text != "-") {
+                let micros: f64 = text.parse().map_err(|_| bad())?;
+                if !(micros > 0.0 && micros.is_finite()) {
+                    return Err(bad());
+                }
+                let shape = (self.m[i] as f64, n as f64, k as f64);
+                residual[(i * nn + j) * kk + l] = libm::log(micros * 1e-6 / waves.seconds(chip, shape, size));
+            }
+        }
+        Ok(Table::new([self.m, self.n, self.k], residual))
+    }
+}
+
+impl Table {
+    fn new(sizes: [Vec<u64>; 3], known: Vec<f64>) -> Table {
+        let axes = sizes.each_ref().map(|axis| axis.iter().map(|&v| libm::log(v as f64)).collect());
+        let mut table = Table { sizes, axes, residual: known.clone(), known, highest: 0.0 };
+        table.fill();
+        table.highest = table.residual.iter().copied().fold(0.0, f64::max);
+        table
+    }
+
+    /// The smallest grid that holds these residuals.
+    pub(super) fn scattered(residuals: impl Iterator<Item = (Shape, f64)>) -> Result<Table, String> {
+        let points: Vec<(Shape, f64)> = residuals.collect();
+        let axis = |of: fn(&Shape) -> u64| -> Vec<u64> {
+            let mut sizes: Vec<u64> = points.iter().map(|(shape, _)| of(shape)).collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+            sizes
+        };
+        let sizes = [axis(|s| s.0), axis(|s| s.1), axis(|s| s.2)];
+        if sizes.iter().any(|axis| axis.len() < 2) {
+            return Err(format!("{} shapes span no grid: m, n and k must take two sizes each", points.len()));
+        }
+        let [mm, nn, kk] = &sizes;
+        let mut known = vec![f64::NAN; mm.len() * nn.len() * kk.len()];
+        for ((m, n, k), residual) in points {
+            let at = (mm.partition_point(|&v| v < m) * nn.len() + nn.partition_point(|&v| v < n)) * kk.len();
+            known[at + kk.partition_point(|&v| v < k)] = residual;
+        }
+        Ok(Table::new(sizes, known))
+    }
+
+    /// What was measured: shapes and residuals.
+    pub(super) fn points(&self) -> impl Iterator<Item = (Shape, f64)> + '_ {
+        let [m, n, k] = &self.sizes;
+        let at = |index: usize| (m[index / k.len() / n.len()], n[index / k.len() % n.len()], k[index % k.len()]);
+        let known = self.known.iter().enumerate().filter(|(_, r)| !r.is_nan());
+        known.map(move |(index, &r)| (at(index), r))
+    }
+
+    /// The same had some shapes not been measured.
+    pub(super) fn without(&self, gone: impl Fn(Shape) -> bool) -> Table {
+        let mut known = self.known.clone();
+        let mut index = 0;
+        self.each(|shape| {
+            if gone(shape) {
+                known[index] = f64::NAN;
+            }
+            index += 1;
+        });
+        Table::new(self.sizes.clone(), known)
+    }
+
+    /// Every shape of the grid, in the order of its values.
+    fn each(&self, mut visit: impl FnMut(Shape)) {
+        let [m, n, k] = &self.sizes;
+        for &m in m {
+            for &n in n {
+                for &k in k {
+                    visit((m, n, k));
+                }
+            }
+        }
+    }
+
+    fn index(&self, at: [usize; 3]) -> usize {
+        (at[0] * self.axes[1].len() + at[1]) * self.axes[2].len() + at[2]
+    }
+
+    /// Fills gaps from the nearest known points: along each axis the line between the known points on both sides (or
+    /// the one known side), averaged over axes. What no line reaches keeps the plain model.
+    fn fill(&mut self) {
+        let known = &self.known;
+        let sizes = self.axes.each_ref().map(Vec::len);
+        let mut filled = vec![];
+        for i in 0..sizes[0] {
+            for j in 0..sizes[1] {
+                for l in 0..sizes[2] {
+                    let here = [i, j, l];
+                    if !known[self.index(here)].is_nan() {
+                        continue;
+                    }
+                    let (mut sum, mut weight) = (0.0, 0.0);
+                    for axis in 0..3 {
+                        let x = self.axes[axis][here[axis]];
+                        let below = self.nearest(known, here, axis, (0..here[axis]).rev());
+                        let above = self.nearest(known, here, axis, here[axis] + 1..sizes[axis]);
+                        let (value, distance) = match (below, above) {
+                            (Some((x0, r0)), Some((x1, r1))) => (r0 + (r1 - r0) * (x - x0) / (x1 - x0), x1 - x0),
+                            (Some((x0, r0)), None) => (r0, 4.0 * (x - x0)),
+                            (None, Some((x1, r1))) => (r1, 4.0 * (x1 - x)),
+                            (None, None) => continue,
+                        };
+                        sum += value / distance;
+                        weight += 1.0 / distance;
+                    }
+                    filled.push((self.index(here), if weight > 0.0 { sum / weight } else { 0.0 }));
+                }
+            }
+        }
+        for (at, value) in filled {
+            self.residual[at] = value;
+        }
+    }
+
+    /// The first known residual along an axis, with its place.
+    fn nearest(
+        &self,
+        known: &[f64],
+        here: [usize; 3],
+        axis: usize,
+        mut range: impl Iterator<Item = usize>,
+    ) -> Option<(f64, f64)> {
+        range.find_map(|at| {
+            let mut there = here;
+            there[axis] = at;
+            let value = known[self.index(there)];
+            (!value.is_nan()).then_some((self.axes[axis][at], value))
+        })
+    }
+
+    /// A matmul and its transpose do the same work: takes the orientation that lies inside the grid.
+    fn oriented(&self, m: f64, n: f64, k: f64) -> [f64; 3] {
+        let x = [libm::log(m), libm::log(n), libm::log(k)];
+        let outside = |m: f64, n: f64| {
+            let over = |axis: &[f64], v: f64| (axis[0] - v).max(v - axis[axis.len() - 1]).max(0.0);
+            over(&self.axes[0], m) + over(&self.axes[1], n)
+        };
+        if outside(x[1], x[0]) < outside(x[0], x[1]) { [x[1], x[0], x[2]] } else { x }
+    }
+
+    /// The cell around a point: on each axis the lower corner and the share of the way to the upper one, in 0..=1.
+    fn cell(&self, x: [f64; 3]) -> [(usize, f64); 3] {
+        std::array::from_fn(|axis| {
+            let points = &self.axes[axis];
+            let low = points.partition_point(|&p| p <= x[axis]).clamp(1, points.len() - 1) - 1;
+            (low, ((x[axis] - points[low]) / (points[low + 1] - points[low])).clamp(0.0, 1.0))
+        })
+    }
+
+    pub(super) fn residual(&self, m: f64, n: f64, k: f64) -> f64 {
+        let cell = self.cell(self.oriented(m, n, k));
+        let mut sum = 0.0;
+        for corner in 0..8 {
+            let mut weight = 1.0;
+            let mut at = [0; 3];
+            for (axis, &(low, share)) in cell.iter().enumerate() {
+                let upper = corner >> axis & 1 == 1;
+                weight *= if upper { share } else { 1.0 - share };
+                at[axis] = low + usize::from(upper);
+            }
+            sum += weight * self.residual[self.index(at)];
+        }
+        sum
+    }
+
+    /// Whether a shape is a measured point, inside the hull, or outside.
+    pub(super) fn place(&self, m: f64, n: f64, k: f64) -> Basis {
+        let x = self.oriented(m, n, k);
+        let inside = |axis: &Vec<f64>, v: f64| (axis[0] - HAIR..=axis[axis.len() - 1] + HAIR).contains(&v);
+        if !self.axes.iter().zip(x).all(|(axis, v)| inside(axis, v)) {
+            return Basis::Extrapolated;
+        }
+        let mut at = [0; 3];
+        for axis in 0..3 {
+            match self.axes[axis].iter().position(|&p| (p - x[axis]).abs() <= HAIR) {
+                Some(index) => at[axis] = index,
+                None => return Basis::Interpolated,
+            }
+        }
+        if self.known[self.index(at)].is_nan() { Basis::Interpolated } else { Basis::Published }
+    }
+}
