@@ -3,8 +3,10 @@
 //! This is the one crate that may touch an accelerator. It meets the simulator in files: a profile written here is
 //! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
 
+mod cuda;
 mod devices;
 mod import;
+mod points;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

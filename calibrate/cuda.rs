@@ -1,0 +1,8 @@
+//! `calibrate cuda`: measures the kernels of this machine's CUDA device.
+
+#![allow(dead_code, unused_imports)]
+
+mod device;
+mod error;
+mod library;
+mod sweep;
