@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unused_imports)]
 
+mod attention;
+mod cudnn;
 mod device;
 mod error;
 mod library;
