@@ -15,4 +15,4 @@ mod plan;
 
 pub use api::{Api, Handle};
 pub use graph::{Graph, Mode, Reduce, Tensor, Type};
-pub use plan::{Bound, Plan, Target};
+pub use plan::{Call, Plan, Target};

@@ -73,7 +73,11 @@ fn probe() {
         ("mla", Shape { heads: 128, kv_heads: 128, head_dim: 192, ..llama }),
     ];
     for (name, shape) in shapes {
-        eprintln!("{name} forward: {}", plan(&api, &h200(), &Forward::new(&shape).graph));
-        eprintln!("{name} backward: {}", plan(&api, &h200(), &Backward::new(&shape).graph));
+        let a100 = device("NVIDIA A100-SXM4-80GB", 800, 108, 166_912, 41_943_040, 85_899_345_920);
+        let b200 = device("NVIDIA B200", 1000, 148, 232_448, 132_120_576, 192_000_000_000);
+        for (chip, target) in [("h200", h200()), ("a100", a100), ("b200", b200)] {
+            eprintln!("{name} forward {chip}: {}", plan(&api, &target, &Forward::new(&shape).graph));
+            eprintln!("{name} backward {chip}: {}", plan(&api, &target, &Backward::new(&shape).graph));
+        }
     }
 }

@@ -77,14 +77,23 @@ impl Api {
         if status == 0 {
             return Ok(());
         }
-        let mut detail: [c_char; 1024] = [0; 1024];
-        // SAFETY: the status' name is a static string; the buffer is as long as it is said to be, and stays terminated.
-        let (name, detail) = unsafe {
-            (self.last_error)(detail.as_mut_ptr(), detail.len() - 1);
-            (CStr::from_ptr((self.error)(status)).to_string_lossy(), CStr::from_ptr(detail.as_ptr()).to_string_lossy())
+        // SAFETY: the name of a status is a static string.
+        let name = unsafe { CStr::from_ptr((self.error)(status)) }.to_string_lossy();
+        Err(refused(format!("{what}: {name}{}", self.last())))
+    }
+
+    /// What cuDNN said last, after a colon, if it said anything: of a stack of reasons the innermost.
+    #[allow(unsafe_code)]
+    pub(super) fn last(&self) -> String {
+        let mut text: [c_char; 2048] = [0; 2048];
+        // SAFETY: the buffer is as long as it is said to be, and its last byte stays zero.
+        let said = unsafe {
+            (self.last_error)(text.as_mut_ptr(), text.len() - 1);
+            CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned()
         };
-        let detail = detail.trim();
-        Err(refused(format!("{what}: {name}{}{detail}", if detail.is_empty() { "" } else { ": " })))
+        let reason = said.lines().find_map(|line| line.split_once("Reason: "));
+        let said = reason.map_or(said.as_str(), |(_, reason)| reason).trim();
+        if said.is_empty() { String::new() } else { format!(": {}", said.chars().take(300).collect::<String>()) }
     }
 }
 

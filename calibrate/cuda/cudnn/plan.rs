@@ -36,8 +36,8 @@ pub struct Plan {
     pub workspace: u64,
 }
 
-/// A plan with the addresses of its tensors.
-pub struct Bound {
+/// A call: a plan with the addresses of its tensors.
+pub struct Call {
     pack: Arc<Descriptor>,
     _constants: Constants,
 }
@@ -48,32 +48,10 @@ type Constants = Arc<Vec<(Tensor, f32)>>;
 impl Plan {
     /// Plans `graph` with the first engine that the heuristic names and that can be planned.
     pub fn new(api: &Arc<Api>, target: &Target, graph: &Graph) -> Result<Self, CudaError> {
-        let device = match target {
-            Target::Handle(_) => None,
-            Target::Device(json) => {
-                let empty = Descriptor::new(api, Class::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
-                Some(empty.text(Name::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json)?.finalize("the device")?)
-            }
-        };
-        let operations = operations(api, graph)?;
-        let mut whole = Descriptor::new(api, Class::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
-        if let Target::Handle(handle) = target {
-            whole = whole.handle(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle.raw)?;
-        }
-        let list: Vec<&Arc<Descriptor>> = operations.iter().collect();
-        let whole = whole.descriptors(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &list)?.finalize("the graph")?;
-
-        let mut heuristic = Descriptor::new(api, Class::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?
-            .descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[&whole])?
-            .choice(Name::CUDNN_ATTR_ENGINEHEUR_MODE, Kind::CUDNN_TYPE_HEUR_MODE, Heuristic::CUDNN_HEUR_MODE_A as u32)?;
-        if let Some(device) = &device {
-            heuristic = heuristic.descriptors(Name::CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, &[device])?;
-        }
-        let heuristic = heuristic.finalize("the heuristic")?;
-        let class = Class::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR;
-        let engines = heuristic.list(Name::CUDNN_ATTR_ENGINEHEUR_RESULTS, class, ENGINES)?;
-
-        let mut last = refused("the heuristic names no engine for this graph");
+        let device = device(api, target)?;
+        let whole = lower_graph(api, target, graph)?;
+        let engines = engines(api, &whole, device.as_ref())?;
+        let mut last = refused(format!("no engine for this graph{}", api.last()));
         for engine in engines {
             let mut plan = Descriptor::new(api, Class::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
             if let Target::Handle(handle) = target {
@@ -96,7 +74,7 @@ impl Plan {
     }
 
     /// The plan with the addresses of its tensors and of `workspace` bytes of scratch memory.
-    pub fn bind(&self, addresses: &[(Tensor, u64)], workspace: u64) -> Result<Bound, CudaError> {
+    pub fn bind(&self, addresses: &[(Tensor, u64)], workspace: u64) -> Result<Call, CudaError> {
         let bound = addresses.iter().map(|(tensor, address)| (tensor.uid(), *address as *mut c_void));
         let constants = self.constants.iter().map(|(tensor, value)| (tensor.uid(), std::ptr::from_ref(value).cast_mut().cast()));
         let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) = bound.chain(constants).unzip();
@@ -105,20 +83,54 @@ impl Plan {
             .pointers(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &pointers)?
             .pointers(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[workspace as *mut c_void])?
             .finalize("a call")?;
-        Ok(Bound { pack, _constants: self.constants.clone() })
+        Ok(Call { pack, _constants: self.constants.clone() })
     }
 
     /// Issues one call on the handle's stream.
     #[allow(unsafe_code)]
-    pub fn run(&self, bound: &Bound) -> Result<(), CudaError> {
+    pub fn run(&self, call: &Call) -> Result<(), CudaError> {
         let Target::Handle(handle) = &self.target else {
             return Err(refused("the plan is for a device that is not here"));
         };
         let api = self.plan.api();
         // SAFETY: the handle, the plan and the call's addresses are alive; callers bind buffers of the graph's sizes.
-        let status = unsafe { (api.execute)(handle.raw, self.plan.raw(), bound.pack.raw()) };
+        let status = unsafe { (api.execute)(handle.raw, self.plan.raw(), call.pack.raw()) };
         api.check(status, "a call")
     }
+}
+
+/// The device of a target that is not here.
+fn device(api: &Arc<Api>, target: &Target) -> Result<Option<Arc<Descriptor>>, CudaError> {
+    let Target::Device(json) = target else { return Ok(None) };
+    let empty = Descriptor::new(api, Class::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
+    Ok(Some(empty.text(Name::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json)?.finalize("the device")?))
+}
+
+/// The descriptor of a graph, finalized: every operation and all of them together are such as cuDNN knows.
+pub(super) fn lower_graph(api: &Arc<Api>, target: &Target, graph: &Graph) -> Result<Arc<Descriptor>, CudaError> {
+    let operations = operations(api, graph)?;
+    let mut whole = Descriptor::new(api, Class::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
+    if let Target::Handle(handle) = target {
+        whole = whole.handle(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle.raw)?;
+    }
+    let list: Vec<&Arc<Descriptor>> = operations.iter().collect();
+    whole.descriptors(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &list)?.finalize("the graph")
+}
+
+/// Engines with their knobs, best first, as the heuristic that frameworks ask has them.
+fn engines(
+    api: &Arc<Api>,
+    graph: &Arc<Descriptor>,
+    device: Option<&Arc<Descriptor>>,
+) -> Result<Vec<Arc<Descriptor>>, CudaError> {
+    let mut heuristic = Descriptor::new(api, Class::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?
+        .descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?
+        .choice(Name::CUDNN_ATTR_ENGINEHEUR_MODE, Kind::CUDNN_TYPE_HEUR_MODE, Heuristic::CUDNN_HEUR_MODE_A as u32)?;
+    if let Some(device) = device {
+        heuristic = heuristic.descriptors(Name::CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, &[device])?;
+    }
+    let class = Class::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR;
+    heuristic.finalize("the heuristic")?.list(Name::CUDNN_ATTR_ENGINEHEUR_RESULTS, class, ENGINES)
 }
 
 /// The graph's constants.
