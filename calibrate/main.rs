@@ -4,7 +4,6 @@
 //! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
 
 mod cuda;
-mod devices;
 mod import;
 mod points;
 
@@ -29,7 +28,7 @@ enum Command {
         source: Source,
     },
     /// Measure the CUDA devices of this machine.
-    Cuda,
+    Cuda(cuda::Arguments),
     /// Measure a TPU through XLA, or ask its compiler ahead of time.
     Xla,
 }
@@ -67,12 +66,7 @@ fn main() -> ExitCode {
                 }
             }
         }
-        Command::Cuda => not_yet(
-            "cuda",
-            &devices::cuda(),
-            "cuBLASLt matmuls (bf16, fp8, tf32; three layouts; burst and sustained clocks), cuDNN attention forward \
-             and backward, memory-bound kernels by family, launch costs, and NCCL collectives inside the node",
-        ),
+        Command::Cuda(arguments) => cuda::run(&arguments),
         Command::Xla => not_yet(
             "xla",
             "no PJRT plugin is looked for yet",

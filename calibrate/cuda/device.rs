@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 
 use super::error::CudaError;
 pub use fill::Fill;
@@ -28,7 +28,7 @@ pub struct Device {
     delay: Kernel,
     empty: Kernel,
     patterns: RefCell<BTreeMap<Fill, Arc<Buffer>>>,
-    modules: RefCell<BTreeMap<(&'static str, String), Kernel>>,
+    modules: RefCell<BTreeMap<(usize, String), Arc<kernel::Module>>>,
 }
 
 /// What the driver says about a device.
@@ -56,7 +56,7 @@ impl Device {
     /// Opens device `ordinal`.
     pub fn open(ordinal: usize) -> Result<Self, CudaError> {
         let context = CudaContext::new(ordinal)?;
-        let facts = facts(&context)?;
+        let facts = facts(ordinal)?;
         let (stream, beside) = (context.new_stream()?, context.new_stream()?);
         let helpers = kernel::Module::from_ptx(HELPERS)?;
         let (delay, empty) = (helpers.kernel("delay")?, helpers.kernel("empty")?);
@@ -108,28 +108,38 @@ impl Device {
     /// How many copies of `bytes` to take turns with, so that none is still in the second-level cache at its next turn.
     pub fn turns(&self, bytes: u64) -> usize {
         let copies = (2 * self.facts.l2).div_ceil(bytes.max(1)) + 1;
-        copies.clamp(2, 256) as usize
+        copies.clamp(2, 1 << 16) as usize
     }
 }
 
-fn facts(context: &Arc<CudaContext>) -> Result<Facts, CudaError> {
-    let get = |attribute| Ok::<u64, CudaError>(context.attribute(attribute)?.max(0) as u64);
-    let (major, minor) = context.compute_capability()?;
+/// What the driver says about device `ordinal`. It takes no context, so the device stays as it is.
+#[allow(unsafe_code)]
+pub fn facts(ordinal: usize) -> Result<Facts, CudaError> {
+    let device = result::device::get(ordinal as i32)?;
+    let get = |attribute| {
+        // SAFETY: the device is one that the driver named.
+        let value = unsafe { result::device::get_attribute(device, attribute) }?;
+        Ok::<u64, CudaError>(value.max(0) as u64)
+    };
+    // SAFETY: as above.
+    let memory = unsafe { result::device::total_mem(device) }?;
     let clock = get(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)? as f64 * 1e3;
     let width = get(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)? as f64 / 8.0;
-    let [domain, bus, device] = [
+    let [domain, bus, slot] = [
         get(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
         get(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
         get(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
     ];
+    let major = get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as u32;
+    let minor = get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as u32;
     Ok(Facts {
-        name: context.name()?,
-        capability: (major.max(0) as u32, minor.max(0) as u32),
+        name: result::device::get_name(device)?,
+        capability: (major, minor),
         processors: get(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
         l2: get(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
-        memory: context.total_mem()? as u64,
+        memory: memory as u64,
         memory_bandwidth: 2.0 * clock * width,
         shared_per_block: get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
-        bus: format!("{domain:08x}:{bus:02x}:{device:02x}.0"),
+        bus: format!("{domain:08x}:{bus:02x}:{slot:02x}.0"),
     })
 }

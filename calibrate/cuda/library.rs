@@ -41,6 +41,17 @@ impl Library {
         }
     }
 
+    /// How to get it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Driver | Self::Nvml => "install NVIDIA's driver; in a container, start it with the GPU (`--gpus all`)",
+            Self::CublasLt | Self::Nvrtc => "install the CUDA toolkit, or name a folder that has it by --libraries",
+            Self::Cudnn | Self::Nccl => {
+                "install it (the Python packages that PyTorch brings will do), or name its folder by --libraries"
+            }
+        }
+    }
+
     /// The names of its file, best first.
     pub fn files(self) -> &'static [&'static str] {
         match self {

@@ -25,8 +25,9 @@ pub trait Sweep {
     fn prepare<'d>(&self, device: &'d Device, what: &What) -> Result<Box<dyn Prepared + 'd>, Skip>;
 }
 
-/// A thing to measure, and what it is worth.
-#[derive(Clone, Debug, PartialEq)]
+/// A thing to measure, and what it is worth; a line of a file for `--plan`.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Job {
     /// What to measure.
     pub what: What,
@@ -56,7 +57,7 @@ pub trait Prepared {
         1
     }
 
-    /// Called before each timed batch, which is expected to take `expected_us` microseconds.
+    /// Called before each timed batch, which is expected to be through in `expected_us` microseconds.
     fn begin(&mut self, _expected_us: f64) -> Result<(), CudaError> {
         Ok(())
     }

@@ -13,6 +13,8 @@ pub enum Fill {
     Fp16,
     /// Normally distributed, in 8-bit floats of 4 exponent and 3 mantissa bits.
     Fp8,
+    /// Normally distributed, in 8-bit floats of 5 exponent and 2 mantissa bits.
+    Fp8Wide,
     /// Normally distributed, in 32-bit floats.
     Fp32,
     /// 32-bit indices below a bound.
@@ -23,7 +25,7 @@ impl Fill {
     /// Bytes of one element.
     pub fn width(self) -> usize {
         match self {
-            Self::Fp8 => 1,
+            Self::Fp8 | Self::Fp8Wide => 1,
             Self::Bf16 | Self::Fp16 => 2,
             Self::Zero | Self::One | Self::Fp32 | Self::Index(_) => 4,
         }
@@ -41,6 +43,7 @@ impl Fill {
                 Self::Bf16 => out.extend(bf16(noise.normal()).to_le_bytes()),
                 Self::Fp16 => out.extend(small_float(noise.normal(), 5, 10).to_le_bytes()),
                 Self::Fp8 => out.push(small_float(noise.normal(), 4, 3) as u8),
+                Self::Fp8Wide => out.push(small_float(noise.normal(), 5, 2) as u8),
                 Self::Fp32 => out.extend(noise.normal().to_le_bytes()),
                 Self::Index(below) => out.extend(noise.below(below).to_le_bytes()),
             }
@@ -106,6 +109,7 @@ mod tests {
         assert_eq!(small_float(1.0, 5, 10), 0x3C00);
         assert_eq!(small_float(-2.0, 5, 10), 0xC000);
         assert_eq!(bf16(1.0), 0x3F80);
+        assert_eq!(small_float(1.0, 5, 2), 0b0_01111_00);
     }
 
     #[test]

@@ -64,17 +64,20 @@ impl Drop for Module {
 }
 
 impl Device {
-    /// The kernel `name` of `source`, compiled with `defines` (as `-DNAME=value`) the first time it is asked for.
-    pub fn kernel(&self, source: &str, name: &'static str, defines: &[String]) -> Result<Kernel, CudaError> {
-        let key = (name, defines.join(" "));
-        if let Some(kernel) = self.modules.borrow().get(&key) {
-            return Ok(kernel.clone());
-        }
-        self.context().bind_to_thread()?;
-        let module = Module::load(&compile(source, self.facts().capability, defines)?)?;
-        let kernel = module.kernel(name)?;
-        self.modules.borrow_mut().insert(key, kernel.clone());
-        Ok(kernel)
+    /// The kernel `name` of `source`, which is compiled with `defines` (as `-DNAME=value`) the first time it is asked for.
+    pub fn kernel(&self, source: &'static str, name: &str, defines: &[String]) -> Result<Kernel, CudaError> {
+        let key = (source.as_ptr() as usize, defines.join(" "));
+        let known = self.modules.borrow().get(&key).cloned();
+        let module = match known {
+            Some(module) => module,
+            None => {
+                self.context().bind_to_thread()?;
+                let module = Module::load(&compile(source, self.facts().capability, defines)?)?;
+                self.modules.borrow_mut().insert(key, module.clone());
+                module
+            }
+        };
+        module.kernel(name)
     }
 
     /// Launches a kernel. Each argument is given in eight bytes, of which the kernel reads as many as its type has:

@@ -56,6 +56,7 @@ impl Ring {
 /// Pinned memory of the host that the device sees too, freed when dropped.
 pub struct Pinned {
     pointer: *mut c_void,
+    bytes: u64,
     context: Arc<CudaContext>,
 }
 
@@ -63,6 +64,23 @@ impl Pinned {
     /// Its address, the same on the host and on the device.
     pub fn pointer(&self) -> u64 {
         self.pointer as u64
+    }
+
+    /// Writes the 64-bit word `at`, for a kernel that watches it.
+    #[allow(unsafe_code)]
+    pub fn store(&self, at: usize, value: u64) {
+        assert!(8 * (at as u64 + 1) <= self.bytes, "word {at} of {} bytes", self.bytes);
+        // SAFETY: the word lies inside the memory, which is page-aligned; the device may read it at the same time, hence
+        // volatile.
+        unsafe { self.pointer.cast::<u64>().add(at).write_volatile(value) }
+    }
+
+    /// Reads the 64-bit word `at`, which a kernel may be writing.
+    #[allow(unsafe_code)]
+    pub fn load(&self, at: usize) -> u64 {
+        assert!(8 * (at as u64 + 1) <= self.bytes, "word {at} of {} bytes", self.bytes);
+        // SAFETY: as of `store`.
+        unsafe { self.pointer.cast::<u64>().add(at).read_volatile() }
     }
 }
 
@@ -116,7 +134,7 @@ impl Device {
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the flags are the documented ones; the memory is only touched by copies of its size.
         let pointer = unsafe { result::malloc_host(bytes.max(1) as usize, flags) }?;
-        Ok(Pinned { pointer, context: self.context().clone() })
+        Ok(Pinned { pointer, bytes: bytes.max(1), context: self.context().clone() })
     }
 
     /// Copies within the device, on the measured stream.
@@ -140,14 +158,6 @@ impl Device {
             }
         };
         Ok(result.result()?)
-    }
-
-    /// Sets `count` 32-bit words on the stream of what runs beside, in order after it.
-    #[allow(unsafe_code)]
-    pub fn set_words(&self, at: &Buffer, value: u32, count: u64, stream: sys::CUstream) -> Result<(), CudaError> {
-        assert!(4 * count <= at.bytes(), "{count} words do not fit into {} bytes", at.bytes());
-        // SAFETY: the words lie inside the live buffer.
-        Ok(unsafe { sys::cuMemsetD32Async(at.pointer(), value, count as usize, stream) }.result()?)
     }
 
     /// Reads a buffer back.
