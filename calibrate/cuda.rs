@@ -16,6 +16,7 @@ mod list;
 mod machine;
 mod matmul;
 mod memory;
+mod nccl;
 mod nvml;
 mod open;
 mod overhead;
@@ -37,5 +38,6 @@ fn sweeps() -> Vec<Box<dyn sweep::Sweep>> {
         Box::new(hostcopy::HostCopies),
         Box::new(overhead::Overheads),
         Box::new(overlap::Overlap::default()),
+        Box::new(nccl::Collectives::default()),
     ]
 }

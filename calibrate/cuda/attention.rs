@@ -15,7 +15,7 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use backward::Backward;
 use forward::Forward;
@@ -53,14 +53,13 @@ impl Sweep for Attention {
         let (shape, backward) = Shape::of(what).map_err(Skip::because)?;
         device.context().bind_to_thread().map_err(CudaError::from)?;
         let api = Api::load()?;
-        let target = Target::Handle(Arc::new(Handle::new(&api, device.stream())?));
+        let target = Target::Handle(Rc::new(Handle::new(&api, device.stream())?));
         let (buffer, all) = Tensors::make(device, &shape, backward)?;
 
         let mut ready = Ready::new(device, Plan::new(&api, &target, &Forward::new(&shape).graph)?, vec![buffer])?;
         let names = Forward::new(&shape);
         for tensors in &all {
-            let addresses =
-                [(names.q, tensors.q), (names.k, tensors.k), (names.v, tensors.v), (names.o, tensors.o)];
+            let addresses = [(names.q, tensors.q), (names.k, tensors.k), (names.v, tensors.v), (names.o, tensors.o)];
             ready.add(&[&addresses[..], &[(names.statistics, tensors.statistics)]].concat())?;
         }
         // Every turn once: backward reads what forward wrote.

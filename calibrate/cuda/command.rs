@@ -89,7 +89,7 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     let more = arguments.plan.as_deref().map_or(Ok(vec![]), jobs)?;
     let libraries = Libraries::look(&arguments.libraries).map_err(Failure::Input)?;
     let facts = open::chosen(arguments.device, open::driver(&libraries)?)?;
-    let sweeps = able(named, !arguments.sweeps.is_empty(), &libraries)?;
+    let mut sweeps = able(named, !arguments.sweeps.is_empty(), &libraries)?;
     let monitor = Monitor::open(&libraries, &facts.bus);
     let bar = Bar::new();
     if let Err(why) = &monitor {
@@ -97,11 +97,19 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     }
     let monitor = monitor.ok();
     let machine = machine::machine(&facts, &libraries, monitor.as_ref());
+    for why in sweeps.iter().filter_map(|sweep| sweep.lacks(&machine)) {
+        match arguments.sweeps.is_empty() {
+            true => bar.note(&why),
+            false => return Err(Failure::NoDevice(why)),
+        }
+    }
+    sweeps.retain(|sweep| sweep.lacks(&machine).is_none());
     let planned = plan(&sweeps, &machine, more);
     let stop = Stop::listen(end).map_err(|why| Failure::Input(format!("cannot listen for an interrupt: {why}")))?;
     let device = open::device(arguments.device, monitor.as_ref(), arguments.busy_ok)?;
     let mut journal = Journal::open(&arguments.out, &machine)?;
-    let heavy = |job: &&Job| matches!(job.what, What::Matmul { .. } | What::GroupedMatmul { .. } | What::Attention { .. });
+    let heavy =
+        |job: &&Job| matches!(job.what, What::Matmul { .. } | What::GroupedMatmul { .. } | What::Attention { .. });
     let sustained: Vec<Job> = match arguments.burst_only {
         true => vec![],
         false => planned.iter().filter(heavy).take(SUSTAINED).cloned().collect(),
@@ -170,6 +178,9 @@ fn report(outcome: &Outcome, facts: &Facts, out: &Path, points: usize) -> String
         text += &format!(", {} were known", outcome.known);
     }
     text += &format!("; {} holds {points}\n", out.display());
+    for ((name, ranks), best) in &outcome.buses {
+        text += &format!("{name} over {ranks} GPUs: at best {:.1} GB/s on the bus\n", best / 1e9);
+    }
     for (why, count) in &outcome.skipped {
         text += &format!("left out {count}: {why}\n");
     }

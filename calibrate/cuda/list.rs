@@ -34,7 +34,10 @@ pub fn list(folders: &[PathBuf]) -> Result<String, Failure> {
             (None, None) => "cannot run: no device".to_owned(),
             (None, Some(facts)) => {
                 let machine = machine::machine(facts, &libraries, None);
-                format!("can run, {} points planned", sweep.plan(&machine).len())
+                match sweep.lacks(&machine) {
+                    Some(why) => format!("cannot run: {why}"),
+                    None => format!("can run, {} points planned", sweep.plan(&machine).len()),
+                }
             }
         };
         text += &format!("  {:12} {state}\n", sweep.name());

@@ -20,7 +20,7 @@ pub fn machine(facts: &Facts, libraries: &Libraries, monitor: Option<&Monitor>) 
         memory_bandwidth: facts.memory_bandwidth,
         power_limit: monitor.and_then(Monitor::power_limit),
         clock: monitor.and_then(Monitor::highest_clock),
-        gpus: 1,
+        gpus: super::nccl::gpus().max(1),
         versions: versions(libraries, monitor),
         date: iso(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
         tool: tool(),

@@ -15,6 +15,11 @@ pub trait Sweep {
     /// Libraries that it cannot do without.
     fn needs(&self) -> &'static [Library];
 
+    /// What this machine lacks for it, besides libraries.
+    fn lacks(&self, _machine: &Machine) -> Option<String> {
+        None
+    }
+
     /// What it would measure on this machine.
     fn plan(&self, machine: &Machine) -> Vec<Job>;
 

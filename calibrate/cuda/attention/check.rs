@@ -80,14 +80,10 @@ pub fn forward(device: &Device, shape: &Shape, tensors: &Tensors) -> Result<(), 
     for at in heads(shape.heads) {
         let [keys, values] = pair(device, shape, tensors, at * shape.kv_heads / shape.heads)?;
         let pair = Pair { keys: keys.view(), values: values.view() };
-        let queries = Read {
-            values: head(device, tensors.q, &shape.queries_lie(), 0, at)?,
-            width: shape.head_dim as usize,
-        };
-        let outputs = Read {
-            values: head(device, tensors.o, &shape.output_lies(), 0, at)?,
-            width: shape.value_dim as usize,
-        };
+        let queries =
+            Read { values: head(device, tensors.q, &shape.queries_lie(), 0, at)?, width: shape.head_dim as usize };
+        let outputs =
+            Read { values: head(device, tensors.o, &shape.output_lies(), 0, at)?, width: shape.value_dim as usize };
         let statistics = floats(device, tensors.statistics + 4 * at * shape.queries, shape.queries)?;
         for row in affordable(rows(shape.queries), products) {
             let (wanted, statistic) = reference::output(shape, row, queries.view().of(row), pair);
@@ -142,7 +138,8 @@ pub fn backward(device: &Device, shape: &Shape, tensors: &Tensors) -> Result<(),
     for kv_head in heads(shape.kv_heads) {
         let [keys, values] = pair(device, shape, tensors, kv_head)?;
         let pair = Pair { keys: keys.view(), values: values.view() };
-        let dq = Read { values: head(device, gradients.dq, &shape.queries_lie(), 0, kv_head * group)?, width: key_width };
+        let dq =
+            Read { values: head(device, gradients.dq, &shape.queries_lie(), 0, kv_head * group)?, width: key_width };
         let dk = Read { values: head(device, gradients.dk, &shape.keys_lie(), 0, kv_head)?, width: key_width };
         let dv = Read { values: head(device, gradients.dv, &shape.values_lie(), 0, kv_head)?, width: value_width };
         let chosen: Vec<u64> = affordable(rows(shape.keys), shape.queries * group * products).collect();

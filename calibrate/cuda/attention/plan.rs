@@ -44,20 +44,20 @@ const fn family(heads: u64, kv_heads: u64, width: u64, lengths: &'static [u64], 
 
 /// What models ask for.
 const FAMILIES: [Family; 15] = [
-    family(32, 8, 128, ALL, 8.0),   // Llama 3 8B, Qwen3 8B
-    family(64, 8, 128, USUAL, 3.0), // Llama 3 70B, Qwen3 32B
-    family(8, 1, 128, USUAL, 3.0),  // Llama 3 70B, tensor parallel over 8
-    family(16, 4, 128, USUAL, 2.0), // Llama 3 8B, tensor parallel over 2
-    family(32, 32, 128, USUAL, 1.0), // Llama 2 7B
-    family(32, 8, 64, USUAL, 2.0),  // Llama 3.2 1B
-    family(12, 12, 64, SHORT, 1.0), // GPT-2
-    family(32, 32, 96, SHORT, 0.5), // Phi-3 mini
-    family(16, 8, 256, SHORT, 1.0), // Gemma 2 9B, its global layers
+    family(32, 8, 128, ALL, 8.0),                                       // Llama 3 8B, Qwen3 8B
+    family(64, 8, 128, USUAL, 3.0),                                     // Llama 3 70B, Qwen3 32B
+    family(8, 1, 128, USUAL, 3.0),                                      // Llama 3 70B, tensor parallel over 8
+    family(16, 4, 128, USUAL, 2.0),                                     // Llama 3 8B, tensor parallel over 2
+    family(32, 32, 128, USUAL, 1.0),                                    // Llama 2 7B
+    family(32, 8, 64, USUAL, 2.0),                                      // Llama 3.2 1B
+    family(12, 12, 64, SHORT, 1.0),                                     // GPT-2
+    family(32, 32, 96, SHORT, 0.5),                                     // Phi-3 mini
+    family(16, 8, 256, SHORT, 1.0),                                     // Gemma 2 9B, its global layers
     Family { widths: (192, 128), ..family(128, 128, 192, SHORT, 1.0) }, // DeepSeek-V3, latent attention as trained
-    Family { widths: (192, 128), ..family(16, 16, 192, SHORT, 1.0) }, // DeepSeek-V2-Lite
-    Family { window: Some(4096), ..family(32, 8, 128, LONG, 0.5) }, // Mistral 7B v0.1
-    Family { window: Some(1024), ..family(16, 8, 256, LONG, 0.5) }, // Gemma 3 12B, its local layers
-    Family { window: Some(128), ..family(64, 8, 64, LONG, 0.5) }, // gpt-oss
+    Family { widths: (192, 128), ..family(16, 16, 192, SHORT, 1.0) },   // DeepSeek-V2-Lite
+    Family { window: Some(4096), ..family(32, 8, 128, LONG, 0.5) },     // Mistral 7B v0.1
+    Family { window: Some(1024), ..family(16, 8, 256, LONG, 0.5) },     // Gemma 3 12B, its local layers
+    Family { window: Some(128), ..family(64, 8, 64, LONG, 0.5) },       // gpt-oss
     Family { causal: false, ..family(32, 8, 128, SHORT, 1.0) }, // encoders, diffusion, ring attention's off-diagonal
 ];
 
@@ -94,7 +94,8 @@ pub fn plan(machine: &Machine) -> Vec<Job> {
         }
     }
     for (heads, kv_heads, queries, keys, causal) in ODD {
-        let shape = Shape { batch: 1, heads, kv_heads, queries, keys, head_dim: 128, value_dim: 128, causal, window: None };
+        let shape =
+            Shape { batch: 1, heads, kv_heads, queries, keys, head_dim: 128, value_dim: 128, causal, window: None };
         shapes.push((shape, ODD_WEIGHT));
     }
     let room = MEMORY * machine.memory as f64;

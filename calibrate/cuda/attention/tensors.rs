@@ -89,8 +89,7 @@ impl Tensors {
         let mut all = Vec::with_capacity(turns);
         for _ in 0..turns {
             let (tensors, end) = Self::lay(shape, backward, start);
-            let mut inputs =
-                vec![(tensors.q, 2 * shape.q()), (tensors.k, 2 * shape.k()), (tensors.v, 2 * shape.v())];
+            let mut inputs = vec![(tensors.q, 2 * shape.q()), (tensors.k, 2 * shape.k()), (tensors.v, 2 * shape.v())];
             inputs.extend(tensors.backward.map(|gradients| (gradients.d_o, 2 * shape.o())));
             for (at, (address, bytes)) in inputs.into_iter().enumerate() {
                 let from = pattern.pointer() + at as u64 * SHIFT;

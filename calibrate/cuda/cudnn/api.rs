@@ -1,6 +1,7 @@
 //! The functions of cuDNN's backend, by name, with statuses as numbers.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
@@ -42,7 +43,7 @@ pub struct Api {
 impl Api {
     /// cuDNN as it lies in this process, or as the loader finds it.
     #[allow(unsafe_code)]
-    pub fn load() -> Result<Arc<Self>, CudaError> {
+    pub fn load() -> Result<Rc<Self>, CudaError> {
         let name = Library::Cudnn.files()[0];
         // SAFETY: loading runs the initialisers of NVIDIA's library; it stays loaded, so its functions stay valid.
         let library = unsafe { Shared::new(name) }.map_err(|error| refused(format!("{name}: {error}")))?;
@@ -68,7 +69,7 @@ impl Api {
             let version = api.version;
             return Err(refused(format!("version {version} is older than {OLDEST}, from which on attention is sound")));
         }
-        Ok(Arc::new(api))
+        Ok(Rc::new(api))
     }
 
     /// An error unless `status` is success; `what` was being done.
@@ -113,7 +114,7 @@ unsafe fn symbol<T: Copy>(library: &'static Shared, name: &str) -> Result<T, Cud
 
 /// cuDNN on one stream of one device, whose context is current.
 pub struct Handle {
-    api: Arc<Api>,
+    api: Rc<Api>,
     pub(super) raw: *mut c_void,
     _stream: Arc<CudaStream>,
 }
@@ -121,7 +122,7 @@ pub struct Handle {
 impl Handle {
     /// A handle on a stream.
     #[allow(unsafe_code)]
-    pub fn new(api: &Arc<Api>, stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
+    pub fn new(api: &Rc<Api>, stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
         stream.context().bind_to_thread()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the handle is written before it is read, and destroyed once.

@@ -1,7 +1,7 @@
 //! One descriptor of the backend: created, given attributes, finalized, destroyed when dropped.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::cudnn::sys;
 
@@ -14,16 +14,16 @@ pub(super) use sys::cudnnBackendDescriptorType_t as Class;
 
 /// A descriptor and what it points to, which must live as long.
 pub(super) struct Descriptor {
-    api: Arc<Api>,
+    api: Rc<Api>,
     raw: Raw,
     class: Class,
-    parts: Vec<Arc<Descriptor>>,
+    parts: Vec<Rc<Descriptor>>,
 }
 
 impl Descriptor {
     /// A new one without attributes.
     #[allow(unsafe_code)]
-    pub fn new(api: &Arc<Api>, class: Class) -> Result<Self, CudaError> {
+    pub fn new(api: &Rc<Api>, class: Class) -> Result<Self, CudaError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the descriptor is written before it is read, and destroyed once.
         api.check(unsafe { (api.create)(class as c_int, &mut raw) }, &format!("{class:?}"))?;
@@ -34,8 +34,9 @@ impl Descriptor {
     #[allow(unsafe_code)]
     fn set<T: Copy>(&mut self, name: Name, kind: Kind, values: &[T]) -> Result<(), CudaError> {
         // SAFETY: cuDNN copies as many elements as are there.
-        let status =
-            unsafe { (self.api.set)(self.raw, name as c_int, kind as c_int, values.len() as i64, values.as_ptr().cast()) };
+        let status = unsafe {
+            (self.api.set)(self.raw, name as c_int, kind as c_int, values.len() as i64, values.as_ptr().cast())
+        };
         self.api.check(status, &format!("{name:?}"))
     }
 
@@ -58,6 +59,7 @@ impl Descriptor {
     }
 
     /// Sets text.
+    #[cfg(test)]
     pub fn text(mut self, name: Name, value: &str) -> Result<Self, CudaError> {
         self.set(name, Kind::CUDNN_TYPE_CHAR, value.as_bytes())?;
         Ok(self)
@@ -76,20 +78,20 @@ impl Descriptor {
     }
 
     /// Sets other descriptors, which are kept.
-    pub fn descriptors(mut self, name: Name, values: &[&Arc<Descriptor>]) -> Result<Self, CudaError> {
+    pub fn descriptors(mut self, name: Name, values: &[&Rc<Descriptor>]) -> Result<Self, CudaError> {
         let raw: Vec<Raw> = values.iter().map(|value| value.raw).collect();
         self.set(name, Kind::CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw)?;
-        self.parts.extend(values.iter().map(|value| Arc::clone(value)));
+        self.parts.extend(values.iter().map(|value| Rc::clone(value)));
         Ok(self)
     }
 
     /// Finishes it; `what` names it in an error.
     #[allow(unsafe_code)]
-    pub fn finalize(self, what: &str) -> Result<Arc<Self>, CudaError> {
+    pub fn finalize(self, what: &str) -> Result<Rc<Self>, CudaError> {
         // SAFETY: the descriptor is alive, and so is what it points to.
         let status = unsafe { (self.api.finalize)(self.raw) };
         self.api.check(status, &format!("{:?} of {what}", self.class))?;
-        Ok(Arc::new(self))
+        Ok(Rc::new(self))
     }
 
     /// An attribute that is one 64-bit number, none if it is not set.
@@ -98,8 +100,9 @@ impl Descriptor {
         let (mut value, mut count) = (0i64, 0i64);
         let kind = Kind::CUDNN_TYPE_INT64 as c_int;
         // SAFETY: one element is asked for and there is room for one.
-        let status =
-            unsafe { (self.api.get)(self.raw, name as c_int, kind, 1, &mut count, std::ptr::from_mut(&mut value).cast()) };
+        let status = unsafe {
+            (self.api.get)(self.raw, name as c_int, kind, 1, &mut count, std::ptr::from_mut(&mut value).cast())
+        };
         self.api.check(status, &format!("{name:?}"))?;
         Ok(value)
     }
@@ -117,23 +120,22 @@ impl Descriptor {
 
     /// An attribute that is a list of at most `most` descriptors of a class; fewer if there are fewer.
     #[allow(unsafe_code)]
-    pub fn list(&self, name: Name, class: Class, most: usize) -> Result<Vec<Arc<Descriptor>>, CudaError> {
+    pub fn list(&self, name: Name, class: Class, most: usize) -> Result<Vec<Rc<Descriptor>>, CudaError> {
         let made: Result<Vec<Descriptor>, CudaError> = (0..most).map(|_| Self::new(&self.api, class)).collect();
         let mut made = made?;
         let mut raw: Vec<Raw> = made.iter().map(|descriptor| descriptor.raw).collect();
         let mut count = 0i64;
         let kind = Kind::CUDNN_TYPE_BACKEND_DESCRIPTOR as c_int;
         // SAFETY: cuDNN fills in the descriptors, of which there are as many as it is told.
-        let status = unsafe {
-            (self.api.get)(self.raw, name as c_int, kind, most as i64, &mut count, raw.as_mut_ptr().cast())
-        };
+        let status =
+            unsafe { (self.api.get)(self.raw, name as c_int, kind, most as i64, &mut count, raw.as_mut_ptr().cast()) };
         self.api.check(status, &format!("{name:?}"))?;
         made.truncate(count.max(0) as usize);
-        Ok(made.into_iter().map(Arc::new).collect())
+        Ok(made.into_iter().map(Rc::new).collect())
     }
 
     /// The library's functions.
-    pub fn api(&self) -> &Arc<Api> {
+    pub fn api(&self) -> &Rc<Api> {
         &self.api
     }
 

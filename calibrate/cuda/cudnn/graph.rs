@@ -206,16 +206,6 @@ impl Graph {
     pub fn reshape(&mut self, x: Tensor, y: Tensor) {
         self.operations.push(Operation::Reshape { x, y });
     }
-
-    /// Its tensors with memory, by name.
-    pub fn bound_names(&self) -> Vec<&'static str> {
-        self.tensors.iter().filter(|tensor| tensor.role == Role::Bound).map(|tensor| tensor.name).collect()
-    }
-
-    /// How many operations it has.
-    pub fn operations(&self) -> usize {
-        self.operations.len()
-    }
 }
 
 /// Strides of a packed tensor.
@@ -233,13 +223,16 @@ mod tests {
     }
 
     #[test]
-    fn only_tensors_with_memory_are_to_be_bound() {
+    fn operations_stay_in_the_order_in_which_they_were_written() {
         let mut graph = Graph::default();
         let x = graph.bound("x", [1, 1, 4, 4], packed([1, 1, 4, 4]), Type::Bf16);
         let scale = graph.constant("scale", 0.5);
         let y = graph.virtual_("y", [1, 1, 4, 4], Type::Fp32);
+        let sum = graph.bound("sum", [1, 1, 4, 1], [4, 4, 1, 1], Type::Fp32);
         graph.binary(Mode::Multiply, x, scale, y);
-        assert_eq!(graph.bound_names(), ["x"]);
-        assert_eq!(graph.operations(), 1);
+        graph.reduce(Reduce::Sum, y, sum);
+        let multiply = Operation::Pointwise { mode: Mode::Multiply, x, b: Some(scale), t: None, y };
+        assert_eq!(graph.operations, [multiply, Operation::Reduce { how: Reduce::Sum, x: y, y: sum }]);
+        assert_eq!([x, scale, y, sum].map(Tensor::uid), [1, 2, 3, 4]);
     }
 }

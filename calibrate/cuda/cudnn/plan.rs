@@ -1,7 +1,7 @@
 //! From a graph to something that runs: descriptors, the heuristic's choice, and the addresses of one call.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::cudnn::sys::cudnnBackendHeurMode_t as Heuristic;
 
@@ -20,15 +20,49 @@ const ENGINES: usize = 16;
 #[derive(Clone)]
 pub enum Target {
     /// A device of this machine.
-    Handle(Arc<Handle>),
+    Handle(Rc<Handle>),
     /// A device as cuDNN describes it in JSON (from 9.8 on): plans for it can be made, and not run, where it is not.
-    Device(String),
+    #[cfg(test)]
+    Device(Device),
 }
+
+impl Target {
+    /// A device in cuDNN's own words.
+    #[cfg(test)]
+    pub fn device(api: &Rc<Api>, json: &str) -> Result<Self, CudaError> {
+        let empty = Descriptor::new(api, Class::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
+        let device = empty.text(Name::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json)?.finalize("the device")?;
+        Ok(Self::Device(Device(device)))
+    }
+
+    /// The descriptor of a device that is not here.
+    fn described(&self) -> Option<&Rc<Descriptor>> {
+        match self {
+            Self::Handle(_) => None,
+            #[cfg(test)]
+            Self::Device(device) => Some(&device.0),
+        }
+    }
+
+    /// The library's handle, of a device that is here.
+    fn handle(&self) -> Option<*mut c_void> {
+        match self {
+            Self::Handle(handle) => Some(handle.raw),
+            #[cfg(test)]
+            Self::Device(_) => None,
+        }
+    }
+}
+
+/// A device that is not here.
+#[cfg(test)]
+#[derive(Clone)]
+pub struct Device(Rc<Descriptor>);
 
 /// A graph that cuDNN has planned.
 pub struct Plan {
     target: Target,
-    plan: Arc<Descriptor>,
+    plan: Rc<Descriptor>,
     constants: Constants,
     /// The engine and its knobs, as `engine 5: 12=3 …`.
     pub algorithm: String,
@@ -38,26 +72,26 @@ pub struct Plan {
 
 /// A call: a plan with the addresses of its tensors.
 pub struct Call {
-    pack: Arc<Descriptor>,
+    pack: Rc<Descriptor>,
     _constants: Constants,
 }
 
 /// Numbers that travel with each call, where they stay put: calls hold their addresses.
-type Constants = Arc<Vec<(Tensor, f32)>>;
+type Constants = Rc<Vec<(Tensor, f32)>>;
 
 impl Plan {
     /// Plans `graph` with the first engine that the heuristic names and that can be planned.
-    pub fn new(api: &Arc<Api>, target: &Target, graph: &Graph) -> Result<Self, CudaError> {
-        let device = device(api, target)?;
+    pub fn new(api: &Rc<Api>, target: &Target, graph: &Graph) -> Result<Self, CudaError> {
+        let device = target.described();
         let whole = lower_graph(api, target, graph)?;
-        let engines = engines(api, &whole, device.as_ref())?;
+        let engines = engines(api, &whole, device)?;
         let mut last = refused(format!("no engine for this graph{}", api.last()));
         for engine in engines {
             let mut plan = Descriptor::new(api, Class::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
-            if let Target::Handle(handle) = target {
-                plan = plan.handle(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle.raw)?;
+            if let Some(handle) = target.handle() {
+                plan = plan.handle(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle)?;
             }
-            if let Some(device) = &device {
+            if let Some(device) = device {
                 plan = plan.descriptors(Name::CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, &[device])?;
             }
             let plan = plan.descriptors(Name::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[&engine])?;
@@ -76,7 +110,8 @@ impl Plan {
     /// The plan with the addresses of its tensors and of `workspace` bytes of scratch memory.
     pub fn bind(&self, addresses: &[(Tensor, u64)], workspace: u64) -> Result<Call, CudaError> {
         let bound = addresses.iter().map(|(tensor, address)| (tensor.uid(), *address as *mut c_void));
-        let constants = self.constants.iter().map(|(tensor, value)| (tensor.uid(), std::ptr::from_ref(value).cast_mut().cast()));
+        let constants =
+            self.constants.iter().map(|(tensor, value)| (tensor.uid(), std::ptr::from_ref(value).cast_mut().cast()));
         let (uids, pointers): (Vec<i64>, Vec<*mut c_void>) = bound.chain(constants).unzip();
         let pack = Descriptor::new(self.plan.api(), Class::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?
             .numbers(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &uids)?
@@ -89,40 +124,33 @@ impl Plan {
     /// Issues one call on the handle's stream.
     #[allow(unsafe_code)]
     pub fn run(&self, call: &Call) -> Result<(), CudaError> {
-        let Target::Handle(handle) = &self.target else {
+        let Some(handle) = self.target.handle() else {
             return Err(refused("the plan is for a device that is not here"));
         };
         let api = self.plan.api();
         // SAFETY: the handle, the plan and the call's addresses are alive; callers bind buffers of the graph's sizes.
-        let status = unsafe { (api.execute)(handle.raw, self.plan.raw(), call.pack.raw()) };
+        let status = unsafe { (api.execute)(handle, self.plan.raw(), call.pack.raw()) };
         api.check(status, "a call")
     }
 }
 
-/// The device of a target that is not here.
-fn device(api: &Arc<Api>, target: &Target) -> Result<Option<Arc<Descriptor>>, CudaError> {
-    let Target::Device(json) = target else { return Ok(None) };
-    let empty = Descriptor::new(api, Class::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
-    Ok(Some(empty.text(Name::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json)?.finalize("the device")?))
-}
-
 /// The descriptor of a graph, finalized: every operation and all of them together are such as cuDNN knows.
-pub(super) fn lower_graph(api: &Arc<Api>, target: &Target, graph: &Graph) -> Result<Arc<Descriptor>, CudaError> {
+pub(super) fn lower_graph(api: &Rc<Api>, target: &Target, graph: &Graph) -> Result<Rc<Descriptor>, CudaError> {
     let operations = operations(api, graph)?;
     let mut whole = Descriptor::new(api, Class::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
-    if let Target::Handle(handle) = target {
-        whole = whole.handle(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle.raw)?;
+    if let Some(handle) = target.handle() {
+        whole = whole.handle(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle)?;
     }
-    let list: Vec<&Arc<Descriptor>> = operations.iter().collect();
+    let list: Vec<&Rc<Descriptor>> = operations.iter().collect();
     whole.descriptors(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &list)?.finalize("the graph")
 }
 
 /// Engines with their knobs, best first, as the heuristic that frameworks ask has them.
 fn engines(
-    api: &Arc<Api>,
-    graph: &Arc<Descriptor>,
-    device: Option<&Arc<Descriptor>>,
-) -> Result<Vec<Arc<Descriptor>>, CudaError> {
+    api: &Rc<Api>,
+    graph: &Rc<Descriptor>,
+    device: Option<&Rc<Descriptor>>,
+) -> Result<Vec<Rc<Descriptor>>, CudaError> {
     let mut heuristic = Descriptor::new(api, Class::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?
         .descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?
         .choice(Name::CUDNN_ATTR_ENGINEHEUR_MODE, Kind::CUDNN_TYPE_HEUR_MODE, Heuristic::CUDNN_HEUR_MODE_A as u32)?;
@@ -139,12 +167,12 @@ fn constants(graph: &Graph) -> Constants {
         Role::Constant(value) => Some((Tensor(at), value)),
         Role::Bound | Role::Virtual => None,
     };
-    Arc::new(graph.tensors.iter().enumerate().filter_map(constant).collect())
+    Rc::new(graph.tensors.iter().enumerate().filter_map(constant).collect())
 }
 
 /// The descriptors of a graph's operations.
-fn operations(api: &Arc<Api>, graph: &Graph) -> Result<Vec<Arc<Descriptor>>, CudaError> {
-    let tensors: Result<Vec<Arc<Descriptor>>, CudaError> = graph
+fn operations(api: &Rc<Api>, graph: &Graph) -> Result<Vec<Rc<Descriptor>>, CudaError> {
+    let tensors: Result<Vec<Rc<Descriptor>>, CudaError> = graph
         .tensors
         .iter()
         .enumerate()
@@ -166,11 +194,11 @@ fn operations(api: &Arc<Api>, graph: &Graph) -> Result<Vec<Arc<Descriptor>>, Cud
 
 /// The descriptor of one operation.
 fn lower(
-    api: &Arc<Api>,
+    api: &Rc<Api>,
     graph: &Graph,
-    tensors: &[Arc<Descriptor>],
+    tensors: &[Rc<Descriptor>],
     operation: &Operation,
-) -> Result<Arc<Descriptor>, CudaError> {
+) -> Result<Rc<Descriptor>, CudaError> {
     let of = |tensor: Tensor| &tensors[tensor.0];
     let name = |tensor: Tensor| graph.tensors[tensor.0].name;
     let number = Kind::CUDNN_TYPE_DATA_TYPE;
