@@ -105,43 +105,57 @@ impl Tensors {
     }
 }
 
-/// One head of a tensor in bf16, read back.
-#[allow(unsafe_code)]
-pub fn head(device: &Device, address: u64, layout: &Layout, batch: u64, head: u64) -> Result<Vec<f32>, CudaError> {
-    device.synchronize()?;
-    let (tokens, row) = (layout.tokens as usize, 2 * layout.width as usize);
-    let mut bytes = vec![0u8; tokens * row];
-    let copy = sys::CUDA_MEMCPY2D {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-        srcHost: std::ptr::null(),
-        srcDevice: address + 2 * layout.at(batch, head, 0) as u64,
-        srcArray: std::ptr::null_mut(),
-        srcPitch: row * layout.heads as usize,
-        dstXInBytes: 0,
-        dstY: 0,
-        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-        dstHost: bytes.as_mut_ptr().cast::<c_void>(),
-        dstDevice: 0,
-        dstArray: std::ptr::null_mut(),
-        dstPitch: row,
-        WidthInBytes: row,
-        Height: tokens,
-    };
-    // SAFETY: the head's rows lie inside the tensor, whose layout the caller has; the vector holds all of them.
-    unsafe { sys::cuMemcpy2D_v2(&copy) }.result()?;
-    Ok(bytes.chunks_exact(2).map(|two| f32::from_bits(u32::from(u16::from_le_bytes([two[0], two[1]])) << 16)).collect())
+/// Where tensors can be read from.
+pub trait Source {
+    /// One head of a tensor in bf16.
+    fn head(&self, address: u64, layout: &Layout, batch: u64, head: u64) -> Result<Vec<f32>, CudaError>;
+
+    /// 32-bit floats that lie side by side.
+    fn floats(&self, address: u64, count: u64) -> Result<Vec<f32>, CudaError>;
 }
 
-/// 32-bit floats, read back.
-#[allow(unsafe_code)]
-pub fn floats(device: &Device, address: u64, count: u64) -> Result<Vec<f32>, CudaError> {
-    device.synchronize()?;
-    let mut floats = vec![0f32; count as usize];
-    // SAFETY: the caller's tensor holds as many floats as the vector.
-    unsafe { result::memcpy_dtoh_sync(&mut floats, address) }?;
-    Ok(floats)
+impl Source for Device {
+    #[allow(unsafe_code)]
+    fn head(&self, address: u64, layout: &Layout, batch: u64, head: u64) -> Result<Vec<f32>, CudaError> {
+        self.synchronize()?;
+        let (tokens, row) = (layout.tokens as usize, 2 * layout.width as usize);
+        let mut bytes = vec![0u8; tokens * row];
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: address + 2 * layout.at(batch, head, 0) as u64,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: row * layout.heads as usize,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            dstHost: bytes.as_mut_ptr().cast::<c_void>(),
+            dstDevice: 0,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: row,
+            WidthInBytes: row,
+            Height: tokens,
+        };
+        // SAFETY: the head's rows lie inside the tensor, whose layout the caller has; the vector holds all of them.
+        unsafe { sys::cuMemcpy2D_v2(&copy) }.result()?;
+        Ok(bytes.chunks_exact(2).map(|two| bf16(u16::from_le_bytes([two[0], two[1]]))).collect())
+    }
+
+    #[allow(unsafe_code)]
+    fn floats(&self, address: u64, count: u64) -> Result<Vec<f32>, CudaError> {
+        self.synchronize()?;
+        let mut floats = vec![0f32; count as usize];
+        // SAFETY: the caller's tensor holds as many floats as the vector.
+        unsafe { result::memcpy_dtoh_sync(&mut floats, address) }?;
+        Ok(floats)
+    }
+}
+
+/// The number that bf16 writes so.
+pub fn bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
 }
 
 #[cfg(test)]
