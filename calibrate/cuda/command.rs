@@ -101,7 +101,8 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     let stop = Stop::listen(end).map_err(|why| Failure::Input(format!("cannot listen for an interrupt: {why}")))?;
     let device = open::device(arguments.device, monitor.as_ref(), arguments.busy_ok)?;
     let mut journal = Journal::open(&arguments.out, &machine)?;
-    let heavy = |job: &&Job| matches!(job.what, What::Matmul { .. } | What::GroupedMatmul { .. } | What::Attention { .. });
+    let heavy =
+        |job: &&Job| matches!(job.what, What::Matmul { .. } | What::GroupedMatmul { .. } | What::Attention { .. });
     let sustained: Vec<Job> = match arguments.burst_only {
         true => vec![],
         false => planned.iter().filter(heavy).take(SUSTAINED).cloned().collect(),

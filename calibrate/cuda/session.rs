@@ -152,9 +152,9 @@ impl Session<'_> {
     /// Keeps the device busy with the most valuable of `jobs` for `time`, so that the board reaches the power and the
     /// temperature that it has in the middle of a training run.
     fn heat(&self, jobs: &[Job], time: Duration) -> Result<(), Failure> {
-        let time = time.clamp(Duration::from_secs(5), Duration::from_secs(120)).min(
-            self.stop.deadline().saturating_duration_since(Instant::now()) / 2,
-        );
+        let time = time
+            .clamp(Duration::from_secs(5), Duration::from_secs(120))
+            .min(self.stop.deadline().saturating_duration_since(Instant::now()) / 2);
         self.progress.note(&format!("heating up for {:.0} s", time.as_secs_f64()));
         let Some(mut thing) = jobs.iter().find_map(|job| self.prepared(&job.what).ok()) else { return Ok(()) };
         let (began, mut turn) = (Instant::now(), 0);
@@ -166,7 +166,8 @@ impl Session<'_> {
             self.device.synchronize()?;
         }
         if let Some((limit, board)) = self.monitor.and_then(|monitor| Some((monitor.power_limit()?, monitor.read()?))) {
-            let held = if board.power < 0.9 * limit { "so its limit is not what holds the clocks" } else { "at its limit" };
+            let held =
+                if board.power < 0.9 * limit { "so its limit is not what holds the clocks" } else { "at its limit" };
             let (power, clock) = (board.power, board.clock);
             self.progress.note(&format!("the board draws {power:.0} W of {limit:.0} W at {clock:.0} MHz, {held}"));
         }
@@ -175,7 +176,9 @@ impl Session<'_> {
 }
 
 fn interrupted() -> Failure {
-    Failure::Interrupted("interrupted; what was measured is in the file, and the same command goes on from there".to_owned())
+    Failure::Interrupted(
+        "interrupted; what was measured is in the file, and the same command goes on from there".to_owned(),
+    )
 }
 
 /// Four digits after the point: a tenth of a nanosecond.
