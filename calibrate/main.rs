@@ -5,6 +5,8 @@
 
 mod cuda;
 mod import;
+// Its reader is for `fit`.
+#[allow(dead_code)]
 mod points;
 
 use std::path::PathBuf;

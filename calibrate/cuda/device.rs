@@ -6,6 +6,7 @@ mod memory;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
@@ -13,7 +14,9 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 
 use super::error::CudaError;
 pub use fill::Fill;
-pub use kernel::{Kernel, compile};
+pub use kernel::Kernel;
+#[cfg(test)]
+pub use kernel::compile;
 pub use memory::{Buffer, Pinned, Ring};
 
 /// Kernels that every measurement may need, in PTX, so that they want no compiler.
@@ -28,7 +31,7 @@ pub struct Device {
     delay: Kernel,
     empty: Kernel,
     patterns: RefCell<BTreeMap<Fill, Arc<Buffer>>>,
-    modules: RefCell<BTreeMap<(usize, String), Arc<kernel::Module>>>,
+    modules: RefCell<BTreeMap<(usize, String), Rc<kernel::Module>>>,
 }
 
 /// What the driver says about a device.

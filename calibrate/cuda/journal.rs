@@ -24,7 +24,9 @@ impl Journal {
         let io = |why: std::io::Error| Failure::Input(format!("{name}: {why}"));
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         if file.try_lock().is_err() {
-            return Err(Failure::Busy(format!("{name}: another calibration writes to it: wait for it, or name another file")));
+            return Err(Failure::Busy(format!(
+                "{name}: another calibration writes to it: wait for it, or name another file"
+            )));
         }
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).map_err(io)?;

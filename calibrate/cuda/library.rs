@@ -44,7 +44,9 @@ impl Library {
     /// How to get it.
     pub fn remedy(self) -> &'static str {
         match self {
-            Self::Driver | Self::Nvml => "install NVIDIA's driver; in a container, start it with the GPU (`--gpus all`)",
+            Self::Driver | Self::Nvml => {
+                "install NVIDIA's driver; in a container, start it with the GPU (`--gpus all`)"
+            }
             Self::CublasLt | Self::Nvrtc => "install the CUDA toolkit, or name a folder that has it by --libraries",
             Self::Cudnn | Self::Nccl => {
                 "install it (the Python packages that PyTorch brings will do), or name its folder by --libraries"
@@ -76,8 +78,6 @@ pub struct Loaded {
 #[derive(Default)]
 pub struct Libraries {
     found: BTreeMap<Library, Loaded>,
-    /// Folders that were searched besides the loader's.
-    pub searched: Vec<PathBuf>,
 }
 
 impl Libraries {
@@ -98,8 +98,7 @@ impl Libraries {
                 found.insert(library, loaded);
             }
         }
-        let searched = first.into_iter().chain(last).collect();
-        Ok(Self { found, searched })
+        Ok(Self { found })
     }
 
     /// Whether it is here.

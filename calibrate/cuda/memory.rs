@@ -37,7 +37,9 @@ impl Sweep for Memory {
     }
 
     fn prepare<'d>(&self, device: &'d Device, what: &What) -> Result<Box<dyn Prepared + 'd>, Skip> {
-        let What::Memory { kernel, read, written, .. } = what else { return Err(Skip::because("not bounded by memory")) };
+        let What::Memory { kernel, read, written, .. } = what else {
+            return Err(Skip::because("not bounded by memory"));
+        };
         let spec = KERNELS.iter().find(|spec| spec.kernel == kernel);
         let spec = spec.ok_or_else(|| Skip::because(format!("no memory-bound kernel {kernel:?}")))?;
         let units = spec.units(*read, *written);

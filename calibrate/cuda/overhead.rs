@@ -38,7 +38,8 @@ impl Sweep for Overheads {
     }
 
     fn plan(&self, _: &Machine) -> Vec<Job> {
-        let job = |call: &str| Job { what: What::Overhead { call: call.to_owned() }, value: SHARE / CALLS.len() as f64 };
+        let job =
+            |call: &str| Job { what: What::Overhead { call: call.to_owned() }, value: SHARE / CALLS.len() as f64 };
         CALLS.into_iter().map(job).collect()
     }
 

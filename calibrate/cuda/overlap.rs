@@ -87,11 +87,13 @@ impl Sweep for Overlap {
             _ => return Err(Skip::because(format!("nothing called {beside:?} runs beside"))),
         };
         let kernel = device.kernel(SOURCE, name, &[])?;
-        device.allow_shared(&kernel, facts.shared_per_block)?;
+        let shared = facts.shared_per_block.saturating_sub(OWN);
+        device.allow_shared(&kernel, shared)?;
         let words = device.pinned(8 * WORDS as u64)?;
         let (from, to) = (device.ring(1, MOVED_BYTES, Fill::Bf16)?, device.ring(1, MOVED_BYTES, Fill::Bf16)?);
         let (processors, bandwidth) = (*processors, *bandwidth);
-        Ok(Box::new(Ready { device, slowed, kernel, processors, bandwidth, words, from, to, reached: vec![] }))
+        let reached = vec![];
+        Ok(Box::new(Ready { device, slowed, kernel, shared, processors, bandwidth, words, from, to, reached }))
     }
 }
 
@@ -101,6 +103,9 @@ fn job(slowed: &What, beside: &str, processors: u32, bandwidth: u64) -> What {
 
 /// What the other kernel copies from and to, much larger than the second-level cache \[B\].
 const MOVED_BYTES: u64 = 512 << 20;
+
+/// Shared memory left for the other kernel's own variables \[B\].
+const OWN: u32 = 1024;
 
 /// Words that host and device share: stop, blocks begun, bytes moved, nanoseconds run.
 const WORDS: usize = 4;
@@ -113,6 +118,7 @@ struct Ready<'d> {
     device: &'d Device,
     slowed: Box<dyn Prepared + 'd>,
     kernel: Kernel,
+    shared: u32,
     processors: u32,
     bandwidth: u64,
     words: Pinned,
@@ -147,8 +153,8 @@ impl Prepared for Ready<'_> {
         // Bytes read and written by one block in a microsecond, in 2^-10.
         let pace = self.bandwidth * 1024 / 1_000_000 / u64::from(self.processors);
         let arguments = [self.words.pointer(), limit_ns, self.from.at(0), self.to.at(0), MOVED_BYTES / 16, pace];
-        let shared = self.device.facts().shared_per_block;
-        self.device.launch(self.device.beside(), &self.kernel, self.processors, 512, shared, &arguments)?;
+        let beside = self.device.beside();
+        self.device.launch(beside, &self.kernel, self.processors, 512, self.shared, &arguments)?;
         let began = Instant::now();
         while self.words.load(BEGUN) < u64::from(self.processors) {
             if began.elapsed() > Duration::from_millis(200) {
@@ -171,5 +177,23 @@ impl Prepared for Ready<'_> {
             self.reached.push(bytes / nanos * 1e9);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SOURCE;
+    use crate::cuda::device::compile;
+    use crate::cuda::library::{Libraries, Library};
+
+    #[test]
+    fn what_runs_beside_compiles_where_nvrtc_is_here() {
+        match Libraries::look(&[]) {
+            Ok(libraries) if libraries.has(Library::Nvrtc) => {}
+            _ => return eprintln!("skipped: NVRTC is not here"),
+        }
+        for capability in [(8, 0), (9, 0), (10, 0)] {
+            compile(SOURCE, capability, &[]).unwrap_or_else(|error| panic!("{error}"));
+        }
     }
 }

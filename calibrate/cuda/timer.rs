@@ -36,9 +36,7 @@ impl Care {
     /// As good as a clock regime needs.
     pub fn of(regime: Regime, uncertainty: f64) -> Self {
         match regime {
-            Regime::Burst => {
-                Self { uncertainty, least: 12, most: 80, sample_us: 400.0, limit: Duration::from_secs(4) }
-            }
+            Regime::Burst => Self { uncertainty, least: 12, most: 80, sample_us: 400.0, limit: Duration::from_secs(4) },
             Regime::Sustained => {
                 Self { uncertainty, least: 20, most: 200, sample_us: 20_000.0, limit: Duration::from_secs(6) }
             }
@@ -87,7 +85,8 @@ pub fn time(
     monitor: Option<&Monitor>,
     stop: &Stop,
 ) -> Result<Timing, Untimed> {
-    let mut timer = Timer { device, start: device.event()?, end: device.event()?, turn: 0, host_us: 0.0, batch: 1, one_us: 50.0 };
+    let mut timer =
+        Timer { device, start: device.event()?, end: device.event()?, turn: 0, host_us: 0.0, batch: 1, one_us: 50.0 };
     timer.warm_up(thing, care)?;
     if regime == Regime::Sustained {
         let began = Instant::now();
@@ -168,8 +167,8 @@ impl Timer<'_> {
             self.end.synchronize()?;
             thing.end()?;
             let late = host_us > head_start;
-            // Slowly down, at once up: a batch that waited for the host says nothing.
-            self.host_us = host_us.max(self.host_us * 0.9);
+            // Down by halves, up at once: a batch that waited for the host says nothing.
+            self.host_us = if late { host_us } else { host_us.max(self.host_us / 2.0) };
             let total = f64::from(self.start.elapsed_ms(&self.end)?) * 1e3;
             // A device that is still at work when the host has issued everything never waited, except at the very start.
             if !late || total > 4.0 * host_us {

@@ -1,7 +1,7 @@
 //! Kernels: compiled by NVRTC for the device at hand, loaded, launched.
 
 use std::ffi::{CString, c_void};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::{CudaStream, result, sys};
 use cudarc::nvrtc;
@@ -15,14 +15,7 @@ use crate::cuda::library::Library;
 pub struct Kernel {
     function: sys::CUfunction,
     /// Unloading the module would take the function away.
-    _module: Arc<Module>,
-}
-
-impl Kernel {
-    /// The driver's handle.
-    pub fn function(&self) -> sys::CUfunction {
-        self.function
-    }
+    _module: Rc<Module>,
 }
 
 /// A loaded module, unloaded when dropped.
@@ -30,7 +23,7 @@ pub struct Module(sys::CUmodule);
 
 impl Module {
     /// Loads PTX, which the driver compiles.
-    pub fn from_ptx(text: &str) -> Result<Arc<Self>, CudaError> {
+    pub fn from_ptx(text: &str) -> Result<Rc<Self>, CudaError> {
         let mut image = text.as_bytes().to_vec();
         image.push(0);
         Self::load(&image)
@@ -38,15 +31,15 @@ impl Module {
 
     /// Loads a compiled image; PTX must end in a zero byte.
     #[allow(unsafe_code)]
-    pub fn load(image: &[u8]) -> Result<Arc<Self>, CudaError> {
+    pub fn load(image: &[u8]) -> Result<Rc<Self>, CudaError> {
         // SAFETY: the image is whole (a cubin from NVRTC, or zero-terminated PTX) and the driver copies it.
         let module = unsafe { result::module::load_data(image.as_ptr().cast()) }?;
-        Ok(Arc::new(Self(module)))
+        Ok(Rc::new(Self(module)))
     }
 
     /// A kernel in it.
     #[allow(unsafe_code)]
-    pub fn kernel(self: &Arc<Self>, name: &str) -> Result<Kernel, CudaError> {
+    pub fn kernel(self: &Rc<Self>, name: &str) -> Result<Kernel, CudaError> {
         let text =
             CString::new(name).map_err(|_| CudaError::library(Library::Driver, format!("no kernel {name:?}")))?;
         // SAFETY: the module is loaded for as long as the kernel holds it.

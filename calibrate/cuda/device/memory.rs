@@ -160,8 +160,8 @@ impl Device {
         Ok(result.result()?)
     }
 
-    /// Reads a buffer back.
-    #[allow(unsafe_code)]
+    /// Reads a buffer back, for sweeps that check results.
+    #[allow(dead_code, unsafe_code)]
     pub fn read(&self, from: &Buffer, bytes: usize) -> Result<Vec<u8>, CudaError> {
         self.synchronize()?;
         let mut out = vec![0u8; bytes.min(from.bytes() as usize)];
@@ -180,6 +180,8 @@ impl Device {
         let buffer = self.alloc(bytes.len() as u64)?;
         // SAFETY: the buffer is as long as the vector.
         unsafe { result::memcpy_htod_sync(buffer.pointer(), &bytes) }?;
+        // The copy runs on another stream than what reads the pattern.
+        self.synchronize()?;
         let pattern = Arc::new(buffer);
         self.patterns.borrow_mut().insert(fill, pattern.clone());
         Ok(pattern)

@@ -156,15 +156,7 @@ fn choose(
 ) -> Result<sys::cublasLtMatmulHeuristicResult_t, Skip> {
     // SAFETY: all descriptors are live.
     let chosen = unsafe {
-        result::get_matmul_algo_heuristic(
-            handle,
-            operation.0,
-            first.0,
-            second.0,
-            result.0,
-            result.0,
-            preference.0,
-        )
+        result::get_matmul_algo_heuristic(handle, operation.0, first.0, second.0, result.0, result.0, preference.0)
     };
     chosen.map_err(|error| match error.0 {
         sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => {

@@ -19,13 +19,13 @@ const fn model(hidden: u64, ffn: u64, queries: u64, keys: u64, vocabulary: u64) 
 
 /// Widths from the models' published configurations (`config.json` on Hugging Face).
 const MODELS: [Model; 8] = [
-    model(2048, 8192, 2048, 512, 128_256),     // Llama 3.2 1B
-    model(4096, 11_008, 4096, 4096, 32_000),   // Llama 2 7B
-    model(4096, 14_336, 4096, 1024, 128_256),  // Llama 3.1 8B
-    model(5120, 13_824, 5120, 5120, 32_000),   // Llama 2 13B
-    model(4096, 12_288, 4096, 1024, 151_936),  // Qwen3 8B
-    model(5120, 25_600, 8192, 1024, 151_936),  // Qwen3 32B
-    model(8192, 28_672, 8192, 1024, 128_256),  // Llama 3.1 70B
+    model(2048, 8192, 2048, 512, 128_256),        // Llama 3.2 1B
+    model(4096, 11_008, 4096, 4096, 32_000),      // Llama 2 7B
+    model(4096, 14_336, 4096, 1024, 128_256),     // Llama 3.1 8B
+    model(5120, 13_824, 5120, 5120, 32_000),      // Llama 2 13B
+    model(4096, 12_288, 4096, 1024, 151_936),     // Qwen3 8B
+    model(5120, 25_600, 8192, 1024, 151_936),     // Qwen3 32B
+    model(8192, 28_672, 8192, 1024, 128_256),     // Llama 3.1 70B
     model(16_384, 53_248, 16_384, 1024, 128_256), // Llama 3.1 405B
 ];
 
@@ -33,7 +33,7 @@ const MODELS: [Model; 8] = [
 const CUTS: [u64; 4] = [1, 2, 4, 8];
 
 /// Tokens that a rank multiplies at once.
-const TOKENS: [u64; 5] = [2048, 4096, 8192, 16_384, 32_768];
+const TOKENS: [u64; 3] = [4096, 8192, 16_384];
 
 /// Number formats, and the share of training that runs in each: assumed, it only orders the measuring.
 const FORMATS: [(&str, f64); 6] =
@@ -64,11 +64,7 @@ fn has_eight_bits(machine: &Machine) -> bool {
 
 /// A linear layer's three multiplications for so many tokens.
 fn linear(tokens: u64, out: u64, into: u64) -> [(&'static str, [u64; 3]); 3] {
-    [
-        ("forward", [tokens, out, into]),
-        ("data_gradient", [tokens, into, out]),
-        ("weight_gradient", [out, into, tokens]),
-    ]
+    [("forward", [tokens, out, into]), ("data_gradient", [tokens, into, out]), ("weight_gradient", [out, into, tokens])]
 }
 
 /// Linear layers of a model under tensor parallelism: uncut, frameworks keep projections apart; cut, Megatron fuses them.
@@ -92,18 +88,28 @@ fn flops([m, n, k]: [u64; 3]) -> f64 {
     2.0 * m as f64 * n as f64 * k as f64
 }
 
+/// Whether training runs so: 8-bit floats where models are cut little, wide floats hardly ever.
+fn common(dtype: &str, cut: u64, tokens: u64, machine: &Machine) -> bool {
+    match dtype {
+        "bf16" => true,
+        "tf32" | "fp32" => cut == 1 && tokens == 8192,
+        _ => has_eight_bits(machine) && cut <= 2,
+    }
+}
+
 /// What models issue.
 fn issued(machine: &Machine) -> Vec<Job> {
     let mut jobs = vec![];
     let cases = (MODELS.len() * CUTS.len() * TOKENS.len()) as f64;
-    for (model, cut, tokens) in MODELS.iter().flat_map(|model| {
-        CUTS.iter().flat_map(move |cut| TOKENS.iter().map(move |tokens| (model, *cut, *tokens)))
-    }) {
-        let shapes: Vec<_> =
-            linears(model, cut).into_iter().flat_map(|(out, into)| linear(tokens, out, into)).collect();
+    for (model, cut, tokens) in MODELS
+        .iter()
+        .flat_map(|model| CUTS.iter().flat_map(move |cut| TOKENS.iter().map(move |tokens| (model, *cut, *tokens))))
+    {
+        let layers = linears(model, cut).into_iter();
+        let shapes: Vec<_> = layers.flat_map(|(out, into)| linear(tokens, out, into)).collect();
         let all: f64 = shapes.iter().map(|(_, shape)| flops(*shape)).sum();
         for (layout, shape) in shapes.into_iter().filter(|(_, shape)| flops(*shape) <= LARGEST) {
-            for (dtype, share) in FORMATS.iter().filter(|(dtype, _)| has_eight_bits(machine) || !dtype.starts_with("fp8")) {
+            for (dtype, share) in FORMATS.iter().filter(|(dtype, _)| common(dtype, cut, tokens, machine)) {
                 let value = ISSUED * share * flops(shape) / all / cases;
                 if layout == "weight_gradient" && matches!(*dtype, "bf16" | "fp8_tensor") {
                     jobs.push(job(shape, dtype, "weight_gradient_fp32", 0.3 * value));
@@ -126,7 +132,18 @@ const FILLING: u32 = 512;
 fn between(machine: &Machine) -> Vec<Job> {
     const ROOT: f64 = 1.220_744_084_605_759_5;
     const FORMS: [&str; 12] = [
-        "bf16", "fp8_tensor", "bf16", "fp8_row", "bf16", "fp8_block", "bf16", "bf16", "fp8_tensor", "bf16", "tf32", "bf16",
+        "bf16",
+        "fp8_tensor",
+        "bf16",
+        "fp8_row",
+        "bf16",
+        "fp8_block",
+        "bf16",
+        "bf16",
+        "fp8_tensor",
+        "bf16",
+        "tf32",
+        "bf16",
     ];
     const LAYOUTS: [&str; 5] = ["forward", "data_gradient", "weight_gradient", "forward", "weight_gradient_fp32"];
     let size = |turn: u32, power: i32, grain: u64| {
@@ -141,7 +158,13 @@ fn between(machine: &Machine) -> Vec<Job> {
             continue;
         }
         // Most sizes of models are multiples of 64; some are not, and tiles do not fit them.
-        let grain = if dtype == "fp8_block" { 128 } else if turn % 8 == 5 { 16 } else { 64 };
+        let grain = if dtype == "fp8_block" {
+            128
+        } else if turn % 8 == 5 {
+            16
+        } else {
+            64
+        };
         let shape = [size(turn, 1, grain), size(turn, 2, grain), size(turn, 3, grain)];
         if flops(shape) <= LARGEST / 4.0 {
             let value = BETWEEN / worth / f64::from(turn + 8);
@@ -165,8 +188,11 @@ const MOE: [(u64, u64, u64); 7] = [
 
 /// What experts multiply.
 pub fn grouped(machine: &Machine) -> Vec<Job> {
-    let formats: &[(&str, f64)] =
-        if has_eight_bits(machine) { &[("bf16", 0.8), ("fp8_tensor", 0.1), ("fp8_block", 0.1)] } else { &[("bf16", 1.0)] };
+    let formats: &[(&str, f64)] = if has_eight_bits(machine) {
+        &[("bf16", 0.8), ("fp8_tensor", 0.1), ("fp8_block", 0.1)]
+    } else {
+        &[("bf16", 1.0)]
+    };
     let mut jobs = vec![];
     for (groups, hidden, width) in MOE {
         for rows in [128, 512, 1024, 2048, 4096] {

@@ -59,7 +59,7 @@ fn the_first_points_already_span_the_space_of_sizes() {
 #[test]
 fn values_are_shares_of_a_step() {
     let sum: f64 = matmuls(&machine("9.0")).iter().map(|job| job.value).sum();
-    assert!(sum > 0.3 && sum <= ISSUED + BETWEEN + 1e-9, "{sum}");
+    assert!(sum > 0.2 && sum <= ISSUED + BETWEEN + 1e-9, "{sum}");
     let sum: f64 = grouped(&machine("9.0")).iter().map(|job| job.value).sum();
     assert!(sum > 0.02 && sum <= EXPERTS + 1e-9, "{sum}");
 }
@@ -74,9 +74,9 @@ fn every_planned_multiplication_has_a_recipe() {
 
 #[test]
 fn ten_minutes_reach_far_into_the_plan() {
-    // At 0.15 s a point, ten minutes are 4000 points; what is left then must be worth little.
+    // At 0.2 s a point, ten minutes are 3000 points for all sweeps; what matmuls are left then must be worth little.
     let jobs = ranked(matmuls(&machine("9.0")));
     let all: f64 = jobs.iter().map(|job| job.value).sum();
-    let first: f64 = jobs.iter().take(2500).map(|job| job.value).sum();
-    assert!(first > 0.9 * all, "{} of {} jobs are worth {first} of {all}", 2500, jobs.len());
+    let first: f64 = jobs.iter().take(2000).map(|job| job.value).sum();
+    assert!(first > 0.75 * all, "of {} jobs, the first are worth {first} of {all}", jobs.len());
 }
