@@ -33,7 +33,7 @@ fn sweeps() -> Vec<Box<dyn sweep::Sweep>> {
     vec![
         Box::new(matmul::Matmul::default()),
         Box::new(matmul::Grouped::default()),
-        Box::new(attention::Attention),
+        Box::new(attention::Attention::default()),
         Box::new(memory::Memory),
         Box::new(hostcopy::HostCopies),
         Box::new(overhead::Overheads),

@@ -15,14 +15,19 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
 
 use backward::Backward;
 use forward::Forward;
 use shape::Shape;
 use tensors::Tensors;
 
-use super::cudnn::{Api, Call, Handle, Plan, Target};
+use super::cudnn::{Api, Call, Handle, Plan, Target, Tensor};
 use super::device::{Buffer, Device};
 use super::error::CudaError;
 use super::library::Library;
@@ -30,7 +35,42 @@ use super::sweep::{Job, Prepared, Skip, Sweep};
 use crate::points::{Machine, What};
 
 /// cuDNN's attention.
-pub struct Attention;
+#[derive(Default)]
+pub struct Attention {
+    open: RefCell<Option<Open>>,
+}
+
+/// cuDNN on a stream, and what it has planned: compiling a kernel takes a good part of a second.
+struct Open {
+    stream: Arc<CudaStream>,
+    api: Rc<Api>,
+    target: Target,
+    plans: BTreeMap<(Shape, bool), Rc<Plan>>,
+}
+
+impl Open {
+    fn new(stream: &Arc<CudaStream>) -> Result<Self, CudaError> {
+        let api = Api::load()?;
+        let target = Target::Handle(Rc::new(Handle::new(&api, stream)?));
+        Ok(Self { stream: stream.clone(), api, target, plans: BTreeMap::new() })
+    }
+}
+
+impl Attention {
+    /// The plan of a shape, made the first time it is asked for.
+    fn planned(&self, device: &Device, shape: &Shape, backward: bool) -> Result<Rc<Plan>, CudaError> {
+        let mut open = self.open.borrow_mut();
+        let known = open.take().filter(|open| Arc::ptr_eq(&open.stream, device.stream()));
+        let open = open.insert(known.map_or_else(|| Open::new(device.stream()), Ok)?);
+        if let Some(plan) = open.plans.get(&(*shape, backward)) {
+            return Ok(plan.clone());
+        }
+        let graph = if backward { Backward::new(shape).graph } else { Forward::new(shape).graph };
+        let plan = Rc::new(Plan::new(&open.api, &open.target, &graph)?);
+        open.plans.insert((*shape, backward), plan.clone());
+        Ok(plan)
+    }
+}
 
 impl Sweep for Attention {
     fn name(&self) -> &'static str {
@@ -52,27 +92,30 @@ impl Sweep for Attention {
     fn prepare<'d>(&self, device: &'d Device, what: &What) -> Result<Box<dyn Prepared + 'd>, Skip> {
         let (shape, backward) = Shape::of(what).map_err(Skip::because)?;
         device.context().bind_to_thread().map_err(CudaError::from)?;
-        let api = Api::load()?;
-        let target = Target::Handle(Rc::new(Handle::new(&api, device.stream())?));
-        let (buffer, all) = Tensors::make(device, &shape, backward)?;
+        let forward = self.planned(device, &shape, false)?;
+        let backward = if backward { Some(self.planned(device, &shape, true)?) } else { None };
+        let (buffer, all) = Tensors::make(device, &shape, backward.is_some())?;
 
-        let mut ready = Ready::new(device, Plan::new(&api, &target, &Forward::new(&shape).graph)?, vec![buffer])?;
+        let mut ready = Ready::new(device, forward, vec![buffer])?;
         let names = Forward::new(&shape);
         for tensors in &all {
-            let addresses = [(names.q, tensors.q), (names.k, tensors.k), (names.v, tensors.v), (names.o, tensors.o)];
-            ready.add(&[&addresses[..], &[(names.statistics, tensors.statistics)]].concat())?;
+            ready.add(&[
+                (names.q, tensors.q),
+                (names.k, tensors.k),
+                (names.v, tensors.v),
+                (names.o, tensors.o),
+                (names.statistics, tensors.statistics),
+            ])?;
         }
         // Every turn once: backward reads what forward wrote.
         for turn in 0..all.len() {
             ready.launch(turn)?;
         }
         check::forward(device, &shape, &all[0])?;
-        if !backward {
-            return Ok(Box::new(ready));
-        }
+        let Some(backward) = backward else { return Ok(Box::new(ready)) };
 
         let names = Backward::new(&shape);
-        let mut ready = Ready::new(device, Plan::new(&api, &target, &names.graph)?, ready.buffers)?;
+        let mut ready = Ready::new(device, backward, ready.buffers)?;
         for tensors in &all {
             let Some(gradients) = tensors.backward else { return Err(Skip::because("no room for gradients")) };
             ready.add(&[
@@ -98,20 +141,20 @@ impl Sweep for Attention {
 /// A plan with a call for each turn, and the memory that they use.
 struct Ready {
     calls: Vec<Call>,
-    plan: Plan,
+    plan: Rc<Plan>,
     workspace: u64,
     buffers: Vec<Buffer>,
 }
 
 impl Ready {
-    fn new(device: &Device, plan: Plan, mut buffers: Vec<Buffer>) -> Result<Self, CudaError> {
+    fn new(device: &Device, plan: Rc<Plan>, mut buffers: Vec<Buffer>) -> Result<Self, CudaError> {
         let workspace = device.alloc(plan.workspace)?;
         let address = workspace.pointer();
         buffers.push(workspace);
         Ok(Self { calls: vec![], plan, workspace: address, buffers })
     }
 
-    fn add(&mut self, addresses: &[(super::cudnn::Tensor, u64)]) -> Result<(), CudaError> {
+    fn add(&mut self, addresses: &[(Tensor, u64)]) -> Result<(), CudaError> {
         self.calls.push(self.plan.bind(addresses, self.workspace)?);
         Ok(())
     }

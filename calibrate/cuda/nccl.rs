@@ -59,7 +59,7 @@ impl Sweep for Collectives {
             )));
         }
         device.context().bind_to_thread().map_err(CudaError::from)?;
-        let known = self.ranks.borrow().get(&ranks).cloned();
+        let known = self.ranks.borrow().get(&ranks).filter(|known| known.are_of(device)).cloned();
         let group = match known {
             Some(group) => group,
             None => {

@@ -7,7 +7,7 @@
 use crate::points::What;
 
 /// A shape of attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     /// B.
     pub batch: u64,

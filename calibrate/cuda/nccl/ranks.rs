@@ -1,6 +1,7 @@
 //! The ranks: rank 0 on the device that is measured, the others on this machine's other GPUs, all in this process.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
@@ -18,8 +19,10 @@ const LOOK: u64 = 256 * 1024;
 
 /// Ranks 1 and up, and NCCL's communicators of all.
 pub struct Ranks {
+    // In the order in which they are dropped: communicators need their devices.
     communicators: Communicators,
     others: Vec<Device>,
+    first: Arc<CudaStream>,
 }
 
 impl Ranks {
@@ -32,7 +35,12 @@ impl Ranks {
             ordinals[1..].iter().map(|ordinal| Device::open(*ordinal)).collect();
         let communicators = Communicators::new(&Nccl::load()?, &ordinals);
         first.context().bind_to_thread()?;
-        Ok(Self { communicators: communicators?, others: others? })
+        Ok(Self { communicators: communicators?, others: others?, first: first.stream().clone() })
+    }
+
+    /// Whether rank 0 is this device.
+    pub fn are_of(&self, first: &Device) -> bool {
+        Arc::ptr_eq(&self.first, first.stream())
     }
 
     fn device<'a>(&'a self, first: &'a Device, rank: usize) -> &'a Device {
