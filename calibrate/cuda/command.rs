@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::device::Facts;
+use super::device::{Device, Facts};
 use super::error::{EXIT_CODES, Failure};
 use super::interrupt::Stop;
 use super::journal::Journal;
@@ -25,6 +25,9 @@ pub struct Arguments {
     /// Say what this machine can measure and which libraries are missing, and measure nothing.
     #[arg(long)]
     list: bool,
+    /// Compare results of the measured kernels with what the host computes, and measure nothing.
+    #[arg(long, conflicts_with = "list")]
+    check: bool,
     /// How long to measure; the most valuable points come first.
     #[arg(long, default_value_t = 10.0, value_parser = minutes)]
     minutes: f64,
@@ -107,6 +110,9 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     let planned = plan(&sweeps, &machine, more);
     let stop = Stop::listen(end).map_err(|why| Failure::Input(format!("cannot listen for an interrupt: {why}")))?;
     let device = open::device(arguments.device, monitor.as_ref(), arguments.busy_ok)?;
+    if arguments.check {
+        return check(&sweeps, &device);
+    }
     let mut journal = Journal::open(&arguments.out, &machine)?;
     let heavy =
         |job: &&Job| matches!(job.what, What::Matmul { .. } | What::GroupedMatmul { .. } | What::Attention { .. });
@@ -121,6 +127,19 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     let outcome = session.run(&planned, &sustained);
     bar.0.finish_and_clear();
     Ok(report(&outcome?, &facts, &arguments.out, journal.len()))
+}
+
+/// Compares what can be compared.
+fn check(sweeps: &[Box<dyn Sweep>], device: &Device) -> Result<String, Failure> {
+    let mut text = String::new();
+    for sweep in sweeps {
+        match sweep.check(device) {
+            Ok(Some(agreed)) => text += &format!("{}: {agreed}\n", sweep.name()),
+            Ok(None) => {}
+            Err(skip) => return Err(Failure::Device(format!("{}: {}", sweep.name(), skip.why))),
+        }
+    }
+    Ok(text)
 }
 
 /// The sweeps that were asked for; all if none was named.

@@ -4,7 +4,7 @@ mod fill;
 mod kernel;
 mod memory;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ pub struct Device {
     facts: Facts,
     delay: Kernel,
     empty: Kernel,
+    starts: Cell<u64>,
     patterns: RefCell<BTreeMap<Fill, Arc<Buffer>>>,
     modules: RefCell<BTreeMap<(usize, String), Rc<kernel::Module>>>,
 }
@@ -63,8 +64,8 @@ impl Device {
         let (stream, beside) = (context.new_stream()?, context.new_stream()?);
         let helpers = kernel::Module::from_ptx(HELPERS)?;
         let (delay, empty) = (helpers.kernel("delay")?, helpers.kernel("empty")?);
-        let (patterns, modules) = Default::default();
-        Ok(Self { context, stream, beside, facts, delay, empty, patterns, modules })
+        let (starts, patterns, modules) = Default::default();
+        Ok(Self { context, stream, beside, facts, delay, empty, starts, patterns, modules })
     }
 
     /// The driver's context.

@@ -4,6 +4,7 @@
 //! operand is what the weight is, its `m` our `n`. Which operand is transposed, in which number formats, scaled how, is the
 //! [`recipe`]; [`lt`] talks to the library; [`shapes`] says which to measure.
 
+mod check;
 mod grouped;
 mod lt;
 mod recipe;
@@ -50,6 +51,10 @@ impl Sweep for Matmul {
         let workspace = device.alloc(lt::workspace(device.facts().capability))?;
         let call = Call::new(&self.handle, &Problem { recipe, shape, scales: operands.scales() }, device)?;
         Ok(Box::new(Ready { device, call, operands, workspace }))
+    }
+
+    fn check(&self, device: &Device) -> Result<Option<String>, Skip> {
+        check::check(&self.handle, device).map(Some)
     }
 }
 

@@ -3,6 +3,7 @@
 //! once, small ones (a norm's weight) not at all.
 
 mod catalogue;
+mod check;
 
 use super::device::{Device, Fill, Kernel, Ring};
 use super::error::CudaError;
@@ -48,6 +49,10 @@ impl Sweep for Memory {
         }
         Ok(Box::new(Ready::new(device, spec, units)?))
     }
+
+    fn check(&self, device: &Device) -> Result<Option<String>, Skip> {
+        check::check(device).map(Some)
+    }
 }
 
 struct Ready<'d> {
@@ -70,6 +75,19 @@ impl<'d> Ready<'d> {
         let fixed = spec.fixed.iter().map(|operand| ring(1, operand.bytes, operand.fill));
         let (operands, fixed) = (operands.collect::<Result<_, _>>()?, fixed.collect::<Result<_, _>>()?);
         Ok(Self { device, kernel, spec, units, operands, fixed })
+    }
+}
+
+impl Ready<'_> {
+    /// What an operand holds.
+    fn numbers(&self, at: usize) -> Result<Vec<f32>, CudaError> {
+        let (ring, fill) = match at.checked_sub(self.operands.len()) {
+            None => (&self.operands[at], self.spec.operands[at].fill),
+            Some(at) => (&self.fixed[at], self.spec.fixed[at].fill),
+        };
+        let bytes =
+            (self.units * self.spec.operands.get(at).map_or(u64::MAX / self.units, |operand| operand.bytes)) as usize;
+        Ok(fill.numbers(&self.device.read(ring.buffer(), bytes)?))
     }
 }
 

@@ -28,6 +28,12 @@ pub trait Sweep {
 
     /// Gets everything ready that is not to be timed: memory, descriptors, compiled kernels.
     fn prepare<'d>(&self, device: &'d Device, what: &What) -> Result<Box<dyn Prepared + 'd>, Skip>;
+
+    /// Compares results with what the host computes, where there are results to compare: what agreed, in words, or what
+    /// did not.
+    fn check(&self, _device: &Device) -> Result<Option<String>, Skip> {
+        Ok(None)
+    }
 }
 
 /// A thing to measure, and what it is worth; a line of a file for `--plan`.

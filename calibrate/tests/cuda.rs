@@ -265,6 +265,18 @@ fn every_number_format_and_layout_is_put_to_the_library_as_it_wants_it() {
 }
 
 #[test]
+fn wrong_results_are_found() {
+    // The stub computes nothing: results are what operands are.
+    let run = Run::new("check");
+    run.run(&["--check"]).is(6, &["matmul: bf16 forward: row 0, column 0 is 12.0625, and"]);
+    run.run(&["--check", "--sweeps", "memory"]).is(6, &["memory: add_2r1w does not compute what the host does"]);
+    run.run(&["--check", "--sweeps", "overhead"]).is(0, &[]);
+    let lost = Run::new("lost").fault("STUB_ZERO", 1);
+    lost.run(&["--check"]).is(6, &["matmul: what was written to the device does not come back"]);
+    assert!(!run.out().exists());
+}
+
+#[test]
 fn sustained_clocks_are_measured_after_heating_up() {
     let run = Run::new("sustained");
     run.run(&["--sweeps", "matmul", "--minutes", "0.6"]).is(0, &["heating up", "400 W of 700 W"]);

@@ -53,6 +53,22 @@ impl Fill {
     }
 }
 
+impl Fill {
+    /// The numbers that bytes of it stand for.
+    pub fn numbers(self, bytes: &[u8]) -> Vec<f32> {
+        let words = |four: &[u8]| four.iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
+        let number = |element: &[u8]| match self {
+            Self::Bf16 => f32::from_bits(words(element) << 16),
+            Self::Fp16 => large(words(element), 5, 10),
+            Self::Fp8 => large(words(element), 4, 3),
+            Self::Fp8Wide => large(words(element), 5, 2),
+            Self::Zero | Self::One | Self::Fp32 => f32::from_bits(words(element)),
+            Self::Index(_) => words(element) as f32,
+        };
+        bytes.chunks_exact(self.width()).map(number).collect()
+    }
+}
+
 /// `SplitMix64` (Steele, Lea, Flood 2014): small, fast, the same everywhere.
 struct Noise(u64);
 
@@ -96,6 +112,16 @@ fn small_float(value: f32, exponent: u32, mantissa: u32) -> u16 {
     sign | ((power as u16) << mantissa) | ((rounded & 0x7F_FFFF) >> (23 - mantissa)) as u16
 }
 
+/// The number that a small float stands for; its own infinities and NaNs are not told apart.
+fn large(bits: u32, exponent: u32, mantissa: u32) -> f32 {
+    let sign = if bits >> (exponent + mantissa) & 1 == 1 { -1.0 } else { 1.0 };
+    let power = (bits >> mantissa & ((1 << exponent) - 1)) as i32;
+    let bias = (1 << (exponent - 1)) - 1;
+    let fraction = (bits & ((1 << mantissa) - 1)) as f32 / (1 << mantissa) as f32;
+    let size = if power == 0 { fraction * 2f32.powi(1 - bias) } else { (1.0 + fraction) * 2f32.powi(power - bias) };
+    sign * size
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -111,6 +137,22 @@ mod tests {
         assert_eq!(small_float(-2.0, 5, 10), 0xC000);
         assert_eq!(bf16(1.0), 0x3F80);
         assert_eq!(small_float(1.0, 5, 2), 0b0011_1100);
+    }
+
+    #[test]
+    fn small_floats_become_the_numbers_that_they_came_from() {
+        let mut noise = Noise(3);
+        for _ in 0..1000 {
+            let value = noise.normal();
+            for (exponent, mantissa) in [(4, 3), (5, 2), (5, 10)] {
+                let back = large(u32::from(small_float(value, exponent, mantissa)), exponent, mantissa);
+                let grain = 2f32.powi(-(mantissa as i32) - 1);
+                assert!((back - value).abs() <= grain * value.abs() + 0.016, "{value} {back} {exponent} {mantissa}");
+            }
+        }
+        assert_eq!(Fill::Bf16.numbers(&bf16(1.5).to_le_bytes()), [1.5]);
+        assert_eq!(Fill::Fp32.numbers(&(-2.25f32).to_le_bytes()), [-2.25]);
+        assert_eq!(Fill::Index(9).numbers(&7u32.to_le_bytes()), [7.0]);
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::cuda::error::CudaError;
 /// A pattern is written once and repeated: so long that it does not repeat inside a kernel's tile \[B\].
 const PATTERN: usize = 16 << 20;
 
+/// How far apart in the pattern buffers start: elements stay whole, and it is no divisor of the pattern \[B\].
+const START: u64 = 256 * 20_011;
+
 /// Memory on the device, freed when dropped.
 pub struct Buffer {
     pointer: sys::CUdeviceptr,
@@ -50,6 +53,11 @@ impl Ring {
     /// The address of the part whose turn it is.
     pub fn at(&self, turn: usize) -> u64 {
         self.buffer.pointer() + (turn as u64 % self.copies) * self.stride
+    }
+
+    /// All parts, one after the other.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
     }
 }
 
@@ -106,15 +114,19 @@ impl Device {
         Ok(Buffer { pointer, bytes, context: self.context().clone() })
     }
 
-    /// Memory filled as asked; random contents repeat every 16 MiB.
+    /// Memory filled as asked. Random contents repeat every 16 MiB, and start elsewhere in each buffer, so that no two operands
+    /// are alike.
     pub fn random(&self, bytes: u64, fill: Fill) -> Result<Buffer, CudaError> {
         let buffer = self.alloc(bytes)?;
         let pattern = self.pattern(fill)?;
+        let mut start = self.starts.get() % pattern.bytes();
+        self.starts.set(self.starts.get() + START);
         let mut done = 0;
         while done < bytes {
-            let part = (bytes - done).min(pattern.bytes());
-            self.copy(buffer.pointer() + done, pattern.pointer(), part)?;
+            let part = (bytes - done).min(pattern.bytes() - start);
+            self.copy(buffer.pointer() + done, pattern.pointer() + start, part)?;
             done += part;
+            start = 0;
         }
         self.stream().synchronize()?;
         Ok(buffer)
@@ -160,8 +172,8 @@ impl Device {
         Ok(result.result()?)
     }
 
-    /// Reads a buffer back, for sweeps that check results.
-    #[allow(dead_code, unsafe_code)]
+    /// Reads a buffer back that was filled with random numbers, or computed from such.
+    #[allow(unsafe_code)]
     pub fn read(&self, from: &Buffer, bytes: usize) -> Result<Vec<u8>, CudaError> {
         self.synchronize()?;
         let mut out = vec![0u8; bytes.min(from.bytes() as usize)];
