@@ -89,6 +89,24 @@ impl Sweep for Attention {
         matches!(what, What::Attention { .. })
     }
 
+    /// Small shapes of every kind, in which a mask that is off by one shows.
+    fn check(&self, device: &Device) -> Result<Option<String>, Skip> {
+        let (mut checked, mut left_out) = (0, vec![]);
+        for (name, shape) in plan::small() {
+            for backward in [false, true] {
+                match self.prepare(device, &shape.what(backward)) {
+                    Ok(_) => checked += 1,
+                    Err(skip) if skip.why.contains("wrong") => return Err(skip),
+                    Err(skip) => left_out.push(format!("\n  no {name} {}: {}", pass(backward), skip.why)),
+                }
+            }
+        }
+        if checked == 0 {
+            return Err(Skip::because(format!("nothing could be compared{}", left_out.concat())));
+        }
+        Ok(Some(format!("{checked} kernels compute attention as it is defined{}", left_out.concat())))
+    }
+
     fn prepare<'d>(&self, device: &'d Device, what: &What) -> Result<Box<dyn Prepared + 'd>, Skip> {
         let (shape, backward) = Shape::of(what).map_err(Skip::because)?;
         device.context().bind_to_thread().map_err(CudaError::from)?;
@@ -136,6 +154,10 @@ impl Sweep for Attention {
         check::backward(device, &shape, &all[0])?;
         Ok(Box::new(ready))
     }
+}
+
+fn pass(backward: bool) -> &'static str {
+    if backward { "backward" } else { "forward" }
 }
 
 /// A plan with a call for each turn, and the memory that they use.

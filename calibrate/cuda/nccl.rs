@@ -50,6 +50,22 @@ impl Sweep for Collectives {
         matches!(what, What::Collective { .. })
     }
 
+    /// Small collectives of every kind over all GPUs.
+    fn check(&self, device: &Device) -> Result<Option<String>, Skip> {
+        let gpus = u64::from(gpus());
+        let mut checked = 0;
+        for kind in Kind::ALL {
+            for (bytes, in_place) in [(1 << 12, false), (1 << 22, false), (1 << 22, true)] {
+                let what = plan::what(kind, gpus, kind.even(bytes, gpus), in_place);
+                if !in_place || kind.can_be_in_place() {
+                    self.prepare(device, &what)?;
+                    checked += 1;
+                }
+            }
+        }
+        Ok(Some(format!("what {gpus} GPUs received in {checked} collectives is what was sent")))
+    }
+
     fn prepare<'d>(&self, device: &'d Device, what: &What) -> Result<Box<dyn Prepared + 'd>, Skip> {
         let (kind, ranks, bytes, in_place) = understood(what).map_err(Skip::because)?;
         let here = gpus();

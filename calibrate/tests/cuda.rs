@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "cuda/collectives.rs"]
+mod collectives;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -26,22 +29,27 @@ fn stubs() -> &'static Path {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("stubs-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         for (name, file, _) in STUBS {
-            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/stub/{name}.rs"));
-            let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-            // As the real ones, the others need the driver.
-            let driver = folder.join("libcuda.so.1");
-            let built = Command::new(compiler)
-                .args(["--crate-type=cdylib", "--edition=2024", "-Cpanic=abort", "--crate-name"])
-                .args([format!("stub_{name}"), format!("-Clink-arg=-Wl,-soname,{file}"), "-o".to_owned()])
-                .arg(folder.join(file))
-                .arg(source)
-                .args((name != "driver").then(|| format!("-Clink-arg={}", driver.display())))
-                .output()
-                .unwrap();
-            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+            build(&folder, name, file, &[]);
         }
         folder
     })
+}
+
+/// Builds a stub; as the real libraries, all but the driver need the driver.
+fn build(folder: &Path, name: &str, file: &str, options: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/stub/{name}.rs"));
+    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let driver = folder.join("libcuda.so.1");
+    let built = Command::new(compiler)
+        .args(["--crate-type=cdylib", "--edition=2024", "-Cpanic=abort", "--crate-name"])
+        .args([format!("stub_{name}"), format!("-Clink-arg=-Wl,-soname,{file}"), "-o".to_owned()])
+        .arg(folder.join(file))
+        .arg(source)
+        .args((name != "driver").then(|| format!("-Clink-arg={}", driver.display())))
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
 /// A run in a folder of its own.

@@ -110,6 +110,31 @@ pub fn plan(machine: &Machine) -> Vec<Job> {
     shapes.iter().flat_map(|shape| [job(false)(shape), job(true)(shape)]).collect()
 }
 
+/// Small shapes of every kind, for a look at results alone. Lengths are no multiples of a kernel's tile.
+pub fn small() -> [(&'static str, Shape); 8] {
+    let usual = Shape {
+        batch: 2,
+        heads: 6,
+        kv_heads: 2,
+        queries: 328,
+        keys: 328,
+        head_dim: 128,
+        value_dim: 128,
+        causal: true,
+        window: None,
+    };
+    [
+        ("causal", usual),
+        ("full", Shape { causal: false, ..usual }),
+        ("as many key-value heads", Shape { kv_heads: 6, ..usual }),
+        ("sliding window", Shape { window: Some(40), ..usual }),
+        ("narrow heads", Shape { head_dim: 64, value_dim: 64, ..usual }),
+        ("wide heads", Shape { head_dim: 256, value_dim: 256, ..usual }),
+        ("latent attention", Shape { kv_heads: 6, head_dim: 192, ..usual }),
+        ("more keys than queries", Shape { queries: 136, causal: false, ..usual }),
+    ]
+}
+
 /// How often a length is trained at, against 8,192.
 fn usual(length: u64) -> f64 {
     match length {

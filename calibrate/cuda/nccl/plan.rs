@@ -60,7 +60,8 @@ fn weight(kind: Kind) -> f64 {
     }
 }
 
-fn what(kind: Kind, ranks: u64, bytes: u64, in_place: bool) -> What {
+/// A collective inside this node, as points name it.
+pub fn what(kind: Kind, ranks: u64, bytes: u64, in_place: bool) -> What {
     let (kind, dtype) = (kind.name().to_owned(), "bfloat16".to_owned());
     What::Collective { kind, ranks, nodes: 1, bytes, in_place, dtype }
 }

@@ -79,7 +79,7 @@ impl<'d> Ready<'d> {
             device.context().bind_to_thread()?;
             let one = if in_place { each(sends.max(receives)) } else { each(sends) + each(receives) };
             let buffer = device.alloc(one * copies as u64)?;
-            let pattern = pattern(device, rank, n)?;
+            let pattern = pattern(device, rank, n, PATTERN.min(sends / WIDTH))?;
             for (turn, ends) in ready.turns.iter_mut().enumerate() {
                 let start = buffer.pointer() + one * turn as u64;
                 let part = rank * ready.count * WIDTH;
@@ -158,11 +158,11 @@ fn bf16(value: u16) -> u16 {
     (f32::from(value).to_bits() >> 16) as u16
 }
 
-/// What a rank sends, from its beginning.
+/// The beginning of what a rank sends.
 #[allow(unsafe_code)]
-fn pattern(device: &Device, rank: u64, ranks: u64) -> Result<Buffer, CudaError> {
-    let numbers: Vec<u16> = (0..PATTERN).map(|at| bf16(sent(rank, ranks, at))).collect();
-    let buffer = device.alloc(PATTERN * WIDTH)?;
+fn pattern(device: &Device, rank: u64, ranks: u64, count: u64) -> Result<Buffer, CudaError> {
+    let numbers: Vec<u16> = (0..count).map(|at| bf16(sent(rank, ranks, at))).collect();
+    let buffer = device.alloc(count * WIDTH)?;
     // SAFETY: the buffer is as long as the vector.
     unsafe { cudarc::driver::result::memcpy_htod_sync(buffer.pointer(), &numbers) }?;
     Ok(buffer)

@@ -32,9 +32,14 @@ macro_rules! fine {
 
 fine! {
     cuDevicePrimaryCtxRelease_v2 cuCtxSetCurrent cuStreamDestroy_v2 cuEventSynchronize cuStreamWaitEvent cuModuleUnload
-    cuFuncSetAttribute cuMemFreeHost cuMemcpyDtoDAsync_v2 cuMemcpyHtoD_v2 cuStreamBeginCapture_v2 cuGraphDestroy
-    cuGraphExecDestroy
+    cuFuncSetAttribute cuMemFreeHost cuStreamBeginCapture_v2 cuGraphDestroy cuGraphExecDestroy
 }
+
+#[cfg(host_memory)]
+mod host_memory;
+
+#[cfg(not(host_memory))]
+fine! { cuMemcpyDtoDAsync_v2 cuMemcpyHtoD_v2 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyHtoDAsync_v2() -> i32 {
@@ -189,6 +194,7 @@ pub extern "C" fn cuLaunchKernel(
 }
 
 /// Whatever is read back is 12.0625 in bf16, whatever was computed; or zero, if `STUB_ZERO` says so.
+#[cfg(not(host_memory))]
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoH_v2(to: *mut u8, _: u64, bytes: usize) -> i32 {
     unsafe { to.write_bytes(if set("STUB_ZERO", 0) == 0 { 0x41 } else { 0 }, bytes) };
@@ -201,6 +207,7 @@ pub extern "C" fn stub_work(microseconds: u64) {
     CLOCK_NS.fetch_add(1000 * microseconds, Relaxed);
 }
 
+#[cfg(not(host_memory))]
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> i32 {
     let bytes = bytes as u64;
@@ -216,6 +223,7 @@ pub extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> i32 {
 static SIZES: std::sync::Mutex<std::collections::BTreeMap<u64, u64>> =
     std::sync::Mutex::new(std::collections::BTreeMap::new());
 
+#[cfg(not(host_memory))]
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(pointer: u64) -> i32 {
     match SIZES.lock().unwrap().remove(&pointer) {

@@ -1,4 +1,5 @@
-//! NCCL on the host's memory: collectives of one process' ranks, carried out when their group ends, each buffer once.
+//! NCCL on the host's memory: collectives of one process' ranks, carried out when their group ends, once
+//! after the host has filled their buffers.
 //! `STUB_WRONG` spoils an element of what rank 1 receives; `STUB_REFUSE` is what collectives return. Numbers are NCCL's
 //! (`nccl.h`).
 
@@ -34,11 +35,12 @@ struct Call {
 
 thread_local! {
     static CALLS: RefCell<Vec<Call>> = const { RefCell::new(vec![]) };
-    static DONE: RefCell<BTreeSet<(usize, usize)>> = const { RefCell::new(BTreeSet::new()) };
+    static DONE: RefCell<(u64, BTreeSet<usize>)> = const { RefCell::new((0, BTreeSet::new())) };
 }
 
 unsafe extern "C" {
     fn stub_work(microseconds: u64);
+    fn stub_uploads() -> u64;
 }
 
 fn set(name: &str) -> i32 {
@@ -163,7 +165,14 @@ pub extern "C" fn ncclGroupEnd() -> i32 {
     let calls = CALLS.take();
     unsafe { stub_work(20) };
     let Some(first) = calls.first() else { return 0 };
-    if !DONE.with_borrow_mut(|done| done.insert((first.from as usize, first.count))) {
+    let uploads = unsafe { stub_uploads() };
+    let again = DONE.with_borrow_mut(|(seen, done)| {
+        if std::mem::replace(seen, uploads) != uploads {
+            done.clear();
+        }
+        !done.insert(first.from as usize)
+    });
+    if again {
         return 0;
     }
     let (kind, count, of) = (first.kind, first.count, unsafe { (*first.rank).of });
