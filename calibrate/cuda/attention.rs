@@ -70,6 +70,54 @@ impl Attention {
         open.plans.insert((*shape, backward), plan.clone());
         Ok(plan)
     }
+
+    /// A kernel whose results are right.
+    fn ready(&self, device: &Device, shape: &Shape, backward: bool) -> Result<Ready, Refused> {
+        device.context().bind_to_thread().map_err(CudaError::from)?;
+        let forward = self.planned(device, shape, false)?;
+        let backward = if backward { Some(self.planned(device, shape, true)?) } else { None };
+        let (buffer, all) = Tensors::make(device, shape, backward.is_some())?;
+
+        let mut ready = Ready::new(device, forward, vec![buffer])?;
+        let names = Forward::new(shape);
+        for tensors in &all {
+            ready.add(&[
+                (names.q, tensors.q),
+                (names.k, tensors.k),
+                (names.v, tensors.v),
+                (names.o, tensors.o),
+                (names.statistics, tensors.statistics),
+            ])?;
+        }
+        // Every turn once: backward reads what forward wrote.
+        for turn in 0..all.len() {
+            ready.launch(turn)?;
+        }
+        check::forward(device, shape, &all[0]).map_err(Refused::Wrong)?;
+        let Some(backward) = backward else { return Ok(ready) };
+
+        let names = Backward::new(shape);
+        let mut ready = Ready::new(device, backward, ready.buffers)?;
+        for tensors in &all {
+            let Some(gradients) = tensors.backward else { continue };
+            ready.add(&[
+                (names.q, tensors.q),
+                (names.k, tensors.k),
+                (names.v, tensors.v),
+                (names.o, tensors.o),
+                (names.statistics, tensors.statistics),
+                (names.d_o, gradients.d_o),
+                (names.dq, gradients.dq),
+                (names.dk, gradients.dk),
+                (names.dv, gradients.dv),
+                (names.delta, gradients.delta),
+                (names.dq_sum, gradients.dq_sum),
+            ])?;
+        }
+        ready.launch(0)?;
+        check::backward(device, shape, &all[0]).map_err(Refused::Wrong)?;
+        Ok(ready)
+    }
 }
 
 impl Sweep for Attention {
@@ -94,10 +142,12 @@ impl Sweep for Attention {
         let (mut checked, mut left_out) = (0, vec![]);
         for (name, shape) in plan::small() {
             for backward in [false, true] {
-                match self.prepare(device, &shape.what(backward)) {
+                match self.ready(device, &shape, backward) {
                     Ok(_) => checked += 1,
-                    Err(skip) if skip.why.contains("wrong") => return Err(skip),
-                    Err(skip) => left_out.push(format!("\n  no {name} {}: {}", pass(backward), skip.why)),
+                    Err(Refused::Wrong(skip)) => return Err(skip),
+                    Err(Refused::Unable(skip)) => {
+                        left_out.push(format!("\n  no {name} {}: {}", pass(backward), skip.why))
+                    }
                 }
             }
         }
@@ -109,50 +159,24 @@ impl Sweep for Attention {
 
     fn prepare<'d>(&self, device: &'d Device, what: &What) -> Result<Box<dyn Prepared + 'd>, Skip> {
         let (shape, backward) = Shape::of(what).map_err(Skip::because)?;
-        device.context().bind_to_thread().map_err(CudaError::from)?;
-        let forward = self.planned(device, &shape, false)?;
-        let backward = if backward { Some(self.planned(device, &shape, true)?) } else { None };
-        let (buffer, all) = Tensors::make(device, &shape, backward.is_some())?;
+        match self.ready(device, &shape, backward) {
+            Ok(ready) => Ok(Box::new(ready)),
+            Err(Refused::Unable(skip) | Refused::Wrong(skip)) => Err(skip),
+        }
+    }
+}
 
-        let mut ready = Ready::new(device, forward, vec![buffer])?;
-        let names = Forward::new(&shape);
-        for tensors in &all {
-            ready.add(&[
-                (names.q, tensors.q),
-                (names.k, tensors.k),
-                (names.v, tensors.v),
-                (names.o, tensors.o),
-                (names.statistics, tensors.statistics),
-            ])?;
-        }
-        // Every turn once: backward reads what forward wrote.
-        for turn in 0..all.len() {
-            ready.launch(turn)?;
-        }
-        check::forward(device, &shape, &all[0])?;
-        let Some(backward) = backward else { return Ok(Box::new(ready)) };
+/// Why there is no kernel to time.
+enum Refused {
+    /// cuDNN has none, or it does not fit.
+    Unable(Skip),
+    /// It computes something else.
+    Wrong(Skip),
+}
 
-        let names = Backward::new(&shape);
-        let mut ready = Ready::new(device, backward, ready.buffers)?;
-        for tensors in &all {
-            let Some(gradients) = tensors.backward else { return Err(Skip::because("no room for gradients")) };
-            ready.add(&[
-                (names.q, tensors.q),
-                (names.k, tensors.k),
-                (names.v, tensors.v),
-                (names.o, tensors.o),
-                (names.statistics, tensors.statistics),
-                (names.d_o, gradients.d_o),
-                (names.dq, gradients.dq),
-                (names.dk, gradients.dk),
-                (names.dv, gradients.dv),
-                (names.delta, gradients.delta),
-                (names.dq_sum, gradients.dq_sum),
-            ])?;
-        }
-        ready.launch(0)?;
-        check::backward(device, &shape, &all[0])?;
-        Ok(Box::new(ready))
+impl From<CudaError> for Refused {
+    fn from(error: CudaError) -> Self {
+        Self::Unable(error.into())
     }
 }
 

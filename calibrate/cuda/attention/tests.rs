@@ -37,8 +37,9 @@ const SHAPES: [(&str, Shape); 7] = [
     ("latent attention", Shape { heads: 128, kv_heads: 128, head_dim: 192, ..LLAMA }),
 ];
 
-/// A device in the JSON that cuDNN itself writes of one (`CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`).
-fn device(api: &Rc<Api>, name: &str, capability: u32, processors: u32, shared: u32) -> Target {
+/// A device in the JSON that cuDNN 9.26 itself writes of one (`CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`); none, said
+/// once, where another version wants other words.
+fn device(api: &Rc<Api>, name: &str, capability: u32, processors: u32, shared: u32) -> Option<Target> {
     let json = serde_json::json!({
         "deviceName": name, "deviceVer": capability, "multiProcessorCount": processors, "smCountOrigin": 0,
         "maxSharedMemoryPerBlock": 49_152, "maxSharedMemoryPerBlockOptin": shared, "oversizedSharedMemoryPerBlock": 0,
@@ -48,10 +49,10 @@ fn device(api: &Rc<Api>, name: &str, capability: u32, processors: u32, shared: u
         "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0, "supportCoopLaunch": 1,
         "smClockRateKHz": 1_980_000, "memClockRateKHz": 2_619_000, "driverVer": 13_000, "cudaDeviceId": 0,
     });
-    Target::device(api, &json.to_string()).unwrap()
+    Target::device(api, &json.to_string()).inspect_err(|why| eprintln!("skipped: {why}")).ok()
 }
 
-fn hopper(api: &Rc<Api>) -> Target {
+fn hopper(api: &Rc<Api>) -> Option<Target> {
     device(api, "NVIDIA H100 80GB HBM3", 900, 132, 232_448)
 }
 
@@ -78,13 +79,14 @@ fn planned(api: &Rc<Api>, target: &Target, graph: &Graph) -> Option<Result<Plan,
 #[test]
 fn cudnn_has_a_fused_kernel_for_every_shape_that_models_ask_for() {
     let Some(api) = cudnn() else { return };
+    let Some(hopper) = hopper(&api) else { return };
     for (name, shape) in SHAPES {
-        let Some(forward) = planned(&api, &hopper(&api), &Forward::new(&shape).graph) else { return };
+        let Some(forward) = planned(&api, &hopper, &Forward::new(&shape).graph) else { return };
         let forward = forward.unwrap_or_else(|why| panic!("{name}, forward: {why}"));
         assert!(forward.algorithm.starts_with("engine "), "{}", forward.algorithm);
         // A fused kernel keeps no scores: they would take gigabytes.
         assert!(forward.workspace < 1 << 20, "{name}, forward: {} B of scratch", forward.workspace);
-        let Some(backward) = planned(&api, &hopper(&api), &Backward::new(&shape).graph) else { return };
+        let Some(backward) = planned(&api, &hopper, &Backward::new(&shape).graph) else { return };
         let backward = backward.unwrap_or_else(|why| panic!("{name}, backward: {why}"));
         // Gradients of keys and values for each query head, before they are summed.
         let each = 2 * shape.batch * shape.heads * shape.keys * (shape.head_dim + shape.value_dim);
@@ -102,6 +104,7 @@ fn cudnn_has_a_fused_kernel_for_every_job() {
         ("B200", device(&api, "NVIDIA B200", 1000, 148, 232_448)),
     ];
     for (chip, target) in chips {
+        let Some(target) = target else { return };
         let jobs = plan::plan(&machine(141 << 30));
         let mut refused: Vec<String> = vec![];
         for job in &jobs {
@@ -119,7 +122,7 @@ fn cudnn_has_a_fused_kernel_for_every_job() {
 #[test]
 fn what_a_chip_cannot_do_is_said_in_a_line() {
     let Some(api) = cudnn() else { return };
-    let ampere = device(&api, "NVIDIA A100-SXM4-80GB", 800, 108, 166_912);
+    let Some(ampere) = device(&api, "NVIDIA A100-SXM4-80GB", 800, 108, 166_912) else { return };
     let wide = Shape { head_dim: 256, value_dim: 256, ..LLAMA };
     let Some(refused) = planned(&api, &ampere, &Backward::new(&wide).graph) else { return };
     let why = refused.err().expect("cuDNN has no backward kernel for heads of 256 on A100");
@@ -132,7 +135,8 @@ fn a_graph_that_is_no_attention_finds_no_engine() {
     // Scores where the output belongs: the widths do not fit.
     let mut forward = Forward::new(&LLAMA);
     forward.graph.matmul(forward.q, forward.k, forward.o);
-    if let Some(planned) = planned(&api, &hopper(&api), &forward.graph) {
+    let Some(hopper) = hopper(&api) else { return };
+    if let Some(planned) = planned(&api, &hopper, &forward.graph) {
         let why = planned.err().expect("no such product");
         assert!(why.contains("CUDNN_STATUS") || why.contains("no engine"), "{why}");
     }
