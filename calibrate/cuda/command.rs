@@ -1,5 +1,6 @@
 //! The command: arguments, the order of things, what is printed.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -118,7 +119,7 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     let mut session =
         Session { device: &device, monitor, sweeps: &sweeps, journal: &mut journal, stop, uncertainty, progress: &bar };
     let outcome = session.run(&planned, &sustained);
-    bar.0.finish_and_clear();
+    bar.bar.finish_and_clear();
     Ok(report(&outcome?, &facts, &arguments.out, journal.len()))
 }
 
@@ -199,8 +200,14 @@ fn report(outcome: &Outcome, facts: &Facts, out: &Path, points: usize) -> String
     text
 }
 
-/// A bar on the terminal.
-struct Bar(ProgressBar);
+/// A bar on the terminal; without one, a line now and then.
+struct Bar {
+    bar: ProgressBar,
+    said: Cell<Instant>,
+}
+
+/// How often a line says how it goes, where there is no terminal.
+const NOW_AND_THEN: Duration = Duration::from_secs(30);
 
 impl Bar {
     fn new() -> Self {
@@ -208,20 +215,24 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {bar:30} {pos}/{len} {wide_msg}") {
             bar.set_style(style);
         }
-        Self(bar)
+        Self { bar, said: Cell::new(Instant::now()) }
     }
 }
 
 impl Progress for Bar {
     fn next(&self, what: &What, regime: Regime, done: usize, planned: usize) {
-        self.0.set_length(planned as u64);
-        self.0.set_position(done as u64);
+        self.bar.set_length(planned as u64);
+        self.bar.set_position(done as u64);
         let name = serde_json::to_string(what).unwrap_or_default().replace(['"', '{', '}'], "").replace(':', " ");
         let hot = if regime == Regime::Sustained { "hot " } else { "" };
-        self.0.set_message(format!("{hot}{name}"));
+        if self.bar.is_hidden() && self.said.get().elapsed() > NOW_AND_THEN {
+            eprintln!("{done} of {planned}: {hot}{name}");
+            self.said.set(Instant::now());
+        }
+        self.bar.set_message(format!("{hot}{name}"));
     }
 
     fn note(&self, line: &str) {
-        self.0.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| eprintln!("{line}"));
     }
 }

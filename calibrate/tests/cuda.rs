@@ -279,7 +279,7 @@ fn wrong_results_are_found() {
 #[test]
 fn sustained_clocks_are_measured_after_heating_up() {
     let run = Run::new("sustained");
-    run.run(&["--sweeps", "matmul", "--minutes", "0.6"]).is(0, &["heating up", "400 W of 700 W"]);
+    run.run(&["--sweeps", "matmul", "--minutes", "0.4"]).is(0, &["heating up", "400 W of 700 W"]);
     let regimes: BTreeSet<String> =
         run.points().iter().map(|point| point["regime"].as_str().unwrap().to_owned()).collect();
     assert_eq!(regimes, ["burst".to_owned(), "sustained".to_owned()].into());
