@@ -38,7 +38,8 @@ pub struct Arguments {
     /// The file of points; an existing one is gone on with.
     #[arg(long, default_value = "points.jsonl")]
     out: PathBuf,
-    /// More to measure, before what the sweeps plan: a JSON object `{"what": …, "value": …}` a line.
+    /// More to measure, as `calibrate plan --json` prints it: an object `{"what": …, "value": …}` a line, the value being the
+    /// share of a training step that rests on it.
     #[arg(long)]
     plan: Option<PathBuf>,
     /// Which device, as the driver numbers them.
@@ -164,12 +165,9 @@ fn able(sweeps: Vec<Box<dyn Sweep>>, asked: bool, libraries: &Libraries) -> Resu
     }
 }
 
-/// What to measure, most valuable first. What a file asks for stands before what sweeps plan.
-pub fn plan(sweeps: &[Box<dyn Sweep>], machine: &Machine, more: Vec<Job>) -> Vec<Job> {
-    let mut jobs = more;
-    for job in &mut jobs {
-        job.value += 1.0;
-    }
+/// What to measure, most valuable first. Values of a file and of sweeps are on one scale, shares of a training step; what
+/// both name is worth their sum.
+fn plan(sweeps: &[Box<dyn Sweep>], machine: &Machine, mut jobs: Vec<Job>) -> Vec<Job> {
     jobs.extend(sweeps.iter().flat_map(|sweep| sweep.plan(machine)));
     ranked(jobs)
 }
