@@ -1,5 +1,6 @@
 //! The command: arguments, the order of things, what is printed.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -37,7 +38,8 @@ pub struct Arguments {
     /// The file of points; an existing one is gone on with.
     #[arg(long, default_value = "points.jsonl")]
     out: PathBuf,
-    /// More to measure, before what the sweeps plan: a JSON object `{"what": …, "value": …}` a line.
+    /// More to measure, as `calibrate plan --json` prints it: an object `{"what": …, "value": …}` a line, the value being the
+    /// share of a training step that rests on it.
     #[arg(long)]
     plan: Option<PathBuf>,
     /// Which device, as the driver numbers them.
@@ -125,7 +127,7 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     let mut session =
         Session { device: &device, monitor, sweeps: &sweeps, journal: &mut journal, stop, uncertainty, progress: &bar };
     let outcome = session.run(&planned, &sustained);
-    bar.0.finish_and_clear();
+    bar.bar.finish_and_clear();
     Ok(report(&outcome?, &facts, &arguments.out, journal.len()))
 }
 
@@ -170,12 +172,9 @@ fn able(sweeps: Vec<Box<dyn Sweep>>, asked: bool, libraries: &Libraries) -> Resu
     }
 }
 
-/// What to measure, most valuable first. What a file asks for stands before what sweeps plan.
-pub fn plan(sweeps: &[Box<dyn Sweep>], machine: &Machine, more: Vec<Job>) -> Vec<Job> {
-    let mut jobs = more;
-    for job in &mut jobs {
-        job.value += 1.0;
-    }
+/// What to measure, most valuable first. Values of a file and of sweeps are on one scale, shares of a training step; what
+/// both name is worth their sum.
+fn plan(sweeps: &[Box<dyn Sweep>], machine: &Machine, mut jobs: Vec<Job>) -> Vec<Job> {
     jobs.extend(sweeps.iter().flat_map(|sweep| sweep.plan(machine)));
     ranked(jobs)
 }
@@ -209,8 +208,14 @@ fn report(outcome: &Outcome, facts: &Facts, out: &Path, points: usize) -> String
     text
 }
 
-/// A bar on the terminal.
-struct Bar(ProgressBar);
+/// A bar on the terminal; without one, a line now and then.
+struct Bar {
+    bar: ProgressBar,
+    said: Cell<Instant>,
+}
+
+/// How often a line says how it goes, where there is no terminal.
+const NOW_AND_THEN: Duration = Duration::from_secs(30);
 
 impl Bar {
     fn new() -> Self {
@@ -218,20 +223,24 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {bar:30} {pos}/{len} {wide_msg}") {
             bar.set_style(style);
         }
-        Self(bar)
+        Self { bar, said: Cell::new(Instant::now()) }
     }
 }
 
 impl Progress for Bar {
     fn next(&self, what: &What, regime: Regime, done: usize, planned: usize) {
-        self.0.set_length(planned as u64);
-        self.0.set_position(done as u64);
+        self.bar.set_length(planned as u64);
+        self.bar.set_position(done as u64);
         let name = serde_json::to_string(what).unwrap_or_default().replace(['"', '{', '}'], "").replace(':', " ");
         let hot = if regime == Regime::Sustained { "hot " } else { "" };
-        self.0.set_message(format!("{hot}{name}"));
+        if self.bar.is_hidden() && self.said.get().elapsed() > NOW_AND_THEN {
+            eprintln!("{done} of {planned}: {hot}{name}");
+            self.said.set(Instant::now());
+        }
+        self.bar.set_message(format!("{hot}{name}"));
     }
 
     fn note(&self, line: &str) {
-        self.0.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| eprintln!("{line}"));
     }
 }

@@ -2,7 +2,7 @@
 //! costs at most the point in the making.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -23,10 +23,10 @@ impl Journal {
         let name = path.display();
         let io = |why: std::io::Error| Failure::Input(format!("{name}: {why}"));
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
-        if file.try_lock().is_err() {
-            return Err(Failure::Busy(format!(
-                "{name}: another calibration writes to it: wait for it, or name another file"
-            )));
+        // Some file systems have no locks; there nobody is kept out.
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            let remedy = "wait for it, or name another file";
+            return Err(Failure::Busy(format!("{name}: another calibration writes to it: {remedy}")));
         }
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).map_err(io)?;

@@ -71,12 +71,13 @@ impl Monitor {
             let names: Vec<String> = processes.iter().map(|pid| self.process(*pid)).collect();
             return Some(format!("{} process(es) use it: {}", names.len(), names.join(", ")));
         }
-        // A container hides other containers' processes, but not their load.
-        let busy = (0..5).filter(|_| {
-            std::thread::sleep(Duration::from_millis(60));
+        // A container hides other containers' processes, but not their load. A reading covers up to a second that has
+        // passed, so a run that just ended is waited out; whoever trains leaves no reading low.
+        let loaded = (0..20).all(|_| {
+            std::thread::sleep(Duration::from_millis(100));
             device.utilization_rates().is_ok_and(|rates| rates.gpu > 10)
         });
-        (busy.count() >= 3).then(|| "it is under load, by a process that is not visible from here".to_owned())
+        loaded.then(|| "it is under load, by a process that is not visible from here".to_owned())
     }
 
     fn process(&self, pid: u32) -> String {

@@ -5,19 +5,20 @@
 //! it. It is let go before the slowed kernel starts and stopped when that has finished; a limit on its time sees to it that
 //! nothing can lock up.
 
+use std::cell::OnceCell;
+use std::time::{Duration, Instant};
+
 use super::device::{Device, Fill, Kernel, Pinned, Ring};
 use super::error::CudaError;
 use super::library::Library;
-use super::matmul::Matmul;
-use super::memory::Memory;
 use super::sweep::{Job, Prepared, Skip, Sweep};
 use crate::points::{Machine, What};
-use std::time::{Duration, Instant};
 
 /// Kernels under load.
 #[derive(Default)]
 pub struct Overlap {
-    matmul: Matmul,
+    /// Those that measure what is slowed.
+    others: OnceCell<Vec<Box<dyn Sweep>>>,
 }
 
 /// Their share of a step, assumed; it orders the measuring.
@@ -72,11 +73,12 @@ impl Sweep for Overlap {
         let What::Overlap { slowed, beside, processors, bandwidth } = what else {
             return Err(Skip::because("nothing beside it"));
         };
-        let slowed = match slowed.as_ref() {
-            what @ What::Matmul { .. } => self.matmul.prepare(device, what)?,
-            what @ What::Memory { .. } => Memory.prepare(device, what)?,
-            _ => return Err(Skip::because("only matmuls and memory-bound kernels are slowed so far")),
-        };
+        if matches!(slowed.as_ref(), What::Overlap { .. }) {
+            return Err(Skip::because("what is slowed is itself slowed"));
+        }
+        let others = self.others.get_or_init(super::sweeps);
+        let other = others.iter().find(|sweep| sweep.measures(slowed));
+        let slowed = other.ok_or_else(|| Skip::because("no sweep measures what is slowed"))?.prepare(device, slowed)?;
         let facts = device.facts();
         if *processors >= facts.processors {
             return Err(Skip::because(format!("{processors} of {} processors are to be held", facts.processors)));

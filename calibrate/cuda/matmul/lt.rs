@@ -261,12 +261,32 @@ impl Drop for Preference {
 
 #[cfg(test)]
 mod tests {
-    use super::workspace;
+    use super::*;
+    use crate::cuda::library::Libraries;
 
     #[test]
     fn the_workspace_is_pytorch_s() {
         assert_eq!(workspace((9, 0)), 33_554_432);
         assert_eq!(workspace((10, 0)), 33_554_432);
         assert_eq!(workspace((8, 0)), 8_519_680);
+    }
+
+    #[test]
+    fn descriptors_are_what_the_library_takes_where_cublaslt_is_here() {
+        match Libraries::look(&[]) {
+            Ok(libraries) if libraries.has(Library::CublasLt) => {}
+            _ => return eprintln!("skipped: cuBLASLt is not here"),
+        }
+        for dtype in ["bf16", "fp8_tensor", "fp8_row", "fp8_block", "tf32", "fp32"] {
+            for layout in ["forward", "data_gradient", "weight_gradient", "weight_gradient_fp32"] {
+                let recipe = Recipe::of(dtype, layout).unwrap_or_else(|why| panic!("{why}"));
+                if let Err(error) = Operation::new(&recipe, (256, 512)) {
+                    panic!("{dtype} {layout}: {error}");
+                }
+                let made = Layout::new(recipe.first, 256, 512, recipe.first_transposed);
+                assert!(made.is_ok(), "{dtype} {layout}");
+            }
+        }
+        assert!(Preference::new(workspace((9, 0))).is_ok());
     }
 }
