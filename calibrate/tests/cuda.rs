@@ -216,7 +216,7 @@ fn a_missing_library_names_the_sweeps_that_it_costs() {
     run.run(&["--list"]).is(0, &["NVRTC        missing", "memory       cannot run: the sweep memory needs NVRTC"]);
     run.run(&["--sweeps", "memory"]).is(7, &["the sweep memory needs NVRTC", "--libraries"]);
     run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["6 new points"]);
-    run.run(&["--sweeps", "sideways"]).is(2, &["there is no sweep \"sideways\"", "matmul, grouped, memory"]);
+    run.run(&["--sweeps", "sideways"]).is(2, &["there is no sweep \"sideways\"", "matmul, grouped, attention, memory"]);
 }
 
 #[test]
