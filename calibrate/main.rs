@@ -4,7 +4,7 @@
 //! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
 
 mod cli;
-mod devices;
+mod cuda;
 mod fit;
 mod import;
 mod plan;
@@ -37,7 +37,7 @@ enum Command {
     /// Predict every matmul of a profile from the others.
     Residuals(cli::residuals::Args),
     /// Measure the CUDA devices of this machine.
-    Cuda,
+    Cuda(cuda::Arguments),
     /// Measure a TPU through XLA, or ask its compiler ahead of time.
     Xla,
 }
@@ -84,12 +84,7 @@ fn main() -> ExitCode {
         Command::Fit(args) => cli::finish(cli::fit::run(&args)),
         Command::Plan(args) => cli::finish(cli::plan::run(&args)),
         Command::Residuals(args) => cli::finish(cli::residuals::run(&args)),
-        Command::Cuda => not_yet(
-            "cuda",
-            &devices::cuda(),
-            "cuBLASLt matmuls (bf16, fp8, tf32; three layouts; burst and sustained clocks), cuDNN attention forward \
-             and backward, memory-bound kernels by family, launch costs, and NCCL collectives inside the node",
-        ),
+        Command::Cuda(arguments) => cuda::run(&arguments),
         Command::Xla => not_yet(
             "xla",
             "no PJRT plugin is looked for yet",

@@ -1,0 +1,106 @@
+//! The file of points while it grows: only ever appended to, one line for each point, so that whatever ends the program
+//! costs at most the point in the making.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::error::Failure;
+use crate::points::{self, Line, Machine, Point, Regime, What};
+
+/// A file of points, open for more.
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    known: BTreeSet<(What, Regime)>,
+}
+
+impl Journal {
+    /// Opens a file of points for a machine, or starts one. What an interrupt left half-written is cut off; a file of
+    /// another machine, and one that another program writes to, are refused.
+    pub fn open(path: &Path, machine: &Machine) -> Result<Self, Failure> {
+        let name = path.display();
+        let io = |why: std::io::Error| Failure::Input(format!("{name}: {why}"));
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
+        // Some file systems have no locks; there nobody is kept out.
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            let remedy = "wait for it, or name another file";
+            return Err(Failure::Busy(format!("{name}: another calibration writes to it: {remedy}")));
+        }
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).map_err(io)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let text = std::str::from_utf8(&bytes[..whole])
+            .map_err(|_| Failure::Input(format!("{name}: not a file of points: it is not text")))?;
+        let begun = text.is_empty() && !bytes.is_empty() && !bytes.starts_with(br#"{"machine":"#);
+        if begun && !br#"{"machine":"#.starts_with(&bytes) {
+            return Err(Failure::Input(format!("{name}: not a file of points: name another file")));
+        }
+        let old = points::parse(&name.to_string(), text).map_err(|why| Failure::Input(why.to_string()))?;
+        if let Some(other) = old.machines.last() {
+            same_machine(&name.to_string(), other, machine)?;
+        }
+        file.set_len(whole as u64).map_err(io)?;
+        let known = old.points.into_iter().map(|(_, point)| (point.what, point.regime)).collect();
+        let mut journal = Self { file, path: path.to_owned(), known };
+        if old.machines.last().map(undated) != Some(undated(machine)) {
+            journal.write(&Line::Machine(machine.clone()))?;
+        }
+        Ok(journal)
+    }
+
+    /// Whether this has been measured.
+    pub fn knows(&self, what: &What, regime: Regime) -> bool {
+        self.known.contains(&(what.clone(), regime))
+    }
+
+    /// Points in the file.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Adds a point, and sees to it that it is on the disk.
+    pub fn add(&mut self, point: Point) -> Result<(), Failure> {
+        self.write(&Line::Point(point.clone()))?;
+        self.known.insert((point.what, point.regime));
+        Ok(())
+    }
+
+    fn write(&mut self, line: &Line) -> Result<(), Failure> {
+        let io = |why: std::io::Error| Failure::Input(format!("{}: {why}", self.path.display()));
+        let mut text = serde_json::to_string(line).map_err(|why| Failure::Input(why.to_string()))?;
+        text.push('\n');
+        self.file.write_all(text.as_bytes()).map_err(io)?;
+        self.file.sync_data().map_err(io)
+    }
+}
+
+fn undated(machine: &Machine) -> Machine {
+    Machine { date: String::new(), ..machine.clone() }
+}
+
+/// Points of different chips, and of one chip under different power limits, do not belong into one profile.
+fn same_machine(path: &str, old: &Machine, new: &Machine) -> Result<(), Failure> {
+    let differs = |what: &str, old: String, new: String| {
+        Err(Failure::Input(format!(
+            "{path} holds points of another machine: its {what} is {old}, here it is {new}: name another file"
+        )))
+    };
+    if old.chip != new.chip {
+        return differs("chip", old.chip.clone(), new.chip.clone());
+    }
+    if old.processors != new.processors {
+        return differs("number of processors", old.processors.to_string(), new.processors.to_string());
+    }
+    if let (Some(old), Some(new)) = (old.power_limit, new.power_limit)
+        && (old - new).abs() > 1.0
+    {
+        return differs("power limit", format!("{old} W"), format!("{new} W"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "journal/tests.rs"]
+mod tests;

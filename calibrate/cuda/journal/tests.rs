@@ -1,0 +1,118 @@
+//! Whatever ends the program, the file of points stays whole.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+
+use super::*;
+
+fn machine() -> Machine {
+    Machine {
+        chip: "chip".to_owned(),
+        processors: 132,
+        capability: "9.0".to_owned(),
+        memory: 1 << 37,
+        memory_bandwidth: 4.8e12,
+        power_limit: Some(700.0),
+        clock: Some(1980.0),
+        gpus: 1,
+        versions: [("driver".to_owned(), "580.1".to_owned())].into(),
+        date: "2026-01-01T00:00:00Z".to_owned(),
+        tool: "test".to_owned(),
+        source: "measured".to_owned(),
+    }
+}
+
+fn point(call: &str) -> Point {
+    Point {
+        what: What::Overhead { call: call.to_owned() },
+        regime: Regime::Burst,
+        median: 2.0,
+        p10: 1.5,
+        p90: 2.5,
+        repeats: 12,
+        outliers: 0,
+        board: None,
+        algorithm: None,
+    }
+}
+
+/// A path of its own for a test.
+fn path(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("windtunnel-journal-{}-{name}.jsonl", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+#[test]
+fn a_resumed_file_knows_what_was_measured_and_says_the_machine_once() {
+    let path = path("resumed");
+    Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();
+    let later = Machine { date: "2026-01-02T00:00:00Z".to_owned(), ..machine() };
+    let mut journal = Journal::open(&path, &later).unwrap();
+    assert!(journal.knows(&point("launch").what, Regime::Burst));
+    assert!(!journal.knows(&point("launch").what, Regime::Sustained));
+    journal.add(point("event_record")).unwrap();
+    drop(journal);
+    let read = points::read(&path).unwrap();
+    assert_eq!((read.machines.len(), read.points.len()), (1, 2));
+}
+
+#[test]
+fn a_line_that_an_interrupt_cut_short_is_measured_again() {
+    let path = path("cut");
+    Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let mut cut = whole.clone();
+    cut.extend_from_slice(br#"{"point":{"what":{"overhead":{"call":"graph"#);
+    std::fs::write(&path, &cut).unwrap();
+    let journal = Journal::open(&path, &machine()).unwrap();
+    assert_eq!(journal.len(), 1);
+    drop(journal);
+    assert_eq!(std::fs::read(&path).unwrap(), whole);
+}
+
+#[test]
+fn an_updated_driver_starts_a_new_machine_line() {
+    let path = path("driver");
+    Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();
+    let updated = Machine { versions: [("driver".to_owned(), "590.1".to_owned())].into(), ..machine() };
+    Journal::open(&path, &updated).unwrap().add(point("event_record")).unwrap();
+    let read = points::read(&path).unwrap();
+    assert_eq!(read.points.iter().map(|(machine, _)| *machine).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn points_of_another_chip_or_power_limit_are_refused_and_left_alone() {
+    let path = path("other");
+    Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    for other in [
+        Machine { chip: "another".to_owned(), ..machine() },
+        Machine { power_limit: Some(500.0), ..machine() },
+        Machine { processors: 114, ..machine() },
+    ] {
+        let Err(Failure::Input(why)) = Journal::open(&path, &other).map(|_| ()) else { panic!("accepted") };
+        assert!(why.contains("another machine"), "{why}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_file_that_is_something_else_is_not_touched() {
+    let path = path("else");
+    for text in ["[profile]\nname = 1\n", "no newline at all", "{\"machine\": 5}\n"] {
+        std::fs::write(&path, text).unwrap();
+        assert!(matches!(Journal::open(&path, &machine()).map(|_| ()), Err(Failure::Input(_))), "{text}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+}
+
+#[test]
+fn two_programs_never_write_to_one_file() {
+    let path = path("locked");
+    let first = Journal::open(&path, &machine()).unwrap();
+    assert!(matches!(Journal::open(&path, &machine()).map(|_| ()), Err(Failure::Busy(_))));
+    drop(first);
+    Journal::open(&path, &machine()).unwrap();
+}
