@@ -32,6 +32,7 @@ fn sweeps() -> Vec<Box<dyn sweep::Sweep>> {
         Box::new(matmul::Grouped::default()),
         Box::new(memory::Memory),
         Box::new(hostcopy::HostCopies),
+        Box::new(overlap::Overlap::attention()),
         Box::new(overhead::Overheads),
         Box::new(overlap::Overlap::default()),
     ]
