@@ -36,6 +36,7 @@ fn sweeps() -> Vec<Box<dyn sweep::Sweep>> {
         Box::new(attention::Attention::default()),
         Box::new(memory::Memory),
         Box::new(hostcopy::HostCopies),
+        Box::new(overlap::Overlap::attention()),
         Box::new(overhead::Overheads),
         Box::new(overlap::Overlap::default()),
         Box::new(nccl::Collectives::default()),

@@ -14,11 +14,58 @@ use super::library::Library;
 use super::sweep::{Job, Prepared, Skip, Sweep};
 use crate::points::{Machine, What};
 
-/// Kernels under load.
-#[derive(Default)]
+/// Kernels under load. Attention is a sweep of its own, because it needs a library that the others do not.
 pub struct Overlap {
+    attention: bool,
     /// Those that measure what is slowed.
     others: OnceCell<Vec<Box<dyn Sweep>>>,
+}
+
+impl Default for Overlap {
+    fn default() -> Self {
+        Self { attention: false, others: OnceCell::new() }
+    }
+}
+
+impl Overlap {
+    /// Attention under load.
+    pub fn attention() -> Self {
+        Self { attention: true, ..Self::default() }
+    }
+
+    /// The sweep that measures what is slowed, if it needs no library that this one does not: others may not be here.
+    fn other(&self, slowed: &What) -> Option<&dyn Sweep> {
+        let others = self.others.get_or_init(super::sweeps).iter().map(Box::as_ref);
+        let allowed = |sweep: &&dyn Sweep| sweep.needs().iter().all(|library| self.needs().contains(library));
+        others.filter(allowed).find(|sweep| sweep.measures(slowed))
+    }
+
+    /// What is slowed.
+    fn slowed(&self, machine: &Machine) -> Vec<What> {
+        let matmul = |m, n, k| What::Matmul { m, n, k, dtype: "bf16".to_owned(), layout: "forward".to_owned() };
+        let add = |bytes: u64| What::Memory {
+            family: "elementwise".to_owned(),
+            kernel: "add_2r1w".to_owned(),
+            read: 2 * bytes,
+            written: bytes,
+        };
+        if !self.attention {
+            return vec![
+                matmul(8192, 4096, 4096),
+                matmul(8192, 14_336, 4096),
+                matmul(8192, 8192, 8192),
+                add(128 << 20),
+            ];
+        }
+        // The most valuable of each direction.
+        let planned = || self.others.get_or_init(super::sweeps).iter().filter(|sweep| sweep.name() == "attention");
+        let best = |wanted: bool| {
+            let jobs = planned().flat_map(|sweep| sweep.plan(machine));
+            let jobs = jobs.filter(|job| matches!(job.what, What::Attention { backward, .. } if backward == wanted));
+            jobs.max_by(|a, b| a.value.total_cmp(&b.value)).map(|job| job.what)
+        };
+        [best(false), best(true)].into_iter().flatten().collect()
+    }
 }
 
 /// Their share of a step, assumed; it orders the measuring.
@@ -34,24 +81,19 @@ const MOVED: [f64; 3] = [0.05, 0.1, 0.2];
 
 impl Sweep for Overlap {
     fn name(&self) -> &'static str {
-        "overlap"
+        if self.attention { "overlap_attn" } else { "overlap" }
     }
 
     fn needs(&self) -> &'static [Library] {
+        if self.attention {
+            return &[Library::Driver, Library::Cudnn, Library::Nvrtc];
+        }
         &[Library::Driver, Library::CublasLt, Library::Nvrtc]
     }
 
     fn plan(&self, machine: &Machine) -> Vec<Job> {
-        let matmul = |m, n, k| What::Matmul { m, n, k, dtype: "bf16".to_owned(), layout: "forward".to_owned() };
-        let add = |bytes: u64| What::Memory {
-            family: "elementwise".to_owned(),
-            kernel: "add_2r1w".to_owned(),
-            read: 2 * bytes,
-            written: bytes,
-        };
-        let slowed = [matmul(8192, 4096, 4096), matmul(8192, 14_336, 4096), matmul(8192, 8192, 8192), add(128 << 20)];
         let mut jobs = vec![];
-        for slowed in slowed {
+        for slowed in self.slowed(machine) {
             for processors in HELD.into_iter().filter(|held| *held < machine.processors) {
                 jobs.push(job(&slowed, "spin", processors, 0));
                 for share in MOVED.iter().filter(|_| processors >= 8) {
@@ -61,23 +103,20 @@ impl Sweep for Overlap {
                 }
             }
         }
-        let value = SHARE / jobs.len() as f64;
+        let value = SHARE / 2.0 / jobs.len().max(1) as f64;
         jobs.into_iter().map(|what| Job { what, value }).collect()
     }
 
     fn measures(&self, what: &What) -> bool {
-        matches!(what, What::Overlap { .. })
+        let attention = |slowed: &What| matches!(slowed, What::Attention { .. });
+        matches!(what, What::Overlap { slowed, .. } if attention(slowed) == self.attention)
     }
 
     fn prepare<'d>(&self, device: &'d Device, what: &What) -> Result<Box<dyn Prepared + 'd>, Skip> {
         let What::Overlap { slowed, beside, processors, bandwidth } = what else {
             return Err(Skip::because("nothing beside it"));
         };
-        if matches!(slowed.as_ref(), What::Overlap { .. }) {
-            return Err(Skip::because("what is slowed is itself slowed"));
-        }
-        let others = self.others.get_or_init(super::sweeps);
-        let other = others.iter().find(|sweep| sweep.measures(slowed));
+        let other = self.other(slowed).filter(|_| !matches!(slowed.as_ref(), What::Overlap { .. }));
         let slowed = other.ok_or_else(|| Skip::because("no sweep measures what is slowed"))?.prepare(device, slowed)?;
         let facts = device.facts();
         if *processors >= facts.processors {

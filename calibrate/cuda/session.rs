@@ -196,6 +196,34 @@ fn round(us: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::points::Machine;
+
+    #[test]
+    fn what_a_sweep_plans_it_measures_and_no_other_does() {
+        let machine = Machine {
+            chip: "chip".to_owned(),
+            processors: 132,
+            capability: "9.0".to_owned(),
+            memory: 1 << 37,
+            memory_bandwidth: 4.8e12,
+            power_limit: None,
+            clock: None,
+            gpus: 2,
+            versions: BTreeMap::new(),
+            date: String::new(),
+            tool: String::new(),
+            source: String::new(),
+        };
+        let sweeps = crate::cuda::sweeps();
+        for sweep in &sweeps {
+            for job in sweep.plan(&machine) {
+                let who: Vec<_> =
+                    sweeps.iter().filter(|sweep| sweep.measures(&job.what)).map(|other| other.name()).collect();
+                assert_eq!(who, [sweep.name()], "{:?}", job.what);
+                assert!(job.value > 0.0 && job.value < 0.1, "{job:?}");
+            }
+        }
+    }
 
     #[test]
     fn the_most_valuable_comes_first_and_nothing_comes_twice() {
