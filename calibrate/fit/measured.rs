@@ -7,6 +7,7 @@
 
 mod attention;
 mod calls;
+mod collectives;
 mod matmul;
 mod memory;
 
@@ -155,6 +156,7 @@ pub fn fit(path: &str, points: &Points, base: &Profile, base_text: &str, name: &
     attention::fit(&measured, &mut made)?;
     memory::fit(&measured, &mut made)?;
     calls::fit(&measured, &mut made)?;
+    collectives::fit(&measured, &mut made)?;
     let before: Vec<String> = sections.list.iter().map(|section| section.name.clone()).collect();
     let newcomer = made.sections.into_iter().map(|(name, text)| Section { name, text }).collect();
     let decisions = sections.merge(&Sections { head: String::new(), list: newcomer });

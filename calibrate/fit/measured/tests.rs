@@ -1,7 +1,7 @@
 //! Points made from a known cost model give a profile that predicts as that model does.
 
-use windtunnel::cost::{Basis, CostModel, Profile, Regime as Clocks, Software};
-use windtunnel::program::{AttentionShape, DType, MatmulLayout, MemoryKind, Work};
+use windtunnel::cost::{Basis, CostModel, Profile, Regime as Clocks, Software, Spread};
+use windtunnel::program::{AttentionShape, Collective, Comm, DType, GroupId, MatmulLayout, MemoryKind, Work};
 use windtunnel::units::Bytes;
 
 use super::{FitError, fit};
@@ -267,4 +267,45 @@ fn sustained_points_make_a_clock_and_points_under_load_make_an_overlap() {
     let profile = Profile::parse("mine.toml", &fitted.text).expect("a profile");
     assert!((profile.overlap.matmul.factor - 1.3).abs() < 0.02, "{}", profile.overlap.matmul.factor);
     assert!((profile.clock.matmul(1e-3, DType::Bf16) - 0.85).abs() < 0.02);
+}
+
+/// A line of a journal for a collective of eight GPUs or fewer that takes a latency and a bandwidth.
+fn collective(kind: &str, ranks: u64, bytes: u64) -> String {
+    let us = 10.0 + bytes as f64 * (ranks - 1) as f64 / ranks as f64 / 350e9 * 1e6;
+    let (kind, dtype) = (kind.to_owned(), "bfloat16".to_owned());
+    let what = What::Collective { kind, ranks, nodes: 1, bytes, in_place: false, dtype };
+    serde_json::to_string(&point(what, Regime::Burst, us)).expect("JSON") + "\n"
+}
+
+#[test]
+fn collectives_of_a_whole_node_replace_the_published_ones_and_fewer_do_not() {
+    let mut half = journal(&[]);
+    for kind in ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"] {
+        for ranks in [2, 4] {
+            half.extend((9..34).map(|power| collective(kind, ranks, 1 << power)));
+        }
+    }
+    let mut whole = half.clone();
+    for kind in ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"] {
+        whole.extend((9..34).map(|power| collective(kind, 8, 1 << power)));
+    }
+    let fewer = fitted(&half);
+    assert!(fewer.kept.iter().any(|name| name == "collectives.node"), "{:?}", fewer.kept);
+    assert!(
+        fewer.notes.iter().any(|note| note.contains("up to 4 ranks") && note.contains("knows 8")),
+        "{:?}",
+        fewer.notes
+    );
+    let fitted = fitted(&whole);
+    let profile = Profile::parse("mine.toml", &fitted.text).expect("a profile");
+    let costs = CostModel::new(&profile, Clocks::Burst);
+    let comm = Comm { kind: Collective::AllGather, group: GroupId(0), bytes: Bytes(3 << 30), dtype: DType::Bf16 };
+    let cost = costs.collective(&comm, Spread { ranks_per_node: 8, nodes: 1 });
+    let known = 10e-6 + (3u64 << 30) as f64 * 7.0 / 8.0 / 350e9;
+    assert!(error(cost.time.seconds(), known) < 0.02, "{cost:?} instead of {known}");
+    for name in ["collectives.node", "collectives.node.pair"] {
+        assert!(fitted.decisions.iter().any(|d| d.taken && d.name == name), "{:?}", fitted.decisions);
+    }
+    let residual = fitted.residuals.iter().find(|r| r.section == "collectives in a node").expect("a residual");
+    assert!(residual.median < 0.05, "{residual:?}");
 }
