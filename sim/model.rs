@@ -2,7 +2,8 @@
 //!
 //! Shape letters, used for every tensor of a model (`xq_BSNH` has shape batch × sequence × heads × head dimension):
 //! `B` sequences in a micro-batch, `S` sequence length, `D` model width, `N` query heads, `K` key-value heads,
-//! `H` head dimension, `F` feed-forward width, `V` vocabulary.
+//! `H` head dimension, `F` feed-forward width, `V` vocabulary, `L` the part of the sequence that one of several
+//! tensor-parallel ranks holds (S where it is not split).
 //!
 //! [`ModelConfig`] says which parts a model has. `block` turns it into operators, forward only; backward passes, saved
 //! activations, FLOPs and bytes are derived from those. To add a block type: a file under `model/` that writes its
@@ -14,6 +15,7 @@ pub mod graph;
 pub mod head;
 pub mod huggingface;
 pub mod style;
+pub mod tensor;
 pub mod unpad;
 
 use std::fmt;

@@ -16,6 +16,7 @@ pub mod predict;
 mod recompute;
 pub mod remedy;
 mod sharding;
+mod tensor;
 mod training;
 pub mod understood;
 pub mod written;

@@ -57,12 +57,13 @@ pub fn run(args: &Args) -> Outcome {
         return row(args, &files, &tables, id);
     }
     let choice = Choice { lanes: args.lane.clone(), hardware: args.hardware.clone(), grades: args.grade.clone() };
-    if files.receipts.entries.is_empty()
-        && files.own.is_empty()
-        && files.receipts.faults.is_empty()
-        && refused.is_empty()
-    {
-        return Err(Failure::input("the files hold no receipts: expected JSON lines, or a scenario with [measured]"));
+    if files.receipts.entries.is_empty() && files.own.is_empty() && files.receipts.faults.is_empty() {
+        return match refused.is_empty() {
+            true => {
+                Err(Failure::input("the files hold no receipts: expected JSON lines, or a scenario with [measured]"))
+            }
+            false => Ok(ExitCode::from(2)),
+        };
     }
     // What could not be used may be what has the lane.
     let count = if refused.is_empty() { choice.count(&files).map_err(Failure::input)? } else { 0 };

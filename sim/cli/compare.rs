@@ -53,6 +53,9 @@ impl Source {
     /// A scenario's file, or the scenario that a receipt is mapped to.
     fn read(path: &Path) -> Result<Source, Failure> {
         let written = path.display().to_string();
+        if written.ends_with(".jsonl") {
+            return Err(Failure::input(format!("{written} holds many receipts: name one, {written}#ID")));
+        }
         let Some((file, id)) = written.rsplit_once('#').filter(|(file, _)| file.ends_with(".jsonl")) else {
             let (file, text) = read(path)?;
             return Ok(Source { name: file.clone(), file, text });

@@ -61,7 +61,7 @@ fn model(scenario: &Scenario) -> String {
     let job = &scenario.job;
     let model = &job.model;
     let params = model.params();
-    let dims = block::dims(model, job.batch, job.seq);
+    let dims = block::dims(model, job.batch, job.seq, job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
     let mut out = format!("{model}\nsource: {}\n", model.source);
     let _ = writeln!(

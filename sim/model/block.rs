@@ -6,10 +6,12 @@
 
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::style::{Rope, Style};
+use super::tensor::{self, TensorParallel};
 use super::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use crate::program::DType;
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
+const BLD: &[Axis] = &[Axis::B, Axis::L, Axis::D];
 const BSF: &[Axis] = &[Axis::B, Axis::S, Axis::F];
 const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSKH: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::H];
@@ -22,21 +24,23 @@ const BS: &[Axis] = &[Axis::B, Axis::S];
 const S: &[Axis] = &[Axis::S];
 const SD: &[Axis] = &[Axis::S, Axis::D];
 
-/// Sizes of a model on a micro-batch of `batch` sequences of length `seq`.
-pub fn dims(model: &ModelConfig, batch: u64, seq: u64) -> Dims {
+/// Sizes of a model on a micro-batch of `batch` sequences of length `seq`, as one of several tensor-parallel ranks has
+/// them.
+pub fn dims(model: &ModelConfig, batch: u64, seq: u64, tensor: TensorParallel) -> Dims {
     Dims {
         b: batch,
         s: seq,
         d: model.width,
-        n: model.heads,
-        k: model.kv_heads,
+        n: model.heads / tensor.ranks,
+        k: model.kv_heads / tensor.ranks,
         h: model.head_dim,
         r: match model.position {
             Position::Rope { dims } => dims.min(model.head_dim),
             _ => 0,
         },
-        f: model.ffn,
-        v: model.vocab,
+        f: model.ffn / tensor.ranks,
+        v: model.vocab / tensor.ranks,
+        tensor,
     }
 }
 
@@ -75,7 +79,7 @@ pub(super) fn norm_op(
 ) -> ValueId {
     let width = g.dims().d;
     let params = norm_params(g, kind, width, names.1, names.2);
-    norm(g, kind, rows, input, &params, names.0, ("xn_BSD", BSD))
+    norm(g, kind, rows, input, &params, names.0, ("xn_BSD", BLD))
 }
 
 struct AttentionParams {
@@ -86,7 +90,8 @@ struct AttentionParams {
 }
 
 fn attention_params(g: &mut GraphBuilder, m: &ModelConfig) -> AttentionParams {
-    let (d, q, kv) = (m.width, m.heads * m.head_dim, m.kv_heads * m.head_dim);
+    let Dims { d, n, k, h, .. } = g.dims();
+    let (q, kv) = (n * h, k * h);
     let linear = |g: &mut GraphBuilder, weight, bias_name, rows, cols, bias: bool| {
         let mut params = vec![g.param(weight, rows, cols)];
         if bias {
@@ -121,26 +126,33 @@ fn attention(
     params: &AttentionParams,
     (window, style): (Option<u64>, Style),
 ) -> ValueId {
-    let (d, q_out, kv_out) = (m.width, m.heads * m.head_dim, m.kv_heads * m.head_dim);
     let dims = g.dims();
+    let (d, q_out, kv_out) = (dims.d, dims.n * dims.h, dims.k * dims.h);
     let linear = |inputs, outputs| OpKind::Linear { inputs, outputs };
     let mut held = vec![];
     let (mut xq, mut xk, mut xv);
     if m.fused_qkv {
-        let qkv = g.op("attention.wqkv", linear(d, q_out + 2 * kv_out), &[x], &params.qkv[0], ("xqkv", BSQH));
+        let qkv = tensor::column_linear(
+            g,
+            "attention.wqkv",
+            linear(d, q_out + 2 * kv_out),
+            x,
+            &params.qkv[0],
+            ("xqkv", BSQH),
+        );
         [xq, xk, xv] = g.split("attention", qkv, [("xq_BSNH", BSNH), ("xk_BSKH", BSKH), ("xv_BSKH", BSKH)]);
         g.drop_values(&[qkv]);
     } else {
-        xq = g.op("attention.wq", linear(d, q_out), &[x], &params.qkv[0], ("xq_BSNH", BSNH));
-        xk = g.op("attention.wk", linear(d, kv_out), &[x], &params.qkv[1], ("xk_BSKH", BSKH));
-        xv = g.op("attention.wv", linear(d, kv_out), &[x], &params.qkv[2], ("xv_BSKH", BSKH));
+        xq = tensor::column_linear(g, "attention.wq", linear(d, q_out), x, &params.qkv[0], ("xq_BSNH", BSNH));
+        xk = tensor::column_linear(g, "attention.wk", linear(d, kv_out), x, &params.qkv[1], ("xk_BSKH", BSKH));
+        xv = tensor::column_linear(g, "attention.wv", linear(d, kv_out), x, &params.qkv[2], ("xv_BSKH", BSKH));
     }
     if let Some(kind) = m.qk_norm {
         let rows = |heads| if kind == QkNorm::PerHead { dims.tokens() * heads } else { dims.tokens() };
         let raw = (xq, xk);
-        xq = norm(g, m.norm, rows(m.heads), raw.0, &params.q_norm, "attention.q_norm", ("xq_BSNH", BSNH));
+        xq = norm(g, m.norm, rows(dims.n), raw.0, &params.q_norm, "attention.q_norm", ("xq_BSNH", BSNH));
         g.drop_values(&[raw.0]);
-        xk = norm(g, m.norm, rows(m.kv_heads), raw.1, &params.k_norm, "attention.k_norm", ("xk_BSKH", BSKH));
+        xk = norm(g, m.norm, rows(dims.k), raw.1, &params.k_norm, "attention.k_norm", ("xk_BSKH", BSKH));
         g.drop_values(&[raw.1]);
     }
     if let Position::Rope { .. } = m.position {
@@ -167,8 +179,7 @@ fn attention(
     let o = g.op("attention.sdpa", OpKind::Attention { window, bias }, &[xq, xk, xv], &[], ("xo_BSNH", BSNH));
     held.extend([xq, xk, xv, o]);
     let out = g.op("attention.wo", linear(q_out, d), &[o], &params.output, ("attn_BSD", BSD));
-    g.drop_values(&held);
-    out
+    tensor::leave(g, out, "attention", "attn_BLD", &held)
 }
 
 const ROPE: &str = "attention.rope";
@@ -254,7 +265,7 @@ struct FfnParams {
 }
 
 fn ffn_params(g: &mut GraphBuilder, m: &ModelConfig) -> FfnParams {
-    let (d, f) = (m.width, m.ffn);
+    let Dims { d, f, .. } = g.dims();
     let linear = |g: &mut GraphBuilder, weight, bias, rows, cols| {
         let mut params = vec![g.param(weight, rows, cols)];
         if m.ffn_bias {
@@ -285,13 +296,14 @@ fn activation(g: &mut GraphBuilder, act: Activation, h1: ValueId) -> ValueId {
 }
 
 fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnParams) -> ValueId {
-    let up = OpKind::Linear { inputs: m.width, outputs: m.ffn };
-    let down = OpKind::Linear { inputs: m.ffn, outputs: m.width };
-    let h1 = g.op("feed_forward.w1", up, &[x], &params.w1, ("h1_BSF", BSF));
+    let Dims { d, f, .. } = g.dims();
+    let up = OpKind::Linear { inputs: d, outputs: f };
+    let down = OpKind::Linear { inputs: f, outputs: d };
+    let h1 = tensor::column_linear(g, "feed_forward.w1", up, x, &params.w1, ("h1_BSF", BSF));
     let hidden = match m.feed_forward {
         FeedForward::Gated(act) => {
             let gate = activation(g, act, h1);
-            let h3 = g.op("feed_forward.w3", up, &[x], &params.w3, ("h3_BSF", BSF));
+            let h3 = tensor::column_linear(g, "feed_forward.w3", up, x, &params.w3, ("h3_BSF", BSF));
             let product = g.op("feed_forward", OpKind::Mul, &[gate, h3], &[], ("h_BSF", BSF));
             g.drop_values(&[gate, h3]);
             product
@@ -299,15 +311,14 @@ fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnP
         FeedForward::Plain(act) => activation(g, act, h1),
     };
     let out = g.op("feed_forward.w2", down, &[hidden], &params.w2, ("ffn_BSD", BSD));
-    g.drop_values(&[hidden]);
-    out
+    tensor::leave(g, out, "feed_forward", "ffn_BLD", &[hidden])
 }
 
 /// One decoder block with the given sliding window.
 pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>, style: Style) -> Graph {
-    let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BSD, compute));
+    let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
-    let (rows, d) = (dims.tokens(), m.width);
+    let (rows, d) = (dims.local_tokens(), m.width);
     let attn_params = attention_params(g, m);
     let ffn = ffn_params(g, m);
     let placement = m.norm_placement;
@@ -329,41 +340,53 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>, s
         if !post {
             return value;
         }
-        let out = norm(g, m.norm, rows, value, params, module, ("post_BSD", BSD));
+        let out = norm(g, m.norm, rows, value, params, module, ("post_BSD", BLD));
         g.drop_values(&[value]);
         out
     };
-    let attn_in = if pre { norm(g, m.norm, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BSD)) } else { x };
-    let attn = attention(g, m, attn_in, &attn_params, (window, style));
+    let attn_in = if pre { norm(g, m.norm, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BLD)) } else { x };
+    let whole = tensor::enter(g, attn_in, "attention");
+    let attn = attention(g, m, whole, &attn_params, (window, style));
+    if whole != attn_in {
+        g.drop_values(&[whole]);
+    }
     let shared = placement == NormPlacement::ParallelShared;
     if pre && !shared {
         g.drop_values(&[attn_in]);
     }
     let attn = post_norm(g, attn, &attn_post, "attention_post_norm");
     let out = if matches!(placement, NormPlacement::Parallel | NormPlacement::ParallelShared) {
-        let ffn_in = if shared { attn_in } else { norm(g, m.norm, rows, x, &ffn_norm, "ffn_norm", ("xf_BSD", BSD)) };
-        let ff = feed_forward(g, m, ffn_in, &ffn);
+        let ffn_in = if shared { attn_in } else { norm(g, m.norm, rows, x, &ffn_norm, "ffn_norm", ("xf_BSD", BLD)) };
+        let whole = tensor::enter(g, ffn_in, "feed_forward");
+        let ff = feed_forward(g, m, whole, &ffn);
+        if whole != ffn_in {
+            g.drop_values(&[whole]);
+        }
         if !shared {
             g.drop_values(&[ffn_in]);
         }
-        let both = g.op("residual", OpKind::Add, &[attn, ff], &[], ("both_BSD", BSD));
+        let both = g.op("residual", OpKind::Add, &[attn, ff], &[], ("both_BSD", BLD));
         g.drop_values(&[attn, ff]);
-        let out = g.op("residual", OpKind::Add, &[x, both], &[], ("out_BSD", BSD));
+        let out = g.op("residual", OpKind::Add, &[x, both], &[], ("out_BSD", BLD));
         g.drop_values(&[both]);
         if shared {
             g.drop_values(&[ffn_in]);
         }
         out
     } else {
-        let h = g.op("residual", OpKind::Add, &[x, attn], &[], ("h_BSD", BSD));
+        let h = g.op("residual", OpKind::Add, &[x, attn], &[], ("h_BSD", BLD));
         g.drop_values(&[attn]);
-        let ffn_in = if pre { norm(g, m.norm, rows, h, &ffn_norm, "ffn_norm", ("hn_BSD", BSD)) } else { h };
-        let ff = feed_forward(g, m, ffn_in, &ffn);
+        let ffn_in = if pre { norm(g, m.norm, rows, h, &ffn_norm, "ffn_norm", ("hn_BSD", BLD)) } else { h };
+        let whole = tensor::enter(g, ffn_in, "feed_forward");
+        let ff = feed_forward(g, m, whole, &ffn);
+        if whole != ffn_in {
+            g.drop_values(&[whole]);
+        }
         if pre {
             g.drop_values(&[ffn_in]);
         }
         let ff = post_norm(g, ff, &ffn_post, "ffn_post_norm");
-        let out = g.op("residual", OpKind::Add, &[h, ff], &[], ("out_BSD", BSD));
+        let out = g.op("residual", OpKind::Add, &[h, ff], &[], ("out_BSD", BLD));
         g.drop_values(&[ff, h]);
         out
     };
@@ -374,25 +397,26 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>, s
 pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
     let (mut graph, tokens) = GraphBuilder::new("tok_embeddings", dims, compute, ("tokens_BS", BS, DType::Int64));
     let g = &mut graph;
-    let table = g.param("tok_embeddings.weight", m.vocab, m.width);
-    let mut h = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
+    let table = g.param("tok_embeddings.weight", dims.v, m.width);
+    let rows = g.op("tok_embeddings", OpKind::Embedding, &[tokens], &[table], ("h_BSD", BSD));
+    let mut h = tensor::leave(g, rows, "tok_embeddings", "h_BLD", &[]);
     if let Position::Learned { positions } = m.position {
         let table = g.param("pos_embeddings.weight", positions, m.width);
         let rows = g.op_in("pos_embeddings", OpKind::Positions, &[], &[], ("pos_S", S), DType::Int64);
         let pos = g.op("pos_embeddings", OpKind::Embedding, &[rows], &[table], ("pos_SD", SD));
         g.drop_values(&[rows]);
-        let sum = g.op("pos_embeddings", OpKind::Add, &[h, pos], &[], ("h_BSD", BSD));
+        let sum = g.op("pos_embeddings", OpKind::Add, &[h, pos], &[], ("h_BSD", BLD));
         g.drop_values(&[pos, h]);
         h = sum;
     }
     if m.scaled_embedding {
-        let scaled = g.op("tok_embeddings", OpKind::Scale, &[h], &[], ("h_BSD", BSD));
+        let scaled = g.op("tok_embeddings", OpKind::Scale, &[h], &[], ("h_BSD", BLD));
         g.drop_values(&[h]);
         h = scaled;
     }
     if m.embedding_norm {
         let params = norm_params(g, m.norm, m.width, "embedding_norm.weight", "embedding_norm.bias");
-        let normed = norm(g, m.norm, dims.tokens(), h, &params, "embedding_norm", ("h_BSD", BSD));
+        let normed = norm(g, m.norm, dims.local_tokens(), h, &params, "embedding_norm", ("h_BSD", BLD));
         g.drop_values(&[h]);
         h = normed;
     }

@@ -6,6 +6,7 @@
 
 use super::Activation;
 use super::style::Rope;
+use super::tensor::{Redistribution, TensorParallel};
 use crate::program::DType;
 
 /// A dimension of a tensor; the legend is in [`super`].
@@ -33,6 +34,8 @@ pub enum Axis {
     R,
     /// The dimensions of a head that are not rotated, H − R.
     U,
+    /// The part of the sequence that a rank holds between split modules ([`super::tensor`]); else S.
+    L,
 }
 
 /// Sizes behind the letters.
@@ -56,6 +59,8 @@ pub struct Dims {
     pub f: u64,
     /// Vocabulary.
     pub v: u64,
+    /// How heads, feed-forward width and vocabulary above are a rank's part.
+    pub tensor: TensorParallel,
 }
 
 impl Dims {
@@ -73,6 +78,7 @@ impl Dims {
             Axis::Q => self.n + 2 * self.k,
             Axis::R => self.r,
             Axis::U => self.h - self.r,
+            Axis::L => self.local_seq(),
         }
     }
 
@@ -84,6 +90,16 @@ impl Dims {
     /// Tokens in the micro-batch, T = B·S.
     pub fn tokens(&self) -> u64 {
         self.b * self.s
+    }
+
+    /// Tokens of a sequence that a rank holds between split modules.
+    pub fn local_seq(&self) -> u64 {
+        if self.tensor.sequence { self.s / self.tensor.ranks } else { self.s }
+    }
+
+    /// Tokens of the micro-batch that a rank holds between split modules.
+    pub fn local_tokens(&self) -> u64 {
+        self.b * self.local_seq()
     }
 }
 
@@ -217,6 +233,10 @@ pub enum OpKind {
     },
     /// Head and loss in one, gradients made in forward; parameter: the head's weight.
     FusedLinearCrossEntropy,
+    /// Negative log-likelihood over logits that are split on the vocabulary, in fp32 (DTensor's `loss_parallel`).
+    ParallelCrossEntropy,
+    /// An exchange between the ranks of a tensor-parallel group.
+    Redistribute(Redistribution),
 }
 
 /// One operator.
@@ -253,6 +273,20 @@ pub struct Graph {
     pub output: ValueId,
     /// Causal attention with this many queries per head, or none.
     pub causal: bool,
+}
+
+impl Graph {
+    /// Whether a value stays a DTensor where it is read: what is gathered for a split module
+    /// (`PrepareModuleInput`, `use_local_output = False`).
+    pub fn is_dtensor(&self, value: ValueId) -> bool {
+        let gathers = |op: &Op| op.kind == OpKind::Redistribute(Redistribution::Gather) && op.outputs[0] == value;
+        self.dims.tensor.sequence && self.ops.iter().any(gathers)
+    }
+
+    /// The first operator that reads a parameter.
+    pub fn read_by(&self, param: ParamId) -> Option<OpKind> {
+        self.ops.iter().find(|op| op.params.contains(&param)).map(|op| op.kind)
+    }
 }
 
 /// Writes a [`Graph`].

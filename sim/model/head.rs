@@ -6,9 +6,11 @@
 use super::ModelConfig;
 use super::block::norm_op;
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use super::tensor::{self, Redistribution};
 use crate::program::DType;
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
+const BLD: &[Axis] = &[Axis::B, Axis::L, Axis::D];
 const BSV: &[Axis] = &[Axis::B, Axis::S, Axis::V];
 
 /// How the loss is computed.
@@ -96,14 +98,14 @@ pub struct Head {
 /// With `output`, the model's wrapper casts the logits to that type before the loss sees them
 /// (`MixedPrecisionPolicy.output_dtype` of the root); only for losses over whole logits.
 pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Option<DType>) -> Head {
-    let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BSD, compute));
+    let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
     let mut h = x;
     if m.final_norm {
-        h = norm_op(g, m.norm, dims.tokens(), x, ("norm", "norm.weight", "norm.bias"));
+        h = norm_op(g, m.norm, dims.local_tokens(), x, ("norm", "norm.weight", "norm.bias"));
     }
     let norm = g.ops();
-    let weight = g.param("output.weight", m.vocab, m.width);
+    let weight = g.param("output.weight", dims.v, m.width);
     let after_norm = |g: &mut GraphBuilder| {
         if m.final_norm {
             g.drop_values(&[h]);
@@ -112,7 +114,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
     let mut handed = (vec![], 0);
     let (loss_from, out) = match loss {
         Loss::Fp32CrossEntropy { .. } | Loss::Bf16CrossEntropy { .. } | Loss::FlashCrossEntropy => {
-            let logits = project(g, m, h, weight, dims.tokens());
+            let logits = project_whole(g, m, h, weight);
             after_norm(g);
             let logits = softcap(g, m, logits, dims.tokens());
             let from = g.ops();
@@ -125,6 +127,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             let own_type = matches!(loss, Loss::Bf16CrossEntropy { .. });
             let kind = match loss {
                 Loss::FlashCrossEntropy => OpKind::FlashCrossEntropy,
+                _ if dims.tensor.loss => OpKind::ParallelCrossEntropy,
                 _ if loss.compiled() => OpKind::CompiledCrossEntropy { mean: true },
                 _ => OpKind::CrossEntropy { upcast: !own_type },
             };
@@ -191,6 +194,25 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
         handed.1 = loss_from;
     }
     Head { graph: graph.finish(out), norm, loss_from, logits: handed }
+}
+
+/// Logits of all tokens: of the rank's part of the vocabulary where the loss takes that, else of all of it.
+fn project_whole(g: &mut GraphBuilder, m: &ModelConfig, h: ValueId, weight: usize) -> ValueId {
+    let Dims { d, v, tensor, .. } = g.dims();
+    let whole = tensor::enter(g, h, "output");
+    let linear = OpKind::Linear { inputs: d, outputs: v };
+    let mut logits = tensor::column_linear(g, "output", linear, whole, &[weight], ("logits_BSV", BSV));
+    if whole != h {
+        g.drop_values(&[whole]);
+    }
+    if tensor.splits() && !tensor.loss {
+        let part = logits;
+        let gather = OpKind::Redistribute(Redistribution::GatherVocabulary);
+        logits = g.op("output", gather, &[part], &[], ("logits_BSV", BSV));
+        g.resize(logits, g.dims().tokens() * m.vocab);
+        g.drop_values(&[part]);
+    }
+    logits
 }
 
 /// Logits of some tokens.

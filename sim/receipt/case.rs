@@ -59,6 +59,8 @@ pub struct Judged {
     pub unstated: Option<Pair>,
     /// Model FLOPs utilisation in the receipt's own convention.
     pub mfu: Option<Pair>,
+    /// The name of that convention; empty without a figure.
+    pub mfu_convention: &'static str,
     /// Whether it was out of memory: predicted, measured.
     pub memory_verdict: (bool, bool),
     /// Largest parts of the predicted step: name, share.
@@ -123,6 +125,7 @@ impl Case {
             allocated: bytes(report.peak_allocated, m.allocated),
             unstated: bytes(report.peak_reserved, m.peak_memory),
             mfu,
+            mfu_convention: m.mfu.map_or("", |(_, name)| name),
             memory_verdict: (!answer.memory.fits, m.out_of_memory),
             parts: parts.map(|part| (format!("{} {}", part.group, part.name), share(part.busy))).collect(),
             breakdown: [b.compute, b.exposed_communication, b.host_bound, b.waiting].map(share),

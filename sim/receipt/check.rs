@@ -129,7 +129,7 @@ impl Choice {
 
     fn takes(&self, lane: &str, hardware: &str, grade: &str) -> bool {
         let among = |list: &[String], name: &str| list.is_empty() || list.iter().any(|one| one == name);
-        among(&self.lanes, lane) && among(&self.hardware, hardware) && (grade.is_empty() || among(&self.grades, grade))
+        among(&self.lanes, lane) && among(&self.hardware, hardware) && among(&self.grades, grade)
     }
 }
 

@@ -41,6 +41,9 @@ fn group(g: &Group) -> Value {
         "configurations": g.configurations, "coverage": g.coverage(), "step_time": errors(g.step),
         "inside_interval": g.inside, "reserved": errors(g.reserved), "allocated": errors(g.allocated),
         "unstated_memory": errors(g.unstated), "mfu": errors(g.mfu),
+        "mfu_by_convention": g.mfu_by_convention.iter()
+            .map(|(name, e)| ((*name).to_owned(), errors(Some(*e))))
+            .collect::<serde_json::Map<_, _>>(),
         "out_of_memory": {"measured": g.out_of_memory.0, "predicted": g.out_of_memory.1, "false_alarms": g.false_alarms},
     })
 }

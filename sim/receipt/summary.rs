@@ -3,7 +3,7 @@
 //! Near-duplicates are kept in files on purpose, so a row weighs one over the number of rows of its configuration: the
 //! figures are those of configurations. A median is the smallest error that half the weight does not exceed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::{Judged, Pair};
 use super::check::Outcome;
@@ -49,6 +49,8 @@ pub struct Group {
     pub unstated: Option<Errors>,
     /// MFU in the receipts' own conventions.
     pub mfu: Option<Errors>,
+    /// The same, by convention.
+    pub mfu_by_convention: Vec<(&'static str, Errors)>,
     /// Runs that ended out of memory, and how many of them are predicted to.
     pub out_of_memory: (usize, usize),
     /// Runs that went through but are predicted to be out of memory.
@@ -105,6 +107,7 @@ fn group(lane: &str, hardware: &str, outcome: &Outcome) -> Group {
     let inside: Vec<(f64, f64)> =
         rows.iter().filter_map(|row| Some((f64::from(u8::from(row.inside?)), weight(row)))).collect();
     let weights: f64 = inside.iter().map(|v| v.1).sum();
+    let conventions: BTreeSet<&'static str> = rows.iter().map(|row| row.mfu_convention).collect();
     let died = rows.iter().filter(|row| row.memory_verdict.1);
     Group {
         lane: lane.to_owned(),
@@ -119,6 +122,12 @@ fn group(lane: &str, hardware: &str, outcome: &Outcome) -> Group {
         allocated: errors(&rows, &weight, |row| row.allocated),
         unstated: errors(&rows, &weight, |row| row.unstated),
         mfu: errors(&rows, &weight, |row| row.mfu),
+        mfu_by_convention: conventions
+            .into_iter()
+            .filter_map(|name| {
+                Some((name, errors(&rows, &weight, |row| row.mfu.filter(|_| row.mfu_convention == name))?))
+            })
+            .collect(),
         out_of_memory: (died.clone().count(), died.filter(|row| row.memory_verdict.0).count()),
         false_alarms: rows.iter().filter(|row| row.memory_verdict == (true, false)).count(),
     }

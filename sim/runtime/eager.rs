@@ -18,13 +18,17 @@ mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
 pub mod offload;
+mod parallel_cross_entropy;
+mod redistribute;
 mod rotary;
 mod unpad;
 mod vocabulary;
 
 use offload::{Offload, Sent, Stash};
+pub use redistribute::TensorGroup;
 
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
+use crate::model::tensor::Redistribution;
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, ScopeId, StreamId, Work};
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
@@ -120,7 +124,7 @@ pub struct Leaf {
 #[derive(Clone, Copy, Debug)]
 struct Gradient {
     storage: Storage,
-    /// A matmul's input gradient, which autograd passes on through a view.
+    /// A matmul's input gradient, which autograd passes on through a view, or a DTensor: nothing is added to it in place.
     view: bool,
 }
 
@@ -176,6 +180,8 @@ pub struct Eager {
     stepped: Vec<bool>,
     /// Category of values made from now on.
     pub category: Category,
+    /// The tensor-parallel ranks, where the model is split over some.
+    pub tensor: Option<TensorGroup>,
 }
 
 impl Eager {
@@ -195,6 +201,7 @@ impl Eager {
             step_at_once: None,
             stepped: vec![false; params],
             category: Category::Activation,
+            tensor: None,
         }
     }
 
@@ -389,10 +396,10 @@ impl Eager {
 }
 
 /// For each operator, whether torchtitan's operator-level policy keeps its result: attention and matmuls with a bias
-/// (`addmm`) always, other matmuls all but every second.
+/// (`addmm`) and reduce-scatters always, other matmuls all but every second.
 fn kept_ops(graph: &Graph) -> impl Fn(usize) -> bool + '_ {
     move |index| match graph.ops[index].kind {
-        OpKind::Attention { .. } => true,
+        OpKind::Attention { .. } | OpKind::Redistribute(Redistribution::ReduceScatter) => true,
         OpKind::Linear { .. } if graph.ops[index].params.len() > 1 => true,
         OpKind::Linear { .. } => {
             let plain = |op: &&Op| matches!(op.kind, OpKind::Linear { .. }) && op.params.len() == 1;

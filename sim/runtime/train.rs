@@ -11,6 +11,7 @@ use super::fsdp::{Fsdp, STREAMS, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::head::Loss;
 use crate::model::style::Style;
+use crate::model::tensor::TensorParallel;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
@@ -21,7 +22,7 @@ mod blocks;
 mod plan;
 
 use blocks::BlockFrame;
-use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout};
+use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout, tensor_group};
 
 /// The operator of an embedding's graph that looks positions up, where it has one: after tokens and row numbers.
 const POSITIONS: usize = 2;
@@ -65,6 +66,8 @@ pub struct Job {
     pub marks_last: bool,
     /// FSDP.
     pub fsdp: Fsdp,
+    /// How the model is split over tensor-parallel ranks, before FSDP shards what each has.
+    pub tensor: TensorParallel,
     /// Activation checkpointing.
     pub checkpoint: Checkpoint,
     /// Eager settings.
@@ -97,18 +100,33 @@ pub struct Job {
     pub output: Option<DType>,
 }
 
-/// Names of a job's streams.
-fn streams(job: &Job) -> &'static [&'static str] {
-    match job.eager.offload {
-        Some(Offload::OwnStream(_)) => &STREAMS,
-        _ => job.fsdp.streams(),
+impl Job {
+    /// Ranks that each have data of their own.
+    pub fn data_ranks(&self) -> u32 {
+        self.fsdp.shard * self.fsdp.replicate
     }
+
+    /// Tokens of one step of the whole job.
+    pub fn tokens(&self) -> u64 {
+        self.batch * self.seq * u64::from(self.accumulation) * u64::from(self.data_ranks())
+    }
+}
+
+/// Names of a job's streams.
+fn streams(job: &Job) -> Vec<&'static str> {
+    let mut streams = match job.eager.offload {
+        Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
+        _ => job.fsdp.streams().to_vec(),
+    };
+    streams.extend(job.tensor.splits().then_some("tensor-parallel"));
+    streams
 }
 
 /// The program of one rank; all ranks run the same.
 pub fn compile(job: &Job) -> Program {
-    let ranks = job.fsdp.shard * job.fsdp.replicate;
-    let mut program = Builder::new(ranks, streams(job));
+    let ranks = job.data_ranks() * job.tensor.ranks as u32;
+    let streams = streams(job);
+    let mut program = Builder::new(ranks, &streams);
     let mut scopes = Scopes {
         root: ScopeId(0),
         embedding: program.add_scope("tok_embeddings".to_owned()),
@@ -120,10 +138,12 @@ pub fn compile(job: &Job) -> Program {
     if job.training_loop.train_metrics > 0 {
         scopes.metrics = program.add_scope("metrics".to_owned());
     }
-    let communicators = communicators(&mut program, &job.fsdp, job.training_loop.host_syncs > 0);
+    let communicators = communicators(&mut program, job);
+    let tensor = tensor_group(&mut program, job, streams.len());
     let graphs = graphs(job);
     let layout = layout(job, &graphs);
     let mut eager = Eager::new(program, job.eager, layout.params.len());
+    eager.tensor = tensor;
     let head = &graphs.head.graph;
     let weight = head.params.len() - 1;
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
@@ -418,7 +438,7 @@ impl Training<'_> {
         let (job, sizes) = (self.job, self.run.optimizer_sizes());
         let element = job.fsdp.mixed_precision.storage.bytes();
         let scope = self.scopes.optimizer;
-        let communicators = self.run.communicators;
+        let (communicators, tensor) = (self.run.communicators, self.run.eager.tensor);
         let program = &mut self.run.eager.program;
         let before = program.enter(scope);
         let on_host = job.fsdp.cpu_offload;
@@ -432,8 +452,9 @@ impl Training<'_> {
         }
         if job.clip && !on_host {
             optimizer::clip(program, &sizes, element, |program| {
-                if job.fsdp.shard > 1 {
-                    let group = communicators.shard;
+                // The norm of DTensors is summed over one mesh axis after the other.
+                let sharded = (job.fsdp.shard > 1).then_some(communicators.shard);
+                for group in sharded.into_iter().chain(tensor.map(|tensor| tensor.group)) {
                     let comm = Comm { kind: Collective::AllReduce, group, bytes: Bytes(4), dtype: DType::Fp32 };
                     program.collective(COMPUTE, comm);
                 }

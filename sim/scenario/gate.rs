@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::understood::Reader;
-use super::written;
+use super::{tensor, written};
 use crate::cost::{Backend, Profile};
 use crate::hardware::Topology;
 use crate::model::Position;
@@ -14,15 +14,21 @@ use crate::runtime::train::Job;
 /// How far a topology and its profile may differ: roundings of the same datasheet.
 const PROFILE_TOLERANCE: f64 = 0.05;
 
-/// The mesh, which must tile the topology exactly. One axis may be left open: it takes what the other leaves.
+/// The mesh, which must tile the topology exactly. One data-parallel axis may be left open: it takes what the others leave.
 pub(super) fn mesh(
     reader: &mut Reader<'_>,
     mesh: &Spanned<written::Mesh>,
-    topology: &Topology,
+    (topology, tensor): (&Topology, u64),
     count: impl Fn(&Reader<'_>, &str, &Spanned<i64>) -> Result<u64, ScenarioError>,
 ) -> Result<(u32, u32), ScenarioError> {
-    let chips = u64::from(topology.chips());
+    let all = u64::from(topology.chips());
     let written = mesh.get_ref();
+    if let (Some(at), false) = (&written.tp, all.is_multiple_of(tensor)) {
+        let problem = format!("mesh.tp = {tensor} does not divide the {all} chips of {}", topology.name);
+        return Err(reader.plan(at, problem, "write a divisor, or change the topology's size"));
+    }
+    let chips = all / tensor;
+    let beside = if tensor > 1 { format!(" beside tp = {tensor}") } else { String::new() };
     let shard = written.dp_shard.as_ref().map(|at| count(reader, "mesh.dp_shard", at)).transpose()?;
     let replicate = written.dp_replicate.as_ref().map(|at| count(reader, "mesh.dp_replicate", at)).transpose()?;
     let given = shard.unwrap_or(1) * replicate.unwrap_or(1);
@@ -40,7 +46,7 @@ pub(super) fn mesh(
             (chips / replicate, replicate)
         }
         (None, None) => {
-            reader.assumptions.push(format!("mesh.dp_shard = {chips} (all chips)"));
+            reader.assumptions.push(format!("mesh.dp_shard = {chips} (all chips{beside})"));
             (chips, 1)
         }
         _ => (given, 1),
@@ -48,12 +54,12 @@ pub(super) fn mesh(
     if shard * replicate != chips {
         let at = written.dp_shard.as_ref().or(written.dp_replicate.as_ref());
         let problem = format!(
-            "the mesh holds {} ranks but the topology has {chips} chips ({} of {})",
-            shard * replicate,
+            "the mesh holds {} ranks but the topology has {all} chips ({} of {})",
+            shard * replicate * tensor,
             topology.size_in_words(),
             topology.name
         );
-        let remedy = format!("dp_shard × dp_replicate must be {chips}; or change the topology's size");
+        let remedy = format!("dp_shard × dp_replicate must be {chips}{beside}; or change the topology's size");
         let place = at.map_or_else(|| reader.place(mesh), |at| reader.place(at));
         return Err(ScenarioError::Plan { problem, place, remedy });
     }
@@ -152,6 +158,7 @@ pub(super) fn check(
         let problem = "packing tokens reads numbers back to the host, which a compiled block cannot";
         return Err(reader.plan(at, problem, "write attention.unpad = false, or compile.blocks = false"));
     }
+    tensor::check(reader, written, job)?;
     let policies = job.fsdp.wrap.post_forward();
     if let Some(other) = policies.iter().find(|&&ranks| ranks != policies[0]) {
         let problem = format!("modules reshard to {} and to {other} ranks", policies[0]);

@@ -26,7 +26,7 @@ const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
 /// Checks the sizes of a job before anything is computed from them.
 pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
     let (batch, model) = (&written.batch, &job.model);
-    let ranks = u64::from(job.fsdp.shard) * u64::from(job.fsdp.replicate);
+    let ranks = u64::from(job.data_ranks()) * job.tensor.ranks;
     if ranks > RANKS {
         let at = written.topology.nodes.as_ref().map_or_else(|| reader.place(&written.mesh), |at| reader.place(at));
         let problem = format!("{ranks} chips are more than the {RANKS} that are simulated");

@@ -179,8 +179,7 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
     let breakdown = timeline.breakdown[0];
     let parts = parts(&program, &timeline, &evidence);
     let (interval, shares) = trust(&program, &timeline, &evidence, &breakdown);
-    let tokens =
-        scenario.job.batch * scenario.job.seq * u64::from(scenario.job.accumulation) * u64::from(program.ranks);
+    let tokens = scenario.job.tokens();
     let mfu = mfu(scenario, &program, step, tokens);
     Ok(Prediction { program, evidence, timeline, memory, step, interval, breakdown, shares, parts, mfu, tokens })
 }

@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::machine::{cublas, profile, rail, topology};
 use super::measured::{self, Measured};
-use super::{gate, limits, model, plain, recompute, sharding, training, written};
+use super::{gate, limits, model, plain, recompute, sharding, tensor, training, written};
 use crate::cost::{Backend, Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::style::{Rope, Style};
@@ -199,8 +199,9 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
     let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
     let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
-    let (shard, replicate) =
-        gate::mesh(reader, &scenario.mesh, &topology, |reader, key, at| reader.count(key, at, 1, MOST_RANKS))?;
+    let tensor = tensor::tensor(reader, scenario, runtime, &topology)?;
+    let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
+    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (&topology, tensor.ranks), count)?;
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
     let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
@@ -243,6 +244,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         sync_every,
         marks_last,
         fsdp: config,
+        tensor,
         checkpoint,
         checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
         compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
@@ -262,7 +264,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     };
     gate::check(reader, scenario, &job, &topology)?;
     limits::check(reader, scenario, &job)?;
-    let tokens = u64::from(topology.chips()) * job.batch * job.seq * u64::from(job.accumulation);
+    let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
     let measured = scenario.measured.as_ref();
     let measured =

@@ -23,6 +23,8 @@ pub struct Scenario {
     pub mesh: Spanned<Mesh>,
     /// Batch and sequence.
     pub batch: Batch,
+    /// How modules are split over `mesh.tp`.
+    pub tensor_parallel: Option<Spanned<TensorParallel>>,
     /// Types.
     #[serde(default)]
     pub precision: Precision,
@@ -114,6 +116,18 @@ pub struct Mesh {
     pub dp_shard: Option<Spanned<i64>>,
     /// Ranks over which shards are replicated (HSDP).
     pub dp_replicate: Option<Spanned<i64>>,
+    /// Ranks over which modules are split: neighbours.
+    pub tp: Option<Spanned<i64>>,
+}
+
+/// `[tensor_parallel]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorParallel {
+    /// Whether what lies between split modules is split on the sequence.
+    pub sequence: Option<bool>,
+    /// Whether the loss takes logits that are split on the vocabulary.
+    pub loss: Option<bool>,
 }
 
 /// `[batch]`

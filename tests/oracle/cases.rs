@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use windtunnel::model::head::Loss;
 use windtunnel::model::style::Style;
+use windtunnel::model::tensor::TensorParallel;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::eager::Settings;
@@ -79,7 +80,11 @@ pub struct Config {
     pub ga_sync: String,
     pub fwd_prefetch: usize,
     pub bwd_prefetch: usize,
-    pub tp: u32,
+    pub tp: u64,
+    #[serde(default)]
+    pub sp: bool,
+    #[serde(default)]
+    pub loss_parallel: bool,
     pub hsdp: u32,
     pub early_stop: bool,
     pub clip: u32,
@@ -195,9 +200,9 @@ fn reshard(value: &serde_json::Value, default: Reshard) -> Reshard {
     }
 }
 
-/// The job a case describes; none if it needs tensor parallelism or experts.
+/// The job a case describes; none if it needs experts.
 pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
-    if config.tp > 1 || dims.n_experts > 0 {
+    if dims.n_experts > 0 {
         return None;
     }
     let model = model(dims);
@@ -221,7 +226,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
     };
     let fsdp = Fsdp {
         version: Version::Two,
-        shard: config.world / config.hsdp,
+        shard: config.world / config.hsdp / config.tp as u32,
         replicate: config.hsdp,
         wrap,
         mixed_precision,
@@ -239,6 +244,10 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         sync_every: config.ga_sync == "every",
         marks_last: config.ga_is_last,
         fsdp,
+        tensor: match config.tp {
+            1 => TensorParallel::NONE,
+            ranks => TensorParallel { ranks, sequence: config.sp, loss: config.loss_parallel },
+        },
         checkpoint: match config.ac.as_str() {
             "none" => Checkpoint::None,
             "full" => Checkpoint::Full,

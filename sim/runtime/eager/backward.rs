@@ -27,9 +27,6 @@ impl Eager {
     /// Runs the backward of a frame from the gradient of its output, which it takes over. Returns the gradient of the
     /// input, where the input has one. Parameters' gradients go to the leaves.
     pub fn backward(&mut self, graph: &Graph, frame: &mut Frame, gradient: Storage) -> Option<Storage> {
-        if frame.checkpoint.is_some() && !frame.recomputed {
-            self.recompute(graph, frame);
-        }
         self.accumulate(frame, graph.output, gradient.into());
         self.backward_ops(graph, frame, 0..graph.ops.len());
         self.finish_backward(frame)
@@ -43,6 +40,11 @@ impl Eager {
     /// Runs the backward of a range of operators, last to first.
     pub fn backward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
         for index in range.rev() {
+            // The first node that saved something unpacks it, and the recompute runs.
+            let unpacks = !matches!(graph.ops[index].kind, OpKind::Add | OpKind::Redistribute(_));
+            if unpacks && frame.checkpoint.is_some() && !frame.recomputed {
+                self.recompute(graph, frame);
+            }
             self.node(graph, &graph.ops[index], index, frame);
         }
     }
@@ -231,6 +233,10 @@ impl Eager {
                 self.compiled_cross_entropy_backward(graph, op, index, frame, gradient);
             }
             OpKind::CrossEntropy { .. } => self.cross_entropy_backward(graph, op, index, frame, gradient),
+            OpKind::ParallelCrossEntropy => {
+                self.parallel_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
+            }
+            OpKind::Redistribute(how) => self.redistribute_backward(graph, op, how, frame, gradient),
             OpKind::Split => {}
         }
     }
@@ -291,6 +297,9 @@ impl Eager {
         } else {
             self.accumulate(frame, op.inputs[0], result);
             self.store_weight(weight_param, weight, dtype);
+        }
+        if let (true, Some(sum)) = (graph.is_dtensor(op.inputs[0]), &mut frame.gradients[op.inputs[0]]) {
+            sum.view = true;
         }
     }
 
@@ -362,17 +371,34 @@ impl Eager {
         self.pointwise(name, MemoryKind::NormBackward, 2 * value.bytes(), value.bytes(), dispatch);
         let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
         let mut stored = [None; 2];
+        let checkpointed = frame.checkpoint.is_some();
+        if checkpointed {
+            self.let_go_of_saved(frame, index);
+        }
         for (at, made) in cast.into_iter().enumerate() {
             if let Some((storage, dtype)) = made {
+                let (storage, dtype) = self.partial(storage, dtype);
                 stored[at] = Some(self.upcast(frame.params.index(op.params[at]), storage, dtype));
             }
         }
-        self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], result.into());
+        if checkpointed {
+            self.release(gradient);
+            self.let_go_of_input(frame, index);
+        } else {
+            self.let_go(frame, index, gradient);
+        }
+        // The gradient of a DTensor takes one more node to its value, before which the engine stores parameters'.
+        let later = self.tensor.is_some_and(|tensor| tensor.norms.is_some());
+        if !later {
+            self.accumulate(frame, op.inputs[0], result.into());
+        }
         for (at, made) in stored.into_iter().enumerate() {
             if let Some((storage, dtype)) = made {
                 self.store_leaf(frame.params.index(op.params[at]), storage, dtype);
             }
+        }
+        if later {
+            self.accumulate(frame, op.inputs[0], result.into());
         }
     }
 

@@ -13,13 +13,30 @@ const EMBEDDING_ROWS_PER_THREAD: u64 = 10;
 const RADIX_SORT_TILE: u64 = 4608;
 
 impl Eager {
+    /// Rows of the rank's part of the table; those of other ranks' words are zeroed before the sum over ranks
+    /// (`_MaskPartial`, `torch/distributed/tensor/_ops/_embedding_ops.py`).
+    pub(super) fn split_embedding(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
+        let value = &graph.values[op.outputs[0]];
+        let (bytes, dispatch) = (value.bytes(), self.settings.forward);
+        let (elsewhere, rows) = self.masked_rows(graph.dims.tokens());
+        let output = self.storage(bytes, "aten.embedding");
+        self.pointwise("aten.embedding", MemoryKind::Gather, bytes + graph.dims.tokens() * 8, bytes, dispatch);
+        self.release(rows);
+        self.pointwise("aten.masked_fill_", MemoryKind::Elementwise, graph.dims.tokens(), bytes, dispatch);
+        self.release(elsewhere);
+        frame.slots[op.outputs[0]] = Some(output);
+    }
+
     /// Dense gradient of a table; beyond 3,072 tokens indices are sorted and partial sums kept in fp32.
     pub(super) fn embedding(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let name = "aten.embedding_dense_backward";
         let value = &graph.values[op.outputs[0]];
         let tokens = graph.values[op.inputs[0]].elements;
         let param = &graph.params[op.params[0]];
-        let (rows, width) = (param.rows, param.cols);
+        // A split table's gradient is made for all of the vocabulary.
+        let split = graph.dims.tensor.splits() && op.inputs[0] == 0;
+        let parts = if split { graph.dims.tensor.ranks } else { 1 };
+        let (rows, width) = (param.rows * parts, param.cols);
         let dispatch = self.settings.backward;
         let table = rows * width * value.dtype.bytes();
         let weight = if tokens > EMBEDDING_UNSORTED {

@@ -251,6 +251,11 @@ impl Eager {
             OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CompiledCrossEntropy { mean } => return self.compiled_cross_entropy(graph, op, mean, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
+            OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
+            OpKind::Redistribute(how) => self.redistribute(graph, op, how, frame, cached),
+            OpKind::Embedding if graph.dims.tensor.splits() && op.inputs[0] == 0 => {
+                self.split_embedding(graph, op, frame);
+            }
             OpKind::Unpad { first } => aux[0] = Some(self.unpad(graph, op, first, frame)),
             OpKind::Pad => self.pad(graph, op, frame),
             OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, (rope, results), frame),
@@ -440,6 +445,8 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Act(Activation::Gelu | Activation::GeluTanh) => "aten.gelu",
         OpKind::Act(Activation::Relu | Activation::ReluSquared) => "aten.relu",
         OpKind::Split => "aten.split",
+        OpKind::Redistribute(_) => "redistribute",
+        OpKind::ParallelCrossEntropy => "aten._log_softmax",
         OpKind::Attention { .. } if efficient => "aten._scaled_dot_product_efficient_attention",
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",
         OpKind::Embedding => "aten.embedding",

@@ -12,6 +12,20 @@ pub struct ShardedParam {
     pub rows: u64,
     /// All other dimensions together.
     pub cols: u64,
+    /// What backward makes of its gradient.
+    pub gradient: Made,
+}
+
+/// What backward makes of a parameter's gradient, where tensor-parallel ranks share the model. FSDP brings it into the
+/// parameter's own placement before it reduces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// The gradient of what the rank holds.
+    Own,
+    /// A partial sum over the ranks (norms under sequence parallelism).
+    Partial,
+    /// The gradient of the whole parameter, of which the rank holds one of so many parts (an embedding's table).
+    Whole(u64),
 }
 
 impl ShardedParam {

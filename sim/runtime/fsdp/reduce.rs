@@ -1,6 +1,6 @@
 //! Reducing a group's gradients: `post_backward` (`_fsdp_param_group.py`) and `foreach_reduce` (`_fsdp_collectives.py`).
 
-use super::group::Training;
+use super::group::{Made, Training};
 use super::{ALL_REDUCE, REDUCE_SCATTER, hooks::Run};
 use crate::program::{
     BufferId, Category, Collective, Comm, DType, Dispatch, EventId, Instr, MemoryKind, StreamId, Work,
@@ -9,11 +9,12 @@ use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
 /// Bytes of the index arrays that `chunk_cat` sends to the device: a word per 2 KiB block of a destination chunk, and six
-/// words per tensor (`aten/src/ATen/native/cuda/TensorShape.cu`, `_chunk_cat_out_cuda`).
-fn chunk_cat_metadata(shards: impl Iterator<Item = u64>, element: u64) -> u64 {
+/// words per tensor (`aten/src/ATen/native/cuda/TensorShape.cu`, `_chunk_cat_out_cuda`), and two more where all gradients
+/// have one type (found with PyTorch 2.15: a kernel for each type leaves them out).
+fn chunk_cat_metadata(shards: impl Iterator<Item = u64>, element: u64, mixed: bool) -> u64 {
     let (tensors, blocks) =
         shards.fold((0, 0), |(tensors, blocks), shard| (tensors + 1, blocks + (shard * element).div_ceil(2048)));
-    8 * (6 * tensors + 2) + 8 * blocks
+    8 * (6 * tensors + if mixed { 0 } else { 2 }) + 8 * blocks
 }
 
 impl Run<'_> {
@@ -39,7 +40,12 @@ impl Run<'_> {
         }
         let mut gradients = vec![];
         for param in self.groups[at].params.clone() {
-            if let Some((storage, dtype)) = self.eager.take_leaf(param.index) {
+            if let Some((mut storage, dtype)) = self.eager.take_leaf(param.index) {
+                match param.gradient {
+                    Made::Own => {}
+                    Made::Partial => storage = self.eager.all_reduce(storage, dtype, Category::UnshardedGradient),
+                    Made::Whole(parts) => storage = self.eager.part(storage, parts),
+                }
                 gradients.push((param, storage, dtype));
             }
         }
@@ -68,7 +74,9 @@ impl Run<'_> {
         let program = &mut self.eager.program;
         program.host(Dispatch::FsdpParam, gradients.len() as u32);
         let input = program.alloc(total, COMPUTE, Category::ReduceScatterInput, "reduce_scatter_input");
-        let metadata = chunk_cat_metadata(gradients.iter().map(|(param, ..)| param.padded_shard(ranks)), element);
+        let mixed = gradients.iter().any(|&(.., dtype)| dtype != gradients[0].2);
+        let shards = gradients.iter().map(|(param, ..)| param.padded_shard(ranks));
+        let metadata = chunk_cat_metadata(shards, element, mixed);
         program.transient(Bytes(metadata), COMPUTE, Category::Workspace, "fsdp.chunk_cat");
         let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(read), written: total };
         program.launch(COMPUTE, "fsdp.chunk_cat", work, Dispatch::EagerBackward);

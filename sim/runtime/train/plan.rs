@@ -7,11 +7,11 @@ use crate::model::fuse::{self, Compiled, Policy};
 use crate::model::graph::{Graph, OpKind};
 use crate::model::head::{self, Head};
 use crate::model::unpad::unpad;
-use crate::program::{Builder, GroupId, ScopeId};
-use crate::runtime::eager::{Keep, Mode, ParamMap};
-use crate::runtime::fsdp::group::ShardedParam;
+use crate::program::{Builder, GroupId, ScopeId, StreamId};
+use crate::runtime::eager::{Keep, Mode, ParamMap, TensorGroup};
+use crate::runtime::fsdp::group::{Made, ShardedParam};
 use crate::runtime::fsdp::hooks::Units;
-use crate::runtime::fsdp::{Communicators, Fsdp, Group, Wrap};
+use crate::runtime::fsdp::{Communicators, Group, Wrap};
 
 /// Graphs of the distinct modules.
 pub(super) struct Graphs {
@@ -28,7 +28,7 @@ pub(super) struct Graphs {
 
 /// Builds the graphs: blocks differ only by their sliding window.
 pub(super) fn graphs(job: &Job) -> Graphs {
-    let dims = block::dims(&job.model, job.batch, job.seq);
+    let dims = block::dims(&job.model, job.batch, job.seq, job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
     let (mut blocks, mut windows, mut of_block) = (vec![], vec![], vec![]);
     for layer in 0..job.model.layers {
@@ -99,8 +99,13 @@ pub(super) fn layout(job: &Job, graphs: &Graphs) -> Layout {
     let (mut params, mut names) = (vec![], vec![]);
     let mut add = |graph: &Graph, skip: usize| {
         let first = params.len();
-        for param in &graph.params[..graph.params.len() - skip] {
-            params.push(ShardedParam { index: params.len(), rows: param.rows, cols: param.cols });
+        for (at, param) in graph.params[..graph.params.len() - skip].iter().enumerate() {
+            let gradient = match graph.read_by(at) {
+                Some(OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. }) if job.tensor.sequence => Made::Partial,
+                Some(OpKind::Embedding) if job.tensor.splits() => Made::Whole(job.tensor.ranks),
+                _ => Made::Own,
+            };
+            params.push(ShardedParam { index: params.len(), rows: param.rows, cols: param.cols, gradient });
             names.push(param.name);
         }
         first
@@ -192,9 +197,13 @@ pub(super) struct Scopes {
 }
 
 /// Process groups; that of all ranks is one of its own only where the mesh has two axes and somebody uses it.
-pub(super) fn communicators(program: &mut Builder, fsdp: &Fsdp, reads_back: bool) -> Communicators {
-    let mut add =
-        |name: &str, size, stride| program.add_group(crate::program::Group { name: name.to_owned(), size, stride });
+pub(super) fn communicators(program: &mut Builder, job: &Job) -> Communicators {
+    let (fsdp, reads_back) = (&job.fsdp, job.training_loop.host_syncs > 0);
+    // Tensor-parallel ranks are neighbours: the mesh's last axis.
+    let inner = job.tensor.ranks as u32;
+    let mut add = |name: &str, size, stride| {
+        program.add_group(crate::program::Group { name: name.to_owned(), size, stride: stride * inner })
+    };
     let shard = add("dp_shard", fsdp.shard, 1);
     let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
     let ranks = fsdp.wrap.post_forward().first().copied();
@@ -206,4 +215,14 @@ pub(super) fn communicators(program: &mut Builder, fsdp: &Fsdp, reads_back: bool
         _ => shard,
     };
     Communicators { world, shard, replicate, post_forward }
+}
+
+/// The communicator of tensor-parallel ranks and its stream, the last of the run's, where the model is split.
+pub(super) fn tensor_group(program: &mut Builder, job: &Job, streams: usize) -> Option<TensorGroup> {
+    let size = job.tensor.ranks as u32;
+    job.tensor.splits().then(|| TensorGroup {
+        group: program.add_group(crate::program::Group { name: "tp".to_owned(), size, stride: 1 }),
+        stream: StreamId(streams as u8 - 1),
+        norms: job.tensor.sequence.then(|| job.fsdp.mixed_precision.reduce_dtype()),
+    })
 }

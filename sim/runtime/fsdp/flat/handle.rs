@@ -116,13 +116,16 @@ impl Handle {
 mod tests {
     use super::*;
     use crate::program::ScopeId;
-    use crate::runtime::fsdp::group::ShardedParam;
+    use crate::runtime::fsdp::group::{Made, ShardedParam};
     use crate::runtime::fsdp::{MixedPrecision, Reshard, Version, Wrap};
 
     fn handle(shapes: &[(u64, u64)], ranks: u32, use_orig_params: bool) -> Handle {
         let settings = One { use_orig_params, ..One::default() };
-        let params =
-            shapes.iter().enumerate().map(|(index, &(rows, cols))| ShardedParam { index, rows, cols }).collect();
+        let params = shapes
+            .iter()
+            .enumerate()
+            .map(|(index, &(rows, cols))| ShardedParam { index, rows, cols, gradient: Made::Own })
+            .collect();
         let config = Fsdp {
             version: Version::One(settings),
             shard: ranks,

@@ -1,0 +1,99 @@
+//! `mesh.tp` and `[tensor_parallel]` as understood, with the check of what they split.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::understood::{MOST_RANKS, Reader, Runtime};
+use super::written;
+use crate::hardware::Topology;
+use crate::model::tensor::TensorParallel;
+use crate::model::{ModelConfig, NormPlacement};
+use crate::runtime::train::Job;
+
+/// How the model is split.
+pub(super) fn tensor(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    runtime: Runtime,
+    topology: &Topology,
+) -> Result<TensorParallel, ScenarioError> {
+    let written = scenario.tensor_parallel.as_ref().map(Spanned::get_ref);
+    let mesh = scenario.mesh.get_ref();
+    let ranks = match &mesh.tp {
+        Some(at) => reader.count("mesh.tp", at, 1, MOST_RANKS)?,
+        None => 1,
+    };
+    let (Some(at), true) = (&mesh.tp, ranks > 1) else {
+        return match &scenario.tensor_parallel {
+            Some(at) => {
+                let problem = "[tensor_parallel] says how a model is split, and mesh.tp does not split it";
+                Err(reader.plan(at, problem, "write mesh.tp = 2 or more, or remove the table"))
+            }
+            None => Ok(TensorParallel::NONE),
+        };
+    };
+    if runtime != Runtime::Fsdp2 {
+        let problem = format!("tensor parallelism beside {} is not modelled", runtime.name());
+        return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or mesh.tp = 1"));
+    }
+    let inside = u64::from(topology.node.chips);
+    if !inside.is_multiple_of(ranks) {
+        reader.assumptions.push(format!(
+            "note: mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"
+        ));
+    }
+    reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
+    let sequence = written.and_then(|table| table.sequence);
+    let loss = written.and_then(|table| table.loss);
+    Ok(TensorParallel {
+        ranks,
+        sequence: reader.flag("tensor_parallel.sequence", sequence, true),
+        loss: reader.flag("tensor_parallel.loss", loss, true),
+    })
+}
+
+/// What a rank's part of the model must be: whole heads, and equal parts of everything else.
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+    let (ranks, model) = (job.tensor.ranks, &job.model);
+    let (Some(at), true) = (&scenario.mesh.get_ref().tp, job.tensor.splits()) else { return Ok(()) };
+    let sequence = if job.tensor.sequence { job.seq } else { ranks };
+    for (what, size) in [
+        ("key-value heads", model.kv_heads),
+        ("query heads", model.heads),
+        ("numbers of feed-forward width", model.ffn),
+        ("words", model.vocab),
+        ("tokens of a sequence", sequence),
+    ] {
+        if !size.is_multiple_of(ranks) {
+            let divisors: Vec<String> =
+                (1..ranks).filter(|&tp| size.is_multiple_of(tp)).map(|tp| tp.to_string()).collect();
+            let problem = format!("mesh.tp = {ranks} does not divide the {size} {what} of {}", model.name);
+            return Err(reader.plan(at, problem, format!("write mesh.tp = {}", divisors.join(" or "))));
+        }
+    }
+    if let Some(what) = unmodelled(model, job) {
+        let problem = format!("tensor parallelism of {what} is not modelled yet");
+        return Err(reader.plan(at, problem, "write mesh.tp = 1"));
+    }
+    Ok(())
+}
+
+/// The first thing in a job that no rule splits over ranks.
+fn unmodelled(model: &ModelConfig, job: &Job) -> Option<&'static str> {
+    let list = [
+        (model.norm_placement != NormPlacement::Pre, "norms behind attention, or of parallel blocks"),
+        (model.qk_norm.is_some(), "norms on queries and keys"),
+        (model.qkv_bias || model.output_bias || model.ffn_bias, "linears with biases"),
+        (model.fused_qkv, "a fused projection of queries, keys and values"),
+        (model.tied_head, "a head that is the embedding's table"),
+        (model.embedding_norm, "a norm on the embedding"),
+        (matches!(model.position, crate::model::Position::Learned { .. }), "learned positions"),
+        (model.position == crate::model::Position::Alibi, "attention biases"),
+        (job.compile, "compiled blocks"),
+        (job.unpad, "packed tokens"),
+        (!job.loss.sees_whole_logits() || job.loss.compiled(), "this loss"),
+        (job.keep_logits || job.training_loop.train_metrics > 0, "logits that the loop keeps or measures"),
+        (job.fsdp.cpu_offload, "parameters on the host"),
+    ];
+    list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)
+}
