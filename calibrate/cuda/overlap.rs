@@ -96,9 +96,12 @@ impl Sweep for Overlap {
         for slowed in self.slowed(machine) {
             for processors in HELD.into_iter().filter(|held| *held < machine.processors) {
                 jobs.push(job(&slowed, "spin", processors, 0));
-                for share in MOVED.iter().filter(|_| processors >= 8) {
+                for share in MOVED {
                     // Whole GB/s, so that the same point is the same next time.
                     let bandwidth = (machine.memory_bandwidth * share / 1e9).round() as u64 * 1_000_000_000;
+                    if bandwidth > u64::from(processors) * REACH {
+                        continue;
+                    }
                     jobs.push(job(&slowed, "copy", processors, bandwidth));
                 }
             }
@@ -141,6 +144,12 @@ impl Sweep for Overlap {
 fn job(slowed: &What, beside: &str, processors: u32, bandwidth: u64) -> What {
     What::Overlap { slowed: Box::new(slowed.clone()), beside: beside.to_owned(), processors, bandwidth }
 }
+
+/// Threads of the other kernel's blocks; its copies are written for so many.
+const THREADS: u32 = 1024;
+
+/// What one processor can read and write, about: 64 bytes a cycle each way, half of it reached \[B/s\].
+const REACH: u64 = 100_000_000_000;
 
 /// What the other kernel copies from and to, much larger than the second-level cache \[B\].
 const MOVED_BYTES: u64 = 512 << 20;
@@ -195,7 +204,7 @@ impl Prepared for Ready<'_> {
         let pace = self.bandwidth * 1024 / 1_000_000 / u64::from(self.processors);
         let arguments = [self.words.pointer(), limit_ns, self.from.at(0), self.to.at(0), MOVED_BYTES / 16, pace];
         let beside = self.device.beside();
-        self.device.launch(beside, &self.kernel, self.processors, 512, self.shared, &arguments)?;
+        self.device.launch(beside, &self.kernel, self.processors, THREADS, self.shared, &arguments)?;
         let began = Instant::now();
         while self.words.load(BEGUN) < u64::from(self.processors) {
             if began.elapsed() > Duration::from_millis(200) {
