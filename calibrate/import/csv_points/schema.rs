@@ -176,7 +176,12 @@ fn collective(cells: &Cells<'_>, _: Option<&str>) -> Result<Outcome, Wrong> {
     let Some(kind) = Kind::named(op).filter(|kind| kind.is_modelled()) else {
         return Ok(Outcome::LeftOut(format!("no cost model asks for `{op}`")));
     };
-    if ["nodes", "num_gpus", "bytes"].iter().any(|column| cells.text(column).is_empty()) {
+    if cells.text("time_us").is_empty() && cells.text("time_us_inplace").is_empty() {
+        return left_out("they state a bandwidth and no time");
+    }
+    // Rows taken from discussions say "small" or "large (size not stated)".
+    let unsaid = |column: &&str| !cells.text(column).contains(|c: char| c.is_ascii_digit());
+    if ["nodes", "num_gpus", "bytes"].iter().any(unsaid) {
         return left_out("they do not say on how many nodes or GPUs, or of how many bytes");
     }
     if cells.text("software").contains("torch") {
@@ -198,9 +203,6 @@ fn collective(cells: &Cells<'_>, _: Option<&str>) -> Result<Outcome, Wrong> {
             timed.algorithm = Some(cells.text("algo").to_owned()).filter(|algo| !algo.is_empty());
             points.push(timed);
         }
-    }
-    if points.is_empty() {
-        return left_out("they state a bandwidth and no time");
     }
     Ok(Outcome::Points(origin(cells, cells.text("gpu"), ranks), points))
 }
