@@ -40,6 +40,19 @@ pub enum FitError {
     },
     /// The base is of another chip.
     #[error(
+        "the points are of {measured:?}, which is not known to be {chip}, the chip of the base profile {name}: choose a \
+         base of the same chip with --base, or say the chip when importing"
+    )]
+    NamedChip {
+        /// The chip as the imported log or table names it; empty if it does not.
+        measured: String,
+        /// The base profile.
+        name: String,
+        /// Its chip.
+        chip: String,
+    },
+    /// Points of one chip, a base of another.
+    #[error(
         "the points are of {measured} ({processors} processors, {bandwidth:.0} GB/s) but the base profile {name} is of \
          {chip} ({base_processors} processors, {base_bandwidth:.0} GB/s): choose a base of the same chip with --base"
     )]
@@ -169,8 +182,30 @@ pub fn fit(path: &str, points: &Points, base: &Profile, base_text: &str, name: &
     Ok(Fitted { text, residuals: made.residuals, decisions, kept, notes: made.notes })
 }
 
+/// The model in a chip's name, as `H100` in `NVIDIA H100 80GB HBM3`: a letter or two, then three digits.
+fn model(chip: &str) -> Option<&str> {
+    let is_model = |word: &&str| {
+        let letters = word.bytes().take_while(u8::is_ascii_uppercase).count();
+        matches!(letters, 1 | 2) && word.len() == letters + 3 && word[letters..].bytes().all(|b| b.is_ascii_digit())
+    };
+    chip.split(|c: char| !c.is_ascii_alphanumeric()).find(is_model)
+}
+
+/// Whether a name says that the board is a PCIe card, whose clocks and links are others.
+fn pcie(chip: &str) -> bool {
+    chip.to_lowercase().contains("pcie")
+}
+
+/// Points may only replace sections of a profile of the same chip.
 fn same_chip(machine: &Machine, base: &Profile) -> Result<(), FitError> {
     let own = &base.machine;
+    if machine.processors == 0 {
+        // A log or a table: it names the chip, if anything.
+        let same = model(&machine.chip).is_some_and(|name| model(&own.chip) == Some(name))
+            && pcie(&machine.chip) == pcie(&own.chip);
+        let (measured, name, chip) = (machine.chip.clone(), base.name.clone(), own.chip.clone());
+        return if same { Ok(()) } else { Err(FitError::NamedChip { measured, name, chip }) };
+    }
     let off = machine.memory_bandwidth / own.memory_bandwidth.0 - 1.0;
     if machine.processors == own.processors && off.abs() <= SAME_BANDWIDTH {
         return Ok(());
@@ -203,10 +238,10 @@ fn machine_text(machine: &Machine, base: &Profile) -> String {
         "[machine]\nchip = \"{}\"\nprocessors = {}\nmemory_bandwidth = \"{} GB/s\"\nmemory = \"{} B\"\n\
          power_limit = \"{} W\"\nclock = \"{} MHz\"\nsoftware = \"{}\"\n",
         plain(&machine.chip),
-        machine.processors,
+        if machine.processors == 0 { own.processors } else { machine.processors },
         // Datasheets round; topologies are compared with the profile's figure.
         own.memory_bandwidth.0 / 1e9,
-        machine.memory,
+        if machine.memory == 0 { own.memory.0 } else { machine.memory },
         machine.power_limit.unwrap_or(own.power_limit.0),
         machine.clock.unwrap_or(own.clock.0 / 1e6),
         plain(&own.software),

@@ -31,8 +31,11 @@ const ENOUGH: usize = 8;
 /// Seconds by kind, ranks and bytes.
 type Times<'a> = BTreeMap<(&'a str, u64), BTreeMap<u64, f64>>;
 
+/// How little a point is preferred: by its element type, and whether it ran in place.
+type Rank = (usize, bool);
+
 fn times<'a>(measured: &Measured<'a>) -> Times<'a> {
-    let mut ranked: BTreeMap<(&str, u64, u64), ((usize, bool), f64)> = BTreeMap::new();
+    let mut ranked: BTreeMap<(&str, u64, u64), (Rank, f64)> = BTreeMap::new();
     for (what, seconds) in measured.burst(|what| matches!(what, What::Collective { .. }).then_some(what)) {
         let What::Collective { kind, ranks, nodes: 1, bytes, in_place, dtype } = what else { continue };
         let place = DTYPES.iter().position(|known| known == dtype).unwrap_or(DTYPES.len());
@@ -60,7 +63,7 @@ pub(super) fn fit(measured: &Measured<'_>, made: &mut Made) -> Result<(), FitErr
     let ranks: BTreeSet<u64> = times.keys().map(|(_, ranks)| *ranks).filter(whole).collect();
     let reach = ranks.iter().max().copied().unwrap_or(0);
     let known = base_reach(measured);
-    if reach < known {
+    if ranks.is_empty() || reach < known {
         made.notes.push(format!(
             "collectives: all four kinds were measured up to {reach} ranks, but the base knows {known}: the base's stay"
         ));

@@ -234,6 +234,22 @@ fn a_journal_that_was_cut_loses_its_last_line_and_no_more() {
 }
 
 #[test]
+fn imported_points_that_name_their_chip_alone_go_to_a_base_of_that_chip_alone() {
+    let base = Profile::find("h100-sxm-80gb").expect("shipped");
+    for (chip, fits) in [
+        ("NVIDIA H100 80GB HBM3", true),
+        ("H100", true),
+        ("NVIDIA H200", false),
+        ("NVIDIA H100 PCIe", false),
+        ("a GPU", false),
+        ("", false),
+    ] {
+        let imported = Machine { chip: chip.to_owned(), processors: 0, memory_bandwidth: 0.0, ..machine() };
+        assert_eq!(super::same_chip(&imported, &base).is_ok(), fits, "{chip:?}");
+    }
+}
+
+#[test]
 fn points_of_another_chip_than_the_base_are_refused_with_both_figures() {
     let points = parse("points.jsonl", &journal(&[attention(1024, false)])).expect("a journal");
     let (path, base_text) = Profile::text("b200-sxm").expect("shipped");

@@ -184,6 +184,9 @@ fn collective(cells: &Cells<'_>, _: Option<&str>) -> Result<Outcome, Wrong> {
     if ["nodes", "num_gpus", "bytes"].iter().any(unsaid) {
         return left_out("they do not say on how many nodes or GPUs, or of how many bytes");
     }
+    if cells.text("bytes").contains(" - ") {
+        return left_out("a range of sizes");
+    }
     if cells.text("software").contains("torch") {
         return left_out("timed through PyTorch, which adds its own calls");
     }
