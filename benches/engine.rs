@@ -77,7 +77,7 @@ fn kernels(builder: &mut Builder, count: u64, dispatch: Dispatch) {
 /// One step of fully sharded training, as FSDP2 would issue it with the next layer prefetched.
 fn fsdp_step(ranks: u32) -> Program {
     let mut builder = Builder::new(ranks, &["compute", "all-gather", "reduce-scatter"]);
-    let all = builder.add_group(Group { name: "dp_shard".to_owned(), size: ranks, stride: 1 });
+    let all = builder.add_group(Group::new("dp_shard", ranks, 1));
     builder.section(Section::Step);
     let comm = |kind, bytes| Comm { kind, group: all, bytes: Bytes(bytes), dtype: DType::Bf16 };
     let gather = |builder: &mut Builder| {

@@ -185,6 +185,14 @@ fn program(program: &Program) -> String {
                 let (scope, kind) = (program.scope(scope), comm.kind.name());
                 writeln!(out, "collective  {:20} {scope:14} {kind} {} over {}", stream(on), comm.bytes, group.name)
             }
+            Instr::Exchange { stream: on, exchange, scope } => {
+                let ends = program.exchange(exchange).map(|end| {
+                    let (verb, group) = (end.direction.name(), &program.group(end.group).name);
+                    format!("{verb} {} {} ahead over {group}", end.bytes, end.ahead)
+                });
+                let ends: Vec<String> = ends.collect();
+                writeln!(out, "exchange    {:20} {:14} {}", stream(on), program.scope(scope), ends.join(", "))
+            }
             Instr::Record { stream: on, event } => writeln!(out, "record      {:20} event {}", stream(on), event.0),
             Instr::Wait { stream: on, event } => writeln!(out, "wait        {:20} event {}", stream(on), event.0),
             Instr::HostWait { event } => writeln!(out, "host wait   {:20} event {}", "host", event.0),

@@ -47,6 +47,11 @@ impl Engine<'_> {
                     self.end_comm(meeting);
                 }
             }
+            Event::Transfer { flight, version } => {
+                if self.exchanges.flights[flight as usize].running.version == version {
+                    self.end_transfer(flight);
+                }
+            }
             Event::Visible { rank, slot } => self.see(rank, slot),
         }
         while let Some(actor) = self.agenda.pop() {
@@ -60,6 +65,7 @@ impl Engine<'_> {
 
     /// The host acts, its next action paid for, until it has to pay again or to wait.
     fn run_host(&mut self, rank: u32) {
+        self.account(rank);
         let host = self.host(rank);
         let class = self.ranks[rank as usize].class as usize;
         loop {
@@ -148,6 +154,7 @@ impl Engine<'_> {
             match self.plans[class].ops[stream.at as usize] {
                 StreamOp::Kernel { kernel, .. } => return self.begin_kernel(actor, kernel),
                 StreamOp::Comm { comm, .. } => return self.arrive(actor, comm),
+                StreamOp::Exchange { issue, .. } => return self.post(actor, issue),
                 StreamOp::Wait { slot, .. } => {
                     if self.wait(rank, actor, slot) {
                         return;
@@ -205,6 +212,7 @@ impl Engine<'_> {
 
     /// A slot's event becomes visible: everyone who waits for it looks again.
     fn see(&mut self, rank: u32, slot: u32) {
+        self.account(rank);
         let index = (rank * self.slots + slot) as usize;
         self.seen[index] += 1;
         let mut actor = std::mem::replace(&mut self.waiter[index], NONE);
@@ -272,8 +280,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The stream is done with the kernel or collective it was busy with.
-    fn leave(&mut self, actor: u32) {
+    /// The stream is done with the kernel, collective or exchange it was busy with.
+    pub(super) fn leave(&mut self, actor: u32) {
         let stream = &mut self.actors[actor as usize];
         stream.doing = Doing::Idle;
         stream.queued -= 1;
@@ -288,9 +296,10 @@ impl Engine<'_> {
         self.agenda.push(actor);
     }
 
-    fn span(&mut self, actor: u32, start: u64, what: What, scope: ScopeId) {
+    pub(super) fn span(&mut self, actor: u32, start: u64, what: What, scope: ScopeId) {
         if self.options.record {
-            let (rank, stream) = (actor / self.width, StreamId((actor % self.width) as u8));
+            let rank = self.cast.ranks[(actor / self.width) as usize].rank;
+            let stream = StreamId((actor % self.width) as u8);
             let state = &self.actors[actor as usize];
             let (reached, start, end) = (Time(state.reached), Time(start), Time(self.now));
             self.spans.push(Span { rank, stream, reached, start, end, what, scope, step: state.step });
@@ -302,8 +311,7 @@ impl Engine<'_> {
         let (rank, stream) = (actor / self.width, actor % self.width);
         let class = self.job.classes[self.ranks[rank as usize].class as usize];
         let group = class.program.comms[comm as usize].group;
-        let shape = self.shapes[group.0 as usize];
-        let index = shape.meeting(rank, stream);
+        let index = self.meeting_of[usize::from(group.0) * self.ranks.len() + rank as usize] + stream;
         self.actors[actor as usize].doing = Doing::Meeting { meeting: index };
         self.actors[actor as usize].reached = self.now;
 
@@ -321,19 +329,19 @@ impl Engine<'_> {
             let (expected, found) = (&opener.comms[meeting.comm as usize], &class.program.comms[comm as usize]);
             if expected != found {
                 self.failure = Some(EngineError::Mismatch {
-                    group: class.program.groups[group.0 as usize].name.clone(),
-                    first: meeting.opener,
+                    group: class.program.group(group).name.clone(),
+                    first: self.cast.ranks[meeting.opener as usize].rank,
                     expected: format!("{:?} of {} B", expected.kind, expected.bytes.0),
-                    rank,
+                    rank: self.cast.ranks[rank as usize].rank,
                     found: format!("{:?} of {} B", found.kind, found.bytes.0),
                 });
             }
         }
-        if meeting.arrived + 1 == shape.size {
+        if meeting.arrived + 1 == meeting.members.1 - meeting.members.0 {
             meeting.start = self.now;
             meeting.running.begin(meeting.work, self.now);
-            for member in self.members(index) {
-                self.change_comms(member, 1);
+            for at in self.members(index) {
+                self.change_comms(self.members[at], 1);
             }
         }
         self.meetings[index as usize].arrived += 1;
@@ -341,7 +349,8 @@ impl Engine<'_> {
 
     fn end_comm(&mut self, index: u32) {
         let Meeting { stream, start, .. } = self.meetings[index as usize];
-        for member in self.members(index) {
+        for at in self.members(index) {
+            let member = self.members[at];
             self.change_comms(member, -1);
             let actor = self.actor(member, stream);
             let (state, rank) = (self.actors[actor as usize], &self.ranks[member as usize]);
@@ -361,8 +370,8 @@ impl Engine<'_> {
         meeting.running.scheduled = false;
     }
 
-    /// One collective more or less runs on a rank.
-    fn change_comms(&mut self, rank: u32, by: i32) {
+    /// One collective or message more or less runs on a rank.
+    pub(super) fn change_comms(&mut self, rank: u32, by: i32) {
         self.account(rank);
         let state = &mut self.ranks[rank as usize];
         state.spent.communication = state.spent.communication.wrapping_add_signed(by);

@@ -18,7 +18,7 @@ const GATHER: StreamId = StreamId(1);
 /// Three layers on four ranks in groups of two: gathered on a stream of their own, activations kept until backward.
 fn program() -> Program {
     let mut b = Builder::new(4, &["default", "all-gather"]);
-    let group = b.add_group(Group { name: "dp_shard".to_owned(), size: 2, stride: 1 });
+    let group = b.add_group(Group::new("dp_shard", 2, 1));
     let layers: Vec<_> = (0..3).map(|layer| b.add_scope(format!("layers.\"{layer}\""))).collect();
     b.alloc(Bytes(1000), COMPUTE, Category::Parameter, "weight");
     for section in [Section::First, Section::Step] {
