@@ -137,7 +137,7 @@ impl<'a> Trace<'a> {
     /// The simulated rank that stands for a rank.
     fn shown(&self, rank: u32) -> u32 {
         let folded = self.timeline.ranks.len() < self.class_of.len();
-        if folded { self.watched(self.class_of[rank as usize]).unwrap_or(rank) } else { rank }
+        if folded { self.timeline.ranks[self.class_of[rank as usize] as usize].rank } else { rank }
     }
 
     fn program(&self, rank: u32) -> &'a Program {
