@@ -3,6 +3,8 @@
 mod mfu;
 mod trust;
 
+use std::ops::Range;
+
 pub use mfu::Mfu;
 pub(super) use mfu::mfu_conventions;
 
@@ -252,7 +254,7 @@ fn costs(scenario: &Scenario, program: &Program, model: &CostModel<'_>) -> (Cost
     for (slot, transfer) in costs.transfer.iter_mut().zip(&program.transfers) {
         let Transfer { group, bytes, dtype, .. } = *transfer;
         let message = Comm { kind: Collective::SendRecv, group, bytes, dtype };
-        let cost = model.collective(&message, between(&scenario.topology, program, transfer));
+        let cost = model.collective(&message, between(&scenario.topology, program, transfer, 0..program.ranks));
         let mut use_of = [0.0; LEVELS];
         use_of[0] = cost.inside;
         use_of[1] = cost.across;
@@ -277,11 +279,11 @@ fn costs(scenario: &Scenario, program: &Program, model: &CostModel<'_>) -> (Cost
     (costs, Evidence { kernels, comms, exchanges, dispatch })
 }
 
-/// How the two ends of a message lie: on two nodes, if any rank's peer is on another.
-fn between(topology: &Topology, program: &Program, transfer: &Transfer) -> Spread {
+/// How the two ends of a message lie: on two nodes, if the peer of any of the ranks that issue it is on another.
+fn between(topology: &Topology, program: &Program, transfer: &Transfer, mut ranks: Range<u32>) -> Spread {
     let (group, chips) = (program.group(transfer.group), topology.node.chips.max(1));
     let leaves = |rank: u32| group.peer(rank, transfer.ahead).is_some_and(|peer| peer / chips != rank / chips);
-    let nodes = if (0..program.ranks).any(leaves) { 2 } else { 1 };
+    let nodes = if ranks.any(leaves) { 2 } else { 1 };
     Spread { ranks_per_node: 2 / nodes, nodes }
 }
 
