@@ -87,18 +87,29 @@ enum Cause {
 
 impl Engine<'_> {
     /// Accounts for a rank's time up to now; to be called before anything changes that decides on where it goes.
+    #[inline]
     pub(super) fn account(&mut self, rank: u32) {
-        let spent = &self.ranks[rank as usize].spent;
-        if spent.until < self.now {
-            let elapsed = self.now - spent.until;
-            let part = if spent.compute > 0 { COMPUTE } else { self.without_compute(rank, elapsed) };
-            let spent = &mut self.ranks[rank as usize].spent;
-            spent.parts[part] += elapsed;
-            spent.until = self.now;
+        let (now, spent) = (self.now, &mut self.ranks[rank as usize].spent);
+        if spent.until == now {
+            return;
+        }
+        if spent.compute > 0 {
+            spent.parts[COMPUTE] += now - std::mem::replace(&mut spent.until, now);
+        } else {
+            self.account_without_compute(rank);
         }
     }
 
-    /// The part that time without compute belongs to; exposed communication is blamed on what causes it.
+    /// Accounts for time without compute; exposed communication is blamed on what causes it.
+    #[inline(never)]
+    fn account_without_compute(&mut self, rank: u32) {
+        let spent = &mut self.ranks[rank as usize].spent;
+        let elapsed = self.now - std::mem::replace(&mut spent.until, self.now);
+        let part = self.without_compute(rank, elapsed);
+        self.ranks[rank as usize].spent.parts[part] += elapsed;
+    }
+
+    /// The part that time without compute belongs to.
     fn without_compute(&mut self, rank: u32, elapsed: u64) -> usize {
         let Spent { communication, backlog, .. } = self.ranks[rank as usize].spent;
         let actor = match self.cause(rank) {

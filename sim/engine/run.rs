@@ -4,7 +4,7 @@ use crate::program::{CommId, KernelId, ScopeId, StreamId};
 use crate::units::Time;
 
 use super::plan::{Action, StreamOp};
-use super::state::{Doing, Engine, Event, Meeting, NONE, Rank};
+use super::state::{Actor, Doing, Engine, Event, Meeting, NONE, Rank};
 use super::{EngineError, Span, Timeline, What};
 
 impl Engine<'_> {
@@ -250,8 +250,8 @@ impl Engine<'_> {
         self.account(actor / self.width);
         let rank = &mut self.ranks[(actor / self.width) as usize];
         let (class, watched) = (rank.class as usize, rank.watched);
-        let stream = self.actors[actor as usize];
-        let StreamOp::Kernel { kernel, scope } = self.plans[class].ops[stream.at as usize] else {
+        let Actor { at, reached, step, .. } = self.actors[actor as usize];
+        let StreamOp::Kernel { kernel, scope } = self.plans[class].ops[at as usize] else {
             unreachable!("the stream runs a kernel");
         };
         let plan = self.plans[class].kernels[kernel as usize];
@@ -266,10 +266,10 @@ impl Engine<'_> {
                 self.crowd(actor / self.width);
             }
         }
-        if watched && stream.step + 1 == self.options.steps {
-            self.busy[class].kernel[kernel as usize] += Time(self.now - stream.reached);
+        if watched && step + 1 == self.options.steps {
+            self.busy[class].kernel[kernel as usize] += Time(self.now - reached);
         }
-        self.span(actor, stream.reached, What::Kernel(KernelId(kernel)), scope);
+        self.span(actor, reached, What::Kernel(KernelId(kernel)), scope);
         self.leave(actor);
     }
 
@@ -281,6 +281,7 @@ impl Engine<'_> {
     }
 
     /// The stream is done with the kernel, collective or exchange it was busy with.
+    #[inline]
     pub(super) fn leave(&mut self, actor: u32) {
         let stream = &mut self.actors[actor as usize];
         stream.doing = Doing::Idle;
@@ -296,6 +297,7 @@ impl Engine<'_> {
         self.agenda.push(actor);
     }
 
+    #[inline]
     pub(super) fn span(&mut self, actor: u32, start: u64, what: What, scope: ScopeId) {
         if self.options.record {
             let rank = self.cast.ranks[(actor / self.width) as usize].rank;
@@ -353,7 +355,7 @@ impl Engine<'_> {
             let member = self.members[at];
             self.change_comms(member, -1);
             let actor = self.actor(member, stream);
-            let (state, rank) = (self.actors[actor as usize], &self.ranks[member as usize]);
+            let (state, rank) = (&self.actors[actor as usize], &self.ranks[member as usize]);
             let class = rank.class as usize;
             let StreamOp::Comm { comm, scope } = self.plans[class].ops[state.at as usize] else {
                 unreachable!("the stream takes part in a collective");
