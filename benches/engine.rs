@@ -3,17 +3,17 @@
 //! The queue is measured in the hold model (Jones, "An empirical comparison of priority-queue and event-set
 //! implementations", 1986): with N events pending, take the next and push one later, at a random distance.
 //! The standard heap does the same work beside it. The step is shaped as an 8-billion-parameter model under FSDP2:
-//! 32 layers, 3,506 kernels, 131 collectives, gradients reduced on a second axis.
+//! 32 layers, 3,506 kernels, 131 collectives, gradients reduced on a second axis. The pipeline has a class for each stage.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use windtunnel::engine::{Costs, EventQueue, Options, simulate};
+use windtunnel::engine::{Class, Costs, EventQueue, Job, Options, simulate, simulate_job};
 use windtunnel::program::builder::Section;
 use windtunnel::program::{
-    Builder, Collective, Comm, DType, Dispatch, Group, MemoryKind, Pass, Program, StreamId, Work,
+    Builder, Collective, Comm, DType, Direction, Dispatch, Group, MemoryKind, Pass, Program, StreamId, Transfer, Work,
 };
 use windtunnel::units::{Bytes, Time};
 
@@ -77,7 +77,7 @@ fn kernels(builder: &mut Builder, count: u64, dispatch: Dispatch) {
 /// One step of fully sharded training, as FSDP2 would issue it with the next layer prefetched.
 fn fsdp_step(ranks: u32) -> Program {
     let mut builder = Builder::new(ranks, &["compute", "all-gather", "reduce-scatter"]);
-    let all = builder.add_group(Group { name: "dp_shard".to_owned(), size: ranks, stride: 1 });
+    let all = builder.add_group(Group::new("dp_shard", ranks, 1));
     builder.section(Section::Step);
     let comm = |kind, bytes| Comm { kind, group: all, bytes: Bytes(bytes), dtype: DType::Bf16 };
     let gather = |builder: &mut Builder| {
@@ -127,6 +127,10 @@ fn costs(program: &Program) -> Costs {
         cost.time = Time(2_000_000_000);
         cost.use_of = [0.9, 0.0, 0.0, 0.0];
     }
+    for cost in &mut costs.transfer {
+        cost.time = Time(700_000_000);
+        cost.use_of = [0.0, 0.9, 0.0, 0.0];
+    }
     costs.dispatch = [Time(6_000_000); Dispatch::COUNT];
     costs
 }
@@ -147,9 +151,89 @@ fn steps(criterion: &mut Criterion) {
     group.finish();
 }
 
+const MESSAGES: StreamId = StreamId(3);
+const STAGES: u32 = 8;
+const SPLIT: u32 = 8;
+const MICROS: u32 = 64;
+
+/// One stage's step of 1F1B (Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021):
+/// 48 kernels and 4 tensor-parallel collectives forward, twice the kernels backward, messages as one operation where a
+/// send and a receive meet.
+fn pipeline_step(stage: u32) -> Program {
+    let mut builder = Builder::new(STAGES * SPLIT, &["compute", "all-gather", "reduce-scatter", "messages"]);
+    let split = builder.add_group(Group::new("tp", SPLIT, 1));
+    let line = builder.add_group(Group::new("pp", STAGES, SPLIT));
+    builder.section(Section::Step);
+    let (first, last) = (stage == 0, stage + 1 == STAGES);
+    let end = |direction, ahead| Transfer { direction, group: line, ahead, bytes: Bytes(32 << 20), dtype: DType::Bf16 };
+    let (next, previous) = (1, STAGES - 1);
+    let [send_on, send_back] =
+        [(!last, next), (!first, previous)].map(|(is, peer)| is.then(|| end(Direction::Send, peer)));
+    let [from_before, from_behind] =
+        [(!first, previous), (!last, next)].map(|(is, peer)| is.then(|| end(Direction::Receive, peer)));
+    let exchange = |builder: &mut Builder, ends: &[Option<Transfer>]| {
+        let ends: Vec<Transfer> = ends.iter().copied().flatten().collect();
+        if !ends.is_empty() {
+            builder.wait_stream(MESSAGES, COMPUTE);
+            builder.exchange(MESSAGES, &ends);
+            builder.wait_stream(COMPUTE, MESSAGES);
+        }
+    };
+    let compute = |builder: &mut Builder, pass, count, dispatch| {
+        builder.set_pass(pass);
+        for _ in 0..4 {
+            kernels(builder, count, dispatch);
+            let (kind, bytes, dtype) = (Collective::AllReduce, Bytes(32 << 20), DType::Bf16);
+            builder.collective(COMPUTE, Comm { kind, group: split, bytes, dtype });
+        }
+    };
+    let forward = |builder: &mut Builder| compute(builder, Pass::Forward, 12, Dispatch::EagerForward);
+    let backward = |builder: &mut Builder| compute(builder, Pass::Backward, 24, Dispatch::EagerBackward);
+    let ahead = (STAGES - stage - 1).min(MICROS);
+    for _ in 0..ahead {
+        exchange(&mut builder, &[from_before]);
+        forward(&mut builder);
+        exchange(&mut builder, &[send_on]);
+    }
+    exchange(&mut builder, &[from_before]);
+    for micro in ahead..MICROS {
+        forward(&mut builder);
+        exchange(&mut builder, &[send_on, from_behind]);
+        backward(&mut builder);
+        exchange(&mut builder, &[send_back, from_before.filter(|_| micro + 1 < MICROS)]);
+    }
+    for _ in 0..ahead {
+        exchange(&mut builder, &[from_behind]);
+        backward(&mut builder);
+        exchange(&mut builder, &[send_back]);
+    }
+    builder.finish()
+}
+
+fn pipelines(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("pipeline");
+    let programs: Vec<Program> = (0..STAGES).map(pipeline_step).collect();
+    let costs: Vec<Costs> = programs.iter().map(costs).collect();
+    let classes: Vec<Class<'_>> =
+        programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
+    let class_of: Vec<u32> = (0..STAGES * SPLIT).map(|rank| rank / SPLIT).collect();
+    let job = Job { classes: &classes, class_of: &class_of };
+    for (name, fold) in [("folded", true), ("64 ranks", false)] {
+        let options = Options { fold, ..Options::default() };
+        let events = simulate_job(job, options).expect("the job runs").events;
+        group.throughput(Throughput::Elements(events));
+        group.sample_size(20);
+        group.bench_function(BenchmarkId::new("1F1B, 8 stages, 64 micro-batches, 3 steps", name), |bench| {
+            bench.iter(|| simulate_job(black_box(job), options));
+        });
+    }
+    group.finish();
+}
+
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     queue(&mut criterion);
     steps(&mut criterion);
+    pipelines(&mut criterion);
     criterion.final_summary();
 }

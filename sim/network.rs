@@ -1,4 +1,4 @@
-//! How concurrent collectives share the fabric: max-min fair, per level of the fabric and per rank.
+//! How concurrent collectives and messages share the fabric: max-min fair, per level of the fabric and per rank.
 //!
 //! A collective that runs alone uses a fraction `u[l]` of the bandwidth its ranks have at level `l` (0: NVLink or ICI,
 //! then outwards). Collectives that cross the same rank may together ask for more than all of it. Then they are slowed:
@@ -17,6 +17,9 @@
 //! then holds 0.4 + λ, level 1 holds 1.25 λ. Level 0 is full at λ = 0.6: A freezes at speed 0.75. Level 1 then holds
 //! 0.15 + λ, full at 0.85: C runs at 0.85 / 0.9 = 0.944.
 //!
+//! Links carry both ways at once. A collective uses both ways of its ranks alike; a message uses the way out of its sender
+//! and the way into its receiver. So a rank is one place, and two where messages cross it: out and in.
+//!
 //! The result is the same bits on every platform: only `+ - * /` and comparisons, in a fixed order.
 
 /// Levels of a fabric, from the innermost (NVLink, ICI) outwards.
@@ -24,7 +27,7 @@ pub const LEVELS: usize = 4;
 
 /// The solver and its working memory, which is kept between calls so that a steady run allocates nothing.
 ///
-/// Add the flows, then the places (ranks) with the flows that cross each, then solve.
+/// Add the flows, then the places (ranks, one way or both) with the flows that cross each, then solve.
 #[derive(Debug, Default)]
 pub struct Sharing {
     /// Bandwidth a flow uses of each level when alone, as a fraction.

@@ -5,9 +5,13 @@
 //! Every kernel and collective is interned, so a cost is asked once per distinct kernel and never per launch.
 
 pub mod builder;
+mod exchange;
+mod group;
 pub mod work;
 
 pub use builder::Builder;
+pub use exchange::{Direction, Transfer};
+pub use group::Group;
 pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
 
 use crate::units::{Bytes, Flops};
@@ -19,6 +23,14 @@ pub struct KernelId(pub u32);
 /// Index of a [`Comm`] in [`Program::comms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
+
+/// Index of a [`Transfer`] in [`Program::transfers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransferId(pub u32);
+
+/// Index of a group of transfers in [`Program::exchanges`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExchangeId(pub u32);
 
 /// Index of a [`Group`] in [`Program::groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +70,16 @@ pub enum Instr {
         stream: StreamId,
         /// What is exchanged, and with whom.
         comm: CommId,
+        /// The module or region it belongs to.
+        scope: ScopeId,
+    },
+    /// Enqueue sends and receives as one operation: each starts when both of its ends have reached theirs, and the
+    /// stream goes on when all of them have ended.
+    Exchange {
+        /// The stream it is enqueued on.
+        stream: StreamId,
+        /// What is sent and received.
+        exchange: ExchangeId,
         /// The module or region it belongs to.
         scope: ScopeId,
     },
@@ -143,27 +165,6 @@ pub struct Comm {
     pub bytes: Bytes,
     /// Element type, which decides the reduction kernel.
     pub dtype: DType,
-}
-
-/// A communicator: how many ranks, and how they lie on the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
-    /// The mesh axes it spans, such as `dp_shard`.
-    pub name: String,
-    /// Number of ranks.
-    pub size: u32,
-    /// Distance between consecutive members in global rank order (1: neighbours).
-    pub stride: u32,
-}
-
-impl Group {
-    /// The global ranks of the group that `rank` belongs to: `size` members, `stride` apart.
-    pub fn members(&self, rank: u32) -> impl Iterator<Item = u32> + use<> {
-        let span = self.size * self.stride;
-        let first = rank / span * span + rank % self.stride;
-        let stride = self.stride;
-        (0..self.size).map(move |index| first + index * stride)
-    }
 }
 
 /// What a block of memory is for; the groups of the peak breakdown.
@@ -287,6 +288,10 @@ pub struct Program {
     pub kernels: Vec<Kernel>,
     /// Distinct collectives.
     pub comms: Vec<Comm>,
+    /// Distinct ends of messages.
+    pub transfers: Vec<Transfer>,
+    /// Distinct groups of them.
+    pub exchanges: Vec<Vec<TransferId>>,
     /// Communicators.
     pub groups: Vec<Group>,
     /// Stream names; the first is the default stream.
@@ -299,7 +304,7 @@ pub struct Program {
     pub events: u32,
     /// Named points.
     pub marks: Vec<Mark>,
-    /// Ranks in the job; all run this program.
+    /// Ranks in the job; one class of them runs this program.
     pub ranks: u32,
     /// FLOPs of one rank's step as PyTorch's FlopCounterMode counts them.
     pub flops: Flops,
@@ -328,6 +333,16 @@ impl Program {
     /// The collective behind an id.
     pub fn comm(&self, comm: CommId) -> &Comm {
         &self.comms[comm.0 as usize]
+    }
+
+    /// The sends and receives behind an id.
+    pub fn exchange(&self, exchange: ExchangeId) -> impl ExactSizeIterator<Item = &Transfer> {
+        self.exchanges[exchange.0 as usize].iter().map(|transfer| &self.transfers[transfer.0 as usize])
+    }
+
+    /// The group behind an id.
+    pub fn group(&self, group: GroupId) -> &Group {
+        &self.groups[group.0 as usize]
     }
 
     /// The buffer behind an id.

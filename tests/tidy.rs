@@ -172,7 +172,7 @@ fn order_never_comes_from_a_hash() {
     });
     let builder = fs::read_to_string(root().join("sim/program/builder.rs")).unwrap();
     for (line, content) in code(&builder) {
-        let iterated = ["kernels", "comms"].iter().any(|map| {
+        let iterated = ["kernels", "comms", "transfers", "exchanges"].iter().any(|map| {
             [".iter()", ".values()", ".keys()", ".drain()", ".into_iter()"]
                 .iter()
                 .any(|how| content.contains(&format!("self.{map}{how}")))

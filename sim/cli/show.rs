@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use super::{Failure, Outcome, print, schedule};
 use windtunnel::cost::Basis;
 use windtunnel::model::{block, head, unpad::unpad};
-use windtunnel::program::{Dispatch, Instr, Mark, Program, Work};
+use windtunnel::program::{Collective, Dispatch, ExchangeId, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
 use windtunnel::runtime::{fsdp::Reshard, train};
 use windtunnel::scenario::predict::Settings;
@@ -194,6 +194,14 @@ fn program(program: &Program) -> String {
                 let (scope, kind) = (program.scope(scope), comm.kind.name());
                 writeln!(out, "collective  {:20} {scope:14} {kind} {} over {}", stream(on), comm.bytes, group.name)
             }
+            Instr::Exchange { stream: on, exchange, scope } => {
+                let ends = program.exchange(exchange).map(|end| {
+                    let (verb, group) = (end.direction.name(), &program.group(end.group).name);
+                    format!("{verb} {} {} ahead over {group}", end.bytes, end.ahead)
+                });
+                let ends: Vec<String> = ends.collect();
+                writeln!(out, "exchange    {:20} {:14} {}", stream(on), program.scope(scope), ends.join(", "))
+            }
             Instr::Record { stream: on, event } => writeln!(out, "record      {:20} event {}", stream(on), event.0),
             Instr::Wait { stream: on, event } => writeln!(out, "wait        {:20} event {}", stream(on), event.0),
             Instr::HostWait { event } => writeln!(out, "host wait   {:20} event {}", "host", event.0),
@@ -269,7 +277,16 @@ fn costs(scenario: &Scenario) -> Result<String, Failure> {
         let group = &program.groups[comm.group.0 as usize];
         vec![comm.kind.name().to_owned(), group.name.clone(), comm.bytes.to_string(), time, spread, basis]
     });
-    let _ = writeln!(out, "{}\n", table(&["collective", "group", "size", "time", "", "rests on"], comms.collect(), 2));
+    let ends = |exchange: u32| program.exchange(ExchangeId(exchange));
+    let exchanges = (0..).zip(&answer.evidence.exchanges).filter_map(|(exchange, cost)| {
+        let (time, spread, basis) = evidence(cost);
+        let group = program.group(ends(exchange).next()?.group);
+        let sizes: Vec<String> = ends(exchange).map(|end| end.bytes.to_string()).collect();
+        let kind = Collective::SendRecv.name().to_owned();
+        Some(vec![kind, group.name.clone(), sizes.join(", "), time, spread, basis])
+    });
+    let comms = comms.chain(exchanges).collect();
+    let _ = writeln!(out, "{}\n", table(&["collective", "group", "size", "time", "", "rests on"], comms, 2));
     let host = Dispatch::ALL.iter().zip(&answer.evidence.dispatch).map(|(class, cost)| {
         let (time, spread, basis) = evidence(cost);
         vec![format!("{class:?}"), time, spread, basis]

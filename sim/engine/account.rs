@@ -1,5 +1,11 @@
 //! Where each rank's time goes: what ran, or why nothing did.
+//!
+//! While compute runs, time is compute. Otherwise the question is what the default stream waits for, and the answer is
+//! found by following it: the stream waits for an event, that for what runs on the stream it was recorded on, and so on
+//! until something runs, or waits for other ranks, or the host is behind. So with tensor and data parallelism side by
+//! side, time lost is blamed on the collective whose result is awaited and not on one in the background.
 
+use crate::program::Program;
 use crate::units::Time;
 
 use super::plan::{Plan, StreamOp};
@@ -9,74 +15,177 @@ use super::{Breakdown, MarkTime, Span, Timeline};
 /// The time a rank has spent, and what decides on what it is spending it now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
-    /// Compute, exposed communication, host-bound, waiting \[ps\].
-    parts: [u64; 4],
+    /// By part, an index of those below \[ps\].
+    parts: [u64; 5],
     /// Accounted up to here.
     until: u64,
     /// Running kernels of any pass but communication.
     pub(super) compute: u32,
-    /// Running kernels of the communication pass, and collectives.
+    /// Running kernels of the communication pass, collectives and messages.
     pub(super) communication: u32,
     /// Streams with something issued and not passed.
     pub(super) backlog: u32,
 }
 
-/// The index of exposed communication in the parts.
+const COMPUTE: usize = 0;
 const EXPOSED: usize = 1;
+const BUBBLE: usize = 2;
+const HOST: usize = 3;
+const WAITING: usize = 4;
 
 impl Spent {
-    /// Accounts for the time up to `now`; returns the part it went to, and how much it was.
-    fn account(&mut self, now: u64) -> (usize, u64) {
-        let part = match self {
-            Spent { compute: 1.., .. } => 0,
-            Spent { communication: 1.., .. } => EXPOSED,
-            Spent { backlog: 0, .. } => 2,
-            _ => 3,
-        };
-        let elapsed = now - std::mem::replace(&mut self.until, now);
-        self.parts[part] += elapsed;
-        (part, elapsed)
-    }
-
     /// What was spent since `before`.
     fn since(&self, before: &Spent) -> Breakdown {
         let part = |index: usize| Time(self.parts[index] - before.parts[index]);
-        Breakdown { compute: part(0), exposed_communication: part(1), host_bound: part(2), waiting: part(3) }
+        Breakdown {
+            compute: part(COMPUTE),
+            exposed_communication: part(EXPOSED),
+            bubble: part(BUBBLE),
+            host_bound: part(HOST),
+            waiting: part(WAITING),
+        }
     }
+}
+
+/// Exposed communication by what is blamed for it \[ps\].
+#[derive(Clone, Debug)]
+pub(super) struct Exposed {
+    pub(super) kernel: Vec<Time>,
+    pub(super) comm: Vec<Time>,
+    pub(super) exchange: Vec<Time>,
+}
+
+impl Exposed {
+    /// Nothing yet.
+    pub(super) fn of(program: &Program) -> Exposed {
+        Exposed {
+            kernel: vec![Time::ZERO; program.kernels.len()],
+            comm: vec![Time::ZERO; program.comms.len()],
+            exchange: vec![Time::ZERO; program.exchanges.len()],
+        }
+    }
+
+    fn clear(&mut self) {
+        [&mut self.kernel, &mut self.comm, &mut self.exchange].into_iter().for_each(|times| times.fill(Time::ZERO));
+    }
+}
+
+/// What the default stream waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// What runs on a stream.
+    Runs { actor: u32 },
+    /// Other ranks.
+    Ranks,
+    /// The host, which is busy.
+    Host,
+    /// An event that has happened and is not yet visible.
+    Latency,
+    /// Nothing: it has ended the run.
+    Done,
 }
 
 impl Engine<'_> {
     /// Accounts for a rank's time up to now; to be called before anything changes that decides on where it goes.
+    #[inline]
     pub(super) fn account(&mut self, rank: u32) {
-        let state = &mut self.ranks[rank as usize];
-        if state.spent.until < self.now {
-            let (part, elapsed) = state.spent.account(self.now);
-            if part == EXPOSED && state.watched {
-                self.blame(rank, elapsed);
+        let (now, spent) = (self.now, &mut self.ranks[rank as usize].spent);
+        if spent.until == now {
+            return;
+        }
+        if spent.compute > 0 {
+            spent.parts[COMPUTE] += now - std::mem::replace(&mut spent.until, now);
+        } else {
+            self.account_without_compute(rank);
+        }
+    }
+
+    /// Accounts for time without compute; exposed communication is blamed on what causes it.
+    #[inline(never)]
+    fn account_without_compute(&mut self, rank: u32) {
+        let spent = &mut self.ranks[rank as usize].spent;
+        let elapsed = self.now - std::mem::replace(&mut spent.until, self.now);
+        let part = self.without_compute(rank, elapsed);
+        self.ranks[rank as usize].spent.parts[part] += elapsed;
+    }
+
+    /// The part that time without compute belongs to.
+    fn without_compute(&mut self, rank: u32, elapsed: u64) -> usize {
+        let Spent { communication, backlog, .. } = self.ranks[rank as usize].spent;
+        let actor = match self.cause(rank) {
+            Cause::Runs { actor } => actor,
+            Cause::Ranks => return BUBBLE,
+            _ if communication > 0 => self.lowest_running(rank),
+            Cause::Host => return HOST,
+            Cause::Done if backlog == 0 || self.waits_for_ranks(rank) => return BUBBLE,
+            Cause::Done | Cause::Latency => return WAITING,
+        };
+        if self.ranks[rank as usize].watched {
+            self.blame(actor, elapsed);
+        }
+        EXPOSED
+    }
+
+    /// What the default stream of a rank waits for. Each link of the chain was issued before the one that waits for it.
+    fn cause(&self, rank: u32) -> Cause {
+        let (first, host) = (rank * self.width, self.host(rank));
+        let plan = &self.plans[self.ranks[rank as usize].class as usize];
+        let mut actor = first;
+        loop {
+            let state = &self.actors[actor as usize];
+            match state.doing {
+                Doing::Done => return Cause::Done,
+                Doing::Idle if actor == host => return Cause::Host,
+                Doing::Idle => actor = host,
+                Doing::Room { stream } => actor = first + u32::from(stream),
+                Doing::Event { slot } => {
+                    let slot = plan.slots[slot as usize];
+                    let recorder = first + u32::from(slot.stream);
+                    let other = &self.actors[recorder as usize];
+                    if (other.step, other.at) > (state.step, slot.at) {
+                        return Cause::Latency;
+                    }
+                    actor = recorder;
+                }
+                Doing::Kernel | Doing::Meeting { .. } | Doing::Exchange => {
+                    return if self.runs(actor) { Cause::Runs { actor } } else { Cause::Ranks };
+                }
             }
         }
     }
 
-    /// Adds exposed communication to what caused it: what runs on the first stream on which anything runs.
-    fn blame(&mut self, rank: u32, elapsed: u64) {
-        let class = self.ranks[rank as usize].class as usize;
-        for actor in rank * self.width..self.host(rank) {
-            let stream = &self.actors[actor as usize];
-            let runs = match stream.doing {
-                Doing::Kernel => true,
-                Doing::Meeting { meeting } => self.is_running(meeting),
-                _ => false,
-            };
-            if runs {
-                match self.plans[class].ops[stream.at as usize] {
-                    StreamOp::Kernel { kernel, .. } => self.exposed[class].0[kernel as usize] += Time(elapsed),
-                    StreamOp::Comm { comm, .. } => self.exposed[class].1[comm as usize] += Time(elapsed),
-                    _ => unreachable!("only kernels and collectives run"),
-                }
-                return;
-            }
+    /// Whether anything runs on a stream.
+    fn runs(&self, actor: u32) -> bool {
+        match self.actors[actor as usize].doing {
+            Doing::Kernel => true,
+            Doing::Meeting { meeting } => self.is_running(meeting),
+            Doing::Exchange => self.exchanges.batches[actor as usize].running > 0,
+            _ => false,
         }
-        unreachable!("exposed communication without anything that runs");
+    }
+
+    fn lowest_running(&self, rank: u32) -> u32 {
+        let running = (rank * self.width..self.host(rank)).find(|&actor| self.runs(actor));
+        running.expect("communication that runs, runs on a stream")
+    }
+
+    /// Whether a stream waits for other ranks.
+    fn waits_for_ranks(&self, rank: u32) -> bool {
+        let meets = |actor: u32| matches!(self.actors[actor as usize].doing, Doing::Meeting { .. } | Doing::Exchange);
+        (rank * self.width..self.host(rank)).any(|actor| meets(actor) && !self.runs(actor))
+    }
+
+    /// Adds exposed communication to what runs on a stream of a watched rank.
+    fn blame(&mut self, actor: u32, elapsed: u64) {
+        let class = self.ranks[(actor / self.width) as usize].class as usize;
+        let (plan, exposed) = (&self.plans[class], &mut self.exposed[class]);
+        let part = match plan.ops[self.actors[actor as usize].at as usize] {
+            StreamOp::Kernel { kernel, .. } => &mut exposed.kernel[kernel as usize],
+            StreamOp::Comm { comm, .. } => &mut exposed.comm[comm as usize],
+            StreamOp::Exchange { issue, .. } => &mut exposed.exchange[plan.issues[issue as usize].exchange as usize],
+            _ => unreachable!("only kernels, collectives and exchanges run"),
+        };
+        *part += Time(elapsed);
     }
 
     /// One actor has ended a step; closes the step when it was the last.
@@ -95,10 +204,7 @@ impl Engine<'_> {
                 }
             }
             if step + 1 < self.ends.len() {
-                self.exposed.iter_mut().for_each(|(kernels, comms)| {
-                    kernels.fill(Time::ZERO);
-                    comms.fill(Time::ZERO);
-                });
+                self.exposed.iter_mut().for_each(Exposed::clear);
             }
         }
     }
@@ -115,8 +221,8 @@ impl Engine<'_> {
         let last = self.ends[self.ends.len() - 1];
         let begin = if self.ends.len() > 1 { self.ends[self.ends.len() - 2] } else { 0 };
         self.spans.sort_by_key(|&Span { rank, stream, start, end, .. }| (rank, stream, start, end));
-        for (busy, (kernels, comms)) in self.busy.iter_mut().zip(self.exposed) {
-            (busy.kernel_exposed, busy.comm_exposed) = (kernels, comms);
+        for (busy, Exposed { kernel, comm, exchange }) in self.busy.iter_mut().zip(self.exposed) {
+            (busy.kernel_exposed, busy.comm_exposed, busy.exchange_exposed) = (kernel, comm, exchange);
         }
         let (steps, count) = (self.options.steps, self.mark_count);
         let passed = self.marks.iter().enumerate().filter_map(|(index, &(host, device))| {
@@ -133,6 +239,7 @@ impl Engine<'_> {
             host_times: self.plans.iter().zip(&self.acted).take(recorded).map(host_times).collect(),
             step: Time(last - begin),
             ends: self.ends.iter().map(|&end| Time(end)).collect(),
+            ranks: self.cast.ranks,
             breakdown: self.ranks.iter().zip(&self.before).map(|(rank, before)| rank.spent.since(before)).collect(),
             marks: passed.collect(),
             busy: self.busy,

@@ -1,7 +1,7 @@
 //! What every kernel, collective and host action costs: all that the engine knows about hardware.
 
 use crate::network::LEVELS;
-use crate::program::{Dispatch, Program};
+use crate::program::{Collective, Dispatch, Program};
 use crate::units::Time;
 
 use super::EngineError;
@@ -18,13 +18,18 @@ pub struct KernelCost {
     pub fills: bool,
 }
 
-/// What one collective costs.
+/// What one collective or message costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CommCost {
-    /// How long it runs when no other collective shares the fabric \[ps\].
+    /// How long it runs when nothing shares the fabric \[ps\].
     pub time: Time,
     /// Fraction of each fabric level's bandwidth it uses then, 0 to 1.
     pub use_of: [f64; LEVELS],
+}
+
+impl CommCost {
+    /// No time, no use of the fabric.
+    pub const FREE: CommCost = CommCost { time: Time::ZERO, use_of: [0.0; LEVELS] };
 }
 
 /// The costs of a program's parts.
@@ -34,7 +39,9 @@ pub struct Costs {
     pub kernel: Vec<KernelCost>,
     /// By `CommId`.
     pub comm: Vec<CommCost>,
-    /// What the host pays once per dispatch of a class, by `Dispatch as usize` \[ps\].
+    /// By `TransferId`; the slower end of a message decides.
+    pub transfer: Vec<CommCost>,
+    /// What the host pays once per dispatch of a class (a collective, or each end of a message), by `Dispatch as usize` \[ps\].
     pub dispatch: [Time; Dispatch::COUNT],
     /// What the host pays to record an event \[ps\].
     pub record: Time,
@@ -49,7 +56,8 @@ impl Costs {
     pub fn free(program: &Program) -> Costs {
         Costs {
             kernel: vec![KernelCost { time: Time::ZERO, slowdown: 1.0, fills: false }; program.kernels.len()],
-            comm: vec![CommCost { time: Time::ZERO, use_of: [0.0; LEVELS] }; program.comms.len()],
+            comm: vec![CommCost::FREE; program.comms.len()],
+            transfer: vec![CommCost::FREE; program.transfers.len()],
             dispatch: [Time::ZERO; Dispatch::COUNT],
             record: Time::ZERO,
             wait: Time::ZERO,
@@ -62,6 +70,7 @@ impl Costs {
         for (what, costs, parts) in [
             ("kernels", self.kernel.len(), program.kernels.len()),
             ("collectives", self.comm.len(), program.comms.len()),
+            ("transfers", self.transfer.len(), program.transfers.len()),
         ] {
             if costs != parts {
                 return Err(EngineError::CostCount { what, costs, parts });
@@ -73,9 +82,11 @@ impl Costs {
                 return Err(EngineError::Slowdown { name, slowdown: cost.slowdown });
             }
         }
-        for (id, cost) in self.comm.iter().enumerate() {
+        let comms = program.comms.iter().map(|comm| comm.kind).zip(&self.comm);
+        let transfers = program.transfers.iter().map(|_| Collective::SendRecv).zip(&self.transfer);
+        for (kind, cost) in comms.chain(transfers) {
             if let Some(&part) = cost.use_of.iter().find(|part| !(0.0..=1.0).contains(*part)) {
-                return Err(EngineError::Use { kind: program.comms[id].kind, part });
+                return Err(EngineError::Use { kind, part });
             }
         }
         Ok(())

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::program::{Collective, StreamId};
-use crate::units::Time;
+use crate::program::{Collective, Direction, StreamId};
+use crate::units::{Bytes, Time};
 
 /// Why a program could not be run to its end.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -40,10 +40,10 @@ pub enum EngineError {
         /// The option.
         option: &'static str,
     },
-    /// A group whose copies do not cover the ranks.
+    /// A group whose copies do not tile the ranks.
     #[error(
-        "group {group} has {size} ranks {stride} apart, blocks of {block}, but the job has {ranks} ranks: \
-         the number of ranks must be a multiple of the block"
+        "group {group} has {size} ranks {stride} apart in blocks of {block}, but the job has {ranks} ranks: \
+         the number of ranks must be a multiple of the block, and a block holds from 1 to {stride} copies"
     )]
     Group {
         /// The group.
@@ -52,10 +52,30 @@ pub enum EngineError {
         size: u32,
         /// Its stride.
         stride: u32,
-        /// Size times stride.
-        block: u64,
+        /// Its block.
+        block: u32,
         /// Ranks in the job.
         ranks: u32,
+    },
+    /// A rank takes part in what it is no member of.
+    #[error("rank {rank} of class {class} issues on group {group}, to which it does not belong")]
+    Stranger {
+        /// The group.
+        group: String,
+        /// The class whose program does.
+        class: usize,
+        /// Its first rank outside.
+        rank: u32,
+    },
+    /// A peer that is none.
+    #[error("a message on group {group} names a peer {ahead} places ahead: expected from 1 to {last}")]
+    Peer {
+        /// The group.
+        group: String,
+        /// Places found.
+        ahead: u32,
+        /// Largest number of places.
+        last: u32,
     },
     /// Classes of ranks that do not make one job.
     #[error(
@@ -82,10 +102,29 @@ pub enum EngineError {
         last: usize,
     },
     /// Folding of ranks that differ.
-    #[error("a job with {classes} classes of ranks cannot be folded into one rank: run it with fold = false")]
+    #[error(
+        "ranks {first} and {other} are of class {class}, but over group {group} the first meets {meets} and the other \
+         {instead}: give them classes of their own, or run the job with fold = false"
+    )]
     Fold {
-        /// Classes in the job.
-        classes: usize,
+        /// The class.
+        class: u32,
+        /// The group that tells its ranks apart.
+        group: String,
+        /// Its first rank.
+        first: u32,
+        /// Classes that it meets.
+        meets: String,
+        /// A rank that meets others.
+        other: u32,
+        /// Classes that it meets.
+        instead: String,
+    },
+    /// A class that no rank belongs to.
+    #[error("no rank belongs to class {class}: leave it out, or run the job with fold = false")]
+    NoRanks {
+        /// The class.
+        class: usize,
     },
     /// Members of one group issue different collectives.
     #[error(
@@ -103,6 +142,23 @@ pub enum EngineError {
         rank: u32,
         /// What it issued.
         found: String,
+    },
+    /// The two ends of a message differ.
+    #[error(
+        "rank {sender} sends {} B to rank {receiver}, which expects {} B, on group {group}: \
+         both ends of a message must have one size", .sent.0, .expected.0
+    )]
+    Sizes {
+        /// The group.
+        group: String,
+        /// The rank that sends.
+        sender: u32,
+        /// How much.
+        sent: Bytes,
+        /// The rank that receives.
+        receiver: u32,
+        /// How much it expects.
+        expected: Bytes,
     },
     /// Nothing can move, and not everything is done.
     #[error(
@@ -156,11 +212,29 @@ pub enum WaitsFor {
         /// Members that have not arrived.
         missing: Vec<u32>,
     },
+    /// The other ends of messages.
+    Peers {
+        /// Those that have not come.
+        missing: Vec<MissingEnd>,
+    },
     /// Room in a stream's queue.
     Room {
         /// The stream.
         stream: &'static str,
     },
+}
+
+/// An end of a message that does not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingEnd {
+    /// The rank that should issue it.
+    pub rank: u32,
+    /// What it should do.
+    pub to_do: Direction,
+    /// How much.
+    pub bytes: Bytes,
+    /// On which group.
+    pub group: String,
 }
 
 impl fmt::Display for Waiting {
@@ -182,6 +256,13 @@ impl fmt::Display for Waiting {
                     write!(f, " and {} more", missing.len() - SHOWN)?;
                 }
                 write!(f, " in {kind:?} on group {group}")
+            }
+            WaitsFor::Peers { missing } => {
+                for (index, MissingEnd { rank, to_do, bytes, group }) in missing.iter().take(SHOWN).enumerate() {
+                    let and = if index > 0 { " and " } else { "" };
+                    write!(f, "{and}rank {rank} to {} {} B on group {group}", to_do.name(), bytes.0)?;
+                }
+                Ok(())
             }
             WaitsFor::Room { stream } => write!(f, "room in stream {stream}"),
         }

@@ -4,7 +4,9 @@
 //! the step. Each record gets a *slot*. A wait with no earlier record in the step waits for nothing, as in CUDA, and a
 //! wait for one's own stream is always satisfied; both cost the host and then vanish. Records nobody waits for vanish too.
 
-use crate::program::{EventId, Instr, Mark, Pass, Program, ScopeId};
+use std::collections::BTreeMap;
+
+use crate::program::{Direction, Dispatch, EventId, ExchangeId, Instr, Mark, Pass, Program, ScopeId, TransferId};
 
 use super::Costs;
 use super::pace::Pace;
@@ -16,6 +18,8 @@ pub(super) enum StreamOp {
     Kernel { kernel: u32, scope: ScopeId },
     /// Take part in a collective.
     Comm { comm: u32, scope: ScopeId },
+    /// Post sends and receives and go on when all have ended.
+    Exchange { issue: u32, scope: ScopeId },
     /// An event happens.
     Record { slot: u32 },
     /// Go on when an event has happened.
@@ -53,7 +57,28 @@ pub(super) enum Action {
 pub(super) struct Slot {
     pub(super) event: EventId,
     pub(super) stream: u8,
+    /// Its place among the operations.
+    pub(super) at: u32,
     pub(super) scope: ScopeId,
+}
+
+/// An exchange as it is issued at one place of the step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Issue {
+    pub(super) exchange: u32,
+    /// Its sends and receives, in `legs`.
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+/// A send or receive of an issue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leg {
+    pub(super) transfer: u32,
+    pub(super) direction: Direction,
+    /// Which message it is of those that its step sends to (or receives from) the peer, and how many those are.
+    pub(super) turn: u32,
+    pub(super) every: u32,
 }
 
 /// A kernel as the loop needs it.
@@ -80,6 +105,8 @@ pub(super) struct Plan {
     pub(super) first: Vec<u32>,
     pub(super) kernels: Vec<KernelPlan>,
     pub(super) slots: Vec<Slot>,
+    pub(super) issues: Vec<Issue>,
+    pub(super) legs: Vec<Leg>,
     /// When each instruction of the step takes effect; empty unless recorded.
     pub(super) effects: Vec<Effect>,
 }
@@ -108,6 +135,8 @@ impl Plan {
                 first: Vec::new(),
                 kernels: Vec::new(),
                 slots: Vec::new(),
+                issues: Vec::new(),
+                legs: Vec::new(),
                 effects: Vec::new(),
             },
             streams: vec![Vec::new(); streams],
@@ -130,6 +159,10 @@ impl Plan {
             ops.push(StreamOp::StepEnd);
             plan.ops.append(&mut ops);
         }
+        for slot in &mut plan.slots {
+            slot.at += plan.first[slot.stream as usize];
+        }
+        plan.number_messages(program);
         plan.kernels = program
             .kernels
             .iter()
@@ -142,6 +175,23 @@ impl Plan {
             })
             .collect();
         plan
+    }
+
+    /// Numbers the messages to and from each peer in the order of being issued.
+    fn number_messages(&mut self, program: &Program) {
+        let key = |leg: &Leg| {
+            let transfer = &program.transfers[leg.transfer as usize];
+            (transfer.group, transfer.ahead, transfer.direction)
+        };
+        let mut counts = BTreeMap::new();
+        for leg in &mut self.legs {
+            let count = counts.entry(key(leg)).or_insert(0);
+            leg.turn = *count;
+            *count += 1;
+        }
+        for leg in &mut self.legs {
+            leg.every = counts[&key(leg)];
+        }
     }
 }
 
@@ -187,9 +237,22 @@ impl Layout {
     }
 
     fn issue(&mut self, stream: u8, op: StreamOp) {
-        let queued = matches!(op, StreamOp::Kernel { .. } | StreamOp::Comm { .. });
+        let queued = matches!(op, StreamOp::Kernel { .. } | StreamOp::Comm { .. } | StreamOp::Exchange { .. });
         self.streams[stream as usize].push(op);
         self.act(Action::Issue { stream, queued });
+    }
+
+    /// Lays out an exchange; `number_messages` says which messages its are.
+    fn exchange(&mut self, program: &Program, ExchangeId(exchange): ExchangeId) -> u32 {
+        let transfers = &program.exchanges[exchange as usize];
+        let first = self.plan.legs.len() as u32;
+        let leg = |&TransferId(transfer): &TransferId| {
+            let direction = program.transfers[transfer as usize].direction;
+            Leg { transfer, direction, turn: 0, every: 0 }
+        };
+        self.plan.legs.extend(transfers.iter().map(leg));
+        self.plan.issues.push(Issue { exchange, first, count: transfers.len() as u32 });
+        self.plan.issues.len() as u32 - 1
     }
 
     fn add(&mut self, program: &Program, costs: &Costs, instr: &Instr, awaited: bool, latest: &mut [u32]) {
@@ -200,16 +263,25 @@ impl Layout {
                 self.issue(stream.0, StreamOp::Kernel { kernel: kernel.0, scope });
             }
             Instr::Collective { stream, comm, scope } => {
-                self.paid += costs.dispatch[crate::program::Dispatch::Collective as usize].0;
+                self.paid += costs.dispatch[Dispatch::Collective as usize].0;
                 self.scope = scope;
                 self.issue(stream.0, StreamOp::Comm { comm: comm.0, scope });
+            }
+            Instr::Exchange { stream, exchange, scope } => {
+                let issue = self.exchange(program, exchange);
+                // Every send and receive is a call of its own.
+                let calls = u64::from(self.plan.issues[issue as usize].count);
+                self.paid += costs.dispatch[Dispatch::Collective as usize].0 * calls;
+                self.scope = scope;
+                self.issue(stream.0, StreamOp::Exchange { issue, scope });
             }
             Instr::Record { stream, event } => {
                 self.paid += costs.record.0;
                 latest[event.0 as usize] = NONE;
                 if awaited {
                     let slot = self.plan.slots.len() as u32;
-                    self.plan.slots.push(Slot { event, stream: stream.0, scope: self.scope });
+                    let at = self.streams[stream.0 as usize].len() as u32;
+                    self.plan.slots.push(Slot { event, stream: stream.0, at, scope: self.scope });
                     latest[event.0 as usize] = slot;
                     self.issue(stream.0, StreamOp::Record { slot });
                 }

@@ -4,7 +4,7 @@ use crate::program::{CommId, KernelId, ScopeId, StreamId};
 use crate::units::Time;
 
 use super::plan::{Action, StreamOp};
-use super::state::{Doing, Engine, Event, Meeting, NONE, Rank};
+use super::state::{Actor, Doing, Engine, Event, Meeting, NONE, Rank};
 use super::{EngineError, Span, Timeline, What};
 
 impl Engine<'_> {
@@ -47,6 +47,11 @@ impl Engine<'_> {
                     self.end_comm(meeting);
                 }
             }
+            Event::Transfer { flight, version } => {
+                if self.exchanges.flights[flight as usize].running.version == version {
+                    self.end_transfer(flight);
+                }
+            }
             Event::Visible { rank, slot } => self.see(rank, slot),
         }
         while let Some(actor) = self.agenda.pop() {
@@ -60,6 +65,7 @@ impl Engine<'_> {
 
     /// The host acts, its next action paid for, until it has to pay again or to wait.
     fn run_host(&mut self, rank: u32) {
+        self.account(rank);
         let host = self.host(rank);
         let class = self.ranks[rank as usize].class as usize;
         loop {
@@ -148,6 +154,7 @@ impl Engine<'_> {
             match self.plans[class].ops[stream.at as usize] {
                 StreamOp::Kernel { kernel, .. } => return self.begin_kernel(actor, kernel),
                 StreamOp::Comm { comm, .. } => return self.arrive(actor, comm),
+                StreamOp::Exchange { issue, .. } => return self.post(actor, issue),
                 StreamOp::Wait { slot, .. } => {
                     if self.wait(rank, actor, slot) {
                         return;
@@ -205,6 +212,7 @@ impl Engine<'_> {
 
     /// A slot's event becomes visible: everyone who waits for it looks again.
     fn see(&mut self, rank: u32, slot: u32) {
+        self.account(rank);
         let index = (rank * self.slots + slot) as usize;
         self.seen[index] += 1;
         let mut actor = std::mem::replace(&mut self.waiter[index], NONE);
@@ -242,8 +250,8 @@ impl Engine<'_> {
         self.account(actor / self.width);
         let rank = &mut self.ranks[(actor / self.width) as usize];
         let (class, watched) = (rank.class as usize, rank.watched);
-        let stream = self.actors[actor as usize];
-        let StreamOp::Kernel { kernel, scope } = self.plans[class].ops[stream.at as usize] else {
+        let Actor { at, reached, step, .. } = self.actors[actor as usize];
+        let StreamOp::Kernel { kernel, scope } = self.plans[class].ops[at as usize] else {
             unreachable!("the stream runs a kernel");
         };
         let plan = self.plans[class].kernels[kernel as usize];
@@ -258,10 +266,10 @@ impl Engine<'_> {
                 self.crowd(actor / self.width);
             }
         }
-        if watched && stream.step + 1 == self.options.steps {
-            self.busy[class].kernel[kernel as usize] += Time(self.now - stream.reached);
+        if watched && step + 1 == self.options.steps {
+            self.busy[class].kernel[kernel as usize] += Time(self.now - reached);
         }
-        self.span(actor, stream.reached, What::Kernel(KernelId(kernel)), scope);
+        self.span(actor, reached, What::Kernel(KernelId(kernel)), scope);
         self.leave(actor);
     }
 
@@ -272,8 +280,9 @@ impl Engine<'_> {
         }
     }
 
-    /// The stream is done with the kernel or collective it was busy with.
-    fn leave(&mut self, actor: u32) {
+    /// The stream is done with the kernel, collective or exchange it was busy with.
+    #[inline]
+    pub(super) fn leave(&mut self, actor: u32) {
         let stream = &mut self.actors[actor as usize];
         stream.doing = Doing::Idle;
         stream.queued -= 1;
@@ -288,9 +297,11 @@ impl Engine<'_> {
         self.agenda.push(actor);
     }
 
-    fn span(&mut self, actor: u32, start: u64, what: What, scope: ScopeId) {
+    #[inline]
+    pub(super) fn span(&mut self, actor: u32, start: u64, what: What, scope: ScopeId) {
         if self.options.record {
-            let (rank, stream) = (actor / self.width, StreamId((actor % self.width) as u8));
+            let rank = self.cast.ranks[(actor / self.width) as usize].rank;
+            let stream = StreamId((actor % self.width) as u8);
             let state = &self.actors[actor as usize];
             let (reached, start, end) = (Time(state.reached), Time(start), Time(self.now));
             self.spans.push(Span { rank, stream, reached, start, end, what, scope, step: state.step });
@@ -302,8 +313,7 @@ impl Engine<'_> {
         let (rank, stream) = (actor / self.width, actor % self.width);
         let class = self.job.classes[self.ranks[rank as usize].class as usize];
         let group = class.program.comms[comm as usize].group;
-        let shape = self.shapes[group.0 as usize];
-        let index = shape.meeting(rank, stream);
+        let index = self.meeting_of[usize::from(group.0) * self.ranks.len() + rank as usize] + stream;
         self.actors[actor as usize].doing = Doing::Meeting { meeting: index };
         self.actors[actor as usize].reached = self.now;
 
@@ -321,19 +331,19 @@ impl Engine<'_> {
             let (expected, found) = (&opener.comms[meeting.comm as usize], &class.program.comms[comm as usize]);
             if expected != found {
                 self.failure = Some(EngineError::Mismatch {
-                    group: class.program.groups[group.0 as usize].name.clone(),
-                    first: meeting.opener,
+                    group: class.program.group(group).name.clone(),
+                    first: self.cast.ranks[meeting.opener as usize].rank,
                     expected: format!("{:?} of {} B", expected.kind, expected.bytes.0),
-                    rank,
+                    rank: self.cast.ranks[rank as usize].rank,
                     found: format!("{:?} of {} B", found.kind, found.bytes.0),
                 });
             }
         }
-        if meeting.arrived + 1 == shape.size {
+        if meeting.arrived + 1 == meeting.members.1 - meeting.members.0 {
             meeting.start = self.now;
             meeting.running.begin(meeting.work, self.now);
-            for member in self.members(index) {
-                self.change_comms(member, 1);
+            for at in self.members(index) {
+                self.change_comms(self.members[at], 1);
             }
         }
         self.meetings[index as usize].arrived += 1;
@@ -341,10 +351,11 @@ impl Engine<'_> {
 
     fn end_comm(&mut self, index: u32) {
         let Meeting { stream, start, .. } = self.meetings[index as usize];
-        for member in self.members(index) {
+        for at in self.members(index) {
+            let member = self.members[at];
             self.change_comms(member, -1);
             let actor = self.actor(member, stream);
-            let (state, rank) = (self.actors[actor as usize], &self.ranks[member as usize]);
+            let (state, rank) = (&self.actors[actor as usize], &self.ranks[member as usize]);
             let class = rank.class as usize;
             let StreamOp::Comm { comm, scope } = self.plans[class].ops[state.at as usize] else {
                 unreachable!("the stream takes part in a collective");
@@ -361,8 +372,8 @@ impl Engine<'_> {
         meeting.running.scheduled = false;
     }
 
-    /// One collective more or less runs on a rank.
-    fn change_comms(&mut self, rank: u32, by: i32) {
+    /// One collective or message more or less runs on a rank.
+    pub(super) fn change_comms(&mut self, rank: u32, by: i32) {
         self.account(rank);
         let state = &mut self.ranks[rank as usize];
         state.spent.communication = state.spent.communication.wrapping_add_signed(by);

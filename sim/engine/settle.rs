@@ -1,8 +1,11 @@
 //! Sets speeds at the end of an instant, once, from the state that its events left behind.
 
+use crate::program::Direction;
+
+use super::exchange::Flight;
 use super::pace::Pace;
 use super::plan::StreamOp;
-use super::state::{Doing, Engine, Event};
+use super::state::{Doing, Engine, Event, NONE};
 
 impl Engine<'_> {
     /// Gives everything that runs its pace, and schedules the ends that this moves.
@@ -53,8 +56,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Shares the fabric among the collectives that a change can have touched: those on a rank with a change, those
-    /// that meet them on any rank, and so on.
+    /// Shares the fabric among the collectives and messages that a change can have touched: those on a rank with a
+    /// change, those that meet them on any rank, and so on.
     fn share_fabric(&mut self) {
         if self.dirty.is_empty() {
             return;
@@ -71,23 +74,78 @@ impl Engine<'_> {
         while at < self.place.len() {
             let rank = self.place[at];
             at += 1;
-            for actor in rank * self.width..self.host(rank) {
-                let Doing::Meeting { meeting } = self.actors[actor as usize].doing else {
-                    continue;
-                };
-                let Some(flow) = self.flow_of(meeting) else {
-                    continue;
-                };
-                self.sharing.cross(flow);
-            }
+            let exchanges = self.cross(rank, Direction::Send);
             self.sharing.end_place();
+            // Links carry both ways at once. Collectives use both alike, so only messages tell them apart.
+            if exchanges {
+                self.cross(rank, Direction::Receive);
+                self.sharing.end_place();
+            }
         }
         let speeds = self.sharing.solve();
         for (&index, &speed) in self.flow.iter().zip(speeds) {
-            let running = &mut self.meetings[index as usize].running;
-            if let Some(end) = running.go_on(Pace::from_speed(speed), self.now) {
-                self.queue.push(end, Event::Comm { meeting: index, version: running.version });
+            let pace = Pace::from_speed(speed);
+            if let Some(meeting) = self.meetings.get_mut(index as usize) {
+                if let Some(end) = meeting.running.go_on(pace, self.now) {
+                    self.queue.push(end, Event::Comm { meeting: index, version: meeting.running.version });
+                }
+            } else {
+                let flight = index - self.meetings.len() as u32;
+                let running = &mut self.exchanges.flights[flight as usize].running;
+                if let Some(end) = running.go_on(pace, self.now) {
+                    self.queue.push(end, Event::Transfer { flight, version: running.version });
+                }
             }
+        }
+    }
+
+    /// Names the flows that cross a rank's fabric one way; returns whether there are exchanges among them.
+    fn cross(&mut self, rank: u32, direction: Direction) -> bool {
+        let mut exchanges = false;
+        for actor in rank * self.width..self.host(rank) {
+            match self.actors[actor as usize].doing {
+                Doing::Meeting { meeting } => {
+                    if let Some(flow) = self.flow_of(meeting) {
+                        self.sharing.cross(flow);
+                    }
+                }
+                Doing::Exchange => {
+                    exchanges = true;
+                    for index in self.exchanges.of(actor) {
+                        let Flight { direction: way, mate, .. } = self.exchanges.flights[index];
+                        if mate != NONE && way == direction {
+                            let sender = if way == Direction::Send { index as u32 } else { mate };
+                            let flow = self.flow_of_message(sender);
+                            self.sharing.cross(flow);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        exchanges
+    }
+
+    /// The flow of a message that runs, by its sender's flight; when it is new, both its ranks become places to look at.
+    fn flow_of_message(&mut self, sender: u32) -> u32 {
+        let flight = &mut self.exchanges.flights[sender as usize];
+        if flight.visit != self.visit {
+            flight.visit = self.visit;
+            flight.flow = self.sharing.add_flow(flight.use_of);
+            self.flow.push(self.meetings.len() as u32 + sender);
+            let mate = flight.mate;
+            for end in [sender, mate] {
+                self.look_at(self.poster(end) / self.width);
+            }
+        }
+        self.exchanges.flights[sender as usize].flow
+    }
+
+    /// Makes a rank a place to look at in this search.
+    fn look_at(&mut self, rank: u32) {
+        let state = &mut self.ranks[rank as usize];
+        if std::mem::replace(&mut state.visit, self.visit) != self.visit {
+            self.place.push(rank);
         }
     }
 
@@ -101,11 +159,8 @@ impl Engine<'_> {
             meeting.visit = self.visit;
             meeting.flow = self.sharing.add_flow(meeting.use_of);
             self.flow.push(index);
-            for member in self.members(index) {
-                let rank = &mut self.ranks[member as usize];
-                if std::mem::replace(&mut rank.visit, self.visit) != self.visit {
-                    self.place.push(member);
-                }
+            for at in self.members(index) {
+                self.look_at(self.members[at]);
             }
         }
         Some(self.meetings[index as usize].flow)

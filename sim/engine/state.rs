@@ -3,16 +3,19 @@
 //! An *actor* is a stream or a host: actor `rank · width + s` is stream `s` of the rank, and the last one, `s = width − 1`,
 //! is its host. A *meeting* is the place where the members of one group meet on one stream: there is one for each copy
 //! of the group, and it is used again for each collective in turn. That is enough, because a stream cannot pass a
-//! collective before all members have reached it.
+//! collective before all members have reached it. Ranks are counted as they are simulated (`cast.rs`).
+
+use std::ops::Range;
 
 use crate::network::{LEVELS, Sharing};
-use crate::program::Group;
 use crate::units::Time;
 
-use super::account::Spent;
+use super::account::{Exposed, Spent};
+use super::cast::{Cast, Meetings};
+use super::exchange::Exchanges;
 use super::pace::Pace;
 use super::plan::Plan;
-use super::{Busy, Class, EngineError, EventQueue, Job, Options, Span};
+use super::{Busy, Class, EngineError, EventQueue, Job, Options, Simulated, Span};
 
 /// No actor, no meeting.
 pub(super) const NONE: u32 = u32::MAX;
@@ -26,6 +29,8 @@ pub(super) enum Event {
     Kernel { actor: u32, version: u32 },
     /// A collective ends, unless its pace has changed since.
     Comm { meeting: u32, version: u32 },
+    /// A message arrives, unless its pace has changed since.
+    Transfer { flight: u32, version: u32 },
     /// An event becomes visible to those who wait.
     Visible { rank: u32, slot: u32 },
 }
@@ -41,6 +46,8 @@ pub(super) enum Doing {
     Kernel,
     /// Waits at a meeting for the others, or takes part in the collective.
     Meeting { meeting: u32 },
+    /// Has posted sends and receives, and not all have ended.
+    Exchange,
     /// A host: waits for room in a stream's queue.
     Room { stream: u8 },
     /// A host: has issued all steps.
@@ -61,7 +68,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    const NOTHING: Running = Running { work: 0, since: 0, pace: Pace::FULL, version: 0, scheduled: false };
+    pub(super) const NOTHING: Running = Running { work: 0, since: 0, pace: Pace::FULL, version: 0, scheduled: false };
 
     /// Begins `work` now; its end is scheduled when speeds are set.
     pub(super) fn begin(&mut self, work: u64, now: u64) {
@@ -117,7 +124,7 @@ pub(super) struct Rank {
     pub(super) filling: u32,
     /// Whether their number has changed, from or to more than one, since speeds were set.
     pub(super) crowded: bool,
-    /// Running collectives.
+    /// Running collectives and messages.
     pub(super) comms: u32,
     pub(super) spent: Spent,
     /// Last search that came by.
@@ -131,8 +138,8 @@ pub(super) struct Meeting {
     pub(super) stream: u8,
     /// Members that have arrived.
     pub(super) arrived: u32,
-    /// Lowest member.
-    pub(super) lowest: u32,
+    /// Its members, from and to where among [`Meetings::members`].
+    pub(super) members: (u32, u32),
     /// The member that came first, and what it issued.
     pub(super) opener: u32,
     pub(super) comm: u32,
@@ -146,34 +153,6 @@ pub(super) struct Meeting {
     pub(super) flow: u32,
 }
 
-/// A group's shape in this run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) size: u32,
-    pub(super) stride: u32,
-    /// Copies of the group.
-    pub(super) copies: u32,
-    /// Its first meeting.
-    pub(super) meetings: u32,
-}
-
-impl Shape {
-    /// Which copy of the group `rank` belongs to.
-    fn copy_of(self, rank: u32) -> u32 {
-        rank / (self.size * self.stride) * self.stride + rank % self.stride
-    }
-
-    /// The lowest rank of a copy; the inverse of `copy_of`.
-    fn lowest(self, copy: u32) -> u32 {
-        copy / self.stride * self.size * self.stride + copy % self.stride
-    }
-
-    /// The meeting of `rank`'s copy on `stream`.
-    pub(super) fn meeting(self, rank: u32, stream: u32) -> u32 {
-        self.meetings + stream * self.copies + self.copy_of(rank)
-    }
-}
-
 /// A run.
 pub(super) struct Engine<'a> {
     pub(super) job: Job<'a>,
@@ -183,10 +162,14 @@ pub(super) struct Engine<'a> {
     pub(super) width: u32,
     /// Slots per rank.
     pub(super) slots: u32,
-    pub(super) shapes: Vec<Shape>,
+    pub(super) cast: Cast<'a>,
     pub(super) ranks: Vec<Rank>,
     pub(super) actors: Vec<Actor>,
     pub(super) meetings: Vec<Meeting>,
+    /// The meeting of each rank on the first stream, group after group, and who meets there.
+    pub(super) meeting_of: Vec<u32>,
+    pub(super) members: Vec<u32>,
+    pub(super) exchanges: Exchanges,
     /// How many steps' records each slot has seen become visible, rank after rank.
     pub(super) seen: Vec<u32>,
     /// The first actor waiting for each slot.
@@ -203,7 +186,7 @@ pub(super) struct Engine<'a> {
     /// Ranks on which more or fewer kernels share the processors.
     pub(super) crowds: Vec<u32>,
     pub(super) sharing: Sharing,
-    /// Ranks and meetings of one search.
+    /// Ranks of one search, and its flows: meetings, and behind them flights.
     pub(super) place: Vec<u32>,
     pub(super) flow: Vec<u32>,
     pub(super) visit: u32,
@@ -213,8 +196,8 @@ pub(super) struct Engine<'a> {
     /// Time spent by each rank up to the beginning of the last step.
     pub(super) before: Vec<Spent>,
     pub(super) busy: Vec<Busy>,
-    /// Exposed communication by kernel and by collective, by class.
-    pub(super) exposed: Vec<(Vec<Time>, Vec<Time>)>,
+    /// Exposed communication by class.
+    pub(super) exposed: Vec<Exposed>,
     /// Host and device time, by class, step and mark.
     pub(super) marks: Vec<(Option<Time>, Option<Time>)>,
     /// Marks of each class and step.
@@ -230,18 +213,20 @@ impl<'a> Engine<'a> {
     /// Lays out a checked job.
     pub(super) fn new(job: Job<'a>, options: Options) -> Self {
         let first = job.classes[0].program;
-        let ranks = if options.fold { 1 } else { first.ranks };
+        let cast = Cast::new(job, options.fold);
         let streams = job.classes.iter().map(|class| class.program.streams.len()).max().unwrap_or(0);
         let plans: Vec<Plan> =
             job.classes.iter().map(|class| Plan::new(class.program, class.costs, streams, options.record)).collect();
         let slots = plans.iter().map(|plan| plan.slots.len()).max().unwrap_or(0) as u32;
         let marks = job.classes.iter().map(|class| class.program.marks.len()).max().unwrap_or(0) as u32;
-        let (shapes, meetings) = meetings(&first.groups, ranks, streams as u32, options.fold);
+        let transfers = job.classes.iter().map(|class| class.program.transfers.len()).max().unwrap_or(0) as u32;
+        let Meetings { of: meeting_of, members, meetings } = cast.meetings(&first.groups, streams as u32);
         let width = streams as u32 + 1;
         let mut watched = vec![false; plans.len()];
-        let ranks: Vec<Rank> = (0..ranks)
-            .map(|rank| {
-                let class = job.class_of[rank as usize];
+        let ranks: Vec<Rank> = cast
+            .ranks
+            .iter()
+            .map(|&Simulated { class, .. }| {
                 let watched = !std::mem::replace(&mut watched[class as usize], true);
                 Rank {
                     class,
@@ -280,21 +265,20 @@ impl<'a> Engine<'a> {
                 kernel: vec![Time::ZERO; class.program.kernels.len()],
                 comm: vec![Time::ZERO; class.program.comms.len()],
                 comm_waiting: vec![Time::ZERO; class.program.comms.len()],
+                exchange: vec![Time::ZERO; class.program.exchanges.len()],
+                exchange_waiting: vec![Time::ZERO; class.program.exchanges.len()],
                 ..Busy::default()
             })
             .collect();
-        let exposed = job
-            .classes
-            .iter()
-            .map(|Class { program, .. }| {
-                (vec![Time::ZERO; program.kernels.len()], vec![Time::ZERO; program.comms.len()])
-            })
-            .collect();
+        let exposed = job.classes.iter().map(|Class { program, .. }| Exposed::of(program)).collect();
         let steps = options.steps as usize;
         Engine {
             width,
             slots,
-            shapes,
+            exchanges: Exchanges::new(&cast, &plans, transfers, actors.len()),
+            cast,
+            meeting_of,
+            members,
             seen: vec![0; ranks.len() * slots as usize],
             waiter: vec![NONE; ranks.len() * slots as usize],
             queue: EventQueue::default(),
@@ -327,17 +311,16 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The ranks that meet at a meeting.
-    pub(super) fn members(&self, meeting: u32) -> impl Iterator<Item = u32> + use<> {
-        let Meeting { group, lowest, .. } = self.meetings[meeting as usize];
-        let Shape { size, stride, .. } = self.shapes[group as usize];
-        (0..size).map(move |index| lowest + index * stride)
+    /// The ranks that meet at a meeting: where they lie in `members`.
+    pub(super) fn members(&self, meeting: u32) -> Range<usize> {
+        let (first, end) = self.meetings[meeting as usize].members;
+        first as usize..end as usize
     }
 
     /// Whether all members have come, and the collective runs.
     pub(super) fn is_running(&self, meeting: u32) -> bool {
         let meeting = &self.meetings[meeting as usize];
-        meeting.arrived == self.shapes[meeting.group as usize].size
+        meeting.arrived == meeting.members.1 - meeting.members.0
     }
 
     /// The actor for a stream of a rank.
@@ -348,49 +331,5 @@ impl<'a> Engine<'a> {
     /// The actor for the host of a rank.
     pub(super) fn host(&self, rank: u32) -> u32 {
         (rank + 1) * self.width - 1
-    }
-}
-
-/// The shape of each group, and a meeting for each copy of it on each stream. In a folded run each group is one rank.
-fn meetings(groups: &[Group], ranks: u32, streams: u32, fold: bool) -> (Vec<Shape>, Vec<Meeting>) {
-    let (mut shapes, mut meetings) = (Vec::new(), Vec::new());
-    for (group, &Group { size, stride, .. }) in groups.iter().enumerate() {
-        let (size, stride) = if fold { (1, 1) } else { (size, stride) };
-        let shape = Shape { size, stride, copies: ranks / size, meetings: meetings.len() as u32 };
-        shapes.push(shape);
-        for stream in 0..streams {
-            meetings.extend((0..shape.copies).map(|copy| Meeting {
-                group: group as u16,
-                stream: stream as u8,
-                arrived: 0,
-                lowest: shape.lowest(copy),
-                opener: NONE,
-                comm: NONE,
-                work: 0,
-                use_of: [0.0; LEVELS],
-                start: 0,
-                running: Running::NOTHING,
-                visit: 0,
-                flow: NONE,
-            }));
-        }
-    }
-    (shapes, meetings)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_rank_meets_the_members_of_its_group() {
-        let group = Group { name: "tp".to_owned(), size: 3, stride: 4 };
-        let (shapes, meetings) = meetings(std::slice::from_ref(&group), 24, 2, false);
-        for rank in 0..24 {
-            let meeting = &meetings[shapes[0].meeting(rank, 1) as usize];
-            assert_eq!(meeting.stream, 1);
-            assert_eq!(group.members(rank).next(), Some(meeting.lowest));
-        }
-        assert_eq!(meetings.len(), 16);
     }
 }

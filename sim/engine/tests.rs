@@ -1,6 +1,9 @@
 //! The engine's behaviour, one sentence per test. In these programs a kernel's time in picoseconds is the number of bytes
-//! it reads, its slowdown in percent is the number it writes, and a collective takes as long as it has bytes.
+//! it reads, its slowdown in percent is the number it writes, and a collective or message takes as long as it has bytes.
 
+mod account;
+mod exchange;
+mod fold;
 mod random;
 
 use super::*;
@@ -51,8 +54,7 @@ fn step<const G: usize>(
 ) -> Program {
     let mut builder = Builder::new(ranks, &["a", "b", "c"]);
     builder.section(Section::Step);
-    let groups =
-        groups.map(|(size, stride)| builder.add_group(Group { name: format!("{size}x{stride}"), size, stride }));
+    let groups = groups.map(|(size, stride)| builder.add_group(Group::new(format!("{size}x{stride}"), size, stride)));
     write(&mut builder, groups);
     builder.finish()
 }
@@ -66,6 +68,9 @@ fn costs(program: &Program, dispatch: u64) -> Costs {
     }
     for (cost, comm) in costs.comm.iter_mut().zip(&program.comms) {
         cost.time = Time(comm.bytes.0);
+    }
+    for (cost, transfer) in costs.transfer.iter_mut().zip(&program.transfers) {
+        cost.time = Time(transfer.bytes.0);
     }
     costs.dispatch[Dispatch::EagerForward as usize] = Time(dispatch);
     costs.dispatch[Dispatch::Collective as usize] = Time(dispatch);
@@ -83,9 +88,10 @@ fn spans(timeline: &Timeline) -> Vec<(u8, u64, u64)> {
     timeline.spans.iter().map(|span| (span.stream.0, span.start.0, span.end.0)).collect()
 }
 
-fn parts(timeline: &Timeline) -> [u64; 4] {
-    let Breakdown { compute, exposed_communication, host_bound, waiting } = timeline.breakdown[0];
-    [compute.0, exposed_communication.0, host_bound.0, waiting.0]
+/// Compute, exposed communication, bubble, host-bound and waiting of the first rank.
+fn parts(timeline: &Timeline) -> [u64; 5] {
+    let Breakdown { compute, exposed_communication, bubble, host_bound, waiting } = timeline.breakdown[0];
+    [compute.0, exposed_communication.0, bubble.0, host_bound.0, waiting.0]
 }
 
 #[test]
@@ -99,7 +105,7 @@ fn kernels_on_two_streams_run_side_by_side() {
     let program = step(1, [], |b, []| [A, B].into_iter().for_each(|stream| b.kernel(stream, 30)));
     let timeline = run(&program, 0);
     assert_eq!(spans(&timeline), [(0, 0, 30), (1, 0, 30)]);
-    assert_eq!(parts(&timeline), [30, 0, 0, 0]);
+    assert_eq!(parts(&timeline), [30, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -123,7 +129,7 @@ fn an_event_becomes_visible_after_its_latency() {
     let timeline = simulate(&program, &costs, ONCE).expect("the program runs");
     assert_eq!(spans(&timeline), [(0, 0, 30), (1, 35, 55)]);
     // What runs beside the default stream serves communication.
-    assert_eq!(parts(&timeline), [30, 20, 0, 5]);
+    assert_eq!(parts(&timeline), [30, 20, 0, 0, 5]);
 }
 
 #[test]
@@ -143,7 +149,7 @@ fn a_step_bound_by_its_host_takes_the_sum_of_its_dispatches() {
     let program = step(1, [], |b, []| (0..10).for_each(|_| b.kernel(A, 3)));
     let timeline = run(&program, 7);
     assert_eq!(timeline.step, Time(10 * 7 + 3));
-    assert_eq!(parts(&timeline), [30, 0, 43, 0]);
+    assert_eq!(parts(&timeline), [30, 0, 0, 43, 0]);
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn a_step_bound_by_its_device_takes_the_sum_of_its_kernels_once_the_host_has_a_l
     let timeline = simulate(&program, &costs(&program, 7), Options { steps: 3, ..ONCE }).expect("it runs");
     assert_eq!(timeline.ends, [Time(97), Time(187), Time(277)]);
     assert_eq!((timeline.step, timeline.is_steady()), (Time(90), true));
-    assert_eq!(parts(&timeline), [90, 0, 0, 0]);
+    assert_eq!(parts(&timeline), [90, 0, 0, 0, 0]);
     assert_eq!(timeline.busy[0].kernel, [Time(90)]);
 }
 
@@ -212,8 +218,8 @@ fn prefetching_hides_a_collective_behind_compute() {
         b.wait(A, second);
         b.kernel(A, 60);
     });
-    assert_eq!(parts(&run(&one_after_the_other, 0)), [120, 80, 0, 0]);
-    assert_eq!(parts(&run(&prefetched, 0)), [120, 40, 0, 0]);
+    assert_eq!(parts(&run(&one_after_the_other, 0)), [120, 80, 0, 0, 0]);
+    assert_eq!(parts(&run(&prefetched, 0)), [120, 40, 0, 0, 0]);
 }
 
 #[test]
@@ -265,7 +271,7 @@ fn copies_around_a_collective_count_as_communication() {
         b.kernel(A, 20);
     });
     let timeline = run(&program, 0);
-    assert_eq!(parts(&timeline), [20, 15, 0, 0]);
+    assert_eq!(parts(&timeline), [20, 15, 0, 0, 0]);
     assert_eq!(timeline.busy[0].comm_exposed, [Time(15)]);
 }
 
@@ -322,7 +328,8 @@ fn a_collective_starts_when_its_last_member_arrives_and_the_others_wait() {
     let timeline = two_classes([&straggle(20), &straggle(50)]).expect("the job runs");
     assert_eq!(spans(&timeline), [(0, 0, 20), (0, 50, 60), (0, 0, 50), (0, 50, 60)]);
     assert_eq!(timeline.spans[1].reached, Time(20));
-    assert_eq!(parts(&timeline), [20, 10, 0, 30]);
+    assert_eq!(parts(&timeline), [20, 10, 30, 0, 0]);
+    assert_eq!(timeline.bubble(), 30.0 / 120.0);
     assert_eq!(timeline.busy[0].comm_waiting, [Time(30)]);
     assert_eq!(timeline.busy[1].comm_waiting, [Time(0)]);
 }
@@ -411,8 +418,8 @@ fn what_cannot_be_run_is_refused_with_both_numbers() {
     let refused = |costs: &Costs, options| simulate(&program, costs, options).expect_err("refused").to_string();
     assert_eq!(
         refused(&free, ONCE),
-        "group 8x1 has 8 ranks 1 apart, blocks of 8, but the job has 12 ranks: \
-         the number of ranks must be a multiple of the block"
+        "group 8x1 has 8 ranks 1 apart in blocks of 8, but the job has 12 ranks: \
+         the number of ranks must be a multiple of the block, and a block holds from 1 to 1 copies"
     );
     assert_eq!(refused(&free, Options { steps: 0, ..ONCE }), "steps is 0: expected 1 or more");
     let none = Costs { comm: Vec::new(), ..free.clone() };

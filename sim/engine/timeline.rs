@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::program::{CommId, KernelId, ScopeId, StreamId};
+use crate::program::{CommId, ExchangeId, KernelId, ScopeId, StreamId};
 use crate::units::Time;
 
 /// What ran in a [`Span`].
@@ -12,18 +12,31 @@ pub enum What {
     Kernel(KernelId),
     /// A collective.
     Comm(CommId),
+    /// Sends and receives.
+    Exchange(ExchangeId),
+}
+
+/// A rank that was simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Simulated {
+    /// Which rank of the job; in a folded run the first of its class.
+    pub rank: u32,
+    /// Its class.
+    pub class: u32,
+    /// How many ranks it stands for, itself among them.
+    pub stands_for: u32,
 }
 
 /// Something that ran on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// The rank; 0 in a folded run.
+    /// The rank; in a folded run the first of its class.
     pub rank: u32,
     /// The stream.
     pub stream: StreamId,
-    /// When the stream reached it \[ps\]; a collective then waits for its other members.
+    /// When the stream reached it \[ps\]; a collective then waits for its other members, a message for its other end.
     pub reached: Time,
-    /// When it began to run \[ps\].
+    /// When it began to run; of several messages, when the first did \[ps\].
     pub start: Time,
     /// When it ended \[ps\].
     pub end: Time,
@@ -40,28 +53,29 @@ pub struct Span {
 pub struct Breakdown {
     /// A kernel of a pass other than communication ran \[ps\].
     pub compute: Time,
-    /// No such kernel ran, but a collective or a kernel of the communication pass did \[ps\].
+    /// No such kernel ran, but a collective, a message or a kernel of the communication pass did \[ps\].
     pub exposed_communication: Time,
-    /// Nothing ran and every stream was empty: the host was behind \[ps\].
+    /// No such kernel ran, and what the default stream waited for was other ranks, whatever communication ran in the
+    /// background \[ps\].
+    pub bubble: Time,
+    /// Nothing ran and the default stream was empty: the host was behind \[ps\].
     pub host_bound: Time,
-    /// Nothing ran although something was issued: waiting for other ranks, or for an event to become visible \[ps\].
+    /// Nothing ran otherwise: an event had happened and was not yet visible \[ps\].
     pub waiting: Time,
 }
 
 impl Breakdown {
     /// The sum of the parts.
     pub fn total(&self) -> Time {
-        self.compute + self.exposed_communication + self.host_bound + self.waiting
+        self.compute + self.exposed_communication + self.bubble + self.host_bound + self.waiting
     }
 }
 
 impl fmt::Display for Breakdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Breakdown { compute, exposed_communication, host_bound, waiting } = self;
-        write!(
-            f,
-            "compute {compute}, exposed communication {exposed_communication}, host-bound {host_bound}, waiting {waiting}"
-        )
+        let Breakdown { compute, exposed_communication, bubble, host_bound, waiting } = self;
+        write!(f, "compute {compute}, exposed communication {exposed_communication}, bubble {bubble}, ")?;
+        write!(f, "host-bound {host_bound}, waiting {waiting}")
     }
 }
 
@@ -76,10 +90,16 @@ pub struct Busy {
     pub comm_waiting: Vec<Time>,
     /// By `KernelId`, the part of the exposed communication that a kernel of the communication pass is blamed for \[ps\].
     pub kernel_exposed: Vec<Time>,
-    /// By `CommId`, the part of the exposed communication that a collective is blamed for \[ps\]. Where several run at
-    /// once the one on the lowest stream is, so that kernels and collectives sum to
-    /// [`Breakdown::exposed_communication`] of the rank exactly.
+    /// By `CommId`, the part of the exposed communication that a collective is blamed for \[ps\]. Blamed is what the
+    /// default stream waits for; if that is nothing that runs, the lowest stream on which anything does. So kernels,
+    /// collectives and exchanges sum to [`Breakdown::exposed_communication`] of the rank exactly.
     pub comm_exposed: Vec<Time>,
+    /// By `ExchangeId`, as long as any of its messages ran \[ps\].
+    pub exchange: Vec<Time>,
+    /// By `ExchangeId`, the rest of the time from being reached to the end: waiting for the other ends \[ps\].
+    pub exchange_waiting: Vec<Time>,
+    /// By `ExchangeId`, the part of the exposed communication that it is blamed for \[ps\].
+    pub exchange_exposed: Vec<Time>,
 }
 
 /// When a mark was passed.
@@ -105,7 +125,9 @@ pub struct Timeline {
     pub step: Time,
     /// The end of each step \[ps\].
     pub ends: Vec<Time>,
-    /// Where the last step went, by simulated rank (one, if folded); each sums to `step`.
+    /// The ranks that were simulated: one of each class if folded, else all.
+    pub ranks: Vec<Simulated>,
+    /// Where the last step went, by simulated rank; each sums to `step`.
     pub breakdown: Vec<Breakdown>,
     /// Busy time of each part in the last step, by class of ranks, on the first rank of the class.
     pub busy: Vec<Busy>,
@@ -124,6 +146,14 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// The share of all ranks' time that was spent waiting for other ranks.
+    pub fn bubble(&self) -> f64 {
+        let ranks = || self.ranks.iter().map(|rank| u128::from(rank.stands_for));
+        let bubble: u128 = ranks().zip(&self.breakdown).map(|(count, parts)| count * u128::from(parts.bubble.0)).sum();
+        let all = ranks().sum::<u128>() * u128::from(self.step.0);
+        if all == 0 { 0.0 } else { bubble as f64 / all as f64 }
+    }
+
     /// Whether the last two steps took equally long, to the picosecond.
     pub fn is_steady(&self) -> bool {
         match self.ends[..] {

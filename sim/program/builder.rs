@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::{
-    Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, Group, GroupId, Instr, Kernel, KernelId, Mark, Pass,
-    Program, ScopeId, StreamId, Work,
+    Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
+    Mark, Pass, Program, ScopeId, StreamId, Transfer, TransferId, Work,
 };
 use crate::units::Bytes;
 
@@ -26,6 +26,8 @@ pub struct Builder {
     section: Section,
     kernels: HashMap<Kernel, KernelId>,
     comms: HashMap<Comm, CommId>,
+    transfers: HashMap<Transfer, TransferId>,
+    exchanges: HashMap<Vec<TransferId>, ExchangeId>,
     scope: ScopeId,
     pass: Pass,
     /// Where in the step the instructions of [`Builder::first_only`] stand in the first step.
@@ -42,6 +44,8 @@ impl Builder {
             section: Section::Setup,
             kernels: HashMap::new(),
             comms: HashMap::new(),
+            transfers: HashMap::new(),
+            exchanges: HashMap::new(),
             scope: ScopeId(0),
             pass: Pass::Forward,
             first_at: None,
@@ -119,6 +123,26 @@ impl Builder {
             CommId(program.comms.len() as u32 - 1)
         });
         self.push(Instr::Collective { stream, comm: id, scope: self.scope });
+    }
+
+    /// Issues sends and receives as one operation in the current scope; none if there are none.
+    pub fn exchange(&mut self, stream: StreamId, transfers: &[Transfer]) {
+        if transfers.is_empty() {
+            return;
+        }
+        let program = &mut self.program;
+        let intern = |&transfer: &Transfer| {
+            *self.transfers.entry(transfer).or_insert_with(|| {
+                program.transfers.push(transfer);
+                TransferId(program.transfers.len() as u32 - 1)
+            })
+        };
+        let ends: Vec<TransferId> = transfers.iter().map(intern).collect();
+        let exchange = *self.exchanges.entry(ends).or_insert_with_key(|ends| {
+            program.exchanges.push(ends.clone());
+            ExchangeId(program.exchanges.len() as u32 - 1)
+        });
+        self.push(Instr::Exchange { stream, exchange, scope: self.scope });
     }
 
     /// Records a new event on `stream`.

@@ -128,7 +128,7 @@ impl Case {
             mfu_convention: m.mfu.map_or("", |(_, name)| name),
             memory_verdict: (!answer.memory.fits, m.out_of_memory),
             parts: parts.map(|part| (format!("{} {}", part.group, part.name), share(part.busy))).collect(),
-            breakdown: [b.compute, b.exposed_communication, b.host_bound, b.waiting].map(share),
+            breakdown: [b.compute, b.exposed_communication, b.host_bound, b.bubble + b.waiting].map(share),
             bound: answer.bound(),
             assumed: self.assumptions.len(),
         }

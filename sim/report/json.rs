@@ -41,7 +41,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
             "compute": seconds(answer.breakdown.compute),
             "exposed_communication": seconds(answer.breakdown.exposed_communication),
             "host_bound": seconds(answer.breakdown.host_bound),
-            "waiting": seconds(answer.breakdown.waiting),
+            "waiting": seconds(answer.breakdown.bubble + answer.breakdown.waiting),
         },
         "mfu": answer.mfu.iter().map(|mfu| json!({
             "convention": mfu.name, "formula": mfu.formula, "utilisation": mfu.utilisation,

@@ -176,7 +176,7 @@ fn time(out: &mut String, answer: &Prediction) -> fmt::Result {
         ("compute", split.compute),
         ("exposed communication", split.exposed_communication),
         ("waiting for the host", split.host_bound),
-        ("waiting otherwise", split.waiting),
+        ("waiting otherwise", split.bubble + split.waiting),
     ] {
         writeln!(out, "  {name:24} {:>10}  {:5.1} %", time.to_string(), percent(time, step))?;
     }

@@ -1,7 +1,7 @@
 //! A timeline as a Trace Event file, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 //!
 //! The format is "Trace Event Format" (Google, the Catapult project); the letters in `ph` are its event types. A process
-//! is a simulated rank. Its tracks are the host, the phases as the device goes through them, and the streams. Host,
+//! is a simulated rank: in a folded run the first of each class, which stands for the others. Its tracks are the host, the phases as the device goes through them, and the streams. Host,
 //! phases and memory are those of the first rank of each class, which the engine watches.
 //!
 //! **Zero** is where the host (or, if earlier, a stream) begins the last step. The host runs ahead, so that the device may
@@ -19,8 +19,8 @@ mod tests;
 use std::io::{self, BufWriter, Write};
 
 use self::json::{Events, Field, Value};
-use crate::engine::{Span, Timeline, What};
-use crate::program::{Mark, Program, StreamId};
+use crate::engine::{Simulated, Span, Timeline, What};
+use crate::program::{Direction, Mark, Program, StreamId};
 use crate::units::Time;
 
 /// A timeline and what is needed to read it.
@@ -108,42 +108,48 @@ impl<'a> Trace<'a> {
                 ("version", Value::Text(env!("CARGO_PKG_VERSION"))),
                 ("scenario", Value::Text(self.scenario)),
                 ("ranks", Value::Number(self.class_of.len() as u128)),
-                ("ranks_simulated", Value::Number(self.ranks().into())),
+                ("ranks_simulated", Value::Number(self.timeline.ranks.len() as u128)),
                 ("step_begins_us", Value::Micros(window.at(window.begin))),
                 ("step_us", Value::Micros(self.timeline.step)),
             ],
         )?;
-        for rank in 0..self.ranks() {
-            self.name_tracks(&mut events, rank)?;
+        for &simulated in &self.timeline.ranks {
+            self.name_tracks(&mut events, simulated)?;
         }
         for span in self.timeline.spans.iter().filter(|span| window.shows(span)) {
             self.span(&mut events, &window, span)?;
         }
         flow::write(&mut events, self, &window)?;
         for class in 0..self.programs.len() {
-            // A folded run has rank 0 only, whatever its class.
-            let rank = self.class_of.iter().position(|&of| of as usize == class);
-            let Some(rank) = rank.filter(|&rank| rank < self.ranks() as usize) else { continue };
-            self.phases(&mut events, &window, rank as u32)?;
+            let Some(rank) = self.watched(class as u32) else { continue };
+            self.phases(&mut events, &window, rank)?;
             let times: Vec<Time> = self.timeline.host_times[class].iter().map(|&time| window.at(time)).collect();
-            memory::write(&mut events, self.programs[class], process(rank as u32), HOST, &times)?;
+            memory::write(&mut events, self.programs[class], process(rank), HOST, &times)?;
         }
         events.end()
     }
 
-    /// Simulated ranks.
-    fn ranks(&self) -> u32 {
-        self.timeline.breakdown.len() as u32
+    /// The first rank of a class, if any.
+    fn watched(&self, class: u32) -> Option<u32> {
+        self.class_of.iter().zip(0..).find(|&(&of, _)| of == class).map(|(_, rank)| rank)
+    }
+
+    /// The simulated rank that stands for a rank.
+    fn shown(&self, rank: u32) -> u32 {
+        let folded = self.timeline.ranks.len() < self.class_of.len();
+        if folded { self.timeline.ranks[self.class_of[rank as usize] as usize].rank } else { rank }
     }
 
     fn program(&self, rank: u32) -> &'a Program {
         self.programs[self.class_of[rank as usize] as usize]
     }
 
-    fn name_tracks<W: Write>(&self, events: &mut Events<W>, rank: u32) -> io::Result<()> {
-        let name = match self.class_of.len() {
-            all if all > 1 && self.ranks() == 1 => format!("rank {rank} (stands for all {all})"),
-            _ => format!("rank {rank}"),
+    fn name_tracks<W: Write>(&self, events: &mut Events<W>, simulated: Simulated) -> io::Result<()> {
+        let Simulated { rank, class, stands_for } = simulated;
+        let name = match stands_for as usize {
+            1 => format!("rank {rank}"),
+            all if all == self.class_of.len() => format!("rank {rank} (stands for all {all})"),
+            some => format!("rank {rank} (stands for {some})"),
         };
         let mut describe = |what: &str, track: u32, arg: Field<'_>| {
             events.event(&[
@@ -156,11 +162,10 @@ impl<'a> Trace<'a> {
         };
         describe("process_name", HOST, ("name", Value::Text(&name)))?;
         describe("process_sort_index", HOST, ("sort_index", Value::Number(rank.into())))?;
-        let watched = self.class_of.iter().position(|&class| class == self.class_of[rank as usize]);
         let own = [(HOST, "host"), (PHASES, "phases")];
         let streams = self.program(rank).streams.iter().enumerate();
         let streams = streams.map(|(id, &name)| (track(StreamId(id as u8)), name));
-        let own = own.into_iter().filter(|_| watched == Some(rank as usize));
+        let own = own.into_iter().filter(|_| self.watched(class) == Some(rank));
         for (track, name) in own.chain(streams) {
             describe("thread_name", track, ("name", Value::Text(name)))?;
             describe("thread_sort_index", track, ("sort_index", Value::Number(track.into())))?;
@@ -186,7 +191,7 @@ impl<'a> Trace<'a> {
             }
             What::Comm(id) => {
                 let comm = program.comm(id);
-                let group = &program.groups[comm.group.0 as usize];
+                let group = program.group(comm.group);
                 let args = [
                     scope,
                     step,
@@ -197,6 +202,20 @@ impl<'a> Trace<'a> {
                     ("waited_us", Value::Micros(span.start - span.reached)),
                 ];
                 slice(&describe::comm(program, comm), "collective", &args)
+            }
+            What::Exchange(id) => {
+                let bytes = |direction| -> u128 {
+                    let ends = program.exchange(id).filter(|end| end.direction == direction);
+                    ends.map(|end| u128::from(end.bytes.0)).sum()
+                };
+                let args = [
+                    scope,
+                    step,
+                    ("sent", Value::Number(bytes(Direction::Send))),
+                    ("received", Value::Number(bytes(Direction::Receive))),
+                    ("waited_us", Value::Micros(span.start - span.reached)),
+                ];
+                slice(&describe::exchange(program, id), "message", &args)
             }
         }
     }

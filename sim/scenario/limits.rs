@@ -72,6 +72,10 @@ pub(super) fn check_time(scenario: &Scenario, program: &Program, costs: &Costs) 
     let time = |instr: &Instr| match *instr {
         Instr::Launch { kernel, .. } => costs.kernel[kernel.0 as usize].time,
         Instr::Collective { comm, .. } => costs.comm[comm.0 as usize].time,
+        Instr::Exchange { exchange, .. } => {
+            let ends = program.exchanges[exchange.0 as usize].iter();
+            ends.map(|id| costs.transfer[id.0 as usize].time).max().unwrap_or(Time::ZERO)
+        }
         Instr::Host { dispatch, count } => Time(costs.dispatch[dispatch as usize].0.saturating_mul(u64::from(count))),
         _ => Time::ZERO,
     };

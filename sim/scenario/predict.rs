@@ -3,6 +3,8 @@
 mod mfu;
 mod trust;
 
+use std::ops::Range;
+
 pub use mfu::Mfu;
 pub(super) use mfu::mfu_conventions;
 
@@ -15,9 +17,10 @@ use super::remedy::{self, Remedy};
 use super::understood::Scenario;
 use crate::cost::{Basis, Cost, CostModel, Spread};
 use crate::engine::{self, Breakdown, CommCost, Costs, KernelCost, Options, Timeline};
+use crate::hardware::Topology;
 use crate::memory::{self, MemoryReport};
 use crate::network::LEVELS;
-use crate::program::{Dispatch, Instr, Pass, Program, Work};
+use crate::program::{Collective, Comm, Dispatch, Instr, Pass, Program, Transfer, TransferId, Work};
 use crate::runtime::train;
 use crate::units::{Bytes, Time};
 
@@ -123,13 +126,15 @@ pub struct Prediction {
     pub tokens: u64,
 }
 
-/// The costs a prediction used, by kernel, collective and dispatch class.
+/// The costs a prediction used, by kernel, collective, exchange and dispatch class.
 #[derive(Clone, Debug)]
 pub struct Evidence {
     /// By `KernelId`.
     pub kernels: Vec<Cost>,
     /// By `CommId`.
     pub comms: Vec<Cost>,
+    /// By `ExchangeId`: the longest of its messages, with the weakest evidence among them.
+    pub exchanges: Vec<Cost>,
     /// By dispatch class.
     pub dispatch: Vec<Cost>,
 }
@@ -142,7 +147,7 @@ impl Prediction {
 
     /// Share of rank-time that a pipeline leaves without work; without a pipeline there is none.
     pub fn bubble(&self) -> f64 {
-        0.0
+        self.timeline.bubble()
     }
 
     /// What bounds the step: the largest of its parts.
@@ -150,7 +155,7 @@ impl Prediction {
         let parts = [
             (self.breakdown.exposed_communication, "communication"),
             (self.breakdown.host_bound, "host"),
-            (self.breakdown.waiting, "waiting"),
+            (self.breakdown.bubble + self.breakdown.waiting, "waiting"),
             (self.memory_bound_time(), "memory bandwidth"),
             (self.breakdown.compute.saturating_sub(self.memory_bound_time()), "compute"),
         ];
@@ -234,7 +239,7 @@ fn costs(scenario: &Scenario, program: &Program, model: &CostModel<'_>) -> (Cost
     }
     let mut comms = vec![];
     for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
-        let group = &program.groups[comm.group.0 as usize];
+        let group = program.group(comm.group);
         let spread = scenario.topology.spread(group.size, group.stride);
         // A group that does not fill its nodes is as slow as its thinnest part.
         let ranks_per_node = (group.size / spread.nodes).clamp(1, spread.ranks_per_node);
@@ -245,21 +250,51 @@ fn costs(scenario: &Scenario, program: &Program, model: &CostModel<'_>) -> (Cost
         *slot = CommCost { time: cost.time, use_of };
         comms.push(Cost { time: cost.time, spread: cost.spread, basis: cost.basis });
     }
+    let mut transfers = vec![];
+    for (slot, transfer) in costs.transfer.iter_mut().zip(&program.transfers) {
+        let Transfer { group, bytes, dtype, .. } = *transfer;
+        let message = Comm { kind: Collective::SendRecv, group, bytes, dtype };
+        let cost = model.collective(&message, between(&scenario.topology, program, transfer, 0..program.ranks));
+        let mut use_of = [0.0; LEVELS];
+        use_of[0] = cost.inside;
+        use_of[1] = cost.across;
+        *slot = CommCost { time: cost.time, use_of };
+        transfers.push(Cost { time: cost.time, spread: cost.spread, basis: cost.basis });
+    }
+    let weakest = |exchange: &Vec<TransferId>| {
+        let ends = exchange.iter().map(|id| transfers[id.0 as usize]);
+        ends.reduce(|one, other| Cost {
+            time: one.time.max(other.time),
+            spread: one.spread.max(other.spread),
+            basis: one.basis.and(other.basis),
+        })
+    };
+    let exchanges = program.exchanges.iter().filter_map(weakest).collect();
     let dispatch: Vec<Cost> = Dispatch::ALL.into_iter().map(|class| model.dispatch(class)).collect();
     for (slot, cost) in costs.dispatch.iter_mut().zip(&dispatch) {
         *slot = cost.time;
     }
     costs.record = costs.dispatch[EVENT as usize];
     costs.wait = costs.dispatch[EVENT as usize];
-    (costs, Evidence { kernels, comms, dispatch })
+    (costs, Evidence { kernels, comms, exchanges, dispatch })
+}
+
+/// How the two ends of a message lie: on two nodes, if the peer of any of the ranks that issue it is on another.
+fn between(topology: &Topology, program: &Program, transfer: &Transfer, mut ranks: Range<u32>) -> Spread {
+    let (group, chips) = (program.group(transfer.group), topology.node.chips.max(1));
+    let leaves = |rank: u32| group.peer(rank, transfer.ahead).is_some_and(|peer| peer / chips != rank / chips);
+    let nodes = if ranks.any(leaves) { 2 } else { 1 };
+    Spread { ranks_per_node: 2 / nodes, nodes }
 }
 
 fn parts(program: &Program, timeline: &Timeline, evidence: &Evidence) -> Vec<Part> {
     let (mut kernels, mut comms) = (vec![0u64; program.kernels.len()], vec![0u64; program.comms.len()]);
+    let mut exchanges = vec![0u64; program.exchanges.len()];
     for instr in &program.step {
         match instr {
             Instr::Launch { kernel, .. } => kernels[kernel.0 as usize] += 1,
             Instr::Collective { comm, .. } => comms[comm.0 as usize] += 1,
+            Instr::Exchange { exchange, .. } => exchanges[exchange.0 as usize] += 1,
             _ => {}
         }
     }
@@ -286,10 +321,17 @@ fn parts(program: &Program, timeline: &Timeline, evidence: &Evidence) -> Vec<Par
         add(kernel.pass.name(), name, kernels[index], busy.kernel[index], exposed, basis);
     }
     for (index, comm) in program.comms.iter().enumerate().filter(|&(index, _)| comms[index] > 0) {
-        let group = &program.groups[comm.group.0 as usize];
+        let group = program.group(comm.group);
         let name = format!("{} over {} ({})", comm.kind.name(), group.name, group.size);
         let basis = evidence.comms[index].basis;
         add("collective", name, comms[index], busy.comm[index], busy.comm_exposed[index], basis);
+    }
+    for (index, ends) in program.exchanges.iter().enumerate().filter(|&(index, _)| exchanges[index] > 0) {
+        let Some(first) = ends.first() else { continue };
+        let group = program.group(program.transfers[first.0 as usize].group);
+        let name = format!("{} over {} ({})", Collective::SendRecv.name(), group.name, group.size);
+        let basis = evidence.exchanges[index].basis;
+        add("collective", name, exchanges[index], busy.exchange[index], busy.exchange_exposed[index], basis);
     }
     let mut list: Vec<Part> = table.into_values().collect();
     list.sort_by_key(|part| std::cmp::Reverse(part.busy));

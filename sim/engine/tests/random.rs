@@ -271,6 +271,7 @@ proptest! {
             let alone = match span.what {
                 What::Kernel(id) => costs.kernel[id.0 as usize].time,
                 What::Comm(id) => costs.comm[id.0 as usize].time,
+                What::Exchange(_) => unreachable!("these programs send no messages"),
             };
             prop_assert!(span.end - span.start >= alone);
             // Each change of speed rounds to a picosecond.

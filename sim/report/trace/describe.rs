@@ -1,11 +1,17 @@
 //! What an event is called: names, categories and shapes in words.
 
-use crate::program::{Comm, DType, MatmulLayout, MemoryKind, Program, Work};
+use crate::program::{Comm, DType, ExchangeId, MatmulLayout, MemoryKind, Program, Transfer, Work};
 
 /// A collective with its group and size: `all-gather dp_shard 416 MiB`.
 pub(super) fn comm(program: &Program, comm: &Comm) -> String {
     let kind = comm.kind.name();
-    format!("{kind} {} {}", program.groups[comm.group.0 as usize].name, comm.bytes)
+    format!("{kind} {} {}", program.group(comm.group).name, comm.bytes)
+}
+
+/// Sends and receives with their groups and sizes: `send pp 32 MiB, receive pp 32 MiB`.
+pub(super) fn exchange(program: &Program, exchange: ExchangeId) -> String {
+    let end = |end: &Transfer| format!("{} {} {}", end.direction.name(), program.group(end.group).name, end.bytes);
+    program.exchange(exchange).map(end).collect::<Vec<_>>().join(", ")
 }
 
 /// An element type.

@@ -8,7 +8,8 @@ use super::*;
 use crate::engine::{Class, Costs, Job, Options, simulate, simulate_job};
 use crate::program::builder::Section;
 use crate::program::{
-    Builder, Category, Collective, Comm, DType, Dispatch, Group, Instr, MatmulLayout, MemoryKind, Pass, Work,
+    Builder, Category, Collective, Comm, DType, Direction, Dispatch, Group, Instr, MatmulLayout, MemoryKind, Pass,
+    Transfer, Work,
 };
 use crate::units::Bytes;
 
@@ -18,7 +19,7 @@ const GATHER: StreamId = StreamId(1);
 /// Three layers on four ranks in groups of two: gathered on a stream of their own, activations kept until backward.
 fn program() -> Program {
     let mut b = Builder::new(4, &["default", "all-gather"]);
-    let group = b.add_group(Group { name: "dp_shard".to_owned(), size: 2, stride: 1 });
+    let group = b.add_group(Group::new("dp_shard", 2, 1));
     let layers: Vec<_> = (0..3).map(|layer| b.add_scope(format!("layers.\"{layer}\""))).collect();
     b.alloc(Bytes(1000), COMPUTE, Category::Parameter, "weight");
     for section in [Section::First, Section::Step] {
@@ -226,6 +227,65 @@ fn arrows_join_the_members_of_one_collective() {
         let inside = |e: &&Json| ps(e, "ts") <= *out && *out <= ps(e, "ts") + ps(e, "dur");
         let gathers = with_phase(&events, "X").filter(|e| e["cat"] == "collective" && e["pid"] == *from);
         assert_eq!(gathers.filter(inside).count(), 1);
+    }
+}
+
+/// One of two stages of two ranks: the first sends its result on, twice in a step.
+fn stage(sends: bool) -> Program {
+    let mut b = Builder::new(4, &["default", "messages"]);
+    let group = b.add_group(Group::new("pp", 2, 2));
+    b.section(Section::Step);
+    let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(9), written: Bytes(9) };
+    let direction = if sends { Direction::Send } else { Direction::Receive };
+    for _ in 0..2 {
+        if sends {
+            b.launch(COMPUTE, "aten.add_", work, Dispatch::Foreach);
+            b.wait_stream(GATHER, COMPUTE);
+        }
+        b.exchange(GATHER, &[Transfer { direction, group, ahead: 1, bytes: Bytes(64), dtype: DType::Bf16 }]);
+        if !sends {
+            b.wait_stream(COMPUTE, GATHER);
+            b.launch(COMPUTE, "aten.add_", work, Dispatch::Foreach);
+        }
+    }
+    b.finish()
+}
+
+#[test]
+fn arrows_lead_from_the_sender_of_a_message_to_its_receiver() {
+    let programs = [stage(true), stage(false)];
+    let costs = programs.each_ref().map(|program| {
+        let mut costs = costs(program);
+        costs.transfer[0].time = Time(1_000_007);
+        costs
+    });
+    let classes = [0, 1].map(|at| Class { program: &programs[at], costs: &costs[at] });
+    let class_of = vec![0, 0, 1, 1];
+    for fold in [true, false] {
+        let job = Job { classes: &classes, class_of: &class_of };
+        let timeline = simulate_job(job, Options { fold, ..RECORDED }).expect("the job runs");
+        let (programs, class_of) = (programs.iter().collect(), class_of.clone());
+        let trace = Trace { scenario: "two stages", programs, class_of, timeline: &timeline, from_step: None };
+        let (_, events) = written(&trace);
+        let names: Vec<&str> = with_phase(&events, "M")
+            .filter(|e| e["name"] == "process_name")
+            .map(|e| e["args"]["name"].as_str().expect("a name"))
+            .collect();
+        let all = ["rank 0", "rank 1", "rank 2", "rank 3"];
+        assert_eq!(names, if fold { vec!["rank 0 (stands for 2)", "rank 2 (stands for 2)"] } else { all.to_vec() });
+        let slice_at = |pid: &Json, ts: u64| {
+            let inside = |e: &&Json| ps(e, "ts") <= ts && ts <= ps(e, "ts") + ps(e, "dur");
+            let slices = with_phase(&events, "X").filter(|e| e["cat"] == "message" && e["pid"] == *pid);
+            slices.filter(inside).map(|e| e["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+        };
+        let starts: Vec<&Json> = with_phase(&events, "s").collect();
+        assert_eq!(starts.len(), if fold { 2 } else { 4 });
+        for start in starts {
+            let end = with_phase(&events, "f").find(|e| e["id"] == start["id"]).expect("every arrow ends");
+            assert_eq!(start["pid"].as_u64().map(|pid| pid + 2), end["pid"].as_u64());
+            assert_eq!(slice_at(&start["pid"], ps(start, "ts")), ["send pp 64.0 B"]);
+            assert_eq!(slice_at(&end["pid"], ps(end, "ts")), ["receive pp 64.0 B"]);
+        }
     }
 }
 

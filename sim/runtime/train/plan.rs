@@ -201,9 +201,7 @@ pub(super) fn communicators(program: &mut Builder, job: &Job) -> Communicators {
     let (fsdp, reads_back) = (&job.fsdp, job.training_loop.host_syncs > 0);
     // Tensor-parallel ranks are neighbours: the mesh's last axis.
     let inner = job.tensor.ranks as u32;
-    let mut add = |name: &str, size, stride| {
-        program.add_group(crate::program::Group { name: name.to_owned(), size, stride: stride * inner })
-    };
+    let mut add = |name: &str, size, stride| program.add_group(crate::program::Group::new(name, size, stride * inner));
     let shard = add("dp_shard", fsdp.shard, 1);
     let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
     let ranks = fsdp.wrap.post_forward().first().copied();
@@ -221,7 +219,7 @@ pub(super) fn communicators(program: &mut Builder, job: &Job) -> Communicators {
 pub(super) fn tensor_group(program: &mut Builder, job: &Job, streams: usize) -> Option<TensorGroup> {
     let size = job.tensor.ranks as u32;
     job.tensor.splits().then(|| TensorGroup {
-        group: program.add_group(crate::program::Group { name: "tp".to_owned(), size, stride: 1 }),
+        group: program.add_group(crate::program::Group::new("tp", size, 1)),
         stream: StreamId(streams as u8 - 1),
         norms: job.tensor.sequence.then(|| job.fsdp.mixed_precision.reduce_dtype()),
     })

@@ -3,7 +3,7 @@
 use super::Evidence;
 use crate::cost::{Basis, Cost};
 use crate::engine::{Breakdown, Timeline};
-use crate::program::{Dispatch, Program, Work};
+use crate::program::{Collective, Dispatch, Program, Work};
 use crate::units::Time;
 
 /// The family of costs that err together, because one section of the profile answers for them. Matmuls and attention
@@ -40,6 +40,9 @@ pub(super) fn trust(
     }
     for (index, comm) in program.comms.iter().enumerate() {
         add(16 + comm.kind as usize, busy.comm_exposed[index].seconds(), &evidence.comms[index]);
+    }
+    for (index, cost) in evidence.exchanges.iter().enumerate() {
+        add(16 + Collective::SendRecv as usize, busy.exchange_exposed[index].seconds(), cost);
     }
     let host = (breakdown.host_bound + breakdown.waiting).seconds();
     add(23, host, &evidence.dispatch[Dispatch::EagerForward as usize]);
