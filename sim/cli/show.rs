@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use super::{Failure, Outcome, print};
 use windtunnel::cost::Basis;
-use windtunnel::model::{block, head, unpad::unpad};
+use windtunnel::model::block::{self, Variant};
+use windtunnel::model::{ModelConfig, head, unpad::unpad};
 use windtunnel::program::{Dispatch, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
 use windtunnel::runtime::{fsdp::Reshard, train};
@@ -37,6 +38,9 @@ enum Stage {
 
 pub fn run(args: &Args) -> Outcome {
     let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
+    if !matches!(args.stage, Stage::Model) {
+        scenario.simulable().map_err(Failure::input)?;
+    }
     let text = match args.stage {
         Stage::Model => model(&scenario),
         Stage::Plan => plan(&scenario),
@@ -48,6 +52,23 @@ pub fn run(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How many blocks of how many parameters, with and without experts.
+fn blocks(model: &ModelConfig) -> String {
+    let (params, sparse) = (model.params(), model.expert_blocks());
+    let Some(experts) = model.experts.as_ref().filter(|_| sparse > 0) else {
+        return format!("{} blocks of {} parameters", model.layers, params.dense_block);
+    };
+    let shared = if experts.shared > 0 { format!(", {} of them shared", experts.shared) } else { String::new() };
+    let dense = match model.layers - sparse {
+        0 => String::new(),
+        dense => format!(" and {dense} dense ones of {}", params.dense_block),
+    };
+    format!(
+        "E={} k={} X={}{shared} · {sparse} blocks with experts of {} parameters{dense}",
+        experts.count, experts.top_k, experts.width, params.block
+    )
+}
+
 fn model(scenario: &Scenario) -> String {
     let job = &scenario.job;
     let model = &job.model;
@@ -57,7 +78,7 @@ fn model(scenario: &Scenario) -> String {
     let mut out = format!("{model}\nsource: {}\n", model.source);
     let _ = writeln!(
         out,
-        "B={} S={} D={} N={} K={} H={} F={} V={} · {} blocks of {} parameters · embedding {} · head {}\n",
+        "B={} S={} D={} N={} K={} H={} F={} V={} · {} · embedding {} · head {}\n",
         dims.b,
         dims.s,
         dims.d,
@@ -66,17 +87,22 @@ fn model(scenario: &Scenario) -> String {
         dims.h,
         dims.f,
         dims.v,
-        model.layers,
-        params.block,
+        blocks(model),
         params.embedding,
         params.head
     );
-    let block = block::block(model, dims, compute, model.window(0), job.style);
-    let modules = [
-        block::embedding(model, dims, compute),
-        if job.unpad { unpad(block) } else { block },
-        head::head(model, dims, compute, job.loss, job.output).graph,
-    ];
+    let (unlike, sparse) = (model.experts_in(0).is_none(), model.expert_blocks() > 0);
+    let mut variants = vec![Variant { window: model.window(0), experts: !unlike }];
+    if unlike && sparse {
+        variants.push(Variant { window: model.window(model.layers - 1), experts: true });
+    }
+    let blocks = variants.into_iter().map(|variant| {
+        let block = block::block(model, dims, compute, variant, job.style);
+        if job.unpad { unpad(block) } else { block }
+    });
+    let mut modules = vec![block::embedding(model, dims, compute)];
+    modules.extend(blocks);
+    modules.push(head::head(model, dims, compute, job.loss, job.output).graph);
     for graph in &modules {
         let rows = graph.ops.iter().map(|op| {
             let name = |&value: &usize| graph.values[value].name.to_owned();
@@ -144,6 +170,9 @@ fn plan(scenario: &Scenario) -> String {
 fn work(work: &Work) -> String {
     match *work {
         Work::Matmul { m, n, k, dtype, layout } => format!("{m}×{n}×{k} {} {layout:?}", dtype.name()),
+        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout } => {
+            format!("{groups} groups, {rows} rows together, {inputs}→{outputs} {} {layout:?}", dtype.name())
+        }
         Work::Attention { shape: s, dtype, .. } => format!(
             "B={} N={} K={} S={} H={} {}{}",
             s.batch,
