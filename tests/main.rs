@@ -8,6 +8,7 @@ mod closed_form;
 mod command;
 mod compare;
 mod determinism;
+mod experts;
 mod folding;
 mod issued;
 mod make;
