@@ -48,6 +48,36 @@ error: unclosed table, expected `]`
 }
 
 #[test]
+fn a_model_that_cannot_be_split_so_far_is_told_how_far() {
+    check(
+        "tp-heads",
+        "dp_shard = 8",
+        "tp = 4",
+        "
+error: mesh.tp = 4 does not divide the 2 key-value heads of config
+  --> my.toml:11:6
+11 | tp = 4
+   |      ^
+write mesh.tp = 1 or 2",
+    );
+    check(
+        "tp-chips",
+        "dp_shard = 8",
+        "tp = 3",
+        "
+error: mesh.tp = 3 does not divide the 8 chips of h100-sxm-80gb
+  --> my.toml:11:6
+11 | tp = 3
+   |      ^
+write a divisor, or change the topology's size",
+    );
+    let said = refused("tp-none", "[batch]", "[tensor_parallel]\nsequence = true\n\n[batch]");
+    assert!(said.contains("[tensor_parallel] says how a model is split, and mesh.tp does not split it"), "{said}");
+    let said = refused("tp-compiled", "dp_shard = 8", "tp = 2\n[compile]\nblocks = true");
+    assert!(said.contains("tensor parallelism of compiled blocks is not modelled yet"), "{said}");
+}
+
+#[test]
 fn text_without_quotes_is_told_about_quotes() {
     check(
         "unquoted",
@@ -68,7 +98,7 @@ fn a_misspelt_key_is_told_the_right_one() {
         "dp_shard",
         "dp_shards",
         "
-error: there is no key `dp_shards` here (did you mean `dp_shard`?): expected `dp_shard` or `dp_replicate`
+error: there is no key `dp_shards` here (did you mean `dp_shard`?): expected one of `dp_shard`, `dp_replicate`, `tp`
   --> my.toml:11:1
 11 | dp_shards = 8
    | ^",

@@ -97,6 +97,53 @@ fn full_recompute_runs_the_blocks_forward_once_more_up_to_the_last_matmul() {
     assert_eq!(flops(&full(true), Pass::Recompute), blocks - down);
 }
 
+/// Two ranks share the tiny model's four query heads, two key-value heads, feed-forward width and vocabulary.
+fn split(sequence: bool) -> String {
+    apply(TINY, &format!("mesh.tp = 2, mesh.dp_shard = 4, tensor_parallel.sequence = {sequence}"))
+}
+
+#[test]
+fn tensor_parallel_ranks_share_the_matmuls_and_the_attention_equally() {
+    let whole = compile(TINY);
+    for program in [compile(&split(true)), compile(&split(false))] {
+        for pass in [Pass::Forward, Pass::Backward] {
+            assert_eq!(2 * flops(&program, pass), flops(&whole, pass));
+        }
+    }
+}
+
+#[test]
+fn tensor_parallel_ranks_share_all_parameters_but_those_of_norms() {
+    let norms = 7 * D;
+    let program = compile(&split(true));
+    assert_eq!(bytes(&program, Category::Parameter), 4 * (PARAMETERS - norms) / 2 / 4 + 4 * norms / 4);
+}
+
+#[test]
+fn tensor_parallel_ranks_exchange_the_activations_of_a_block_eight_times() {
+    use windtunnel::program::Collective;
+    let bytes = |program: &Program, kind| -> u64 {
+        let of = |instr: &Instr| match *instr {
+            Instr::Collective { comm, .. } => Some(program.comm(comm)),
+            _ => None,
+        };
+        let tp = |comm: &&windtunnel::program::Comm| program.groups[comm.group.0 as usize].name == "tp";
+        program.step.iter().filter_map(of).filter(tp).filter(|comm| comm.kind == kind).map(|comm| comm.bytes.0).sum()
+    };
+    let activations = 2 * 128 * D;
+    let program = compile(&split(true));
+    // Two gathers and two reduce-scatters each way in each of three blocks (arXiv 2205.05198, section 4.2.2); the
+    // embedding's sum and the head's gather likewise.
+    assert_eq!(bytes(&program, Collective::AllGather), (3 * 4 + 2) * activations);
+    assert_eq!(bytes(&program, Collective::ReduceScatter), (3 * 4 + 2) * activations);
+    // Three numbers a token for the loss, the norms' gradients in fp32, and the norm that gradients are clipped to.
+    assert_eq!(bytes(&program, Collective::AllReduce), 3 * 4 * 128 + 7 * 4 * D + 4);
+    // Without sequence parallelism: two sums forward in each block, and one backward for each linear that reads the
+    // residual stream; the embedding's sum, and the head's.
+    let program = compile(&split(false));
+    assert_eq!(bytes(&program, Collective::AllReduce), (3 * (2 + 5) + 2) * activations + 3 * 4 * 128 + 4);
+}
+
 #[test]
 fn twice_the_micro_batches_are_twice_the_flops() {
     for policy in ["none", "full", "selective_op"] {

@@ -52,7 +52,7 @@ pub fn apply(text: &str, change: &str) -> String {
 
 /// Random scenarios over everything that changes the program.
 pub fn scenarios() -> impl Strategy<Value = String> {
-    let plan = (1..=3_u32, any::<prop::sample::Index>(), 0..6_usize, 0..4_usize);
+    let plan = (1..=3_u32, any::<prop::sample::Index>(), 0..6_usize, 0..4_usize, 0..3_u32);
     let batch = (1..=3_u32, 1..=2_u32, any::<bool>(), any::<bool>(), prop::sample::select(vec![32_u32, 128, 513]));
     let fsdp = (0..=2_u32, 0..=2_u32, 1..=2_u32, any::<bool>(), 0..4_usize);
     let rest = (0..5_usize, 0..3_usize, any::<bool>(), any::<bool>(), 0..3_usize, 0..4_usize);
@@ -60,12 +60,20 @@ pub fn scenarios() -> impl Strategy<Value = String> {
 }
 
 fn write(
-    (nodes, shard, wrap, reshard): (u32, prop::sample::Index, usize, usize),
+    (nodes, shard, wrap, reshard, split): (u32, prop::sample::Index, usize, usize, u32),
     (accumulation, micro, sync, last, sequence): (u32, u32, bool, bool, u32),
     (forward, backward, buffers, unshard, root): (u32, u32, u32, bool, usize),
     (checkpoint, optimizer, clip, expandable, precision, change): (usize, usize, bool, bool, usize, usize),
 ) -> String {
-    let chips = nodes * 8;
+    let compile = buffers == 2;
+    // Splitting the model leaves half of the data-parallel ranks.
+    let tensor = split > 0 && !compile && change < 2 && sequence % 2 == 0;
+    let tp = if tensor {
+        format!("tp = 2\n\n[tensor_parallel]\nsequence = {}\nloss = {clip}", split == 2)
+    } else {
+        String::new()
+    };
+    let chips = nodes * if tensor { 4 } else { 8 };
     let divisors: Vec<u32> = (1..=chips).filter(|&shard| chips.is_multiple_of(shard)).collect();
     let shard = divisors[shard.index(divisors.len())];
     let replicate = chips / shard;
@@ -80,7 +88,6 @@ fn write(
         "storage = \"bf16\"",
         "storage = \"fp32\"\nparam = \"fp32\"\nreduce = \"fp32\"",
     ][precision];
-    let compile = buffers == 2;
     // Only wrapped blocks have a policy to override.
     let change = match change {
         2 => "\n[loss]\nkind = \"flash_cross_entropy\"\n\n[loop]\ntrain_metrics = 2\nhost_syncs_per_step = 1\n",
@@ -103,6 +110,7 @@ huggingface = "config.json"
 [mesh]
 dp_shard = {shard}
 dp_replicate = {replicate}
+{tp}
 
 [batch]
 sequence = {sequence}

@@ -18,6 +18,7 @@ mod experts;
 mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
+mod norm;
 pub mod offload;
 mod parallel_cross_entropy;
 mod redistribute;

@@ -42,6 +42,7 @@ pub(super) fn tensor(
             "note: mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"
         ));
     }
+    reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
     let sequence = written.and_then(|table| table.sequence);
     let loss = written.and_then(|table| table.loss);
     Ok(TensorParallel {
@@ -67,7 +68,7 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
             let divisors: Vec<String> =
                 (1..ranks).filter(|&tp| size.is_multiple_of(tp)).map(|tp| tp.to_string()).collect();
             let problem = format!("mesh.tp = {ranks} does not divide the {size} {what} of {}", model.name);
-            return Err(reader.plan(at, problem, format!("below it, mesh.tp = {} divides them", divisors.join(", "))));
+            return Err(reader.plan(at, problem, format!("write mesh.tp = {}", divisors.join(" or "))));
         }
     }
     if let Some(what) = unmodelled(model, job) {

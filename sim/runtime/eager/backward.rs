@@ -10,11 +10,6 @@ use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
 
-/// Rows above which a narrow norm's parameter gradients are summed in two steps, and the rows of one first sum
-/// (`aten/src/ATen/native/cuda/layer_norm_kernel.cu`, `LaunchGammaBetaBackwardCUDAKernel`).
-const NORM_SPLIT_ROWS: u64 = 64 * 1024;
-const NORM_ROWS_PER_BLOCK: u64 = 32;
-
 fn last_power_of_2(value: u64) -> u64 {
     1 << value.max(1).ilog2()
 }
@@ -84,7 +79,7 @@ impl Eager {
     }
 
     /// Lets go of the block's input, which the checkpoint holds, after the last node that saved something.
-    fn let_go_of_input(&mut self, frame: &Frame, index: usize) {
+    pub(super) fn let_go_of_input(&mut self, frame: &Frame, index: usize) {
         if frame.holds_input && matches!(Self::saved(frame, index), (0, 1..)) {
             self.release(frame.input);
         }
@@ -338,71 +333,6 @@ impl Eager {
         let read = rows * columns * dtype.bytes();
         self.pointwise(NAME, MemoryKind::Elementwise, read, columns * dtype.bytes(), self.settings.backward);
         sum
-    }
-
-    fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        let value = &graph.values[op.inputs[0]];
-        let rows = match op.kind {
-            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => rows,
-            _ => 1,
-        };
-        let name = if matches!(op.kind, OpKind::RmsNorm { .. }) {
-            "aten._fused_rms_norm_backward"
-        } else {
-            "aten.native_layer_norm_backward"
-        };
-        let result = self.temporary(value.bytes(), name);
-        let width = value.elements / rows * value.dtype.bytes();
-        let mut made = [None; 2];
-        for slot in made.iter_mut().take(op.params.len()) {
-            *slot = Some(self.temporary(width, name));
-        }
-        let columns = value.elements / rows;
-        if rows > NORM_SPLIT_ROWS && columns / 32 < u64::from(self.settings.multiprocessors) / 2 {
-            let blocks = rows.div_ceil(NORM_ROWS_PER_BLOCK);
-            let partial = made.map(|made| made.map(|_| self.temporary(blocks * width, name)));
-            for slot in made.iter_mut().flatten() {
-                let sum = self.sum_rows(blocks, columns, value.dtype);
-                self.release(*slot);
-                *slot = sum;
-            }
-            for partial in partial.into_iter().rev().flatten() {
-                self.release(partial);
-            }
-        }
-        let dispatch = self.settings.backward;
-        self.pointwise(name, MemoryKind::NormBackward, 2 * value.bytes(), value.bytes(), dispatch);
-        let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
-        let mut stored = [None; 2];
-        let checkpointed = frame.checkpoint.is_some();
-        if checkpointed {
-            self.let_go_of_saved(frame, index);
-        }
-        for (at, made) in cast.into_iter().enumerate() {
-            if let Some((storage, dtype)) = made {
-                let (storage, dtype) = self.partial(storage, dtype);
-                stored[at] = Some(self.upcast(frame.params.index(op.params[at]), storage, dtype));
-            }
-        }
-        if checkpointed {
-            self.release(gradient);
-            self.let_go_of_input(frame, index);
-        } else {
-            self.let_go(frame, index, gradient);
-        }
-        // The gradient of a DTensor takes one more node to its value, before which the engine stores parameters'.
-        let later = self.tensor.is_some_and(|tensor| tensor.norms.is_some());
-        if !later {
-            self.accumulate(frame, op.inputs[0], result.into());
-        }
-        for (at, made) in stored.into_iter().enumerate() {
-            if let Some((storage, dtype)) = made {
-                self.store_leaf(frame.params.index(op.params[at]), storage, dtype);
-            }
-        }
-        if later {
-            self.accumulate(frame, op.inputs[0], result.into());
-        }
     }
 
     /// Views of one value: their gradients are concatenated once all have arrived.

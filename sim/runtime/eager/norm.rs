@@ -1,0 +1,77 @@
+//! Backward of RMSNorm and LayerNorm, as one kernel.
+
+use super::{Eager, Frame, Storage};
+use crate::model::graph::{Graph, Op, OpKind};
+use crate::program::MemoryKind;
+
+/// Rows above which a narrow norm's parameter gradients are summed in two steps, and the rows of one first sum
+/// (`aten/src/ATen/native/cuda/layer_norm_kernel.cu`, `LaunchGammaBetaBackwardCUDAKernel`).
+const NORM_SPLIT_ROWS: u64 = 64 * 1024;
+const NORM_ROWS_PER_BLOCK: u64 = 32;
+
+impl Eager {
+    pub(super) fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+        let value = &graph.values[op.inputs[0]];
+        let rows = match op.kind {
+            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => rows,
+            _ => 1,
+        };
+        let name = if matches!(op.kind, OpKind::RmsNorm { .. }) {
+            "aten._fused_rms_norm_backward"
+        } else {
+            "aten.native_layer_norm_backward"
+        };
+        let result = self.temporary(value.bytes(), name);
+        let width = value.elements / rows * value.dtype.bytes();
+        let mut made = [None; 2];
+        for slot in made.iter_mut().take(op.params.len()) {
+            *slot = Some(self.temporary(width, name));
+        }
+        let columns = value.elements / rows;
+        if rows > NORM_SPLIT_ROWS && columns / 32 < u64::from(self.settings.multiprocessors) / 2 {
+            let blocks = rows.div_ceil(NORM_ROWS_PER_BLOCK);
+            let partial = made.map(|made| made.map(|_| self.temporary(blocks * width, name)));
+            for slot in made.iter_mut().flatten() {
+                let sum = self.sum_rows(blocks, columns, value.dtype);
+                self.release(*slot);
+                *slot = sum;
+            }
+            for partial in partial.into_iter().rev().flatten() {
+                self.release(partial);
+            }
+        }
+        let dispatch = self.settings.backward;
+        self.pointwise(name, MemoryKind::NormBackward, 2 * value.bytes(), value.bytes(), dispatch);
+        let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
+        let mut stored = [None; 2];
+        let checkpointed = frame.checkpoint.is_some();
+        if checkpointed {
+            self.let_go_of_saved(frame, index);
+        }
+        for (at, made) in cast.into_iter().enumerate() {
+            if let Some((storage, dtype)) = made {
+                let (storage, dtype) = self.partial(storage, dtype);
+                stored[at] = Some(self.upcast(frame.params.index(op.params[at]), storage, dtype));
+            }
+        }
+        if checkpointed {
+            self.release(gradient);
+            self.let_go_of_input(frame, index);
+        } else {
+            self.let_go(frame, index, gradient);
+        }
+        // The gradient of a DTensor takes one more node to its value, before which the engine stores parameters'.
+        let later = self.tensor.is_some_and(|tensor| tensor.norms.is_some());
+        if !later {
+            self.accumulate(frame, op.inputs[0], result.into());
+        }
+        for (at, made) in stored.into_iter().enumerate() {
+            if let Some((storage, dtype)) = made {
+                self.store_leaf(frame.params.index(op.params[at]), storage, dtype);
+            }
+        }
+        if later {
+            self.accumulate(frame, op.inputs[0], result.into());
+        }
+    }
+}

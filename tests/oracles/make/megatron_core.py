@@ -1,0 +1,299 @@
+"""Memory, allocations and collectives of Megatron-Core's own training step, with no GPU.
+
+Runs megatron-core on "cuda" tensors with PyTorch's real caching allocator, autograd and streams; the CUDA runtime and cuBLAS must be
+replaced by stubs that do nothing (LD_PRELOAD), and collectives are those of the `fake` process group, so one process stands for any
+rank of any world. Usage: python megatron_core.py OUT.json
+
+What is not Megatron's: Apex's fused layer norm and Megatron's fused softmax are extensions for a real GPU; here they are functions
+that allocate what those do. Fused elementwise functions (`jit_fuser`) are traced and partitioned by AOTAutograd and then run
+operator by operator: what they save is right, their temporaries are more than a fused kernel has. Without Apex the optimizer is
+torch.optim.AdamW.
+"""
+import functools, json, os, sys, types, warnings
+
+warnings.filterwarnings("ignore")
+import torch
+import torch.cuda.memory as memory
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, b, shape, eps, memory_efficient=False):
+        out, mean, rstd = torch.native_layer_norm(x, shape, w, b, eps)
+        ctx.save_for_backward(x, w, b, mean, rstd)
+        ctx.shape = list(shape)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, b, mean, rstd = ctx.saved_tensors
+        backward = torch.ops.aten.native_layer_norm_backward
+        return (*backward(g.contiguous(), x, ctx.shape, mean, rstd, w, b, [True, True, True]), None, None, None)
+
+
+def module(name, **members):
+    made = types.ModuleType(name)
+    for key, value in members.items():
+        setattr(made, key, value)
+    made.__spec__ = __import__("importlib").machinery.ModuleSpec(name, None)
+    sys.modules[name] = made
+
+
+module("apex")
+module("apex.normalization")
+module("apex.normalization.fused_layer_norm", FusedLayerNormAffineFunction=LayerNorm)
+for name in ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda"):
+    module(name, get_batch_per_block=lambda *a: 4, forward=lambda x, *a: torch.empty_like(x), backward=lambda g, p, *a: g)
+
+compile_ = torch.compile
+torch.compile = lambda f=None, *a, **k: compile_(f, backend="aot_eager_decomp_partition")
+
+from megatron.core import parallel_state as ps
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.enums import ModelType
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.module import Float16Module
+
+BASE = dict(
+    world=8, rank=0, tp=2, sp=True, pp=1, vpp=None, cp=1, layers=4, hidden=1024, heads=16, kv=16, ffn=4096, vocab=51200,
+    seq=2048, micro=1, micro_batches=4, dropout=0.1, recompute=None, recompute_layers=1, distributed_optimizer=True,
+    overlap_grad_reduce=False, overlap_param_gather=False, swiglu=False, rope=False, bias=True, tied=True,
+    clip=1.0, fp32_reduce=True,
+)
+
+
+def config_of(c):
+    recompute = {}
+    if c["recompute"] in ("uniform", "block"):
+        recompute = dict(recompute_granularity="full", recompute_method=c["recompute"], recompute_num_layers=c["recompute_layers"])
+    if c["recompute"] == "selective":
+        recompute = dict(recompute_granularity="selective")
+    return TransformerConfig(
+        num_layers=c["layers"], hidden_size=c["hidden"], num_attention_heads=c["heads"], num_query_groups=c["kv"],
+        ffn_hidden_size=c["ffn"], tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"],
+        virtual_pipeline_model_parallel_size=c["vpp"], sequence_parallel=c["sp"] and c["tp"] > 1,
+        context_parallel_size=c["cp"], bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16,
+        hidden_dropout=c["dropout"], attention_dropout=c["dropout"], gated_linear_unit=c["swiglu"],
+        activation_func=torch.nn.functional.silu if c["swiglu"] else torch.nn.functional.gelu, add_bias_linear=c["bias"],
+        bias_activation_fusion=True, bias_dropout_fusion=True, masked_softmax_fusion=True,
+        normalization="LayerNorm", gradient_accumulation_fusion=False, batch_p2p_comm=True,
+        deallocate_pipeline_outputs=True, perform_initialization=False, **recompute,
+    )
+
+
+def build(c):
+    config, chunks = config_of(c), c["vpp"] or 1
+    spec = get_gpt_layer_local_spec()
+    models = []
+    for chunk in range(chunks):
+        where = dict(ignore_virtual=False, vp_stage=chunk) if c["vpp"] else {}
+        model = GPTModel(
+            config, spec, c["vocab"], c["seq"], pre_process=ps.is_pipeline_first_stage(**where),
+            post_process=ps.is_pipeline_last_stage(**where), fp16_lm_cross_entropy=False, parallel_output=True,
+            share_embeddings_and_output_weights=c["tied"], position_embedding_type="rope" if c["rope"] else "learned_absolute",
+            vp_stage=chunk if c["vpp"] else None,
+        )
+        model.model_type = ModelType.encoder_or_decoder
+        models.append(Float16Module(config, model.cuda()))
+    ddp = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=c["fp32_reduce"], overlap_grad_reduce=c["overlap_grad_reduce"],
+        overlap_param_gather=c["overlap_param_gather"], use_distributed_optimizer=c["distributed_optimizer"],
+        check_for_nan_in_grad=False, bucket_size=40_000_000 if c["overlap_grad_reduce"] else None,
+    )
+    models = [DistributedDataParallel(config, ddp, model, disable_bucketing=at > 0) for at, model in enumerate(models)]
+    config.finalize_model_grads_func = finalize_model_grads
+    if c["overlap_grad_reduce"]:
+        hooks = [model.no_sync for model in models]
+        config.no_sync_func = hooks if len(hooks) > 1 else hooks[0]
+    settings = OptimizerConfig(
+        optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16, clip_grad=c["clip"],
+        use_distributed_optimizer=c["distributed_optimizer"], overlap_param_gather=c["overlap_param_gather"],
+    )
+    optimizer = get_megatron_optimizer(settings, models, use_gloo_process_groups=False)
+    config.grad_scale_func = optimizer.scale_loss
+    return models, optimizer
+
+
+def loss_of(mask, out):
+    losses, mask = out.float().view(-1), mask.view(-1).float()
+    total, count = torch.sum(losses * mask), mask.sum().clone().detach().to(torch.int)
+    return total, count, {"lm loss": torch.cat([total.clone().detach().view(1), count.view(1)])}
+
+
+def forward_step(c, iterator, model):
+    whole = dict(dtype=torch.long, device="cuda")
+    tokens, labels, positions = (torch.zeros(c["micro"], c["seq"], **whole) for _ in range(3))
+    mask = torch.zeros(1, 1, c["seq"], c["seq"], dtype=torch.bool, device="cuda")
+    loss_mask = torch.ones(c["micro"], c["seq"], device="cuda")
+    return model(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
+
+
+def step(c, models, optimizer, mark):
+    chunks = c["vpp"] or 1
+    for model in models:
+        model.zero_grad_buffer()
+    optimizer.zero_grad()
+    mark("zero")
+    get_forward_backward_func()(
+        forward_step_func=functools.partial(forward_step, c), data_iterator=[None] * chunks if c["vpp"] else None,
+        model=models if c["vpp"] else models[0], num_microbatches=c["micro_batches"], seq_length=c["seq"],
+        micro_batch_size=c["micro"], forward_only=False,
+    )
+    mark("forward-backward")
+    optimizer.step()
+    mark("optimizer")
+
+
+class Collectives(TorchDispatchMode):
+    """Notes collectives in host order: name and bytes of the largest tensor."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = str(func)
+        if name.startswith("c10d."):
+            tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, torch.Tensor)]
+            tensors += [t for a in args if isinstance(a, (list, tuple)) for b in a if isinstance(b, (list, tuple)) for t in b]
+            largest = max((t.numel() * t.element_size() for t in tensors), default=0)
+            self.log.append(f"{name.split('.')[1].strip('_')}:{largest}")
+        return func(*args, **(kwargs or {}))
+
+
+def begin(c):
+    dist.init_process_group("fake", rank=c["rank"], world_size=c["world"], store=FakeStore())
+    torch.cuda.set_device(0)
+    ps.initialize_model_parallel(c["tp"], c["pp"], c["vpp"], context_parallel_size=c["cp"], create_gloo_process_groups=False)
+    model_parallel_cuda_manual_seed(1)
+    return build(c)
+
+
+def peaks(c):
+    models, optimizer = begin(c)
+    out = {"parameters": sum(p.numel() for model in models for p in model.parameters())}
+    out["after_setup"] = torch.cuda.memory_allocated()
+    memory._record_memory_history(enabled="all", context=None, max_entries=10_000_000)
+    starts, phases = [], {}
+
+    def mark(name):
+        phases[name] = {"peak": torch.cuda.max_memory_allocated(), "end": torch.cuda.memory_allocated()}
+        torch.cuda.reset_peak_memory_stats()
+
+    for _ in range(3):
+        starts.append(len(memory._snapshot()["device_traces"][0]))
+        torch.cuda.reset_peak_memory_stats()
+        step(c, models, optimizer, mark)
+    out["phases"] = phases
+    out["peak_allocated"] = max(phase["peak"] for phase in phases.values())
+    out["peak_reserved"] = torch.cuda.memory_stats()["reserved_bytes.all.peak"]
+    if c["events"]:
+        live, events = {}, []
+        for at, event in enumerate(memory._snapshot()["device_traces"][0]):
+            if event["action"] == "alloc":
+                live[event["addr"]] = event["size"]
+                sign, size = "+", event["size"]
+            elif event["action"] == "free_requested":
+                sign, size = "-", live.pop(event["addr"], 0)
+            else:
+                continue
+            if at >= starts[2] and size:
+                events.append(f"{sign}{size}")
+        out["events"] = " ".join(events)
+    return out
+
+
+def collectives(c):
+    models, optimizer = begin(c)
+    step(c, models, optimizer, lambda name: None)
+    log = []
+    with Collectives(log):
+        step(c, models, optimizer, lambda name: log.append(f"end:{name}"))
+    return {"collectives": " ".join(log)}
+
+
+def child(run, c):
+    read, write = os.pipe()
+    if os.fork() == 0:
+        try:
+            answer = run(c)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+        with os.fdopen(write, "w") as pipe:
+            json.dump(answer, pipe)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.wait()
+    return json.loads(text) if text else {"error": "the process died"}
+
+
+LLAMA = dict(swiglu=True, bias=False, rope=True, tied=False, dropout=0.0, kv=4, ffn=2816)
+CASES = {
+    "gpt": dict(events=True),
+    "gpt-one-rank": dict(tp=1, world=1, events=True),
+    "gpt-dp8": dict(tp=1),
+    "gpt-no-sp": dict(sp=False, events=True),
+    "gpt-tp4": dict(tp=4),
+    "gpt-micro-2": dict(micro=2),
+    "gpt-one-micro-batch": dict(micro_batches=1, events=True),
+    "gpt-no-dropout": dict(dropout=0.0, events=True),
+    "gpt-uniform": dict(recompute="uniform", events=True),
+    "gpt-uniform-2": dict(recompute="uniform", recompute_layers=2),
+    "gpt-block-2": dict(recompute="block", recompute_layers=2),
+    "gpt-selective": dict(recompute="selective", events=True),
+    "gpt-no-distributed-optimizer": dict(distributed_optimizer=False, events=True),
+    "gpt-bf16-reduce": dict(fp32_reduce=False),
+    "gpt-overlap-reduce": dict(overlap_grad_reduce=True),
+    "gpt-overlap-both": dict(overlap_grad_reduce=True, overlap_param_gather=True),
+    "gpt-overlap-pp2": dict(overlap_grad_reduce=True, overlap_param_gather=True, pp=2),
+    "gpt-no-clip": dict(clip=0.0),
+    "gpt-untied": dict(tied=False),
+    "llama": dict(LLAMA, events=True),
+    "llama-no-sp": dict(LLAMA, sp=False),
+    "llama-mha": dict(LLAMA, kv=16),
+    "llama-tp8": dict(LLAMA, tp=4, kv=4),
+    "llama-uniform": dict(LLAMA, recompute="uniform"),
+    "llama-selective": dict(LLAMA, recompute="selective"),
+    "llama-seq4096": dict(LLAMA, seq=4096),
+    "pp2-first": dict(pp=2, rank=0, events=True),
+    "pp2-last": dict(pp=2, rank=4, events=True),
+    "pp4-first": dict(pp=4, rank=0, micro_batches=8, layers=8),
+    "pp4-second": dict(pp=4, rank=2, micro_batches=8, layers=8),
+    "pp4-third": dict(pp=4, rank=4, micro_batches=8, layers=8),
+    "pp4-last": dict(pp=4, rank=6, micro_batches=8, layers=8),
+    "pp2-vpp2-first": dict(pp=2, vpp=2, rank=0, layers=8, events=True),
+    "pp2-vpp2-last": dict(pp=2, vpp=2, rank=4, layers=8),
+    "pp4-vpp2-first": dict(pp=4, vpp=2, rank=0, layers=8, micro_batches=8),
+    "pp4-vpp2-last": dict(pp=4, vpp=2, rank=6, layers=8, micro_batches=8),
+    "pp2-few-micro-batches": dict(pp=2, rank=0, micro_batches=1),
+    "pp2-selective": dict(pp=2, rank=0, recompute="selective"),
+    "pp2-llama-first": dict(LLAMA, pp=2, rank=0),
+    "pp2-llama-last": dict(LLAMA, pp=2, rank=4),
+    "pp2-no-sp": dict(pp=2, rank=0, sp=False),
+}
+
+if __name__ == "__main__":
+    import megatron.core
+
+    done = {"torch": torch.__version__, "megatron_core": megatron.core.__version__, "cases": []}
+    only = sys.argv[2:]
+    for name, over in CASES.items():
+        if only and name not in only:
+            continue
+        c = dict(BASE, **{"events": False, **over})
+        out = child(peaks, c)
+        out.update(child(collectives, c))
+        print(name, {key: out.get(key) for key in ("peak_allocated", "peak_reserved", "error")}, len(out.get("collectives", "").split()), flush=True)
+        done["cases"].append({"id": name, "config": {k: v for k, v in c.items() if k != "events"}, "outputs": out})
+        with open(sys.argv[1], "w") as file:
+            json.dump(done, file, indent=0)
