@@ -1,8 +1,14 @@
 //! Mixtures of experts in scenarios: what is flown, what is only described, what is refused and how.
 
+use windtunnel::model::block::{self, Variant};
+use windtunnel::model::huggingface::shipped;
+use windtunnel::model::style::Style;
+use windtunnel::model::tensor::TensorParallel;
+use windtunnel::program::DType;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 
+use crate::command::Folder;
 use crate::make::{FILE, parse};
 
 /// A shipped model, four blocks of it, on one node.
@@ -59,6 +65,40 @@ fn every_model_with_experts_is_described_and_flown_or_refused_by_name() {
                 assert!(said.contains("take mixtral-8x7b or qwen3-30b-a3b as they are"), "{said}");
             }
         }
+    }
+}
+
+#[test]
+fn every_model_with_experts_can_be_shown() {
+    for (model, says) in [
+        ("mixtral-8x7b", "E=8 k=2 X=14336 · 32 blocks with experts of 1451270144 parameters"),
+        ("deepseek-v3", "E=256 k=8 X=2048 (shared ones 2048 wide) · 58 blocks with experts of"),
+        ("gpt-oss-120b", "gpt-oss-120b (116.829 B parameters, 5.712 B active)"),
+    ] {
+        let folder = Folder::new(&format!("show-{model}"));
+        folder.write("my.toml", &scenario(model, "").replacen("layers = 4\n", "", 1));
+        let output = folder.windtunnel(&["show", "model", "my.toml"]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && said.contains(says), "{said}");
+        // Alike experts share a line.
+        assert!(said.lines().count() < 120 && said.contains(" × "), "{said}");
+        let refused = folder.windtunnel(&["show", "program", "my.toml"]).status.code();
+        assert_eq!(refused, Some(if model == "mixtral-8x7b" { 0 } else { 2 }), "{model}");
+    }
+}
+
+#[test]
+fn operators_hold_the_parameters_that_are_counted() {
+    for name in ["mixtral-8x22b", "qwen3-235b-a22b", "deepseek-v2-lite", "deepseek-v2"] {
+        let model = shipped::named(name).unwrap();
+        let dims = block::dims(&model, 1, 1024, TensorParallel::NONE);
+        let held = |experts: bool| -> u64 {
+            let variant = Variant { window: None, experts };
+            let graph = block::block(&model, dims, DType::Bf16, variant, Style::default());
+            graph.params.iter().map(|param| param.elements()).sum()
+        };
+        let params = model.params();
+        assert_eq!((held(true), held(false)), (params.block, params.dense_block), "{name}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use super::{Failure, Outcome, print};
 use windtunnel::cost::Basis;
 use windtunnel::model::block::{self, Variant};
+use windtunnel::model::graph::{Graph, OpKind};
 use windtunnel::model::{ModelConfig, head, unpad::unpad};
 use windtunnel::program::{Dispatch, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
@@ -58,7 +59,7 @@ fn blocks(model: &ModelConfig) -> String {
     let Some(experts) = model.experts.as_ref().filter(|_| sparse > 0) else {
         return format!("{} blocks of {} parameters", model.layers, params.dense_block);
     };
-    let shared = if experts.shared > 0 { format!(", {} of them shared", experts.shared) } else { String::new() };
+    let shared = if experts.shared > 0 { format!(" (shared ones {} wide)", experts.shared) } else { String::new() };
     let dense = match model.layers - sparse {
         0 => String::new(),
         dense => format!(" and {dense} dense ones of {}", params.dense_block),
@@ -76,6 +77,10 @@ fn model(scenario: &Scenario) -> String {
     let dims = block::dims(model, job.batch, job.seq, job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
     let mut out = format!("{model}\nsource: {}\n", model.source);
+    if let Some(why) = scenario.simulable().err().and_then(|error| error.to_string().lines().next().map(str::to_owned))
+    {
+        let _ = writeln!(out, "note: {why}");
+    }
     let _ = writeln!(
         out,
         "B={} S={} D={} N={} K={} H={} F={} V={} · {} · embedding {} · head {}\n",
@@ -104,22 +109,48 @@ fn model(scenario: &Scenario) -> String {
     modules.extend(blocks);
     modules.push(head::head(model, dims, compute, job.loss, job.output).graph);
     for graph in &modules {
-        let rows = graph.ops.iter().map(|op| {
-            let name = |&value: &usize| graph.values[value].name.to_owned();
-            let bytes: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
-            vec![
-                op.module.to_owned(),
-                format!("{:?}", op.kind).split(['{', '(']).next().unwrap_or("").trim().to_owned(),
-                op.inputs.iter().map(name).collect::<Vec<_>>().join(", "),
-                op.outputs.iter().map(name).collect::<Vec<_>>().join(", "),
-                windtunnel::units::Bytes(bytes).to_string(),
-            ]
-        });
-        let rows = rows.collect();
+        let rows = operators(graph);
         let _ =
             writeln!(out, "{}\n{}\n", graph.name, table(&["module", "operator", "reads", "makes", "size"], rows, 4));
     }
     out
+}
+
+/// A row for each operator; experts one after the other that do the same share theirs.
+fn operators(graph: &Graph) -> Vec<Vec<String>> {
+    let mut rows: Vec<(Vec<String>, usize)> = vec![];
+    for op in &graph.ops {
+        let name = |&value: &usize| graph.values[value].name.to_owned();
+        let bytes: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
+        let kind = match op.kind {
+            OpKind::Experts(kind) => format!("{kind:?}"),
+            kind => format!("{kind:?}"),
+        };
+        // Parts of a split or a join are as many as there are experts: two say enough.
+        let names = |values: &[usize]| match values {
+            [first, .., last] if values.len() > 4 => format!("{}, … {}", name(first), name(last)),
+            _ => values.iter().map(name).collect::<Vec<_>>().join(", "),
+        };
+        let row = vec![
+            op.module.to_owned(),
+            kind.split(['{', '(']).next().unwrap_or("").trim().to_owned(),
+            names(&op.inputs),
+            names(&op.outputs),
+            windtunnel::units::Bytes(bytes).to_string(),
+        ];
+        let one_of_many = op.module == "feed_forward.experts";
+        match rows.iter_mut().find(|(known, _)| one_of_many && *known == row) {
+            Some((_, count)) => *count += 1,
+            None => rows.push((row, 1)),
+        }
+    }
+    let many = |(mut row, count): (Vec<String>, usize)| {
+        if count > 1 {
+            row[1] += &format!(" × {count}");
+        }
+        row
+    };
+    rows.into_iter().map(many).collect()
 }
 
 fn policy(reshard: Reshard) -> String {

@@ -88,7 +88,7 @@ pub(in crate::model) fn mixture(
     if let Some((first, last, third)) = params.shared {
         let (tokens, width) = (dims.tokens(), experts.shared);
         let up = OpKind::Linear { inputs: dims.d, outputs: width };
-        let hidden = expert(g, feed_forward, block_input, tokens * width, |g, input, is_third, (name, _)| {
+        let hidden = expert(g, SHARED, feed_forward, block_input, tokens * width, |g, input, is_third, (name, _)| {
             let param = if is_third { third.unwrap_or(first) } else { first };
             g.op(SHARED, up, &[input], &[param], (name, BSX))
         });
@@ -120,30 +120,35 @@ struct Ran {
 /// `linear(input, third or first, output)`.
 fn expert(
     g: &mut GraphBuilder,
+    module: &'static str,
     feed_forward: FeedForward,
     x: ValueId,
     elements: u64,
     linear: impl Fn(&mut GraphBuilder, ValueId, bool, Shape) -> ValueId,
 ) -> ValueId {
-    let sized = |g: &mut GraphBuilder, value: ValueId| {
-        g.resize(value, elements);
-        value
-    };
     let (FeedForward::Gated(act) | FeedForward::Plain(act)) = feed_forward;
     let h1 = linear(g, x, false, ("h1_CX", CX));
-    sized(g, h1);
-    let first = if act == Activation::ReluSquared { Activation::Relu } else { act };
-    let gate = g.op(EXPERTS, OpKind::Act(first), &[h1], &[], ("gate_CX", CX));
-    sized(g, gate);
+    g.resize(h1, elements);
+    let squared = act == Activation::ReluSquared;
+    let first = if squared { Activation::Relu } else { act };
+    let mut gate = g.op(module, OpKind::Act(first), &[h1], &[], ("gate_CX", CX));
+    g.resize(gate, elements);
+    if squared {
+        let root = gate;
+        gate = g.op(module, OpKind::Square, &[root], &[], ("gate_CX", CX));
+        g.resize(gate, elements);
+        g.drop_values(&[root]);
+    }
     g.drop_values(&[h1]);
     if !matches!(feed_forward, FeedForward::Gated(_)) {
         return gate;
     }
     let h3 = linear(g, x, true, ("h3_CX", CX));
-    sized(g, h3);
-    let h = g.op(EXPERTS, OpKind::Mul, &[gate, h3], &[], ("h_CX", CX));
+    g.resize(h3, elements);
+    let h = g.op(module, OpKind::Mul, &[gate, h3], &[], ("h_CX", CX));
+    g.resize(h, elements);
     g.drop_values(&[gate, h3]);
-    sized(g, h)
+    h
 }
 
 fn one_by_one(g: &mut GraphBuilder, experts: &Experts, ff: FeedForward, xs: ValueId, params: &Params) -> Ran {
@@ -159,7 +164,7 @@ fn one_by_one(g: &mut GraphBuilder, experts: &Experts, ff: FeedForward, xs: Valu
     };
     let mut outs = vec![];
     for (at, (&part, &rows)) in (0..).zip(parts.iter().zip(&counts)) {
-        let h = expert(g, ff, part, rows * width, |g, input, third, output| {
+        let h = expert(g, EXPERTS, ff, part, rows * width, |g, input, third, output| {
             let param = if third { params.w3.unwrap_or(params.w1) } else { params.w1 };
             one(g, at, input, (param, d, width), output)
         });
@@ -183,7 +188,7 @@ fn all_at_once(g: &mut GraphBuilder, ff: FeedForward, xs: ValueId, params: &Para
         let kind = ExpertOp::All { count, inputs, outputs };
         g.op(EXPERTS, OpKind::Experts(kind), &[input, ends], &[param], output)
     };
-    let h = expert(g, ff, xs, rows * width, |g, input, third, output| {
+    let h = expert(g, EXPERTS, ff, xs, rows * width, |g, input, third, output| {
         let param = if third { params.w3.unwrap_or(params.w1) } else { params.w1 };
         all(g, input, (param, d, width), output)
     });
