@@ -93,6 +93,17 @@ impl<'p> CostModel<'p> {
         let profile = self.profile;
         match *work {
             Work::Matmul { m, n, k, dtype, layout } => self.matmul(m, n, k, dtype, layout),
+            Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout } => {
+                // Tiles of all groups fill the chip together, as those of one matmul of all rows do. Nobody measured how
+                // much slower the kernel is, or what rows that do not fill a tile cost.
+                let (m, n, k) = match layout {
+                    MatmulLayout::Forward => (rows, outputs, inputs),
+                    MatmulLayout::DataGradient => (rows, inputs, outputs),
+                    MatmulLayout::WeightGradient => (inputs * groups, outputs, rows.div_ceil(groups.max(1))),
+                };
+                let cost = self.matmul(m, n, k, dtype, layout);
+                Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost }
+            }
             Work::Attention { ref shape, backward, dtype } => {
                 let cost = profile.attention.cost(self.software.attention, backward, shape, |seconds, flops| {
                     let share = flops / (profile.bf16.peak().0 * seconds);
@@ -128,7 +139,7 @@ impl<'p> CostModel<'p> {
             (DType::Bf16 | DType::Fp16, _) => &profile.bf16,
             (DType::Fp8, _) => &profile.fp8,
             (DType::Fp32, true) => &profile.tf32,
-            (DType::Fp32 | DType::Int64, _) => &profile.fp32,
+            (DType::Fp32 | DType::Int32 | DType::Int64, _) => &profile.fp32,
         };
         let layout = match layout {
             MatmulLayout::Forward => 1.0,

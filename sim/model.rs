@@ -2,7 +2,8 @@
 //!
 //! Shape letters, used for every tensor of a model (`xq_BSNH` has shape batch × sequence × heads × head dimension):
 //! `B` sequences in a micro-batch, `S` sequence length, `D` model width, `N` query heads, `K` key-value heads,
-//! `H` head dimension, `F` feed-forward width, `V` vocabulary, `L` the part of the sequence that one of several
+//! `H` head dimension, `F` feed-forward width, `V` vocabulary, `E` experts, `C` copies of tokens sent to experts
+//! (`B·S·k`), `X` expert width, `L` the part of the sequence that one of several
 //! tensor-parallel ranks holds (S where it is not split).
 //!
 //! [`ModelConfig`] says which parts a model has. `block` turns it into operators, forward only; backward passes, saved
@@ -10,15 +11,21 @@
 //! forward operators, and a line in its registry. To add an importer: a file, and a line in the loader.
 
 pub mod block;
+pub mod experts;
 pub mod fuse;
 pub mod graph;
 pub mod head;
 pub mod huggingface;
+pub mod latent;
+pub mod routing;
 pub mod style;
 pub mod tensor;
 pub mod unpad;
 
 use std::fmt;
+
+use experts::Experts;
+use latent::LatentAttention;
 
 /// How activations are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +107,7 @@ pub enum QkNorm {
 }
 
 /// A decoder-only transformer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// Name for reports.
     pub name: String,
@@ -114,8 +121,14 @@ pub struct ModelConfig {
     pub kv_heads: u64,
     /// H: head dimension.
     pub head_dim: u64,
-    /// F: feed-forward width.
+    /// F: feed-forward width; with experts, that of the dense blocks.
     pub ffn: u64,
+    /// The mixture of experts that stands in the feed-forward's place, in the blocks for which it says so.
+    pub experts: Option<Experts>,
+    /// Sizes of latent attention, where attention is that; queries and keys then have H = U + R dimensions.
+    pub latent: Option<LatentAttention>,
+    /// A learned number per head beside the scores, which no value answers to (GPT-OSS).
+    pub sinks: bool,
     /// V: vocabulary, as padded in the weights.
     pub vocab: u64,
     /// Norm kind.
@@ -161,8 +174,10 @@ pub struct ModelConfig {
 /// Parameter counts of a model's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParamCount {
-    /// One block.
+    /// One block; with experts in it, if any block has them.
     pub block: u64,
+    /// One block without experts.
+    pub dense_block: u64,
     /// The token embedding, with learned positions and its norm.
     pub embedding: u64,
     /// The head; zero when it is the embedding's matrix.
@@ -171,6 +186,8 @@ pub struct ParamCount {
     pub final_norm: u64,
     /// All of them.
     pub total: u64,
+    /// Those that one token meets: all but the experts it is not sent to.
+    pub active: u64,
 }
 
 impl ModelConfig {
@@ -191,22 +208,33 @@ impl ModelConfig {
         }
     }
 
-    /// Exact parameter counts.
-    pub fn params(&self) -> ParamCount {
-        let (d, f) = (self.width, self.ffn);
+    fn attention_params(&self) -> u64 {
+        if let Some(latent) = self.latent {
+            return latent.params(self);
+        }
+        let d = self.width;
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let mut block = d * (q + 2 * kv) + q * d;
-        block += if self.qkv_bias { q + 2 * kv } else { 0 } + if self.output_bias { d } else { 0 };
-        block += match self.feed_forward {
-            FeedForward::Gated(_) => 3 * d * f + if self.ffn_bias { 2 * f + d } else { 0 },
-            FeedForward::Plain(_) => 2 * d * f + if self.ffn_bias { f + d } else { 0 },
-        };
-        block += self.norms_per_block() * self.norm_params(d);
-        block += match self.qk_norm {
+        let norms = match self.qk_norm {
             None => 0,
             Some(QkNorm::PerHead) => 2 * self.norm_params(self.head_dim),
             Some(QkNorm::Full) => self.norm_params(q) + self.norm_params(kv),
         };
+        let qkv_bias = if self.qkv_bias { q + 2 * kv } else { 0 };
+        let output_bias = if self.output_bias { d } else { 0 };
+        let sinks = if self.sinks { self.heads } else { 0 };
+        d * (q + 2 * kv) + q * d + qkv_bias + output_bias + norms + sinks
+    }
+
+    /// Exact parameter counts.
+    pub fn params(&self) -> ParamCount {
+        let (d, f) = (self.width, self.ffn);
+        let gated = matches!(self.feed_forward, FeedForward::Gated(_));
+        let around = self.attention_params() + self.norms_per_block() * self.norm_params(d);
+        let dense_block = around
+            + match gated {
+                true => 3 * d * f + if self.ffn_bias { 2 * f + d } else { 0 },
+                false => 2 * d * f + if self.ffn_bias { f + d } else { 0 },
+            };
         let mut embedding = self.vocab * d;
         if let Position::Learned { positions } = self.position {
             embedding += positions * d;
@@ -216,7 +244,34 @@ impl ModelConfig {
         }
         let head = if self.tied_head { 0 } else { self.vocab * d };
         let final_norm = if self.final_norm { self.norm_params(d) } else { 0 };
-        ParamCount { block, embedding, head, final_norm, total: self.layers * block + embedding + head + final_norm }
+        let (mut block, mut met) = (dense_block, dense_block);
+        if let Some(experts) = &self.experts {
+            let (all, some) = experts.params(d, gated);
+            (block, met) = (around + all, around + some);
+        }
+        let sparse = self.expert_blocks();
+        let beside = (self.layers - sparse) * dense_block + embedding + head + final_norm;
+        let (total, active) = (beside + sparse * block, beside + sparse * met);
+        ParamCount { block, dense_block, embedding, head, final_norm, total, active }
+    }
+
+    /// The mixture of experts of block `layer`, if it has one.
+    pub fn experts_in(&self, layer: u64) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| experts.in_block(layer))
+    }
+
+    /// Blocks with experts.
+    pub fn expert_blocks(&self) -> u64 {
+        (0..self.layers).filter(|&layer| self.experts_in(layer).is_some()).count() as u64
+    }
+
+    /// What a token's scores and weighted values are computed over, all heads together: N·H, or the mean of N·(U + R)
+    /// and N·W under latent attention.
+    pub fn attention_width(&self) -> u64 {
+        match self.latent {
+            Some(latent) => self.heads * (self.head_dim + latent.value) / 2,
+            None => self.heads * self.head_dim,
+        }
     }
 
     /// The sliding window of block `layer`, if it has one.
@@ -232,6 +287,11 @@ impl ModelConfig {
 
 impl fmt::Display for ModelConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({:.3} B parameters)", self.name, self.params().total as f64 / 1e9)
+        let params = self.params();
+        write!(f, "{} ({:.3} B parameters", self.name, params.total as f64 / 1e9)?;
+        if self.experts.is_some() {
+            write!(f, ", {:.3} B active", params.active as f64 / 1e9)?;
+        }
+        write!(f, ")")
     }
 }

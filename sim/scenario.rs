@@ -6,6 +6,7 @@
 
 mod defaults;
 pub mod error;
+mod experts;
 pub mod gate;
 mod limits;
 mod machine;

@@ -9,6 +9,7 @@ mod collectives;
 mod command;
 mod compare;
 mod determinism;
+mod experts;
 mod folding;
 mod issued;
 mod make;

@@ -27,6 +27,17 @@ fn stands_for(kind: MemoryKind) -> (&'static str, &'static str, u64, u64) {
 /// The end of the curves of memory-bound kernels \[B\].
 const LARGEST: u64 = 2 << 30;
 
+/// The name of a matmul's operand type among points.
+fn format(dtype: DType, software: &Software) -> Option<&'static str> {
+    match dtype {
+        DType::Bf16 | DType::Fp16 => Some("bf16"),
+        DType::Fp8 => Some("fp8_tensor"),
+        DType::Fp32 if software.tf32 => Some("tf32"),
+        DType::Fp32 => Some("fp32"),
+        DType::Int64 | DType::Int32 => None,
+    }
+}
+
 /// What to measure for a kernel; none for work that is not measured so.
 ///
 /// Attention is asked of cuDNN, whose kernels the calibrator can call, whatever library a run uses. Sizes of memory-bound
@@ -34,19 +45,22 @@ const LARGEST: u64 = 2 << 30;
 pub fn what(work: &Work, software: &Software) -> Option<What> {
     match *work {
         Work::Matmul { m, n, k, dtype, layout } if m.min(n).min(k) > 0 => {
-            let dtype = match dtype {
-                DType::Bf16 | DType::Fp16 => "bf16",
-                DType::Fp8 => "fp8_tensor",
-                DType::Fp32 if software.tf32 => "tf32",
-                DType::Fp32 => "fp32",
-                DType::Int64 => return None,
-            };
+            let dtype = format(dtype, software)?;
             let layout = match layout {
                 MatmulLayout::Forward => "forward",
                 MatmulLayout::DataGradient => "data_gradient",
                 MatmulLayout::WeightGradient => "weight_gradient",
             };
             Some(What::Matmul { m, n, k, dtype: dtype.to_owned(), layout: layout.to_owned() })
+        }
+        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout } if groups > 0 && rows >= groups => {
+            let (dtype, rows) = (format(dtype, software)?.to_owned(), rows / groups);
+            let (m, n, k) = match layout {
+                MatmulLayout::Forward => (rows, outputs, inputs),
+                MatmulLayout::DataGradient => (rows, inputs, outputs),
+                MatmulLayout::WeightGradient => (outputs, inputs, rows),
+            };
+            Some(What::GroupedMatmul { groups, m, n, k, dtype })
         }
         Work::Attention { shape, dtype: DType::Bf16 | DType::Fp16, backward } if shape.head_dim > 0 => {
             Some(What::Attention {

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 
 use super::{Failure, Outcome, print, schedule};
 use windtunnel::cost::Basis;
-use windtunnel::model::{block, head, unpad::unpad};
+use windtunnel::model::block::{self, Variant};
+use windtunnel::model::graph::{Graph, OpKind};
+use windtunnel::model::{ModelConfig, head, unpad::unpad};
 use windtunnel::program::{Collective, Dispatch, ExchangeId, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
 use windtunnel::runtime::{fsdp::Reshard, train};
@@ -45,16 +47,38 @@ enum Stage {
 
 pub fn run(args: &Args) -> Outcome {
     let load = |file: &File| Scenario::load(&file.scenario).map_err(Failure::input);
+    let simulable = |file: &File| {
+        let scenario = load(file)?;
+        scenario.simulable().map_err(Failure::input)?;
+        Ok::<_, Failure>(scenario)
+    };
     let text = match &args.stage {
         Stage::Model(file) => model(&load(file)?),
-        Stage::Plan(file) => plan(&load(file)?),
-        Stage::Program(file) => program(&train::compile(&load(file)?.job)),
-        Stage::Memory(file) => memory(&load(file)?)?,
-        Stage::Costs(file) => costs(&load(file)?)?,
+        Stage::Plan(file) => plan(&simulable(file)?),
+        Stage::Program(file) => program(&train::compile(&simulable(file)?.job)),
+        Stage::Memory(file) => memory(&simulable(file)?)?,
+        Stage::Costs(file) => costs(&simulable(file)?)?,
         Stage::Schedule(args) => schedule::show(args)?,
     };
     print(&text);
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many blocks of how many parameters, with and without experts.
+fn blocks(model: &ModelConfig) -> String {
+    let (params, sparse) = (model.params(), model.expert_blocks());
+    let Some(experts) = model.experts.as_ref().filter(|_| sparse > 0) else {
+        return format!("{} blocks of {} parameters", model.layers, params.dense_block);
+    };
+    let shared = if experts.shared > 0 { format!(" (shared ones {} wide)", experts.shared) } else { String::new() };
+    let dense = match model.layers - sparse {
+        0 => String::new(),
+        dense => format!(" and {dense} dense ones of {}", params.dense_block),
+    };
+    format!(
+        "E={} k={} X={}{shared} · {sparse} blocks with experts of {} parameters{dense}",
+        experts.count, experts.top_k, experts.width, params.block
+    )
 }
 
 fn model(scenario: &Scenario) -> String {
@@ -64,9 +88,13 @@ fn model(scenario: &Scenario) -> String {
     let dims = block::dims(model, job.batch, job.seq, job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
     let mut out = format!("{model}\nsource: {}\n", model.source);
+    if let Some(why) = scenario.simulable().err().and_then(|error| error.to_string().lines().next().map(str::to_owned))
+    {
+        let _ = writeln!(out, "note: {why}");
+    }
     let _ = writeln!(
         out,
-        "B={} S={} D={} N={} K={} H={} F={} V={} · {} blocks of {} parameters · embedding {} · head {}\n",
+        "B={} S={} D={} N={} K={} H={} F={} V={} · {} · embedding {} · head {}\n",
         dims.b,
         dims.s,
         dims.d,
@@ -75,34 +103,65 @@ fn model(scenario: &Scenario) -> String {
         dims.h,
         dims.f,
         dims.v,
-        model.layers,
-        params.block,
+        blocks(model),
         params.embedding,
         params.head
     );
-    let block = block::block(model, dims, compute, model.window(0), job.style);
-    let modules = [
-        block::embedding(model, dims, compute),
-        if job.unpad { unpad(block) } else { block },
-        head::head(model, dims, compute, job.loss, job.output).graph,
-    ];
+    let (unlike, sparse) = (model.experts_in(0).is_none(), model.expert_blocks() > 0);
+    let mut variants = vec![Variant { window: model.window(0), experts: !unlike }];
+    if unlike && sparse {
+        variants.push(Variant { window: model.window(model.layers - 1), experts: true });
+    }
+    let blocks = variants.into_iter().map(|variant| {
+        let block = block::block(model, dims, compute, variant, job.style);
+        if job.unpad { unpad(block) } else { block }
+    });
+    let mut modules = vec![block::embedding(model, dims, compute)];
+    modules.extend(blocks);
+    modules.push(head::head(model, dims, compute, job.loss, job.output).graph);
     for graph in &modules {
-        let rows = graph.ops.iter().map(|op| {
-            let name = |&value: &usize| graph.values[value].name.to_owned();
-            let bytes: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
-            vec![
-                op.module.to_owned(),
-                format!("{:?}", op.kind).split(['{', '(']).next().unwrap_or("").trim().to_owned(),
-                op.inputs.iter().map(name).collect::<Vec<_>>().join(", "),
-                op.outputs.iter().map(name).collect::<Vec<_>>().join(", "),
-                windtunnel::units::Bytes(bytes).to_string(),
-            ]
-        });
-        let rows = rows.collect();
+        let rows = operators(graph);
         let _ =
             writeln!(out, "{}\n{}\n", graph.name, table(&["module", "operator", "reads", "makes", "size"], rows, 4));
     }
     out
+}
+
+/// A row for each operator; experts one after the other that do the same share theirs.
+fn operators(graph: &Graph) -> Vec<Vec<String>> {
+    let mut rows: Vec<(Vec<String>, usize)> = vec![];
+    for op in &graph.ops {
+        let name = |&value: &usize| graph.values[value].name.to_owned();
+        let bytes: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
+        let kind = match op.kind {
+            OpKind::Experts(kind) => format!("{kind:?}"),
+            kind => format!("{kind:?}"),
+        };
+        // Parts of a split or a join are as many as there are experts: two say enough.
+        let names = |values: &[usize]| match values {
+            [first, .., last] if values.len() > 4 => format!("{}, … {}", name(first), name(last)),
+            _ => values.iter().map(name).collect::<Vec<_>>().join(", "),
+        };
+        let row = vec![
+            op.module.to_owned(),
+            kind.split(['{', '(']).next().unwrap_or("").trim().to_owned(),
+            names(&op.inputs),
+            names(&op.outputs),
+            windtunnel::units::Bytes(bytes).to_string(),
+        ];
+        let one_of_many = op.module == "feed_forward.experts";
+        match rows.iter_mut().find(|(known, _)| one_of_many && *known == row) {
+            Some((_, count)) => *count += 1,
+            None => rows.push((row, 1)),
+        }
+    }
+    let many = |(mut row, count): (Vec<String>, usize)| {
+        if count > 1 {
+            row[1] += &format!(" × {count}");
+        }
+        row
+    };
+    rows.into_iter().map(many).collect()
 }
 
 fn policy(reshard: Reshard) -> String {
@@ -153,6 +212,9 @@ fn plan(scenario: &Scenario) -> String {
 fn work(work: &Work) -> String {
     match *work {
         Work::Matmul { m, n, k, dtype, layout } => format!("{m}×{n}×{k} {} {layout:?}", dtype.name()),
+        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout } => {
+            format!("{groups} groups, {rows} rows together, {inputs}→{outputs} {} {layout:?}", dtype.name())
+        }
         Work::Attention { shape: s, dtype, .. } => format!(
             "B={} N={} K={} S={} H={} {}{}",
             s.batch,

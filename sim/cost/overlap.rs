@@ -45,7 +45,7 @@ impl Overlap {
     /// Time of `work` under a collective over its time alone.
     pub fn factor(&self, work: &Work) -> f64 {
         match work {
-            Work::Matmul { .. } => self.matmul.factor,
+            Work::Matmul { .. } | Work::GroupedMatmul { .. } => self.matmul.factor,
             Work::Attention { .. } => self.attention.factor,
             Work::Memory { .. } => self.memory.factor,
             Work::HostMemory { .. } | Work::HostCopy { .. } => 1.0,

@@ -4,7 +4,10 @@
 //! rotary embedding in fp32, fused attention, a gated or plain feed-forward, residual sums out of place. The order of
 //! parameters is the order modules register them, which is the order FSDP packs them.
 
+use super::experts::Experts;
+use super::experts::forward as mixture;
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use super::latent::{self, LatentAttention};
 use super::style::{Rope, Style};
 use super::tensor::{self, TensorParallel};
 use super::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
@@ -40,6 +43,10 @@ pub fn dims(model: &ModelConfig, batch: u64, seq: u64, tensor: TensorParallel) -
         },
         f: model.ffn / tensor.ranks,
         v: model.vocab / tensor.ranks,
+        e: model.experts.as_ref().map_or(0, |experts| experts.count),
+        top_k: model.experts.as_ref().map_or(0, |experts| experts.top_k),
+        x: model.experts.as_ref().map_or(0, |experts| experts.width),
+        latent: model.latent.map_or((0, 0, 0), |latent| (latent.value, latent.query_rank.unwrap_or(0), latent.rank)),
         tensor,
     }
 }
@@ -187,6 +194,21 @@ const ROPE: &str = "attention.rope";
 /// A name and its axes.
 type Shape = (&'static str, &'static [Axis]);
 
+/// Rotary embedding of one value in fp32: all its dimensions.
+pub(super) fn rotate_one(g: &mut GraphBuilder, x: ValueId, name: &'static str, shape: &'static [Axis]) -> ValueId {
+    let (dims, fp32) = (g.dims(), DType::Fp32);
+    let casts = g.compute() != fp32;
+    let table = OpKind::RotateComplex { table: dims.s * dims.r / 2 };
+    let wide = if casts { g.op_in(ROPE, OpKind::Cast, &[x], &[], (name, shape), fp32) } else { x };
+    let turned = g.op_in(ROPE, table, &[wide], &[], (name, shape), fp32);
+    if !casts {
+        return turned;
+    }
+    let out = g.op(ROPE, OpKind::Cast, &[turned], &[], (name, shape));
+    g.drop_values(&[wide, turned]);
+    out
+}
+
 /// Rotary embedding in fp32 on the first R dimensions of each head; the rest passes beside it and is joined again.
 fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) {
     let (dims, compute, fp32) = (g.dims(), g.compute(), DType::Fp32);
@@ -314,13 +336,58 @@ fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnP
     tensor::leave(g, out, "feed_forward", "ffn_BLD", &[hidden])
 }
 
-/// One decoder block with the given sliding window.
-pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>, style: Style) -> Graph {
+/// What stands in a block's first half.
+enum Attention {
+    Heads(AttentionParams),
+    Latent(LatentAttention, latent::Params),
+}
+
+/// What stands in a block's second half.
+enum Second<'m> {
+    Dense(FfnParams),
+    Mixture(&'m Experts, mixture::Params),
+}
+
+impl<'m> Second<'m> {
+    fn new(g: &mut GraphBuilder, m: &'m ModelConfig, variant: Variant) -> Second<'m> {
+        match m.experts.as_ref().filter(|_| variant.experts) {
+            None => Second::Dense(ffn_params(g, m)),
+            Some(experts) => {
+                let params = mixture::Params::new(g, experts, m.feed_forward);
+                Second::Mixture(experts, params)
+            }
+        }
+    }
+
+    fn forward(&self, g: &mut GraphBuilder, m: &ModelConfig, style: Style, x: ValueId) -> ValueId {
+        match self {
+            Second::Dense(params) => feed_forward(g, m, x, params),
+            Second::Mixture(experts, params) => {
+                mixture::mixture(g, experts, (m.feed_forward, style.experts), x, params)
+            }
+        }
+    }
+}
+
+/// In what a block differs from the others of its model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Variant {
+    /// Keys each query may see; none: all.
+    pub window: Option<u64>,
+    /// Whether it has experts.
+    pub experts: bool,
+}
+
+/// One decoder block.
+pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, style: Style) -> Graph {
     let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
     let (rows, d) = (dims.local_tokens(), m.width);
-    let attn_params = attention_params(g, m);
-    let ffn = ffn_params(g, m);
+    let attn_params = match m.latent {
+        None => Attention::Heads(attention_params(g, m)),
+        Some(latent) => Attention::Latent(latent, latent::Params::new(g, latent)),
+    };
+    let second = Second::new(g, m, variant);
     let placement = m.norm_placement;
     let pre = placement != NormPlacement::Post;
     let post = matches!(placement, NormPlacement::Post | NormPlacement::PreAndPost);
@@ -346,7 +413,10 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>, s
     };
     let attn_in = if pre { norm(g, m.norm, rows, x, &attn_norm, "attention_norm", ("xn_BSD", BLD)) } else { x };
     let whole = tensor::enter(g, attn_in, "attention");
-    let attn = attention(g, m, whole, &attn_params, (window, style));
+    let attn = match &attn_params {
+        Attention::Heads(params) => attention(g, m, whole, params, (variant.window, style)),
+        Attention::Latent(sizes, params) => latent::attention(g, *sizes, whole, params, variant.window),
+    };
     if whole != attn_in {
         g.drop_values(&[whole]);
     }
@@ -358,7 +428,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>, s
     let out = if matches!(placement, NormPlacement::Parallel | NormPlacement::ParallelShared) {
         let ffn_in = if shared { attn_in } else { norm(g, m.norm, rows, x, &ffn_norm, "ffn_norm", ("xf_BSD", BLD)) };
         let whole = tensor::enter(g, ffn_in, "feed_forward");
-        let ff = feed_forward(g, m, whole, &ffn);
+        let ff = second.forward(g, m, style, whole);
         if whole != ffn_in {
             g.drop_values(&[whole]);
         }
@@ -378,7 +448,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, window: Option<u64>, s
         g.drop_values(&[attn]);
         let ffn_in = if pre { norm(g, m.norm, rows, h, &ffn_norm, "ffn_norm", ("hn_BSD", BLD)) } else { h };
         let whole = tensor::enter(g, ffn_in, "feed_forward");
-        let ff = feed_forward(g, m, whole, &ffn);
+        let ff = second.forward(g, m, style, whole);
         if whole != ffn_in {
             g.drop_values(&[whole]);
         }

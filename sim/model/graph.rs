@@ -5,6 +5,7 @@
 //! distinct module and shared by all layers.
 
 use super::Activation;
+use super::experts::ExpertOp;
 use super::style::Rope;
 use super::tensor::{Redistribution, TensorParallel};
 use crate::program::DType;
@@ -36,6 +37,18 @@ pub enum Axis {
     U,
     /// The part of the sequence that a rank holds between split modules ([`super::tensor`]); else S.
     L,
+    /// Experts.
+    E,
+    /// Copies of tokens sent to experts, B·S·k.
+    C,
+    /// Expert width.
+    X,
+    /// Dimensions of a head's values under latent attention.
+    W,
+    /// The vector that latent attention makes queries from.
+    G,
+    /// The vector that latent attention makes keys and values from.
+    J,
 }
 
 /// Sizes behind the letters.
@@ -59,6 +72,14 @@ pub struct Dims {
     pub f: u64,
     /// Vocabulary.
     pub v: u64,
+    /// Experts; 0: none.
+    pub e: u64,
+    /// Experts each token is sent to.
+    pub top_k: u64,
+    /// Expert width.
+    pub x: u64,
+    /// Dimensions of a head's values, ranks of queries and of keys and values under latent attention; else 0.
+    pub latent: (u64, u64, u64),
     /// How heads, feed-forward width and vocabulary above are a rank's part.
     pub tensor: TensorParallel,
 }
@@ -79,6 +100,12 @@ impl Dims {
             Axis::R => self.r,
             Axis::U => self.h - self.r,
             Axis::L => self.local_seq(),
+            Axis::E => self.e,
+            Axis::C => self.tokens() * self.top_k,
+            Axis::X => self.x,
+            Axis::W => self.latent.0,
+            Axis::G => self.latent.1,
+            Axis::J => self.latent.2,
         }
     }
 
@@ -194,10 +221,12 @@ pub enum OpKind {
     Positions,
     /// Pointwise activation. [`Activation::ReluSquared`] is written as [`Activation::Relu`] and [`OpKind::Square`].
     Act(Activation),
-    /// Two values joined on their last axis; backward hands out views of the gradient.
+    /// Values joined on one axis; backward hands out views of the gradient.
     Concat,
     /// Views of one value as several; backward concatenates their gradients.
     Split,
+    /// One value in another shape; backward hands the gradient on.
+    View,
     /// Fused attention over q, k, v.
     Attention {
         /// Sliding window, in keys.
@@ -237,6 +266,8 @@ pub enum OpKind {
     ParallelCrossEntropy,
     /// An exchange between the ranks of a tensor-parallel group.
     Redistribute(Redistribution),
+    /// A part of a mixture of experts.
+    Experts(ExpertOp),
 }
 
 /// One operator.
@@ -358,6 +389,19 @@ impl GraphBuilder {
         let value = self.value_of(output.0, output.1, dtype);
         self.push(module, kind, inputs, params, vec![value]);
         value
+    }
+
+    /// An operator with several outputs, each with its type.
+    pub fn op_many<const COUNT: usize>(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        outputs: [(&'static str, &'static [Axis], DType); COUNT],
+    ) -> [ValueId; COUNT] {
+        let values = outputs.map(|(name, shape, dtype)| self.value_of(name, shape, dtype));
+        self.push(module, kind, inputs, &[], values.to_vec());
+        values
     }
 
     /// Several views of one value.

@@ -7,22 +7,26 @@
 //! from another (four times the width in GPT-2).
 //!
 //! Keys nobody asks for are not errors, as these files carry many; those that would change the model are errors
-//! (mixtures of experts, encoders, images) or stand in [`ModelConfig::notes`].
+//! (experts in an architecture read without them, encoders, images) or stand in [`ModelConfig::notes`].
 //!
 //! To add an architecture: a file with a `read`, and a line in [`ARCHITECTURES`]. To ship a model: a file in
 //! `scenarios/models/`, and a line in [`shipped`](mod@shipped).
 
 mod bloom;
 mod decoder;
+mod deepseek;
 mod error;
+mod experts;
 mod falcon;
 mod gemma;
 mod gpt2;
 mod gpt_neox;
+mod gpt_oss;
 mod keys;
 mod limits;
 mod llama;
 mod mistral;
+mod mixtral;
 mod mpt;
 mod nemotron;
 mod olmo2;
@@ -49,27 +53,44 @@ use super::ModelConfig;
 struct Architecture {
     model_type: &'static str,
     class: &'static str,
-    read: fn(&Keys<'_>) -> Result<ModelConfig, ModelError>,
+    /// Whether it has experts; else keys that count experts are refused.
+    sparse: bool,
+    read: Read,
+}
+
+type Read = fn(&Keys<'_>) -> Result<ModelConfig, ModelError>;
+
+const fn dense(model_type: &'static str, class: &'static str, read: Read) -> Architecture {
+    Architecture { model_type, class, sparse: false, read }
+}
+
+const fn sparse(model_type: &'static str, class: &'static str, read: Read) -> Architecture {
+    Architecture { model_type, class, sparse: true, read }
 }
 
 /// The registry.
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { model_type: "llama", class: "LlamaConfig", read: llama::read },
-    Architecture { model_type: "mistral", class: "MistralConfig", read: mistral::read },
-    Architecture { model_type: "qwen2", class: "Qwen2Config", read: qwen::read_qwen2 },
-    Architecture { model_type: "qwen3", class: "Qwen3Config", read: qwen::read_qwen3 },
-    Architecture { model_type: "gemma", class: "GemmaConfig", read: gemma::read_gemma },
-    Architecture { model_type: "gemma2", class: "Gemma2Config", read: gemma::read_gemma2 },
-    Architecture { model_type: "gemma3_text", class: "Gemma3TextConfig", read: gemma::read_gemma3 },
-    Architecture { model_type: "phi3", class: "Phi3Config", read: phi3::read },
-    Architecture { model_type: "olmo2", class: "Olmo2Config", read: olmo2::read },
-    Architecture { model_type: "nemotron", class: "NemotronConfig", read: nemotron::read },
-    Architecture { model_type: "gpt2", class: "GPT2Config", read: gpt2::read },
-    Architecture { model_type: "gpt_neox", class: "GPTNeoXConfig", read: gpt_neox::read },
-    Architecture { model_type: "mpt", class: "MptConfig", read: mpt::read },
-    Architecture { model_type: "opt", class: "OPTConfig", read: opt::read },
-    Architecture { model_type: "bloom", class: "BloomConfig", read: bloom::read },
-    Architecture { model_type: "falcon", class: "FalconConfig", read: falcon::read },
+    dense("llama", "LlamaConfig", llama::read),
+    dense("mistral", "MistralConfig", mistral::read),
+    dense("qwen2", "Qwen2Config", qwen::read_qwen2),
+    dense("qwen3", "Qwen3Config", qwen::read_qwen3),
+    dense("gemma", "GemmaConfig", gemma::read_gemma),
+    dense("gemma2", "Gemma2Config", gemma::read_gemma2),
+    dense("gemma3_text", "Gemma3TextConfig", gemma::read_gemma3),
+    dense("phi3", "Phi3Config", phi3::read),
+    dense("olmo2", "Olmo2Config", olmo2::read),
+    dense("nemotron", "NemotronConfig", nemotron::read),
+    dense("gpt2", "GPT2Config", gpt2::read),
+    dense("gpt_neox", "GPTNeoXConfig", gpt_neox::read),
+    dense("mpt", "MptConfig", mpt::read),
+    dense("opt", "OPTConfig", opt::read),
+    dense("bloom", "BloomConfig", bloom::read),
+    dense("falcon", "FalconConfig", falcon::read),
+    sparse("mixtral", "MixtralConfig", mixtral::read),
+    sparse("qwen3_moe", "Qwen3MoeConfig", qwen::read_qwen3_moe),
+    sparse("deepseek_v2", "DeepseekV2Config", deepseek::read_v2),
+    sparse("deepseek_v3", "DeepseekV3Config", deepseek::read_v3),
+    sparse("gpt_oss", "GptOssConfig", gpt_oss::read),
 ];
 
 /// The model whose configuration is the file at `path`.
@@ -88,7 +109,9 @@ pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
         return Err(ModelError::NotAnObject { file: file_name.into(), found: keys::kind(&value) });
     };
     let keys = Keys::new(map, text, file_name);
-    refuse::check(&keys)?;
+    let written = keys.peek("model_type").and_then(Value::as_str);
+    let known_type = |a: &&Architecture| Some(a.model_type) == written;
+    refuse::check(&keys, ARCHITECTURES.iter().find(known_type).is_some_and(|a| a.sparse))?;
     let Some(model_type) = keys.word("model_type")? else {
         return Err(keys.missing("model_type", &format!("one of {}", known()), "copy it from the model's config.json"));
     };

@@ -3,6 +3,8 @@
 //! The defaults are torchtitan's of 2025: complex rotary embedding, and attention kernels that share each key-value head
 //! among its query heads.
 
+use super::experts::Implementation;
+
 /// Rotary embedding in eager operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rope {
@@ -23,4 +25,6 @@ pub struct Style {
     pub rope: Rope,
     /// Whether keys and values are copied to every query head before attention (`repeat_kv`).
     pub repeat_kv: bool,
+    /// How experts are run, where there are any.
+    pub experts: Implementation,
 }

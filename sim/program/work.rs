@@ -19,6 +19,8 @@ pub enum DType {
     Fp32,
     /// 8-bit float, E4M3 or E5M2.
     Fp8,
+    /// 32-bit integer (ends of groups).
+    Int32,
     /// 64-bit integer (token ids).
     Int64,
 }
@@ -31,6 +33,7 @@ impl DType {
             DType::Fp16 => "fp16",
             DType::Fp32 => "fp32",
             DType::Fp8 => "fp8",
+            DType::Int32 => "int32",
             DType::Int64 => "int64",
         }
     }
@@ -40,7 +43,7 @@ impl DType {
         match self {
             DType::Fp8 => 1,
             DType::Bf16 | DType::Fp16 => 2,
-            DType::Fp32 => 4,
+            DType::Fp32 | DType::Int32 => 4,
             DType::Int64 => 8,
         }
     }
@@ -189,6 +192,21 @@ pub enum Work {
         /// Which of the three matmuls of a linear layer.
         layout: MatmulLayout,
     },
+    /// Matmuls of groups of rows, each with a matrix of its own, in one kernel.
+    GroupedMatmul {
+        /// Groups.
+        groups: u64,
+        /// Rows of all groups.
+        rows: u64,
+        /// Columns of the groups' matrices as a linear reads them.
+        inputs: u64,
+        /// Columns of a linear's result.
+        outputs: u64,
+        /// Operand type.
+        dtype: DType,
+        /// Which of the three matmuls of a linear layer.
+        layout: MatmulLayout,
+    },
     /// Fused attention.
     Attention {
         /// Shape.
@@ -222,10 +240,13 @@ pub enum Work {
 }
 
 impl Work {
-    /// FLOPs as FlopCounterMode counts them.
+    /// FLOPs as FlopCounterMode counts them; of a grouped matmul, for which it has no formula, as of its parts.
     pub fn flops(&self) -> Flops {
         match *self {
             Work::Matmul { m, n, k, .. } => Flops(2 * u128::from(m) * u128::from(n) * u128::from(k)),
+            Work::GroupedMatmul { rows, inputs, outputs, .. } => {
+                Flops(2 * u128::from(rows) * u128::from(inputs) * u128::from(outputs))
+            }
             Work::Attention { shape, backward, .. } => {
                 let s = shape;
                 let matmul = 2

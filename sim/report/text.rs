@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use crate::model::ModelConfig;
 use crate::program::{Category, DType};
 use crate::scenario::predict::{Part, Prediction};
 use crate::scenario::{Prediction as Answer, Scenario};
@@ -204,6 +205,16 @@ fn time(out: &mut String, answer: &Prediction) -> fmt::Result {
     Ok(())
 }
 
+/// Which kind of model it is: results of different kinds do not compare.
+fn kind(model: &ModelConfig) -> String {
+    match &model.experts {
+        None => "dense decoder".to_owned(),
+        Some(experts) => {
+            format!("decoder with experts ({} of {} for each token, balanced)", experts.top_k, experts.count)
+        }
+    }
+}
+
 fn trust(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
     writeln!(out, "\nWhat it rests on")?;
     let shares: Vec<String> =
@@ -244,7 +255,7 @@ pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, St
                 ),
             },
         ),
-        ("workload", format!("dense decoder, pre-training, sequences of {} tokens, no padding", job.seq)),
+        ("workload", format!("{}, pre-training, sequences of {} tokens, no padding", kind(&job.model), job.seq)),
         ("path", path(scenario, answer)),
         (
             "target shape",

@@ -14,6 +14,7 @@ mod compiled_cross_entropy;
 mod composite;
 mod cross_entropy;
 mod embedding;
+mod experts;
 mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
@@ -28,6 +29,7 @@ mod vocabulary;
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
+use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
 use crate::model::tensor::Redistribution;
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, ScopeId, StreamId, Work};
@@ -146,6 +148,8 @@ pub struct Frame {
     kept: Vec<Storage>,
     kept_end: Vec<u32>,
     params: ParamMap,
+    /// Gradients so far of parameters whose slices are used one after the other, by the graph's index.
+    slices: Vec<(usize, Storage)>,
     checkpoint: Option<Keep>,
     input: Storage,
     /// The input, where it is in the host's memory until it is needed.
@@ -421,6 +425,7 @@ fn early_stop_at(graph: &Graph) -> usize {
         .unwrap_or(0);
     match graph.ops[last].kind {
         OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) | OpKind::Square => last,
+        OpKind::Experts(ExpertOp::Combine) => last,
         _ => last + 1,
     }
 }

@@ -8,6 +8,7 @@ use super::error::ScenarioError;
 use super::understood::{Reader, Scenario};
 use super::written;
 use crate::engine::Costs;
+use crate::model::experts::Implementation;
 use crate::program::{Instr, Program};
 use crate::runtime::train::Job;
 use crate::units::Time;
@@ -38,7 +39,9 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
         let remedy = format!("write at most {TOKENS} tokens: a shorter batch.sequence or a smaller batch.micro");
         return Err(reader.plan(&batch.sequence, problem, remedy));
     }
-    let row = model.layers * model.width.max(model.ffn).max(model.heads * model.head_dim) + model.vocab;
+    let routed = model.experts.as_ref().map_or(0, |experts| experts.top_k * model.width.max(experts.width));
+    let widest = model.width.max(model.ffn).max(model.heads * model.head_dim).max(routed);
+    let row = model.layers * widest + model.vocab;
     let bytes = u128::from(tokens) * u128::from(row) * 4;
     if bytes > ACTIVATIONS {
         let problem = format!(
@@ -48,15 +51,23 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
         let remedy = "no device holds a millionth of that: write a shorter batch.sequence or a smaller batch.micro";
         return Err(reader.plan(&batch.sequence, problem, remedy));
     }
-    let passes = model.layers * u64::from(job.accumulation);
+    // Each expert of a loop adds some 60 instructions to a block.
+    let (weight, alike) = match &model.experts {
+        Some(experts) if job.style.experts == Implementation::Loop && experts.count > 6 => {
+            let weight = 1 + 3 * experts.count / 20;
+            (weight, format!(" × {weight} for the {} experts of each", experts.count))
+        }
+        _ => (1, String::new()),
+    };
+    let passes = model.layers * weight * u64::from(job.accumulation);
     if passes > PASSES {
         let problem = format!(
-            "{} blocks × {} micro-batches are {passes} blocks to run in a step, and at most {PASSES} are simulated",
+            "{} blocks{alike} × {} micro-batches are {passes} blocks to run in a step, and at most {PASSES} are simulated",
             model.layers, job.accumulation
         );
         let remedy = format!(
             "write batch.accumulation = {} or less: every further micro-batch adds the same time",
-            (PASSES / model.layers).max(1)
+            (PASSES / (model.layers * weight)).max(1)
         );
         return Err(match (&batch.accumulation, &written.model.get_ref().layers) {
             (Some(at), _) => reader.plan(at, problem, remedy),

@@ -172,6 +172,7 @@ impl Prediction {
 
 /// Flies a scenario.
 pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
+    scenario.simulable()?;
     let program = train::compile(&scenario.job);
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
     let (costs, evidence) = costs(scenario, &program, &model);

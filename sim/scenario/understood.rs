@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::machine::{cublas, profile, rail, topology};
 use super::measured::{self, Measured};
-use super::{gate, limits, model, plain, recompute, sharding, tensor, training, written};
+use super::{experts, gate, limits, model, plain, recompute, sharding, tensor, training, written};
 use crate::cost::{Backend, Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::style::{Rope, Style};
@@ -83,6 +83,8 @@ pub struct Scenario {
     pub overrides: bool,
     /// Where the file says how long sequences are: what to point at when a step turns out too long.
     pub sequence_at: Place,
+    /// Where the file names the model.
+    pub model_at: Place,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<String>,
     /// What the run has measured, where it has been run.
@@ -180,6 +182,7 @@ impl Scenario {
             topology: self.topology.clone(),
             profile: self.profile.clone(),
             sequence_at: self.sequence_at.clone(),
+            model_at: self.model_at.clone(),
             assumptions: self.assumptions.clone(),
             measured: self.measured.clone(),
             job,
@@ -237,6 +240,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let rail = rail(reader, &scenario.topology, &topology)?;
     let cublas = cublas(reader, &scenario.framework, &profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
+    let experts = experts::implementation(reader, &scenario.framework, &model)?;
     let job = Job {
         batch: micro,
         seq,
@@ -252,7 +256,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
         keep_logits: scenario.loss.keep_logits.unwrap_or(false),
         training_loop: training::training_loop(reader, scenario, loss)?,
-        style: style(&scenario.framework),
+        style: Style { experts, ..style(&scenario.framework) },
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop, offload)),
         optimizer,
@@ -281,6 +285,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         expandable_segments,
         overrides: !scenario.fsdp.overrides.is_empty(),
         sequence_at: *reader.place(&batch.sequence),
+        model_at: *reader.place(&scenario.model),
         assumptions: std::mem::take(&mut reader.assumptions),
         measured,
     })
@@ -307,7 +312,7 @@ fn precision(
         ("output", &written.output),
     ] {
         if let Some(at) = dtype
-            && matches!(at.get_ref(), DType::Int64 | DType::Fp8)
+            && matches!(at.get_ref(), DType::Int32 | DType::Int64 | DType::Fp8)
         {
             let problem = format!("precision.{key} cannot be {}", at.get_ref().name());
             return Err(reader.plan(at, problem, "write \"bf16\", \"fp16\" or \"fp32\""));
@@ -382,5 +387,5 @@ fn style(written: &written::Framework) -> Style {
         Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
         Some(written::RopeStyle::Stacked) => Rope::Stacked,
     };
-    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false) }
+    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false), ..Style::default() }
 }

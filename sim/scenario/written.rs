@@ -4,6 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::cost::Backend;
+use crate::model::experts::Implementation;
 use crate::program::DType;
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -332,6 +333,8 @@ pub struct Framework {
     pub rope: Option<RopeStyle>,
     /// Whether the model's code copies keys and values to every query head.
     pub repeat_kv: Option<bool>,
+    /// How experts are run.
+    pub experts: Option<Spanned<Implementation>>,
 }
 
 /// Policy of activation checkpointing.

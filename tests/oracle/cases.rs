@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use windtunnel::model::experts::{Experts, Implementation, Router, Score};
 use windtunnel::model::head::Loss;
+use windtunnel::model::routing::Load;
 use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
@@ -23,6 +25,14 @@ pub struct Dims {
     pub vocab: u64,
     pub head_dim: u64,
     pub n_experts: u64,
+    #[serde(default)]
+    pub top_k: u64,
+    #[serde(default)]
+    pub moe_impl: String,
+    #[serde(default)]
+    pub shared: u64,
+    #[serde(default)]
+    pub dense_first: u64,
     #[serde(default)]
     pub rope: String,
     #[serde(default)]
@@ -97,6 +107,8 @@ pub struct Config {
     #[serde(default)]
     pub compile_loss: bool,
     #[serde(default)]
+    pub expert_shard1: bool,
+    #[serde(default)]
     pub output_fp32: bool,
     #[serde(default)]
     pub loss: String,
@@ -148,6 +160,9 @@ pub fn model(dims: &Dims) -> ModelConfig {
         kv_heads: dims.n_kv_heads,
         head_dim,
         ffn: dims.ffn,
+        experts: (dims.n_experts > 0).then(|| experts(dims)),
+        latent: None,
+        sinks: false,
         vocab: dims.vocab,
         norm: match dims.norm.as_str() {
             "ln" => Norm::Layer { bias: true },
@@ -191,6 +206,30 @@ pub fn model(dims: &Dims) -> ModelConfig {
     }
 }
 
+/// The oracle's mixture: softmax, the k largest, divided by their sum; every expert gets as many rows.
+fn experts(dims: &Dims) -> Experts {
+    Experts {
+        count: dims.n_experts,
+        top_k: dims.top_k,
+        width: dims.ffn,
+        shared: dims.shared,
+        dense_first: dims.dense_first,
+        every: 1,
+        every_first: true,
+        router: Router {
+            score: Score::Softmax,
+            normalises: true,
+            scales: false,
+            bias: false,
+            correction: false,
+            groups: None,
+        },
+        bias: false,
+        auxiliary_loss: false,
+        load: Load::Balanced,
+    }
+}
+
 fn reshard(value: &serde_json::Value, default: Reshard) -> Reshard {
     match value {
         serde_json::Value::Bool(true) => Reshard::Always,
@@ -200,9 +239,9 @@ fn reshard(value: &serde_json::Value, default: Reshard) -> Reshard {
     }
 }
 
-/// The job a case describes; none if it needs experts.
+/// The job a case describes; none if it shards experts on their width.
 pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
-    if dims.n_experts > 0 {
+    if config.expert_shard1 {
         return None;
     }
     let model = model(dims);
@@ -281,7 +320,10 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         max_positions: config.seq,
         compile: config.compile,
         checkpoint_compiled: false,
-        style: Style::default(),
+        style: Style {
+            experts: if dims.moe_impl == "grouped" { Implementation::Grouped } else { Implementation::Loop },
+            ..Style::default()
+        },
         keep_logits: false,
         output: config.output_fp32.then_some(DType::Fp32),
         loss: match config.loss.as_str() {

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use windtunnel::memory::{Settings, replay};
+use windtunnel::model::block::Variant;
 use windtunnel::model::fuse::{self, Launch, Policy};
 use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
@@ -79,8 +80,13 @@ fn model(shape: &Shape) -> ModelConfig {
 fn compiled(shape: &Shape) -> fuse::Compiled {
     let model = model(shape);
     let dtype = if shape.dtype == "bf16" { DType::Bf16 } else { DType::Fp32 };
-    let graph =
-        block::block(&model, block::dims(&model, 1, shape.seq, TensorParallel::NONE), dtype, None, Style::default());
+    let graph = block::block(
+        &model,
+        block::dims(&model, 1, shape.seq, TensorParallel::NONE),
+        dtype,
+        Variant::default(),
+        Style::default(),
+    );
     let policy = match shape.ac.as_str() {
         "none" => Policy::MinCut,
         "full" => Policy::Input,

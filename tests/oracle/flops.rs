@@ -1,17 +1,15 @@
 //! FLOPs and parameter counts against PyTorch's FlopCounterMode.
 
 use super::cases::{self, Config, Dims};
+use windtunnel::program::{Instr, Pass, Work};
 use windtunnel::runtime::train;
 
 #[test]
-fn oracle_flops_of_every_dense_case_equal_pytorchs_flop_counter_exactly() {
+fn oracle_flops_equal_pytorchs_flop_counter_exactly() {
     let Some(file) = cases::read("flops.json") else { return };
     let mut checked = 0;
     for case in file["cases"].as_array().unwrap() {
         let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
-        if dims.n_experts > 0 {
-            continue;
-        }
         let config = Config {
             seq: case["seq"].as_u64().unwrap(),
             bs: case["bs"].as_u64().unwrap(),
@@ -22,16 +20,33 @@ fn oracle_flops_of_every_dense_case_equal_pytorchs_flop_counter_exactly() {
         let expected = u128::from(case["total_flops"].as_u64().unwrap());
         let program = train::compile(&job);
         let counted = match case["mode"].as_str().unwrap() {
-            "fwd" => program.flops_of(windtunnel::program::Pass::Forward),
+            "fwd" => program.flops_of(Pass::Forward),
             _ => program.flops,
         };
-        assert_eq!(counted.0, expected, "{}", case["id"]);
+        // The counter has no formula for grouped matmuls: it misses them, and the closed form has them.
+        let forward = case["mode"] == "fwd";
+        let grouped: u128 = program
+            .step
+            .iter()
+            .filter_map(|instr| match *instr {
+                Instr::Launch { kernel, .. } => Some(program.kernel(kernel)),
+                _ => None,
+            })
+            .filter(|kernel| matches!(kernel.work, Work::GroupedMatmul { .. }))
+            .filter(|kernel| !forward || kernel.pass == Pass::Forward)
+            .map(|kernel| kernel.work.flops().0)
+            .sum();
+        assert_eq!(counted.0 - grouped, expected, "{}", case["id"]);
+        assert_eq!(grouped > 0, dims.moe_impl == "grouped");
+        if let Some(closed) = case["closed_form"].as_u64() {
+            assert_eq!(counted.0, u128::from(closed), "{}", case["id"]);
+        }
         let params = job.model.params();
         assert_eq!(params.total, case["params"]["total"].as_u64().unwrap(), "{}", case["id"]);
         assert_eq!(params.block, case["params"]["block"].as_u64().unwrap(), "{}", case["id"]);
         checked += 1;
     }
-    assert!(checked >= 13 || cases::elsewhere(), "only {checked} dense cases found");
+    assert!(checked >= 24 || cases::elsewhere(), "only {checked} cases found");
 }
 
 fn plain() -> Config {

@@ -25,6 +25,7 @@ fn oracle_peak_memory_of_other_codebases_blocks_and_loops_agrees_with_pytorchs_a
                 _ => Rope::Complex,
             },
             repeat_kv: style["repeat_kv"] == true,
+            ..Style::default()
         };
         job.keep_logits = style["keep_logits"].is_string();
         job.output = (style["keep_logits"] == "fp32").then_some(DType::Fp32);

@@ -99,7 +99,9 @@ fn what(work: &Work) -> What {
                 written: written.0,
             }
         }
-        Work::HostMemory { .. } | Work::HostCopy { .. } => unreachable!("not asked for here"),
+        Work::GroupedMatmul { .. } | Work::HostMemory { .. } | Work::HostCopy { .. } => {
+            unreachable!("not asked for here")
+        }
     }
 }
 

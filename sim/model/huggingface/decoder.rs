@@ -31,7 +31,12 @@ pub(super) fn plain(keys: &Keys<'_>, names: &Names, ffn: u64) -> Result<ModelCon
 }
 
 /// [`plain`] with a head dimension of its own, if there is one.
-fn sized(keys: &Keys<'_>, names: &Names, ffn: u64, head_dim: Option<u64>) -> Result<ModelConfig, ModelError> {
+pub(super) fn sized(
+    keys: &Keys<'_>,
+    names: &Names,
+    ffn: u64,
+    head_dim: Option<u64>,
+) -> Result<ModelConfig, ModelError> {
     let width = keys.size(names.width, WIDTH)?;
     let heads = keys.size(names.heads, HEADS)?;
     Ok(ModelConfig {
@@ -42,6 +47,9 @@ fn sized(keys: &Keys<'_>, names: &Names, ffn: u64, head_dim: Option<u64>) -> Res
         kv_heads: heads,
         head_dim: head_dim.map_or_else(|| split_width(keys, width, heads), Ok)?,
         ffn,
+        experts: None,
+        latent: None,
+        sinks: false,
         vocab: keys.size(names.vocab, VOCAB)?,
         norm: Norm::Rms,
         norm_placement: NormPlacement::Pre,

@@ -77,8 +77,11 @@ pub enum ModelError {
         /// What to try.
         remedy: &'static str,
     },
-    /// A mixture of experts.
-    #[error("{place}: mixture-of-experts models are not supported yet ({what}); take a dense model")]
+    /// A mixture of experts of an architecture that is read without.
+    #[error(
+        "{place}: {what}: no reader describes this mixture of experts; the model types with experts that can be read \
+         are mixtral, qwen3_moe, deepseek_v2, deepseek_v3, gpt_oss"
+    )]
     MixtureOfExperts {
         /// File, and line where it is certain.
         place: String,

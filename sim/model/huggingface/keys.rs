@@ -153,6 +153,18 @@ impl<'c> Keys<'c> {
         }
     }
 
+    /// Marks a key as asked for.
+    pub fn ask(&self, name: &str) {
+        self.asked.borrow_mut().insert(name.to_string());
+    }
+
+    /// A list of whole numbers that may be absent.
+    pub fn numbers(&self, name: &str) -> Result<Option<Vec<u64>>, ModelError> {
+        let Some((_, value)) = self.find(&[name]) else { return Ok(None) };
+        let numbers = value.as_array().and_then(|list| list.iter().map(Value::as_u64).collect());
+        numbers.map(Some).ok_or_else(|| self.wrong(name, value, "a list of whole numbers"))
+    }
+
     /// A list of strings that may be absent.
     pub fn words(&self, name: &str) -> Result<Option<Vec<&'c str>>, ModelError> {
         let Some((_, value)) = self.find(&[name]) else { return Ok(None) };

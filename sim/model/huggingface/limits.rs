@@ -1,6 +1,6 @@
 //! Which sizes are believed: from 1 to a bound well above every published model, so that no later product overflows.
 //!
-//! With these bounds a model has at most 10,000 · 7 · 2^40 + 2 · 2^44 parameters, about 2^56.
+//! With these bounds a model has at most 10,000 · (4 · 2^40 + 3 · 2^43) + 2 · 2^44 parameters, about 2^58.
 
 use std::fmt;
 
@@ -31,6 +31,8 @@ pub(super) const HEADS: Limit = Limit { what: "a number of heads", most: 1 << 20
 pub(super) const HEAD_DIM: Limit = Limit { what: "the dimension of a head", most: 1 << 20 };
 /// Feed-forward width.
 pub(super) const FFN: Limit = Limit { what: "the feed-forward width", most: 1 << 20 };
+/// Routed experts, or groups of them.
+pub(super) const EXPERTS: Limit = Limit { what: "a number of experts", most: 1 << 14 };
 /// Vocabulary.
 pub(super) const VOCAB: Limit = Limit { what: "the vocabulary's size", most: 1 << 24 };
 /// Positions, windows, and counts of layers in a pattern.
@@ -50,14 +52,22 @@ pub(super) fn check(keys: &Keys<'_>, model: &ModelConfig) -> Result<(), ModelErr
         });
     }
     let all = model.heads.saturating_mul(model.head_dim);
-    for (what, size) in [("all heads together", all), ("the feed-forward", model.ffn)] {
+    let experts = model.experts.as_ref();
+    let routed = experts.map_or(0, |experts| experts.count.saturating_mul(experts.width) / 8);
+    let shared = experts.map_or(0, |experts| experts.shared);
+    for (what, size) in [
+        ("all heads together", all),
+        ("the feed-forward", model.ffn),
+        ("an eighth of all experts together", routed),
+        ("all shared experts together", shared),
+    ] {
         if size > WIDTH.most {
             return Err(ModelError::Misfit {
                 file: keys.file(),
                 left: format!("{what}, {size} wide,"),
                 right: format!("the largest width believed, {},", WIDTH.most),
                 rule: "the first must not exceed the second",
-                remedy: "check the head and feed-forward sizes",
+                remedy: "check the sizes of heads, feed-forward and experts",
             });
         }
     }

@@ -1,12 +1,14 @@
-//! Qwen 2, 2.5 and 3: Llama with biases on q, k and v (2), or with norms on queries and keys (3).
+//! Qwen 2, 2.5 and 3: Llama with biases on q, k and v (2), or with norms on queries and keys (3), also with experts.
 
 use serde_json::Value;
 
 use super::decoder::{activation, llama_like};
+use super::experts::{dense_first, routed, width};
 use super::keys::Keys;
 use super::limits::{LENGTH, PATTERN};
 use super::window::{Pattern, layer_types, place};
 use super::{ModelConfig, ModelError};
+use crate::model::experts::{Experts, Router};
 use crate::model::{Activation, FeedForward, QkNorm};
 
 /// Reads `model_type` `qwen2`.
@@ -34,6 +36,31 @@ pub(super) fn read_qwen3(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
         qk_norm: Some(QkNorm::PerHead),
         sliding_window,
         global_every,
+        ..model
+    })
+}
+
+/// Reads `model_type` `qwen3_moe`; `Qwen3MoeConfig` has 4 key-value heads and no head dimension of its own.
+pub(super) fn read_qwen3_moe(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let model = llama_like(keys, Some(4), None, false)?;
+    let (sliding_window, global_every) = window(keys, model.layers)?;
+    let attention_bias = keys.flag("attention_bias", false)?; // Qwen3MoeConfig
+    let experts = routed(keys, &["num_experts", "num_local_experts"], &["num_experts_per_tok"], width(keys)?)?;
+    Ok(ModelConfig {
+        feed_forward: FeedForward::Gated(activation(keys, "hidden_act", Activation::Silu)?), // Qwen3MoeConfig
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        qk_norm: Some(QkNorm::PerHead),
+        sliding_window,
+        global_every,
+        experts: Some(Experts {
+            dense_first: dense_first(keys)?,
+            every: keys.size_or("decoder_sparse_step", PATTERN, 1, 1)?, // Qwen3MoeConfig
+            every_first: false,
+            router: Router { normalises: keys.flag("norm_topk_prob", false)?, ..experts.router }, // Qwen3MoeConfig
+            auxiliary_loss: keys.flag("output_router_logits", false)?,                            // Qwen3MoeConfig
+            ..experts
+        }),
         ..model
     })
 }

@@ -17,7 +17,6 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("vision_config", "models with images are not supported", TEXT_PART),
     ("audio_config", "models with sound are not supported", TEXT_PART),
     ("text_config", "models of several parts are not supported", TEXT_PART),
-    ("kv_lora_rank", "multi-head latent attention is not supported yet", "take a model without it"),
     ("num_nextn_predict_layers", "multi-token prediction is not supported yet", "set it to 0 to leave it out"),
 ];
 
@@ -69,9 +68,13 @@ fn on(value: &Value) -> bool {
     }
 }
 
-/// Refuses models that are not dense causal decoders.
-pub(super) fn check(keys: &Keys<'_>) -> Result<(), ModelError> {
-    for &key in EXPERTS {
+/// Keys that only architectures with experts read, refused elsewhere as [`REFUSED`] is.
+const SPARSE: (&str, &str, &str) =
+    ("kv_lora_rank", "this architecture is read without latent attention", "take a model without it, or deepseek_v3");
+
+/// Refuses models that are not causal decoders; and, unless the architecture is `sparse`, those with experts.
+pub(super) fn check(keys: &Keys<'_>, sparse: bool) -> Result<(), ModelError> {
+    for &key in EXPERTS.iter().filter(|_| !sparse) {
         if let Some(value) = keys.peek(key)
             && value.as_f64().is_none_or(|experts| experts > 1.0)
         {
@@ -79,7 +82,7 @@ pub(super) fn check(keys: &Keys<'_>) -> Result<(), ModelError> {
             return Err(ModelError::MixtureOfExperts { place: keys.place(key), what });
         }
     }
-    for &(key, why, remedy) in REFUSED {
+    for &(key, why, remedy) in REFUSED.iter().chain((!sparse).then_some(&SPARSE)) {
         if let Some(value) = keys.peek(key).filter(|value| on(value)) {
             return Err(keys.unsupported(key, value, why, remedy));
         }
@@ -90,7 +93,7 @@ pub(super) fn check(keys: &Keys<'_>) -> Result<(), ModelError> {
 /// The error for a `model_type` without a reader.
 pub(super) fn unknown(keys: &Keys<'_>, model_type: &str, known: String) -> ModelError {
     let (place, what) = (keys.place("model_type"), format!("\"model_type\" is {:?}", cut(model_type)));
-    let moe = ["moe", "mixtral", "dbrx", "deepseek_v2", "deepseek_v3", "gpt_oss", "grok", "jetmoe"];
+    let moe = ["moe", "dbrx", "grok", "deepseek"];
     if moe.iter().any(|part| model_type.contains(part)) {
         return ModelError::MixtureOfExperts { place, what };
     }

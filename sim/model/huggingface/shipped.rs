@@ -97,6 +97,15 @@ const SHIPPED: &[(&str, &str)] = models![
     "opt-125m",
     "opt-1.3b",
     "opt-6.7b",
+    "mixtral-8x7b",
+    "mixtral-8x22b",
+    "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
+    "deepseek-v2-lite",
+    "deepseek-v2",
+    "deepseek-v3",
+    "gpt-oss-20b",
+    "gpt-oss-120b",
 ];
 
 /// The `config.json` of the shipped model `name`.

@@ -72,9 +72,60 @@ fn parameter_counts_are_the_published_ones() {
         ("opt-125m", 125_239_296),
         ("opt-1.3b", 1_315_758_080),
         ("opt-6.7b", 6_658_473_984),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("mixtral-8x22b", 140_620_634_112),
+        ("qwen3-30b-a3b", 30_532_122_624),
+        ("qwen3-235b-a22b", 235_093_634_560),
+        ("deepseek-v2-lite", 15_706_484_224),
+        ("deepseek-v2", 235_741_434_880),
+        // 684,531,386,000 with the block for multi-token prediction, which is left out.
+        ("deepseek-v3", 671_026_419_200),
+        ("gpt-oss-20b", 20_914_757_184),
+        ("gpt-oss-120b", 116_829_156_672),
     ] {
         assert_eq!(model(name).params().total, published, "{name}");
     }
+}
+
+/// In billions, as the models' papers and cards print them. Mixtral (arXiv 2401.04088, section 1): 13; DeepSeek-V2
+/// (arXiv 2405.04434): 21 and, Lite, 2.4; V3 (arXiv 2412.19437): 37; Qwen 3 (arXiv 2505.09388, Table 2): 3 and 22;
+/// GPT-OSS (arXiv 2508.10925, Table 1): 3.61 and 5.13, "embeddings are not counted, unembeddings are", as in V2-Lite's.
+#[test]
+fn active_parameters_round_to_the_published_ones() {
+    for (name, published, embedded) in [
+        ("mixtral-8x7b", 13.0, true),
+        ("mixtral-8x22b", 39.0, true),
+        ("qwen3-30b-a3b", 3.3, true),
+        ("qwen3-235b-a22b", 22.0, true),
+        ("deepseek-v2-lite", 2.4, false),
+        ("deepseek-v2", 21.0, true),
+        ("deepseek-v3", 37.0, false),
+        ("gpt-oss-20b", 3.61, false),
+        ("gpt-oss-120b", 5.13, false),
+    ] {
+        let params = model(name).params();
+        let active = params.active - if embedded { 0 } else { params.embedding };
+        let billions = active as f64 / 1e9;
+        assert!((billions / published - 1.0).abs() < 0.025, "{name}: {billions}");
+    }
+}
+
+#[test]
+fn which_blocks_have_experts_is_read() {
+    let sparse = |name: &str| model(name).expert_blocks();
+    assert_eq!((sparse("deepseek-v3"), sparse("deepseek-v2-lite"), sparse("mixtral-8x7b")), (58, 26, 32));
+    let read = |key, value: Value| changed("qwen3-30b-a3b", &[(key, value)], &[]);
+    assert_eq!(read("mlp_only_layers", serde_json::json!([0, 1])).expect("the first two").expert_blocks(), 46);
+    assert_eq!(read("decoder_sparse_step", Value::from(2)).expect("every other").expert_blocks(), 24);
+    assert!(read("decoder_sparse_step", Value::from(2)).expect("every other").experts_in(0).is_none());
+    let wrong = read("mlp_only_layers", serde_json::json!([5])).expect_err("not the first").to_string();
+    assert!(wrong.contains("dense blocks in other places are not described"), "{wrong}");
+    let wrong = read("num_experts_per_tok", Value::from(129)).expect_err("too many").to_string();
+    assert!(wrong.contains("129 experts for each token and 128 experts do not fit"), "{wrong}");
+    let wrong = error("deepseek-v3", &[("num_nextn_predict_layers", Value::from(1))], &[]);
+    assert!(wrong.contains("set it to 0 to leave it out"), "{wrong}");
+    let latent = model("deepseek-v2").latent.expect("latent attention");
+    assert_eq!((latent.query_rank, latent.rank, latent.value), (Some(1536), 512, 128));
 }
 
 /// mosaicml/llm-foundry, scripts/train/benchmarking/README.md at 4952183: the learned positions follow the sequence.
@@ -207,9 +258,9 @@ fn sizes_must_be_there_and_sane() {
 #[test]
 fn models_that_cannot_be_described_are_refused_with_a_remedy() {
     let refused = |key, value: Value| error("llama-3.1-8b", &[(key, value)], &[]);
-    let moe = "mixture-of-experts models are not supported yet";
+    let moe = "no reader describes this mixture of experts; the model types with experts that can be read are mixtral";
     assert!(refused("num_local_experts", Value::from(8)).contains(moe));
-    assert!(refused("model_type", Value::from("qwen3_moe")).contains(moe));
+    assert!(refused("model_type", Value::from("qwen2_moe")).contains(moe));
     assert!(refused("is_encoder_decoder", Value::from(true)).contains("encoder-decoder models are not supported"));
     assert!(refused("vision_config", serde_json::json!({"depth": 1})).contains("\"text_config\""));
     assert!(refused("kv_lora_rank", Value::from(512)).contains("latent attention"));

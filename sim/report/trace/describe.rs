@@ -21,6 +21,7 @@ pub(super) fn dtype(dtype: DType) -> &'static str {
         DType::Fp16 => "fp16",
         DType::Fp32 => "fp32",
         DType::Fp8 => "fp8",
+        DType::Int32 => "int32",
         DType::Int64 => "int64",
     }
 }
@@ -35,6 +36,9 @@ pub(super) fn work(work: &Work) -> String {
                 MatmulLayout::WeightGradient => "weight gradient",
             };
             format!("{} [{m}, {k}]·[{k}, {n}], {layout}", dtype(element))
+        }
+        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype: element, .. } => {
+            format!("{} {groups} groups of [{rows}/{groups}, {inputs}]·[{inputs}, {outputs}]", dtype(element))
         }
         Work::Attention { shape: s, dtype: element, backward } => {
             let way = if backward { "backward" } else { "forward" };

@@ -58,7 +58,7 @@ impl Eager {
     }
 
     /// What a node saved, all of it.
-    fn saved_by<const COUNT: usize>(frame: &Frame, index: usize) -> [Storage; COUNT] {
+    pub(super) fn saved_by<const COUNT: usize>(frame: &Frame, index: usize) -> [Storage; COUNT] {
         let (start, end) = Self::saved(frame, index);
         frame.saved[start..end].try_into().expect("a node has saved what its kind saves")
     }
@@ -208,7 +208,9 @@ impl Eager {
                 }
                 self.release(gradient);
             }
-            OpKind::Contiguous => self.accumulate(frame, input, Gradient { storage: gradient, view: true }),
+            OpKind::Contiguous | OpKind::View => {
+                self.accumulate(frame, input, Gradient { storage: gradient, view: true });
+            }
             OpKind::Positions => self.release(gradient),
             OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
             OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
@@ -231,6 +233,7 @@ impl Eager {
             OpKind::ParallelCrossEntropy => {
                 self.parallel_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
             }
+            OpKind::Experts(kind) => self.experts_backward(graph, op, (index, kind), frame, gradient),
             OpKind::Redistribute(how) => self.redistribute_backward(graph, op, how, frame, gradient),
             OpKind::Split => {}
         }

@@ -138,7 +138,7 @@ impl Eager {
     }
 
     /// A node's gradient and its saved tensor go, in the order that checkpointing decides.
-    fn let_go_of(&mut self, checkpointed: bool, gradient: Storage, saved: Storage) {
+    pub(super) fn let_go_of(&mut self, checkpointed: bool, gradient: Storage, saved: Storage) {
         let order = if checkpointed { [saved, gradient] } else { [gradient, saved] };
         for storage in order {
             self.release(storage);

@@ -12,6 +12,14 @@ const EMBEDDING_ROWS_PER_THREAD: u64 = 10;
 /// Keys that one block of cub's radix sort takes (measured: 2,048 B more per pass, 1,024 B more per 4,608 tokens).
 const RADIX_SORT_TILE: u64 = 4608;
 
+/// Workspace of cub's radix sort of 64-bit keys up to `largest` \[B\]: two key buffers with counters, a histogram for each
+/// 8 bits of the largest key, and one per block of keys.
+pub(super) fn radix_sort_workspace(keys: u64, largest: u64) -> u64 {
+    let passes = u64::from(u64::BITS - largest.leading_zeros()).div_ceil(8);
+    let blocks = keys.div_ceil(RADIX_SORT_TILE);
+    2 * round_up(8 * keys, 256) + 2048 * passes + 1024 * blocks + 511
+}
+
 impl Eager {
     /// Rows of the rank's part of the table; those of other ranks' words are zeroed before the sum over ranks
     /// (`_MaskPartial`, `torch/distributed/tensor/_ops/_embedding_ops.py`).
@@ -59,12 +67,8 @@ impl Eager {
         let runs = tokens.min(rows);
         let partials = tokens / EMBEDDING_ROWS_PER_THREAD + runs;
         let sorted = [indices, indices].map(|bytes| self.temporary(bytes, name));
-        // Radix sort: the unsorted range, and two key buffers with cub's counters: a histogram for each 8 bits of the
-        // largest index, and one per block of keys.
-        let passes = u64::from(u64::BITS - rows.leading_zeros()).div_ceil(8);
-        let blocks = tokens.div_ceil(RADIX_SORT_TILE);
-        let sort = 2 * round_up(indices, 256) + 2048 * passes + 1024 * blocks + 511;
-        self.nested(&[indices, sort], name);
+        // Radix sort: the unsorted range, and cub's workspace.
+        self.nested(&[indices, radix_sort_workspace(tokens, rows)], name);
         let weight = self.temporary(table, name);
         let run_starts = [8 * runs, 8].map(|bytes| self.temporary(bytes, name));
         self.nested(&[indices, 1279], name);

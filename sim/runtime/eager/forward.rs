@@ -2,6 +2,7 @@
 
 use super::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Storage, early_stop_at, kept_ops};
 use crate::model::Activation;
+use crate::model::experts::ExpertOp;
 use crate::model::graph::{Dims, Graph, Op, OpKind};
 use crate::program::{AttentionShape, Category, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
 use crate::units::Bytes;
@@ -127,6 +128,7 @@ impl Eager {
             kept: Vec::new(),
             kept_end: Vec::new(),
             params,
+            slices: vec![],
             checkpoint,
             input,
             holds_input: sent.is_none(),
@@ -183,7 +185,7 @@ impl Eager {
                 self.drop_python_references(op, frame);
             } else {
                 if index == stop {
-                    self.save_inputs(op, frame);
+                    self.save_inputs(graph, op, frame);
                 }
                 frame.saved_end.push(frame.saved.len() as u32);
                 // The policy's cache outlives a recompute that stops early.
@@ -215,10 +217,16 @@ impl Eager {
     }
 
     /// Saves the inputs that an operator packs before it runs.
-    fn save_inputs(&mut self, op: &Op, frame: &mut Frame) {
+    fn save_inputs(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
         let inputs: &[usize] = match op.kind {
             OpKind::Linear { .. } | OpKind::Act(_) | OpKind::Square => &op.inputs[..1],
             OpKind::Mul => &op.inputs,
+            OpKind::Experts(ExpertOp::Combine) => {
+                // What the rows would have been added to is there already.
+                let zeros = self.storage(graph.values[op.outputs[0]].bytes(), "aten.zeros_like");
+                self.release(zeros);
+                &op.inputs
+            }
             _ => &[],
         };
         for &value in inputs {
@@ -240,7 +248,7 @@ impl Eager {
     ) {
         let mut aux = [None; 3];
         match op.kind {
-            OpKind::Split => {
+            OpKind::Split | OpKind::View => {
                 let whole = frame.slots[op.inputs[0]].expect("an operator reads live values");
                 for &value in &op.outputs {
                     frame.slots[value] = Some(self.retain(whole));
@@ -252,6 +260,7 @@ impl Eager {
             OpKind::CompiledCrossEntropy { mean } => return self.compiled_cross_entropy(graph, op, mean, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
+            OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, results),
             OpKind::Redistribute(how) => self.redistribute(graph, op, how, frame, cached),
             OpKind::Embedding if graph.dims.tensor.splits() && op.inputs[0] == 0 => {
                 self.split_embedding(graph, op, frame);
@@ -302,7 +311,8 @@ impl Eager {
                 frame.kept.extend(aux.iter().flatten());
             }
             Results::Forget => {
-                if matches!(op.kind, OpKind::Attention { window: Some(_), .. }) {
+                let windowed = matches!(op.kind, OpKind::Attention { window: Some(_), .. });
+                if windowed || self.uses_efficient(graph, op) {
                     aux.reverse();
                 }
                 for storage in aux.into_iter().flatten() {
@@ -445,7 +455,9 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Act(Activation::Gelu | Activation::GeluTanh) => "aten.gelu",
         OpKind::Act(Activation::Relu | Activation::ReluSquared) => "aten.relu",
         OpKind::Split => "aten.split",
+        OpKind::View => "aten.view",
         OpKind::Redistribute(_) => "redistribute",
+        OpKind::Experts(_) => "experts",
         OpKind::ParallelCrossEntropy => "aten._log_softmax",
         OpKind::Attention { .. } if efficient => "aten._scaled_dot_product_efficient_attention",
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",

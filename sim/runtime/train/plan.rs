@@ -2,7 +2,7 @@
 //! parameter groups, communicators.
 
 use super::{Checkpoint, Job};
-use crate::model::block;
+use crate::model::block::{self, Variant};
 use crate::model::fuse::{self, Compiled, Policy};
 use crate::model::graph::{Graph, OpKind};
 use crate::model::head::{self, Head};
@@ -26,18 +26,19 @@ pub(super) struct Graphs {
     pub head: Head,
 }
 
-/// Builds the graphs: blocks differ only by their sliding window.
+/// Builds the graphs: blocks differ only in what [`Variant`] says.
 pub(super) fn graphs(job: &Job) -> Graphs {
     let dims = block::dims(&job.model, job.batch, job.seq, job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
-    let (mut blocks, mut windows, mut of_block) = (vec![], vec![], vec![]);
+    let (mut blocks, mut variants, mut of_block) = (vec![], vec![], vec![]);
     for layer in 0..job.model.layers {
         let window = job.model.window(layer).filter(|&window| window < job.seq);
-        let at = windows.iter().position(|&known| known == window).unwrap_or_else(|| {
-            windows.push(window);
-            let block = block::block(&job.model, dims, compute, window, job.style);
+        let variant = Variant { window, experts: job.model.experts_in(layer).is_some() };
+        let at = variants.iter().position(|&known| known == variant).unwrap_or_else(|| {
+            variants.push(variant);
+            let block = block::block(&job.model, dims, compute, variant, job.style);
             blocks.push(if job.unpad { unpad(block) } else { block });
-            windows.len() - 1
+            variants.len() - 1
         });
         of_block.push(at);
     }

@@ -28,7 +28,9 @@ pub(super) fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u6
     let model = &scenario.job.model;
     let params = model.params();
     let tokens = u128::from(tokens);
-    let all = u128::from(params.total);
+    // Of a mixture of experts the parameters that a token meets count (torchtitan's `get_nparams_and_flops`; NVIDIA's
+    // model FLOPs): the same number for a dense model.
+    let all = u128::from(params.active);
     let positions = match model.position {
         Position::Learned { positions } => positions,
         _ => 0,
@@ -36,7 +38,7 @@ pub(super) fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u6
     // N without look-ups; a tied table is multiplied with as the head, and stays.
     let looked_up = if model.tied_head { positions } else { positions + model.vocab };
     let matmul = all - u128::from(looked_up * model.width);
-    let attention = u128::from(model.layers * model.heads * model.head_dim) * u128::from(scenario.job.seq);
+    let attention = u128::from(model.layers * model.attention_width()) * u128::from(scenario.job.seq);
     let chips = f64::from(program.ranks);
     let peaks = &scenario.topology.chip.peak;
     let peak = match scenario.job.fsdp.mixed_precision.compute() {

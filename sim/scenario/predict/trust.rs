@@ -10,7 +10,7 @@ use crate::units::Time;
 /// share the clock under the power limit, which is most of what is not known about them.
 fn family(work: &Work) -> usize {
     match work {
-        Work::Matmul { .. } | Work::Attention { .. } => 0,
+        Work::Matmul { .. } | Work::GroupedMatmul { .. } | Work::Attention { .. } => 0,
         Work::HostMemory { .. } => 1,
         Work::HostCopy { .. } => 3,
         Work::Memory { kind, .. } => 4 + *kind as usize,

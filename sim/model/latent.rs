@@ -1,0 +1,150 @@
+//! Multi-head latent attention: keys and values of all heads from one short vector per token (arXiv 2405.04434,
+//! section 2.1; operators as in torchtitan's `models/deepseek_v3/model/model.py`).
+//!
+//! ```text
+//! q       = wq_b(norm(wq_a x))   or wq x            N heads of U + R: U plain, R rotated
+//! kv, k_R = wkv_a x                                 J + R numbers; k_R is rotated and shared by all heads
+//! k_U, v  = wkv_b(norm(kv))                         N heads of U and of W
+//! ```
+
+use super::ModelConfig;
+use super::block::rotate_one;
+use super::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
+
+const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
+const BSG: &[Axis] = &[Axis::B, Axis::S, Axis::G];
+const BSJ: &[Axis] = &[Axis::B, Axis::S, Axis::J];
+const BSR: &[Axis] = &[Axis::B, Axis::S, Axis::R];
+const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
+const BSNR: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::R];
+const BSNU: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::U];
+const BSNW: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::W];
+const MODULE: &str = "attention";
+
+/// Sizes of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentAttention {
+    /// G: length of the vector that queries are made from; none: from the hidden state.
+    pub query_rank: Option<u64>,
+    /// J: length of the vector that keys and values are made from.
+    pub rank: u64,
+    /// U: dimensions of a head's queries and keys that are not rotated.
+    pub plain: u64,
+    /// R: dimensions that are.
+    pub rotated: u64,
+    /// W: dimensions of a head's values.
+    pub value: u64,
+}
+
+impl LatentAttention {
+    /// Parameters of one block's attention: linears without biases and RMS norms on the short vectors.
+    pub fn params(&self, model: &ModelConfig) -> u64 {
+        let (d, n) = (model.width, model.heads);
+        let query = match self.query_rank {
+            Some(rank) => d * rank + rank + rank * n * (self.plain + self.rotated),
+            None => d * n * (self.plain + self.rotated),
+        };
+        let latent = d * (self.rank + self.rotated) + self.rank;
+        query + latent + self.rank * n * (self.plain + self.value) + n * self.value * d
+    }
+}
+
+/// Parameters of latent attention, in the order in which they are registered.
+pub(super) struct Params {
+    query: Query,
+    down: ParamId,
+    norm: ParamId,
+    up: ParamId,
+    output: ParamId,
+}
+
+enum Query {
+    Whole(ParamId),
+    Ranked { down: ParamId, norm: ParamId, up: ParamId },
+}
+
+impl Params {
+    /// Registers them.
+    pub(super) fn new(g: &mut GraphBuilder, latent: LatentAttention) -> Params {
+        let Dims { d, n, h, .. } = g.dims();
+        let query = match latent.query_rank {
+            None => Query::Whole(g.param("attention.wq.weight", n * h, d)),
+            Some(rank) => Query::Ranked {
+                down: g.param("attention.wq_a.weight", rank, d),
+                norm: g.param("attention.q_norm.weight", rank, 1),
+                up: g.param("attention.wq_b.weight", n * h, rank),
+            },
+        };
+        Params {
+            query,
+            down: g.param("attention.wkv_a.weight", latent.rank + latent.rotated, d),
+            norm: g.param("attention.kv_norm.weight", latent.rank, 1),
+            up: g.param("attention.wkv_b.weight", n * (latent.plain + latent.value), latent.rank),
+            output: g.param("attention.wo.weight", d, n * latent.value),
+        }
+    }
+}
+
+/// Latent attention on `x_BSD`.
+pub(super) fn attention(
+    g: &mut GraphBuilder,
+    latent: LatentAttention,
+    x: ValueId,
+    params: &Params,
+    window: Option<u64>,
+) -> ValueId {
+    let dims = g.dims();
+    let Dims { d, n, h, .. } = dims;
+    let linear = |inputs, outputs| OpKind::Linear { inputs, outputs };
+    let rows = dims.tokens();
+    let xq = queries(g, latent, x, &params.query);
+
+    let both = g.op("attention.wkv_a", linear(d, latent.rank + latent.rotated), &[x], &[params.down], ("kv_BSJ", BSJ));
+    g.resize(both, rows * (latent.rank + latent.rotated));
+    let [short, rotated] = g.split(MODULE, both, [("kv_BSJ", BSJ), ("xk_rot_BSR", BSR)]);
+    g.drop_values(&[both]);
+    let turned = rotate_one(g, rotated, "xk_rot_BSR", BSR);
+    g.drop_values(&[rotated]);
+    let normed = g.op("attention.kv_norm", OpKind::RmsNorm { rows }, &[short], &[params.norm], ("kv_BSJ", BSJ));
+    g.drop_values(&[short]);
+    let per_head = latent.plain + latent.value;
+    let wide = g.op("attention.wkv_b", linear(latent.rank, n * per_head), &[normed], &[params.up], ("kv_BSNH", BSNH));
+    g.resize(wide, rows * n * per_head);
+    g.drop_values(&[normed]);
+    let [plain, xv] = g.split(MODULE, wide, [("xk_plain_BSNU", BSNU), ("xv_BSNW", BSNW)]);
+    g.drop_values(&[wide]);
+    let xk = g.op(MODULE, OpKind::Concat, &[plain, turned], &[], ("xk_BSNH", BSNH));
+    g.drop_values(&[plain, turned]);
+
+    let attend = OpKind::Attention { window, bias: false };
+    let o = g.op("attention.sdpa", attend, &[xq, xk, xv], &[], ("xo_BSNW", BSNW));
+    let out = g.op("attention.wo", linear(n * latent.value, d), &[o], &[params.output], ("attn_BSD", BSD));
+    debug_assert_eq!(h, latent.plain + latent.rotated, "a head's queries are its plain and its rotated dimensions");
+    g.drop_values(&[xq, xk, xv, o]);
+    out
+}
+
+/// Queries, the last R dimensions of each head rotated.
+fn queries(g: &mut GraphBuilder, latent: LatentAttention, x: ValueId, query: &Query) -> ValueId {
+    let Dims { d, n, h, .. } = g.dims();
+    let rows = g.dims().tokens();
+    let linear = |inputs, outputs| OpKind::Linear { inputs, outputs };
+    let xq = match *query {
+        Query::Whole(weight) => g.op("attention.wq", linear(d, n * h), &[x], &[weight], ("xq_BSNH", BSNH)),
+        Query::Ranked { down, norm, up } => {
+            let rank = latent.query_rank.unwrap_or(0);
+            let short = g.op("attention.wq_a", linear(d, rank), &[x], &[down], ("q_BSG", BSG));
+            let normed = g.op("attention.q_norm", OpKind::RmsNorm { rows }, &[short], &[norm], ("q_BSG", BSG));
+            let xq = g.op("attention.wq_b", linear(rank, n * h), &[normed], &[up], ("xq_BSNH", BSNH));
+            g.drop_values(&[short, normed]);
+            xq
+        }
+    };
+    let [plain, rotated] = g.split(MODULE, xq, [("xq_plain_BSNU", BSNU), ("xq_rot_BSNR", BSNR)]);
+    g.drop_values(&[xq]);
+    let turned = rotate_one(g, rotated, "xq_rot_BSNR", BSNR);
+    g.drop_values(&[rotated]);
+    let whole = g.op(MODULE, OpKind::Concat, &[plain, turned], &[], ("xq_BSNH", BSNH));
+    g.drop_values(&[plain, turned]);
+    whole
+}

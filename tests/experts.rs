@@ -1,0 +1,139 @@
+//! Mixtures of experts in scenarios: what is flown, what is only described, what is refused and how.
+
+use windtunnel::model::block::{self, Variant};
+use windtunnel::model::huggingface::shipped;
+use windtunnel::model::style::Style;
+use windtunnel::model::tensor::TensorParallel;
+use windtunnel::program::DType;
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Scenario, predict};
+
+use crate::command::Folder;
+use crate::make::{FILE, parse};
+
+/// A shipped model, four blocks of it, on one node.
+fn scenario(model: &str, rest: &str) -> String {
+    format!(
+        r#"runtime = "fsdp2"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+
+[model]
+name = "{model}"
+layers = 4
+
+[mesh]
+
+[batch]
+sequence = 1024
+
+{rest}"#
+    )
+}
+
+fn refusal(text: &str) -> String {
+    let answer = Scenario::parse(FILE, text).and_then(|scenario| predict(&scenario, Settings::default()));
+    answer.map(|_| ()).expect_err("should be refused").to_string()
+}
+
+#[test]
+fn every_model_with_experts_is_described_and_flown_or_refused_by_name() {
+    for (model, missing) in [
+        ("mixtral-8x7b", None),
+        ("mixtral-8x22b", None),
+        ("qwen3-30b-a3b", None),
+        ("qwen3-235b-a22b", None),
+        ("deepseek-v2-lite", Some("latent attention")),
+        ("deepseek-v2", Some("latent attention")),
+        ("deepseek-v3", Some("latent attention")),
+        ("gpt-oss-20b", Some("attention sinks")),
+        ("gpt-oss-120b", Some("attention sinks")),
+    ] {
+        let text = scenario(model, "");
+        let understood = parse(&text);
+        assert!(understood.assumptions.contains(&"framework.experts = \"loop\"".to_owned()), "{model}");
+        match missing {
+            None => assert!(understood.simulable().is_ok(), "{model}"),
+            Some(what) => {
+                let said = refusal(&text);
+                assert!(
+                    said.contains(&format!("{model} needs {what}, which is described but not simulated")),
+                    "{said}"
+                );
+                assert!(said.contains("take mixtral-8x7b or qwen3-30b-a3b as they are"), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_model_with_experts_can_be_shown() {
+    for (model, says) in [
+        ("mixtral-8x7b", "E=8 k=2 X=14336 · 32 blocks with experts of 1451270144 parameters"),
+        ("deepseek-v3", "E=256 k=8 X=2048 (shared ones 2048 wide) · 58 blocks with experts of"),
+        ("gpt-oss-120b", "gpt-oss-120b (116.829 B parameters, 5.712 B active)"),
+    ] {
+        let folder = Folder::new(&format!("show-{model}"));
+        folder.write("my.toml", &scenario(model, "").replacen("layers = 4\n", "", 1));
+        let output = folder.windtunnel(&["show", "model", "my.toml"]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && said.contains(says), "{said}");
+        // Alike experts share a line.
+        assert!(said.lines().count() < 120 && said.contains(" × "), "{said}");
+        let refused = folder.windtunnel(&["show", "program", "my.toml"]).status.code();
+        assert_eq!(refused, Some(if model == "mixtral-8x7b" { 0 } else { 2 }), "{model}");
+    }
+}
+
+#[test]
+fn operators_hold_the_parameters_that_are_counted() {
+    for name in ["mixtral-8x22b", "qwen3-235b-a22b", "deepseek-v2-lite", "deepseek-v2"] {
+        let model = shipped::named(name).unwrap();
+        let dims = block::dims(&model, 1, 1024, TensorParallel::NONE);
+        let held = |experts: bool| -> u64 {
+            let variant = Variant { window: None, experts };
+            let graph = block::block(&model, dims, DType::Bf16, variant, Style::default());
+            graph.params.iter().map(|param| param.elements()).sum()
+        };
+        let params = model.params();
+        assert_eq!((held(true), held(false)), (params.block, params.dense_block), "{name}");
+    }
+}
+
+#[test]
+fn what_has_no_rules_for_experts_is_refused() {
+    for (rest, what) in [
+        ("[compile]\nblocks = true\n", "compiled blocks with experts"),
+        ("[activation_checkpointing]\npolicy = \"selective_op\"\n", "selective checkpointing of blocks with experts"),
+    ] {
+        let said = refusal(&scenario("mixtral-8x7b", rest));
+        assert!(said.contains(what), "{said}");
+    }
+    let split = scenario("mixtral-8x7b", "").replacen("[mesh]", "[mesh]\ntp = 2", 1);
+    assert!(refusal(&split).contains("experts under tensor parallelism"));
+    let fsdp1 = scenario("mixtral-8x7b", "").replacen("fsdp2", "fsdp1", 1);
+    assert!(refusal(&fsdp1).contains("experts under FSDP1"));
+    let few = scenario("qwen3-30b-a3b", "").replacen("1024", "8", 1);
+    assert!(refusal(&few).contains("experts that no token reaches"));
+    let dense = scenario("llama-3.1-8b", "[framework]\nexperts = \"loop\"\n");
+    assert!(refusal(&dense).contains("framework.experts says how experts are run, and llama-3.1-8b has none"));
+}
+
+#[test]
+fn mfu_counts_the_parameters_a_token_meets_and_grouped_matmuls_do_the_same_work() {
+    let fly = |how: &str| {
+        let text = scenario("mixtral-8x7b", &format!("[framework]\nexperts = \"{how}\"\n"));
+        let scenario = parse(&text);
+        (predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{error}")), scenario)
+    };
+    let ((one, scenario), (all, _)) = (fly("loop"), fly("grouped"));
+    assert_eq!(one.program.flops, all.program.flops);
+    let model = &scenario.job.model;
+    let met = u128::from(model.params().active - model.vocab * model.width);
+    let six = one.mfu.iter().find(|mfu| mfu.name == "6N").expect("a convention");
+    assert_eq!(six.flops.0, 6 * met * u128::from(one.tokens));
+    // A loop launches each expert's matmuls on their own, and fills the gradient of all for each.
+    assert!(one.step > all.step);
+}
