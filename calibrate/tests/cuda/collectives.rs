@@ -15,7 +15,7 @@ fn with(name: &str, devices: u32) -> Run {
     run.fault("STUB_DEVICES", devices).fault("STUB_MEMORY", 1 << 18)
 }
 
-const SWEEP: [&str; 5] = ["--sweeps", "collectives", "--burst-only", "--minutes", "2"];
+const SWEEP: [&str; 5] = ["--sweeps", "collectives", "--burst-only", "--minutes", "10"];
 
 #[test]
 fn one_gpu_is_told_that_collectives_need_two() {
