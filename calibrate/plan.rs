@@ -2,7 +2,7 @@
 //!
 //! Every scenario and every receipt that maps to one is flown ([`runs`]); each kernel is worth the share of a step's time
 //! that it takes, averaged over the runs, runs of one configuration counting once. Between the matmuls that occur a set is
-//! laid that leaves no large gap ([`between`]), so that shapes nobody has run yet can be interpolated. `calibrate cuda
+//! laid that leaves no large gap ([`between()`]), so that shapes nobody has run yet can be interpolated. `calibrate cuda
 //! --plan` measures the list, the most valuable first.
 
 mod between;

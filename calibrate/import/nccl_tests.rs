@@ -1,7 +1,7 @@
 //! Reads what nccl-tests prints, of every version since the first, into points.
 //!
 //! A log is noise with tables in it: MPI tags and `srun` labels before a line, shell traces, NCCL's own messages between
-//! and inside rows, text around a pasted block. [`line`] says what a line is, [`columns`] what a table's heading names,
+//! and inside rows, text around a pasted block. [`mod@line`] says what a line is, [`columns`] what a table's heading names,
 //! [`row`] puts a row together, [`run`] finds where runs begin, [`kind`] says which collective a table without a name is
 //! and between how many ranks, [`points`] writes what came out. Every row is checked against its own arithmetic: the bus
 //! bandwidth of n ranks over the time must give back the size (`doc/PERFORMANCE.md` of nccl-tests has the factors).
