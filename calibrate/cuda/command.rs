@@ -16,7 +16,7 @@ use super::library::Libraries;
 use super::nvml::Monitor;
 use super::session::{Outcome, Progress, Session, ranked};
 use super::sweep::{Job, Sweep};
-use super::{list, machine, open};
+use super::{list, machine, open, sizes};
 use crate::points::{Machine, Regime, What};
 
 /// Arguments of `calibrate cuda`.
@@ -185,7 +185,10 @@ fn jobs(path: &Path) -> Result<Vec<Job>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|why| Failure::Input(format!("{name}: {why}")))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let job = |(at, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|why| Failure::Input(format!("{name}:{}: {why}", at + 1)))
+        let bad = |why: String| Failure::Input(format!("{name}:{}: {why}", at + 1));
+        let job: Job = serde_json::from_str(line).map_err(|why| bad(why.to_string()))?;
+        sizes::check(&job.what).map_err(bad)?;
+        Ok(job)
     };
     lines.map(job).collect()
 }

@@ -9,6 +9,7 @@ use super::interrupt::Stop;
 use super::journal::Journal;
 use super::nccl;
 use super::nvml::Monitor;
+use super::sizes;
 use super::sweep::{Job, Prepared, Skip, Sweep};
 use super::timer::{Care, Untimed, time};
 use crate::points::{Point, Regime, What};
@@ -147,6 +148,7 @@ impl Session<'_> {
     }
 
     fn prepared(&self, what: &What) -> Result<Box<dyn Prepared + '_>, Skip> {
+        sizes::check(what).map_err(Skip::because)?;
         let sweep = self.sweeps.iter().find(|sweep| sweep.measures(what));
         sweep.ok_or_else(|| Skip::because("no sweep that runs here measures it"))?.prepare(self.device, what)
     }

@@ -278,6 +278,9 @@ fn every_number_format_and_layout_is_put_to_the_library_as_it_wants_it() {
     assert_eq!(run.points().iter().filter(asked).count(), planned, "the plan's own are worth most");
     std::fs::write(&file, "{\"what\":{\"matmul\":{\"m\":1}},\"value\":1.0}\n").unwrap();
     run.run(&arguments).is(2, &["plan.jsonl:1: missing field"]);
+    let whole = r#"{"matmul":{"m":4294967296,"n":4294967296,"k":4294967296,"dtype":"bf16","layout":"forward"}}"#;
+    std::fs::write(&file, format!("\n{{\"what\":{whole},\"value\":1.0}}\n")).unwrap();
+    run.run(&arguments).is(2, &["plan.jsonl:2: 1 matmul(s) of 4294967296 x", "above zero"]);
 }
 
 #[test]
