@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let done = if arguments.list { list::list(&arguments.libraries) } else { measure(arguments) };
     match done {
         Ok(report) => {
-            print!("{report}");
+            crate::cli::print(&report);
             ExitCode::SUCCESS
         }
         Err(failure) => {
@@ -128,7 +128,16 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
         Session { device: &device, monitor, sweeps: &sweeps, journal: &mut journal, stop, uncertainty, progress: &bar };
     let outcome = session.run(&planned, &sustained);
     bar.bar.finish_and_clear();
-    Ok(report(&outcome?, &facts, &arguments.out, journal.len()))
+    let outcome = outcome?;
+    let report = report(&outcome, &facts, &arguments.out, journal.len());
+    if outcome.wrong == 0 {
+        return Ok(report);
+    }
+    crate::cli::print(&report);
+    Err(Failure::Wrong(format!(
+        "results were wrong {} time(s), as said above; nothing of that was timed",
+        outcome.wrong
+    )))
 }
 
 /// Compares what can be compared.

@@ -53,6 +53,8 @@ pub struct Outcome {
     pub buses: BTreeMap<(&'static str, u64), f64>,
     /// Jobs that could not be measured, by reason.
     pub skipped: BTreeMap<String, usize>,
+    /// Those of them whose results were wrong.
+    pub wrong: usize,
 }
 
 /// Orders jobs by value, the most valuable first; a job that several sweeps or files name counts once.
@@ -116,7 +118,10 @@ impl Session<'_> {
                     self.journal.add(point)?;
                     outcome.measured += 1;
                 }
-                Err(skip) => *outcome.skipped.entry(skip.why).or_default() += 1,
+                Err(skip) => {
+                    outcome.wrong += usize::from(skip.wrong);
+                    *outcome.skipped.entry(skip.why).or_default() += 1;
+                }
             }
         }
         Ok(vec![])

@@ -342,3 +342,16 @@ fn points_of_another_machine_are_not_mixed_in() {
     throttled.run(&["--sweeps", "overhead"]).is(2, &["its power limit is 700 W, here it is 500 W"]);
     assert_eq!(std::fs::read(run.out()).unwrap(), file);
 }
+
+#[test]
+fn points_go_into_a_plain_file_and_a_reader_may_go_away() {
+    let run = Run::new("plain");
+    let pipe = run.out();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(2, &["points.jsonl: not a plain file"]);
+    std::fs::remove_file(&pipe).unwrap();
+    // The end that reads is closed before anything is printed.
+    let mut child = run.command(&["--list"]).spawn().unwrap();
+    drop(child.stdout.take());
+    Ended::of(&child.wait_with_output().unwrap()).is(0, &[]);
+}
