@@ -24,7 +24,7 @@ pub fn finish(outcome: Result<String, String>) -> ExitCode {
 }
 
 /// Prints to standard output; a reader that has gone away (`| head`) is no error.
-fn print(text: &str) {
+pub fn print(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());

@@ -22,6 +22,7 @@ mod open;
 mod overhead;
 mod overlap;
 mod session;
+mod sizes;
 mod statistics;
 mod sweep;
 mod timer;

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Command::Import { source: Source::Published { from, out, held_out } } => {
             match import::published(&from, &out, held_out.as_deref()) {
                 Ok(report) => {
-                    print!("{report}");
+                    cli::print(&report);
                     ExitCode::SUCCESS
                 }
                 Err(why) => {

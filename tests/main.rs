@@ -15,6 +15,7 @@ mod issued;
 mod make;
 mod memory;
 mod oracle;
+mod profiles;
 mod readme;
 mod receipt_maker;
 mod receipts;

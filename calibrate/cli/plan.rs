@@ -25,8 +25,16 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// Matmuls to lay between those of real runs, for interpolation.
-    #[arg(long, value_name = "N", default_value_t = 96)]
+    #[arg(long, value_name = "N", default_value_t = 96, value_parser = between_limit)]
     between: usize,
+}
+
+/// Matmuls between real ones, at most: the grid they are picked from has no more.
+const MOST: usize = 4096;
+
+fn between_limit(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count <= MOST);
+    count.ok_or_else(|| format!("expected a whole number from 0 to {MOST}, the size of the grid they are picked from"))
 }
 
 /// Flies the runs and lists what they issue.
@@ -103,5 +111,19 @@ fn name(what: &What) -> String {
             format!("memory {family} ({kernel}), {read} B read, {written} B written")
         }
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::between_limit;
+
+    #[test]
+    fn more_matmuls_between_than_the_grid_has_are_refused() {
+        assert_eq!(between_limit("0"), Ok(0));
+        assert_eq!(between_limit("4096"), Ok(4096));
+        for text in ["4097", "99999999999", "-1", "99999999999999999999999", "many"] {
+            assert!(between_limit(text).is_err_and(|why| why.contains("from 0 to 4096")), "{text}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::library::Libraries;
 use super::nvml::Monitor;
 use super::session::{Outcome, Progress, Session, ranked};
 use super::sweep::{Job, Sweep};
-use super::{list, machine, open};
+use super::{list, machine, open, sizes};
 use crate::points::{Machine, Regime, What};
 
 /// Arguments of `calibrate cuda`.
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let done = if arguments.list { list::list(&arguments.libraries) } else { measure(arguments) };
     match done {
         Ok(report) => {
-            print!("{report}");
+            crate::cli::print(&report);
             ExitCode::SUCCESS
         }
         Err(failure) => {
@@ -128,7 +128,16 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
         Session { device: &device, monitor, sweeps: &sweeps, journal: &mut journal, stop, uncertainty, progress: &bar };
     let outcome = session.run(&planned, &sustained);
     bar.bar.finish_and_clear();
-    Ok(report(&outcome?, &facts, &arguments.out, journal.len()))
+    let outcome = outcome?;
+    let report = report(&outcome, &facts, &arguments.out, journal.len());
+    if outcome.wrong == 0 {
+        return Ok(report);
+    }
+    crate::cli::print(&report);
+    Err(Failure::Wrong(format!(
+        "results were wrong {} time(s), as said above; nothing of that was timed",
+        outcome.wrong
+    )))
 }
 
 /// Compares what can be compared.
@@ -185,7 +194,10 @@ fn jobs(path: &Path) -> Result<Vec<Job>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|why| Failure::Input(format!("{name}: {why}")))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let job = |(at, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|why| Failure::Input(format!("{name}:{}: {why}", at + 1)))
+        let bad = |why: String| Failure::Input(format!("{name}:{}: {why}", at + 1));
+        let job: Job = serde_json::from_str(line).map_err(|why| bad(why.to_string()))?;
+        sizes::check(&job.what).map_err(bad)?;
+        Ok(job)
     };
     lines.map(job).collect()
 }

@@ -74,6 +74,9 @@ pub enum Failure {
     /// The device or its driver failed while measuring.
     #[error("{0}")]
     Device(String),
+    /// Kernels ran and computed something else; the rest was measured.
+    #[error("{0}")]
+    Wrong(String),
     /// A sweep was asked for by name, and its library is not here.
     #[error("{0}")]
     MissingLibrary(String),
@@ -93,7 +96,7 @@ impl Failure {
             Self::NoDevice(_) => 3,
             Self::DriverTooOld(_) => 4,
             Self::Busy(_) => 5,
-            Self::Device(_) => 6,
+            Self::Device(_) | Self::Wrong(_) => 6,
             Self::MissingLibrary(_) => 7,
             Self::OutOfMemory(_) => 8,
             Self::Interrupted(_) => 130,

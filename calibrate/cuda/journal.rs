@@ -22,6 +22,10 @@ impl Journal {
     pub fn open(path: &Path, machine: &Machine) -> Result<Self, Failure> {
         let name = path.display();
         let io = |why: std::io::Error| Failure::Input(format!("{name}: {why}"));
+        // A device or a pipe may never end, and nothing that is written there can be gone on with.
+        if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            return Err(Failure::Input(format!("{name}: not a plain file: name a file for the points")));
+        }
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         // Some file systems have no locks; there nobody is kept out.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {

@@ -9,6 +9,7 @@ use super::interrupt::Stop;
 use super::journal::Journal;
 use super::nccl;
 use super::nvml::Monitor;
+use super::sizes;
 use super::sweep::{Job, Prepared, Skip, Sweep};
 use super::timer::{Care, Untimed, time};
 use crate::points::{Point, Regime, What};
@@ -52,6 +53,8 @@ pub struct Outcome {
     pub buses: BTreeMap<(&'static str, u64), f64>,
     /// Jobs that could not be measured, by reason.
     pub skipped: BTreeMap<String, usize>,
+    /// Those of them whose results were wrong.
+    pub wrong: usize,
 }
 
 /// Orders jobs by value, the most valuable first; a job that several sweeps or files name counts once.
@@ -115,7 +118,10 @@ impl Session<'_> {
                     self.journal.add(point)?;
                     outcome.measured += 1;
                 }
-                Err(skip) => *outcome.skipped.entry(skip.why).or_default() += 1,
+                Err(skip) => {
+                    outcome.wrong += usize::from(skip.wrong);
+                    *outcome.skipped.entry(skip.why).or_default() += 1;
+                }
             }
         }
         Ok(vec![])
@@ -147,6 +153,7 @@ impl Session<'_> {
     }
 
     fn prepared(&self, what: &What) -> Result<Box<dyn Prepared + '_>, Skip> {
+        sizes::check(what).map_err(Skip::because)?;
         let sweep = self.sweeps.iter().find(|sweep| sweep.measures(what));
         sweep.ok_or_else(|| Skip::because("no sweep that runs here measures it"))?.prepare(self.device, what)
     }

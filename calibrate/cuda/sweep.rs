@@ -95,17 +95,24 @@ pub enum Watch {
 pub struct Skip {
     /// The reason, for people.
     pub why: String,
+    /// It ran, and its results were wrong.
+    pub wrong: bool,
 }
 
 impl Skip {
     /// Skipped for this reason.
     pub fn because(why: impl Into<String>) -> Self {
-        Self { why: why.into() }
+        Self { why: why.into(), wrong: false }
+    }
+
+    /// Not timed, because its results are wrong.
+    pub fn wrong(why: impl Into<String>) -> Self {
+        Self { why: why.into(), wrong: true }
     }
 }
 
 impl From<CudaError> for Skip {
     fn from(error: CudaError) -> Self {
-        Self { why: error.to_string() }
+        Self::because(error.to_string())
     }
 }

@@ -278,6 +278,9 @@ fn every_number_format_and_layout_is_put_to_the_library_as_it_wants_it() {
     assert_eq!(run.points().iter().filter(asked).count(), planned, "the plan's own are worth most");
     std::fs::write(&file, "{\"what\":{\"matmul\":{\"m\":1}},\"value\":1.0}\n").unwrap();
     run.run(&arguments).is(2, &["plan.jsonl:1: missing field"]);
+    let whole = r#"{"matmul":{"m":4294967296,"n":4294967296,"k":4294967296,"dtype":"bf16","layout":"forward"}}"#;
+    std::fs::write(&file, format!("\n{{\"what\":{whole},\"value\":1.0}}\n")).unwrap();
+    run.run(&arguments).is(2, &["plan.jsonl:2: 1 matmul(s) of 4294967296 x", "above zero"]);
 }
 
 #[test]
@@ -338,4 +341,17 @@ fn points_of_another_machine_are_not_mixed_in() {
     let throttled = Run { folder: run.folder.clone(), faults: vec![] }.fault("STUB_LIMIT", 500);
     throttled.run(&["--sweeps", "overhead"]).is(2, &["its power limit is 700 W, here it is 500 W"]);
     assert_eq!(std::fs::read(run.out()).unwrap(), file);
+}
+
+#[test]
+fn points_go_into_a_plain_file_and_a_reader_may_go_away() {
+    let run = Run::new("plain");
+    let pipe = run.out();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(2, &["points.jsonl: not a plain file"]);
+    std::fs::remove_file(&pipe).unwrap();
+    // The end that reads is closed before anything is printed.
+    let mut child = run.command(&["--list"]).spawn().unwrap();
+    drop(child.stdout.take());
+    Ended::of(&child.wait_with_output().unwrap()).is(0, &[]);
 }

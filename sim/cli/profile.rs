@@ -1,13 +1,14 @@
 //! `windtunnel profile …`: what costs are predicted from, and what it rests on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 
 use super::{Failure, Outcome, print};
-use windtunnel::cost::Profile;
-use windtunnel::cost::sections::Sections;
+use windtunnel::cost::profile::FORMAT;
+use windtunnel::cost::sections::{Section, Sections};
+use windtunnel::cost::{Basis, Profile};
 use windtunnel::report::profile as report;
 
 /// Profiles: what kernels and collectives cost on a machine. A profile is a shipped one's name or a .toml file.
@@ -39,14 +40,14 @@ enum What {
         base: String,
         /// The profile whose sections are taken.
         newcomer: String,
-        /// Where the result goes.
+        /// Where the result goes, a .toml file; its name is the file's.
         #[arg(long)]
         out: PathBuf,
     },
     /// Make a profile of measured points (starts windtunnel-calibrate).
     #[command(disable_help_flag = true)]
     Fit(super::calibrate::Args),
-    /// Hold a profile against measured points, each left out of its fit (starts windtunnel-calibrate).
+    /// Predict every matmul of a profile from the others, to see how far the model is off (starts windtunnel-calibrate).
     #[command(disable_help_flag = true)]
     Residuals(super::calibrate::Args),
 }
@@ -79,7 +80,11 @@ fn open(name: &str) -> Result<(Profile, Sections), Failure> {
     Ok((Profile::parse(&path, &text).map_err(Failure::input)?, Sections::of(&text)))
 }
 
-fn merge(base: &str, newcomer: &str, out: &std::path::Path) -> Result<(), Failure> {
+fn merge(base: &str, newcomer: &str, out: &Path) -> Result<(), Failure> {
+    let name = match out.file_stem().and_then(|stem| stem.to_str()) {
+        Some(name) if out.extension().is_some_and(|ending| ending == "toml") => name,
+        _ => return Err(Failure::input(format!("--out {}: expected a file that ends in .toml", out.display()))),
+    };
     let ((own, mut sections), (other, theirs)) = (open(base)?, open(newcomer)?);
     let (a, b) = (&own.machine, &other.machine);
     if a.processors != b.processors || a.memory_bandwidth != b.memory_bandwidth {
@@ -96,8 +101,31 @@ fn merge(base: &str, newcomer: &str, out: &std::path::Path) -> Result<(), Failur
         )));
     }
     let decisions = sections.merge(&theirs);
+    sections.head = head(name, &own, &other);
+    let measured = |name: &str| theirs.get(name).and_then(Section::basis) == Some(Basis::Measured);
+    // What was measured goes with the machine it was measured on.
+    if decisions.iter().any(|decision| decision.taken && measured(&decision.name))
+        && let Some(machine) = theirs.get("machine")
+    {
+        sections.put(machine.clone());
+    }
     Profile::save(out, &sections.text()).map_err(Failure::input)?;
     print(&report::decisions(&decisions));
     print(&format!("wrote {}\n", out.display()));
     Ok(())
+}
+
+/// What a merged profile says about itself.
+fn head(name: &str, base: &Profile, newcomer: &Profile) -> String {
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let (a, b) = (&base.name, &newcomer.name);
+    let summary =
+        format!("{}: a merge of {a} and {b}, of each section the one with the stronger evidence", base.machine.chip);
+    format!(
+        "# {}\n# Written by `windtunnel profile merge`; do not edit, merge again. Every section names its source.\n\n\
+         format = {FORMAT}\nname = {}\nsummary = {}\n\n",
+        summary.replace(['\n', '\r'], " "),
+        quoted(name),
+        quoted(&summary)
+    )
 }

@@ -47,7 +47,7 @@ fn near(name: &str, head: u64, row: u64, distance: f64) -> Result<(), Skip> {
     if distance <= ROW {
         return Ok(());
     }
-    Err(Skip::because(format!(
+    Err(Skip::wrong(format!(
         "cuDNN's {name} is wrong: row {row} of head {head} is {:.1} % away from the definition, more than {:.0} %. \
          The kernel is not timed",
         100.0 * distance,
@@ -91,7 +91,7 @@ pub fn forward(source: &dyn Source, shape: &Shape, tensors: &Tensors) -> Result<
             near("attention forward", at, row, reference::distance(outputs.view().of(row), &wanted))?;
             let got = f64::from(statistics[row as usize]);
             if got.is_nan() || (got - statistic).abs() > STATISTIC {
-                return Err(Skip::because(format!(
+                return Err(Skip::wrong(format!(
                     "cuDNN's softmax statistics are wrong: {got:.4} in row {row} of head {at}, {statistic:.4} by definition"
                 )));
             }

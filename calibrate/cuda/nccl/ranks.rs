@@ -147,7 +147,7 @@ fn verdict(kind: Kind, wrong: u64, looked: u64) -> Result<(), Skip> {
         return Ok(());
     }
     let name = kind.name();
-    Err(Skip::because(format!(
+    Err(Skip::wrong(format!(
         "NCCL's {name} is wrong: {wrong} of {looked} elements differ from what was sent. It is not timed; look at the \
          links with `nvidia-smi nvlink --errorcounters`"
     )))
@@ -201,6 +201,7 @@ mod tests {
     fn one_wrong_element_is_a_refusal_that_counts_it() {
         assert!(verdict(Kind::AllReduce, 0, 512).is_ok());
         let refusal = verdict(Kind::AllReduce, 1, 512).expect_err("one is wrong");
+        assert!(refusal.wrong);
         assert!(refusal.why.contains("all_reduce is wrong: 1 of 512"), "{}", refusal.why);
     }
 
