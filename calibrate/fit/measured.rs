@@ -19,7 +19,7 @@ use windtunnel::cost::sections::{Decision, Section, Sections};
 
 pub use matmul::left_out;
 
-use super::Residual;
+use super::{Residual, median};
 use crate::points::{Machine, Point, Points, Regime, What};
 
 /// Why points make no profile.
@@ -34,6 +34,16 @@ pub enum FitError {
         /// The file.
         path: String,
         /// A chip.
+        first: String,
+        /// Another.
+        second: String,
+    },
+    /// The points are of boards that cannot be told apart by name but differ.
+    #[error("{path} holds points of unlike machines, {first} and {second}: fit each machine's points alone")]
+    UnlikeMachines {
+        /// The file.
+        path: String,
+        /// A machine.
         first: String,
         /// Another.
         second: String,
@@ -87,6 +97,10 @@ pub enum FitError {
 
 /// How far a bandwidth by the driver's clock and the one in a profile may lie apart and still be one chip's, relative.
 const SAME_BANDWIDTH: f64 = 0.1;
+/// How far a power limit may lie from the base's without a note, relative.
+const SAME_POWER: f64 = 0.05;
+/// No section claims a smaller error: clocks and temperatures differ by more from run to run.
+const LEAST_ERROR: f64 = 0.01;
 
 /// Points of one machine, the last of each kind, with the profile they go into.
 pub struct Measured<'a> {
@@ -128,6 +142,13 @@ impl<'a> Measured<'a> {
         burst.filter_map(|((what, _), point)| Some((take(what)?, point.median * 1e-6))).collect()
     }
 
+    /// The least error that a section of some points may claim: what repetitions scatter by.
+    fn floor(&self, of: impl Fn(&What) -> bool) -> f64 {
+        let own = self.points.iter().filter(|((what, _), _)| of(what));
+        let half: Vec<f64> = own.map(|(_, point)| (point.p90 - point.p10) / 2.0 / point.median).collect();
+        if half.is_empty() { LEAST_ERROR } else { median(&half).max(LEAST_ERROR) }
+    }
+
     /// The source of a section, for people: what measured it, when, with which libraries.
     fn source(&self, libraries: &[&str]) -> String {
         let m = self.machine;
@@ -154,6 +175,14 @@ pub fn fit(path: &str, points: &Points, base: &Profile, base_text: &str, name: &
         let (first, second) = (other.chip.clone(), machine.chip.clone());
         return Err(FitError::SeveralChips { path: path.to_owned(), first, second });
     }
+    let own = |m: &Machine| (m.processors, m.power_limit);
+    if let Some(other) = points.machines.iter().find(|m| own(m) != own(machine)) {
+        let words = |m: &Machine| {
+            let limit = m.power_limit.map_or("no stated power limit".to_owned(), |watts| format!("{watts} W"));
+            format!("{} ({} processors, {limit}, {})", m.chip, m.processors, m.date)
+        };
+        return Err(FitError::UnlikeMachines { path: path.to_owned(), first: words(other), second: words(machine) });
+    }
     same_chip(machine, base)?;
     let by_what = points.points.iter().map(|(_, point)| ((&point.what, point.regime), point)).collect();
     let mut sections = Sections::of(base_text);
@@ -164,6 +193,14 @@ pub fn fit(path: &str, points: &Points, base: &Profile, base_text: &str, name: &
     if points.machines.iter().any(|m| m.versions != *versions) {
         made.notes
             .push("the libraries changed while it was measured: the last machine's versions are named".to_owned());
+    }
+    if let Some(limit) =
+        machine.power_limit.filter(|limit| (limit / base.machine.power_limit.0 - 1.0).abs() > SAME_POWER)
+    {
+        let theirs = base.machine.power_limit.0;
+        made.notes.push(format!(
+            "the points were measured at a power limit of {limit} W, the base's at {theirs} W: what stays of the base is for its limit"
+        ));
     }
     matmul::fit(&measured, &mut made)?;
     attention::fit(&measured, &mut made)?;

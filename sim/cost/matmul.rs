@@ -5,7 +5,8 @@
 //! let be faster than one with any dimension halved, so that noise cannot make more work cheaper.
 //!
 //! A point of the table is `published`, one inside its hull `interpolated`, one outside `extrapolated`; a point measured on
-//! the profile's own machine, and what is near it, has the evidence of the points.
+//! the profile's own machine, and what is near it, has the evidence of the points. A point of the table that such points
+//! have moved is `interpolated`, with the median by which they move it added to its spread.
 
 use std::sync::Arc;
 
@@ -185,12 +186,15 @@ impl Matmul {
             Some((evidence, _)) => return evidence.between(seconds),
             None => {}
         }
+        let moved = self.nearby.as_ref().map_or(0.0, |nearby| libm::fabs(nearby.middle));
+        let widened = |cost: Cost| Cost { spread: cost.spread + moved, ..cost };
         match self.table.as_ref().map(|table| table.place(m as f64, n as f64, k as f64)) {
-            Some(Basis::Published) => self.evidence.cost(seconds),
+            Some(Basis::Published) if self.nearby.is_none() => self.evidence.cost(seconds),
+            // The table's figure, moved by points measured elsewhere: nobody published this.
+            Some(Basis::Published | Basis::Interpolated) => widened(self.evidence.between(seconds)),
             // The model fitted to points, and none of them near.
             None if self.nearby.is_some() => self.evidence.beyond(seconds),
             None => self.evidence.cost(seconds),
-            Some(Basis::Interpolated) => self.evidence.between(seconds),
             Some(_) => self.evidence.beyond(seconds),
         }
     }

@@ -3,11 +3,13 @@
 //! ```text
 //! d(x, p)   = distance of log m, log n and log k (or with m and n exchanged, if that is nearer)
 //! w(x, p)   = 1 / (d³ + ε)
-//! correction(x) = (w₀·μ + Σ w·r) / (w₀ + Σ w)      r: logarithm of measured over what lies beneath; μ: their median
+//! correction(x) = (w₀·μ + Σ w·r) / (w₀ + Σ w)      r: logarithm of measured over what lies beneath; μ: their median,
+//!                                                                 times n / (n + n₀) for n points
 //! ```
 //!
 //! A point answers for itself, its surroundings lean towards it, and far from all of them the answer beneath is moved by
-//! the median: a library or a board that is faster everywhere is so where nothing was measured too. D. Shepard, "A
+//! the median: a library or a board that is faster everywhere is so where nothing was measured too, if points enough say
+//! so. D. Shepard, "A
 //! two-dimensional interpolation function for irregularly-spaced data", 1968, with a prior of weight w₀.
 
 use serde::Deserialize;
@@ -19,6 +21,8 @@ use super::table::{HAIR, Shape};
 const SAME: f64 = 1e-7;
 /// w₀: the weight of one point at a distance of 1.26, a factor of 3.5 in one size.
 const PRIOR: f64 = 0.5;
+/// n₀: points of which the median counts half, far from them; a judgement, so that one bad point moves no other matmul.
+const FEW: f64 = 8.0;
 /// A shape as near as this to a point, a factor of 1.5 in one size, is interpolated.
 const NEAR: f64 = 0.4;
 
@@ -37,8 +41,8 @@ pub(super) struct Nearby {
     /// What they rest on.
     pub(super) evidence: Evidence,
     points: Vec<Near>,
-    /// Median of the residuals.
-    middle: f64,
+    /// Median of the residuals, drawn to zero where they are few: the logarithm by which all else is moved.
+    pub(super) middle: f64,
     /// The largest residual, or zero.
     pub(super) highest: f64,
 }
@@ -91,7 +95,8 @@ impl Nearby {
         let points: Vec<Near> = residuals.into_iter().map(near).collect();
         let mut sorted: Vec<f64> = points.iter().map(|p| p.residual).collect();
         sorted.sort_by(f64::total_cmp);
-        let middle = *sorted.get(sorted.len() / 2)?;
+        let count = sorted.len() as f64;
+        let middle = *sorted.get(sorted.len() / 2)? * count / (count + FEW);
         let highest = sorted.last().copied().unwrap_or(0.0).max(0.0);
         Some(Nearby { evidence, points, middle, highest })
     }
@@ -129,5 +134,21 @@ impl Nearby {
             d if d <= NEAR => Some(Basis::Interpolated),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bad_point_moves_no_matmul_far_from_it_and_many_that_agree_do() {
+        let of = |count: u64| {
+            let evidence = Evidence { basis: Basis::Measured, source: String::new(), points: 1, median: 0.0, p90: 0.0 };
+            Nearby::new(evidence, (0..count).map(|at| ((64 + at, 64, 64), 0.7))).expect("points")
+        };
+        let far = |nearby: &Nearby| nearby.residual(16_384.0, 16_384.0, 16_384.0);
+        assert!(far(&of(1)) < 0.1 && far(&of(80)) > 0.6, "{} {}", far(&of(1)), far(&of(80)));
+        assert!((of(1).residual(64.0, 64.0, 64.0) - 0.7).abs() < 1e-3);
     }
 }

@@ -16,6 +16,8 @@ const LAUNCHES: [&str; 2] = ["foreach", "extra"];
 const LEAST: f64 = 0.1;
 /// Burst durations within a factor of four are one point of the clock's curve.
 const BIN: f64 = 1.386;
+/// Points that a clock or a factor of overlap needs.
+const ENOUGH: usize = 3;
 
 /// Makes the sections `host.…`, `clock` and `overlap.…`.
 pub(super) fn fit(measured: &Measured<'_>, made: &mut Made) -> Result<(), FitError> {
@@ -32,9 +34,10 @@ fn launches(measured: &Measured<'_>, made: &mut Made) {
     });
     let calls: BTreeMap<&str, _> = calls.collect();
     if let Some(launch) = calls.get("launch") {
+        let floor = measured.floor(|what| matches!(what, What::Overhead { .. }));
         let half = (launch.p90 - launch.p10) / 2.0 / launch.median;
         let source = format!("a launch of an empty kernel, {}", measured.source(&["cuda"]));
-        let e = evidence("measured", launch.repeats as usize, half / 2.0, half, &source);
+        let e = evidence("measured", 1, half.max(floor), half.max(floor), &source);
         for class in LAUNCHES {
             let mut text = String::new();
             write_class(&mut text, class, launch.median.max(LEAST), &e);
@@ -72,6 +75,18 @@ fn clocks(measured: &Measured<'_>, made: &mut Made) {
     if pairs.is_empty() {
         return;
     }
+    if pairs.len() < ENOUGH {
+        made.notes.push(format!(
+            "clock: {} matmuls were measured at both clocks, but {ENOUGH} are needed: the base's stays",
+            pairs.len()
+        ));
+        return;
+    }
+    let above = pairs.iter().filter(|p| p.1 > 1.0).count();
+    if above > 0 {
+        made.notes.push(format!("clock: {above} matmuls were faster sustained than in a burst: no factor is above 1"));
+    }
+    let floor = measured.floor(|what| matches!(what, What::Matmul { .. }));
     let bin = |seconds: f64| libm::floor(libm::log(seconds) / BIN) as i64;
     let mut bins: BTreeMap<i64, Vec<(f64, f64)>> = BTreeMap::new();
     for pair in &pairs {
@@ -98,7 +113,7 @@ fn clocks(measured: &Measured<'_>, made: &mut Made) {
     };
     let source =
         format!("the same matmuls in bursts and at the power limit, {}{fp8_note}", measured.source(&["cublas"]));
-    let e = evidence("measured", pairs.len(), median(&errors), quantile(&errors, 0.9), &source);
+    let e = evidence("measured", pairs.len(), median(&errors).max(floor), quantile(&errors, 0.9).max(floor), &source);
     made.sections.push(("clock".to_owned(), clock::section(&points, fp8_factor, 1.0, &e)));
     made.residuals.push(Residual::of("clock", pairs.len(), &errors));
 }
@@ -116,10 +131,19 @@ fn overlap(measured: &Measured<'_>, made: &mut Made) {
         };
         let nearest = factors.iter().map(|f| (f.0 - held).abs()).fold(f64::INFINITY, f64::min);
         let near: Vec<f64> = factors.iter().filter(|f| (f.0 - held).abs() <= nearest).map(|f| f.1).collect();
+        if near.len() < ENOUGH {
+            made.notes.push(format!(
+                "overlap {class}: {} points at one number of processors, but {ENOUGH} are needed: the base's stays",
+                near.len()
+            ));
+            continue;
+        }
+        let floor = measured.floor(|what| matches!(what, What::Overlap { .. }));
         let factor = crate::fit::rounded(median(&near).clamp(1.0, 10.0));
         let errors: Vec<f64> = near.iter().map(|f| error(factor, *f)).collect();
         let source = format!("beside a kernel that holds processors ({beside}), {}", measured.source(&["cuda"]));
-        let e = evidence("measured", near.len(), median(&errors), quantile(&errors, 0.9), &source);
+        let e =
+            evidence("measured", near.len(), median(&errors).max(floor), quantile(&errors, 0.9).max(floor), &source);
         let mut text = String::new();
         write_overlap(&mut text, class, factor, &e);
         made.sections.push((format!("overlap.{class}"), text));

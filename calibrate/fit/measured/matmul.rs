@@ -2,7 +2,8 @@
 //!
 //! Each measured point is left out (and its twins, [`twins`]) and predicted from the rest in both ways. The published table
 //! knows many more shapes than a short run measures; a new library or board may be far from it. What has the smaller
-//! median error is written; the other's error is reported beside it.
+//! median error is written; the other's error is reported beside it. Where neither does better than the base without any
+//! points, the base's section stays.
 
 use std::fmt::Write as _;
 
@@ -137,7 +138,7 @@ fn section(
     let published = over_base(points, base, &source).map_err(wrong)?;
     let fresh = if points.len() >= ENOUGH { Some(alone(points, base, &spec, &source).map_err(wrong)?) } else { None };
     let alone_wins = fresh.as_ref().is_some_and(|fresh| median(&fresh.errors) < median(&published.errors));
-    let unaided: Vec<f64> = points.iter().map(|(&(m, n, k), t)| error(base.cost(m, n, k).time.seconds(), *t)).collect();
+    let unaided: Vec<f64> = points.iter().map(|(shape, t)| error(without(base, *shape), *t)).collect();
     let mut report = |what: &str, errors: &[f64]| {
         made.residuals.push(Residual::of(format!("matmul {name}: {what}"), points.len(), errors));
     };
@@ -150,6 +151,16 @@ fn section(
         Some(fresh) if alone_wins => fresh,
         _ => published,
     };
+    let (fitted, alone) = (median(&best.errors), median(&unaided));
+    if fitted > alone {
+        made.notes.push(format!(
+            "matmul {name}: {} points predict each other to {:.1} %, the base without them to {:.1} %: the base's stays",
+            points.len(),
+            100.0 * fitted,
+            100.0 * alone
+        ));
+        return Ok(base.clone());
+    }
     let own = own_evidence(points.len(), &best.errors, &source);
     let mut text = String::new();
     if alone_wins {

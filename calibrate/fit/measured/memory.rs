@@ -15,6 +15,8 @@ use crate::points::What;
 const STREAMING: f64 = 4.0 * 1024.0 * 1024.0;
 /// Points that the stream's curve needs.
 const ENOUGH: usize = 8;
+/// Points that a family's share needs.
+const SHARE: usize = 4;
 /// Families that a profile has, beside the stream.
 const FAMILIES: [&str; 9] =
     ["elementwise", "norm", "norm_backward", "softmax", "gather", "scatter", "foreach", "copy", "complex"];
@@ -49,7 +51,8 @@ pub(super) fn fit(measured: &Measured<'_>, made: &mut Made) -> Result<(), FitErr
         let curve = Curve::new(&fitted.points).map_err(wrong)?;
         for family in FAMILIES {
             let own = rows.get(family).map_or(&[][..], Vec::as_slice);
-            family_section(made, &curve, family, own, &source);
+            let floor = measured.floor(|what| matches!(what, What::Memory { family: f, .. } if f == family));
+            family_section(made, &curve, (family, floor), own, &source);
         }
     }
     host(measured, made);
@@ -67,10 +70,17 @@ fn left_out(rows: &[(f64, f64)]) -> Vec<f64> {
     (0..rows.len()).filter_map(without).collect()
 }
 
-fn family_section(made: &mut Made, stream: &Curve, family: &str, rows: &[(f64, f64)], source: &str) {
+fn family_section(made: &mut Made, stream: &Curve, (family, floor): (&str, f64), rows: &[(f64, f64)], source: &str) {
     let large = rows.iter().filter(|(bytes, _)| *bytes >= STREAMING);
     let shares: Vec<f64> = large.filter_map(|&(bytes, seconds)| share(stream, bytes, seconds)).collect();
-    if shares.is_empty() {
+    if rows.is_empty() {
+        return;
+    }
+    if shares.len() < SHARE {
+        made.notes.push(format!(
+            "memory {family}: {} points large enough to stream, but a share needs {SHARE}: the base's stays",
+            shares.len()
+        ));
         return;
     }
     let centre = if family == "elementwise" { 1.0 } else { median(&shares).clamp(0.01, 2.0) };
@@ -82,7 +92,7 @@ fn family_section(made: &mut Made, stream: &Curve, family: &str, rows: &[(f64, f
             error(shares[out], centre)
         })
         .collect();
-    let e = evidence("measured", shares.len(), median(&errors), quantile(&errors, 0.9), source);
+    let e = evidence("measured", shares.len(), median(&errors).max(floor), quantile(&errors, 0.9).max(floor), source);
     let mut text = String::new();
     write_family(&mut text, family, centre, &e);
     made.residuals.push(Residual::of(format!("memory {family}"), shares.len(), &errors));

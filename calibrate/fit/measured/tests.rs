@@ -327,3 +327,39 @@ fn collectives_of_a_whole_node_replace_the_published_ones_and_fewer_do_not() {
     let residual = fitted.residuals.iter().find(|r| r.section == "collectives in a node").expect("a residual");
     assert!(residual.median < 0.05, "{residual:?}");
 }
+
+#[test]
+fn one_bad_matmul_point_moves_no_matmul_far_from_it_and_leaves_none_published() {
+    let far = |profile: &Profile| profile.bf16.cost(8192, 8192, 8192);
+    let bad = point(what(&matmul(64, 64, 64, MatmulLayout::Forward)), Regime::Burst, 30.0);
+    let text = journal(&[]) + &serde_json::to_string(&bad).expect("JSON") + "\n";
+    let fitted = fitted(&text);
+    let profile = Profile::parse("mine.toml", &fitted.text).expect("a profile");
+    let base = far(&Profile::find("h200-sxm-141gb").expect("shipped"));
+    let cost = far(&profile);
+    assert!(cost.time.seconds() < 1.5 * base.time.seconds(), "{cost:?}, {base:?}");
+    assert!(cost.basis > Basis::Published && cost.spread > base.spread, "{cost:?}, {base:?}");
+}
+
+#[test]
+fn points_of_machines_with_other_power_limits_are_refused_and_another_than_the_bases_is_noted() {
+    let (path, base_text) = Profile::text("h200-sxm-141gb").expect("shipped");
+    let base = Profile::parse(&path, &base_text).expect("shipped");
+    let mut points = parse("points.jsonl", &journal(&[attention(1024, false)])).expect("a journal");
+    points.machines[0].power_limit = Some(500.0);
+    let alone = fit("points.jsonl", &points, &base, &base_text, "mine").expect("a profile");
+    assert!(alone.notes.iter().any(|note| note.contains("500 W") && note.contains("700 W")), "{:?}", alone.notes);
+    points.machines.push(machine());
+    let why = fit("points.jsonl", &points, &base, &base_text, "mine").expect_err("unlike machines").to_string();
+    assert!(why.contains("500 W") && why.contains("700 W"), "{why}");
+}
+
+#[test]
+fn one_point_makes_no_clock() {
+    let works = [matmul(4096, 4096, 4096, MatmulLayout::Forward)];
+    let sustained = point(what(&works[0]), Regime::Sustained, truth(&works[0]) * 1e6 / 0.85);
+    let text = journal(&works) + &serde_json::to_string(&sustained).expect("JSON") + "\n";
+    let few = fitted(&text);
+    assert!(few.kept.iter().any(|name| name == "clock"), "{:?}", few.kept);
+    assert!(few.notes.iter().any(|note| note.starts_with("clock: 1 matmuls")), "{:?}", few.notes);
+}
