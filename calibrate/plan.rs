@@ -6,7 +6,7 @@
 //! --plan` measures the list, the most valuable first.
 
 mod between;
-mod kernels;
+pub mod kernels;
 pub mod runs;
 
 pub use between::between;

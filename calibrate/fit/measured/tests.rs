@@ -6,7 +6,7 @@ use windtunnel::units::Bytes;
 
 use super::{FitError, fit};
 use crate::fit::{error, median, quantile};
-use crate::plan::between;
+use crate::plan::{between, kernels};
 use crate::points::{Line, Machine, Point, Points, Regime, What, parse};
 
 /// How much slower the known model is than the base's tables, so that a base left as it is would be found out.
@@ -68,28 +68,9 @@ fn memory(kind: MemoryKind, bytes: u64) -> Work {
 /// What a calibrator would have written for some work.
 fn what(work: &Work) -> What {
     match *work {
-        Work::Matmul { m, n, k, layout, .. } => {
-            let layout = match layout {
-                MatmulLayout::Forward => "forward",
-                MatmulLayout::DataGradient => "data_gradient",
-                MatmulLayout::WeightGradient => "weight_gradient",
-            };
-            What::Matmul { m, n, k, dtype: "bf16".to_owned(), layout: layout.to_owned() }
+        Work::Matmul { .. } | Work::Attention { .. } => {
+            kernels::what(work, &Software::default()).expect("the plan measures matmuls and attention")
         }
-        Work::Attention { shape, backward, .. } => What::Attention {
-            backend: "cudnn".to_owned(),
-            backward,
-            batch: shape.batch,
-            heads: shape.heads,
-            kv_heads: shape.kv_heads,
-            queries: shape.queries,
-            keys: shape.keys,
-            head_dim: shape.head_dim,
-            value_dim: shape.head_dim,
-            causal: shape.causal,
-            window: shape.window,
-            dtype: "bf16".to_owned(),
-        },
         Work::Memory { kind, read, written } => {
             let family = if kind == MemoryKind::Elementwise { "elementwise" } else { "norm" };
             What::Memory {
