@@ -6,6 +6,10 @@
 
 pub mod compiled;
 pub mod eager;
+mod flight;
 pub mod fsdp;
+pub mod megatron;
 pub mod optimizer;
 pub mod train;
+
+pub use flight::Flight;

@@ -1,0 +1,27 @@
+//! What the ranks of a job run: one program for each class of identical ranks.
+
+use crate::program::Program;
+
+/// Programs of a job. All have the same groups and number of ranks.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    /// One program for each class: for a pipeline, one for each of its ranks.
+    pub classes: Vec<Program>,
+    /// The class of each rank, an index into `classes`.
+    pub class_of: Vec<u32>,
+}
+
+impl Flight {
+    /// All ranks run the same.
+    pub fn alike(program: Program) -> Flight {
+        Flight { class_of: vec![0; program.ranks as usize], classes: vec![program] }
+    }
+
+    /// Ranks run one class after the other, each class as many neighbours: the stages of a pipeline.
+    pub fn in_turn(classes: Vec<Program>) -> Flight {
+        let ranks = classes.first().map_or(0, |program| program.ranks);
+        let each = (ranks as usize / classes.len().max(1)).max(1);
+        let class_of = (0..ranks as usize).map(|rank| (rank / each) as u32).collect();
+        Flight { classes, class_of }
+    }
+}

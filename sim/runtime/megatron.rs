@@ -1,0 +1,5 @@
+//! Megatron-Core: tensor, sequence, context, pipeline and data parallelism as its own training loop issues them.
+
+mod job;
+
+pub use job::{Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute};

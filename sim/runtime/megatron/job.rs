@@ -1,0 +1,252 @@
+//! A Megatron-Core training job, fully decided. Names are those of Megatron's arguments (`megatron/training/arguments.py`,
+//! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
+
+use crate::model::ModelConfig;
+use crate::program::DType;
+use crate::program::Group;
+use crate::schedule::order::Entry;
+
+/// How many ranks each axis has. Ranks are counted `tp-cp-dp-pp`, the first fastest (`--use-tp-pp-dp-mapping` unset;
+/// `core/parallel_state.py`, `initialize_model_parallel`, order `tp-cp-ep-dp-pp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    /// `--tensor-model-parallel-size`.
+    pub tp: u32,
+    /// `--context-parallel-size`.
+    pub cp: u32,
+    /// Replicas of the model: what the other axes leave.
+    pub dp: u32,
+    /// `--pipeline-model-parallel-size`.
+    pub pp: u32,
+}
+
+impl Mesh {
+    /// Ranks of the job.
+    pub fn ranks(self) -> u32 {
+        self.tp * self.cp * self.dp * self.pp
+    }
+
+    /// Ranks of one pipeline stage, which all run the same program.
+    pub fn ranks_of_stage(self) -> u32 {
+        self.tp * self.cp * self.dp
+    }
+
+    /// Tensor-parallel ranks: neighbours.
+    pub fn tensor(self) -> Group {
+        Group::new("tp", self.tp, 1)
+    }
+
+    /// Ranks that share a sequence.
+    pub fn context(self) -> Group {
+        Group::new("cp", self.cp, self.tp)
+    }
+
+    /// Ranks with the same parameters: over them gradients are reduced and optimizer states sharded.
+    pub fn data(self) -> Group {
+        Group::new(if self.cp > 1 { "dp_cp" } else { "dp" }, self.dp * self.cp, self.tp)
+    }
+
+    /// The stages of a pipeline.
+    pub fn pipeline(self) -> Group {
+        Group::new("pp", self.pp, self.ranks_of_stage())
+    }
+
+    /// The first and the last stage, which share a tied embedding.
+    pub fn embedding(self) -> Group {
+        Group::ends("embedding", self.pp, self.ranks_of_stage())
+    }
+
+    /// All parts of one replica (`get_model_parallel_group`): gradient norms are summed over it.
+    pub fn world(self) -> Group {
+        Group::new("world", self.ranks(), 1)
+    }
+}
+
+/// The pipeline.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    /// Who runs what when.
+    pub schedule: &'static Entry,
+    /// Stages on each rank (`--num-layers-per-virtual-pipeline-stage` says how long they are).
+    pub virtual_stages: u32,
+    /// Blocks of each stage, the model's first stage first; `mesh.pp · virtual_stages` numbers.
+    pub layers: Vec<u64>,
+    /// `--overlap-p2p-communication` of interleaved schedules: sends and receives of a step wait only where they are used.
+    pub overlap_p2p: bool,
+}
+
+/// Which modules a block is made of (`--transformer-impl`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Implementation {
+    /// Megatron's own modules.
+    Local,
+    /// Transformer Engine's: fused norm and linear, fused attention.
+    TransformerEngine,
+}
+
+/// How scores become a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Core {
+    /// Batched matmuls around a scaled, masked softmax (`core/transformer/dot_product_attention.py`).
+    Unfused {
+        /// Whether scale, mask and softmax are one kernel (`--masked-softmax-fusion`).
+        fused_softmax: bool,
+    },
+    /// One kernel for all of it, forward and backward: FlashAttention or cuDNN's, whichever the software has.
+    Flash,
+}
+
+/// What is run again in backward (`--recompute-granularity`, `--recompute-method`, `--recompute-num-layers`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// Nothing.
+    None,
+    /// The attention core (`selective`, module `core_attn`).
+    Core,
+    /// Whole blocks, `layers` of them as one: the input of each such group is kept (`full`, `uniform`).
+    Uniform {
+        /// `--recompute-num-layers`.
+        layers: u64,
+    },
+    /// The first `layers` blocks of each stage, each on its own (`full`, `block`).
+    Block {
+        /// `--recompute-num-layers`.
+        layers: u64,
+    },
+}
+
+/// How a block is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Whose modules.
+    pub implementation: Implementation,
+    /// Attention's core.
+    pub core: Core,
+    /// Whether there is dropout on what is added to the hidden state (`--hidden-dropout` above 0).
+    pub hidden_dropout: bool,
+    /// Whether there is dropout on attention's probabilities (`--attention-dropout` above 0).
+    pub attention_dropout: bool,
+    /// Whether bias and activation are one kernel (`--bias-gelu-fusion`, `--bias-swiglu-fusion`).
+    pub fused_activation: bool,
+    /// Whether bias, dropout and residual are one kernel (`--bias-dropout-fusion`).
+    pub fused_dropout: bool,
+    /// Whether rotary embeddings are one kernel (`--apply-rope-fusion`).
+    pub fused_rope: bool,
+    /// Whether the loss over the vocabulary is one kernel (`--cross-entropy-loss-fusion`).
+    pub fused_loss: bool,
+    /// What is run again in backward.
+    pub recompute: Recompute,
+}
+
+/// How linears multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matmuls {
+    /// In the parameters' type.
+    Plain,
+    /// In fp8 by Transformer Engine (`--fp8-format`).
+    Fp8 {
+        /// The recipe.
+        recipe: Fp8Recipe,
+        /// Whether parameters are kept, and gathered, in fp8 (`--fp8-param-gather`).
+        parameters: bool,
+    },
+}
+
+/// Scaling of fp8 numbers (`--fp8-recipe`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fp8Recipe {
+    /// One scale a tensor, from the maxima of earlier steps, which are reduced over ranks.
+    Delayed,
+    /// One scale a tensor, from its own maximum.
+    Tensorwise,
+    /// One scale for each 1×128 of an activation and 128×128 of a weight.
+    Blockwise,
+}
+
+/// `DistributedDataParallelConfig`, and how gradients are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gradients {
+    /// Type of the main gradients (`grad_reduce_in_fp32`, `--accumulate-allreduce-grads-in-fp32`).
+    pub dtype: DType,
+    /// Whether weight gradients are added to main gradients by the matmul that makes them
+    /// (`--gradient-accumulation-fusion`).
+    pub fused_accumulation: bool,
+    /// `--overlap-grad-reduce`: a bucket is reduced as soon as the last micro-batch has made it.
+    pub overlap_reduce: bool,
+    /// Parameters of a bucket, at least; none: one bucket (`bucket_size`; by default none without overlap, else the larger
+    /// of 40 million and one million for each data-parallel rank).
+    pub bucket: Option<u64>,
+}
+
+/// The optimizer: Adam with decoupled weight decay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Optimizer {
+    /// `--use-distributed-optimizer`: each data-parallel rank keeps and steps a part.
+    pub distributed: bool,
+    /// `--overlap-param-gather`: parameters are gathered bucket by bucket in the next forward.
+    pub overlap_gather: bool,
+    /// Type of the master parameters, and of each moment (`--use-precision-aware-optimizer`, `--main-params-dtype`,
+    /// `--exp-avg-dtype`, `--exp-avg-sq-dtype`).
+    pub master: DType,
+    /// First moments.
+    pub first_moment: DType,
+    /// Second moments.
+    pub second_moment: DType,
+    /// Whether one multi-tensor kernel steps all parameters (Apex's or Transformer Engine's `FusedAdam`).
+    pub fused: bool,
+    /// `--clip-grad` above 0.
+    pub clip: bool,
+}
+
+/// A training job under Megatron-Core, fully decided.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The model; its vocabulary is padded ([`Job::padded_vocabulary`]).
+    pub model: ModelConfig,
+    /// `--micro-batch-size`.
+    pub batch: u64,
+    /// `--seq-length`.
+    pub seq: u64,
+    /// Micro-batches of a step on each replica.
+    pub micro_batches: u32,
+    /// Ranks.
+    pub mesh: Mesh,
+    /// `--sequence-parallel`.
+    pub sequence_parallel: bool,
+    /// `--tp-comm-overlap`: gathers and scatters of tensor-parallel ranks run in parts beside the matmuls they feed.
+    pub overlap_tensor: bool,
+    /// The pipeline.
+    pub pipeline: Pipeline,
+    /// How blocks are written.
+    pub block: Block,
+    /// How linears multiply.
+    pub matmuls: Matmuls,
+    /// Type of parameters and activations (`--bf16`, `--fp16`).
+    pub dtype: DType,
+    /// Gradients.
+    pub gradients: Gradients,
+    /// Optimizer.
+    pub optimizer: Optimizer,
+    /// `--make-vocab-size-divisible-by`.
+    pub vocabulary_multiple: u64,
+    /// `--no-check-for-nan-in-loss-and-grad` unset: a number is read back after each micro-batch's loss and before the
+    /// gradients are reduced.
+    pub checks_for_nan: bool,
+    /// cuBLAS workspace \[B\].
+    pub workspace: u64,
+    /// Multiprocessors of the chip, which size the buffers of reductions.
+    pub multiprocessors: u32,
+}
+
+impl Job {
+    /// Tokens of one step of the whole job.
+    pub fn tokens(&self) -> u64 {
+        self.batch * self.seq * u64::from(self.micro_batches) * u64::from(self.mesh.dp)
+    }
+
+    /// Words of the embedding: a multiple of `--make-vocab-size-divisible-by` times the tensor-parallel ranks
+    /// (`megatron/training/tokenizer/tokenizer.py`, `_vocab_size_with_padding`).
+    pub fn padded_vocabulary(&self) -> u64 {
+        self.model.vocab.next_multiple_of(self.vocabulary_multiple * u64::from(self.mesh.tp))
+    }
+}
