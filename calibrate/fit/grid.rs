@@ -14,6 +14,11 @@ pub struct Grid {
     pub axes: [Vec<u64>; 3],
 }
 
+/// Whether two sizes are within 1 % of each other, so that one would give the other's answer away.
+pub fn same(x: u64, y: u64) -> bool {
+    x.abs_diff(y) * 100 <= x.min(y)
+}
+
 fn array(&(m, n, k): &Shape) -> [u64; 3] {
     [m, n, k]
 }
@@ -38,6 +43,13 @@ impl Grid {
         Some((there[0], there[1], there[2]))
     }
 
+    /// The next point along an axis, up or down, that is no twin.
+    fn next(&self, shape: &Shape, axis: usize, up: bool) -> Option<Shape> {
+        let there = array(shape)[axis];
+        let away = if up { [1, 2] } else { [-1, -2] };
+        away.iter().filter_map(|&by| self.step(shape, axis, by)).find(|next| !same(array(next)[axis], there))
+    }
+
     /// Whether a residual is more than 25 % off the median of its neighbours': no kernel is, so the timing was disturbed.
     pub fn noise(&self, points: &BTreeMap<Shape, f64>, shape: &Shape, r: f64) -> bool {
         let around: Vec<f64> = (0..3)
@@ -48,13 +60,13 @@ impl Grid {
         around.len() >= 3 && (r - fit::median(&around)).abs() > 0.25
     }
 
-    /// Relative errors of predicting each point from the planes on both sides of its own. In m the step is two lines,
-    /// because every m has a neighbour m + 1.
+    /// Relative errors of predicting each point from the planes on both sides of its own, twins of it (m and m + 1) left
+    /// out.
     pub fn leave_planes_out(&self, points: &BTreeMap<Shape, f64>) -> Vec<f64> {
         let mut errors = Vec::new();
         for (shape, r) in points {
-            for (axis, by) in [(0, 2), (1, 1), (2, 1)] {
-                let (Some(low), Some(high)) = (self.step(shape, axis, -by), self.step(shape, axis, by)) else {
+            for axis in 0..3 {
+                let (Some(low), Some(high)) = (self.next(shape, axis, false), self.next(shape, axis, true)) else {
                     continue;
                 };
                 let (Some(r0), Some(r1)) = (points.get(&low), points.get(&high)) else { continue };

@@ -14,6 +14,7 @@
 use windtunnel::cost::matmul::Matmul;
 use windtunnel::cost::{Basis, Evidence};
 
+use super::grid::same;
 use super::matmul::{Points, Spec, clean, fit_waves};
 use super::{Residual, error, median};
 
@@ -55,8 +56,7 @@ fn fold(&(m, n, k): &(u64, u64, u64)) -> u64 {
 
 /// Whether two shapes are as good as the same.
 pub fn twins(a: (u64, u64, u64), b: (u64, u64, u64)) -> bool {
-    let near = |x: u64, y: u64| x.abs_diff(y) * 100 <= x.min(y);
-    near(a.0, b.0) && near(a.1, b.1) && near(a.2, b.2)
+    same(a.0, b.0) && same(a.1, b.1) && same(a.2, b.2)
 }
 
 /// Predicts each point from the rest.

@@ -36,8 +36,8 @@ pub(super) struct Table {
     known: Vec<f64>,
     /// The same, filled from its neighbours where nothing was measured.
     residual: Vec<f64>,
-    /// The largest residual.
-    pub(super) highest: f64,
+    /// The least residual, or zero.
+    pub(super) lowest: f64,
 }
 
 impl Written {
@@ -74,9 +74,9 @@ impl Written {
 impl Table {
     fn new(sizes: [Vec<u64>; 3], known: Vec<f64>) -> Table {
         let axes = sizes.each_ref().map(|axis| axis.iter().map(|&v| libm::log(v as f64)).collect());
-        let mut table = Table { sizes, axes, residual: known.clone(), known, highest: 0.0 };
+        let mut table = Table { sizes, axes, residual: known.clone(), known, lowest: 0.0 };
         table.fill();
-        table.highest = table.residual.iter().copied().fold(0.0, f64::max);
+        table.lowest = table.residual.iter().copied().fold(0.0, f64::min);
         table
     }
 
