@@ -43,13 +43,6 @@ impl Grid {
         Some((there[0], there[1], there[2]))
     }
 
-    /// The next point along an axis, up or down, that is no twin.
-    fn next(&self, shape: &Shape, axis: usize, up: bool) -> Option<Shape> {
-        let there = array(shape)[axis];
-        let away = if up { [1, 2] } else { [-1, -2] };
-        away.iter().filter_map(|&by| self.step(shape, axis, by)).find(|next| !same(array(next)[axis], there))
-    }
-
     /// Whether a residual is more than 25 % off the median of its neighbours': no kernel is, so the timing was disturbed.
     pub fn noise(&self, points: &BTreeMap<Shape, f64>, shape: &Shape, r: f64) -> bool {
         let around: Vec<f64> = (0..3)
@@ -60,13 +53,13 @@ impl Grid {
         around.len() >= 3 && (r - fit::median(&around)).abs() > 0.25
     }
 
-    /// Relative errors of predicting each point from the planes on both sides of its own, twins of it (m and m + 1) left
-    /// out.
+    /// Relative errors of predicting each point from the planes on both sides of its own. In m the step is two lines,
+    /// because every m has a neighbour m + 1.
     pub fn leave_planes_out(&self, points: &BTreeMap<Shape, f64>) -> Vec<f64> {
         let mut errors = Vec::new();
         for (shape, r) in points {
-            for axis in 0..3 {
-                let (Some(low), Some(high)) = (self.next(shape, axis, false), self.next(shape, axis, true)) else {
+            for (axis, by) in [(0, 2), (1, 1), (2, 1)] {
+                let (Some(low), Some(high)) = (self.step(shape, axis, -by), self.step(shape, axis, by)) else {
                     continue;
                 };
                 let (Some(r0), Some(r1)) = (points.get(&low), points.get(&high)) else { continue };

@@ -102,13 +102,15 @@ pub fn clean(points: &Points, spec: &Spec, waves: &Waves) -> BTreeMap<Shape, f64
     residual.iter().filter(|(shape, r)| !grid.noise(&residual, shape, **r)).map(|(s, r)| (*s, *r)).collect()
 }
 
-/// Fits the wave model to every fourth of the points that `typical` picks, and the table to all.
+/// Fits the wave model to every fourth of the points that `typical` picks, and the table to all; the errors are of the
+/// typical ones, as most of what is asked for is.
 pub fn fit(points: &Points, typical: impl Fn(&Shape) -> bool, spec: &Spec) -> Fitted {
     let size = spec.size;
     let sample = points.iter().filter(|(shape, _)| typical(shape)).map(|(shape, t)| (*shape, *t)).collect();
     let waves = fit_waves(&sample, spec, 4);
     let clean = clean(points, spec, &waves);
-    let errors = Grid::new(&clean).leave_planes_out(&clean);
+    let asked = clean.iter().filter(|(shape, _)| typical(shape)).map(|(shape, r)| (*shape, *r)).collect();
+    let errors = Grid::new(&asked).leave_planes_out(&asked);
     // On a derived board the residuals hold and the model changes with its bandwidth.
     let own = spec.chip(spec.own_bandwidth);
     let mut text = String::new();

@@ -121,8 +121,8 @@ fn push(text: &mut String, residuals: &mut Vec<Residual>, name: &str, chip: &Chi
     let basis = if chip.derived { "extrapolated" } else { "published" };
     let carried = if chip.derived { "; carried over to this board's bandwidth by the wave model" } else { "" };
     let fp8 = if name == "fp8" { ", quantise kernel taken off" } else { "" };
-    let source =
-        format!("{} ({}){fp8}, errors by leaving out planes of the grid{carried}", file(chip), chips::collection());
+    let large = if name == "bf16" { " from 256 x 256 x 512 on" } else { "" };
+    let source = format!("{}{fp8}, errors by leaving out planes of the grid{large}{carried}", whence(chip));
     let p90 = if chip.derived { f.p90 + 0.05 } else { f.p90 };
     write_waves(text, name, peak, &f.waves, &evidence(basis, f.points, f.median, p90, &source));
     let _ = write!(text, "[matmul.{name}.table]\n{}\n", f.text);

@@ -114,10 +114,10 @@ impl Matmul {
     }
 
     /// The same had some shapes not been measured.
-    pub fn without(&self, gone: impl Fn(Shape) -> bool) -> Matmul {
+    pub fn without(&self, gone: &[Shape]) -> Matmul {
         Matmul {
-            table: self.table.as_ref().map(|table| Arc::new(table.without(&gone))),
-            nearby: self.nearby.as_ref().and_then(|nearby| nearby.without(&gone)),
+            table: self.table.as_ref().map(|table| Arc::new(table.without(gone))),
+            nearby: self.nearby.as_ref().and_then(|nearby| nearby.without(|shape| gone.contains(&shape))),
             ..self.clone()
         }
     }
