@@ -2,7 +2,7 @@
 //!
 //! A [`Profile`] is what was measured about one chip and its fabric; a [`CostModel`] answers from it at one clock
 //! [`Regime`] and labels every answer with a [`Basis`] and a spread. Times are finite and never zero for work that is
-//! not nothing; more bytes never take less time, and a matmul never takes less than one with a dimension halved.
+//! not nothing; more bytes never take less time, and a matmul never takes longer than one with a dimension doubled.
 //!
 //! To add a chip: put its profile into `calibrate/profiles/` and one line into `registry.rs`. To add a kernel family:
 //! one file here with its section as written and as understood, and one field in `profile.rs`.

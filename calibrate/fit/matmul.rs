@@ -53,8 +53,6 @@ pub struct Fitted {
     pub text: String,
     /// Points kept.
     pub points: usize,
-    /// Points that are noise.
-    pub dropped: Vec<Shape>,
     /// Cross-validated error: median.
     pub median: f64,
     /// And 90th percentile.
@@ -104,24 +102,20 @@ pub fn clean(points: &Points, spec: &Spec, waves: &Waves) -> BTreeMap<Shape, f64
     residual.iter().filter(|(shape, r)| !grid.noise(&residual, shape, **r)).map(|(s, r)| (*s, *r)).collect()
 }
 
-/// Fits the wave model to every fourth point and the table to all.
-pub fn fit(points: &Points, spec: &Spec) -> Fitted {
+/// Fits the wave model to every fourth of the points that `typical` picks, and the table to all; the errors are of the
+/// typical ones, as most of what is asked for is.
+pub fn fit(points: &Points, typical: impl Fn(&Shape) -> bool, spec: &Spec) -> Fitted {
     let size = spec.size;
-    let waves = fit_waves(points, spec, 4);
+    let sample = points.iter().filter(|(shape, _)| typical(shape)).map(|(shape, t)| (*shape, *t)).collect();
+    let waves = fit_waves(&sample, spec, 4);
     let clean = clean(points, spec, &waves);
-    let errors = Grid::new(&clean).leave_planes_out(&clean);
+    let asked = clean.iter().filter(|(shape, _)| typical(shape)).map(|(shape, r)| (*shape, *r)).collect();
+    let errors = Grid::new(&asked).leave_planes_out(&asked);
     // On a derived board the residuals hold and the model changes with its bandwidth.
     let own = spec.chip(spec.own_bandwidth);
     let mut text = String::new();
     write_table(&mut text, &clean, |shape, r| libm::exp(r) * model(&waves, &own, shape, size) * 1e6);
-    Fitted {
-        text,
-        points: clean.len(),
-        dropped: points.keys().filter(|shape| !clean.contains_key(shape)).copied().collect(),
-        median: fit::median(&errors),
-        p90: fit::quantile(&errors, 0.9),
-        waves,
-    }
+    Fitted { text, points: clean.len(), median: fit::median(&errors), p90: fit::quantile(&errors, 0.9), waves }
 }
 
 fn write_table(text: &mut String, points: &BTreeMap<Shape, f64>, micros: impl Fn(&Shape, f64) -> f64) {

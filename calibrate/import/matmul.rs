@@ -1,6 +1,8 @@
 //! Dense matmul from the tables of one chip.
 //!
-//! Points are restricted to shapes that training issues (m, n ≥ 256; k ≥ 512).
+//! The waves are fitted to shapes that training issues most (m, n ≥ 256; k ≥ 512), and the table holds all of those. Of
+//! smaller ones (few rows, narrow adapters, short sums) it holds those whose m is a power of two, 1 or from 16 on: tiles
+//! change there, and what lies between is interpolated as well as it is from all.
 //!
 //! fp8 rows of the table include a kernel that quantises the activations; its stream (3 B an element of m·k) and the
 //! excess of its launch over bf16's are taken off.
@@ -15,8 +17,12 @@ use windtunnel::cost::waves::Waves;
 use super::chips::ChipSpec;
 use super::tables::Tables;
 use super::{ImportError, Residual, Section, chips, evidence, fit, memory};
+use crate::fit::grid::{Grid, Shape};
 use crate::fit::layout::Ratios;
-use crate::fit::matmul::{Fitted, Points, Spec, write_waves};
+use crate::fit::matmul::{Fitted, Points, Spec, figure, write_waves};
+
+/// Chips of whose tables the tests predict every shape from the others.
+const TRIED: [&str; 2] = ["h100", "h200"];
 
 /// The sections `matmul` and `layout`.
 pub fn section(tables: &Tables, chip: &ChipSpec, held_out: Option<&Path>) -> Result<Section, ImportError> {
@@ -24,19 +30,21 @@ pub fn section(tables: &Tables, chip: &ChipSpec, held_out: Option<&Path>) -> Res
     let mut residuals = Vec::new();
     // The quantise kernel ran on the board that was measured.
     let stream = memory::curve(tables, &ChipSpec { bandwidth: chip.measured_bandwidth, ..*chip })?;
-    let bf16 = read(tables, chip, "bfloat16")?;
-    if bf16.is_empty() {
+    let all = read(tables, chip, "bfloat16")?;
+    let bf16: Points = all.iter().filter(|(shape, _)| training(shape) || few(shape)).map(|(s, t)| (*s, *t)).collect();
+    if !bf16.keys().any(training) {
         return Err(tables.get(&file(chip))?.error("no bfloat16 rows of training shapes"));
     }
     let fitted = fit_kept(chip, chip.peaks[0], 2.0, &bf16);
     push(&mut text, &mut residuals, "bf16", chip, chip.peaks[0], &fitted);
     if let Some(folder) = held_out.filter(|_| !chip.derived) {
         let held: Points = bf16.iter().filter(|(shape, _)| held(shape)).map(|(s, t)| (*s, *t)).collect();
-        write_points(folder, chip, &held, "", "kept from the profile")?;
-        let dropped = fitted.dropped.iter().filter_map(|shape| Some((*shape, *bf16.get(shape)?))).collect();
-        write_points(folder, chip, &dropped, "_dropped", "left out as disturbed from the profile")?;
+        write_points(folder, chip, &held)?;
+        if TRIED.contains(&chip.matmul) {
+            write_all(folder, chip, &all)?;
+        }
     }
-    let raw8 = read(tables, chip, "fp8")?;
+    let raw8: Points = read(tables, chip, "fp8")?.into_iter().filter(|(shape, _)| training(shape)).collect();
     if raw8.is_empty() {
         datasheet(&mut text, "fp8", chip.peaks[1], &fitted.waves, "no fp8 units: the bf16 rate");
     } else {
@@ -55,10 +63,20 @@ fn file(chip: &ChipSpec) -> String {
     format!("gemm_{}.csv.gz", chip.matmul)
 }
 
-/// Median time of each training shape from the chip's newest complete collection.
+/// Shapes that training issues most.
+fn training(&(m, n, k): &Shape) -> bool {
+    m >= 256 && n >= 256 && k >= 512
+}
+
+/// Shapes that stand for the smaller ones.
+fn few(&(m, _, _): &Shape) -> bool {
+    m == 1 || m >= 16 && m.is_power_of_two()
+}
+
+/// Median time of each shape from the chip's newest complete collection.
 fn read(tables: &Tables, chip: &ChipSpec, dtype: &str) -> Result<Points, ImportError> {
     let table = tables.get(&file(chip))?;
-    let mut all: BTreeMap<(u64, u64, u64), Vec<f64>> = BTreeMap::new();
+    let mut all: BTreeMap<Shape, Vec<f64>> = BTreeMap::new();
     for row in table.rows().filter(|row| row.text("dtype") == dtype) {
         // The A100's second collection is sparse and of other software.
         if chip.matmul == "a100" && !row.text("source").contains("sglang") {
@@ -69,7 +87,7 @@ fn read(tables: &Tables, chip: &ChipSpec, dtype: &str) -> Result<Points, ImportE
         else {
             continue;
         };
-        if m >= 256.0 && n >= 256.0 && k >= 512.0 && us > 0.0 {
+        if us > 0.0 {
             all.entry((m as u64, n as u64, k as u64)).or_default().push(us * 1e-6);
         }
     }
@@ -77,7 +95,7 @@ fn read(tables: &Tables, chip: &ChipSpec, dtype: &str) -> Result<Points, ImportE
 }
 
 /// One grid cell in 29 is kept for the tests; m and m + 1 share a cell, or the twin would give the answer away.
-fn held(&(m, n, k): &(u64, u64, u64)) -> bool {
+fn held(&(m, n, k): &Shape) -> bool {
     let cell =
         [m & !1, n, k].iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, v| (hash ^ v).wrapping_mul(0x0100_0000_01b3));
     (cell >> 17) % 29 == 0
@@ -96,15 +114,15 @@ fn spec(chip: &ChipSpec, peak: f64, size: f64) -> Spec {
 /// Fits all but what is kept for the tests.
 fn fit_kept(chip: &ChipSpec, peak: f64, size: f64, points: &Points) -> Fitted {
     let used: Points = points.iter().filter(|(shape, _)| !held(shape)).map(|(shape, t)| (*shape, *t)).collect();
-    fit::matmul::fit(&used, &spec(chip, peak, size))
+    fit::matmul::fit(&used, training, &spec(chip, peak, size))
 }
 
 fn push(text: &mut String, residuals: &mut Vec<Residual>, name: &str, chip: &ChipSpec, peak: f64, f: &Fitted) {
     let basis = if chip.derived { "extrapolated" } else { "published" };
     let carried = if chip.derived { "; carried over to this board's bandwidth by the wave model" } else { "" };
     let fp8 = if name == "fp8" { ", quantise kernel taken off" } else { "" };
-    let source =
-        format!("{} ({}){fp8}, errors by leaving out planes of the grid{carried}", file(chip), chips::collection());
+    let large = if name == "bf16" { " from 256 x 256 x 512 on" } else { "" };
+    let source = format!("{}{fp8}, errors by leaving out planes of the grid{large}{carried}", whence(chip));
     let p90 = if chip.derived { f.p90 + 0.05 } else { f.p90 };
     write_waves(text, name, peak, &f.waves, &evidence(basis, f.points, f.median, p90, &source));
     let _ = write!(text, "[matmul.{name}.table]\n{}\n", f.text);
@@ -117,9 +135,9 @@ fn datasheet(text: &mut String, name: &str, peak: f64, waves: &Waves, source: &s
 
 /// Takes the quantise kernel off fp8 times: its stream of 3 B an element of m·k, and the launch beyond bf16's.
 fn without_quantise(chip: &ChipSpec, raw: &Points, stream: &Curve, launch: f64) -> Points {
-    let streamed = |&(m, _, k): &(u64, u64, u64)| 3.0 * (m * k) as f64;
+    let streamed = |&(m, _, k): &Shape| 3.0 * (m * k) as f64;
     let floor = stream.seconds(1.0);
-    let off = |shape: &(u64, u64, u64)| stream.seconds(streamed(shape)) - floor;
+    let off = |shape: &Shape| stream.seconds(streamed(shape)) - floor;
     let partly: Points = raw.iter().map(|(s, t)| (*s, (t - off(s)).max(0.5 * t))).collect();
     let excess = (fit_kept(chip, chip.peaks[1], 1.0, &partly).waves.launch.seconds() - launch).max(0.0);
     raw.iter().map(|(s, t)| (*s, (t - off(s) - excess).max(0.3 * t))).collect()
@@ -148,13 +166,42 @@ fn layout(tables: &Tables) -> Result<String, ImportError> {
     Ok(fit::layout::section(&ratios, "published", source).text)
 }
 
-fn write_points(folder: &Path, chip: &ChipSpec, points: &Points, ending: &str, why: &str) -> Result<(), ImportError> {
-    let path = folder.join(format!("matmul_{}{ending}.csv", chip.matmul));
-    let mut text =
-        format!("# bf16 matmuls {why} {}: {} ({})\nm,n,k,time_us\n", chip.name, file(chip), chips::collection());
+fn write_points(folder: &Path, chip: &ChipSpec, points: &Points) -> Result<(), ImportError> {
+    let mut text = format!("# bf16 matmuls kept from the profile {}: {}\nm,n,k,time_us\n", chip.name, whence(chip));
     for ((m, n, k), t) in points {
         let _ = writeln!(text, "{m},{n},{k},{:.3}", t * 1e6);
     }
+    write(folder, &format!("matmul_{}.csv", chip.matmul), &text)
+}
+
+/// All points on their grid: a line for each n and k, a column for each m.
+fn write_all(folder: &Path, chip: &ChipSpec, points: &Points) -> Result<(), ImportError> {
+    let grid = Grid::new(points);
+    let mut text =
+        format!("# times [us] of all bf16 matmuls of one n and k, a column for each m: {}\nn,k", whence(chip));
+    for m in &grid.axes[0] {
+        let _ = write!(text, ",{m}");
+    }
+    text.push('\n');
+    for &n in &grid.axes[1] {
+        for &k in &grid.axes[2] {
+            let _ = write!(text, "{n},{k}");
+            for &m in &grid.axes[0] {
+                text.push(',');
+                text.push_str(&points.get(&(m, n, k)).map_or(String::new(), |t| figure(t * 1e6)));
+            }
+            text.push('\n');
+        }
+    }
+    write(folder, &format!("matmul_{}_all.csv", chip.matmul), &text)
+}
+
+fn whence(chip: &ChipSpec) -> String {
+    format!("{} ({})", file(chip), chips::collection())
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<(), ImportError> {
+    let path = folder.join(name);
     let shown = path.display().to_string();
     std::fs::create_dir_all(folder).map_err(|why| ImportError::File { path: folder.display().to_string(), why })?;
     std::fs::write(&path, text).map_err(|why| ImportError::File { path: shown, why })

@@ -1,8 +1,12 @@
 //! Dense matmul: the wave model of [`Waves`], corrected by what was measured nearby.
 //!
 //! A table of published times ([`super::table`]) and points measured at shapes of any kind ([`super::nearby`]) correct the
-//! model, one on top of the other; the model itself carries the steps of tiles and waves in between. At last no matmul is
-//! let be faster than one with any dimension halved, so that noise cannot make more work cheaper.
+//! model, one on top of the other; the model itself carries the steps of tiles and waves in between.
+//!
+//! At last no matmul is let be slower than one with any dimension doubled: the smaller could be padded with zeros. So more
+//! work is never cheaper, though measurements are not monotone. What spoils them makes matmuls slower, not faster: a
+//! disturbed timing, or a kernel that cuBLAS chooses badly (on H200, 1 × 1,024 × 1,536 takes 10.2 us and 16 rows 4.8 us). To
+//! let no matmul be *faster* than one with a dimension halved instead would hand every such slip on to all larger ones.
 //!
 //! A point of the table is `published`, one inside its hull `interpolated`, one outside `extrapolated`; a point measured on
 //! the profile's own machine, and what is near it, has the evidence of the points. A point of the table that such points
@@ -18,9 +22,8 @@ use super::table::{self, Shape, Table};
 use super::waves::{Chip, Waves};
 use crate::units::FlopRate;
 
-/// What a layout and a throttled clock can cost together, at most: the ranges that a profile is checked for allow more,
-/// but none comes near.
-const SLOWEST: f64 = 2.0;
+/// A time that is undercut by less than this, about what a table's digits say, is its own.
+const SAME: f64 = 0.995;
 
 /// A matmul section as written.
 #[derive(Clone, Debug, Deserialize)]
@@ -111,10 +114,10 @@ impl Matmul {
     }
 
     /// The same had some shapes not been measured.
-    pub fn without(&self, gone: impl Fn(Shape) -> bool) -> Matmul {
+    pub fn without(&self, gone: &[Shape]) -> Matmul {
         Matmul {
-            table: self.table.as_ref().map(|table| Arc::new(table.without(&gone))),
-            nearby: self.nearby.as_ref().and_then(|nearby| nearby.without(&gone)),
+            table: self.table.as_ref().map(|table| Arc::new(table.without(gone))),
+            nearby: self.nearby.as_ref().and_then(|nearby| nearby.without(|shape| gone.contains(&shape))),
             ..self.clone()
         }
     }
@@ -146,51 +149,24 @@ impl Matmul {
         self.cost_with(m, n, k, |seconds, _| seconds)
     }
 
-    /// Time of one matmul, with `clock(seconds, utilisation)` applied to each candidate before it is compared.
+    /// Time of one matmul, with `clock(seconds, utilisation)` applied to each candidate before it is compared; `clock` must
+    /// grow with both.
     pub(super) fn cost_with(&self, m: u64, n: u64, k: u64, clock: impl Fn(f64, f64) -> f64) -> Cost {
         if m == 0 || n == 0 || k == 0 {
             return Cost::NOTHING;
         }
-        let at = |a: u32, b: u32, c: u32| {
-            let (m, n, k) = ((m >> a) as f64, (n >> b) as f64, (k >> c) as f64);
-            let seconds = self.seconds(m, n, k);
-            clock(seconds, (2.0 * m * n * k / (seconds * self.chip.peak.0 * self.waves.mma)).min(1.0))
-        };
-        // No smaller matmul can take longer than the model, which only grows, times the largest correction.
-        let highest = self.table.as_ref().map_or(0.0, |table| table.highest)
-            + self.nearby.as_ref().map_or(0.0, |nearby| nearby.highest);
-        let most = libm::exp(highest) * SLOWEST;
-        let bound = |a: u32, b: u32, c: u32| {
-            let shape = ((m >> a) as f64, (n >> b) as f64, (k >> c) as f64);
-            self.waves.seconds(&self.chip, shape, self.size) * most
-        };
-        let mut seconds = at(0, 0, 0);
-        for a in 0..=m.ilog2() {
-            if bound(a, 0, 0) <= seconds {
-                break;
-            }
-            for b in 0..=n.ilog2() {
-                if bound(a, b, 0) <= seconds {
-                    break;
-                }
-                for c in 0..=k.ilog2() {
-                    if bound(a, b, c) <= seconds {
-                        break;
-                    }
-                    seconds = seconds.max(at(a, b, c));
-                }
-            }
-        }
+        let (own, seconds) = self.least((m as f64, n as f64, k as f64), clock);
+        let itself = seconds >= own * SAME;
         match self.nearby.as_ref().and_then(|nearby| Some((&nearby.evidence, nearby.place((m, n, k))?))) {
-            Some((evidence, Basis::Measured)) => return evidence.cost(seconds),
+            Some((evidence, Basis::Measured)) if itself => return evidence.cost(seconds),
             Some((evidence, _)) => return evidence.between(seconds),
             None => {}
         }
         let moved = self.nearby.as_ref().map_or(0.0, |nearby| libm::fabs(nearby.middle));
         let widened = |cost: Cost| Cost { spread: cost.spread + moved, ..cost };
         match self.table.as_ref().map(|table| table.place(m as f64, n as f64, k as f64)) {
-            Some(Basis::Published) if self.nearby.is_none() => self.evidence.cost(seconds),
-            // The table's figure, moved by points measured elsewhere: nobody published this.
+            Some(Basis::Published) if itself && self.nearby.is_none() => self.evidence.cost(seconds),
+            // The table's figure, moved by points measured elsewhere or undercut by a larger one: nobody published this.
             Some(Basis::Published | Basis::Interpolated) => widened(self.evidence.between(seconds)),
             // The model fitted to points, and none of them near.
             None if self.nearby.is_some() => self.evidence.beyond(seconds),
@@ -199,20 +175,52 @@ impl Matmul {
         }
     }
 
-    fn seconds(&self, m: f64, n: f64, k: f64) -> f64 {
-        let beneath = self.beneath(m, n, k);
-        match &self.nearby {
-            Some(nearby) => beneath * libm::exp(nearby.residual(m, n, k)),
-            None => beneath,
+    /// The time of a shape itself, and the least of it and of all that its dimensions doubled lead to.
+    fn least(&self, (m, n, k): (f64, f64, f64), clock: impl Fn(f64, f64) -> f64) -> (f64, f64) {
+        let lowest = self.table.as_ref().map_or(0.0, |table| table.lowest)
+            + self.nearby.as_ref().map_or(0.0, |nearby| nearby.lowest);
+        let lowest = libm::exp(lowest);
+        let model = |m, n, k| self.waves.seconds(&self.chip, (m, n, k), self.size);
+        let at = |m, n, k, model: f64| {
+            let seconds = self.corrected(m, n, k, model);
+            clock(seconds, (2.0 * m * n * k / (seconds * self.chip.peak.0 * self.waves.mma)).min(1.0))
+        };
+        let own = at(m, n, k, model(m, n, k));
+        let mut least = own;
+        let doubled = |from: f64| std::iter::successors(Some(from), |size| Some(2.0 * size));
+        'm: for a in doubled(m) {
+            'n: for b in doubled(n) {
+                for c in doubled(k) {
+                    let model = model(a, b, c);
+                    // The model only grows: if its lowest correction at boost clocks undercuts nothing, no larger one does.
+                    if clock(model * lowest, 0.0) >= least {
+                        match (b > n, c > k) {
+                            (false, false) => break 'm,
+                            (true, false) => break 'n,
+                            (_, true) => break,
+                        }
+                    }
+                    least = least.min(at(a, b, c, model));
+                }
+            }
         }
+        (own, least)
+    }
+
+    fn seconds(&self, m: f64, n: f64, k: f64) -> f64 {
+        self.corrected(m, n, k, self.waves.seconds(&self.chip, (m, n, k), self.size))
+    }
+
+    /// The model's seconds as table and points correct them.
+    fn corrected(&self, m: f64, n: f64, k: f64, model: f64) -> f64 {
+        let table = self.table.as_ref().map_or(0.0, |table| table.residual(m, n, k));
+        let nearby = self.nearby.as_ref().map_or(0.0, |nearby| nearby.residual(m, n, k));
+        model * libm::exp(table + nearby)
     }
 
     /// The model as the table corrects it.
     fn beneath(&self, m: f64, n: f64, k: f64) -> f64 {
-        let model = self.waves.seconds(&self.chip, (m, n, k), self.size);
-        match &self.table {
-            Some(table) => model * libm::exp(table.residual(m, n, k)),
-            None => model,
-        }
+        let table = self.table.as_ref().map_or(0.0, |table| table.residual(m, n, k));
+        self.waves.seconds(&self.chip, (m, n, k), self.size) * libm::exp(table)
     }
 }

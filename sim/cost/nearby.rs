@@ -43,8 +43,8 @@ pub(super) struct Nearby {
     points: Vec<Near>,
     /// Median of the residuals, drawn to zero where they are few: the logarithm by which all else is moved.
     pub(super) middle: f64,
-    /// The largest residual, or zero.
-    pub(super) highest: f64,
+    /// The least residual, or zero.
+    pub(super) lowest: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,8 +97,8 @@ impl Nearby {
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len() as f64;
         let middle = *sorted.get(sorted.len() / 2)? * count / (count + FEW);
-        let highest = sorted.last().copied().unwrap_or(0.0).max(0.0);
-        Some(Nearby { evidence, points, middle, highest })
+        let lowest = sorted.first().copied().unwrap_or(0.0).min(0.0);
+        Some(Nearby { evidence, points, middle, lowest })
     }
 
     /// The same had some shapes not been measured.

@@ -36,8 +36,8 @@ pub(super) struct Table {
     known: Vec<f64>,
     /// The same, filled from its neighbours where nothing was measured.
     residual: Vec<f64>,
-    /// The largest residual.
-    pub(super) highest: f64,
+    /// The least residual, or zero.
+    pub(super) lowest: f64,
 }
 
 impl Written {
@@ -74,9 +74,9 @@ impl Written {
 impl Table {
     fn new(sizes: [Vec<u64>; 3], known: Vec<f64>) -> Table {
         let axes = sizes.each_ref().map(|axis| axis.iter().map(|&v| libm::log(v as f64)).collect());
-        let mut table = Table { sizes, axes, residual: known.clone(), known, highest: 0.0 };
+        let mut table = Table { sizes, axes, residual: known.clone(), known, lowest: 0.0 };
         table.fill();
-        table.highest = table.residual.iter().copied().fold(0.0, f64::max);
+        table.lowest = table.residual.iter().copied().fold(0.0, f64::min);
         table
     }
 
@@ -111,28 +111,17 @@ impl Table {
     }
 
     /// The same had some shapes not been measured.
-    pub(super) fn without(&self, gone: impl Fn(Shape) -> bool) -> Table {
+    pub(super) fn without(&self, gone: &[Shape]) -> Table {
         let mut known = self.known.clone();
-        let mut index = 0;
-        self.each(|shape| {
-            if gone(shape) {
-                known[index] = f64::NAN;
-            }
-            index += 1;
-        });
-        Table::new(self.sizes.clone(), known)
-    }
-
-    /// Every shape of the grid, in the order of its values.
-    fn each(&self, mut visit: impl FnMut(Shape)) {
         let [m, n, k] = &self.sizes;
-        for &m in m {
-            for &n in n {
-                for &k in k {
-                    visit((m, n, k));
-                }
+        for shape in gone {
+            if let (Ok(i), Ok(j), Ok(l)) =
+                (m.binary_search(&shape.0), n.binary_search(&shape.1), k.binary_search(&shape.2))
+            {
+                known[self.index([i, j, l])] = f64::NAN;
             }
         }
+        Table::new(self.sizes.clone(), known)
     }
 
     fn index(&self, at: [usize; 3]) -> usize {

@@ -16,9 +16,16 @@ use serde::Deserialize;
 
 use crate::units::{Bandwidth, FlopRate, Time};
 
-/// Tile shapes that cuBLAS chooses among, widest first.
-const TILES: [(f64, f64); 7] =
-    [(256.0, 128.0), (128.0, 256.0), (128.0, 128.0), (256.0, 64.0), (64.0, 256.0), (128.0, 64.0), (64.0, 64.0)];
+/// Tile shapes that cuBLAS chooses among, widest first, with how often the widest is halved to make them.
+const TILES: [(f64, f64, usize); 7] = [
+    (256.0, 128.0, 0),
+    (128.0, 256.0, 0),
+    (128.0, 128.0, 1),
+    (256.0, 64.0, 1),
+    (64.0, 256.0, 1),
+    (128.0, 64.0, 2),
+    (64.0, 64.0, 3),
+];
 
 /// How often the K loop may be cut.
 const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
@@ -60,10 +67,12 @@ impl Waves {
         let bandwidth = chip.bandwidth.0 * self.memory;
         let memory = (size * (m * k + k * n) + 2.0 * m * n) / bandwidth;
         let rate = chip.peak.0 / chip.processors * self.mma;
+        let s = self.small_tile;
+        let loss = [1.0, s, s * s, s * s * s];
         let mut best = f64::INFINITY;
-        for (tm, tn) in TILES {
+        for (tm, tn, halved) in TILES {
             let tiles = (m / tm).ceil() * (n / tn).ceil();
-            let loss = libm::pow(self.small_tile, libm::log2(32768.0 / (tm * tn)));
+            let loss = loss[halved];
             for split in SPLITS {
                 if split > 1.0 && tiles >= chip.processors {
                     break;
@@ -73,6 +82,10 @@ impl Waves {
                 let paid = (waves + self.tail * (waves.ceil() - waves)).max(1.0);
                 let partial = if split > 1.0 { self.split_k.seconds() + 8.0 * split * m * n / bandwidth } else { 0.0 };
                 let busy = paid * tile;
+                // The sum is no less than either of its parts.
+                if busy.max(memory) + partial >= best {
+                    continue;
+                }
                 best = best.min(libm::cbrt(busy * busy * busy + memory * memory * memory) + partial);
             }
         }
