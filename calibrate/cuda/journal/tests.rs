@@ -7,34 +7,11 @@ use std::path::PathBuf;
 use super::*;
 
 fn machine() -> Machine {
-    Machine {
-        chip: "chip".to_owned(),
-        processors: 132,
-        capability: "9.0".to_owned(),
-        memory: 1 << 37,
-        memory_bandwidth: 4.8e12,
-        power_limit: Some(700.0),
-        clock: Some(1980.0),
-        gpus: 1,
-        versions: [("driver".to_owned(), "580.1".to_owned())].into(),
-        date: "2026-01-01T00:00:00Z".to_owned(),
-        tool: "test".to_owned(),
-        source: "measured".to_owned(),
-    }
+    Machine::example()
 }
 
 fn point(call: &str) -> Point {
-    Point {
-        what: What::Overhead { call: call.to_owned() },
-        regime: Regime::Burst,
-        median: 2.0,
-        p10: 1.5,
-        p90: 2.5,
-        repeats: 12,
-        outliers: 0,
-        board: None,
-        algorithm: None,
-    }
+    Point::published(What::Overhead { call: call.to_owned() }, 2.0, 12)
 }
 
 /// A path of its own for a test.
