@@ -87,3 +87,20 @@ fn a_timed_row_and_one_that_ran_out_of_memory_are_held_against_their_predictions
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("0 of 1"), "{text}");
 }
+
+#[test]
+fn without_pytorch_the_receipt_maker_says_so_and_ends_as_on_bad_input() {
+    let folder = Folder::new("receipt-maker-without");
+    // Stands before an installed one, and fails as none does.
+    folder.write("torch.py", "raise ModuleNotFoundError(\"No module named 'torch'\")\n");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("calibrate/receipts/make.py");
+    let mut python = std::process::Command::new("python3");
+    let Ok(output) = python.arg(script).arg("--list").env("PYTHONPATH", &folder.path).output() else {
+        eprintln!("skipped: there is no python3 here");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.starts_with("error: PyTorch cannot be imported by ") && !said.contains("Traceback"), "{said}");
+    assert!(said.contains("No module named 'torch'") && said.contains("pip install torch"), "{said}");
+}
