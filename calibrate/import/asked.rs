@@ -34,9 +34,6 @@ pub struct NcclTests {
 }
 
 /// `import csv`.
-///
-/// Rows that the table's column `quality` doubts (`unverified`, `suspect`, `mis-tuned`, `exploratory`, one iteration,
-/// timings through a framework) and rows of sites that its README warns of are left out and counted.
 #[derive(Debug, clap::Args)]
 pub struct Csv {
     /// Tables, plain or gzipped.

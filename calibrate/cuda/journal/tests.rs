@@ -50,6 +50,28 @@ fn a_line_that_an_interrupt_cut_short_is_measured_again() {
 }
 
 #[test]
+fn a_line_that_lacks_nothing_but_its_end_is_kept() {
+    let path = path("end");
+    Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    let mut journal = Journal::open(&path, &machine()).unwrap();
+    assert!(journal.knows(&point("launch").what, Regime::Burst));
+    journal.add(point("event_record")).unwrap();
+    assert_eq!(points::read(&path).unwrap().points.len(), 2);
+    assert!(std::fs::read(&path).unwrap().starts_with(&whole));
+}
+
+#[test]
+fn what_was_measured_beside_others_is_measured_again_alone() {
+    let path = path("beside");
+    let shared = Machine { disturbed: Some("a trainer".to_owned()), ..machine() };
+    Journal::open(&path, &shared).unwrap().add(point("launch")).unwrap();
+    assert!(Journal::open(&path, &shared).unwrap().knows(&point("launch").what, Regime::Burst));
+    assert!(!Journal::open(&path, &machine()).unwrap().knows(&point("launch").what, Regime::Burst));
+}
+
+#[test]
 fn an_updated_driver_starts_a_new_machine_line() {
     let path = path("driver");
     Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();

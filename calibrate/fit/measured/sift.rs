@@ -54,7 +54,8 @@ pub fn sift(file: &Points) -> Sifted<'_> {
         .notes
         .extend(file.half.map(|line| format!("line {line} breaks off, as an interrupt leaves it: it is left out")));
     let mut skipped: BTreeMap<&str, usize> = BTreeMap::new();
-    for skip in &file.skipped {
+    // Another try may have gone well.
+    for skip in file.skipped.iter().filter(|skip| !sifted.points.contains_key(&(&skip.what, skip.regime))) {
         *skipped.entry(&skip.why).or_default() += 1;
     }
     sifted.notes.extend(skipped.into_iter().map(|(why, count)| format!("{count} could not be measured: {why}")));

@@ -131,10 +131,17 @@ fn a_line_that_breaks_off_and_what_could_not_be_measured_are_said() {
         regime: Regime::Burst,
         why: "cuBLASLt: no algorithm".to_owned(),
     });
-    let whole = with(sweep(), &[skip]);
+    // What was measured in the end is no longer said.
+    let again = Line::Skipped(crate::points::Skipped {
+        what: what(&attention(1024, false)),
+        regime: Regime::Burst,
+        why: "out of device memory".to_owned(),
+    });
+    let whole = with(sweep(), &[skip, again]);
     let text = whole.clone() + &line(point(gemm("bf16", "forward"), Regime::Burst, 5.0))[..40];
     let notes = fitted(&text).notes;
-    assert!(notes.iter().any(|note| note.starts_with("line 10 breaks off")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.starts_with("line 11 breaks off")), "{notes:?}");
     assert!(notes.iter().any(|note| note == "1 could not be measured: cuBLASLt: no algorithm"), "{notes:?}");
+    assert!(!notes.iter().any(|note| note.contains("out of device memory")), "{notes:?}");
     assert_eq!(fitted(&text).text, fitted(&whole).text);
 }
