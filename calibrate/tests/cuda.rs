@@ -195,7 +195,7 @@ fn a_busy_device_is_left_alone_unless_one_insists() {
         others.collect::<Vec<_>>()
     };
     let others = Some("1 process(es) use it: 4711 (trainer)".to_owned());
-    assert_eq!(machines(&run), [others.clone()]);
+    assert_eq!(machines(&run), std::slice::from_ref(&others));
     let alone = Run { folder: run.folder.clone(), faults: vec![] };
     alone.run(&["--busy-ok", "--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["6 new points"]);
     assert_eq!(machines(&run), [others, None]);

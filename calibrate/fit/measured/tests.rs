@@ -239,7 +239,7 @@ fn imported_points_that_name_their_chip_alone_go_to_a_base_of_that_chip_alone() 
 
 #[test]
 fn points_of_another_chip_than_the_base_are_refused_with_both_figures() {
-    let points = parse("points.jsonl", &journal(&[attention(1024, false)])).expect("a journal");
+    let points = parse("points.jsonl", journal(&[attention(1024, false)])).expect("a journal");
     let (path, base_text) = Profile::text("b200-sxm").expect("shipped");
     let base = Profile::parse(&path, &base_text).expect("shipped");
     let why = fit("points.jsonl", &points, &base, &base_text, "mine").expect_err("another chip").to_string();
@@ -332,7 +332,7 @@ fn one_odd_matmul_point_moves_no_matmul_far_from_it_and_leaves_none_published() 
 fn points_of_machines_with_other_power_limits_are_refused_and_another_than_the_bases_is_noted() {
     let (path, base_text) = Profile::text("h200-sxm-141gb").expect("shipped");
     let base = Profile::parse(&path, &base_text).expect("shipped");
-    let mut points = parse("points.jsonl", &journal(&[attention(1024, false)])).expect("a journal");
+    let mut points = parse("points.jsonl", journal(&[attention(1024, false)])).expect("a journal");
     points.machines[0].power_limit = Some(500.0);
     let alone = fit("points.jsonl", &points, &base, &base_text, "mine").expect("a profile");
     assert!(alone.notes.iter().any(|note| note.contains("500 W") && note.contains("700 W")), "{:?}", alone.notes);
