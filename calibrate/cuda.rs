@@ -22,12 +22,12 @@ mod open;
 mod overhead;
 mod overlap;
 mod session;
-mod sizes;
 mod statistics;
 mod sweep;
 mod timer;
 
 pub use command::{Arguments, run};
+pub use memory::memory_kernel;
 
 /// Everything that can be measured. To add a sweep: a file, and a line here.
 fn sweeps() -> Vec<Box<dyn sweep::Sweep>> {

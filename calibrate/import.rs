@@ -56,7 +56,7 @@ pub enum ImportError {
     Profile(#[from] windtunnel::cost::ProfileError),
     /// What was written is no file of points.
     #[error("the points written are not readable: {0}")]
-    Points(#[from] crate::points::PointsError),
+    Points(#[from] crate::points::FileError),
 }
 
 /// Builds all profiles from the tables in `from`; returns a report of residuals.

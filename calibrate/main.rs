@@ -56,9 +56,13 @@ enum Source {
         #[arg(long)]
         held_out: Option<PathBuf>,
     },
-    /// What nccl-tests printed, of any version, into a file of points.
+    /// What nccl-tests printed, of any version, or wrote with -J, into a file of points.
     NcclTests(import::asked::NcclTests),
     /// Tables in the schema of the published ones, into a file of points.
+    ///
+    /// Rows that a table doubts are left out and counted: those whose `quality` says unverified, suspect, bad, anomalous,
+    /// mis-tuned, exploratory or one iteration, or that a framework timed (torch-level, framework-level), and those of sites
+    /// that the tables' README warns of. Logs, documents and statements of NCCL's maintainers count.
     Csv(import::asked::Csv),
 }
 

@@ -13,21 +13,27 @@ pub use between::between;
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::points::What;
 
-/// A thing to measure, and what it is worth.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A thing to measure, and what it is worth; a line of a file for `calibrate cuda --plan`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Job {
     /// What to measure.
     pub what: What,
-    /// How much of a step's time rests on it, from 0 to 1.
+    /// How much a step's time rests on it, from 0 to 1: the share of a typical step's time that the kernels it stands
+    /// for take, divided among their points. The most valuable is measured first.
     pub value: f64,
 }
 
-/// Jobs by worth, the largest first.
-pub fn ranked(values: BTreeMap<What, f64>) -> Vec<Job> {
+/// Orders jobs by worth, the largest first; what is named several times counts once and is worth the sum.
+pub fn ranked(jobs: impl IntoIterator<Item = Job>) -> Vec<Job> {
+    let mut values: BTreeMap<What, f64> = BTreeMap::new();
+    for job in jobs {
+        *values.entry(job.what).or_default() += job.value;
+    }
     let mut jobs: Vec<Job> = values.into_iter().map(|(what, value)| Job { what, value }).collect();
     jobs.sort_by(|a, b| b.value.total_cmp(&a.value).then_with(|| a.what.cmp(&b.what)));
     jobs

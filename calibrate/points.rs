@@ -1,9 +1,13 @@
-//! What a calibrator writes while it measures: one JSON object a line, a machine first, then points.
+//! What a calibrator writes while it measures: one JSON object a line, a machine first, then points and what
+//! could not be measured.
 //!
 //! A file of points is only ever appended to, line by line, so an interrupt loses at most the point in the making. Fits
 //! (`fit/`) turn points into the sections of a profile; points that others published go the same way. A file may hold
 //! several machine lines, one for each time that measuring was resumed; a point belongs to the last one above it.
 
+pub mod sizes;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +20,15 @@ pub enum Line {
     Machine(Machine),
     /// One measurement.
     Point(Point),
+    /// What was to be measured and could not be.
+    Skipped(Skipped),
+}
+
+impl Line {
+    /// As it stands in the file, with its end.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).expect("a line has no keys but strings") + "\n"
+    }
 }
 
 /// The machine, its software, and when.
@@ -39,13 +52,53 @@ pub struct Machine {
     /// GPUs that took part.
     pub gpus: u32,
     /// Versions by component: `driver`, `cuda`, `cublas`, `cudnn`, `nccl`, `nvrtc`.
-    pub versions: std::collections::BTreeMap<String, String>,
+    pub versions: BTreeMap<String, String>,
     /// When measuring began, UTC, ISO 8601.
     pub date: String,
     /// The calibrator's version and commit.
     pub tool: String,
     /// Who measured: `measured` for this program, else where it was published.
     pub source: String,
+    /// Who else used the device when measuring began (`--busy-ok`): the points are of shared processors and links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disturbed: Option<String>,
+}
+
+impl Machine {
+    /// Of a log or a table, which says little of the machine: the rest is zero or empty. `by` is the importing command.
+    pub fn published(chip: &str, gpus: u64, versions: BTreeMap<String, String>, by: &str, source: &str) -> Machine {
+        Machine {
+            chip: chip.to_owned(),
+            processors: 0,
+            capability: String::new(),
+            memory: 0,
+            memory_bandwidth: 0.0,
+            power_limit: None,
+            clock: None,
+            gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
+            versions,
+            date: String::new(),
+            tool: format!("windtunnel-calibrate {} {by}", env!("CARGO_PKG_VERSION")),
+            source: source.to_owned(),
+            disturbed: None,
+        }
+    }
+
+    /// A machine for tests.
+    #[cfg(test)]
+    pub fn example() -> Machine {
+        Machine {
+            processors: 132,
+            capability: "9.0".to_owned(),
+            memory: 141 << 30,
+            memory_bandwidth: 4.8e12,
+            power_limit: Some(700.0),
+            clock: Some(1980.0),
+            date: "2026-01-02T03:04:05Z".to_owned(),
+            tool: "a test".to_owned(),
+            ..Machine::published("a chip", 1, [("driver".to_owned(), "580.1".to_owned())].into(), "", "measured")
+        }
+    }
 }
 
 /// One measurement: what, at which clocks, how long.
@@ -72,6 +125,35 @@ pub struct Point {
     /// Which algorithm or kernel a library chose, where it says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<String>,
+}
+
+impl Point {
+    /// Of a log or a table that gives one time \[µs\]: the median and both percentiles are that time.
+    pub fn published(what: What, us: f64, repeats: u32) -> Point {
+        Point {
+            what,
+            regime: Regime::Burst,
+            median: us,
+            p10: us,
+            p90: us,
+            repeats,
+            outliers: 0,
+            board: None,
+            algorithm: None,
+        }
+    }
+}
+
+/// What was to be measured and could not be; it is tried again when measuring is resumed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skipped {
+    /// What was to be measured.
+    pub what: What,
+    /// At which clocks.
+    pub regime: Regime,
+    /// Why it could not be.
+    pub why: String,
 }
 
 /// Clocks of a measurement.
@@ -208,9 +290,9 @@ pub enum What {
     },
 }
 
-/// Why a file of points could not be used.
+/// Why a file of points, or a log that becomes one, could not be used.
 #[derive(Debug, thiserror::Error)]
-pub enum PointsError {
+pub enum FileError {
     /// The file could not be read.
     #[error("{path}: {why}")]
     File {
@@ -219,14 +301,14 @@ pub enum PointsError {
         /// The system's reason.
         why: std::io::Error,
     },
-    /// A line is not a line of points.
+    /// A line is not what it should be.
     #[error("{path}:{line}: {why}")]
     Line {
         /// The file.
         path: String,
         /// Its line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// What is wrong with it, and what to try.
         why: String,
     },
 }
@@ -238,24 +320,38 @@ pub struct Points {
     pub machines: Vec<Machine>,
     /// Points, each with its machine's place.
     pub points: Vec<(usize, Point)>,
+    /// What could not be measured, and why.
+    pub skipped: Vec<Skipped>,
+    /// The last line, from 1, where an interrupt left it half-written; nothing of it counts.
+    pub half: Option<usize>,
 }
 
 /// Reads a file of points.
-pub fn read(path: &Path) -> Result<Points, PointsError> {
+pub fn read(path: &Path) -> Result<Points, FileError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|why| PointsError::File { path: name.clone(), why })?;
-    parse(&name, &text)
+    let bytes = std::fs::read(path).map_err(|why| FileError::File { path: name.clone(), why })?;
+    parse(&name, &bytes)
 }
 
-/// Understands the text of a file of points; `path` is for messages only. A last line without its end is an interrupted
-/// write and is left out.
-pub fn parse(path: &str, text: &str) -> Result<Points, PointsError> {
+/// Understands the bytes of a file of points; `path` is for messages only. A last line that breaks off is an interrupted
+/// write: it is left out and remembered. One that is whole but for its end counts.
+pub fn parse(path: &str, bytes: impl AsRef<[u8]>) -> Result<Points, FileError> {
     let mut points = Points::default();
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    for (at, text) in whole.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
-        let bad = |why: String| PointsError::Line { path: path.to_owned(), line: at + 1, why };
-        match serde_json::from_str(text).map_err(|why| bad(why.to_string()))? {
+    for (at, line) in bytes.as_ref().split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let bad = |why: String| FileError::Line { path: path.to_owned(), line: at + 1, why };
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let read = match serde_json::from_slice(line) {
+            Err(why) if why.is_eof() && breaks_off(line) => {
+                points.half = Some(at + 1);
+                continue;
+            }
+            read => read.map_err(|why| bad(why.to_string()))?,
+        };
+        match read {
             Line::Machine(machine) => points.machines.push(machine),
+            Line::Skipped(skipped) => points.skipped.push(skipped),
             Line::Point(point) => {
                 let [low, middle, high] = [point.p10, point.median, point.p90];
                 if !(low > 0.0 && low <= middle && middle <= high && high.is_finite()) {
@@ -269,4 +365,10 @@ pub fn parse(path: &str, text: &str) -> Result<Points, PointsError> {
         }
     }
     Ok(points)
+}
+
+/// Whether a line without its end begins as a line of points does.
+fn breaks_off(line: &[u8]) -> bool {
+    let heads: [&[u8]; 3] = [br#"{"machine":"#, br#"{"point":"#, br#"{"skipped":"#];
+    !line.ends_with(b"\n") && heads.iter().any(|head| line.starts_with(head) || head.starts_with(line))
 }

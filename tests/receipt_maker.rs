@@ -33,7 +33,7 @@ fn oracle_every_configuration_of_the_receipt_maker_takes_the_memory_that_pytorch
     let files = check::read(&[file()]).unwrap();
     let outcome = check::check(&files, &Tables::shipped(), &Choice::default(), &|| {});
     assert_eq!((outcome.faults, outcome.skipped), (vec![], vec![]));
-    assert_eq!((outcome.judged.len(), files.receipts.entries.len()), (46, 46));
+    assert_eq!((outcome.judged.len(), files.receipts.entries.len()), (50, 50));
     for judged in &outcome.judged {
         let off = [judged.allocated, judged.reserved].map(|pair| pair.unwrap().predicted - pair.unwrap().measured);
         assert_eq!(off, [0.0, 0.0], "{}: allocated and reserved, bytes too many", judged.id);
@@ -86,4 +86,21 @@ fn a_timed_row_and_one_that_ran_out_of_memory_are_held_against_their_predictions
     let output = folder.windtunnel(&["check", "r.jsonl"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("0 of 1"), "{text}");
+}
+
+#[test]
+fn without_pytorch_the_receipt_maker_says_so_and_ends_as_on_bad_input() {
+    let folder = Folder::new("receipt-maker-without");
+    // Stands before an installed one, and fails as none does.
+    folder.write("torch.py", "raise ModuleNotFoundError(\"No module named 'torch'\")\n");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("calibrate/receipts/make.py");
+    let mut python = std::process::Command::new("python3");
+    let Ok(output) = python.arg(script).arg("--list").env("PYTHONPATH", &folder.path).output() else {
+        eprintln!("skipped: there is no python3 here");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.starts_with("error: PyTorch cannot be imported by ") && !said.contains("Traceback"), "{said}");
+    assert!(said.contains("No module named 'torch'") && said.contains("pip install torch"), "{said}");
 }

@@ -43,6 +43,10 @@ fn words(fitted: &Fitted, points: usize, path: &str) -> String {
     text.push_str(&residuals(&fitted.residuals));
     let _ = writeln!(text, "\n{}", report::decisions(&fitted.decisions).trim_end());
     let _ = writeln!(text, "kept as in the base: {}", fitted.kept.join(", "));
+    let unused: usize = fitted.left_out.values().sum();
+    if unused > 0 {
+        let _ = writeln!(text, "{unused} of the points are not used:\n{}", measured::reasons(&fitted.left_out));
+    }
     for note in &fitted.notes {
         let _ = writeln!(text, "note: {note}");
     }

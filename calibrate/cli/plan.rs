@@ -49,13 +49,10 @@ pub fn run(args: &Args) -> Result<String, String> {
     bar.finish_and_clear();
     let worth = worth.map_err(|why| why.to_string())?;
     let filling = between(worth.values.keys(), args.between);
-    let mut values = worth.values.clone();
-    for (at, what) in filling.iter().enumerate() {
-        // The farthest first: what comes early is worth more.
-        *values.entry(what.clone()).or_default() +=
-            BETWEEN * 2.0 * (args.between - at) as f64 / (args.between * (args.between + 1)) as f64;
-    }
-    let mut jobs = ranked(values);
+    // The farthest first: what comes early is worth more.
+    let rest = |at: usize| BETWEEN * 2.0 * (args.between - at) as f64 / (args.between * (args.between + 1)) as f64;
+    let between = filling.iter().enumerate().map(|(at, what)| Job { what: what.clone(), value: rest(at) });
+    let mut jobs = ranked(worth.jobs().chain(between));
     if let Some(limit) = args.limit {
         jobs.truncate(limit);
     }

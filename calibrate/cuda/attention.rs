@@ -31,7 +31,8 @@ use super::cudnn::{Api, Call, Handle, Plan, Target, Tensor};
 use super::device::{Buffer, Device};
 use super::error::CudaError;
 use super::library::Library;
-use super::sweep::{Job, Prepared, Skip, Sweep};
+use super::sweep::{Prepared, Skip, Sweep};
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// cuDNN's attention.

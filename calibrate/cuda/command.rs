@@ -14,10 +14,11 @@ use super::interrupt::Stop;
 use super::journal::Journal;
 use super::library::Libraries;
 use super::nvml::Monitor;
-use super::session::{Outcome, Progress, Session, ranked};
-use super::sweep::{Job, Sweep};
-use super::{list, machine, open, sizes};
-use crate::points::{Machine, Regime, What};
+use super::session::{Outcome, Progress, Session};
+use super::sweep::Sweep;
+use super::{list, machine, open};
+use crate::plan::{Job, ranked};
+use crate::points::{Machine, Regime, What, sizes};
 
 /// Arguments of `calibrate cuda`.
 #[derive(Debug, Args)]
@@ -101,7 +102,11 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
         bar.note(&format!("no power, clocks or temperature beside the points, and no look at who else is here: {why}"));
     }
     let monitor = monitor.ok();
-    let machine = machine::machine(&facts, &libraries, monitor.as_ref());
+    let others = open::others(arguments.device, monitor.as_ref(), arguments.busy_ok)?;
+    if let Some(others) = &others {
+        bar.note(&format!("the device is shared: {others}; the points say so, and `calibrate fit` leaves them out"));
+    }
+    let machine = machine::machine(&facts, &libraries, monitor.as_ref(), others);
     for why in sweeps.iter().filter_map(|sweep| sweep.lacks(&machine)) {
         match arguments.sweeps.is_empty() {
             true => bar.note(&why),
@@ -111,7 +116,7 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     sweeps.retain(|sweep| sweep.lacks(&machine).is_none());
     let planned = plan(&sweeps, &machine, more);
     let stop = Stop::listen(end).map_err(|why| Failure::Input(format!("cannot listen for an interrupt: {why}")))?;
-    let device = open::device(arguments.device, monitor.as_ref(), arguments.busy_ok)?;
+    let device = open::device(arguments.device)?;
     if arguments.check {
         return check(&sweeps, &device);
     }

@@ -122,7 +122,7 @@ impl From<CudaError> for Failure {
 pub const EXIT_CODES: &str = "\
 Exit codes:
     0  everything planned was measured, or the time budget ran out
-    2  a wrong argument, or a file of points of another machine
+    2  a wrong argument, a plan that cannot be read, or a file of points of another machine
     3  no CUDA driver or no device here
     4  the driver is too old for a library that is loaded
     5  the GPU is busy with other work (see --busy-ok)

@@ -3,7 +3,8 @@
 use super::device::{Buffer, Device, Fill, Pinned};
 use super::error::CudaError;
 use super::library::Library;
-use super::sweep::{Job, Prepared, Skip, Sweep};
+use super::sweep::{Prepared, Skip, Sweep};
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// Copies over the host link.

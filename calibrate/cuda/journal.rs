@@ -7,13 +7,14 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::Failure;
-use crate::points::{self, Line, Machine, Point, Regime, What};
+use crate::points::{self, Line, Machine, Point, Regime, Skipped, What};
 
 /// A file of points, open for more.
 pub struct Journal {
     file: File,
     path: PathBuf,
     known: BTreeSet<(What, Regime)>,
+    skipped: BTreeSet<Skipped>,
 }
 
 impl Journal {
@@ -34,20 +35,22 @@ impl Journal {
         }
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).map_err(io)?;
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let text = std::str::from_utf8(&bytes[..whole])
-            .map_err(|_| Failure::Input(format!("{name}: not a file of points: it is not text")))?;
-        let begun = text.is_empty() && !bytes.is_empty() && !bytes.starts_with(br#"{"machine":"#);
-        if begun && !br#"{"machine":"#.starts_with(&bytes) {
-            return Err(Failure::Input(format!("{name}: not a file of points: name another file")));
-        }
-        let old = points::parse(&name.to_string(), text).map_err(|why| Failure::Input(why.to_string()))?;
+        let old = points::parse(&name.to_string(), &bytes).map_err(|why| Failure::Input(why.to_string()))?;
         if let Some(other) = old.machines.last() {
             same_machine(&name.to_string(), other, machine)?;
         }
-        file.set_len(whole as u64).map_err(io)?;
-        let known = old.points.into_iter().map(|(_, point)| (point.what, point.regime)).collect();
-        let mut journal = Self { file, path: path.to_owned(), known };
+        if old.half.is_some() {
+            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            file.set_len(whole as u64).map_err(io)?;
+        } else if bytes.last().is_some_and(|last| *last != b'\n') {
+            file.write_all(b"\n").map_err(io)?;
+        }
+        // What was measured beside others' work is measured again where nobody else works.
+        let quiet = |at: usize| machine.disturbed.is_some() || old.machines[at].disturbed.is_none();
+        let known = old.points.into_iter().filter(|(at, _)| quiet(*at));
+        let known = known.map(|(_, point)| (point.what, point.regime)).collect();
+        let skipped = old.skipped.into_iter().collect();
+        let mut journal = Self { file, path: path.to_owned(), known, skipped };
         if old.machines.last().map(undated) != Some(undated(machine)) {
             journal.write(&Line::Machine(machine.clone()))?;
         }
@@ -71,10 +74,15 @@ impl Journal {
         Ok(())
     }
 
+    /// Writes down what could not be measured; the same reason once, however often it is tried.
+    pub fn skip(&mut self, what: &What, regime: Regime, why: &str) -> Result<(), Failure> {
+        let skipped = Skipped { what: what.clone(), regime, why: why.to_owned() };
+        if self.skipped.insert(skipped.clone()) { self.write(&Line::Skipped(skipped)) } else { Ok(()) }
+    }
+
     fn write(&mut self, line: &Line) -> Result<(), Failure> {
         let io = |why: std::io::Error| Failure::Input(format!("{}: {why}", self.path.display()));
-        let mut text = serde_json::to_string(line).map_err(|why| Failure::Input(why.to_string()))?;
-        text.push('\n');
+        let text = line.text();
         self.file.write_all(text.as_bytes()).map_err(io)?;
         self.file.sync_data().map_err(io)
     }

@@ -33,7 +33,7 @@ pub fn list(folders: &[PathBuf]) -> Result<String, Failure> {
             (Some(failure), _) => format!("cannot run: {failure}"),
             (None, None) => "cannot run: no device".to_owned(),
             (None, Some(facts)) => {
-                let machine = machine::machine(facts, &libraries, None);
+                let machine = machine::machine(facts, &libraries, None, None);
                 match sweep.lacks(&machine) {
                     Some(why) => format!("cannot run: {why}"),
                     None => format!("can run, {} points planned", sweep.plan(&machine).len()),

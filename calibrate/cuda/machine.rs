@@ -10,8 +10,8 @@ use super::library::{Libraries, Library};
 use super::nvml::Monitor;
 use crate::points::Machine;
 
-/// Describes this machine.
-pub fn machine(facts: &Facts, libraries: &Libraries, monitor: Option<&Monitor>) -> Machine {
+/// Describes this machine; `disturbed` says who else uses it.
+pub fn machine(facts: &Facts, libraries: &Libraries, monitor: Option<&Monitor>, disturbed: Option<String>) -> Machine {
     Machine {
         chip: facts.name.clone(),
         processors: facts.processors,
@@ -25,6 +25,7 @@ pub fn machine(facts: &Facts, libraries: &Libraries, monitor: Option<&Monitor>) 
         date: iso(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
         tool: tool(),
         source: "measured".to_owned(),
+        disturbed,
     }
 }
 

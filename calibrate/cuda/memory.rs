@@ -8,8 +8,10 @@ mod check;
 use super::device::{Device, Fill, Kernel, Ring};
 use super::error::CudaError;
 use super::library::Library;
-use super::sweep::{Job, Prepared, Skip, Sweep};
+use super::sweep::{Prepared, Skip, Sweep};
+use crate::plan::Job;
 use crate::points::{Machine, What};
+pub use catalogue::memory_kernel;
 use catalogue::{Grid, KERNELS, SOURCE, Spec};
 
 /// Memory-bound kernels.

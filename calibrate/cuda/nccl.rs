@@ -19,7 +19,8 @@ use ranks::{Ranks, Ready};
 use super::device::Device;
 use super::error::CudaError;
 use super::library::Library;
-use super::sweep::{Job, Prepared, Skip, Sweep};
+use super::sweep::{Prepared, Skip, Sweep};
+use crate::plan::Job;
 use crate::points::{Machine, Point, What};
 
 /// NCCL's collectives.

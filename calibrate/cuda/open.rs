@@ -12,6 +12,9 @@ use super::nvml::Monitor;
 /// The oldest CUDA version of a driver that has every function called here (`cuEventElapsedTime_v2` came last).
 const OLDEST: (u32, u32) = (12, 8);
 
+/// What to do about a busy device.
+const REMEDY: &str = "wait until it is free, choose another by --device, or measure all the same with --busy-ok";
+
 /// Starts the driver; says what stands in the way. The device count comes back.
 pub fn driver(libraries: &Libraries) -> Result<usize, Failure> {
     if !libraries.has(Library::Driver) {
@@ -75,15 +78,23 @@ pub fn chosen(ordinal: usize, count: usize) -> Result<Facts, Failure> {
     Ok(facts(ordinal)?)
 }
 
-/// Opens it, unless somebody else is at it.
-pub fn device(ordinal: usize, monitor: Option<&Monitor>, busy_ok: bool) -> Result<Device, Failure> {
-    let remedy = "wait until it is free, choose another by --device, or measure all the same with --busy-ok";
-    if let Some(others) = monitor.filter(|_| !busy_ok).and_then(Monitor::others) {
-        return Err(Failure::Busy(format!("device {ordinal} is busy: {others}\n{remedy}")));
+/// Who else uses the device, in words. Whoever insists on measuring all the same (`--busy-ok`) has it in the file; where
+/// nobody can look, insisting is taken to mean that there are others. Asked before this program opens the device.
+pub fn others(ordinal: usize, monitor: Option<&Monitor>, busy_ok: bool) -> Result<Option<String>, Failure> {
+    let seen = monitor.map(Monitor::others);
+    match (seen, busy_ok) {
+        (Some(Some(others)), false) => Err(Failure::Busy(format!("device {ordinal} is busy: {others}\n{REMEDY}"))),
+        (Some(seen), _) => Ok(seen),
+        (None, true) => Ok(Some("--busy-ok, and nothing here says who uses the device".to_owned())),
+        (None, false) => Ok(None),
     }
+}
+
+/// Opens it.
+pub fn device(ordinal: usize) -> Result<Device, Failure> {
     let device = Device::open(ordinal).map_err(|error| match error {
         CudaError::Driver(error) if error.0 == CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => Failure::Busy(format!(
-            "device {ordinal} is taken by another process, and its compute mode lets only one in\n{remedy}"
+            "device {ordinal} is taken by another process, and its compute mode lets only one in\n{REMEDY}"
         )),
         error => error.into(),
     })?;

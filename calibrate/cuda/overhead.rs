@@ -14,7 +14,8 @@ use cudarc::driver::{CudaEvent, CudaGraph, sys};
 use super::device::Device;
 use super::error::CudaError;
 use super::library::Library;
-use super::sweep::{Job, Prepared, Skip, Sweep, Watch};
+use super::sweep::{Prepared, Skip, Sweep, Watch};
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// Calls that do nothing.

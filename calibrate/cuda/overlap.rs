@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use super::device::{Device, Fill, Kernel, Pinned, Ring};
 use super::error::CudaError;
 use super::library::Library;
-use super::sweep::{Job, Prepared, Skip, Sweep};
+use super::sweep::{Prepared, Skip, Sweep};
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// Kernels under load. Attention is a sweep of its own, because it needs a library that the others do not.

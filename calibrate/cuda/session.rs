@@ -9,10 +9,10 @@ use super::interrupt::Stop;
 use super::journal::Journal;
 use super::nccl;
 use super::nvml::Monitor;
-use super::sizes;
-use super::sweep::{Job, Prepared, Skip, Sweep};
+use super::sweep::{Prepared, Skip, Sweep};
 use super::timer::{Care, Untimed, time};
-use crate::points::{Point, Regime, What};
+use crate::plan::Job;
+use crate::points::{Point, Regime, What, sizes};
 
 /// What measuring needs.
 pub struct Session<'d> {
@@ -55,17 +55,6 @@ pub struct Outcome {
     pub skipped: BTreeMap<String, usize>,
     /// Those of them whose results were wrong.
     pub wrong: usize,
-}
-
-/// Orders jobs by value, the most valuable first; a job that several sweeps or files name counts once.
-pub fn ranked(jobs: Vec<Job>) -> Vec<Job> {
-    let mut by_what: BTreeMap<What, f64> = BTreeMap::new();
-    for job in jobs {
-        *by_what.entry(job.what).or_default() += job.value;
-    }
-    let mut jobs: Vec<Job> = by_what.into_iter().map(|(what, value)| Job { what, value }).collect();
-    jobs.sort_by(|a, b| b.value.total_cmp(&a.value).then_with(|| a.what.cmp(&b.what)));
-    jobs
 }
 
 impl Session<'_> {
@@ -119,6 +108,7 @@ impl Session<'_> {
                     outcome.measured += 1;
                 }
                 Err(skip) => {
+                    self.journal.skip(what, regime, &skip.why)?;
                     outcome.wrong += usize::from(skip.wrong);
                     *outcome.skipped.entry(skip.why).or_default() += 1;
                 }
@@ -202,25 +192,11 @@ fn round(us: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::points::Machine;
 
     #[test]
     fn what_a_sweep_plans_it_measures_and_no_other_does() {
-        let machine = Machine {
-            chip: "chip".to_owned(),
-            processors: 132,
-            capability: "9.0".to_owned(),
-            memory: 1 << 37,
-            memory_bandwidth: 4.8e12,
-            power_limit: None,
-            clock: None,
-            gpus: 2,
-            versions: BTreeMap::new(),
-            date: String::new(),
-            tool: String::new(),
-            source: String::new(),
-        };
+        let machine = Machine { gpus: 2, ..Machine::example() };
         let sweeps = crate::cuda::sweeps();
         for sweep in &sweeps {
             for job in sweep.plan(&machine) {
@@ -230,14 +206,5 @@ mod tests {
                 assert!(job.value > 0.0 && job.value < 0.1, "{job:?}");
             }
         }
-    }
-
-    #[test]
-    fn the_most_valuable_comes_first_and_nothing_comes_twice() {
-        let job = |call: &str, value| Job { what: What::Overhead { call: call.to_owned() }, value };
-        let ranked = ranked(vec![job("a", 0.1), job("b", 0.3), job("c", 0.2), job("a", 0.25)]);
-        let calls: Vec<_> = ranked.iter().map(|job| (job.what.clone(), (job.value * 100.0).round())).collect();
-        let what = |call: &str| What::Overhead { call: call.to_owned() };
-        assert_eq!(calls, [(what("a"), 35.0), (what("b"), 30.0), (what("c"), 20.0)]);
     }
 }

@@ -5,6 +5,7 @@
 use super::device::Device;
 use super::error::CudaError;
 use super::library::Library;
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// One kind of thing to measure.
@@ -34,17 +35,6 @@ pub trait Sweep {
     fn check(&self, _device: &Device) -> Result<Option<String>, Skip> {
         Ok(None)
     }
-}
-
-/// A thing to measure, and what it is worth; a line of a file for `--plan`.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Job {
-    /// What to measure.
-    pub what: What,
-    /// How much a step's time rests on it, from 0 to 1: the share of a typical step's time that the kernels it stands
-    /// for take, divided among their points. The most valuable is measured first.
-    pub value: f64,
 }
 
 /// Something ready to run.

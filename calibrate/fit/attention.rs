@@ -22,45 +22,43 @@ pub struct Point {
     pub seconds: f64,
 }
 
-/// Rate \[TFLOP/s\] and knee, with errors.
-#[derive(Clone, Debug)]
+/// Rate \[TFLOP/s\] and knee.
+#[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Of an endless sequence.
     pub rate: f64,
     /// Sequence of half the rate.
     pub knee: f64,
-    /// Cross-validated.
-    pub errors: Vec<f64>,
 }
 
-fn seconds(point: &Point, rate: f64, knee: f64, processors: f64) -> f64 {
-    LAUNCH
-        + point.flops / (rate * 1e12 * point.sequence / (point.sequence + knee))
-            * (1.0 + 0.8 * processors / point.tiles)
+impl Rate {
+    fn seconds(self, point: &Point, processors: f64) -> f64 {
+        LAUNCH
+            + point.flops / (self.rate * 1e12 * point.sequence / (point.sequence + self.knee))
+                * (1.0 + 0.8 * processors / point.tiles)
+    }
 }
 
-fn best_rate(points: &[&Point], processors: f64, start: f64) -> (f64, f64) {
+fn best(points: &[&Point], processors: f64, start: f64) -> Rate {
     let best = fit::positive(&[start, 700.0], 200, |p| {
-        points.iter().map(|point| fit::error(seconds(point, p[0], p[1], processors), point.seconds)).sum::<f64>()
+        let rate = Rate { rate: p[0], knee: p[1] };
+        points.iter().map(|point| fit::error(rate.seconds(point, processors), point.seconds)).sum::<f64>()
     });
-    (fit::rounded(best[0]), fit::rounded(best[1].max(1.0)))
+    Rate { rate: fit::rounded(best[0]), knee: fit::rounded(best[1].max(1.0)) }
 }
 
-/// Fits a rate and a knee; errors are by leaving out one point at a time where there are few.
+/// Fits a rate and a knee, from a first guess of the rate \[TFLOP/s\].
 pub fn fit_rate(points: &[Point], processors: f64, start: f64) -> Rate {
-    let all: Vec<&Point> = points.iter().collect();
-    let (rate, knee) = best_rate(&all, processors, start);
-    let few = points.len() <= 20;
+    best(&points.iter().collect::<Vec<_>>(), processors, start)
+}
+
+/// Errors on each point of a rate and a knee fitted to the others.
+pub fn left_out(points: &[Point], processors: f64, start: f64) -> Vec<f64> {
     let error = |out: usize| {
-        let (rate, knee) = if few {
-            let rest: Vec<&Point> = points.iter().enumerate().filter(|(at, _)| *at != out).map(|(_, p)| p).collect();
-            best_rate(&rest, processors, start)
-        } else {
-            (rate, knee)
-        };
-        fit::error(seconds(&points[out], rate, knee, processors), points[out].seconds)
+        let rest: Vec<&Point> = points.iter().enumerate().filter(|(at, _)| *at != out).map(|(_, p)| p).collect();
+        fit::error(best(&rest, processors, start).seconds(&points[out], processors), points[out].seconds)
     };
-    Rate { rate, knee, errors: (0..points.len()).map(error).collect() }
+    (0..points.len()).map(error).collect()
 }
 
 /// FLOPs of a kernel, causal pairs halved.

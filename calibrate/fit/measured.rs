@@ -2,14 +2,15 @@
 //!
 //! Each family of points makes its sections (`fit/measured/`), with errors by leaving out one point at a time. The
 //! sections then go into a base profile of the same chip under the rule that merging has: the stronger evidence wins, so
-//! what was measured beats what was published, and what was not measured stays as it was, to the byte. Of points measured
-//! twice the later counts.
+//! what was measured beats what was published, and what was not measured stays as it was, to the byte. Of what was measured
+//! several times the median counts. Points that cannot be used are counted by reason (`sift`), never dropped silently.
 
 mod attention;
 mod calls;
 mod collectives;
 mod matmul;
 mod memory;
+mod sift;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ use windtunnel::cost::sections::{Decision, Section, Sections};
 
 pub use matmul::left_out;
 
-use super::{Residual, median};
+use super::{Residual, evidence, median, quantile};
 use crate::points::{Machine, Point, Points, Regime, What};
 
 /// Why points make no profile.
@@ -28,6 +29,16 @@ pub enum FitError {
     /// The file holds no points.
     #[error("{0} holds no points: measure some with `windtunnel calibrate cuda`")]
     Nothing(String),
+    /// It holds points, and none of them can be used.
+    #[error("none of the {points} points of {path} can be used:\n{}", reasons(left_out))]
+    Unusable {
+        /// The file.
+        path: String,
+        /// Its points.
+        points: usize,
+        /// How many of them for each reason.
+        left_out: BTreeMap<String, usize>,
+    },
     /// The points are of several chips.
     #[error("{path} holds points of {first} and of {second}: fit each chip's points alone")]
     SeveralChips {
@@ -102,10 +113,10 @@ const SAME_POWER: f64 = 0.05;
 /// No section claims a smaller error: clocks and temperatures differ by more from run to run.
 const LEAST_ERROR: f64 = 0.01;
 
-/// Points of one machine, the last of each kind, with the profile they go into.
+/// Points of one machine, one of each kind, with the profile they go into.
 pub struct Measured<'a> {
     machine: &'a Machine,
-    points: BTreeMap<(&'a What, Regime), &'a Point>,
+    points: BTreeMap<(&'a What, Regime), Point>,
     base: &'a Profile,
     /// The base as text.
     sections: &'a Sections,
@@ -116,8 +127,19 @@ pub struct Measured<'a> {
 struct Made {
     sections: Vec<(String, String)>,
     residuals: Vec<Residual>,
-    /// What was measured and is not used, or not trusted, and why.
+    /// How many points are not used, by reason.
+    left_out: BTreeMap<String, usize>,
+    /// What was measured and is not trusted, and other remarks.
     notes: Vec<String>,
+}
+
+impl Made {
+    /// Counts points that are not used.
+    fn leave(&mut self, points: usize, why: impl Into<String>) {
+        if points > 0 {
+            *self.left_out.entry(why.into()).or_default() += points;
+        }
+    }
 }
 
 /// A profile made of points, and how it came about.
@@ -131,8 +153,16 @@ pub struct Fitted {
     pub decisions: Vec<Decision>,
     /// Sections that stay as they were in the base.
     pub kept: Vec<String>,
-    /// What was measured and is not used, and why.
+    /// How many points are not used, by reason.
+    pub left_out: BTreeMap<String, usize>,
+    /// What was measured and is not trusted, and other remarks.
     pub notes: Vec<String>,
+}
+
+/// Numbers of points by reason, a line each.
+pub fn reasons(left_out: &BTreeMap<String, usize>) -> String {
+    let lines: Vec<String> = left_out.iter().map(|(why, points)| format!("{points:7}  {why}")).collect();
+    lines.join("\n")
 }
 
 impl<'a> Measured<'a> {
@@ -147,6 +177,17 @@ impl<'a> Measured<'a> {
         let own = self.points.iter().filter(|((what, _), _)| of(what));
         let half: Vec<f64> = own.map(|(_, point)| (point.p90 - point.p10) / 2.0 / point.median).collect();
         if half.is_empty() { LEAST_ERROR } else { median(&half).max(LEAST_ERROR) }
+    }
+
+    /// Evidence of a section of some points, by its errors on each of them left out. No error is below `floor`.
+    fn evidence(&self, errors: &[f64], points: usize, floor: f64, source: &str) -> String {
+        let [median, p90] = [0.5, 0.9].map(|share| quantile(errors, share).max(floor));
+        evidence("measured", points, median, p90, source)
+    }
+
+    /// The machine's processors; a log or a table does not say how many, the base does.
+    fn processors(&self) -> u32 {
+        if self.machine.processors == 0 { self.base.machine.processors } else { self.machine.processors }
     }
 
     /// The source of a section, for people: what measured it, when, with which libraries.
@@ -184,11 +225,14 @@ pub fn fit(path: &str, points: &Points, base: &Profile, base_text: &str, name: &
         return Err(FitError::UnlikeMachines { path: path.to_owned(), first: words(other), second: words(machine) });
     }
     same_chip(machine, base)?;
-    let by_what = points.points.iter().map(|(_, point)| ((&point.what, point.regime), point)).collect();
+    let sift::Sifted { points: usable, left_out, notes } = sift::sift(points);
+    if usable.is_empty() {
+        return Err(FitError::Unusable { path: path.to_owned(), points: points.points.len(), left_out });
+    }
     let mut sections = Sections::of(base_text);
     let whole = sections.clone();
-    let measured = Measured { machine, points: by_what, base, sections: &whole };
-    let mut made = Made::default();
+    let measured = Measured { machine, points: usable, base, sections: &whole };
+    let mut made = Made { left_out, notes, ..Made::default() };
     let versions = &points.machines[0].versions;
     if points.machines.iter().any(|m| m.versions != *versions) {
         made.notes
@@ -216,7 +260,8 @@ pub fn fit(path: &str, points: &Points, base: &Profile, base_text: &str, name: &
     Profile::parse(name, &text)?;
     let taken = |name: &String| decisions.iter().any(|d| d.taken && d.name == *name);
     let kept = before.into_iter().filter(|name| name != "machine" && !taken(name)).collect();
-    Ok(Fitted { text, residuals: made.residuals, decisions, kept, notes: made.notes })
+    let Made { residuals, left_out, notes, .. } = made;
+    Ok(Fitted { text, residuals, decisions, kept, left_out, notes })
 }
 
 /// The model in a chip's name, as `H100` in `NVIDIA H100 80GB HBM3`: a letter or two, then three digits.

@@ -8,7 +8,6 @@ use std::fmt::Write as _;
 
 use windtunnel::cost::curve::Curve;
 
-use super::{Residual, evidence};
 use crate::fit;
 
 /// Sizes below this are launch floor \[B\].
@@ -55,17 +54,14 @@ pub fn share(stream: &Curve, bytes: f64, seconds: f64) -> Option<f64> {
     share.is_finite().then_some(share)
 }
 
-/// The section `memory.stream`, with its residuals.
-pub fn write_stream(text: &mut String, stream: &Stream, basis: &str, source: &str) -> Residual {
-    let residual = Residual::of("memory stream", stream.rows, &stream.errors);
+/// The section `memory.stream`.
+pub fn write_stream(text: &mut String, stream: &Stream, evidence: &str) {
     let _ = write!(
         text,
-        "[memory.stream]\nevidence = {}\nbytes = {:?}\nus = {:?}\n\n",
-        evidence(basis, stream.rows, residual.median, residual.p90, source),
+        "[memory.stream]\nevidence = {evidence}\nbytes = {:?}\nus = {:?}\n\n",
         stream.points.iter().map(|p| p.0 as u64).collect::<Vec<_>>(),
         stream.points.iter().map(|p| fit::rounded(p.1 * 1e6)).collect::<Vec<_>>(),
     );
-    residual
 }
 
 /// The section of a family.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windtunnel::cost::Profile;
 
-use super::attention::{Point, fit_rate};
+use super::attention::{self, Point};
 use super::matmul::{Points, Spec};
 use super::{error, median, quantile, trial};
 
@@ -80,7 +80,7 @@ fn an_attention_left_out_is_predicted_within_2_percent_on_h200() {
     let (mut errors, mut constant) = (vec![], vec![]);
     for points in sweeps().values() {
         assert!(points.len() <= 20, "so few are left out one by one");
-        errors.extend(fit_rate(points, 132.0, 700.0).errors);
+        errors.extend(attention::left_out(points, 132.0, 700.0));
         let rates: Vec<f64> = points.iter().map(|p| p.flops / p.seconds).collect();
         constant.extend(points.iter().map(|p| error(p.flops / median(&rates), p.seconds)));
     }

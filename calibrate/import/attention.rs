@@ -10,7 +10,7 @@ use std::path::Path;
 use super::chips::ChipSpec;
 use super::tables::{Row, Tables};
 use super::{ImportError, Residual, Section, charts, evidence, fit};
-use crate::fit::attention::{self, Kernel, Point, fit_rate, flops};
+use crate::fit::attention::{self, Kernel, Point, fit_rate, flops, left_out};
 
 /// Sweeps by head dimension, whether backward, whether causal.
 type Sweeps = BTreeMap<(u64, bool, bool), Vec<Point>>;
@@ -66,6 +66,7 @@ impl Writer {
         let processors = f64::from(chip.processors);
         for ((head, backward, causal), points) in cudnn(tables, gpu)? {
             let r = fit_rate(&points, processors, 700.0);
+            let errors = left_out(&points, processors, 700.0);
             let source = format!(
                 "attention_cudnn.csv, cuDNN on {gpu}{}",
                 match (own, scale) {
@@ -75,7 +76,7 @@ impl Writer {
                 }
             );
             let (basis, extra) = if own { ("published", 0.0) } else { ("extrapolated", 0.08) };
-            let (median, p90) = (fit::median(&r.errors), fit::quantile(&r.errors, 0.9));
+            let (median, p90) = (fit::median(&errors), fit::quantile(&errors, 0.9));
             let evidence = evidence(basis, points.len(), median, p90.max(0.02) + extra, &source);
             let kernel = Kernel { backend: "cudnn".to_owned(), backward, head, causal };
             attention::write(&mut self.text, &kernel, r.rate * scale, r.knee, &evidence);
@@ -97,7 +98,8 @@ impl Writer {
         let processors = f64::from(chip.processors);
         for sweep in charts::sweeps(tables, chip)? {
             let r = fit_rate(&sweep.points, processors, 200.0);
-            let (median, p90) = (fit::median(&r.errors), fit::quantile(&r.errors, 0.9));
+            let errors = left_out(&sweep.points, processors, 200.0);
+            let (median, p90) = (fit::median(&errors), fit::quantile(&errors, 0.9));
             let e = evidence(sweep.basis, sweep.points.len(), median, p90.max(0.03) + sweep.doubt, &sweep.source);
             let (head, backward, causal) = (sweep.head, sweep.backward, sweep.causal);
             let kernel = Kernel { backend: sweep.kernel.to_owned(), backward, head, causal };

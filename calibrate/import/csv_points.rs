@@ -1,9 +1,11 @@
 //! Tables in the schema of the published ones, into points.
 //!
 //! A table is known by its columns; one that no schema has is an error with its place, and so is a cell that is not what
-//! its column holds. Rows that no cost model could use are left out, with a remark that counts them. A table gives one time
+//! its column holds. Rows that no cost model could use, and those
+//! that the table itself doubts ([`quality`]), are left out, with a remark that counts them. A table gives one time
 //! a row, so a point's median and both percentiles are that time. To add a table: an entry in [`schema::SCHEMAS`].
 
+mod quality;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -74,14 +76,14 @@ fn one(path: &str, table: &Table, chip: Option<&str>, imported: &mut Imported) -
                     machines.len() - 1
                 });
                 for point in points {
-                    machines[at].1.push_str(&json(path, &Line::Point(point))?);
+                    machines[at].1.push_str(&Line::Point(point).text());
                     imported.points += 1;
                 }
             }
         }
     }
     for (origin, points) in machines {
-        imported.text.push_str(&json(path, &Line::Machine(machine(origin)))?);
+        imported.text.push_str(&Line::Machine(machine(origin)).text());
         imported.text.push_str(&points);
     }
     let remarks = left_out.into_iter().map(|(why, rows)| format!("{path}: {rows} rows are left out: {why}"));
@@ -148,26 +150,7 @@ impl<'t> Cells<'t> {
     }
 }
 
-/// The machine of an origin; what a table does not say stays zero or empty.
 fn machine(origin: Origin) -> Machine {
-    Machine {
-        chip: origin.chip,
-        processors: 0,
-        capability: String::new(),
-        memory: 0,
-        memory_bandwidth: 0.0,
-        power_limit: None,
-        clock: None,
-        gpus: origin.gpus,
-        versions: origin.versions,
-        date: String::new(),
-        tool: concat!("windtunnel-calibrate ", env!("CARGO_PKG_VERSION"), " import csv").to_owned(),
-        source: origin.source,
-    }
-}
-
-fn json(path: &str, line: &Line) -> Result<String, CsvError> {
-    let text = serde_json::to_string(line);
-    let text = text.map_err(|why| ImportError::Table { path: path.to_owned(), why: why.to_string() })?;
-    Ok(text + "\n")
+    let Origin { chip, gpus, versions, source } = origin;
+    Machine::published(&chip, gpus, versions, "import csv", &source)
 }

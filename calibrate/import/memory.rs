@@ -7,7 +7,7 @@ use windtunnel::cost::curve::Curve;
 
 use super::chips::ChipSpec;
 use super::tables::Tables;
-use super::{ImportError, Section, chips, evidence, fit};
+use super::{ImportError, Residual, Section, chips, evidence, fit};
 use crate::fit::memory::{Stream as Measured, write_family, write_host, write_stream};
 
 /// The stream of a chip, and whence.
@@ -92,8 +92,10 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     let stream = stream(tables, chip)?;
     let b200 = curve(tables, &super::CHIPS[super::CHIPS.len() - 1])?;
     let mut text = String::new();
-    let residual = write_stream(&mut text, &stream.measured, stream.basis, &stream.source);
     let rows = stream.measured.rows;
+    let residual = Residual::of("memory stream", rows, &stream.measured.errors);
+    let e = evidence(stream.basis, rows, residual.median, residual.p90, &stream.source);
+    write_stream(&mut text, &stream.measured, &e);
     let mut family = |name: &str, share: f64, evidence: String| write_family(&mut text, name, share, &evidence);
     family("elementwise", 1.0, evidence(stream.basis, rows, 0.03, 0.1, "the stream itself"));
     for (name, pass) in [("norm", "fwd"), ("norm_backward", "bwd")] {

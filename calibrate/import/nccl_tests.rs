@@ -4,7 +4,8 @@
 //! and inside rows, text around a pasted block. [`mod@line`] says what a line is, [`columns`] what a table's heading names,
 //! [`row`] puts a row together, [`run`] finds where runs begin, [`kind`] says which collective a table without a name is
 //! and between how many ranks, [`points`] writes what came out. Every row is checked against its own arithmetic: the bus
-//! bandwidth of n ranks over the time must give back the size (`doc/PERFORMANCE.md` of nccl-tests has the factors).
+//! bandwidth of n ranks over the time must give back the size (`doc/PERFORMANCE.md` of nccl-tests has the factors). What
+//! `-J` writes into a file instead is read by [`json`], and checked the same way.
 //!
 //! What changed over the years, from the tool's history:
 //!
@@ -18,6 +19,7 @@
 //! ```
 
 mod columns;
+mod json;
 mod kind;
 mod line;
 mod points;
@@ -29,30 +31,8 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use super::Imported;
+use crate::points::FileError;
 pub use kind::Kind;
-
-/// Why a log gives no points.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The file could not be read.
-    #[error("{path}: {why}")]
-    File {
-        /// The file.
-        path: String,
-        /// The system's reason.
-        why: std::io::Error,
-    },
-    /// A line is not what it should be.
-    #[error("{path}:{line}: {why}")]
-    Line {
-        /// The file.
-        path: String,
-        /// Its line, from 1.
-        line: usize,
-        /// What is wrong with it, and what to try.
-        why: String,
-    },
-}
 
 /// What the reader of a log knows and the log does not say.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +48,7 @@ pub struct Known {
 }
 
 /// Reads logs; all that is wrong with any of them, if anything is.
-pub fn import(logs: &[PathBuf], known: &Known) -> Result<Imported, Vec<LogError>> {
+pub fn import(logs: &[PathBuf], known: &Known) -> Result<Imported, Vec<FileError>> {
     let mut imported = Imported::default();
     let mut errors = Vec::new();
     for path in logs {
@@ -80,17 +60,25 @@ pub fn import(logs: &[PathBuf], known: &Known) -> Result<Imported, Vec<LogError>
 }
 
 /// The text of a log; what is not UTF-8 (a host's name, a terminal's codes) is replaced.
-fn read(path: &Path) -> Result<String, LogError> {
-    let bytes = std::fs::read(path).map_err(|why| LogError::File { path: path.display().to_string(), why })?;
+fn read(path: &Path) -> Result<String, FileError> {
+    let bytes = std::fs::read(path).map_err(|why| FileError::File { path: path.display().to_string(), why })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Understands one log.
-fn one(path: &str, text: &str, known: &Known, imported: &mut Imported) -> Result<(), LogError> {
+fn one(path: &str, text: &str, known: &Known, imported: &mut Imported) -> Result<(), FileError> {
     let file = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let hint = Kind::mentioned(&file);
-    let result = run::runs(text, hint).and_then(|runs| points::write(path, &runs, known, imported));
-    result.map_err(|(line, why)| LogError::Line { path: path.to_owned(), line, why })
+    let result = if json::is(text) { of_json(path, text, imported) } else { run::runs(text, hint) };
+    let result = result.and_then(|runs| points::write(path, &runs, known, imported));
+    result.map_err(|(line, why)| FileError::Line { path: path.to_owned(), line, why })
+}
+
+/// The one run of a file that `-J` wrote.
+fn of_json(path: &str, text: &str, imported: &mut Imported) -> Result<Vec<run::Run>, Mistake> {
+    let (run, said) = json::run(text)?;
+    imported.remarks.extend(said.into_iter().map(|said| format!("{path}:1: NCCL said: {said}")));
+    Ok(vec![run])
 }
 
 /// A mistake at a line, before the file's name is known.

@@ -5,22 +5,18 @@ use windtunnel::program::{DType, MatmulLayout, MemoryKind, Work};
 
 use crate::points::What;
 
-/// The kernel that stands for a family, with the bytes that one unit of it reads and writes (`cuda/memory/catalogue.rs`).
-fn stands_for(kind: MemoryKind) -> (&'static str, &'static str, u64, u64) {
-    /// Of a row of 4096 in bf16.
-    const ROW: u64 = 2 * 4096;
-    const VOCABULARY: u64 = 4 * 128_256;
-    const CHUNK: u64 = 4 * 65_536;
+/// The kernel that stands for a family.
+fn stands_for(kind: MemoryKind) -> &'static str {
     match kind {
-        MemoryKind::Elementwise => ("elementwise", "scale_1r1w", 16, 16),
-        MemoryKind::Norm => ("norm", "rms_norm_4096", ROW, ROW + 4),
-        MemoryKind::NormBackward => ("norm_backward", "rms_norm_backward_4096", 2 * ROW + 4, ROW),
-        MemoryKind::Softmax => ("softmax", "log_softmax_128256", VOCABULARY, VOCABULARY),
-        MemoryKind::Gather => ("gather", "embedding_4096", ROW + 4, ROW),
-        MemoryKind::Scatter => ("scatter", "embedding_backward_4096", 3 * ROW + 4, 2 * ROW),
-        MemoryKind::Foreach => ("foreach", "adamw", 4 * CHUNK, 3 * CHUNK),
-        MemoryKind::Copy => ("copy", "copy_1r1w", 16, 16),
-        MemoryKind::Complex => ("complex", "rotary_1r1w", 32, 32),
+        MemoryKind::Elementwise => "scale_1r1w",
+        MemoryKind::Norm => "rms_norm_4096",
+        MemoryKind::NormBackward => "rms_norm_backward_4096",
+        MemoryKind::Softmax => "log_softmax_128256",
+        MemoryKind::Gather => "embedding_4096",
+        MemoryKind::Scatter => "embedding_backward_4096",
+        MemoryKind::Foreach => "adamw",
+        MemoryKind::Copy => "copy_1r1w",
+        MemoryKind::Complex => "rotary_1r1w",
     }
 }
 
@@ -79,11 +75,9 @@ pub fn what(work: &Work, software: &Software) -> Option<What> {
             })
         }
         Work::Memory { kind, read, written } if read.0 + written.0 > 0 => {
-            let (family, kernel, in_unit, out_unit) = stands_for(kind);
+            let kernel = crate::cuda::memory_kernel(stands_for(kind))?;
             let bytes = libm::exp2(libm::round(2.0 * libm::log2((read.0 + written.0) as f64)) / 2.0);
-            let units = ((bytes as u64).min(LARGEST) / (in_unit + out_unit)).max(1);
-            let (family, kernel) = (family.to_owned(), kernel.to_owned());
-            Some(What::Memory { family, kernel, read: units * in_unit, written: units * out_unit })
+            Some(kernel.what(((bytes as u64).min(LARGEST) / (kernel.read + kernel.written)).max(1)))
         }
         _ => None,
     }

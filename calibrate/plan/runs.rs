@@ -10,6 +10,7 @@ use windtunnel::receipt::table::Tables;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
+use super::Job;
 use super::kernels::what;
 use crate::points::What;
 
@@ -44,6 +45,13 @@ pub struct Worth {
     pub runs: usize,
     /// Receipts that map to no scenario, or are refused.
     pub unmapped: usize,
+}
+
+impl Worth {
+    /// The kernels as jobs.
+    pub fn jobs(&self) -> impl Iterator<Item = Job> {
+        self.values.iter().map(|(what, value)| Job { what: what.clone(), value: *value })
+    }
 }
 
 /// A configuration, told apart by the text of its scenario.

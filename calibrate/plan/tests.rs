@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{between, family, ranked, runs};
+use super::{Job, between, family, ranked, runs};
 use crate::points::What;
 
 fn scenarios() -> PathBuf {
@@ -25,7 +25,7 @@ fn the_kernels_of_the_shipped_scenarios_carry_most_of_their_steps() {
     assert!(has(8192, 14_336, 4096), "Llama 3.1 8B's feed-forward at 8,192 tokens is planned");
     let families: std::collections::BTreeSet<&str> = worth.values.keys().map(family).collect();
     assert!(["attention", "matmul", "memory"].iter().all(|family| families.contains(family)), "{families:?}");
-    let jobs = ranked(worth.values);
+    let jobs = ranked(worth.jobs());
     assert!(jobs.windows(2).all(|pair| pair[0].value >= pair[1].value));
     let text = serde_json::to_string(&jobs[0]).expect("JSON");
     assert!(text.starts_with("{\"what\":{\"") && text.contains("\"value\":0."), "{text}");
@@ -36,4 +36,40 @@ fn the_kernels_of_the_shipped_scenarios_carry_most_of_their_steps() {
 fn a_folder_that_is_not_there_is_named() {
     let error = runs::worth(&[PathBuf::from("no/such/folder.jsonl")], &|_| {}).expect_err("nothing there").to_string();
     assert!(error.contains("no/such/folder.jsonl"), "{error}");
+}
+
+#[test]
+fn the_most_valuable_comes_first_and_nothing_comes_twice() {
+    let job = |call: &str, value| Job { what: What::Overhead { call: call.to_owned() }, value };
+    let ranked = ranked(vec![job("a", 0.1), job("b", 0.3), job("c", 0.2), job("a", 0.25)]);
+    let calls: Vec<_> = ranked.iter().map(|job| (job.what.clone(), (job.value * 100.0).round())).collect();
+    let what = |call: &str| What::Overhead { call: call.to_owned() };
+    assert_eq!(calls, [(what("a"), 35.0), (what("b"), 30.0), (what("c"), 20.0)]);
+}
+
+#[test]
+fn every_kind_of_memory_bound_kernel_is_measured_by_one_of_its_family() {
+    use windtunnel::cost::Software;
+    use windtunnel::program::{MemoryKind, Work};
+    use windtunnel::units::Bytes;
+    for (kind, family) in [
+        (MemoryKind::Elementwise, "elementwise"),
+        (MemoryKind::Norm, "norm"),
+        (MemoryKind::NormBackward, "norm_backward"),
+        (MemoryKind::Softmax, "softmax"),
+        (MemoryKind::Gather, "gather"),
+        (MemoryKind::Scatter, "scatter"),
+        (MemoryKind::Foreach, "foreach"),
+        (MemoryKind::Copy, "copy"),
+        (MemoryKind::Complex, "complex"),
+    ] {
+        let work = Work::Memory { kind, read: Bytes(1 << 26), written: Bytes(1 << 26) };
+        let Some(What::Memory { family: own, read, written, .. }) = super::kernels::what(&work, &Software::default())
+        else {
+            panic!("{kind:?} is not measured")
+        };
+        // Half a power of two at most from what was asked for, by whole units.
+        assert_eq!(own, family);
+        assert!(((1 << 27) - (1 << 22)..=1 << 27).contains(&(read + written)), "{kind:?}: {read} + {written}");
+    }
 }

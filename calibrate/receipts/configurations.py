@@ -134,6 +134,12 @@ CONFIGURATIONS = [
     c("8b", 4, 8192, repeat_kv=True),
     c("8b", 4, 8192, norm="composed", compile="blocks"),
     c("8b", 4, 8192, recompute="full", expandable=True, **MIXED),
+    # Rotations by halves, compiled: reserved memory hangs on whether they write over what they read, and on the order in
+    # which a block is computed again.
+    c("8b", 4, 8192, rope="rotate_half", compile="blocks"),
+    c("8b", 1, 4096, rope="rotate_half", recompute="full", compile="blocks"),
+    c("8b", 2, 2048, rope="rotate_half", recompute="full", compile="blocks", loss="bf16", **MIXED),
+    c("1b", 4, 4096, rope="rotate_half", repeat_kv=True, compile="all"),
     # Short steps whose reserved memory hangs on which buffer a compiled norm's backward writes over.
     c("8b", 3, 2048, recompute="selective_op", compile="blocks", clip=True, loss="bf16", **MIXED),
     c("8b", 3, 2048, recompute="selective_op", compile="all", clip=True, norm="composed", **MIXED),

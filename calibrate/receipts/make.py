@@ -4,7 +4,7 @@
 
 needs nothing but PyTorch (2.6 or newer). The most valuable configurations come first, each is written as soon as it is
 measured, and the same command goes on where the last one stopped. Exit code: 0 done or out of time, 1 a configuration
-failed or was refused, 2 bad input, no GPU or a busy one, 130 interrupted.
+failed or was refused, 2 bad input, no PyTorch, no GPU or a busy one, 130 interrupted.
 """
 
 import argparse
@@ -15,6 +15,16 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+try:
+    import torch  # noqa: F401  all modules below need it; without it they would end in a traceback
+except (ImportError, OSError) as error:
+    print(
+        f"error: PyTorch cannot be imported by {sys.executable} ({error}): install version 2.6 or newer built for CUDA "
+        "(pip install torch), or start this script with the Python that has it",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 import write
 from configurations import CONFIGURATIONS

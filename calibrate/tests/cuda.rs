@@ -187,6 +187,19 @@ fn a_busy_device_is_left_alone_unless_one_insists() {
     run.run(&["--list"]).is(0, &["busy: 1 process(es)"]);
     assert!(!run.out().exists());
     run.run(&["--busy-ok", "--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["6 new points"]);
+    // What was measured beside others says so, and is measured again where nobody else works.
+    let machines = |run: &Run| {
+        let text = std::fs::read_to_string(run.out()).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let others = lines.filter_map(|line| Some(line.get("machine")?["disturbed"].as_str().map(str::to_owned)));
+        others.collect::<Vec<_>>()
+    };
+    let others = Some("1 process(es) use it: 4711 (trainer)".to_owned());
+    assert_eq!(machines(&run), std::slice::from_ref(&others));
+    let alone = Run { folder: run.folder.clone(), faults: vec![] };
+    alone.run(&["--busy-ok", "--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["6 new points"]);
+    assert_eq!(machines(&run), [others, None]);
+    alone.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["0 new points, 6 were known"]);
     Run::new("load").fault("STUB_LOAD", 95).run(&[]).is(5, &["under load"]);
     Run::new("exclusive").fault("STUB_RETAIN", 46).run(&[]).is(5, &["taken by another process"]);
 }
@@ -198,6 +211,15 @@ fn what_does_not_fit_is_left_out_and_nothing_fitting_is_an_error() {
     let tight = Run::new("tight").fault("STUB_FREE", 1u64 << 29);
     tight.run(&["--sweeps", "host_copy", "--minutes", "0.3"]).is(0, &["left out", "out of device memory: 1073.7 MB"]);
     assert!(tight.points().len() >= 14, "{} points", tight.points().len());
+    // What was left out stands in the file, once however often it is tried.
+    let skipped = || {
+        let text = std::fs::read_to_string(tight.out()).unwrap();
+        text.lines().filter(|line| line.starts_with("{\"skipped\":")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = skipped();
+    assert!(first.iter().any(|line| line.contains("out of device memory: 1073.7 MB")), "{first:?}");
+    tight.run(&["--sweeps", "host_copy", "--minutes", "0.3"]).is(0, &["left out"]);
+    assert_eq!(skipped(), first);
 }
 
 #[test]

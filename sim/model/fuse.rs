@@ -185,6 +185,9 @@ struct Node {
     /// The forward operator it belongs to.
     op: usize,
     recompute: bool,
+    /// Whether an element of the result takes others of its operands than the one in its own place, as a rotation by halves
+    /// does: then no result may be written over them.
+    elsewhere: bool,
 }
 
 impl Node {

@@ -6,7 +6,7 @@
 
 use super::shape::Shape;
 use super::tensors::Tensors;
-use crate::cuda::sweep::Job;
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// Share of a step's time in attention, forward and backward: FLOPs of Llama 3 8B at 8,192 tokens, at two thirds of the

@@ -144,20 +144,7 @@ fn a_graph_that_is_no_attention_finds_no_engine() {
 
 /// A machine of so many bytes.
 fn machine(memory: u64) -> Machine {
-    Machine {
-        chip: "a chip".to_owned(),
-        processors: 132,
-        capability: "9.0".to_owned(),
-        memory,
-        memory_bandwidth: 4.8e12,
-        power_limit: None,
-        clock: None,
-        gpus: 1,
-        versions: Default::default(),
-        date: "2026-01-01T00:00:00Z".to_owned(),
-        tool: "a test".to_owned(),
-        source: "measured".to_owned(),
-    }
+    Machine { memory, ..Machine::example() }
 }
 
 #[test]

@@ -7,34 +7,11 @@ use std::path::PathBuf;
 use super::*;
 
 fn machine() -> Machine {
-    Machine {
-        chip: "chip".to_owned(),
-        processors: 132,
-        capability: "9.0".to_owned(),
-        memory: 1 << 37,
-        memory_bandwidth: 4.8e12,
-        power_limit: Some(700.0),
-        clock: Some(1980.0),
-        gpus: 1,
-        versions: [("driver".to_owned(), "580.1".to_owned())].into(),
-        date: "2026-01-01T00:00:00Z".to_owned(),
-        tool: "test".to_owned(),
-        source: "measured".to_owned(),
-    }
+    Machine::example()
 }
 
 fn point(call: &str) -> Point {
-    Point {
-        what: What::Overhead { call: call.to_owned() },
-        regime: Regime::Burst,
-        median: 2.0,
-        p10: 1.5,
-        p90: 2.5,
-        repeats: 12,
-        outliers: 0,
-        board: None,
-        algorithm: None,
-    }
+    Point::published(What::Overhead { call: call.to_owned() }, 2.0, 12)
 }
 
 /// A path of its own for a test.
@@ -70,6 +47,28 @@ fn a_line_that_an_interrupt_cut_short_is_measured_again() {
     assert_eq!(journal.len(), 1);
     drop(journal);
     assert_eq!(std::fs::read(&path).unwrap(), whole);
+}
+
+#[test]
+fn a_line_that_lacks_nothing_but_its_end_is_kept() {
+    let path = path("end");
+    Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    let mut journal = Journal::open(&path, &machine()).unwrap();
+    assert!(journal.knows(&point("launch").what, Regime::Burst));
+    journal.add(point("event_record")).unwrap();
+    assert_eq!(points::read(&path).unwrap().points.len(), 2);
+    assert!(std::fs::read(&path).unwrap().starts_with(&whole));
+}
+
+#[test]
+fn what_was_measured_beside_others_is_measured_again_alone() {
+    let path = path("beside");
+    let shared = Machine { disturbed: Some("a trainer".to_owned()), ..machine() };
+    Journal::open(&path, &shared).unwrap().add(point("launch")).unwrap();
+    assert!(Journal::open(&path, &shared).unwrap().knows(&point("launch").what, Regime::Burst));
+    assert!(!Journal::open(&path, &machine()).unwrap().knows(&point("launch").what, Regime::Burst));
 }
 
 #[test]

@@ -11,7 +11,8 @@ use super::{Operands, Shape, shapes};
 use crate::cuda::device::{Buffer, Device};
 use crate::cuda::error::CudaError;
 use crate::cuda::library::Library;
-use crate::cuda::sweep::{Job, Prepared, Skip, Sweep};
+use crate::cuda::sweep::{Prepared, Skip, Sweep};
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// Streams (Transformer Engine, `nvte_get_num_compute_streams`).

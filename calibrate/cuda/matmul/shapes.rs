@@ -1,7 +1,7 @@
 //! Which multiplications to measure: those that training issues, each worth its share of a step, and a set that fills the
 //! space between them, for interpolation.
 
-use crate::cuda::sweep::Job;
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// A decoder's widths: hidden, feed-forward, queries, keys (and values), vocabulary.

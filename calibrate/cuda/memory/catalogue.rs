@@ -220,6 +220,11 @@ const fn backward(
     }
 }
 
+/// A kernel by its name in points.
+pub fn memory_kernel(name: &str) -> Option<&'static Spec> {
+    KERNELS.iter().find(|spec| spec.kernel == name)
+}
+
 impl Spec {
     /// What so many units are as a point.
     pub fn what(&self, units: u64) -> What {

@@ -1,7 +1,7 @@
 //! Which collectives are measured, and what each is worth.
 
 use super::kind::Kind;
-use crate::cuda::sweep::Job;
+use crate::plan::Job;
 use crate::points::{Machine, What};
 
 /// Smallest and largest buffer \[B\].
@@ -71,20 +71,7 @@ mod tests {
     use super::*;
 
     fn machine(gpus: u32, memory: u64) -> Machine {
-        Machine {
-            chip: "a chip".to_owned(),
-            processors: 132,
-            capability: "9.0".to_owned(),
-            memory,
-            memory_bandwidth: 4.8e12,
-            power_limit: None,
-            clock: None,
-            gpus,
-            versions: Default::default(),
-            date: "2026-01-01T00:00:00Z".to_owned(),
-            tool: "a test".to_owned(),
-            source: "measured".to_owned(),
-        }
+        Machine { gpus, memory, ..Machine::example() }
     }
 
     fn bytes(job: &Job) -> (u64, u64) {

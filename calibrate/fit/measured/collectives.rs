@@ -13,7 +13,7 @@ use windtunnel::program::{Collective, Comm, DType, GroupId};
 use windtunnel::units::Bytes;
 
 use super::{FitError, Made, Measured};
-use crate::fit::{Residual, error, evidence, median, positive, quantile, rounded};
+use crate::fit::{Residual, error, evidence, positive, rounded};
 use crate::points::What;
 
 const KINDS: [(&str, Collective); 4] = [
@@ -25,6 +25,8 @@ const KINDS: [(&str, Collective); 4] = [
 
 /// Element types, the preferred first.
 const DTYPES: [&str; 3] = ["bfloat16", "half", "float"];
+/// Between two GPUs.
+const PAIR: &str = "send_recv";
 /// Sizes that a curve needs.
 const ENOUGH: usize = 8;
 
@@ -34,16 +36,32 @@ type Times<'a> = BTreeMap<(&'a str, u64), BTreeMap<u64, f64>>;
 /// How little a point is preferred: by its element type, and whether it ran in place.
 type Rank = (usize, bool);
 
-fn times<'a>(measured: &Measured<'a>) -> Times<'a> {
+/// Why no section can be made of a collective; none if one can.
+pub(super) fn unusable(kind: &str, ranks: u64, nodes: u64) -> Option<String> {
+    let known = kind == PAIR || KINDS.iter().any(|(name, _)| *name == kind);
+    if nodes > 1 {
+        return Some("collectives across nodes are not fitted".to_owned());
+    }
+    if !known {
+        return Some(format!("collectives: no section has {kind:?}"));
+    }
+    (kind == PAIR && ranks != 2).then(|| "collectives: sends and receives are fitted between two ranks".to_owned())
+}
+
+fn times<'a>(measured: &Measured<'a>, made: &mut Made) -> Times<'a> {
     let mut ranked: BTreeMap<(&str, u64, u64), (Rank, f64)> = BTreeMap::new();
-    for (what, seconds) in measured.burst(|what| matches!(what, What::Collective { .. }).then_some(what)) {
-        let What::Collective { kind, ranks, nodes: 1, bytes, in_place, dtype } = what else { continue };
+    let mut points = 0;
+    for (what, seconds) in measured.burst(Some) {
+        let What::Collective { kind, ranks, bytes, in_place, dtype, .. } = what else { continue };
+        points += 1;
         let place = DTYPES.iter().position(|known| known == dtype).unwrap_or(DTYPES.len());
         let entry = ranked.entry((kind, *ranks, *bytes)).or_insert(((place, *in_place), seconds));
         if (place, *in_place) < entry.0 {
             *entry = ((place, *in_place), seconds);
         }
     }
+    let why = "collectives: the same size counts out of place, and in the element type that gradients have";
+    made.leave(points - ranked.len(), why);
     let mut times = Times::new();
     for ((kind, ranks, bytes), (_, seconds)) in ranked {
         times.entry((kind, ranks)).or_default().insert(bytes, seconds);
@@ -53,17 +71,19 @@ fn times<'a>(measured: &Measured<'a>) -> Times<'a> {
 
 /// Makes the sections `collectives.node` and `collectives.node.pair`.
 pub(super) fn fit(measured: &Measured<'_>, made: &mut Made) -> Result<(), FitError> {
-    let times = times(measured);
+    let mut times = times(measured, made);
+    pair(measured, made, times.remove(&(PAIR, 2)).unwrap_or_default());
     if times.is_empty() {
         return Ok(());
     }
-    pair(measured, made, &times);
     let whole =
         |ranks: &u64| KINDS.iter().all(|(name, _)| times.get(&(*name, *ranks)).is_some_and(|t| t.len() >= ENOUGH));
     let ranks: BTreeSet<u64> = times.keys().map(|(_, ranks)| *ranks).filter(whole).collect();
+    let points: usize = times.values().map(BTreeMap::len).sum();
     let reach = ranks.iter().max().copied().unwrap_or(0);
     let known = base_reach(measured);
     if ranks.is_empty() || reach < known {
+        made.leave(points, "collectives: the base knows more ranks, or a kind was not measured");
         made.notes.push(format!(
             "collectives: all four kinds were measured up to {reach} ranks, but the base knows {known}: the base's stay"
         ));
@@ -74,15 +94,17 @@ pub(super) fn fit(measured: &Measured<'_>, made: &mut Made) -> Result<(), FitErr
     let sizes: Vec<u64> =
         curves[0].keys().filter(|size| curves.iter().all(|c| c.contains_key(size))).copied().collect();
     if sizes.len() < ENOUGH {
+        made.leave(points, format!("collectives: {ENOUGH} sizes common to all kinds are needed"));
         made.notes.push(format!("collectives: {} sizes are common to all, but {ENOUGH} are needed", sizes.len()));
         return Ok(());
     }
     let errors = left_out(measured, &times, &ranks, &sizes)?;
-    let points = sizes.len() * curves.len();
-    let source = measured.source(&["nccl"]);
-    let e = evidence("measured", points, median(&errors), quantile(&errors, 0.9), &source);
+    let used = sizes.len() * curves.len();
+    let why = format!("collectives: ranks or sizes that not all four kinds were measured for, {ENOUGH} sizes at least");
+    made.leave(points - used, why);
+    let e = measured.evidence(&errors, used, floor(measured), &measured.source(&["nccl"]));
     made.sections.push(("collectives.node".to_owned(), section(&times, &ranks, &sizes, &e)));
-    made.residuals.push(Residual::of("collectives in a node", points, &errors));
+    made.residuals.push(Residual::of("collectives in a node", used, &errors));
     Ok(())
 }
 
@@ -133,9 +155,17 @@ fn left_out(
     Ok(errors)
 }
 
+/// The least error that collectives may claim.
+fn floor(measured: &Measured<'_>) -> f64 {
+    measured.floor(|what| matches!(what, What::Collective { .. }))
+}
+
 /// Between two GPUs: a latency and a bandwidth.
-fn pair(measured: &Measured<'_>, made: &mut Made, times: &Times<'_>) {
-    let Some(rows) = times.get(&("send_recv", 2)).filter(|rows| rows.len() >= ENOUGH) else { return };
+fn pair(measured: &Measured<'_>, made: &mut Made, rows: BTreeMap<u64, f64>) {
+    if rows.len() < ENOUGH {
+        made.leave(rows.len(), format!("collectives: a pair of GPUs needs {ENOUGH} sizes"));
+        return;
+    }
     let fitted = |without: Option<u64>| {
         positive(&[7e-6, 300e9], 200, |p| {
             let rest = rows.iter().filter(|(bytes, _)| Some(**bytes) != without);
@@ -152,7 +182,7 @@ fn pair(measured: &Measured<'_>, made: &mut Made, times: &Times<'_>) {
         "[collectives.node.pair]\nlatency = \"{} us\"\nbandwidth = \"{} GB/s\"\nevidence = {}\n",
         rounded(best[0] * 1e6),
         rounded(best[1] / 1e9),
-        evidence("measured", rows.len(), median(&errors), quantile(&errors, 0.9), &measured.source(&["nccl"]))
+        measured.evidence(&errors, rows.len(), floor(measured), &measured.source(&["nccl"]))
     );
     made.residuals.push(Residual::of("collectives: a pair", rows.len(), &errors));
     made.sections.push(("collectives.node.pair".to_owned(), text));

@@ -4,6 +4,9 @@
 //! knows many more shapes than a short run measures; a new library or board may be far from it. What has the smaller
 //! median error is written; the other's error is reported beside it. Where neither does better than the base without any
 //! points, the base's section stays.
+//!
+//! A published table is of the same chip: a point far from what it says, by more than all points are, is a bad measurement
+//! rather than news, and would move what lies around it. It is left out and named.
 
 use std::fmt::Write as _;
 
@@ -15,7 +18,7 @@ use super::{FitError, Made, Measured};
 use crate::fit::layout::{self, Ratios};
 use crate::fit::matmul::{Points, Spec, figure, fit_waves, write_waves};
 use crate::fit::trial::twins;
-use crate::fit::{Residual, error, evidence, median, quantile};
+use crate::fit::{Residual, error, median, quantile};
 use crate::points::What;
 
 /// Points that a wave model of their own needs: its seven parameters, a few times over.
@@ -23,8 +26,22 @@ const ENOUGH: usize = 30;
 /// Parts into which points are cut when the wave model is fitted without some.
 const FOLDS: usize = 5;
 
+/// Gradients of each kind that a layout's factor needs.
+const GRADIENTS: usize = 3;
+/// How far a point may lie from the base, as a ratio, where the typical point lies on it.
+const FARTHEST: f64 = 2.0;
+/// Points from which on their own median says what is typical; fewer are held against the base as it is.
+const TYPICAL: usize = 5;
+/// Where more than one in so many points is far, the base does not know this machine, and all count.
+const STRAYS: usize = 4;
+
+/// Formats that no section has: fp8 scaled by rows and by blocks.
+pub(super) const SCALED: [&str; 2] = ["fp8_row", "fp8_block"];
+/// Layouts that are measured.
+pub(super) const LAYOUTS: [&str; 4] = ["forward", "data_gradient", "weight_gradient", "weight_gradient_fp32"];
+
 /// Name in points, name in profiles, bytes of an operand's element.
-const DTYPES: [(&str, &str, f64); 4] =
+pub(super) const DTYPES: [(&str, &str, f64); 4] =
     [("bf16", "bf16", 2.0), ("fp8_tensor", "fp8", 1.0), ("tf32", "tf32", 4.0), ("fp32", "fp32", 4.0)];
 
 fn of(what: &What, dtype: &str, layout: &str) -> Option<Shape> {
@@ -37,38 +54,78 @@ fn of(what: &What, dtype: &str, layout: &str) -> Option<Shape> {
 /// Makes the sections `matmul.…` and `layout`.
 pub(super) fn fit(measured: &Measured<'_>, made: &mut Made) -> Result<(), FitError> {
     for (dtype, name, size) in DTYPES {
-        let points = measured.burst(|what| of(what, dtype, "forward"));
-        if points.is_empty() {
-            continue;
-        }
+        let mut points = measured.burst(|what| of(what, dtype, "forward"));
         let base = match name {
             "bf16" => &measured.base.bf16,
             "fp8" => &measured.base.fp8,
             "tf32" => &measured.base.tf32,
             _ => &measured.base.fp32,
         };
+        strays(made, &mut points, base, name);
+        if points.is_empty() {
+            continue;
+        }
         let model = section(measured, made, &points, base, (name, size))?;
         if name == "bf16" {
             gradients(measured, made, &model);
         }
     }
-    for dtype in ["fp8_row", "fp8_block"] {
+    for dtype in SCALED {
         let points = measured.burst(|what| of(what, dtype, "forward"));
         let plain = measured.burst(|what| of(what, "fp8_tensor", "forward"));
         let ratios: Vec<f64> = points.iter().filter_map(|(shape, t)| Some(t / plain.get(shape)?)).collect();
         if !points.is_empty() {
             let times = median(&ratios);
-            made.notes.push(format!(
-                "{dtype}: {} points, {times:.3} times fp8_tensor; no prediction uses it yet",
-                points.len()
-            ));
+            made.leave(points.len(), format!("matmul {dtype}: no prediction uses it yet"));
+            if !ratios.is_empty() {
+                made.notes.push(format!("matmul {dtype}: {times:.3} times the same in fp8_tensor"));
+            }
         }
     }
     let grouped = measured.burst(|what| matches!(what, What::GroupedMatmul { .. }).then_some(what)).len();
-    if grouped > 0 {
-        made.notes.push(format!("grouped matmuls: {grouped} points; no prediction uses them yet"));
+    made.leave(grouped, "grouped matmuls: no prediction uses them yet");
+    for (dtype, name, _) in DTYPES.iter().filter(|(dtype, ..)| *dtype != "bf16") {
+        let gradients = measured.burst(|what| LAYOUTS[1..].iter().find_map(|layout| of(what, dtype, layout)));
+        made.leave(gradients.len(), format!("matmul {name}: gradients' layouts are taken from bf16"));
     }
     Ok(())
+}
+
+/// Takes out points that are far from the base, and says which is the farthest.
+fn strays(made: &mut Made, points: &mut Points, base: &Matmul, name: &str) {
+    let ratio = |shape: &Shape, seconds: f64| seconds / without(base, *shape);
+    let ratios: Vec<f64> = points.iter().map(|(shape, t)| ratio(shape, *t)).collect();
+    let typical = if points.len() < TYPICAL { 1.0 } else { median(&ratios) };
+    let off = |shape: &Shape, seconds: f64| libm::fabs(libm::log(ratio(shape, seconds) / typical));
+    let far = |shape: &Shape, seconds: f64| off(shape, seconds) > libm::log(FARTHEST);
+    let strays: Vec<(Shape, f64)> =
+        points.iter().filter(|(shape, t)| far(shape, **t)).map(|(shape, t)| (*shape, *t)).collect();
+    let Some(&((m, n, k), seconds)) = strays.iter().max_by(|a, b| off(&a.0, a.1).total_cmp(&off(&b.0, b.1))) else {
+        return;
+    };
+    let expected = typical * without(base, (m, n, k));
+    let farthest = format!(
+        "the farthest is {m} x {n} x {k}: {} us where {} us are expected",
+        figure(seconds * 1e6),
+        figure(expected * 1e6)
+    );
+    if points.len() >= ENOUGH && strays.len() * STRAYS > points.len() {
+        made.notes.push(format!(
+            "matmul {name}: {} of {} points are more than {FARTHEST} times off the base, {farthest}: the base does not know \
+             this machine, and all points count",
+            strays.len(),
+            points.len()
+        ));
+        return;
+    }
+    points.retain(|shape, t| !far(shape, *t));
+    made.leave(
+        strays.len(),
+        format!(
+            "matmul {name}: more than {FARTHEST} times off the base, where the typical point is {typical:.2} times"
+        ),
+    );
+    made.notes.push(format!("matmul {name}: {farthest}; measure what is left out again, alone on the device"));
 }
 
 /// A model of some points and its errors on each of them, left out.
@@ -77,8 +134,8 @@ struct Candidate {
     errors: Vec<f64>,
 }
 
-fn own_evidence(points: usize, errors: &[f64], source: &str) -> Evidence {
-    let (median, p90) = (median(errors), quantile(errors, 0.9));
+fn own_evidence(points: usize, errors: &[f64], floor: f64, source: &str) -> Evidence {
+    let [median, p90] = [0.5, 0.9].map(|share| quantile(errors, share).max(floor));
     Evidence { basis: Basis::Measured, source: source.to_owned(), points: points as u32, median, p90 }
 }
 
@@ -96,7 +153,7 @@ fn without(model: &Matmul, shape: Shape) -> f64 {
 /// Points over what the base says.
 fn over_base(points: &Points, base: &Matmul, source: &str) -> Result<Candidate, String> {
     let times: Vec<(Shape, f64)> = points.iter().map(|(shape, t)| (*shape, *t)).collect();
-    let model = base.clone().with_points(own_evidence(points.len(), &[], source), &times)?;
+    let model = base.clone().with_points(own_evidence(points.len(), &[], 0.0, source), &times)?;
     let errors = left_out(&model, &times);
     Ok(Candidate { model, errors })
 }
@@ -106,7 +163,7 @@ fn alone(points: &Points, base: &Matmul, spec: &Spec, source: &str) -> Result<Ca
     let make = |waves: Waves, times: &Points| {
         let times: Vec<(Shape, f64)> = times.iter().map(|(shape, t)| (*shape, *t)).collect();
         Matmul::bare(base.evidence.clone(), base.chip, waves, spec.size)
-            .with_points(own_evidence(times.len(), &[], source), &times)
+            .with_points(own_evidence(times.len(), &[], 0.0, source), &times)
     };
     let mut folds = vec![];
     for fold in 0..FOLDS {
@@ -129,7 +186,7 @@ fn section(
     let source = measured.source(&["cuda", "cublas"]);
     let bandwidth = measured.base.machine.memory_bandwidth.0 / 1e9;
     let spec = Spec {
-        processors: measured.machine.processors,
+        processors: measured.processors(),
         peak: base.chip.peak.0 / 1e12,
         size,
         measured_bandwidth: bandwidth,
@@ -159,21 +216,18 @@ fn section(
             100.0 * fitted,
             100.0 * alone
         ));
+        made.leave(points.len(), format!("matmul {name}: the base predicts them better than they each other"));
         return Ok(base.clone());
     }
-    let own = own_evidence(points.len(), &best.errors, &source);
+    let floor = measured.floor(|what| matches!(what, What::Matmul { .. }));
+    let e = measured.evidence(&best.errors, points.len(), floor, &source);
     let mut text = String::new();
     if alone_wins {
-        let e = evidence("measured", points.len(), own.median, own.p90, &source);
         write_waves(&mut text, name, spec.peak, &best.model.waves, &e);
     } else if let Some(section) = measured.sections.get(&format!("matmul.{name}")) {
         text.push_str(without_points(&section.text));
     }
-    let _ = write!(
-        text,
-        "[matmul.{name}.points]\nevidence = {}\n# \"m n k: time [us]\"\nrows = [\n",
-        evidence("measured", points.len(), own.median, own.p90, &source)
-    );
+    let _ = write!(text, "[matmul.{name}.points]\nevidence = {e}\n# \"m n k: time [us]\"\nrows = [\n",);
     for ((m, n, k), t) in points {
         let _ = writeln!(text, "  \"{m} {n} {k}: {}\",", figure(t * 1e6));
     }
@@ -205,15 +259,17 @@ fn gradients(measured: &Measured<'_>, made: &mut Made, model: &Matmul) {
         points.iter().map(ratio).collect()
     };
     let all = Ratios { data: ratios("data_gradient"), weight: ratios("weight_gradient") };
-    if all.data.is_empty() || all.weight.is_empty() {
+    let main = ratios("weight_gradient_fp32");
+    made.leave(main.len(), "weight gradients added into fp32: no prediction uses them yet");
+    if !main.is_empty() {
+        made.notes.push(format!("weight gradients added into fp32: {:.3} times the forward matmul", median(&main)));
+    }
+    if all.data.len().min(all.weight.len()) < GRADIENTS {
+        let why = format!("gradients' layouts: both data and weight gradients are needed, {GRADIENTS} of each");
+        made.leave(all.data.len() + all.weight.len(), why);
         return;
     }
     let section = layout::section(&all, "measured", &measured.source(&["cuda", "cublas"]));
     made.residuals.extend(section.residuals);
     made.sections.push(("layout".to_owned(), section.text));
-    let main = ratios("weight_gradient_fp32");
-    if !main.is_empty() {
-        let times = median(&main);
-        made.notes.push(format!("weight gradients added into fp32: {} points, {times:.3} times the forward matmul; no prediction uses them yet", main.len()));
-    }
 }

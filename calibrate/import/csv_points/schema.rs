@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Cells;
+use super::{Cells, quality};
 use crate::import::nccl_tests::Kind;
-use crate::points::{Point, Regime, What};
+use crate::points::{Point, What};
 
 /// A cell that is not what its column holds: the column, and why.
 pub type Wrong = (&'static str, String);
@@ -35,7 +35,7 @@ pub struct Origin {
     /// The chip.
     pub chip: String,
     /// GPUs that took part.
-    pub gpus: u32,
+    pub gpus: u64,
     /// Versions by component.
     pub versions: BTreeMap<String, String>,
     /// Who published it.
@@ -149,22 +149,11 @@ fn origin(cells: &Cells<'_>, chip: &str, gpus: u64) -> Origin {
     if let Ok(code) = cudnn.trim_end_matches(".0").parse::<u32>() {
         versions.insert("cudnn".to_owned(), format!("{}.{}.{}", code / 10_000, code % 10_000 / 100, code % 100));
     }
-    let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
     Origin { chip: chip.to_owned(), gpus, versions, source: cells.text("source").to_owned() }
 }
 
 fn point(what: What, us: f64) -> Point {
-    Point {
-        what,
-        regime: Regime::Burst,
-        median: us,
-        p10: us,
-        p90: us,
-        repeats: 1,
-        outliers: 0,
-        board: None,
-        algorithm: None,
-    }
+    Point::published(what, us, 1)
 }
 
 fn left_out(why: &str) -> Result<Outcome, Wrong> {
@@ -189,6 +178,9 @@ fn collective(cells: &Cells<'_>, _: Option<&str>) -> Result<Outcome, Wrong> {
     }
     if cells.text("software").contains("torch") {
         return left_out("timed through PyTorch, which adds its own calls");
+    }
+    if let Some(why) = quality::doubt(cells.text("quality"), cells.text("site"), cells.text("config")) {
+        return Ok(Outcome::LeftOut(why));
     }
     let (nodes, ranks, bytes) = (cells.whole("nodes")?, cells.whole("num_gpus")?, cells.whole("bytes")?);
     if bytes == 0 {

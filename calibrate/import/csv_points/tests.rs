@@ -45,6 +45,26 @@ fn rows_that_nothing_could_use_are_left_out_and_counted() {
 }
 
 #[test]
+fn rows_that_the_table_doubts_are_left_out_and_counted_by_reason() {
+    let row = |quality: &str| format!("all_reduce,H100,1,8,1024,19.2,0.1,0.1,,,{quality},,x\n");
+    let head = "op,gpu,nodes,num_gpus,bytes,time_us,algbw_GBps,busbw_GBps,algo,fabric,quality,note,source\n";
+    let text = ["user log", "torch-level timing", "torch-level timing", "user log (mis-tuned?)"].map(row).concat();
+    let (points, remarks) = import(&(head.to_owned() + &text), None).expect("a table");
+    assert_eq!(points.points.len(), 1);
+    assert_eq!(
+        remarks,
+        [
+            "some.csv: 1 rows are left out: doubted by who collected them (quality `user log (mis-tuned?)`)",
+            "some.csv: 2 rows are left out: timed through a framework, which adds its own calls (quality `torch-level timing`)",
+        ]
+    );
+    // The site's worth is in the README of the tables.
+    let row = "all_gather,H200,2,16,1024,float,30,,,,,2.21,IB,xxrjun example-cluster00,pairwise,x\n";
+    let (points, remarks) = import(&(LOGS.to_owned() + row), None).expect("a table");
+    assert!(points.points.is_empty() && remarks[0].contains("slow network cards"), "{remarks:?}");
+}
+
+#[test]
 fn matmuls_need_a_chip_and_leave_fp8_out() {
     let text = "dtype,m,n,k,time_us,tflops,eff,kernel_source,source\nbfloat16,4096,4096,4096,190.1,,,torch_flow,aic:x\n\
                 fp8,4096,4096,4096,120.0,,,torch_flow,aic:x\n";

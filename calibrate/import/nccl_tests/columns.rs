@@ -52,6 +52,10 @@ pub enum Column {
     Iteration,
 }
 
+/// Why times with `-C` are refused.
+pub const CPU_TIME: &str = "the column `cputime` is what the host spent issuing (-C 1), not how long a call took: run \
+                            without -C";
+
 impl Columns {
     /// Understands a heading's words, from `size count type` on.
     pub fn of(words: &[&str]) -> Result<Columns, String> {
@@ -83,11 +87,7 @@ impl Columns {
                 "error" | "res" => Column::Deviation,
                 "i_min" | "i_max" | "i_p99" | "i_cv%" => Column::Iteration,
                 "cputime" => {
-                    return Err(
-                        "the column `cputime` is what the host spent issuing (-C 1), not how long a call took: \
-                                run without -C"
-                            .to_owned(),
-                    );
+                    return Err(CPU_TIME.to_owned());
                 }
                 "copybw" => {
                     return Err("the column `copybw` says that copies ran beside the collectives: these times are of \

@@ -107,7 +107,7 @@ fn after<'t>(text: &'t str, mark: &str) -> Option<&'t str> {
 }
 
 /// NCCL's version from its code: `2708` is 2.7.8, from 2.9 on `22807` is 2.28.7.
-fn version(code: u32) -> Option<String> {
+pub fn version(code: u32) -> Option<String> {
     let (thousand, hundred) = if code < 10_000 { (1000, 100) } else { (10_000, 100) };
     (code >= 1000).then(|| format!("{}.{}.{}", code / thousand, code % thousand / hundred, code % hundred))
 }

@@ -3,13 +3,13 @@
 //! nccl-tests prints the mean of its repetitions, so a point's median and both percentiles are that mean. What a log does
 //! not say of the machine stays zero or empty; ranks and nodes it must say, or the reader.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::kind::Kind;
 use super::row::Row;
 use super::run::Run;
 use super::{Imported, Known, Mistake};
-use crate::points::{Line, Machine, Point, Regime, What};
+use crate::points::{Line, Machine, Point, What};
 
 /// Writes all runs of one log.
 pub fn write(path: &str, runs: &[Run], known: &Known, imported: &mut Imported) -> Result<(), Mistake> {
@@ -45,7 +45,7 @@ pub fn write(path: &str, runs: &[Run], known: &Known, imported: &mut Imported) -
         }
         let machine = machine(path, run, ranks, known);
         if before.as_ref() != Some(&machine) {
-            text.push_str(&json(run.line, &Line::Machine(machine.clone()))?);
+            text.push_str(&Line::Machine(machine.clone()).text());
             before = Some(machine);
         }
         let repeats = run.parameters.as_ref().and_then(|parameters| parameters.iterations).unwrap_or(1);
@@ -67,18 +67,7 @@ pub fn write(path: &str, runs: &[Run], known: &Known, imported: &mut Imported) -
                     in_place,
                     dtype: row.dtype.to_owned(),
                 };
-                let point = Point {
-                    what,
-                    regime: Regime::Burst,
-                    median: us,
-                    p10: us,
-                    p90: us,
-                    repeats,
-                    outliers: 0,
-                    board: None,
-                    algorithm: None,
-                };
-                text.push_str(&json(row.line, &Line::Point(point))?);
+                text.push_str(&Line::Point(Point::published(what, us, repeats)).text());
                 points += 1;
             }
         }
@@ -169,23 +158,7 @@ fn listed(run: &Run) -> Option<u64> {
 
 fn machine(path: &str, run: &Run, ranks: u64, known: &Known) -> Machine {
     let chips: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.chip.as_str()).collect();
-    Machine {
-        chip: chips.into_iter().collect::<Vec<_>>().join(" and "),
-        processors: 0,
-        capability: String::new(),
-        memory: 0,
-        memory_bandwidth: 0.0,
-        power_limit: None,
-        clock: None,
-        gpus: u32::try_from(ranks).unwrap_or(u32::MAX),
-        versions: BTreeMap::clone(&run.versions),
-        date: String::new(),
-        tool: concat!("windtunnel-calibrate ", env!("CARGO_PKG_VERSION"), " import nccl-tests").to_owned(),
-        source: known.source.clone().unwrap_or_else(|| path.to_owned()),
-    }
-}
-
-/// A line of the file.
-fn json(line: usize, what: &Line) -> Result<String, Mistake> {
-    serde_json::to_string(what).map(|text| text + "\n").map_err(|why| (line, why.to_string()))
+    let chip = chips.into_iter().collect::<Vec<_>>().join(" and ");
+    let source = known.source.as_deref().unwrap_or(path);
+    Machine::published(&chip, ranks, run.versions.clone(), "import nccl-tests", source)
 }

@@ -68,6 +68,11 @@ const DTYPES: [(&str, u64); 18] = [
     ("bf16", 2),
 ];
 
+/// An element type by one of the names it has had.
+pub fn element_type(name: &str) -> Option<&'static str> {
+    DTYPES.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
+}
+
 /// Columns between what is sent and figures in place alone, where figures out of place were not taken.
 const BLANK_BODY: usize = 24;
 
@@ -105,7 +110,7 @@ fn words(text: &str) -> Vec<(usize, &str)> {
 /// Where a row begins among a line's words: two whole numbers and an element type.
 fn beginning(words: &[(usize, &str)]) -> Option<(usize, u64, u64, &'static str)> {
     words.windows(3).enumerate().find_map(|(at, three)| {
-        let dtype = DTYPES.iter().find(|(name, _)| *name == three[2].1)?.0;
+        let dtype = element_type(three[2].1)?;
         Some((at, three[0].1.parse().ok()?, three[1].1.parse().ok()?, dtype))
     })
 }
@@ -113,6 +118,34 @@ fn beginning(words: &[(usize, &str)]) -> Option<(usize, u64, u64, &'static str)>
 /// Whether a row begins on this line.
 pub fn begins(text: &str) -> bool {
     beginning(&words(text)).is_some()
+}
+
+/// What is wrong with a line of a table that ends as rows do and does not begin as they do; none for anything else. A
+/// row's times and bandwidths have decimals, which NCCL's messages about ranks and channels do not.
+pub fn garbled(text: &str) -> Option<String> {
+    /// Figures of the shortest row: time, two bandwidths, and what was wrong.
+    const FIGURES: usize = 4;
+    if text.trim_start().starts_with('#') {
+        return None;
+    }
+    // The time of day may follow.
+    let day = |word: &&str| !(word.contains(':') || word.matches('-').count() == 2);
+    let words: Vec<&str> = text.split_whitespace().filter(day).collect();
+    let figure = |word: &&&str| **word == "N/A" || word.parse::<f64>().is_ok();
+    let figures = words.iter().rev().take_while(figure).count();
+    let decimals = words[words.len() - figures..].iter().filter(|word| word.contains('.')).count();
+    // Between what is sent and the figures stand at least size, count and type.
+    if figures < FIGURES || decimals < 2 {
+        return None;
+    }
+    let dtype = words.iter().position(|word| element_type(word).is_some());
+    let numbers = dtype.map_or(&words[..0], |at| &words[at.saturating_sub(2)..at]);
+    Some(match (dtype, numbers.iter().find(|word| word.parse::<u64>().is_err())) {
+        (Some(_), Some(word)) => format!("`{word}` stands where a size or a count should: is the log damaged here?"),
+        _ => "the line has the figures of a row but does not begin with size, count and element type: is the log damaged \
+              here?"
+            .to_owned(),
+    })
 }
 
 /// Begins a row.

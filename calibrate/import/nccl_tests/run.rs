@@ -30,8 +30,10 @@ pub struct Run {
     pub rows: Vec<Row>,
     /// Where the table breaks off inside a row.
     pub cut: Option<usize>,
-    columns: Option<Columns>,
-    over: bool,
+    /// The heading of the table that is being read.
+    pub columns: Option<Columns>,
+    /// Whether its footer was read.
+    pub over: bool,
 }
 
 /// All runs of a log.
@@ -143,19 +145,10 @@ impl Reader {
                 }
             }
             Line::Blocking => {
-                return Err(bad(
-                    "times include the host's wait after each call (-z): they are not what a stream of calls \
-                                takes; run without -z"
-                        .to_owned(),
-                ));
+                return Err(bad(BLOCKING.to_owned()));
             }
             Line::OutOfBounds(count) => {
-                if count > 0 {
-                    return Err(bad(format!(
-                        "{count} checks of the results failed: times of a collective that computes wrong sums are \
-                         refused; run again after the fabric or the driver is repaired"
-                    )));
-                }
+                in_bounds(count).map_err(bad)?;
                 self.break_off();
                 self.now.over = self.now.line > 0;
                 self.now.columns = None;
@@ -170,9 +163,13 @@ impl Reader {
                 if let Some(kind) = Kind::program(text) {
                     self.hint = Some(kind);
                 }
-                if let (Some(pending), Some(columns)) = (self.pending.take(), &self.now.columns) {
-                    let next = pending.go_on(text, columns).map_err(bad)?;
-                    self.take(next)?;
+                match (self.pending.take(), &self.now.columns) {
+                    (Some(pending), Some(columns)) => {
+                        let next = pending.go_on(text, columns).map_err(bad)?;
+                        self.take(next)?;
+                    }
+                    (None, Some(_)) => row::garbled(text).map_or(Ok(()), |why| Err(bad(why)))?,
+                    _ => {}
                 }
             }
         }
@@ -205,21 +202,40 @@ impl Reader {
         match next {
             Next::Pending(pending) => self.pending = Some(pending),
             Next::Whole(row) => {
-                if let Some(wrong) =
-                    row.bodies.iter().flatten().filter_map(|body| body.wrong).find(|wrong| *wrong > 0.0)
-                {
-                    return Err((
-                        row.line,
-                        format!(
-                            "#wrong is {wrong} for {} bytes: times of a collective that computes wrong results are \
-                             refused; run again after the fabric or the driver is repaired",
-                            row.bytes
-                        ),
-                    ));
-                }
+                right(&row)?;
                 self.now.rows.push(row);
             }
         }
         Ok(())
+    }
+}
+
+/// Why times with `-z` are refused.
+pub const BLOCKING: &str = "times include the host's wait after each call (-z): they are not what a stream of calls takes; \
+                            run without -z";
+
+/// Refuses a run whose results failed checks.
+pub fn in_bounds(count: u64) -> Result<(), String> {
+    let why = || {
+        format!(
+            "{count} checks of the results failed: times of a collective that computes wrong sums are refused; run again \
+             after the fabric or the driver is repaired"
+        )
+    };
+    if count > 0 { Err(why()) } else { Ok(()) }
+}
+
+/// Refuses a row whose results were wrong.
+pub fn right(row: &Row) -> Result<(), Mistake> {
+    match row.bodies.iter().flatten().filter_map(|body| body.wrong).find(|wrong| *wrong > 0.0) {
+        None => Ok(()),
+        Some(wrong) => Err((
+            row.line,
+            format!(
+                "#wrong is {wrong} for {} bytes: times of a collective that computes wrong results are refused; run again \
+                 after the fabric or the driver is repaired",
+                row.bytes
+            ),
+        )),
     }
 }

@@ -179,6 +179,22 @@ fn a_file_that_ends_inside_a_row_keeps_what_is_whole() {
 }
 
 #[test]
+fn a_row_that_is_garbled_is_no_noise() {
+    for (from, to, says) in [
+        ("  1073741824 ", "  10737x1824 ", "some.log:17: `10737x1824` stands where a size"),
+        (" 268435456 ", " 2684e5456 ", "some.log:17: `2684e5456` stands where a size or a count"),
+        (" float ", " flo@t ", "some.log:17: the line has the figures of a row"),
+        ("  1073741824 ", "             ", "some.log:17: "),
+    ] {
+        let why = refusal(&log(&[ROW, &ROW.replace(from, to)].concat()));
+        assert!(why.starts_with(says) && why.contains("damaged"), "{why}");
+    }
+    // What NCCL and people write between rows is no row.
+    let noise = "node7:31:31 [0] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7\n# before: 10737x 1 float 1.5 2.5 3.5 0\nreal 0m10.32s\n";
+    assert_eq!(short(&log(&[ROW, noise, ROW].concat())).len(), 4);
+}
+
+#[test]
 fn sizes_of_no_bytes_and_runs_that_died_leave_no_points() {
     let row = "           0             0     float     sum      -1     8.50    0.00    0.00      0     8.50    0.00    0.00      0\n";
     let (points, remarks) = import(&log(row), &Known::default()).expect("a log");
@@ -205,7 +221,8 @@ fn figures_that_contradict_each_other_are_refused() {
 #[test]
 fn what_is_no_log_or_not_this_ones_time_is_refused_with_a_remedy() {
     for (text, says) in [
-        ("{\"config\": {}}".to_owned(), "expected its printed output"),
+        ("[{\"config\": {}}]".to_owned(), "expected its printed output"),
+        ("{\"config\": {}}".to_owned(), "not what nccl-tests writes with -J"),
         (log(ROW).replace("time ", "cputime "), "run without -C"),
         (log(ROW).replace("(us)", "(ms)"), "expected (us)"),
         (log(ROW).replace("redop ", "redux "), "`redux`"),

@@ -64,7 +64,8 @@ impl Joint {
     }
 
     fn node(name: &'static str, kind: Kind, reads: &[TensorId], writes: &[TensorId], space: u64, op: usize) -> Node {
-        Node { name, kind, reads: reads.to_vec(), writes: writes.to_vec(), space, op, recompute: false }
+        let (reads, writes) = (reads.to_vec(), writes.to_vec());
+        Node { name, kind, reads, writes, space, op, recompute: false, elsewhere: false }
     }
 
     fn forward_op(&mut self, graph: &Graph, index: usize) {
@@ -131,7 +132,11 @@ impl Joint {
                 let (kind, space) = (Kind::Point(MemoryKind::Copy), self.tensors[out].elements);
                 self.forward.push(Self::node("triton_clone", kind, &reads, &[out], space, index));
             }
-            OpKind::Rotate(_) => push("triton_rope", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
+            OpKind::Rotate(_) => {
+                let kind = Kind::Point(MemoryKind::Elementwise);
+                let node = Self::node("triton_rope", kind, &reads, &[out], space, index);
+                self.forward.push(Node { elsewhere: true, ..node });
+            }
             OpKind::Mul => push("triton_mul", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
             OpKind::Add => push("triton_add", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
             _ => push("triton_to_copy", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
@@ -285,6 +290,9 @@ impl Joint {
             _ => {
                 let result = self.value(graph, op.inputs[0]);
                 self.push("triton_to_copy", point(), &[gradient], &[result], index);
+                if let (OpKind::Rotate(_), Some(node)) = (op.kind, self.backward.last_mut()) {
+                    node.elsewhere = true;
+                }
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
         }

@@ -16,9 +16,17 @@ struct Group {
     space: u64,
     reads: BTreeSet<TensorId>,
     writes: Vec<TensorId>,
-    /// What each node in it writes and reads.
-    parts: Vec<(Vec<TensorId>, BTreeSet<TensorId>)>,
+    parts: Vec<Part>,
     recompute: bool,
+}
+
+/// What a node in a kernel writes and reads.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    writes: Vec<TensorId>,
+    reads: BTreeSet<TensorId>,
+    /// Those of the reads that are in other places than what is written.
+    elsewhere: BTreeSet<TensorId>,
 }
 
 struct Grouping<'t> {
@@ -51,14 +59,15 @@ pub(super) fn group(tensors: &[Tensor], nodes: &[Node], results: &[TensorId]) ->
 
 impl Group {
     /// Results that could be written over something read: nobody in the kernel reads it but the node that writes, and those
-    /// it builds on (`decide_inplace_update` leaves out a node's ancestors).
+    /// it builds on (`decide_inplace_update` leaves out a node's ancestors), and that node reads it nowhere but where it
+    /// writes (a user of two reads is in place only if both are, `NodeUser.merge`).
     fn in_place(&self) -> Vec<(TensorId, TensorId)> {
         let mut pairs = vec![];
-        for (at, (writes, reads)) in self.parts.iter().enumerate().filter(|_| self.launch.is_none()) {
-            for &read in reads {
-                let reads_it = |&other: &usize| self.parts[other].1.contains(&read);
+        for (at, part) in self.parts.iter().enumerate().filter(|_| self.launch.is_none()) {
+            for &read in part.reads.difference(&part.elsewhere) {
+                let reads_it = |&other: &usize| self.parts[other].reads.contains(&read);
                 if (0..self.parts.len()).filter(reads_it).all(|other| other == at || self.builds_on(at, other)) {
-                    pairs.extend(writes.iter().map(|&write| (write, read)));
+                    pairs.extend(part.writes.iter().map(|&write| (write, read)));
                 }
             }
         }
@@ -67,7 +76,7 @@ impl Group {
 
     /// Whether one node of the kernel reads what another writes, by way of others perhaps.
     fn builds_on(&self, at: usize, other: usize) -> bool {
-        let reads = |from: usize| self.parts[at].1.iter().any(|read| self.parts[from].0.contains(read));
+        let reads = |from: usize| self.parts[at].reads.iter().any(|read| self.parts[from].writes.contains(read));
         (0..self.parts.len()).any(|from| from != at && reads(from) && (from == other || self.builds_on(from, other)))
     }
 }
@@ -102,13 +111,13 @@ impl<'t> Grouping<'t> {
             }
             Kind::Point(kind) | Kind::Rows(kind) | Kind::Columns(kind) => {
                 group.kind = *kind;
+                let mut part = Part { writes: node.writes.clone(), ..Part::default() };
                 for &read in &node.reads {
-                    self.leaves(read, &mut group);
+                    self.leaves(read, node.elsewhere, &mut group, &mut part);
                 }
+                group.parts.push(part);
             }
         }
-        let reads = group.reads.iter().map(|&tensor| self.base(tensor)).collect();
-        group.parts.push((node.writes.clone(), reads));
         let at = self.partner(&group).unwrap_or(self.groups.len());
         for &tensor in &group.writes {
             self.maker.insert(tensor, at);
@@ -125,18 +134,22 @@ impl<'t> Grouping<'t> {
         }
     }
 
-    /// The stored tensors a value is computed from.
-    fn leaves(&self, tensor: TensorId, group: &mut Group) {
+    /// The stored tensors a value is computed from; `elsewhere` if it is taken from other places than the result's.
+    fn leaves(&self, tensor: TensorId, elsewhere: bool, group: &mut Group, part: &mut Part) {
         match self.inlined.get(&self.base(tensor)) {
             None => {
                 group.reads.insert(tensor);
+                part.reads.insert(self.base(tensor));
+                if elsewhere {
+                    part.elsewhere.insert(self.base(tensor));
+                }
             }
             Some(node) => {
                 if let Kind::Point(kind) = node.kind {
                     group.kind = dominant(group.kind, kind);
                 }
                 for &read in &node.reads {
-                    self.leaves(read, group);
+                    self.leaves(read, elsewhere || node.elsewhere, group, part);
                 }
             }
         }

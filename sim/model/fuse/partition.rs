@@ -30,9 +30,12 @@ pub(super) fn partition(joint: &mut Joint, graph: &Graph, policy: Policy) -> (Ve
     let nodes = std::mem::take(&mut joint.backward);
     let mut cut = Cut { joint, maker, may_save, saved: BTreeSet::new(), again: BTreeMap::new(), backward: vec![] };
     for mut node in nodes {
+        let before = cut.backward.len();
         for read in &mut node.reads {
             *read = cut.need(*read);
         }
+        // What a node needs is made again in forward's order (`reordering_to_mimic_autograd_engine`).
+        cut.backward[before..].sort_by_key(|again| again.op);
         cut.backward.push(node);
     }
     (cut.saved.into_iter().collect(), cut.backward)

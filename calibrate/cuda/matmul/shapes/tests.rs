@@ -1,23 +1,10 @@
 //! What is planned is what training issues, and no more than a GPU can do in good time.
 
 use super::*;
-use crate::cuda::session::ranked;
+use crate::plan::ranked;
 
 fn machine(capability: &str) -> Machine {
-    Machine {
-        chip: "chip".to_owned(),
-        processors: 132,
-        capability: capability.to_owned(),
-        memory: 1 << 37,
-        memory_bandwidth: 4.8e12,
-        power_limit: None,
-        clock: None,
-        gpus: 1,
-        versions: Default::default(),
-        date: String::new(),
-        tool: String::new(),
-        source: String::new(),
-    }
+    Machine { capability: capability.to_owned(), ..Machine::example() }
 }
 
 #[test]
