@@ -2,8 +2,8 @@
 //! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
 
 use crate::model::ModelConfig;
-use crate::program::DType;
-use crate::program::Group;
+use crate::program::{DType, Dispatch, Group};
+use crate::runtime::eager::Settings;
 use crate::schedule::order::Entry;
 
 /// How many ranks each axis has. Ranks are counted `tp-cp-dp-pp`, the first fastest (`--use-tp-pp-dp-mapping` unset;
@@ -248,5 +248,21 @@ impl Job {
     /// (`megatron/training/tokenizer/tokenizer.py`, `_vocab_size_with_padding`).
     pub fn padded_vocabulary(&self) -> u64 {
         self.model.vocab.next_multiple_of(self.vocabulary_multiple * u64::from(self.mesh.tp))
+    }
+
+    /// How its operators run: as PyTorch's own.
+    pub fn eager(&self) -> Settings {
+        Settings {
+            workspace: self.workspace,
+            persistent_workspace: true,
+            fused_rms_norm: true,
+            bias_tensor: false,
+            multiprocessors: self.multiprocessors,
+            early_stop: false,
+            attention_reads_back: false,
+            offload: None,
+            forward: Dispatch::EagerForward,
+            backward: Dispatch::EagerBackward,
+        }
     }
 }
