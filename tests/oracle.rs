@@ -5,6 +5,8 @@ mod cases;
 mod compile;
 mod flops;
 mod fsdp1;
+mod megatron_case;
+mod megatron_step;
 mod memory;
 mod schedules;
 mod single;

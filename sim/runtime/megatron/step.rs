@@ -151,6 +151,7 @@ impl<'j> Rank<'j> {
 
     fn step(&mut self, lists: &Lists) {
         self.zero();
+        self.phase_end("zero");
         let list = lists.rank(self.rank as usize);
         let total = list.iter().filter(|action| action.kind == Kind::Forward).count();
         let warmup = list.iter().take_while(|action| !action.kind.is_backward());
@@ -164,9 +165,9 @@ impl<'j> Rank<'j> {
         }
         self.drain();
         self.finalize();
-        self.phase_end("fwd-bwd");
+        self.phase_end("forward-backward");
         self.update();
-        self.phase_end("opt");
+        self.phase_end("optimizer");
     }
 
     fn portion(&mut self, portion: &[Action]) {
