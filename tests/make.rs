@@ -1,6 +1,7 @@
 //! Scenarios for tests: a tiny model, and as text so that every test goes through the reader that users go through.
 
 use proptest::prelude::*;
+use windtunnel::program::Program;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -26,6 +27,13 @@ sequence = 128
 
 pub fn parse(text: &str) -> Scenario {
     Scenario::parse(FILE, text).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
+}
+
+/// What each rank of a scenario issues, where all issue the same.
+pub fn program(text: &str) -> Program {
+    let mut flight = parse(text).job.compile();
+    assert_eq!(flight.classes.len(), 1);
+    flight.classes.remove(0)
 }
 
 pub fn fly(text: &str) -> Prediction {
