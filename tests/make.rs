@@ -25,6 +25,26 @@ dp_shard = 8
 sequence = 128
 "#;
 
+/// The tiny model, of four blocks, under Megatron-Core: two stages on halves of it, everything else left open.
+pub const MEGATRON: &str = r#"runtime = "megatron"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+
+[model]
+huggingface = "config.json"
+layers = 4
+
+[mesh]
+tp = 2
+pp = 2
+
+[batch]
+sequence = 128
+accumulation = 4
+"#;
+
 pub fn parse(text: &str) -> Scenario {
     Scenario::parse(FILE, text).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
 }

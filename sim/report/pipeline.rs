@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::text::{gib, percent, table};
+use crate::scenario::predict::Class;
 use crate::scenario::{Prediction, Scenario};
 
 /// A table with a row for each rank of a pipeline; nothing where all ranks are alike.
@@ -10,7 +11,7 @@ pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {
     if answer.classes.len() < 2 {
         return None;
     }
-    let row = |(stage, class): (u32, &crate::scenario::predict::Class)| {
+    let row = |(stage, class): (u32, &Class)| {
         let layers: Vec<String> = scenario.job.layers_of(stage).iter().map(u64::to_string).collect();
         let report = &class.memory.report;
         vec![
@@ -32,7 +33,7 @@ pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {
 
 /// The same for a program; an empty list where all ranks are alike.
 pub fn json(scenario: &Scenario, answer: &Prediction) -> Value {
-    let class = |(stage, class): (u32, &crate::scenario::predict::Class)| {
+    let class = |(stage, class): (u32, &Class)| {
         let (memory, split) = (&class.memory, &class.breakdown);
         json!({
             "pipeline_rank": stage,

@@ -23,7 +23,7 @@ pub(super) fn pipeline(
             return Err(reader.plan(at, problem, "write mesh.pp = 2 or more, or remove the table"));
         }
         let layers = vec![model.layers];
-        return Ok(Pipeline { schedule: &MEGATRON_1F1B_ENTRY, virtual_stages: 1, layers, overlap_p2p: false });
+        return Ok(Pipeline { schedule: &MEGATRON_1F1B, virtual_stages: 1, layers, overlap_p2p: false });
     }
     let none = written::Pipeline::default();
     let table = scenario.pipeline.as_ref().map_or(&none, Spanned::get_ref);
@@ -53,30 +53,19 @@ pub(super) fn pipeline(
     Ok(Pipeline { schedule, virtual_stages, layers, overlap_p2p })
 }
 
-/// The schedule, an entry of the table.
-static MEGATRON_1F1B_ENTRY: Entry = MEGATRON_1F1B;
-
+/// Who runs what when.
 fn schedule(
     reader: &mut Reader<'_>,
     table: &written::Pipeline,
     virtual_stages: u32,
 ) -> Result<&'static Entry, ScenarioError> {
-    let (name, at) = match &table.schedule {
-        Some(at) => (at.get_ref().as_str(), Some(at)),
-        None => {
-            let name = if virtual_stages > 1 { MEGATRON_INTERLEAVED.name } else { MEGATRON_1F1B.name };
-            (reader.assume("pipeline.schedule", name, &format!("{name:?}")), None)
-        }
+    let Some(at) = &table.schedule else {
+        let own = if virtual_stages > 1 { &MEGATRON_INTERLEAVED } else { &MEGATRON_1F1B };
+        return Ok(reader.assume("pipeline.schedule", own, &format!("{:?}", own.name)));
     };
-    order::find(name).map_err(|error| {
-        let place = at.map_or_else(
-            || Box::new(crate::hardware::Place::of(reader.file, reader.text, 0..0)),
-            |at| reader.place(at),
-        );
+    order::find(at.get_ref()).map_err(|_| {
         let known = order::ENTRIES.map(|entry| entry.name).join(", ");
-        let problem = format!("there is no schedule {name:?}");
-        let _ = error;
-        ScenarioError::Plan { problem, place, remedy: format!("write one of: {known}") }
+        reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
     })
 }
 
