@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bad_input;
+mod bad_input_megatron;
 mod ceiling;
 mod closed_form;
 mod collectives;
@@ -15,6 +16,7 @@ mod issued;
 mod make;
 mod memory;
 mod oracle;
+mod pipeline;
 mod profiles;
 mod readme;
 mod receipt_maker;
