@@ -5,6 +5,7 @@ mod cases;
 mod compile;
 mod flops;
 mod fsdp1;
+mod megatron;
 mod megatron_case;
 mod megatron_step;
 mod memory;

@@ -6,6 +6,7 @@
 
 use super::Activation;
 use super::experts::ExpertOp;
+use super::megatron::MegatronOp;
 use super::style::Rope;
 use super::tensor::{Redistribution, TensorParallel};
 use crate::program::DType;
@@ -268,6 +269,8 @@ pub enum OpKind {
     Redistribute(Redistribution),
     /// A part of a mixture of experts.
     Experts(ExpertOp),
+    /// An operator of Megatron-Core's own.
+    Megatron(MegatronOp),
 }
 
 /// One operator.
@@ -349,6 +352,11 @@ impl GraphBuilder {
     /// Sizes.
     pub fn dims(&self) -> Dims {
         self.graph.dims
+    }
+
+    /// A further input, which the caller puts in place.
+    pub fn input(&mut self, name: &'static str, shape: &'static [Axis], dtype: DType) -> ValueId {
+        self.value_of(name, shape, dtype)
     }
 
     fn value_of(&mut self, name: &'static str, shape: &'static [Axis], dtype: DType) -> ValueId {

@@ -7,6 +7,7 @@
 //!                                   └─ optimizer
 //! ```
 
+mod blocks;
 mod buckets;
 mod chunk;
 mod data;
@@ -16,6 +17,7 @@ mod p2p;
 mod rank;
 mod step;
 
+pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute};
 
 use super::Flight;

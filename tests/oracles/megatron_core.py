@@ -5,9 +5,8 @@ replaced by stubs that do nothing (LD_PRELOAD), and collectives are those of the
 rank of any world. Usage: python megatron_core.py OUT.json
 
 What is not Megatron's: Apex's fused layer norm and Megatron's fused softmax are extensions for a real GPU; here they are functions
-that allocate what those do. Fused elementwise functions (`jit_fuser`) are traced and partitioned by AOTAutograd and then run
-operator by operator: what they save is right, their temporaries are more than a fused kernel has. Without Apex the optimizer is
-torch.optim.AdamW.
+that allocate what those do. Fused elementwise functions (`jit_fuser`) are compiled by inductor, whose wrappers allocate as on a
+GPU; the Triton kernels in them are neither compiled nor run. Without Apex the optimizer is torch.optim.AdamW.
 """
 import functools, json, os, sys, types, warnings
 
@@ -48,8 +47,34 @@ module("apex.normalization.fused_layer_norm", FusedLayerNormAffineFunction=Layer
 for name in ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda"):
     module(name, get_batch_per_block=lambda *a: 4, forward=lambda x, *a: torch.empty_like(x), backward=lambda g, p, *a: g)
 
-compile_ = torch.compile
-torch.compile = lambda f=None, *a, **k: compile_(f, backend="aot_eager_decomp_partition")
+import torch._inductor.config
+import triton
+from torch._inductor.async_compile import AsyncCompile
+from triton.backends.compiler import GPUTarget
+
+
+class Driver:
+    """Answers for a chip that is not there."""
+
+    is_active = staticmethod(lambda: True)
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device=0: 0)
+    get_active_torch_device = staticmethod(lambda: torch.device("cuda", 0))
+    get_device_interface = staticmethod(lambda: torch.cuda)
+
+
+class Launched:
+    """A generated kernel that does nothing."""
+
+    def run(self, *arguments, **options):
+        pass
+
+
+triton.runtime.driver.set_active(Driver())
+torch._inductor.config.compile_threads = 1
+torch._inductor.config.force_disable_caches = True
+AsyncCompile.triton = lambda self, *arguments, **options: Launched()
 
 from megatron.core import parallel_state as ps
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads

@@ -1,14 +1,19 @@
 //! A pipeline rank before its first action and after its last: what it holds from the start, how gradients become final,
 //! and the optimizer's turn (`core/distributed/finalize_model_grads.py`, 0.16.1).
 
-use super::chunk::Chunk;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::buckets::Slot;
+use super::chunk::{Chunk, ChunkParam};
 use super::data::Data;
 use super::job::Job;
 use super::optimizer::{self, Shards};
 use super::p2p::P2p;
 use super::step::{Counts, DATA, Groups, PIPELINE, Rank, STREAMS, TENSOR};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
-use crate::runtime::eager::{COMPUTE, Eager};
+use crate::runtime::eager::main_gradients::{MainGradients, ParamHooks};
+use crate::runtime::eager::{COMPUTE, Eager, TensorGroup};
 use crate::schedule::Schedule;
 use crate::units::Bytes;
 
@@ -26,12 +31,17 @@ impl<'j> Rank<'j> {
             scopes.push(program.add_scope(format!("stage {stage}")));
             chunks.push(chunk);
         }
-        let slots: Vec<_> = chunks.iter().map(Chunk::slots).collect();
-        let data = Data::new(job, rank == 0, &slots, (groups.data, DATA));
+        let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job)).collect();
+        let data = Rc::new(RefCell::new(Data::new(job, rank == 0, &slots, (groups.data, DATA))));
         let sizes: Vec<u64> = slots.iter().flatten().map(|slot| slot.elements).collect();
-        let shards = Shards::new(data.shards(&sizes).into_iter().map(|(_, part)| part).collect());
+        let shards = Shards::new(data.borrow().shards(&sizes).into_iter().map(|(_, part)| part).collect());
         let p2p = P2p::new(job, rank, &job.mesh.pipeline(), groups.pipeline, PIPELINE);
-        let eager = Eager::new(program, job.eager(), params);
+        let mut eager = Eager::new(program, job.eager(), params);
+        let hooks = Box::new(Hooks(Rc::clone(&data)));
+        eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks));
+        if job.mesh.tp > 1 {
+            eager.tensor = Some(TensorGroup { group: groups.tensor, stream: TENSOR, norms: None });
+        }
         let started = vec![false; chunks.len()];
         Rank {
             job,
@@ -52,6 +62,8 @@ impl<'j> Rank<'j> {
             open: Default::default(),
             sent: [None; 2],
             named: [None; 2],
+            loss: None,
+            reports: vec![],
             started,
         }
     }
@@ -62,11 +74,24 @@ impl<'j> Rank<'j> {
         if !self.job.optimizer.distributed {
             for param in self.chunks.iter().flat_map(Chunk::params) {
                 let bytes = Bytes(param.elements * self.job.dtype.bytes());
-                program.alloc(bytes, COMPUTE, Category::Parameter, param.name);
+                program.alloc(bytes, COMPUTE, Category::Parameter, "parameter");
             }
         }
-        self.data.take_buffers(program);
+        self.data.borrow().take_buffers(program);
         self.shards.take_masters(program, self.job);
+        // The learning rate's or the loss scale's one number.
+        program.alloc(Bytes(4), COMPUTE, Category::Buffer, "scalar");
+        // Chunks share the buffer of gathers and scores, which grows to the largest.
+        let mut buffers: Vec<(u64, &str)> = vec![];
+        for (bytes, name) in self.chunks.iter().flat_map(Chunk::buffers) {
+            match buffers.iter_mut().find(|(_, known)| *known == name) {
+                Some(known) => known.0 = known.0.max(bytes),
+                None => buffers.push((bytes, name)),
+            }
+        }
+        for (bytes, name) in buffers {
+            program.alloc(Bytes(bytes), COMPUTE, Category::Buffer, name);
+        }
     }
 
     /// Gradients are zero at the start of a step, and the count of tokens.
@@ -74,7 +99,7 @@ impl<'j> Rank<'j> {
         let program = &mut self.eager.program;
         program.host(Dispatch::StepOverhead, 1);
         program.set_pass(Pass::Backward);
-        self.data.zero(program);
+        self.data.borrow_mut().zero(program);
         self.started.fill(false);
     }
 
@@ -83,12 +108,13 @@ impl<'j> Rank<'j> {
     pub(super) fn finalize(&mut self) {
         let program = &mut self.eager.program;
         program.set_pass(Pass::Backward);
-        if self.data.overlaps_reduce() {
+        let mut data = self.data.borrow_mut();
+        if data.overlaps_reduce() {
             for chunk in (0..self.chunks.len()).filter(|&chunk| !self.started[chunk]) {
-                self.data.start(program, chunk);
+                data.start(program, chunk);
             }
         }
-        self.data.finish(program);
+        data.finish(program);
         let gradients = self.job.gradients.dtype;
         let partial = || self.chunks.iter().flat_map(Chunk::params).filter(|param| param.partial);
         let elements: u64 = partial().map(|param| param.elements).sum();
@@ -106,8 +132,8 @@ impl<'j> Rank<'j> {
             }
             program.free(flat);
         }
-        let shared = self.chunks.iter().flat_map(Chunk::params).find(|param| param.shared);
-        if let (Some(param), true) = (shared, self.job.mesh.pp > 1) {
+        let shared = self.chunks.iter().flat_map(Chunk::params).find(|param| is_shared(param, self.job));
+        if let Some(param) = shared {
             let bytes = Bytes(param.elements * gradients.bytes());
             reduce(program, (self.groups.embedding, DATA), bytes, gradients);
         }
@@ -119,12 +145,37 @@ impl<'j> Rank<'j> {
         let (job, shards) = (self.job, &self.shards);
         program.first_only(|program| shards.take_moments(program, job));
         optimizer::step(program, job, shards, (self.groups.world, DATA));
-        self.data.gather_all(program);
+        self.data.borrow_mut().gather_all(program);
         let replicas = job.mesh.dp * job.mesh.cp;
         let last = self.schedule.rank_of[self.schedule.stages - 1] == self.rank;
         if last && replicas > 1 {
             reduce(program, (self.groups.data, DATA), Bytes(8), DType::Fp32);
         }
+    }
+}
+
+/// Whether two stages hold a parameter.
+fn is_shared(param: &ChunkParam, job: &Job) -> bool {
+    param.word_embedding && job.model.tied_head && job.mesh.pp > 1
+}
+
+/// A chunk's parameters as its buffer sees them.
+fn slots(chunk: &Chunk, job: &Job) -> Vec<Slot> {
+    let slot = |param: &ChunkParam| Slot { elements: param.elements, shared: is_shared(param, job) };
+    chunk.params().iter().map(slot).collect()
+}
+
+/// Tells the buckets of parameters about to be read and of gradients that have arrived.
+#[derive(Debug)]
+struct Hooks(Rc<RefCell<Data>>);
+
+impl ParamHooks for Hooks {
+    fn read(&mut self, program: &mut Builder, param: usize) {
+        self.0.borrow_mut().needed(program, param);
+    }
+
+    fn arrived(&mut self, program: &mut Builder, param: usize) {
+        self.0.borrow_mut().arrived(program, param);
     }
 }
 

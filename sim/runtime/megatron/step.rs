@@ -1,7 +1,9 @@
 //! A pipeline rank's training step: the schedule's actions in order, then gradients, optimizer, parameters
 //! (`core/pipeline_parallel/schedules.py`, `megatron/training/training.py`, `train_step`, 0.16.1).
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::chunk::{Chunk, ChunkFrame};
 use super::data::{Data, read_back};
@@ -105,7 +107,8 @@ pub(super) struct Rank<'j> {
     pub(super) chunks: Vec<Chunk>,
     pub(super) scopes: Vec<ScopeId>,
     pub(super) eager: Eager,
-    pub(super) data: Data,
+    /// Its buckets, which the eager run's hooks use too.
+    pub(super) data: Rc<RefCell<Data>>,
     pub(super) shards: Shards,
     pub(super) p2p: P2p,
     pub(super) counts: Counts,
@@ -118,6 +121,10 @@ pub(super) struct Rank<'j> {
     pub(super) sent: [Option<Sent>; 2],
     /// What Python's variables still name: the last gradients received and made.
     pub(super) named: [Option<Storage>; 2],
+    /// The loss that the loop's variable names, and its count of tokens.
+    pub(super) loss: Option<[Storage; 2]>,
+    /// What the last stage keeps for the log.
+    pub(super) reports: Vec<Storage>,
     /// Chunks whose gradients are being reduced.
     pub(super) started: Vec<bool>,
 }
@@ -207,15 +214,22 @@ impl<'j> Rank<'j> {
         self.eager.program.set_pass(Pass::Forward);
         self.eager.category = Category::Activation;
         self.eager.program.host(Dispatch::StepOverhead, 1);
-        let (frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
+        let held = input.map(|input| self.eager.retain(input));
+        let (mut frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
         self.eager.program.enter(before);
         let last = usize::from(key.0) + 1 == self.schedule.stages;
-        let mut open = Open { frame, input, output: None };
+        let report = frame.take_report();
+        let open = Open { frame, input: held, output: None };
         if last {
             if self.job.checks_for_nan {
                 read_back(&mut self.eager.program, "aten.isnan");
             }
-            open.output = Some(output);
+            if let Some(report) = report {
+                self.reports.push(report.report);
+                for storage in self.loss.replace([output, report.tokens]).into_iter().flatten() {
+                    self.eager.release(storage);
+                }
+            }
         } else if self.schedule.crosses(usize::from(key.0)) {
             self.outputs.insert(key, output);
         } else {
@@ -343,6 +357,10 @@ impl<'j> Rank<'j> {
                 self.eager.release(named);
             }
         }
+        let loss = self.loss.take().into_iter().flatten();
+        for storage in loss.chain(std::mem::take(&mut self.reports)) {
+            self.eager.release(storage);
+        }
     }
 
     /// Before the backward of a chunk's last micro-batch: its gradients are reduced beside it, on the first pipeline rank.
@@ -350,14 +368,16 @@ impl<'j> Rank<'j> {
     fn overlap_reduction(&mut self, chunk: usize) {
         let last = self.counts.backwards + 1 == self.counts.total;
         let alone = self.job.pipeline.virtual_stages == 1 && self.rank == 0;
-        self.data.reducing = (self.data.overlaps_reduce() && last && alone).then_some(chunk);
+        let mut data = self.data.borrow_mut();
+        data.reducing = (data.overlaps_reduce() && last && alone).then_some(chunk);
     }
 
     /// With virtual stages: after a backward, the chunk whose last micro-batch the first rank has just ended, as counted
     /// from here, starts its reduction.
     fn start_reductions(&mut self) {
-        self.data.reducing = None;
-        if !self.data.overlaps_reduce() || self.job.pipeline.virtual_stages == 1 {
+        let mut data = self.data.borrow_mut();
+        data.reducing = None;
+        if !data.overlaps_reduce() || self.job.pipeline.virtual_stages == 1 {
             return;
         }
         let Some(done) = self.counts.backwards.checked_sub(1 + self.rank as usize) else { return };
@@ -368,7 +388,7 @@ impl<'j> Rank<'j> {
         let chunk = chunks - 1 - in_round / round;
         let microbatch = done / (round * chunks) * round + in_round % round;
         if microbatch + 1 == each {
-            self.data.start(&mut self.eager.program, chunk);
+            data.start(&mut self.eager.program, chunk);
             self.started[chunk] = true;
         }
     }
