@@ -35,8 +35,8 @@ mod tests;
 mod timeline;
 
 pub use costs::{CommCost, Costs, KernelCost};
-pub use extend::{agree, extend};
 pub use error::{EngineError, MissingEnd, Waiting, WaitsFor};
+pub use extend::{agree, extend};
 pub use queue::EventQueue;
 pub use timeline::{Breakdown, Busy, MarkTime, Simulated, Span, Timeline, What};
 

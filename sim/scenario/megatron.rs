@@ -71,6 +71,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         vocabulary_multiple,
         checks_for_nan,
         workspace: profile.overheads.cublas_workspace.0,
+        // Released containers have PyTorch before 2.15.
+        persistent_workspace: true,
         multiprocessors: topology.chip.cores,
     };
     let job = runtime::Job::Megatron(Box::new(job));

@@ -122,6 +122,7 @@ pub fn job(c: &Value) -> Job {
         checks_for_nan: false,
         // PyTorch 2.15 on a chip that poses as an H100.
         workspace: 32 << 20,
+        persistent_workspace: false,
         multiprocessors: 132,
     }
 }

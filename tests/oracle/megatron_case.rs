@@ -99,7 +99,9 @@ impl Config {
             },
             vocabulary_multiple: 1,
             checks_for_nan: false,
-            workspace: 0,
+            // PyTorch 2.15 on a chip that poses as an H100.
+            workspace: 32 << 20,
+            persistent_workspace: false,
             multiprocessors: 132,
         }
     }

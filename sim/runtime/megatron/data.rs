@@ -85,11 +85,6 @@ impl Data {
         }
     }
 
-    /// Elements of a chunk's buffers, padding included.
-    pub fn elements(&self, chunk: usize) -> u64 {
-        self.chunks[chunk].buckets.last().map_or(0, |bucket| bucket.elements.end)
-    }
-
     /// For each parameter of which the first data-parallel rank steps a part: the parameter and the part's elements.
     pub fn shards(&self, sizes: &[u64]) -> Vec<(usize, u64)> {
         let mut shards = vec![];

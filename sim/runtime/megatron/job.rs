@@ -234,6 +234,8 @@ pub struct Job {
     pub checks_for_nan: bool,
     /// cuBLAS workspace \[B\].
     pub workspace: u64,
+    /// Whether it stays taken once used (PyTorch before 2.15).
+    pub persistent_workspace: bool,
     /// Multiprocessors of the chip, which size the buffers of reductions.
     pub multiprocessors: u32,
 }
@@ -254,7 +256,7 @@ impl Job {
     pub fn eager(&self) -> Settings {
         Settings {
             workspace: self.workspace,
-            persistent_workspace: true,
+            persistent_workspace: self.persistent_workspace,
             fused_rms_norm: true,
             bias_tensor: false,
             multiprocessors: self.multiprocessors,

@@ -35,6 +35,7 @@ impl<'j> Rank<'j> {
         let data = Rc::new(RefCell::new(Data::new(job, rank == 0, &slots, (groups.data, DATA))));
         let sizes: Vec<u64> = slots.iter().flatten().map(|slot| slot.elements).collect();
         let shards = Shards::new(data.borrow().shards(&sizes).into_iter().map(|(_, part)| part).collect());
+        let stages = owned().collect();
         let p2p = P2p::new(job, rank, &job.mesh.pipeline(), groups.pipeline, PIPELINE);
         let mut eager = Eager::new(program, job.eager(), params);
         let hooks = Box::new(Hooks(Rc::clone(&data)));
@@ -42,12 +43,13 @@ impl<'j> Rank<'j> {
         if job.mesh.tp > 1 {
             eager.tensor = Some(TensorGroup { group: groups.tensor, stream: TENSOR, norms: None });
         }
-        let started = vec![false; chunks.len()];
+        let (count, started) = (chunks.len(), vec![false; chunks.len()]);
         Rank {
             job,
             schedule,
             rank,
             groups,
+            stages,
             chunks,
             scopes,
             eager,
@@ -60,6 +62,8 @@ impl<'j> Rank<'j> {
             outputs: Default::default(),
             input_gradients: Default::default(),
             open: Default::default(),
+            given: vec![None; count],
+            kept: vec![None; count],
             sent: [None; 2],
             named: [None; 2],
             loss: None,
@@ -91,6 +95,13 @@ impl<'j> Rank<'j> {
         }
         for (bytes, name) in buffers {
             program.alloc(Bytes(bytes), COMPUTE, Category::Buffer, name);
+        }
+        // What a step leaves for the next to let go of.
+        let bytes = self.p2p.bytes();
+        for (chunk, _) in self.stages.iter().enumerate().filter(|&(_, &stage)| stage > 0) {
+            self.kept[chunk] = Some(
+                ["recv_prev", "input's gradient"].map(|name| program.alloc(bytes, COMPUTE, Category::Activation, name)),
+            );
         }
     }
 

@@ -11,7 +11,7 @@ use super::job::Job;
 use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
 use crate::program::builder::Section;
-use crate::program::{Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
+use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
 use crate::schedule::{Action, Kind, Lists, Schedule};
 
@@ -66,6 +66,15 @@ pub(super) struct Open {
     output: Option<Storage>,
 }
 
+/// The last input that a chunk was given, which its decoder names until it is given the next, and with it the input's
+/// gradient (`set_input_tensor`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    key: Key,
+    input: Storage,
+    gradient: Option<Storage>,
+}
+
 /// A send that nobody has waited for yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
@@ -104,6 +113,8 @@ pub(super) struct Rank<'j> {
     pub(super) schedule: &'j Schedule,
     pub(super) rank: u32,
     pub(super) groups: Groups,
+    /// The stage of each of its chunks.
+    pub(super) stages: Vec<usize>,
     pub(super) chunks: Vec<Chunk>,
     pub(super) scopes: Vec<ScopeId>,
     pub(super) eager: Eager,
@@ -117,6 +128,10 @@ pub(super) struct Rank<'j> {
     pub(super) outputs: BTreeMap<Key, Storage>,
     pub(super) input_gradients: BTreeMap<Key, Storage>,
     pub(super) open: BTreeMap<Key, Open>,
+    /// By chunk, the last input it was given.
+    pub(super) given: Vec<Option<Given>>,
+    /// By chunk, what the last input and its gradient are known as from one step to the next.
+    pub(super) kept: Vec<Option<[BufferId; 2]>>,
     /// Sends forward and backward that have been issued beside the computation.
     pub(super) sent: [Option<Sent>; 2],
     /// What Python's variables still name: the last gradients received and made.
@@ -171,6 +186,7 @@ impl<'j> Rank<'j> {
             self.portion(portion);
         }
         self.drain();
+        self.keep();
         self.finalize();
         self.phase_end("forward-backward");
         self.update();
@@ -215,6 +231,9 @@ impl<'j> Rank<'j> {
         self.eager.category = Category::Activation;
         self.eager.program.host(Dispatch::StepOverhead, 1);
         let held = input.map(|input| self.eager.retain(input));
+        if let Some(input) = input {
+            self.give(chunk, key, input);
+        }
         let (mut frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
         self.eager.program.enter(before);
         let last = usize::from(key.0) + 1 == self.schedule.stages;
@@ -260,12 +279,40 @@ impl<'j> Rank<'j> {
         self.counts.backwards += 1;
         self.start_reductions();
         let Some(made) = made else { return };
+        if let Some(given) = self.given[chunk].as_mut().filter(|given| given.key == key) {
+            given.gradient = Some(self.eager.retain(made));
+        }
         if self.schedule.crosses(stage - 1) {
             let named = self.eager.retain(made);
             self.name(1, named);
             self.input_gradients.insert(key, made);
         } else {
             self.gradients.insert((key.0 - 1, key.1), Received { storage: made, event: None });
+        }
+    }
+
+    /// A chunk is given an input, and lets go of the one before: that of the step before, at first.
+    fn give(&mut self, chunk: usize, key: Key, input: Storage) {
+        let given = Given { key, input: self.eager.retain(input), gradient: None };
+        match self.given[chunk].replace(given) {
+            Some(before) => {
+                for storage in [Some(before.input), before.gradient].into_iter().flatten() {
+                    self.eager.release(storage);
+                }
+            }
+            None => self.kept[chunk].into_iter().flatten().for_each(|buffer| self.eager.program.free(buffer)),
+        }
+    }
+
+    /// At the end of a step its chunks still name what they were given last.
+    fn keep(&mut self) {
+        for chunk in 0..self.chunks.len() {
+            let (Some(given), Some([input, gradient])) = (self.given[chunk].take(), self.kept[chunk]) else { continue };
+            self.eager.hand_over(given.input, input);
+            match given.gradient {
+                Some(made) => self.eager.hand_over(made, gradient),
+                None => unreachable!("every input gets a gradient before the step ends"),
+            }
         }
     }
 
