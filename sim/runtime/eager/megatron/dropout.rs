@@ -5,7 +5,7 @@
 //! steps (`torch/_inductor/choices.py`, `reduction_split_factor`).
 
 use super::super::forward::Results;
-use super::super::{Eager, Frame, Storage};
+use super::super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::MegatronOp;
 use crate::program::{DType, Dispatch, MemoryKind};
@@ -95,7 +95,8 @@ impl Eager {
         let width = graph.dims.d;
         let bias = op.params.first().map(|_| self.compiled_sum_rows(value.elements / width, width, dtype));
         self.accumulate(frame, op.inputs[0], branch.into());
-        self.accumulate(frame, op.inputs[1], gradient.into());
+        let view = self.viewed.take() == Some(gradient);
+        self.accumulate(frame, op.inputs[1], Gradient { storage: gradient, view });
         if let Some(bias) = bias {
             self.store_leaf(frame.params.index(op.params[0]), bias, dtype);
         }
