@@ -98,6 +98,8 @@ pub enum MegatronOp {
         outputs: u64,
         /// How many of the parameters are the norm's.
         norms: usize,
+        /// Whether what is exchanged runs in parts beside the matmul (`--tp-comm-overlap`).
+        overlap: bool,
         /// The bias.
         bias: Bias,
     },
@@ -108,6 +110,8 @@ pub enum MegatronOp {
         inputs: u64,
         /// Its rows.
         outputs: u64,
+        /// Whether what is exchanged runs in parts beside the matmul.
+        overlap: bool,
     },
     /// Scores, softmax and context in one kernel, forward and backward (cuDNN's or FlashAttention). Inputs: queries, keys,
     /// values, the mask.

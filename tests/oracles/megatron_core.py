@@ -99,7 +99,8 @@ BASE = dict(
     world=8, rank=0, tp=2, sp=True, pp=1, vpp=None, cp=1, layers=4, hidden=1024, heads=16, kv=16, ffn=4096, vocab=51200,
     seq=2048, micro=1, micro_batches=4, dropout=0.1, recompute=None, recompute_layers=1, distributed_optimizer=True,
     overlap_grad_reduce=False, overlap_param_gather=False, swiglu=False, rope=False, bias=True, tied=True,
-    clip=1.0, fp32_reduce=True, transformer_engine=False, fused_accumulation=False, rms_norm=False,
+    clip=1.0, fp32_reduce=True, transformer_engine=False, fused_accumulation=False, rms_norm=False, fusions=True,
+    fused_loss=False,
 )
 
 
@@ -116,7 +117,8 @@ def config_of(c):
         context_parallel_size=c["cp"], bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16,
         hidden_dropout=c["dropout"], attention_dropout=c["dropout"], gated_linear_unit=c["swiglu"],
         activation_func=torch.nn.functional.silu if c["swiglu"] else torch.nn.functional.gelu, add_bias_linear=c["bias"],
-        bias_activation_fusion=True, bias_dropout_fusion=True, masked_softmax_fusion=True,
+        bias_activation_fusion=c["fusions"], bias_dropout_fusion=c["fusions"], masked_softmax_fusion=c["fusions"],
+        cross_entropy_loss_fusion=c["fused_loss"],
         normalization="RMSNorm" if c["rms_norm"] else "LayerNorm", gradient_accumulation_fusion=c["fused_accumulation"], batch_p2p_comm=True,
         deallocate_pipeline_outputs=True, perform_initialization=False, **recompute,
     )
@@ -315,7 +317,13 @@ CASES = {
     "pp2-no-sp": dict(pp=2, rank=0, sp=False),
 }
 
-ENGINE_BASE = dict(transformer_engine=True, layers=2, micro_batches=2, events=True)
+SMALL = dict(layers=2, micro_batches=2, events=True)
+UNFUSED_CASES = {
+    "gpt-unfused": dict(SMALL, fusions=False),
+    "llama-unfused": dict(SMALL, **LLAMA, fusions=False),
+    "gpt-fused-loss": dict(SMALL, fused_loss=True),
+}
+ENGINE_BASE = dict(SMALL, transformer_engine=True)
 ENGINE_CASES = {
     "engine-gpt": dict(ENGINE_BASE),
     "engine-gpt-fused": dict(ENGINE_BASE, fused_accumulation=True),
@@ -334,7 +342,7 @@ if __name__ == "__main__":
 
     done = {"torch": torch.__version__, "megatron_core": megatron.core.__version__, "cases": []}
     only = sys.argv[2:]
-    for name, over in (ENGINE_CASES if ENGINE else CASES).items():
+    for name, over in (ENGINE_CASES if ENGINE else {**CASES, **UNFUSED_CASES}).items():
         if only and name not in only:
             continue
         c = dict(BASE, **{"events": False, **over})

@@ -96,12 +96,18 @@ impl Modules<'_> {
         let (inputs, outputs) = (self.dims.d, self.g.rows(params[0]));
         if self.engine() {
             let params = [norm_params, params].concat();
-            let kind = MegatronOp::NormLinear { inputs, outputs, norms: norm_params.len(), bias };
+            let kind =
+                MegatronOp::NormLinear { inputs, outputs, norms: norm_params.len(), overlap: self.overlap(), bias };
             return (self.megatron(module, kind, &[input], &params, ("up_SBF", shape)), vec![]);
         }
         let xn = self.norm(norm, input, norm_params);
         let kind = MegatronOp::Linear { inputs, outputs, reads: self.reads(), bias };
         (self.megatron(module, kind, &[xn], params, ("up_SBF", shape)), vec![xn])
+    }
+
+    /// Whether what tensor-parallel ranks exchange runs in parts beside matmuls.
+    fn overlap(&self) -> bool {
+        self.job.overlap_tensor && self.dims.tensor.sequence
     }
 
     fn engine(&self) -> bool {
@@ -117,7 +123,7 @@ impl Modules<'_> {
         held: &[ValueId],
     ) -> ValueId {
         if self.engine() {
-            let kind = MegatronOp::RowLinear { inputs, outputs: self.dims.d };
+            let kind = MegatronOp::RowLinear { inputs, outputs: self.dims.d, overlap: self.overlap() };
             let sum = self.megatron(module, kind, &[input], params, ("y_LBD", BLD));
             self.g.drop_values(held);
             return sum;

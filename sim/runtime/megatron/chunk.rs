@@ -3,9 +3,9 @@
 
 use super::Job;
 use super::blocks;
-use super::job::{Core, Implementation, Recompute};
-use crate::model::Position;
+use super::job::{Core, Implementation, Matmuls, Recompute};
 use crate::model::graph::{Graph, Param};
+use crate::model::{NormPlacement, Position};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
 
@@ -98,6 +98,24 @@ impl ChunkFrame {
 }
 
 impl Chunk {
+    /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
+    pub fn refuses(job: &Job) -> Option<&'static str> {
+        let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
+        let cases = [
+            (job.matmuls != Matmuls::Plain, "fp8 matmuls"),
+            (job.mesh.cp > 1, "context parallelism"),
+            (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
+            (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
+            (model.qk_norm.is_some(), "norms on queries and keys"),
+            (model.experts.is_some(), "experts"),
+            (model.latent.is_some(), "latent attention"),
+            (model.sliding_window.is_some(), "a sliding window"),
+            (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
+            (model.position == Position::Alibi, "linear biases on scores"),
+        ];
+        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    }
+
     /// A chunk of `layers` blocks, with the embedding if it is the `first` of the model and the head if it is the `last`.
     /// Parameters are numbered from `first_param`, in the order of Megatron's modules.
     pub fn new(job: &Job, first: bool, last: bool, layers: u64, first_param: usize) -> Chunk {

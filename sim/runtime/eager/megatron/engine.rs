@@ -6,6 +6,7 @@
 
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
+use super::overlap::Parts;
 use crate::model::graph::{Graph, Op, Value};
 use crate::model::megatron::{Bias, MegatronOp};
 use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
@@ -19,14 +20,19 @@ struct Sizes {
     tokens: u64,
     /// Whether the ranks hold parts of the sequence between modules.
     sequence: bool,
-    /// Whether there are several ranks.
+    /// Whether there are several ranks, and how many.
     splits: bool,
+    ranks: u64,
+    /// Whether what is exchanged runs in parts beside the matmul, in buffers of its own.
+    overlap: bool,
     dtype: DType,
 }
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Sizes {
-        let (MegatronOp::NormLinear { inputs, outputs, .. } | MegatronOp::RowLinear { inputs, outputs }) = kind else {
+        let (MegatronOp::NormLinear { inputs, outputs, overlap, .. }
+        | MegatronOp::RowLinear { inputs, outputs, overlap }) = kind
+        else {
             unreachable!("called for linears")
         };
         let tensor = graph.dims.tensor;
@@ -36,6 +42,8 @@ impl Sizes {
             tokens: graph.dims.tokens(),
             sequence: tensor.sequence,
             splits: tensor.splits(),
+            ranks: tensor.ranks,
+            overlap,
             dtype: graph.values[op.inputs[0]].dtype,
         }
     }
@@ -47,6 +55,11 @@ impl Sizes {
 
     fn made(&self) -> u64 {
         self.tokens * self.outputs * self.dtype.bytes()
+    }
+
+    /// An exchange of `bytes` in as many parts as there are ranks.
+    fn exchange(&self, bytes: u64) -> Parts {
+        Parts { bytes, parts: self.ranks, dtype: self.dtype }
     }
 
     fn weight(&self) -> u64 {
@@ -61,7 +74,13 @@ fn statistics(params: usize) -> usize {
 
 impl Eager {
     /// A matmul of Transformer Engine's: its workspace is taken for good.
-    fn engine_matmul(&mut self, (m, n, k): (u64, u64, u64), dtype: DType, layout: MatmulLayout, dispatch: Dispatch) {
+    pub(super) fn engine_matmul(
+        &mut self,
+        (m, n, k): (u64, u64, u64),
+        dtype: DType,
+        layout: MatmulLayout,
+        dispatch: Dispatch,
+    ) {
         self.launch("te.generic_gemm", Work::Matmul { m, n, k, dtype, layout }, dispatch);
     }
 
@@ -132,10 +151,14 @@ impl Eager {
         let value = &graph.values[op.inputs[0]];
         let rows = graph.dims.local_tokens();
         let (numbers, normed) = self.normalised(value, rows, statistics(norms));
-        let gathered = sizes.sequence.then(|| self.gathered(sizes.read(), sizes.dtype));
+        let gathered = (sizes.sequence && !sizes.overlap).then(|| self.gathered(sizes.read(), sizes.dtype));
         let out = self.storage(sizes.made(), "te.generic_gemm");
         let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
-        self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, self.settings.forward);
+        if sizes.overlap {
+            self.gather_beside(shape, MatmulLayout::Forward, sizes.exchange(sizes.read()), self.settings.forward);
+        } else {
+            self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, self.settings.forward);
+        }
         if let Some(gathered) = gathered {
             self.release(gathered);
         }
@@ -162,12 +185,13 @@ impl Eager {
         let MegatronOp::NormLinear { norms, bias, .. } = kind else { unreachable!("called for norms before linears") };
         let sizes = Sizes::of(graph, op, kind);
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
-        let gathered = sizes.sequence.then(|| {
-            let whole = self.temporary(sizes.read(), "all_gather_into_tensor");
+        let gathered =
+            (sizes.sequence && !sizes.overlap).then(|| self.temporary(sizes.read(), "all_gather_into_tensor"));
+        if sizes.sequence {
             self.begin_exchange(Collective::AllGather, sizes.read(), dtype);
-            whole
-        });
-        let whole = self.temporary(sizes.read(), "te.generic_gemm");
+        }
+        // Under overlap the gradient of all parts is in a buffer of the exchange.
+        let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
         let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
         self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
         let value = &graph.values[op.inputs[0]];
@@ -192,8 +216,8 @@ impl Eager {
             self.end_exchange();
         }
         let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
-        for storage in part.iter().chain(&saved[2..]).chain([&whole, &gradient, &saved[0]]) {
-            self.release(*storage);
+        for &storage in part.iter().chain(&saved[2..]).chain(&whole).chain([&gradient, &saved[0]]) {
+            self.release(storage);
         }
         self.accumulate(frame, op.inputs[0], result.into());
         for (&param, storage) in op.params.iter().zip(made) {
@@ -223,20 +247,34 @@ impl Eager {
 
     pub(super) fn row_linear(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
         let sizes = Sizes::of(graph, op, kind);
-        let mut out = self.storage(sizes.made(), "te.generic_gemm");
-        let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
-        self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, self.settings.forward);
-        if sizes.sequence {
-            let part = self.storage(graph.values[op.outputs[0]].bytes(), "reduce_scatter_tensor");
-            self.exchange_now(Collective::ReduceScatter, sizes.made(), sizes.dtype);
-            self.release(out);
-            out = part;
-        } else if sizes.splits {
-            self.exchange_now(Collective::AllReduce, sizes.made(), sizes.dtype);
-        }
+        let (shape, dispatch) = ((sizes.tokens, sizes.outputs, sizes.inputs), self.settings.forward);
+        let bytes = graph.values[op.outputs[0]].bytes();
+        let out = if sizes.overlap {
+            let part = self.storage(bytes, "te.generic_gemm");
+            self.scatter_beside(shape, sizes.exchange(sizes.made()), dispatch);
+            part
+        } else {
+            let whole = self.storage(sizes.made(), "te.generic_gemm");
+            self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, dispatch);
+            self.summed(whole, bytes, sizes)
+        };
         frame.slots[op.outputs[0]] = Some(out);
         let input = self.retain(Self::value(frame, op.inputs[0]));
         self.keep(frame, results, &[input]);
+    }
+
+    /// The sum over ranks of a product, or the rank's part of it.
+    fn summed(&mut self, whole: Storage, bytes: u64, sizes: Sizes) -> Storage {
+        if sizes.sequence {
+            let part = self.storage(bytes, "reduce_scatter_tensor");
+            self.exchange_now(Collective::ReduceScatter, sizes.made(), sizes.dtype);
+            self.release(whole);
+            return part;
+        }
+        if sizes.splits {
+            self.exchange_now(Collective::AllReduce, sizes.made(), sizes.dtype);
+        }
+        whole
     }
 
     pub(super) fn row_linear_backward(
@@ -249,14 +287,18 @@ impl Eager {
     ) {
         let sizes = Sizes::of(graph, op, kind);
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
-        let gathered = sizes.sequence.then(|| {
+        let gathered = (sizes.sequence && !sizes.overlap).then(|| {
             let whole = self.temporary(sizes.made(), "all_gather_into_tensor");
             self.exchange_now(Collective::AllGather, sizes.made(), dtype);
             whole
         });
         let result = self.temporary(sizes.read(), "te.generic_gemm");
         let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
-        self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
+        if sizes.overlap {
+            self.gather_beside(shape, MatmulLayout::DataGradient, sizes.exchange(sizes.made()), dispatch);
+        } else {
+            self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
+        }
         let weight = self.engine_weight_gradient(sizes, dispatch);
         if let Some(gathered) = gathered {
             self.release(gathered);
