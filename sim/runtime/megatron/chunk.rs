@@ -58,7 +58,7 @@ struct Batch {
 #[derive(Clone, Debug)]
 enum BlocksFrame {
     /// One block's frame.
-    Saved(Frame),
+    Saved(Box<Frame>),
     /// Blocks that are run again.
     Again(Again),
 }
@@ -287,7 +287,7 @@ impl Chunk {
     ) -> (BlocksFrame, Storage) {
         let Some(layers) = again else {
             let (frame, out) = self.forward_block(eager, (hidden, mask), first, Mode::Train);
-            return (BlocksFrame::Saved(frame), out);
+            return (BlocksFrame::Saved(Box::new(frame)), out);
         };
         let held = Again { input: eager.retain(hidden), mask: eager.retain(mask), first, layers };
         let mut x = eager.retain(hidden);
