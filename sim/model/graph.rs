@@ -439,6 +439,11 @@ impl GraphBuilder {
         values
     }
 
+    /// Dimension 0 of a parameter.
+    pub fn rows(&self, param: ParamId) -> u64 {
+        self.graph.params[param].rows
+    }
+
     /// Gives a value a number of elements other than its axes': a part of the tokens.
     pub fn resize(&mut self, value: ValueId, elements: u64) {
         self.graph.values[value].elements = elements;

@@ -87,6 +87,38 @@ pub enum MegatronOp {
         /// Whether it is run again in backward (`--recompute-granularity selective`).
         again: bool,
     },
+    /// A norm of Transformer Engine's. Parameters: weight, bias if any.
+    Norm,
+    /// Transformer Engine's `LayerNormLinear`: norm, gather, linear, as one autograd function. Parameters: the norm's, the
+    /// linear's.
+    NormLinear {
+        /// Columns of the rank's part of the weight.
+        inputs: u64,
+        /// Its rows.
+        outputs: u64,
+        /// How many of the parameters are the norm's.
+        norms: usize,
+        /// Whether what is exchanged runs in parts beside the matmul (`--tp-comm-overlap`).
+        overlap: bool,
+        /// The bias.
+        bias: Bias,
+    },
+    /// Transformer Engine's `Linear`, split on its columns, with the sum over ranks of what it leaves. Parameters: weight,
+    /// and the bias it hands on, if any.
+    RowLinear {
+        /// Columns of the rank's part of the weight.
+        inputs: u64,
+        /// Its rows.
+        outputs: u64,
+        /// Whether what is exchanged runs in parts beside the matmul.
+        overlap: bool,
+    },
+    /// Scores, softmax and context in one kernel, forward and backward (cuDNN's or FlashAttention). Inputs: queries, keys,
+    /// values, the mask.
+    FlashCore {
+        /// Whether it is run again in backward.
+        again: bool,
+    },
     /// Cross-entropy of every token over logits split on the vocabulary (`core/tensor_parallel/cross_entropy.py`).
     /// Inputs: logits.
     VocabularyLoss {

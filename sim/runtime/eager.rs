@@ -192,6 +192,8 @@ pub struct Eager {
     pub tensor: Option<TensorGroup>,
     /// Megatron's main gradients, to which gradients are added as they are made; none: gradients go to the leaves.
     pub main: Option<MainGradients>,
+    /// A gradient that a block is given as a view: nothing is added to it in place.
+    pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
     lingering: Vec<Storage>,
 }
@@ -215,6 +217,7 @@ impl Eager {
             category: Category::Activation,
             tensor: None,
             main: None,
+            viewed: None,
             lingering: vec![],
         }
     }

@@ -4,7 +4,7 @@
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Op, OpKind};
 use crate::model::megatron::MegatronOp;
-use crate::program::{Builder, Category, DType, MemoryKind, Work};
+use crate::program::{Builder, DType, MemoryKind, Work};
 use crate::units::Bytes;
 use std::fmt::Debug;
 
@@ -25,15 +25,12 @@ pub struct MainGradients {
     pub fused: bool,
     /// The step's hooks.
     pub hooks: Box<dyn ParamHooks>,
-    /// Stand-ins for gradients that the matmul has added already, one for each size \[B\], kept for good (Transformer
-    /// Engine's `get_dummy_wgrad`).
-    dummies: Vec<u64>,
 }
 
 impl MainGradients {
     /// Main gradients of a type.
     pub fn new(dtype: DType, fused: bool, hooks: Box<dyn ParamHooks>) -> Self {
-        MainGradients { dtype, fused, hooks, dummies: vec![] }
+        MainGradients { dtype, fused, hooks }
     }
 }
 
@@ -71,14 +68,5 @@ impl Eager {
     /// Whether matmuls add weight gradients themselves.
     pub(super) fn fuses_accumulation(&self) -> bool {
         self.main.as_ref().is_some_and(|main| main.fused)
-    }
-
-    /// The stand-in that autograd is given for a gradient of `bytes`; taken once.
-    pub(super) fn dummy_gradient(&mut self, bytes: u64) {
-        let Some(main) = &mut self.main else { return };
-        if !main.dummies.contains(&bytes) {
-            main.dummies.push(bytes);
-            self.program.alloc(Bytes(bytes), COMPUTE, Category::Workspace, "dummy wgrad");
-        }
     }
 }

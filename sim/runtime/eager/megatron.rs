@@ -7,8 +7,11 @@ mod activation;
 mod core;
 mod dropout;
 mod embedding;
+mod engine;
+mod flash;
 mod linear;
 mod loss;
+mod overlap;
 mod rotary;
 
 use super::forward::Results;
@@ -25,8 +28,14 @@ impl Eager {
             MegatronOp::Linear { .. } => self.parallel_linear(graph, op, kind, frame, results),
             MegatronOp::Sum => self.sum_over_ranks(graph, op, frame, results),
             MegatronOp::BiasDropoutAdd { .. } => self.bias_dropout_add(graph, op, kind, frame, results),
-            MegatronOp::Activate { .. } => self.bias_activation(graph, op, frame, results),
+            MegatronOp::Activate { fused: true, .. } => self.bias_activation(graph, op, frame, results),
+            MegatronOp::Activate { gated, .. } => self.plain_activation(graph, op, gated, frame, results),
             MegatronOp::Core { .. } => self.unfused_core(graph, op, kind, frame, results),
+            MegatronOp::Norm => self.engine_norm(graph, op, frame, results),
+            MegatronOp::NormLinear { .. } => self.norm_linear(graph, op, kind, frame, results),
+            MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
+            MegatronOp::FlashCore { again } => self.flash_core(graph, op, again, frame, results),
+            MegatronOp::VocabularyLoss { fused: true } => self.fused_vocabulary_loss(graph, op, frame, results),
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
             MegatronOp::SplitQkv => self.split_qkv(graph, op, frame, results),
@@ -51,8 +60,20 @@ impl Eager {
             MegatronOp::BiasDropoutAdd { .. } => {
                 self.bias_dropout_add_backward(graph, op, (index, kind), frame, gradient);
             }
-            MegatronOp::Activate { .. } => self.bias_activation_backward(graph, op, index, frame, gradient),
+            MegatronOp::Activate { fused: true, .. } => {
+                self.bias_activation_backward(graph, op, index, frame, gradient);
+            }
+            MegatronOp::Activate { gated, .. } => {
+                self.plain_activation_backward(graph, op, (index, gated), frame, gradient);
+            }
             MegatronOp::Core { .. } => self.unfused_core_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::Norm => self.engine_norm_backward(graph, op, index, frame, gradient),
+            MegatronOp::NormLinear { .. } => self.norm_linear_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::RowLinear { .. } => self.row_linear_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::FlashCore { again } => self.flash_core_backward(graph, op, (index, again), frame, gradient),
+            MegatronOp::VocabularyLoss { fused: true } => {
+                self.fused_vocabulary_loss_backward(graph, op, index, frame, gradient);
+            }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(graph, op, index, frame, gradient),
             MegatronOp::MaskedMean => self.masked_mean_backward(graph, op, index, frame, gradient),
             MegatronOp::SplitQkv => self.split_qkv_backward(graph, op, frame, gradient),

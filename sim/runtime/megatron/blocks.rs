@@ -59,6 +59,9 @@ impl Modules<'_> {
     }
 
     fn norm(&mut self, module: &'static str, input: ValueId, params: &[usize]) -> ValueId {
+        if self.engine() {
+            return self.megatron(module, MegatronOp::Norm, &[input], params, ("xn_LBD", BLD));
+        }
         let rows = self.dims.local_tokens();
         let kind = match self.job.model.norm {
             Norm::Rms => OpKind::RmsNorm { rows },
@@ -82,6 +85,35 @@ impl Modules<'_> {
         }
     }
 
+    /// A norm and a linear split on its rows. Also the norm's result, where it is a value of its own.
+    fn up(
+        &mut self,
+        (norm, module): (&'static str, &'static str),
+        input: ValueId,
+        (norm_params, params): (&[usize], &[usize]),
+        (bias, shape): (Bias, &'static [Axis]),
+    ) -> (ValueId, Vec<ValueId>) {
+        let (inputs, outputs) = (self.dims.d, self.g.rows(params[0]));
+        if self.engine() {
+            let params = [norm_params, params].concat();
+            let kind =
+                MegatronOp::NormLinear { inputs, outputs, norms: norm_params.len(), overlap: self.overlap(), bias };
+            return (self.megatron(module, kind, &[input], &params, ("up_SBF", shape)), vec![]);
+        }
+        let xn = self.norm(norm, input, norm_params);
+        let kind = MegatronOp::Linear { inputs, outputs, reads: self.reads(), bias };
+        (self.megatron(module, kind, &[xn], params, ("up_SBF", shape)), vec![xn])
+    }
+
+    /// Whether what tensor-parallel ranks exchange runs in parts beside matmuls.
+    fn overlap(&self) -> bool {
+        self.job.overlap_tensor && self.dims.tensor.sequence
+    }
+
+    fn engine(&self) -> bool {
+        self.job.block.implementation == Implementation::TransformerEngine
+    }
+
     /// A linear split on its columns, and the sum over ranks of what it leaves. Python lets go of `held` after it.
     fn row_linear(
         &mut self,
@@ -90,6 +122,12 @@ impl Modules<'_> {
         (inputs, params): (u64, &[usize]),
         held: &[ValueId],
     ) -> ValueId {
+        if self.engine() {
+            let kind = MegatronOp::RowLinear { inputs, outputs: self.dims.d, overlap: self.overlap() };
+            let sum = self.megatron(module, kind, &[input], params, ("y_LBD", BLD));
+            self.g.drop_values(held);
+            return sum;
+        }
         let kind = MegatronOp::Linear { inputs, outputs: self.dims.d, reads: Reads::Own, bias: Bias::Apart };
         let partial = self.megatron(module, kind, &[input], params, ("y_SBD", BSD));
         if !self.dims.tensor.splits() {
@@ -137,47 +175,48 @@ pub(super) fn block(job: &Job) -> Graph {
     let mask = m.g.input("mask_SS", SS, job.dtype);
     let Dims { d, n, k, h, f, .. } = m.dims;
     let model = &job.model;
-    assert_eq!(job.block.implementation, Implementation::Local, "Transformer Engine's blocks have no rules yet");
-    let ln1 = m.norm_params("input_layernorm.weight", "input_layernorm.bias");
+    let engine = job.block.implementation == Implementation::TransformerEngine;
     let bias = |on: bool, name| on.then_some(name);
     let proj_bias = bias(model.output_bias, "self_attention.linear_proj.bias");
-    let proj = m.linear_params("self_attention.linear_proj.weight", proj_bias, d, n * h);
     let qkv_bias = bias(model.qkv_bias, "self_attention.linear_qkv.bias");
-    let qkv = m.linear_params("self_attention.linear_qkv.weight", qkv_bias, (n + 2 * k) * h, d);
-    let ln2 = m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias");
     let (gated, activation) = match model.feed_forward {
         FeedForward::Gated(activation) => (true, activation),
         FeedForward::Plain(activation) => (false, activation),
     };
     let wide = if gated { 2 * f } else { f };
+    // Transformer Engine's linears have the norms before them as parts of theirs.
+    let ln1 = (!engine).then(|| m.norm_params("input_layernorm.weight", "input_layernorm.bias"));
+    let proj = m.linear_params("self_attention.linear_proj.weight", proj_bias, d, n * h);
+    let ln1 = ln1.unwrap_or_else(|| {
+        m.norm_params("self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias")
+    });
+    let qkv = m.linear_params("self_attention.linear_qkv.weight", qkv_bias, (n + 2 * k) * h, d);
+    let ln2 = if engine {
+        m.norm_params("mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias")
+    } else {
+        m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias")
+    };
     let fc1 = m.linear_params("mlp.linear_fc1.weight", bias(model.ffn_bias, "mlp.linear_fc1.bias"), wide, d);
     let fc2 = m.linear_params("mlp.linear_fc2.weight", bias(model.ffn_bias, "mlp.linear_fc2.bias"), d, f);
 
-    let xn = m.norm("input_layernorm", x, &ln1);
-    let kind = MegatronOp::Linear {
-        inputs: d,
-        outputs: (n + 2 * k) * h,
-        reads: m.reads(),
-        bias: if model.qkv_bias { Bias::Added } else { Bias::Apart },
-    };
-    let mixed = m.megatron("self_attention.linear_qkv", kind, &[xn], &qkv, ("xqkv_SBQH", BSQH));
+    let added = if model.qkv_bias { Bias::Added } else { Bias::Apart };
+    let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (&ln1, &qkv), (added, BSQH));
     let (context, mut held) = attention(&mut m, mixed, mask);
     held.extend([mixed, context]);
     let attended = m.row_linear("self_attention.linear_proj", context, (n * h, &proj), &held);
     let h1 = m.residual("self_attn_bda", attended, x, proj.get(1).copied());
-    m.g.drop_values(&[attended, xn]);
+    m.g.drop_values(&[attended]);
+    m.g.drop_values(&xn);
 
-    let hn = m.norm("pre_mlp_layernorm", h1, &ln2);
-    let kind = MegatronOp::Linear { inputs: d, outputs: wide, reads: m.reads(), bias: Bias::Apart };
-    let shape: &[Axis] = if gated { &[Axis::S, Axis::B, Axis::F, Axis::F] } else { BSF };
-    let up = m.megatron("mlp.linear_fc1", kind, &[hn], &fc1, ("up_SBF", shape));
+    let (up, hn) = m.up(("pre_mlp_layernorm", "mlp.linear_fc1"), h1, (&ln2, &fc1), (Bias::Apart, BSF));
     m.g.resize(up, m.dims.tokens() * wide);
     let kind = MegatronOp::Activate { activation, gated, fused: job.block.fused_activation };
     let active = m.megatron("mlp", kind, &[up], &fc1[1..], ("act_SBF", BSF));
     m.g.drop_values(&[up]);
     let down = m.row_linear("mlp.linear_fc2", active, (f, &fc2), &[active]);
     let out = m.residual("mlp_bda", down, h1, fc2.get(1).copied());
-    m.g.drop_values(&[hn, down, h1]);
+    m.g.drop_values(&hn);
+    m.g.drop_values(&[down, h1]);
     m.g.finish(out)
 }
 
@@ -195,9 +234,11 @@ fn attention(m: &mut Modules, mixed: ValueId, mask: ValueId) -> (ValueId, Vec<Va
         key = m.megatron("self_attention", rotate, &[key], &[], ("xk_SBKH", BSKH));
         held.extend([q, key]);
     }
-    let Core::Unfused { fused_softmax } = block.core else { unreachable!("flash cores have no rules yet") };
-    let kind =
-        MegatronOp::Core { fused_softmax, dropout: block.attention_dropout, again: block.recompute == Recompute::Core };
+    let again = block.recompute == Recompute::Core;
+    let kind = match block.core {
+        Core::Unfused { fused_softmax } => MegatronOp::Core { fused_softmax, dropout: block.attention_dropout, again },
+        Core::Flash => MegatronOp::FlashCore { again },
+    };
     let context = m.megatron("self_attention.core_attention", kind, &[q, key, v, mask], &[], ("o_SBNH", BSNH));
     (context, held)
 }

@@ -3,11 +3,14 @@
 
 use super::Job;
 use super::blocks;
-use super::job::Recompute;
-use crate::model::Position;
+use super::job::{Core, Implementation, Matmuls, Recompute};
 use crate::model::graph::{Graph, Param};
+use crate::model::{NormPlacement, Position};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
+
+/// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
+const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
 
 /// The attention mask among a block's values.
 const MASK: usize = 1;
@@ -55,7 +58,7 @@ struct Batch {
 #[derive(Clone, Debug)]
 enum BlocksFrame {
     /// One block's frame.
-    Saved(Frame),
+    Saved(Box<Frame>),
     /// Blocks that are run again.
     Again(Again),
 }
@@ -95,6 +98,24 @@ impl ChunkFrame {
 }
 
 impl Chunk {
+    /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
+    pub fn refuses(job: &Job) -> Option<&'static str> {
+        let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
+        let cases = [
+            (job.matmuls != Matmuls::Plain, "fp8 matmuls"),
+            (job.mesh.cp > 1, "context parallelism"),
+            (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
+            (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
+            (model.qk_norm.is_some(), "norms on queries and keys"),
+            (model.experts.is_some(), "experts"),
+            (model.latent.is_some(), "latent attention"),
+            (model.sliding_window.is_some(), "a sliding window"),
+            (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
+            (model.position == Position::Alibi, "linear biases on scores"),
+        ];
+        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    }
+
     /// A chunk of `layers` blocks, with the embedding if it is the `first` of the model and the head if it is the `last`.
     /// Parameters are numbered from `first_param`, in the order of Megatron's modules.
     pub fn new(job: &Job, first: bool, last: bool, layers: u64, first_param: usize) -> Chunk {
@@ -106,6 +127,7 @@ impl Chunk {
         let mut add = |prefix: &str, param: &Param| {
             let partial = sequence
                 && (param.name.contains("layernorm")
+                    || param.name.contains("layer_norm")
                     || param.name.ends_with("linear_proj.bias")
                     || param.name.ends_with("linear_fc2.bias"));
             let word_embedding =
@@ -139,19 +161,34 @@ impl Chunk {
         &self.params
     }
 
-    /// What all micro-batches share, taken once: the buffer of gathers and scores (`GlobalMemoryBuffer`, `"mpu"`), and
-    /// the angles of rotary embeddings \[B\].
+    /// What all micro-batches share, taken once \[B\]: the buffer of gathers and scores (`GlobalMemoryBuffer`, `"mpu"`),
+    /// the angles of rotary embeddings, the workspace of Transformer Engine's matmuls, and a stand-in for each shape of a
+    /// gradient that its matmul has added to the main gradients already (Transformer Engine's `get_dummy_wgrad`).
     pub fn buffers(&self) -> Vec<(u64, &'static str)> {
-        let d = self.block.dims;
-        let dtype = self.job.dtype.bytes();
-        let gathered = if d.tensor.sequence { d.tokens() * d.d * dtype } else { 0 };
-        let scores = match self.job.block.core {
-            super::Core::Unfused { .. } if self.layers > 0 => d.b * d.n * d.s * d.s * dtype,
+        let (d, block, dtype) = (self.block.dims, self.job.block, self.job.dtype.bytes());
+        let engine = block.implementation == Implementation::TransformerEngine;
+        let gathers = d.tensor.sequence && (!engine || self.head.is_some());
+        let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
+        let scores = match block.core {
+            Core::Unfused { .. } if self.layers > 0 => d.b * d.n * d.s * d.s * dtype,
             _ => 0,
         };
         let mut buffers = vec![(gathered.max(scores), "global memory buffer")];
         if matches!(self.job.model.position, Position::Rope { .. }) {
             buffers.push((d.s * d.r * DType::Fp32.bytes(), "rotary angles"));
+        }
+        if engine {
+            buffers.push((ENGINE_WORKSPACE, "te cublas workspace"));
+        }
+        if self.job.gradients.fused_accumulation {
+            let matrices = |graph: &Graph| {
+                let weights = graph.params.iter().filter(|param| param.cols > 1);
+                weights.map(|param| (param.rows, param.cols)).collect::<Vec<_>>()
+            };
+            let mut shapes: Vec<(u64, u64)> = self.head.iter().chain([&self.block]).flat_map(matrices).collect();
+            shapes.sort_unstable();
+            shapes.dedup();
+            buffers.extend(shapes.iter().map(|(rows, cols)| (rows * cols * dtype, "dummy wgrad")));
         }
         buffers.retain(|&(bytes, _)| bytes > 0);
         buffers
@@ -250,7 +287,7 @@ impl Chunk {
     ) -> (BlocksFrame, Storage) {
         let Some(layers) = again else {
             let (frame, out) = self.forward_block(eager, (hidden, mask), first, Mode::Train);
-            return (BlocksFrame::Saved(frame), out);
+            return (BlocksFrame::Saved(Box::new(frame)), out);
         };
         let held = Again { input: eager.retain(hidden), mask: eager.retain(mask), first, layers };
         let mut x = eager.retain(hidden);
@@ -280,6 +317,9 @@ impl Chunk {
             eager.retain(seed);
             gradient = eager.backward(graph, &mut running, seed);
         }
+        // Transformer Engine's norm hands on a view.
+        let engine = self.job.block.implementation == Implementation::TransformerEngine;
+        eager.viewed = gradient.filter(|_| engine && self.head.is_some());
         let mut gradient = gradient.expect("the last stage has a loss, the others are given a gradient");
         for done in frame.blocks.into_iter().rev() {
             gradient = match done {

@@ -69,6 +69,8 @@ struct Kept {
     mask: Option<Storage>,
     /// What the second matmul read.
     probabilities: Storage,
+    /// The attention mask, where it was applied by an operator of its own.
+    hidden: Option<Storage>,
 }
 
 impl Eager {
@@ -94,7 +96,7 @@ impl Eager {
         let [query, key, value, mask] = [0, 1, 2, 3].map(|at| Self::value(frame, op.inputs[at]));
         let inputs = [query, key, value];
         let save = results == Results::Save && !again;
-        let (out, kept) = self.core_forward(sizes, inputs, save);
+        let (out, kept) = self.core_forward(sizes, inputs, mask, save);
         frame.slots[op.outputs[0]] = Some(out);
         if again {
             let held = [query, key, value, mask].map(|storage| self.retain(storage));
@@ -105,7 +107,13 @@ impl Eager {
     }
 
     /// Forward on queries, keys and values. What is kept for backward holds a reference to each block.
-    fn core_forward(&mut self, sizes: Sizes, inputs: [Storage; 3], save: bool) -> (Storage, Option<Kept>) {
+    fn core_forward(
+        &mut self,
+        sizes: Sizes,
+        inputs: [Storage; 3],
+        hidden: Storage,
+        save: bool,
+    ) -> (Storage, Option<Kept>) {
         let dispatch = self.settings.forward;
         let [query, mut key, mut value] = inputs.map(|storage| self.retain(storage));
         if sizes.grouped() {
@@ -118,12 +126,7 @@ impl Eager {
         let bytes = sizes.score_bytes();
         let scores = self.storage(bytes, "aten.baddbmm");
         self.batched((sizes.head, sizes.seq), sizes, MatmulLayout::Forward, false);
-        let softmax = self.softmax(sizes);
-        let mut probabilities = self.retain(softmax);
-        if !sizes.fused_softmax {
-            self.release(probabilities);
-            probabilities = self.made("aten._to_copy", bytes, 2 * bytes, dispatch);
-        }
+        let [softmax, mut probabilities] = self.softmax(sizes);
         let mut mask = None;
         if sizes.dropout {
             let drawn = self.storage(sizes.scores, "aten.native_dropout");
@@ -145,7 +148,8 @@ impl Eager {
         self.release(product);
         if save {
             self.release(scores);
-            return (out, Some(Kept { query, key, value, softmax, mask, probabilities }));
+            let hidden = (!sizes.fused_softmax).then(|| self.retain(hidden));
+            return (out, Some(Kept { query, key, value, softmax, mask, probabilities, hidden }));
         }
         for storage in [query, key, value, scores, probabilities] {
             self.release(storage);
@@ -153,21 +157,23 @@ impl Eager {
         (out, None)
     }
 
-    /// Scale, mask and softmax: one kernel in the scores' type, or operators in fp32.
-    fn softmax(&mut self, sizes: Sizes) -> Storage {
+    /// Scale, mask and softmax: one kernel in the scores' type, or operators in fp32. The softmax as it is kept, and as
+    /// it is used.
+    fn softmax(&mut self, sizes: Sizes) -> [Storage; 2] {
         let (bytes, dispatch) = (sizes.score_bytes(), self.settings.forward);
         if sizes.fused_softmax {
             let softmax = self.storage(bytes, "scaled_masked_softmax");
             self.pointwise("scaled_masked_softmax", MemoryKind::Softmax, bytes, bytes, dispatch);
-            return softmax;
+            return [softmax, self.retain(softmax)];
         }
         let wide = sizes.scores * DType::Fp32.bytes();
         let scores = self.made("aten._to_copy", wide, bytes, dispatch);
         self.pointwise("aten.masked_fill_", MemoryKind::Elementwise, wide, wide, dispatch);
         let softmax = self.storage(wide, "aten._softmax");
         self.pointwise("aten._softmax", MemoryKind::Softmax, wide, wide, dispatch);
+        let narrow = self.made("aten._to_copy", bytes, wide, dispatch);
         self.release(scores);
-        softmax
+        [softmax, narrow]
     }
 
     pub(super) fn unfused_core_backward(
@@ -185,7 +191,7 @@ impl Eager {
             let inputs = [query, key, value];
             let before = (self.program.set_pass(Pass::Recompute), self.category);
             self.category = Category::Recompute;
-            let (out, kept) = self.core_forward(sizes, inputs, true);
+            let (out, kept) = self.core_forward(sizes, inputs, mask, true);
             self.program.set_pass(before.0);
             self.category = before.1;
             let kept = kept.expect("a forward that saves leaves what it saved");
@@ -200,7 +206,7 @@ impl Eager {
             made
         } else {
             let (start, end) = Self::saved(frame, index);
-            let kept = Kept::from(&frame.saved[start..end], sizes.dropout);
+            let kept = Kept::from(&frame.saved[start..end], sizes);
             self.core_backward(sizes, kept, gradient, false)
         };
         for (&input, made) in op.inputs.iter().zip(gradients) {
@@ -228,7 +234,7 @@ impl Eager {
             self.release(mask);
             probabilities = before;
         }
-        let scores = self.softmax_backward(sizes, kept.softmax, probabilities);
+        let scores = self.softmax_backward(sizes, &kept, probabilities);
         let product = |this: &mut Self| {
             let matmul = this.temporary(sizes.queries, "aten.bmm");
             this.batched((sizes.seq, sizes.head), sizes, MatmulLayout::DataGradient, true);
@@ -266,22 +272,26 @@ impl Eager {
     }
 
     /// The fused kernel writes over the gradient it is given.
-    fn softmax_backward(&mut self, sizes: Sizes, softmax: Storage, gradient: Storage) -> Storage {
+    fn softmax_backward(&mut self, sizes: Sizes, kept: &Kept, gradient: Storage) -> Storage {
         let (bytes, dispatch) = (sizes.score_bytes(), self.settings.backward);
         if sizes.fused_softmax {
             self.pointwise("scaled_masked_softmax_backward", MemoryKind::Softmax, 2 * bytes, bytes, dispatch);
-            self.release(softmax);
+            self.release(kept.softmax);
             return gradient;
         }
         let wide = sizes.scores * DType::Fp32.bytes();
         let cast = self.pointwise_gradient("aten._to_copy", wide, bytes);
         self.release(gradient);
         let before = self.temporary(wide, "aten._softmax_backward_data");
+        self.nested(&[wide], "aten._softmax_backward_data");
         self.pointwise("aten._softmax_backward_data", MemoryKind::Softmax, 2 * wide, wide, dispatch);
         self.release(cast);
-        self.release(softmax);
+        self.release(kept.softmax);
         let masked = self.pointwise_gradient("aten.masked_fill", wide, wide);
         self.release(before);
+        if let Some(hidden) = kept.hidden {
+            self.release(hidden);
+        }
         let narrow = self.pointwise_gradient("aten._to_copy", bytes, wide);
         self.release(masked);
         narrow
@@ -292,17 +302,19 @@ impl Kept {
     fn list(self) -> Vec<Storage> {
         let mut list = vec![self.query, self.key, self.value, self.softmax, self.probabilities];
         list.extend(self.mask);
+        list.extend(self.hidden);
         list
     }
 
-    fn from(list: &[Storage], dropout: bool) -> Kept {
+    fn from(list: &[Storage], sizes: Sizes) -> Kept {
         Kept {
             query: list[0],
             key: list[1],
             value: list[2],
             softmax: list[3],
             probabilities: list[4],
-            mask: dropout.then(|| list[5]),
+            mask: sizes.dropout.then(|| list[5]),
+            hidden: (!sizes.fused_softmax).then(|| list[list.len() - 1]),
         }
     }
 }

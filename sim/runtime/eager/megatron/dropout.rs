@@ -5,7 +5,7 @@
 //! steps (`torch/_inductor/choices.py`, `reduction_split_factor`).
 
 use super::super::forward::Results;
-use super::super::{Eager, Frame, Storage};
+use super::super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::MegatronOp;
 use crate::program::{DType, Dispatch, MemoryKind};
@@ -47,7 +47,10 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let MegatronOp::BiasDropoutAdd { dropout, .. } = kind else { unreachable!("called for residual sums") };
+        let MegatronOp::BiasDropoutAdd { dropout, fused } = kind else { unreachable!("called for residual sums") };
+        if !fused {
+            return self.plain_dropout_add(graph, op, dropout, frame, results);
+        }
         let (bytes, elements) = (graph.values[op.outputs[0]].bytes(), graph.values[op.outputs[0]].elements);
         let mut mask = None;
         let mut seed = None;
@@ -70,6 +73,26 @@ impl Eager {
         }
     }
 
+    /// The same in PyTorch's operators.
+    fn plain_dropout_add(&mut self, graph: &Graph, op: &Op, dropout: bool, frame: &mut Frame, results: Results) {
+        let (bytes, elements) = (graph.values[op.outputs[0]].bytes(), graph.values[op.outputs[0]].elements);
+        let dispatch = self.settings.forward;
+        let biased = op.params.first().map(|_| self.made("aten.add", bytes, bytes, dispatch));
+        let (mut mask, mut dropped) = (None, None);
+        if dropout {
+            mask = Some(self.storage(elements, "aten.native_dropout"));
+            dropped = Some(self.storage(bytes, "aten.native_dropout"));
+            self.pointwise("aten.native_dropout", MemoryKind::Elementwise, bytes, bytes + elements, dispatch);
+        }
+        let out = self.made("aten.add", bytes, 2 * bytes, dispatch);
+        for storage in dropped.into_iter().chain(biased) {
+            self.release(storage);
+        }
+        frame.slots[op.outputs[0]] = Some(out);
+        let saved: Vec<Storage> = mask.into_iter().collect();
+        self.keep(frame, results, &saved);
+    }
+
     pub(super) fn bias_dropout_add_backward(
         &mut self,
         graph: &Graph,
@@ -78,14 +101,15 @@ impl Eager {
         frame: &mut Frame,
         gradient: Storage,
     ) {
-        let MegatronOp::BiasDropoutAdd { dropout, .. } = kind else { unreachable!("called for residual sums") };
+        let MegatronOp::BiasDropoutAdd { dropout, fused } = kind else { unreachable!("called for residual sums") };
+        let launched = if fused { Dispatch::Compiled } else { self.settings.backward };
         let value = &graph.values[op.outputs[0]];
         let (bytes, dtype) = (value.bytes(), value.dtype);
         let branch = if dropout {
             let branch = self.temporary(bytes, "triton_bias_dropout_add_backward");
             let read = bytes + value.elements;
             let name = "triton_bias_dropout_add_backward";
-            self.pointwise(name, MemoryKind::Elementwise, read, bytes, Dispatch::Compiled);
+            self.pointwise(name, MemoryKind::Elementwise, read, bytes, launched);
             let [mask] = Self::saved_by(frame, index);
             self.release(mask);
             branch
@@ -93,9 +117,14 @@ impl Eager {
             self.retain(gradient)
         };
         let width = graph.dims.d;
-        let bias = op.params.first().map(|_| self.compiled_sum_rows(value.elements / width, width, dtype));
+        let rows = value.elements / width;
+        let bias = op.params.first().map(|_| match fused {
+            true => self.compiled_sum_rows(rows, width, dtype),
+            false => self.sum_rows(rows, width, dtype),
+        });
         self.accumulate(frame, op.inputs[0], branch.into());
-        self.accumulate(frame, op.inputs[1], gradient.into());
+        let view = self.viewed.take() == Some(gradient);
+        self.accumulate(frame, op.inputs[1], Gradient { storage: gradient, view });
         if let Some(bias) = bias {
             self.store_leaf(frame.params.index(op.params[0]), bias, dtype);
         }

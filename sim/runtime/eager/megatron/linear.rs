@@ -8,7 +8,7 @@ use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Bias, MegatronOp, Reads};
-use crate::program::{Category, Collective, DType, MatmulLayout, MemoryKind};
+use crate::program::{Category, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 /// What the rules read off the operator.
 struct Linear {
@@ -116,22 +116,25 @@ impl Eager {
     }
 
     /// The weight's gradient, or none where the matmul adds it to the main gradients.
-    fn weight_gradient(&mut self, linear: &Linear, dispatch: crate::program::Dispatch) -> Option<Storage> {
+    fn weight_gradient(&mut self, linear: &Linear, dispatch: Dispatch) -> Option<Storage> {
         let shape = (linear.outputs, linear.inputs, linear.tokens);
         let bytes = linear.outputs * linear.inputs * linear.dtype.bytes();
         let fused = self.fuses_accumulation();
         let made = (!fused).then(|| self.temporary(bytes, "aten.mm"));
-        let name = if fused { "wgrad_gemm_accum_fp32" } else { "aten.mm" };
-        self.matmul(name, shape, linear.dtype, MatmulLayout::WeightGradient, dispatch);
+        let (layout, dtype) = (MatmulLayout::WeightGradient, linear.dtype);
         if fused {
-            self.dummy_gradient(bytes);
+            // The extension's matmul takes no workspace from PyTorch's allocator.
+            let (m, n, k) = shape;
+            self.launch("wgrad_gemm_accum_fp32", Work::Matmul { m, n, k, dtype, layout }, dispatch);
+        } else {
+            self.matmul("aten.mm", shape, dtype, layout, dispatch);
         }
         made
     }
 
     /// A weight's gradient that is in the main gradients already. One that is shared with another use still waits for
     /// the other's, with zeros in its own place.
-    fn store_fused(&mut self, param: usize, bytes: u64, dtype: DType) {
+    pub(super) fn store_fused(&mut self, param: usize, bytes: u64, dtype: DType) {
         if self.shared.is_some_and(|(shared, _)| shared == param) {
             self.pointwise("aten.zero_", MemoryKind::Copy, 0, bytes, self.settings.backward);
             let zeros = self.borrowed();

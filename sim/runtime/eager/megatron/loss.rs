@@ -5,7 +5,7 @@
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
-use crate::program::{Category, Collective, DType, MemoryKind};
+use crate::program::{Category, Collective, DType, Dispatch, MemoryKind};
 
 /// Bytes of an index and of a number.
 const INDEX: u64 = 8;
@@ -89,6 +89,65 @@ impl Eager {
             self.release(storage);
         }
         self.category = before;
+        self.accumulate(frame, op.inputs[0], result.into());
+    }
+
+    /// The same as four functions that inductor compiles (`fusions/fused_cross_entropy.py`): two all-reduces. What is
+    /// changed in place is first made beside itself.
+    pub(super) fn fused_vocabulary_loss(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
+        const NAME: &str = "triton_cross_entropy";
+        let (logits, tokens) = (&graph.values[op.inputs[0]], graph.dims.tokens());
+        let (wide, numbers) = (logits.elements * DType::Fp32.bytes(), tokens * NUMBER);
+        let labels = (graph.dims.b > 1).then(|| self.tiny(tokens * INDEX, "aten.clone"));
+        let compiled = |this: &mut Self, kind, read, written| {
+            this.pointwise(NAME, kind, read, written, Dispatch::Compiled);
+        };
+        let exp = self.storage_as(wide, Category::Logits, NAME);
+        let largest = self.storage(numbers, NAME);
+        compiled(self, MemoryKind::Softmax, logits.bytes(), wide + numbers);
+        self.exchange_now(Collective::AllReduce, numbers, DType::Fp32);
+        let elsewhere = self.storage(tokens, NAME);
+        let rows = self.storage(tokens * INDEX, NAME);
+        let sums = self.storage(2 * numbers, NAME);
+        let beside = self.storage_as(wide, Category::Logits, NAME);
+        compiled(self, MemoryKind::Softmax, wide, wide + 2 * numbers);
+        compiled(self, MemoryKind::Elementwise, wide, wide);
+        self.release(beside);
+        self.exchange_now(Collective::AllReduce, 2 * numbers, DType::Fp32);
+        let mut losses = self.storage(numbers, NAME);
+        compiled(self, MemoryKind::Elementwise, wide, wide);
+        self.release(largest);
+        self.release(sums);
+        if let Some(labels) = labels {
+            let copy = self.tiny(numbers, "aten.clone");
+            self.release(losses);
+            self.release(labels);
+            losses = copy;
+        }
+        frame.slots[op.outputs[0]] = Some(losses);
+        self.keep(frame, results, &[exp, elsewhere, rows]);
+    }
+
+    pub(super) fn fused_vocabulary_loss_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        const NAME: &str = "triton_cross_entropy_backward";
+        let logits = &graph.values[op.inputs[0]];
+        let wide = logits.elements * DType::Fp32.bytes();
+        let beside = self.temporary(wide, NAME);
+        self.pointwise(NAME, MemoryKind::Elementwise, wide, wide, Dispatch::Compiled);
+        let result = self.temporary(logits.bytes(), NAME);
+        self.pointwise(NAME, MemoryKind::Elementwise, wide, logits.bytes(), Dispatch::Compiled);
+        self.release(beside);
+        self.release(gradient);
+        for storage in Self::saved_by::<3>(frame, index) {
+            self.release(storage);
+        }
         self.accumulate(frame, op.inputs[0], result.into());
     }
 
