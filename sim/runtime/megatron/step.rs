@@ -13,7 +13,7 @@ use super::p2p::{End, P2p, Peer};
 use crate::program::builder::Section;
 use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
-use crate::schedule::{Action, Kind, Lists, Schedule};
+use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
 /// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives.
 pub(super) const STREAMS: [&str; 5] = ["compute", "tensor-parallel", "pipeline", "pipeline (2)", "data-parallel"];
@@ -140,6 +140,8 @@ pub(super) struct Rank<'j> {
     pub(super) loss: Option<[Storage; 2]>,
     /// What the last stage keeps for the log.
     pub(super) reports: Vec<Storage>,
+    /// Copies of main gradients in fp32, where those are not: what they are known as from one step to the next.
+    pub(super) copies: Vec<BufferId>,
     /// Chunks whose gradients are being reduced.
     pub(super) started: Vec<bool>,
 }
@@ -157,9 +159,14 @@ impl<'j> Rank<'j> {
         usize::from(stage) / self.schedule.ranks()
     }
 
-    fn peer(&self, stage: usize) -> Peer {
-        let other = self.schedule.rank_of[stage];
-        if other == (self.rank + 1) % self.job.mesh.pp { Peer::Next } else { Peer::Previous }
+    /// Whom a message goes to or comes from. Where stages go round and round, forward is towards the next rank, from the
+    /// last to the first too.
+    fn peer(&self, kind: Kind, other: usize) -> Peer {
+        let next = match self.job.pipeline.schedule.placement {
+            Placement::Loop => matches!(kind, Kind::SendForward | Kind::RecvBackward),
+            Placement::V => self.schedule.rank_of[other] > self.rank,
+        };
+        if next { Peer::Next } else { Peer::Previous }
     }
 
     fn end(&self, action: Action) -> End {
@@ -168,12 +175,14 @@ impl<'j> Rank<'j> {
             Kind::SendForward | Kind::RecvBackward => stage + 1,
             _ => stage - 1,
         };
-        End { action, peer: self.peer(other) }
+        End { action, peer: self.peer(action.kind, other) }
     }
 
     fn step(&mut self, lists: &Lists) {
         self.zero();
         self.phase_end("zero");
+        self.eager.category = Category::Activation;
+        let tokens = self.eager.storage(4, "total_num_tokens");
         let list = lists.rank(self.rank as usize);
         let total = list.iter().filter(|action| action.kind == Kind::Forward).count();
         let warmup = list.iter().take_while(|action| !action.kind.is_backward());
@@ -185,9 +194,10 @@ impl<'j> Rank<'j> {
         for portion in lists.portions(self.rank as usize) {
             self.portion(portion);
         }
+        self.finalize();
+        self.eager.release(tokens);
         self.drain();
         self.keep();
-        self.finalize();
         self.phase_end("forward-backward");
         self.update();
         self.phase_end("optimizer");
