@@ -13,6 +13,7 @@ mod experts;
 mod folding;
 mod issued;
 mod make;
+mod mapping;
 mod memory;
 mod oracle;
 mod profiles;
