@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bad_input;
+mod bad_input_megatron;
 mod ceiling;
 mod closed_form;
 mod collectives;
@@ -16,6 +17,7 @@ mod make;
 mod mapping;
 mod memory;
 mod oracle;
+mod pipeline;
 mod profiles;
 mod readme;
 mod receipt_maker;

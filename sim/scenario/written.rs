@@ -1,5 +1,9 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
+mod megatron;
+
+pub use megatron::{Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
+
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -14,7 +18,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 pub struct Scenario {
     /// What the run is, for reports.
     pub description: Option<String>,
-    /// `fsdp2`.
+    /// `fsdp2`, `megatron`.
     pub runtime: Spanned<String>,
     /// The machine.
     pub topology: Topology,
@@ -26,6 +30,10 @@ pub struct Scenario {
     pub batch: Batch,
     /// How modules are split over `mesh.tp`.
     pub tensor_parallel: Option<Spanned<TensorParallel>>,
+    /// The pipeline over `mesh.pp`.
+    pub pipeline: Option<Spanned<Pipeline>>,
+    /// What only Megatron-Core has.
+    pub megatron: Option<Spanned<Megatron>>,
     /// Types.
     #[serde(default)]
     pub precision: Precision,
@@ -129,6 +137,12 @@ pub struct Mesh {
     pub dp_replicate: Option<Spanned<i64>>,
     /// Ranks over which modules are split: neighbours.
     pub tp: Option<Spanned<i64>>,
+    /// Ranks that share a sequence.
+    pub cp: Option<Spanned<i64>>,
+    /// Pipeline ranks.
+    pub pp: Option<Spanned<i64>>,
+    /// Replicas of the model.
+    pub dp: Option<Spanned<i64>>,
 }
 
 /// `[tensor_parallel]`
