@@ -114,3 +114,45 @@ fn sizes(reader: &Reader<'_>, written: &Spanned<written::Model>, model: &mut Mod
     model.name = format!("{}, {} × {}", model.name, model.layers, model.width);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::scenario::Scenario;
+
+    fn parse(model: &str) -> Result<Scenario, String> {
+        let text = format!(
+            "runtime = \"fsdp2\"\n[topology]\nname = \"a100-sxm-80gb\"\nnodes = 1\n[model]\n{model}\n[mesh]\n[batch]\nsequence = 1024\n"
+        );
+        Scenario::parse("sizes.toml", &text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sizes_make_another_model_of_the_family() {
+        for (sizes, shipped) in [
+            ("layers = 48\nhidden = 6144\nheads = 64", "gpt-megatron-22b"),
+            ("layers = 30\nhidden = 3072\nheads = 32", "gpt-megatron-3.6b"),
+        ] {
+            let resized = parse(&format!("name = \"gpt-megatron-175b\"\n{sizes}")).unwrap();
+            let named = parse(&format!("name = \"{shipped}\"")).unwrap();
+            let (mut resized, named) = (resized.job.model().clone(), named.job.model().clone());
+            resized.name.clone_from(&named.name);
+            resized.source.clone_from(&named.source);
+            assert_eq!(resized, named, "{sizes}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_together_are_refused() {
+        for (sizes, words) in [
+            ("heads = 100", "does not divide into 100 heads"),
+            ("kv_heads = 7", "do not share 7 key-value heads"),
+            ("hidden = 0", "out of range"),
+            ("vocab = 0", "out of range"),
+        ] {
+            let error = parse(&format!("name = \"gpt-megatron-175b\"\n{sizes}")).unwrap_err();
+            assert!(error.contains(words), "{sizes}: {error}");
+        }
+        let error = parse("name = \"mixtral-8x7b\"\nhidden = 2048").unwrap_err();
+        assert!(error.contains("has experts"), "{error}");
+    }
+}

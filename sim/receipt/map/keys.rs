@@ -73,6 +73,13 @@ impl Gathered {
         Some(self.0.remove(at).1)
     }
 
+    /// Drops what a framework's pipeline is like, where the run has one stage.
+    pub(super) fn without_pipeline(&mut self) {
+        if self.get("mesh.pp").and_then(Key::as_integer) == Some(1) {
+            self.0.retain(|(key, _, _)| !key.starts_with("pipeline."));
+        }
+    }
+
     /// Names of the keys.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(key, _, _)| key.as_str())
