@@ -75,14 +75,14 @@ mod tests {
     fn gpt3_takes_the_days_that_the_paper_says() {
         // Narayanan et al. 2021, section 5.1: 300 billion tokens on 1,024 A100 at 140 TFLOP/s in 34 days, and there by 8·N
         // with N of 175 billion; the whole formula counts head and scores too.
-        let seconds = per_token("96BSLD2", GPT3).unwrap() as f64 * 300e9 / (1024.0 * 140e12);
+        let seconds = per_token("96BSLD2", GPT3).expect("a formula") as f64 * 300e9 / (1024.0 * 140e12);
         assert!((34.0..36.0).contains(&(seconds / 86_400.0)), "{seconds}");
     }
 
     #[test]
     fn a_model_flop_utilisation_is_the_papers() {
         // Korthikanti et al. 2022, Table 5: 175B, global batch 64, 13.75 s on 64 A100: 51.4 % of 312 TFLOP/s.
-        let flops = per_token("72BSLD2", GPT3).unwrap() as f64 * 64.0 * 2048.0;
+        let flops = per_token("72BSLD2", GPT3).expect("a formula") as f64 * 64.0 * 2048.0;
         let utilisation = flops / (13.75 * 64.0 * 312e12);
         assert!((utilisation - 0.514).abs() < 5e-4, "{utilisation}");
     }

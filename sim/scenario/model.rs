@@ -132,8 +132,8 @@ mod tests {
             ("layers = 48\nhidden = 6144\nheads = 64", "gpt-megatron-22b"),
             ("layers = 30\nhidden = 3072\nheads = 32", "gpt-megatron-3.6b"),
         ] {
-            let resized = parse(&format!("name = \"gpt-megatron-175b\"\n{sizes}")).unwrap();
-            let named = parse(&format!("name = \"{shipped}\"")).unwrap();
+            let resized = parse(&format!("name = \"gpt-megatron-175b\"\n{sizes}")).expect("sizes that fit");
+            let named = parse(&format!("name = \"{shipped}\"")).expect("sizes that fit");
             let (mut resized, named) = (resized.job.model().clone(), named.job.model().clone());
             resized.name.clone_from(&named.name);
             resized.source.clone_from(&named.source);
@@ -149,10 +149,10 @@ mod tests {
             ("hidden = 0", "out of range"),
             ("vocab = 0", "out of range"),
         ] {
-            let error = parse(&format!("name = \"gpt-megatron-175b\"\n{sizes}")).unwrap_err();
+            let error = parse(&format!("name = \"gpt-megatron-175b\"\n{sizes}")).expect_err("refused");
             assert!(error.contains(words), "{sizes}: {error}");
         }
-        let error = parse("name = \"mixtral-8x7b\"\nhidden = 2048").unwrap_err();
+        let error = parse("name = \"mixtral-8x7b\"\nhidden = 2048").expect_err("refused");
         assert!(error.contains("has experts"), "{error}");
     }
 }

@@ -60,7 +60,7 @@ fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
 fn sharded(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     let tp = row.parallel.tp.unwrap_or(1);
     let stated = degree(&row.parallel.fsdp).or(degree(&row.parallel.dp));
-    let shard = stated.unwrap_or(if tp > 0 { count / tp } else { 0 });
+    let shard = stated.unwrap_or(count.checked_div(tp).unwrap_or(0));
     if shard == 0 || tp == 0 || !count.is_multiple_of(shard.saturating_mul(tp)) {
         let over = if tp > 1 { format!("shards over {shard} × {tp}") } else { format!("shards over {shard}") };
         return Err(Reason::Uncovered(format!("{over} of {count} chips")));
