@@ -172,6 +172,18 @@ impl Data {
         }
     }
 
+    /// Starts the gathering of all of a chunk's buckets, in the order in which forward needs them (`start_param_sync`).
+    pub fn prefetch(&mut self, program: &mut Builder, chunk: usize) {
+        if !self.overlap_gather || chunk >= self.chunks.len() {
+            return;
+        }
+        for at in self.chunks[chunk].issued().rev() {
+            if !self.chunks[chunk].states[at].gathering {
+                self.gather(program, chunk, at);
+            }
+        }
+    }
+
     /// When a parameter's gradient has been added to the main gradients.
     pub fn arrived(&mut self, program: &mut Builder, param: usize) {
         let (chunk, param) = self.place[param];

@@ -191,6 +191,9 @@ impl<'j> Rank<'j> {
         let all_first = before == total && self.job.pipeline.virtual_stages > 1;
         let warmup = if all_first { total } else { before.saturating_sub(1) };
         self.counts = Counts { warmup, total, ..Counts::default() };
+        if self.aligns_gather() {
+            (0..2).for_each(|chunk| self.data.borrow_mut().prefetch(&mut self.eager.program, chunk));
+        }
         for portion in lists.portions(self.rank as usize) {
             self.portion(portion);
         }
@@ -227,6 +230,7 @@ impl<'j> Rank<'j> {
     }
 
     fn forward(&mut self, key: Key) {
+        self.align_gather();
         self.counts.forwards += 1;
         let chunk = self.chunk_of(key.0);
         let input = (key.0 > 0).then(|| {
@@ -427,6 +431,20 @@ impl<'j> Rank<'j> {
         let alone = self.job.pipeline.virtual_stages == 1 && self.rank == 0;
         let mut data = self.data.borrow_mut();
         data.reducing = (data.overlaps_reduce() && last && alone).then_some(chunk);
+    }
+
+    fn aligns_gather(&self) -> bool {
+        self.job.optimizer.align_gather && self.job.pipeline.virtual_stages > 1
+    }
+
+    /// Before a forward: the chunk after the one whose first micro-batch the last pipeline rank has now, as counted from
+    /// here, starts its gathering (`forward_step_helper_preprocess`).
+    fn align_gather(&mut self) {
+        let ahead = self.counts.forwards + self.rank as usize;
+        let round = self.job.mesh.pp as usize;
+        if self.aligns_gather() && ahead.is_multiple_of(round) && ahead / round + 1 < self.chunks.len() && ahead > 0 {
+            self.data.borrow_mut().prefetch(&mut self.eager.program, ahead / round + 1);
+        }
     }
 
     /// With virtual stages: after a backward, the chunk whose last micro-batch the first rank has just ended, as counted

@@ -35,7 +35,8 @@ pub(super) fn pipeline(
         let problem = format!("{stages} stages are more than the {} blocks of {}", model.layers, model.name);
         let (axes, mesh) = (table.virtual_stages.as_ref(), scenario.mesh.get_ref().pp.as_ref());
         let place = axes.or(mesh).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
-        let remedy = "write a smaller mesh.pp or pipeline.virtual_stages, or pipeline.layers with stages of 0".to_owned();
+        let remedy =
+            "write a smaller mesh.pp or pipeline.virtual_stages, or pipeline.layers with stages of 0".to_owned();
         return Err(ScenarioError::Plan { problem, place, remedy });
     }
     let shape = Shape { ranks: pp, virtual_stages, microbatches: micro_batches as u32 };
