@@ -8,7 +8,6 @@ use std::path::Path;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use windtunnel::memory::{self, Settings as AllocatorSettings};
-use windtunnel::runtime::train;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 use windtunnel::units::Bytes;
@@ -24,8 +23,8 @@ fn predictions(criterion: &mut Criterion) {
         let scenario = scenario(file);
         let mut group = criterion.benchmark_group(format!("predict {label}"));
         group.bench_function("whole", |bench| bench.iter(|| predict(&scenario, Settings::default()).unwrap().step));
-        group.bench_function("program", |bench| bench.iter(|| train::compile(&scenario.job).step.len()));
-        let program = train::compile(&scenario.job);
+        group.bench_function("program", |bench| bench.iter(|| scenario.job.compile().classes[0].step.len()));
+        let program = scenario.job.compile().classes.remove(0);
         let settings = AllocatorSettings { expandable_segments: false, capacity: Bytes(1 << 43) };
         group.bench_function("memory", |bench| bench.iter(|| memory::replay(&program, settings).peak_reserved));
         group.finish();

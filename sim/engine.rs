@@ -23,6 +23,7 @@ mod costs;
 mod deadlock;
 mod error;
 mod exchange;
+mod extend;
 mod pace;
 mod plan;
 mod queue;
@@ -35,6 +36,7 @@ mod timeline;
 
 pub use costs::{CommCost, Costs, KernelCost};
 pub use error::{EngineError, MissingEnd, Waiting, WaitsFor};
+pub use extend::{agree, extend};
 pub use queue::EventQueue;
 pub use timeline::{Breakdown, Busy, MarkTime, Simulated, Span, Timeline, What};
 

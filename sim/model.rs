@@ -17,6 +17,7 @@ pub mod graph;
 pub mod head;
 pub mod huggingface;
 pub mod latent;
+pub mod megatron;
 pub mod routing;
 pub mod style;
 pub mod tensor;

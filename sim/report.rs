@@ -2,7 +2,9 @@
 //! as a timeline for Perfetto and chrome://tracing ([`trace`]). To add a format: a file here, and its line below.
 
 pub mod json;
+pub mod pipeline;
 pub mod profile;
+pub mod questions;
 pub mod text;
 pub mod trace;
 

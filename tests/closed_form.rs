@@ -1,14 +1,13 @@
 //! What can be worked out by hand: bytes of parameters and of the optimizer, FLOPs, and which way things grow.
 
 use windtunnel::program::{Category, Instr, Pass, Program, Work};
-use windtunnel::runtime::train;
 use windtunnel::scenario::{Prediction, Scenario};
 use windtunnel::units::Time;
 
 use crate::make::{self, FILE, TINY, apply, fly, with};
 
 fn compile(text: &str) -> Program {
-    train::compile(&make::parse(text).job)
+    make::program(text)
 }
 
 /// Bytes of a category that a rank allocates before its second step.
@@ -39,7 +38,7 @@ const PARAMETERS: u64 = V * D + 3 * BLOCK + D + V * D;
 
 #[test]
 fn parameters_are_counted_by_hand() {
-    assert_eq!(make::parse(TINY).job.model.params().total, PARAMETERS);
+    assert_eq!(make::parse(TINY).job.model().params().total, PARAMETERS);
 }
 
 #[test]
@@ -216,7 +215,7 @@ fn mfu_is_model_flops_over_peak() {
 fn a_longer_table_of_positions_is_so_many_more_parameters() {
     let gpt2 = TINY.replace("huggingface = \"config.json\"", "name = \"gpt2\"");
     let long = make::with(&make::with(&gpt2, "model", "positions", 4096), "batch", "sequence", 4096);
-    let more = make::parse(&long).job.model.params().total - make::parse(&gpt2).job.model.params().total;
+    let more = make::parse(&long).job.model().params().total - make::parse(&gpt2).job.model().params().total;
     assert_eq!(more, (4096 - 1024) * 768);
 }
 
@@ -243,7 +242,7 @@ fn a_compiled_loss_never_holds_logits_in_fp32() {
         let logits = program.buffers.iter().filter(|buffer| buffer.name.contains("softmax"));
         logits.map(|buffer| buffer.bytes.0).max().unwrap()
     };
-    let words = 8192 * make::parse(TINY).job.model.vocab;
+    let words = 8192 * make::parse(TINY).job.model().vocab;
     assert_eq!((largest(&eager), largest(&compiled)), (4 * words, 2 * words));
     assert!(fly(&compiled).step < fly(&eager).step);
 }
@@ -252,7 +251,8 @@ fn a_compiled_loss_never_holds_logits_in_fp32() {
 fn a_head_by_vocabulary_runs_four_matmuls_where_whole_logits_take_three() {
     let text = apply(TINY, "batch.sequence = 1024");
     let parts = apply(&text, "loss.kind = 'vocabulary_chunked', loss.words = 96");
-    let model = &make::parse(&text).job.model;
+    let scenario = make::parse(&text);
+    let model = scenario.job.model();
     let matmul = 2 * 1024 * u128::from(model.width * model.vocab);
     assert_eq!(compile(&parts).flops.0 - compile(&text).flops.0, matmul);
     // The host waits for an answer for each of 6 parts, forward and backward.
@@ -266,7 +266,8 @@ fn a_checkpoint_around_a_compiled_block_runs_all_of_it_again() {
     let around = with(&text, "activation_checkpointing", "around_compiled", true);
     let forward: u128 = {
         let once = compile(&apply(TINY, "compile.blocks = true"));
-        let model = &make::parse(TINY).job.model;
+        let scenario = make::parse(TINY);
+        let model = scenario.job.model();
         flops(&once, Pass::Forward) - 2 * 128 * u128::from(model.width * model.vocab)
     };
     assert_eq!(flops(&compile(&around), Pass::Recompute), forward);
@@ -287,7 +288,8 @@ fn inputs_of_checkpoints_go_to_the_host_and_come_back_once() {
         };
         program.step.iter().map(of).sum()
     };
-    let model = make::parse(&text).job.model;
+    let scenario = make::parse(&text);
+    let model = scenario.job.model();
     let all = model.layers * 1024 * model.width * 2;
     let on = |stream: &str| with(&text, "activation_checkpointing", "offload", stream);
     assert_eq!((copied(&on("default_stream"), true), copied(&on("default_stream"), false)), (all, all));
@@ -304,7 +306,7 @@ fn an_attention_that_reads_back_waits_once_in_each_forward_and_recompute() {
         let program = compile(&apply(TINY, change));
         program.step.iter().filter(|instr| matches!(instr, Instr::HostWait { .. })).count() as u64
     };
-    let layers = make::parse(TINY).job.model.layers;
+    let layers = make::parse(TINY).job.model().layers;
     let base = waits("batch.sequence = 128");
     assert_eq!(waits("attention.reads_back = true") - base, layers);
     assert_eq!(waits("attention.reads_back = true, activation_checkpointing.policy = 'full'") - base, 2 * layers);

@@ -62,6 +62,7 @@ fn writing_the_defaults_into_a_shipped_scenario_changes_nothing() {
         }
     }
     check_filled(make::TINY);
+    check_filled(make::MEGATRON);
 }
 
 proptest! {

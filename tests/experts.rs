@@ -129,8 +129,8 @@ fn mfu_counts_the_parameters_a_token_meets_and_grouped_matmuls_do_the_same_work(
         (predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{error}")), scenario)
     };
     let ((one, scenario), (all, _)) = (fly("loop"), fly("grouped"));
-    assert_eq!(one.program.flops, all.program.flops);
-    let model = &scenario.job.model;
+    assert_eq!(one.classes[0].program.flops, all.classes[0].program.flops);
+    let model = scenario.job.model();
     let met = u128::from(model.params().active - model.vocab * model.width);
     let six = one.mfu.iter().find(|mfu| mfu.name == "6N").expect("a convention");
     assert_eq!(six.flops.0, 6 * met * u128::from(one.tokens));

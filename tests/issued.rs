@@ -1,7 +1,6 @@
 //! What a step issues besides the plain loop, counted by hand: kernels and their bytes, waits of the host, collectives.
 
 use windtunnel::program::{Category, Collective, Instr, Kernel, Pass, Program, Work};
-use windtunnel::runtime::train;
 
 use crate::make::{self, TINY};
 
@@ -10,7 +9,7 @@ const T: u64 = 128;
 const V: u64 = 512;
 
 fn compile(text: &str) -> Program {
-    train::compile(&make::parse(text).job)
+    make::program(text)
 }
 
 fn with(changes: &str) -> Program {
@@ -137,7 +136,7 @@ fn optimizer(program: &Program) -> (Vec<&str>, u64) {
 #[test]
 fn a_loop_over_parameters_launches_torchs_eight_kernels_for_each() {
     let program = with("optimizer.implementation = 'for_loop', optimizer.clip_grad_norm = false");
-    let parameters = windtunnel::runtime::train::compile(&make::parse(TINY).job);
+    let parameters = make::program(TINY);
     let count = parameters.setup.iter().filter(|instr| is_parameter(&parameters, instr)).count();
     let (names, _) = optimizer(&program);
     // As `torch.optim.AdamW(foreach=False)` of PyTorch 2.15 calls them.
@@ -249,7 +248,7 @@ fn pytorch_1_13_copies_every_gradient_that_needs_no_padding() {
     assert!(moved(&pads(false), "aten.constant_pad_nd").is_empty());
     let copied = moved(&pads(true), "aten.constant_pad_nd");
     // One for each of three blocks and the root, fp32 as it is reduced, all of the model together.
-    let parameters = 4 * make::parse(&text).job.model.params().total;
+    let parameters = 4 * make::parse(&text).job.model().params().total;
     assert_eq!(copied.len(), 4);
     assert_eq!(copied.iter().copied().reduce(|a, b| (a.0 + b.0, a.1 + b.1)), Some((parameters, parameters)));
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bad_input;
+mod bad_input_megatron;
 mod calibrate;
 mod ceiling;
 mod closed_form;
@@ -14,8 +15,10 @@ mod experts;
 mod folding;
 mod issued;
 mod make;
+mod mapping;
 mod memory;
 mod oracle;
+mod pipeline;
 mod profiles;
 mod readme;
 mod receipt_maker;

@@ -1,6 +1,7 @@
 //! Scenarios for tests: a tiny model, and as text so that every test goes through the reader that users go through.
 
 use proptest::prelude::*;
+use windtunnel::program::Program;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -24,8 +25,35 @@ dp_shard = 8
 sequence = 128
 "#;
 
+/// The tiny model, of four blocks, under Megatron-Core: two stages on halves of it, everything else left open.
+pub const MEGATRON: &str = r#"runtime = "megatron"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+
+[model]
+huggingface = "config.json"
+layers = 4
+
+[mesh]
+tp = 2
+pp = 2
+
+[batch]
+sequence = 128
+accumulation = 4
+"#;
+
 pub fn parse(text: &str) -> Scenario {
     Scenario::parse(FILE, text).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
+}
+
+/// What each rank of a scenario issues, where all issue the same.
+pub fn program(text: &str) -> Program {
+    let mut flight = parse(text).job.compile();
+    assert_eq!(flight.classes.len(), 1);
+    flight.classes.remove(0)
 }
 
 pub fn fly(text: &str) -> Prediction {

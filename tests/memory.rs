@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 use windtunnel::memory::{self, Settings};
 use windtunnel::program::{Category, Instr, Program};
-use windtunnel::runtime::train;
 use windtunnel::scenario::predict;
 use windtunnel::units::Bytes;
 
@@ -53,7 +52,7 @@ fn contents(program: &Program, live: &[Option<Category>]) -> Vec<(Category, u64)
 
 /// Bytes allocated in one category during the setup.
 fn set_up(text: &str, category: Category) -> u64 {
-    let program = train::compile(&make::parse(text).job);
+    let program = make::program(text);
     let bytes = |instr: &Instr| match *instr {
         Instr::Alloc { buffer } if program.buffer(buffer).category == category => program.buffer(buffer).bytes.0,
         _ => 0,
@@ -66,7 +65,7 @@ proptest! {
 
     #[test]
     fn a_step_leaves_memory_as_it_found_it(text in make::scenarios()) {
-        let program = train::compile(&make::parse(&text).job);
+        let program = make::program(&text);
         let mut buffers = vec![None; program.buffers.len()];
         live(&program, &program.setup, &mut buffers);
         live(&program, &program.first, &mut buffers);
@@ -107,7 +106,7 @@ proptest! {
 
     #[test]
     fn what_fits_without_a_limit_fits_into_what_it_took(text in make::scenarios()) {
-        let program = train::compile(&make::parse(&text).job);
+        let program = make::program(&text);
         for expandable_segments in [false, true] {
             let settings = Settings { expandable_segments, capacity: Bytes(u64::MAX / 4) };
             let free = memory::replay(&program, settings);

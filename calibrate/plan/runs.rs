@@ -97,14 +97,18 @@ pub fn worth(paths: &[PathBuf], done: &(dyn Fn(usize) + Sync)) -> Result<Worth, 
     Ok(worth)
 }
 
-/// Share of the step that each kernel takes, however often it is launched.
+/// Share of the step that each kernel takes, however often it is launched: the mean of all ranks.
 fn shares(scenario: &Scenario, answer: &Prediction) -> BTreeMap<What, f64> {
     let mut shares = BTreeMap::new();
     let step = answer.step.seconds();
-    for instr in &answer.program.step {
-        let Instr::Launch { kernel, .. } = instr else { continue };
-        if let Some(what) = what(&answer.program.kernel(*kernel).work, &scenario.software) {
-            *shares.entry(what).or_default() += answer.evidence.kernels[kernel.0 as usize].time.seconds() / step;
+    for class in &answer.classes {
+        let part = f64::from(class.ranks) / answer.class_of.len() as f64;
+        for instr in &class.program.step {
+            let Instr::Launch { kernel, .. } = instr else { continue };
+            if let Some(what) = what(&class.program.kernel(*kernel).work, &scenario.software) {
+                let time = class.evidence.kernels[kernel.0 as usize].time;
+                *shares.entry(what).or_default() += part * time.seconds() / step;
+            }
         }
     }
     shares

@@ -67,7 +67,10 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 pub(super) fn write_trace(path: &Path, scenario: &Scenario, answer: &Prediction) -> Result<(), Failure> {
     let write = || {
         let mut out = BufWriter::new(File::create(path)?);
-        Trace::new(&scenario.description, &answer.program, &answer.timeline).write(&mut out)?;
+        let (programs, class_of) = (answer.programs(), answer.class_of.clone());
+        let trace =
+            Trace { scenario: &scenario.description, programs, class_of, timeline: &answer.timeline, from_step: None };
+        trace.write(&mut out)?;
         out.flush()
     };
     write().map_err(|error| cannot_write(path, &error))

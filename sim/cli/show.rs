@@ -1,20 +1,24 @@
 //! `windtunnel show model|plan|program|memory|costs SCENARIO`: the stages on the way to a prediction; and
 //! `windtunnel show schedule NAME`.
 
+mod plan;
+
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::{Failure, Outcome, print, schedule};
+use plan::plan;
 use windtunnel::cost::Basis;
 use windtunnel::model::block::{self, Variant};
 use windtunnel::model::graph::{Graph, OpKind};
+use windtunnel::model::tensor::TensorParallel;
 use windtunnel::model::{ModelConfig, head, unpad::unpad};
 use windtunnel::program::{Collective, Dispatch, ExchangeId, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
-use windtunnel::runtime::{fsdp::Reshard, train};
-use windtunnel::scenario::predict::Settings;
-use windtunnel::scenario::{Scenario, predict};
+use windtunnel::runtime::Job;
+use windtunnel::scenario::predict::{Class, Settings};
+use windtunnel::scenario::{Prediction, Scenario, predict};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -29,6 +33,28 @@ struct File {
     scenario: PathBuf,
 }
 
+#[derive(Debug, clap::Args)]
+struct Staged {
+    #[command(flatten)]
+    file: File,
+    /// Of a pipeline, which rank of it, from 0; left out: the first, and of memory the fullest.
+    #[arg(long, value_name = "N")]
+    stage: Option<usize>,
+}
+
+impl Staged {
+    /// The rank asked for, out of so many.
+    fn of(&self, count: usize) -> Result<Option<usize>, Failure> {
+        match self.stage {
+            Some(stage) if stage >= count => Err(Failure::input(match count {
+                1 => format!("--stage {stage}: all ranks of this scenario are alike, so there is only --stage 0"),
+                _ => format!("--stage {stage}: the pipeline has ranks 0 to {}", count - 1),
+            })),
+            stage => Ok(stage),
+        }
+    }
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum Stage {
     /// Operators, shapes and parameters of the model.
@@ -36,11 +62,11 @@ enum Stage {
     /// Mesh, parameter groups, communicators.
     Plan(File),
     /// What a rank's host issues in one step, in order.
-    Program(File),
+    Program(Staged),
     /// Memory by phase and by hook.
-    Memory(File),
+    Memory(Staged),
     /// Every distinct kernel and collective, with its cost and evidence.
-    Costs(File),
+    Costs(Staged),
     /// A pipeline schedule by name or from a CSV file.
     Schedule(schedule::Args),
 }
@@ -55,13 +81,26 @@ pub fn run(args: &Args) -> Outcome {
     let text = match &args.stage {
         Stage::Model(file) => model(&load(file)?),
         Stage::Plan(file) => plan(&simulable(file)?),
-        Stage::Program(file) => program(&train::compile(&simulable(file)?.job)),
-        Stage::Memory(file) => memory(&simulable(file)?)?,
-        Stage::Costs(file) => costs(&simulable(file)?)?,
+        Stage::Program(args) => {
+            let flight = simulable(&args.file)?.job.compile();
+            program(&flight.classes[args.of(flight.classes.len())?.unwrap_or(0)])
+        }
+        Stage::Memory(args) => {
+            let answer = fly(&simulable(&args.file)?)?;
+            memory(&answer.classes[args.of(answer.classes.len())?.unwrap_or(answer.tightest)])
+        }
+        Stage::Costs(args) => {
+            let answer = fly(&simulable(&args.file)?)?;
+            costs(&answer.classes[args.of(answer.classes.len())?.unwrap_or(0)])
+        }
         Stage::Schedule(args) => schedule::show(args)?,
     };
     print(&text);
     Ok(ExitCode::SUCCESS)
+}
+
+fn fly(scenario: &Scenario) -> Result<Prediction, Failure> {
+    predict(scenario, Settings::default()).map_err(Failure::input)
 }
 
 /// How many blocks of how many parameters, with and without experts.
@@ -82,11 +121,10 @@ fn blocks(model: &ModelConfig) -> String {
 }
 
 fn model(scenario: &Scenario) -> String {
-    let job = &scenario.job;
-    let model = &job.model;
+    let model = scenario.job.model();
     let params = model.params();
-    let dims = block::dims(model, job.batch, job.seq, job.tensor);
-    let compute = job.fsdp.mixed_precision.compute();
+    let tensor = scenario.job.train().map_or(TensorParallel::NONE, |job| job.tensor);
+    let dims = block::dims(model, scenario.job.batch(), scenario.job.seq(), tensor);
     let mut out = format!("{model}\nsource: {}\n", model.source);
     if let Some(why) = scenario.simulable().err().and_then(|error| error.to_string().lines().next().map(str::to_owned))
     {
@@ -107,6 +145,14 @@ fn model(scenario: &Scenario) -> String {
         params.embedding,
         params.head
     );
+    let Job::Train(job) = &scenario.job else {
+        let _ = writeln!(
+            out,
+            "operators are those of the runtime: `windtunnel show program` lists them as they are issued"
+        );
+        return out;
+    };
+    let compute = scenario.job.dtype();
     let (unlike, sparse) = (model.experts_in(0).is_none(), model.expert_blocks() > 0);
     let mut variants = vec![Variant { window: model.window(0), experts: !unlike }];
     if unlike && sparse {
@@ -162,51 +208,6 @@ fn operators(graph: &Graph) -> Vec<Vec<String>> {
         row
     };
     rows.into_iter().map(many).collect()
-}
-
-fn policy(reshard: Reshard) -> String {
-    match reshard {
-        Reshard::Always => "true".to_owned(),
-        Reshard::Never => "false".to_owned(),
-        Reshard::To(ranks) => ranks.to_string(),
-    }
-}
-
-fn plan(scenario: &Scenario) -> String {
-    let fsdp = &scenario.job.fsdp;
-    let program = train::compile(&scenario.job);
-    let mut out = format!(
-        "mesh (dp_replicate={}, dp_shard={}) on {} ({} chips)\n",
-        fsdp.replicate,
-        fsdp.shard,
-        scenario.topology.name,
-        scenario.topology.chips()
-    );
-    let mut rows = vec![];
-    for group in &program.groups {
-        let spread = scenario.topology.spread(group.size, group.stride);
-        rows.push(vec![
-            group.name.clone(),
-            group.size.to_string(),
-            group.stride.to_string(),
-            format!("{} on each of {} nodes", spread.ranks_per_node, spread.nodes),
-        ]);
-    }
-    let _ = writeln!(out, "\n{}", table(&["communicator", "ranks", "stride", "placed"], rows, 1));
-    let wrap = &fsdp.wrap;
-    let _ = writeln!(out, "\nparameter groups (reshard_after_forward)");
-    if let Some(reshard) = wrap.embedding {
-        let _ = writeln!(out, "  tok_embeddings  {}", policy(reshard));
-    }
-    for (layer, reshard) in wrap.blocks.iter().enumerate() {
-        let shown = reshard.map_or_else(|| "not wrapped: its parameters belong to the root".to_owned(), policy);
-        let _ = writeln!(out, "  layers.{layer:<8} {shown}");
-    }
-    if let Some(reshard) = wrap.head {
-        let _ = writeln!(out, "  norm, output    {}", policy(reshard));
-    }
-    let _ = writeln!(out, "  root            {}", policy(wrap.root));
-    out
 }
 
 fn work(work: &Work) -> String {
@@ -284,9 +285,8 @@ fn program(program: &Program) -> String {
     out
 }
 
-fn memory(scenario: &Scenario) -> Result<String, Failure> {
-    let answer = predict(scenario, Settings::default()).map_err(Failure::input)?;
-    let report = &answer.memory.report;
+fn memory(class: &Class) -> String {
+    let report = &class.memory.report;
     let mut out = String::new();
     let gib = |bytes: windtunnel::units::Bytes| format!("{:.3}", bytes.gib());
     let rows = report.phases.iter().map(|phase| {
@@ -316,31 +316,30 @@ fn memory(scenario: &Scenario) -> Result<String, Failure> {
         .reserved_by_stream
         .iter()
         .enumerate()
-        .map(|(stream, &bytes)| vec![answer.program.streams[stream].to_owned(), gib(bytes)]);
+        .map(|(stream, &bytes)| vec![class.program.streams[stream].to_owned(), gib(bytes)]);
     let _ = writeln!(out, "reserved by stream\n{}", table(&["stream", "GiB"], rows.collect(), 1));
-    Ok(out)
+    out
 }
 
-fn costs(scenario: &Scenario) -> Result<String, Failure> {
-    let answer = predict(scenario, Settings::default()).map_err(Failure::input)?;
-    let program = &answer.program;
+fn costs(class: &Class) -> String {
+    let program = &class.program;
     let mut out = String::new();
     let evidence = |cost: &windtunnel::cost::Cost| {
         let basis: Basis = cost.basis;
         (cost.time.to_string(), format!("± {:.0} %", 100.0 * cost.spread), basis.label().to_owned())
     };
-    let kernels = program.kernels.iter().zip(&answer.evidence.kernels).map(|(kernel, cost)| {
+    let kernels = program.kernels.iter().zip(&class.evidence.kernels).map(|(kernel, cost)| {
         let (time, spread, basis) = evidence(cost);
         vec![kernel.pass.name().to_owned(), kernel.name.to_owned(), work(&kernel.work), time, spread, basis]
     });
     let _ = writeln!(out, "{}\n", table(&["pass", "kernel", "shape", "time", "", "rests on"], kernels.collect(), 3));
-    let comms = program.comms.iter().zip(&answer.evidence.comms).map(|(comm, cost)| {
+    let comms = program.comms.iter().zip(&class.evidence.comms).map(|(comm, cost)| {
         let (time, spread, basis) = evidence(cost);
         let group = &program.groups[comm.group.0 as usize];
         vec![comm.kind.name().to_owned(), group.name.clone(), comm.bytes.to_string(), time, spread, basis]
     });
     let ends = |exchange: u32| program.exchange(ExchangeId(exchange));
-    let exchanges = (0..).zip(&answer.evidence.exchanges).filter_map(|(exchange, cost)| {
+    let exchanges = (0..).zip(&class.evidence.exchanges).filter_map(|(exchange, cost)| {
         let (time, spread, basis) = evidence(cost);
         let group = program.group(ends(exchange).next()?.group);
         let sizes: Vec<String> = ends(exchange).map(|end| end.bytes.to_string()).collect();
@@ -349,10 +348,10 @@ fn costs(scenario: &Scenario) -> Result<String, Failure> {
     });
     let comms = comms.chain(exchanges).collect();
     let _ = writeln!(out, "{}\n", table(&["collective", "group", "size", "time", "", "rests on"], comms, 2));
-    let host = Dispatch::ALL.iter().zip(&answer.evidence.dispatch).map(|(class, cost)| {
+    let host = Dispatch::ALL.iter().zip(&class.evidence.dispatch).map(|(class, cost)| {
         let (time, spread, basis) = evidence(cost);
         vec![format!("{class:?}"), time, spread, basis]
     });
     let _ = writeln!(out, "{}", table(&["host dispatch", "time", "", "rests on"], host.collect(), 1));
-    Ok(out)
+    out
 }

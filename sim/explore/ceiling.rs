@@ -106,7 +106,7 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
     let beyond = if edge == search.last() { None } else { search.point(edge + 1) };
     let sure = search.point(sure);
     let flown = search.flown.len();
-    let own = scenario.job.seq;
+    let own = scenario.job.seq();
     let (ladder, refused) = match &longest {
         Some(top) => search.ladder(top.sequence, &[own, sure.as_ref().map_or(own, |sure| sure.sequence)]),
         None => (vec![], vec![]),
@@ -115,7 +115,7 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
 }
 
 fn positions(scenario: &Scenario) -> Option<u64> {
-    match scenario.job.model.position {
+    match scenario.job.model().position {
         Position::Learned { positions } => Some(positions),
         _ => None,
     }

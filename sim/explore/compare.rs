@@ -26,13 +26,14 @@ use crate::scenario::ScenarioError;
 use crate::units::{Bytes, Time};
 
 /// The order in which differences are applied, by the table their keys stand in; what is not listed comes last.
-pub const ORDER: [(&str, &[&str]); 8] = [
+pub const ORDER: [(&str, &[&str]); 9] = [
     ("hardware", &["topology"]),
     ("model", &["model"]),
-    ("mesh", &["mesh"]),
+    ("mesh", &["mesh", "pipeline"]),
     ("batch", &["batch"]),
     ("precision", &["precision"]),
     ("fsdp", &["runtime", "fsdp", "fsdp1"]),
+    ("megatron", &["megatron"]),
     ("recompute", &["activation_checkpointing"]),
     ("compile", &["compile"]),
 ];

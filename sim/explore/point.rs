@@ -30,7 +30,7 @@ impl Point {
     /// The figures of a prediction.
     pub fn of(scenario: &Scenario, answer: Prediction) -> Point {
         Point {
-            sequence: scenario.job.seq,
+            sequence: scenario.job.seq(),
             step: answer.step,
             interval: answer.interval,
             rate: answer.tokens_per_second_per_chip(scenario.topology.chips()),

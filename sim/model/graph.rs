@@ -6,6 +6,7 @@
 
 use super::Activation;
 use super::experts::ExpertOp;
+use super::megatron::MegatronOp;
 use super::style::Rope;
 use super::tensor::{Redistribution, TensorParallel};
 use crate::program::DType;
@@ -268,6 +269,8 @@ pub enum OpKind {
     Redistribute(Redistribution),
     /// A part of a mixture of experts.
     Experts(ExpertOp),
+    /// An operator of Megatron-Core's own.
+    Megatron(MegatronOp),
 }
 
 /// One operator.
@@ -351,6 +354,11 @@ impl GraphBuilder {
         self.graph.dims
     }
 
+    /// A further input, which the caller puts in place.
+    pub fn input(&mut self, name: &'static str, shape: &'static [Axis], dtype: DType) -> ValueId {
+        self.value_of(name, shape, dtype)
+    }
+
     fn value_of(&mut self, name: &'static str, shape: &'static [Axis], dtype: DType) -> ValueId {
         let elements = self.graph.dims.elements(shape);
         self.graph.values.push(Value { name, shape, elements, dtype });
@@ -429,6 +437,11 @@ impl GraphBuilder {
         let values: Vec<ValueId> = (0..count).map(|_| self.value_of(output.0, output.1, dtype)).collect();
         self.push(module, OpKind::Split, &[input], &[], values.clone());
         values
+    }
+
+    /// Dimension 0 of a parameter.
+    pub fn rows(&self, param: ParamId) -> u64 {
+        self.graph.params[param].rows
     }
 
     /// Gives a value a number of elements other than its axes': a part of the tokens.

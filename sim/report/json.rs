@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::pipeline;
 use crate::scenario::{Prediction, Scenario};
 use crate::units::{Bytes, Time};
 
@@ -19,7 +20,7 @@ fn bytes(count: Bytes) -> Value {
 /// The prediction as JSON.
 pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
     let memory = &answer.memory;
-    let questions: Vec<Value> = super::text::questions(scenario, answer)
+    let questions: Vec<Value> = super::questions::questions(scenario, answer)
         .into_iter()
         .map(|(question, reply)| json!({"question": question, "answer": reply}))
         .collect();
@@ -29,7 +30,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         "scenario": scenario.file,
         "description": scenario.description,
         "lane": scenario.runtime.lane(),
-        "model": {"name": scenario.job.model.name, "parameters": scenario.job.model.params().total},
+        "model": {"name": scenario.job.model().name, "parameters": scenario.job.model().params().total},
         "topology": {"name": scenario.topology.name, "chips": scenario.topology.chips(), "nodes": scenario.topology.nodes},
         "step_time_s": seconds(answer.step),
         "step_time_interval_80_s": [seconds(answer.interval.0), seconds(answer.interval.1)],
@@ -40,9 +41,11 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         "breakdown_s": {
             "compute": seconds(answer.breakdown.compute),
             "exposed_communication": seconds(answer.breakdown.exposed_communication),
+            "bubble": seconds(answer.breakdown.bubble),
             "host_bound": seconds(answer.breakdown.host_bound),
-            "waiting": seconds(answer.breakdown.bubble + answer.breakdown.waiting),
+            "waiting": seconds(answer.breakdown.waiting),
         },
+        "stages": pipeline::json(scenario, answer),
         "mfu": answer.mfu.iter().map(|mfu| json!({
             "convention": mfu.name, "formula": mfu.formula, "utilisation": mfu.utilisation,
             "flops_per_step": mfu.flops.0.to_string(),

@@ -4,8 +4,11 @@ use std::fmt::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::model::ModelConfig;
-use crate::program::{Category, DType};
+use super::pipeline;
+use super::questions::questions;
+use crate::program::Category;
+use crate::runtime::Job;
+use crate::runtime::megatron::Mesh;
 use crate::scenario::predict::{Part, Prediction};
 use crate::scenario::{Prediction as Answer, Scenario};
 use crate::units::{Bytes, Time};
@@ -20,11 +23,13 @@ pub struct Detail {
     pub all_conventions: bool,
 }
 
-fn percent(part: Time, whole: Time) -> f64 {
+/// A part of a time, in per cent.
+pub(super) fn percent(part: Time, whole: Time) -> f64 {
     if whole.0 == 0 { 0.0 } else { 100.0 * part.0 as f64 / whole.0 as f64 }
 }
 
-fn gib(bytes: Bytes) -> String {
+/// A size with two decimals.
+pub(super) fn gib(bytes: Bytes) -> String {
     format!("{:.2} GiB", bytes.gib())
 }
 
@@ -59,20 +64,45 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
     writeln!(out, "{}", scenario.description)?;
     writeln!(
         out,
-        "{} · {} · {} × {} · {} tokens × {} per rank × {} micro-batch{}",
+        "{} · {} · {} × {} · {}{} tokens × {} per {} × {} micro-batch{}",
         scenario.runtime.lane(),
-        job.model,
+        job.model(),
         topology.chips(),
         topology.chip.name,
-        job.seq,
-        job.batch,
-        job.accumulation,
-        if job.accumulation == 1 { "" } else { "es" },
+        mesh(job),
+        job.seq(),
+        job.batch(),
+        if job.megatron().is_some() { "replica" } else { "rank" },
+        job.micro_batches(),
+        if job.micro_batches() == 1 { "" } else { "es" },
     )?;
     answer_lines(out, scenario, answer, detail)?;
+    stages(out, scenario, answer)?;
     memory(out, answer)?;
     time(out, answer)?;
     trust(out, scenario, answer)
+}
+
+/// The axes of a mesh that splits the model; nothing where only data is split.
+fn mesh(job: &Job) -> String {
+    let axes = |mesh: Mesh| format!("tp {} × pp {} × dp {} · ", mesh.tp, mesh.pp, mesh.dp);
+    job.megatron().map(|job| axes(job.mesh)).unwrap_or_default()
+}
+
+/// Whether there is a pipeline, and if so what its bubble is a share of.
+fn bubble(scenario: &Scenario, answer: &Prediction) -> &'static str {
+    match (scenario.job.megatron(), answer.classes.len()) {
+        (None, _) => "no pipeline in this lane",
+        (Some(_), 1) => "no pipeline: mesh.pp = 1",
+        _ => "of all ranks' time, spent waiting for other stages",
+    }
+}
+
+fn stages(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
+    match pipeline::text(scenario, answer) {
+        Some(table) => writeln!(out, "\nRanks of the pipeline, shares of the step\n{table}"),
+        None => Ok(()),
+    }
 }
 
 fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Detail) -> fmt::Result {
@@ -108,11 +138,15 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
     let report = &memory.report;
     writeln!(
         out,
-        "  peak memory   {} allocated, {} reserved, {} on the device (peak in {})",
+        "  peak memory   {} allocated, {} reserved, {} on the device (peak in {}{})",
         gib(report.peak_allocated),
         gib(report.peak_reserved),
         gib(memory.device_total()),
-        report.peak_phase
+        report.peak_phase,
+        match answer.classes.len() {
+            1 => String::new(),
+            _ => format!(", on pipeline rank {}, the fullest", answer.tightest),
+        }
     )?;
     if report.retries > 0 && memory.fits {
         writeln!(
@@ -129,7 +163,7 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
         let label = if index == 0 { "MFU" } else { "" };
         writeln!(out, "  {label:13} {:.1} %   {}", 100.0 * mfu.utilisation, mfu.formula)?;
     }
-    writeln!(out, "  bubble        {:.1} %   no pipeline in this lane", 100.0 * answer.bubble())?;
+    writeln!(out, "  bubble        {:.1} %   {}", 100.0 * answer.bubble(), bubble(scenario, answer))?;
     if !memory.fits {
         writeln!(out, "\nIt would fit with any one of")?;
         for remedy in &memory.remedies {
@@ -173,12 +207,19 @@ fn time(out: &mut String, answer: &Prediction) -> fmt::Result {
     let step = answer.step;
     let split = answer.breakdown;
     writeln!(out, "\nTime of one step, bound by {}", answer.bound())?;
+    let staged = answer.classes.len() > 1;
+    let (bubble, otherwise) =
+        if staged { (split.bubble, split.waiting) } else { (Time::ZERO, split.bubble + split.waiting) };
     for (name, time) in [
         ("compute", split.compute),
         ("exposed communication", split.exposed_communication),
+        ("waiting for other ranks", bubble),
         ("waiting for the host", split.host_bound),
-        ("waiting otherwise", split.bubble + split.waiting),
+        ("waiting otherwise", otherwise),
     ] {
+        if name == "waiting for other ranks" && !staged {
+            continue;
+        }
         writeln!(out, "  {name:24} {:>10}  {:5.1} %", time.to_string(), percent(time, step))?;
     }
     let row = |part: &Part| {
@@ -202,17 +243,10 @@ fn time(out: &mut String, answer: &Prediction) -> fmt::Result {
     if answer.parts.len() > LISTED {
         writeln!(out, "  and {} more: see --json", answer.parts.len() - LISTED)?;
     }
-    Ok(())
-}
-
-/// Which kind of model it is: results of different kinds do not compare.
-fn kind(model: &ModelConfig) -> String {
-    match &model.experts {
-        None => "dense decoder".to_owned(),
-        Some(experts) => {
-            format!("decoder with experts ({} of {} for each token, balanced)", experts.top_k, experts.count)
-        }
+    if staged {
+        writeln!(out, "  counts are those of one rank of each stage together, times and shares the mean of all ranks")?;
     }
+    Ok(())
 }
 
 fn trust(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
@@ -231,67 +265,4 @@ fn trust(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Res
         }
     }
     Ok(())
-}
-
-/// The five questions every report answers about itself.
-pub fn questions(scenario: &Scenario, answer: &Prediction) -> [(&'static str, String); 5] {
-    let topology = &scenario.topology;
-    let job = &scenario.job;
-    [
-        ("topology", format!("{} ({})", topology.name, topology.size_in_words())),
-        (
-            "start-up",
-            match (job.compile, job.loss.compiled()) {
-                (false, false) => {
-                    "steady state; eager, so nothing is compiled and no start-up is spread over the run".to_owned()
-                }
-                (blocks, loss) => format!(
-                    "steady state; {} compiled once before the first step, and how long that takes is not predicted",
-                    match (blocks, loss) {
-                        (true, true) => "blocks and the loss are",
-                        (true, false) => "blocks are",
-                        _ => "the loss is",
-                    }
-                ),
-            },
-        ),
-        ("workload", format!("{}, pre-training, sequences of {} tokens, no padding", kind(&job.model), job.seq)),
-        ("path", path(scenario, answer)),
-        (
-            "target shape",
-            format!(
-                "simulated at the shape asked for: {} of {} ranks alike, {} instructions each",
-                answer.program.ranks,
-                answer.program.ranks,
-                answer.program.step.len()
-            ),
-        ),
-    ]
-}
-
-/// Which kernels run, and whether they are those the scenario means.
-fn path(scenario: &Scenario, answer: &Prediction) -> String {
-    let job = &scenario.job;
-    let compute = job.fsdp.mixed_precision.compute();
-    let matmuls = if compute == DType::Fp32 && scenario.software.tf32 { "tf32" } else { compute.name() };
-    let attention = format!("{:?}", scenario.software.attention).to_lowercase();
-    let blocks = if job.compile { "compiled" } else { "eager" };
-    let mut doubts = vec![];
-    if answer.program.kernels.iter().any(|kernel| kernel.name.contains("efficient_attention")) {
-        doubts.push(format!(
-            "attention falls back to the memory-efficient kernel (fp32, or a bias on the scores), whose rate nobody \
-             measured: {attention}'s is taken, or fp32 matmul's if slower"
-        ));
-    }
-    if job.model.attention_softcap {
-        doubts.push("the soft cap on attention scores is not in PyTorch's fused kernels, and is left out".to_owned());
-    }
-    if job.fsdp.cpu_offload {
-        doubts.push("the optimizer runs on the host, at an assumed memory bandwidth".to_owned());
-    }
-    if doubts.is_empty() {
-        format!("as intended: {blocks} blocks, {attention} attention kernels, {matmuls} matmuls, no fallback")
-    } else {
-        format!("{blocks} blocks, {matmuls} matmuls, but {}", doubts.join("; "))
-    }
 }

@@ -18,6 +18,8 @@ mod experts;
 mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
+pub mod main_gradients;
+mod megatron;
 mod norm;
 pub mod offload;
 mod parallel_cross_entropy;
@@ -26,6 +28,7 @@ mod rotary;
 mod unpad;
 mod vocabulary;
 
+use main_gradients::MainGradients;
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
@@ -187,6 +190,12 @@ pub struct Eager {
     pub category: Category,
     /// The tensor-parallel ranks, where the model is split over some.
     pub tensor: Option<TensorGroup>,
+    /// Megatron's main gradients, to which gradients are added as they are made; none: gradients go to the leaves.
+    pub main: Option<MainGradients>,
+    /// A gradient that a block is given as a view: nothing is added to it in place.
+    pub viewed: Option<Storage>,
+    /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
+    lingering: Vec<Storage>,
 }
 
 impl Eager {
@@ -207,6 +216,9 @@ impl Eager {
             stepped: vec![false; params],
             category: Category::Activation,
             tensor: None,
+            main: None,
+            viewed: None,
+            lingering: vec![],
         }
     }
 
@@ -340,6 +352,9 @@ impl Eager {
                 return;
             }
             gradient = sum.storage;
+        }
+        if self.main.is_some() {
+            return self.add_to_main(param, gradient, dtype);
         }
         match self.leaves[param] {
             None => {

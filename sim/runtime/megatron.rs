@@ -1,5 +1,56 @@
 //! Megatron-Core: tensor, sequence, context, pipeline and data parallelism as its own training loop issues them.
+//!
+//! ```text
+//! Job ─► Schedule ─► lower() ─► for each pipeline rank: Rank ─► Program
+//!                                   │  Chunk: forward and backward of one micro-batch on one stage
+//!                                   │  P2p: messages between stages      Data: buckets of gradients and parameters
+//!                                   └─ optimizer
+//! ```
 
+mod blocks;
+mod buckets;
+mod chunk;
+mod data;
 mod job;
+mod optimizer;
+mod p2p;
+mod rank;
+mod step;
 
+pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute};
+
+use super::Flight;
+use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};
+
+/// The job's schedule; an error if it cannot have this shape.
+pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
+    let shape = schedule::Shape {
+        ranks: job.mesh.pp,
+        virtual_stages: job.pipeline.virtual_stages,
+        microbatches: job.micro_batches,
+    };
+    job.pipeline.schedule.build(shape)
+}
+
+/// What of a job has no rules here, if anything.
+pub fn refuses(job: &Job) -> Option<&'static str> {
+    let split = || {
+        let schedule = schedule(job).ok()?;
+        let splits = schedule.lists.all().iter().any(|action| matches!(action.kind, Kind::Input | Kind::Weight));
+        splits.then_some("a backward in two halves, as zero-bubble schedules have it,")
+    };
+    if job.model.sinks { Some("attention sinks") } else { Chunk::refuses(job).or_else(split) }
+}
+
+/// The programs of all pipeline ranks.
+///
+/// # Panics
+///
+/// If the job's schedule cannot have its shape: [`schedule`] says so before.
+pub fn compile(job: &Job) -> Flight {
+    let schedule = schedule(job).expect("a job's schedule was built when the job was decided");
+    let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
+    let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
+    Flight::in_turn((0..job.mesh.pp).map(|rank| step::Rank::program(job, &schedule, &lists, rank)).collect())
+}

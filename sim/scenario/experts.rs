@@ -8,6 +8,7 @@ use super::understood::{Reader, Runtime, Scenario};
 use super::written;
 use crate::model::ModelConfig;
 use crate::model::experts::{Experts, Implementation, Score};
+use crate::runtime;
 use crate::runtime::fsdp::Version;
 use crate::runtime::train::{Checkpoint, Job};
 
@@ -34,14 +35,24 @@ pub(super) fn implementation(
 impl Scenario {
     /// Refuses what no runtime here has rules for, before a program is compiled from it.
     pub fn simulable(&self) -> Result<(), ScenarioError> {
-        let Some(what) = unmodelled(&self.job, self.runtime) else { return Ok(()) };
-        Err(ScenarioError::Plan {
-            problem: format!("{} needs {what}, which is described but not simulated yet", self.job.model.name),
-            place: Box::new(self.model_at.clone()),
-            remedy:
+        let what = match &self.job {
+            runtime::Job::Train(job) => unmodelled(job, self.runtime),
+            runtime::Job::Megatron(job) => runtime::megatron::refuses(job),
+        };
+        let Some(what) = what else { return Ok(()) };
+        let remedy = match self.job {
+            runtime::Job::Train(_) => {
                 "`windtunnel show model` describes it; to fly it, take mixtral-8x7b or qwen3-30b-a3b as they are, or a \
-                     dense model"
-                    .to_owned(),
+                 dense model"
+            }
+            runtime::Job::Megatron(_) => {
+                "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\""
+            }
+        };
+        Err(ScenarioError::Plan {
+            problem: format!("{} needs {what}, which is described but not simulated yet", self.job.model().name),
+            place: Box::new(self.model_at.clone()),
+            remedy: remedy.to_owned(),
         })
     }
 }

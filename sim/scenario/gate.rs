@@ -7,7 +7,7 @@ use super::understood::Reader;
 use super::{tensor, written};
 use crate::cost::{Backend, Profile};
 use crate::hardware::Topology;
-use crate::model::Position;
+use crate::model::{ModelConfig, Position};
 use crate::runtime::fsdp::Reshard;
 use crate::runtime::train::Job;
 
@@ -135,6 +135,24 @@ pub(super) fn attention(
     }
 }
 
+/// A table of learned positions must be as long as sequences are.
+pub(super) fn positions(
+    reader: &Reader<'_>,
+    written: &written::Scenario,
+    model: &ModelConfig,
+    seq: u64,
+) -> Result<(), ScenarioError> {
+    if let Position::Learned { positions } = model.position
+        && seq > positions
+    {
+        let problem =
+            format!("batch.sequence = {} but {} has a table of {positions} learned positions", seq, model.name);
+        let remedy = format!("train on {positions} tokens or fewer, or write model.positions = {}", seq);
+        return Err(reader.plan(&written.batch.sequence, problem, remedy));
+    }
+    Ok(())
+}
+
 /// What is left to check once everything is known.
 pub(super) fn check(
     reader: &mut Reader<'_>,
@@ -142,14 +160,7 @@ pub(super) fn check(
     job: &Job,
     topology: &Topology,
 ) -> Result<(), ScenarioError> {
-    if let Position::Learned { positions } = job.model.position
-        && job.seq > positions
-    {
-        let problem =
-            format!("batch.sequence = {} but {} has a table of {positions} learned positions", job.seq, job.model.name);
-        let remedy = format!("train on {positions} tokens or fewer, or write model.positions = {}", job.seq);
-        return Err(reader.plan(&written.batch.sequence, problem, remedy));
-    }
+    positions(reader, written, &job.model, job.seq)?;
     if let (Some(at), false) = (&written.precision.output, job.loss.sees_whole_logits()) {
         let problem = "precision.output casts the model's logits, and this loss takes them in parts or not at all";
         return Err(reader.plan(at, problem, "remove precision.output, or write loss.kind = \"fp32\""));

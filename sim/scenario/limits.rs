@@ -10,7 +10,7 @@ use super::written;
 use crate::engine::Costs;
 use crate::model::experts::Implementation;
 use crate::program::{Instr, Program};
-use crate::runtime::train::Job;
+use crate::runtime::Job;
 use crate::units::Time;
 
 /// Ranks of a job.
@@ -21,21 +21,23 @@ const TOKENS: u64 = 1 << 30;
 const ACTIVATIONS: u128 = 1 << 54;
 /// Blocks run forward in one step: blocks × micro-batches. Each is some 400 instructions.
 const PASSES: u64 = 1 << 15;
+/// The same under Megatron-Core, where steps of many micro-batches are mostly extended from runs of a few.
+const PIPELINE_PASSES: u64 = 1 << 20;
 /// A step \[ps\]: ten days.
 const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
 
 /// Checks the sizes of a job before anything is computed from them.
 pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
-    let (batch, model) = (&written.batch, &job.model);
-    let ranks = u64::from(job.data_ranks()) * job.tensor.ranks;
+    let (batch, model) = (&written.batch, job.model());
+    let ranks = job.ranks();
     if ranks > RANKS {
         let at = written.topology.nodes.as_ref().map_or_else(|| reader.place(&written.mesh), |at| reader.place(at));
         let problem = format!("{ranks} chips are more than the {RANKS} that are simulated");
         return Err(ScenarioError::Plan { problem, place: at, remedy: "rent fewer nodes".to_owned() });
     }
-    let tokens = job.batch * job.seq;
+    let tokens = job.batch() * job.seq();
     if tokens > TOKENS {
-        let problem = format!("{} sequences × {} tokens are {tokens} tokens in a micro-batch", job.batch, job.seq);
+        let problem = format!("{} sequences × {} tokens are {tokens} tokens in a micro-batch", job.batch(), job.seq());
         let remedy = format!("write at most {TOKENS} tokens: a shorter batch.sequence or a smaller batch.micro");
         return Err(reader.plan(&batch.sequence, problem, remedy));
     }
@@ -53,21 +55,23 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
     }
     // Each expert of a loop adds some 60 instructions to a block.
     let (weight, alike) = match &model.experts {
-        Some(experts) if job.style.experts == Implementation::Loop && experts.count > 6 => {
+        Some(experts) if loops(job) && experts.count > 6 => {
             let weight = 1 + 3 * experts.count / 20;
             (weight, format!(" × {weight} for the {} experts of each", experts.count))
         }
         _ => (1, String::new()),
     };
-    let passes = model.layers * weight * u64::from(job.accumulation);
-    if passes > PASSES {
+    let passes = model.layers * weight * u64::from(job.micro_batches());
+    let most = if job.megatron().is_some() { PIPELINE_PASSES } else { PASSES };
+    if passes > most {
         let problem = format!(
-            "{} blocks{alike} × {} micro-batches are {passes} blocks to run in a step, and at most {PASSES} are simulated",
-            model.layers, job.accumulation
+            "{} blocks{alike} × {} micro-batches are {passes} blocks to run in a step, and at most {most} are simulated",
+            model.layers,
+            job.micro_batches()
         );
         let remedy = format!(
             "write batch.accumulation = {} or less: every further micro-batch adds the same time",
-            (PASSES / (model.layers * weight)).max(1)
+            (most / (model.layers * weight)).max(1)
         );
         return Err(match (&batch.accumulation, &written.model.get_ref().layers) {
             (Some(at), _) => reader.plan(at, problem, remedy),
@@ -76,6 +80,11 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
         });
     }
     Ok(())
+}
+
+/// Whether experts run one after the other.
+fn loops(job: &Job) -> bool {
+    job.train().is_some_and(|job| job.style.experts == Implementation::Loop)
 }
 
 /// Checks that a step lasts no longer than the engine's clock can count.

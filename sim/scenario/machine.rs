@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::ScenarioError;
 use super::understood::{MOST_RANKS, Reader, Runtime};
-use super::written;
-use crate::cost::Profile;
+use super::{gate, written};
+use crate::cost::{Backend, Profile, Regime};
 use crate::hardware::{Size, Topology, Vendor};
 use crate::units::Bandwidth;
 
@@ -67,6 +67,30 @@ pub(super) fn rail(
         }
     };
     Ok((topology.nodes > 1).then_some(rail))
+}
+
+/// The clocks that the chip runs at.
+pub(super) fn regime(reader: &mut Reader<'_>, written: &written::Topology) -> Regime {
+    match written.clocks {
+        Some(written::Clocks::Burst) => Regime::Burst,
+        Some(written::Clocks::Sustained) => Regime::Sustained,
+        None => reader.assume("topology.clocks", Regime::Sustained, "\"sustained\""),
+    }
+}
+
+/// Whose attention kernels run.
+pub(super) fn attention(
+    reader: &mut Reader<'_>,
+    written: &written::Attention,
+    profile: &Profile,
+    whose: &str,
+) -> Result<Backend, ScenarioError> {
+    let attention = match &written.backend {
+        Some(backend) => *backend.get_ref(),
+        None => reader.assume("attention.backend", Backend::Flash2, &format!("\"flash2\" ({whose})")),
+    };
+    gate::attention(reader, written, profile, attention)?;
+    Ok(attention)
 }
 
 /// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.

@@ -5,18 +5,13 @@ use std::path::Path;
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::machine::{cublas, profile, rail, topology};
+use super::machine::{profile, topology};
 use super::measured::{self, Measured};
-use super::{experts, gate, limits, model, plain, recompute, sharding, tensor, training, written};
-use crate::cost::{Backend, Profile, Regime, Software};
+use super::{gate, limits, megatron, model, plain, train, written};
+use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
-use crate::model::style::{Rope, Style};
-use crate::model::{ModelConfig, Norm, Position};
-use crate::program::{DType, Dispatch};
-use crate::runtime::eager::Settings;
-use crate::runtime::eager::offload::Offload;
-use crate::runtime::fsdp::MixedPrecision;
-use crate::runtime::train::Job;
+use crate::model::ModelConfig;
+use crate::runtime::Job;
 
 /// The framework whose program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +22,18 @@ pub enum Runtime {
     Fsdp1,
     /// PyTorch on one device, with nothing around the model.
     SingleDevice,
+    /// Megatron-Core.
+    Megatron,
 }
 
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
-    pub const ALL: [(&'static str, Runtime); 3] =
-        [("fsdp2", Runtime::Fsdp2), ("fsdp1", Runtime::Fsdp1), ("single_device", Runtime::SingleDevice)];
+    pub const ALL: [(&'static str, Runtime); 4] = [
+        ("fsdp2", Runtime::Fsdp2),
+        ("fsdp1", Runtime::Fsdp1),
+        ("single_device", Runtime::SingleDevice),
+        ("megatron", Runtime::Megatron),
+    ];
 
     /// As a scenario writes it.
     pub fn written(self) -> &'static str {
@@ -45,6 +46,7 @@ impl Runtime {
             Runtime::Fsdp2 => "FSDP2",
             Runtime::Fsdp1 => "FSDP1",
             Runtime::SingleDevice => "one device",
+            Runtime::Megatron => "Megatron-Core",
         }
     }
 
@@ -54,6 +56,7 @@ impl Runtime {
             Runtime::Fsdp2 => "FSDP2 (PyTorch fully_shard, CUDA)",
             Runtime::Fsdp1 => "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
             Runtime::SingleDevice => "one device (PyTorch, CUDA)",
+            Runtime::Megatron => "Megatron-Core (CUDA)",
         }
     }
 }
@@ -192,6 +195,29 @@ impl Scenario {
     }
 }
 
+/// What every runtime's reader starts from.
+pub(super) struct Base<'a> {
+    pub scenario: &'a written::Scenario,
+    pub runtime: Runtime,
+    pub topology: &'a Topology,
+    pub profile: &'a Profile,
+    pub model: ModelConfig,
+    /// Tokens of a sequence.
+    pub seq: u64,
+    /// Sequences of a micro-batch.
+    pub micro: u64,
+    /// Micro-batches of a step.
+    pub accumulation: u64,
+}
+
+/// What it makes of it.
+pub(super) struct Decided {
+    pub job: Job,
+    pub regime: Regime,
+    pub software: Software,
+    pub expandable_segments: bool,
+}
+
 fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<Scenario, ScenarioError> {
     let runtime = runtime(reader, &scenario.runtime)?;
     let topology = topology(reader, &scenario.topology, runtime)?;
@@ -202,71 +228,12 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
     let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
     let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
-    let tensor = tensor::tensor(reader, scenario, runtime, &topology)?;
-    let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
-    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (&topology, tensor.ranks), count)?;
-    let mixed_precision = precision(reader, &scenario.precision, runtime)?;
-    let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
-    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
-    let offload = recompute::offload(reader, scenario, runtime)?;
-    let early_stop =
-        reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = training::optimizer(reader, &scenario.optimizer)?;
-    let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
-    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
-    let sync_every = match accumulation {
-        1 => true,
-        _ => reader.flag("batch.sync_every_micro_batch", batch.sync_every_micro_batch, false),
+    let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
+    let decided = match runtime {
+        Runtime::Megatron => megatron::decide(reader, base)?,
+        _ => train::decide(reader, base)?,
     };
-    let marks_last = match accumulation {
-        1 => true,
-        _ => reader.flag("batch.set_is_last_backward", batch.set_is_last_backward, false),
-    };
-    let regime = match scenario.topology.clocks {
-        Some(written::Clocks::Burst) => Regime::Burst,
-        Some(written::Clocks::Sustained) => Regime::Sustained,
-        None => reader.assume("topology.clocks", Regime::Sustained, "\"sustained\""),
-    };
-    let attention = match &scenario.attention.backend {
-        Some(backend) => *backend.get_ref(),
-        None => reader.assume("attention.backend", Backend::Flash2, "\"flash2\" (PyTorch's own kernels)"),
-    };
-    gate::attention(reader, &scenario.attention, &profile, attention)?;
-    let tf32 = match (mixed_precision.compute(), scenario.precision.tf32) {
-        (DType::Fp32, None) => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
-        (_, written) => written.unwrap_or(false),
-    };
-    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
-    let rail = rail(reader, &scenario.topology, &topology)?;
-    let cublas = cublas(reader, &scenario.framework, &profile)?;
-    let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
-    let experts = experts::implementation(reader, &scenario.framework, &model)?;
-    let job = Job {
-        batch: micro,
-        seq,
-        accumulation: accumulation as u32,
-        sync_every,
-        marks_last,
-        fsdp: config,
-        tensor,
-        checkpoint,
-        checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
-        compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
-        loss,
-        unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
-        keep_logits: scenario.loss.keep_logits.unwrap_or(false),
-        training_loop: training::training_loop(reader, scenario, loss)?,
-        style: Style { experts, ..style(&scenario.framework) },
-        output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
-        eager: eager(reader, scenario, (&topology, &profile), (&model, early_stop, offload)),
-        optimizer,
-        clip,
-        scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
-        step_in_backward,
-        max_positions: seq,
-        model,
-    };
-    gate::check(reader, scenario, &job, &topology)?;
+    let Decided { job, regime, software, expandable_segments } = decided;
     limits::check(reader, scenario, &job)?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
@@ -280,7 +247,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         topology,
         profile,
         regime,
-        software: Software { attention, tf32, cublas, rail },
+        software,
         job,
         expandable_segments,
         overrides: !scenario.fsdp.overrides.is_empty(),
@@ -298,94 +265,4 @@ fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, Sc
         let problem = format!("there is no runtime {:?}", written.get_ref());
         reader.plan(written, problem, format!("write one of: {names}"))
     })
-}
-
-fn precision(
-    reader: &mut Reader<'_>,
-    written: &written::Precision,
-    runtime: Runtime,
-) -> Result<MixedPrecision, ScenarioError> {
-    for (key, dtype) in [
-        ("storage", &written.storage),
-        ("param", &written.param),
-        ("reduce", &written.reduce),
-        ("output", &written.output),
-    ] {
-        if let Some(at) = dtype
-            && matches!(at.get_ref(), DType::Int32 | DType::Int64 | DType::Fp8)
-        {
-            let problem = format!("precision.{key} cannot be {}", at.get_ref().name());
-            return Err(reader.plan(at, problem, "write \"bf16\", \"fp16\" or \"fp32\""));
-        }
-    }
-    let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
-    let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
-    if runtime == Runtime::SingleDevice {
-        if let Some(at) = written.param.as_ref().or(written.reduce.as_ref()) {
-            let problem = "on one device parameters are used, and gradients kept, in the type they are stored in";
-            return Err(reader.plan(
-                at,
-                problem,
-                "remove precision.param and precision.reduce, or write runtime = \"fsdp2\"",
-            ));
-        }
-        return Ok(MixedPrecision { storage, param: None, reduce: None });
-    }
-    let param = match get(&written.param) {
-        None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
-        param => param,
-    };
-    let reduce = match get(&written.reduce) {
-        None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "\"fp32\"")),
-        None => {
-            let same = param.unwrap_or(storage);
-            reader.assumptions.push(format!("precision.reduce = \"{}\" (as computed in)", same.name()));
-            None
-        }
-        reduce => reduce,
-    };
-    Ok(MixedPrecision { storage, param, reduce })
-}
-
-/// How eager operators run.
-fn eager(
-    reader: &mut Reader<'_>,
-    scenario: &written::Scenario,
-    (topology, profile): (&Topology, &Profile),
-    (model, early_stop, offload): (&ModelConfig, bool, Option<Offload>),
-) -> Settings {
-    let framework = &scenario.framework;
-    let bias_tensor = match (model.position, scenario.attention.alibi_tensor) {
-        (Position::Alibi, None) => reader.assume("attention.alibi_tensor", true, "true"),
-        (_, written) => written.unwrap_or(true),
-    };
-    Settings {
-        workspace: profile.overheads.cublas_workspace.0,
-        persistent_workspace: reader.flag(
-            "framework.persistent_cublas_workspace",
-            framework.persistent_cublas_workspace,
-            false,
-        ),
-        fused_rms_norm: match model.norm {
-            Norm::Rms => reader.flag("framework.fused_rms_norm", framework.fused_rms_norm, true),
-            Norm::Layer { .. } => framework.fused_rms_norm.unwrap_or(true),
-        },
-        bias_tensor,
-        multiprocessors: topology.chip.cores,
-        early_stop,
-        attention_reads_back: scenario.attention.reads_back.unwrap_or(false),
-        offload,
-        forward: Dispatch::EagerForward,
-        backward: Dispatch::EagerBackward,
-    }
-}
-
-/// How the model's code is written.
-fn style(written: &written::Framework) -> Style {
-    let rope = match written.rope {
-        None | Some(written::RopeStyle::Complex) => Rope::Complex,
-        Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
-        Some(written::RopeStyle::Stacked) => Rope::Stacked,
-    };
-    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false), ..Style::default() }
 }

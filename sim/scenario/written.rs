@@ -1,5 +1,9 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
+mod megatron;
+
+pub use megatron::{Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
+
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -14,7 +18,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 pub struct Scenario {
     /// What the run is, for reports.
     pub description: Option<String>,
-    /// `fsdp2`.
+    /// `fsdp2`, `megatron`.
     pub runtime: Spanned<String>,
     /// The machine.
     pub topology: Topology,
@@ -26,6 +30,10 @@ pub struct Scenario {
     pub batch: Batch,
     /// How modules are split over `mesh.tp`.
     pub tensor_parallel: Option<Spanned<TensorParallel>>,
+    /// The pipeline over `mesh.pp`.
+    pub pipeline: Option<Spanned<Pipeline>>,
+    /// What only Megatron-Core has.
+    pub megatron: Option<Spanned<Megatron>>,
     /// Types.
     #[serde(default)]
     pub precision: Precision,
@@ -101,8 +109,18 @@ pub struct Model {
     pub name: Option<Spanned<String>>,
     /// The path of a Hugging Face `config.json`, relative to the scenario.
     pub huggingface: Option<Spanned<String>>,
-    /// Blocks, where only some are trained (a proxy of the whole model).
+    /// Blocks, where the run has other than the model: a proxy of it, or one of its family.
     pub layers: Option<Spanned<i64>>,
+    /// Width, of one of the family. Heads then have what divides it.
+    pub hidden: Option<Spanned<i64>>,
+    /// Query heads, of one of the family; as many key-value heads, if those are not written.
+    pub heads: Option<Spanned<i64>>,
+    /// Key-value heads, of one of the family.
+    pub kv_heads: Option<Spanned<i64>>,
+    /// Feed-forward width, of one of the family; by default it grows with the width.
+    pub ffn: Option<Spanned<i64>>,
+    /// Words, of one of the family or as the run pads them.
+    pub vocab: Option<Spanned<i64>>,
     /// Whether the head shares the embedding's matrix, where the run differs from the config.
     pub tied_head: Option<bool>,
     /// Rows of the table of learned positions, where the run differs from the config.
@@ -119,6 +137,12 @@ pub struct Mesh {
     pub dp_replicate: Option<Spanned<i64>>,
     /// Ranks over which modules are split: neighbours.
     pub tp: Option<Spanned<i64>>,
+    /// Ranks that share a sequence.
+    pub cp: Option<Spanned<i64>>,
+    /// Pipeline ranks.
+    pub pp: Option<Spanned<i64>>,
+    /// Replicas of the model.
+    pub dp: Option<Spanned<i64>>,
 }
 
 /// `[tensor_parallel]`

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use windtunnel::cost::Profile;
 use windtunnel::hardware::{Size, Topology};
 use windtunnel::model::huggingface;
+use windtunnel::runtime::Job;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 
@@ -14,7 +15,7 @@ fn survives(text: &str) {
     // Small enough that hundreds take seconds: the tiny model, few micro-batches.
     let text: String = text.lines().map(tiny).collect();
     if let Ok(scenario) = Scenario::parse(FILE, &text)
-        && scenario.job.model.layers * u64::from(scenario.job.accumulation) <= 64
+        && scenario.job.model().layers * u64::from(scenario.job.micro_batches()) <= 64
     {
         let settings = Settings { remedies: false, ..Settings::default() };
         let _ = predict(&scenario, settings);
@@ -130,8 +131,9 @@ proptest! {
             && model.layers <= 64
         {
             let mut scenario = Scenario::parse(FILE, TINY).unwrap();
-            scenario.job.fsdp.wrap.blocks = vec![None; model.layers as usize];
-            scenario.job.model = model;
+            let Job::Train(job) = &mut scenario.job else { unreachable!("FSDP2") };
+            job.fsdp.wrap.blocks = vec![None; model.layers as usize];
+            job.model = model;
             let _ = predict(&scenario, Settings { remedies: false, ..Settings::default() });
         }
     }

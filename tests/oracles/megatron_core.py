@@ -2,12 +2,12 @@
 
 Runs megatron-core on "cuda" tensors with PyTorch's real caching allocator, autograd and streams; the CUDA runtime and cuBLAS must be
 replaced by stubs that do nothing (LD_PRELOAD), and collectives are those of the `fake` process group, so one process stands for any
-rank of any world. Usage: python megatron_core.py OUT.json
+rank of any world. Usage: python megatron_core.py OUT.json [CASE ...]. With TRANSFORMER_ENGINE=FOLDER in the environment, a checkout
+of Transformer Engine 2.9, the cases of its modules are run, on the stand-in for its extension beside this file.
 
 What is not Megatron's: Apex's fused layer norm and Megatron's fused softmax are extensions for a real GPU; here they are functions
-that allocate what those do. Fused elementwise functions (`jit_fuser`) are traced and partitioned by AOTAutograd and then run
-operator by operator: what they save is right, their temporaries are more than a fused kernel has. Without Apex the optimizer is
-torch.optim.AdamW.
+that allocate what those do. Fused elementwise functions (`jit_fuser`) are compiled by inductor, whose wrappers allocate as on a
+GPU; the Triton kernels in them are neither compiled nor run. Without Apex the optimizer is torch.optim.AdamW.
 """
 import functools, json, os, sys, types, warnings
 
@@ -42,20 +42,53 @@ def module(name, **members):
     sys.modules[name] = made
 
 
-module("apex")
-module("apex.normalization")
-module("apex.normalization.fused_layer_norm", FusedLayerNormAffineFunction=LayerNorm)
-for name in ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda"):
-    module(name, get_batch_per_block=lambda *a: 4, forward=lambda x, *a: torch.empty_like(x), backward=lambda g, p, *a: g)
+ENGINE = os.environ.get("TRANSFORMER_ENGINE")
+if ENGINE:
+    import transformer_engine_torch
 
-compile_ = torch.compile
-torch.compile = lambda f=None, *a, **k: compile_(f, backend="aot_eager_decomp_partition")
+    transformer_engine_torch.load(ENGINE)
+    module("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=lambda *a: None, wgrad_gemm_accum_fp16=lambda *a: None)
+else:
+    module("apex")
+    module("apex.normalization")
+    module("apex.normalization.fused_layer_norm", FusedLayerNormAffineFunction=LayerNorm)
+    for name in ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda"):
+        module(name, get_batch_per_block=lambda *a: 4, forward=lambda x, *a: torch.empty_like(x), backward=lambda g, p, *a: g)
+
+import torch._inductor.config
+import triton
+from torch._inductor.async_compile import AsyncCompile
+from triton.backends.compiler import GPUTarget
+
+
+class Driver:
+    """Answers for a chip that is not there."""
+
+    is_active = staticmethod(lambda: True)
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device=0: 0)
+    get_active_torch_device = staticmethod(lambda: torch.device("cuda", 0))
+    get_device_interface = staticmethod(lambda: torch.cuda)
+
+
+class Launched:
+    """A generated kernel that does nothing."""
+
+    def run(self, *arguments, **options):
+        pass
+
+
+triton.runtime.driver.set_active(Driver())
+torch._inductor.config.compile_threads = 1
+torch._inductor.config.force_disable_caches = True
+AsyncCompile.triton = lambda self, *arguments, **options: Launched()
 
 from megatron.core import parallel_state as ps
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -66,7 +99,8 @@ BASE = dict(
     world=8, rank=0, tp=2, sp=True, pp=1, vpp=None, cp=1, layers=4, hidden=1024, heads=16, kv=16, ffn=4096, vocab=51200,
     seq=2048, micro=1, micro_batches=4, dropout=0.1, recompute=None, recompute_layers=1, distributed_optimizer=True,
     overlap_grad_reduce=False, overlap_param_gather=False, swiglu=False, rope=False, bias=True, tied=True,
-    clip=1.0, fp32_reduce=True,
+    clip=1.0, fp32_reduce=True, transformer_engine=False, fused_accumulation=False, rms_norm=False, fusions=True,
+    fused_loss=False,
 )
 
 
@@ -83,15 +117,16 @@ def config_of(c):
         context_parallel_size=c["cp"], bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16,
         hidden_dropout=c["dropout"], attention_dropout=c["dropout"], gated_linear_unit=c["swiglu"],
         activation_func=torch.nn.functional.silu if c["swiglu"] else torch.nn.functional.gelu, add_bias_linear=c["bias"],
-        bias_activation_fusion=True, bias_dropout_fusion=True, masked_softmax_fusion=True,
-        normalization="LayerNorm", gradient_accumulation_fusion=False, batch_p2p_comm=True,
+        bias_activation_fusion=c["fusions"], bias_dropout_fusion=c["fusions"], masked_softmax_fusion=c["fusions"],
+        cross_entropy_loss_fusion=c["fused_loss"],
+        normalization="RMSNorm" if c["rms_norm"] else "LayerNorm", gradient_accumulation_fusion=c["fused_accumulation"], batch_p2p_comm=True,
         deallocate_pipeline_outputs=True, perform_initialization=False, **recompute,
     )
 
 
 def build(c):
     config, chunks = config_of(c), c["vpp"] or 1
-    spec = get_gpt_layer_local_spec()
+    spec = get_gpt_layer_with_transformer_engine_spec() if c["transformer_engine"] else get_gpt_layer_local_spec()
     models = []
     for chunk in range(chunks):
         where = dict(ignore_virtual=False, vp_stage=chunk) if c["vpp"] else {}
@@ -282,12 +317,32 @@ CASES = {
     "pp2-no-sp": dict(pp=2, rank=0, sp=False),
 }
 
+SMALL = dict(layers=2, micro_batches=2, events=True)
+UNFUSED_CASES = {
+    "gpt-unfused": dict(SMALL, fusions=False),
+    "llama-unfused": dict(SMALL, **LLAMA, fusions=False),
+    "gpt-fused-loss": dict(SMALL, fused_loss=True),
+}
+ENGINE_BASE = dict(SMALL, transformer_engine=True)
+ENGINE_CASES = {
+    "engine-gpt": dict(ENGINE_BASE),
+    "engine-gpt-fused": dict(ENGINE_BASE, fused_accumulation=True),
+    "engine-gpt-fused-one-rank": dict(ENGINE_BASE, fused_accumulation=True, tp=1, world=1),
+    "engine-gpt-no-sp": dict(ENGINE_BASE, sp=False),
+    "engine-gpt-uniform": dict(ENGINE_BASE, recompute="uniform"),
+    "engine-gpt-micro-2": dict(ENGINE_BASE, micro=2),
+    "engine-llama": dict(ENGINE_BASE, **LLAMA, rms_norm=True),
+    "engine-llama-fused": dict(ENGINE_BASE, **LLAMA, rms_norm=True, fused_accumulation=True),
+    "engine-llama-selective": dict(ENGINE_BASE, **LLAMA, rms_norm=True, recompute="selective"),
+    "engine-llama-mha": dict(ENGINE_BASE, **{**LLAMA, "kv": 16}, rms_norm=True),
+}
+
 if __name__ == "__main__":
     import megatron.core
 
     done = {"torch": torch.__version__, "megatron_core": megatron.core.__version__, "cases": []}
     only = sys.argv[2:]
-    for name, over in CASES.items():
+    for name, over in (ENGINE_CASES if ENGINE else {**CASES, **UNFUSED_CASES}).items():
         if only and name not in only:
             continue
         c = dict(BASE, **{"events": False, **over})

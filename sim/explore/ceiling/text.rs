@@ -43,13 +43,13 @@ pub(in crate::explore) fn subject(scenario: &Scenario) -> String {
     format!(
         "{} · {} · {} × {} · {} sequence{} × {} micro-batch{} per rank",
         scenario.runtime.lane(),
-        job.model,
+        job.model(),
         topology.chips(),
         topology.chip.name,
-        job.batch,
-        if job.batch == 1 { "" } else { "s" },
-        job.accumulation,
-        if job.accumulation == 1 { "" } else { "es" },
+        job.batch(),
+        if job.batch() == 1 { "" } else { "s" },
+        job.micro_batches(),
+        if job.micro_batches() == 1 { "" } else { "es" },
     )
 }
 

@@ -234,6 +234,7 @@ impl Eager {
                 self.parallel_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
             }
             OpKind::Experts(kind) => self.experts_backward(graph, op, (index, kind), frame, gradient),
+            OpKind::Megatron(kind) => self.megatron_backward(graph, op, (index, kind), frame, gradient),
             OpKind::Redistribute(how) => self.redistribute_backward(graph, op, how, frame, gradient),
             OpKind::Split => {}
         }

@@ -6,7 +6,7 @@ use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, MemoryKind};
 
 /// Tokens up to which the embedding's backward needs no sorting (`aten/src/ATen/native/cuda/Embedding.cu`).
-const EMBEDDING_UNSORTED: u64 = 3072;
+pub(super) const EMBEDDING_UNSORTED: u64 = 3072;
 /// Tokens that one thread of the sorted embedding backward takes (`EmbeddingBackwardKernel.cu`, `NROWS_PER_THREAD`).
 const EMBEDDING_ROWS_PER_THREAD: u64 = 10;
 /// Keys that one block of cub's radix sort takes (measured: 2,048 B more per pass, 1,024 B more per 4,608 tokens).
@@ -61,7 +61,7 @@ impl Eager {
     }
 
     /// The sorted path: indices are sorted, runs of the same token found, partial sums of each run made in fp32.
-    fn sorted_embedding(&mut self, tokens: u64, rows: u64, width: u64, table: u64) -> Storage {
+    pub(super) fn sorted_embedding(&mut self, tokens: u64, rows: u64, width: u64, table: u64) -> Storage {
         let name = "aten.embedding_dense_backward";
         let indices = 8 * tokens;
         let runs = tokens.min(rows);
@@ -70,7 +70,7 @@ impl Eager {
         // Radix sort: the unsorted range, and cub's workspace.
         self.nested(&[indices, radix_sort_workspace(tokens, rows)], name);
         let weight = self.temporary(table, name);
-        let run_starts = [8 * runs, 8].map(|bytes| self.temporary(bytes, name));
+        let run_starts = [indices, 8].map(|bytes| self.temporary(bytes, name));
         self.nested(&[indices, 1279], name);
         let run_sizes = [8 * runs, 8 * runs].map(|bytes| self.temporary(bytes, name));
         self.nested(&[1279], name);

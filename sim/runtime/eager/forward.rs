@@ -139,6 +139,16 @@ impl Eager {
         frame
     }
 
+    /// Puts a further input of a graph in place; its reference stays the caller's, who takes it back before the end.
+    pub fn give(&mut self, frame: &mut Frame, value: usize, storage: Option<Storage>) {
+        frame.slots[value] = storage;
+    }
+
+    /// Takes a further output of a graph.
+    pub fn take(&mut self, frame: &mut Frame, value: usize) -> Option<Storage> {
+        frame.slots[value].take()
+    }
+
     /// Runs a range of a graph's operators.
     pub fn forward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
         let keeps = kept_ops(graph);
@@ -247,6 +257,7 @@ impl Eager {
         cached: &[Storage],
     ) {
         let mut aux = [None; 3];
+        self.about_to_read(op, frame);
         match op.kind {
             OpKind::Split | OpKind::View => {
                 let whole = frame.slots[op.inputs[0]].expect("an operator reads live values");
@@ -261,6 +272,7 @@ impl Eager {
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
             OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, results),
+            OpKind::Megatron(kind) => return self.megatron(graph, op, kind, frame, results),
             OpKind::Redistribute(how) => self.redistribute(graph, op, how, frame, cached),
             OpKind::Embedding if graph.dims.tensor.splits() && op.inputs[0] == 0 => {
                 self.split_embedding(graph, op, frame);
@@ -422,7 +434,7 @@ impl Eager {
         self.program.launch(COMPUTE, name, Work::Matmul { m, n, k, dtype, layout }, dispatch);
     }
 
-    fn workspace(&mut self) {
+    pub(super) fn workspace(&mut self) {
         let bytes = Bytes(self.settings.workspace);
         if self.settings.persistent_workspace {
             let thread = usize::from(self.program.pass() != Pass::Forward);
@@ -458,6 +470,7 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::View => "aten.view",
         OpKind::Redistribute(_) => "redistribute",
         OpKind::Experts(_) => "experts",
+        OpKind::Megatron(_) => "megatron",
         OpKind::ParallelCrossEntropy => "aten._log_softmax",
         OpKind::Attention { .. } if efficient => "aten._scaled_dot_product_efficient_attention",
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",

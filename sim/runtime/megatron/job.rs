@@ -2,8 +2,8 @@
 //! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
 
 use crate::model::ModelConfig;
-use crate::program::DType;
-use crate::program::Group;
+use crate::program::{DType, Dispatch, Group};
+use crate::runtime::eager::Settings;
 use crate::schedule::order::Entry;
 
 /// How many ranks each axis has. Ranks are counted `tp-cp-dp-pp`, the first fastest (`--use-tp-pp-dp-mapping` unset;
@@ -185,6 +185,9 @@ pub struct Optimizer {
     pub distributed: bool,
     /// `--overlap-param-gather`: parameters are gathered bucket by bucket in the next forward.
     pub overlap_gather: bool,
+    /// `--align-param-gather`: with virtual stages, all pipeline ranks start gathering a chunk's parameters together,
+    /// ahead of its first micro-batch, instead of each at its own.
+    pub align_gather: bool,
     /// Type of the master parameters, and of each moment (`--use-precision-aware-optimizer`, `--main-params-dtype`,
     /// `--exp-avg-dtype`, `--exp-avg-sq-dtype`).
     pub master: DType,
@@ -234,6 +237,8 @@ pub struct Job {
     pub checks_for_nan: bool,
     /// cuBLAS workspace \[B\].
     pub workspace: u64,
+    /// Whether it stays taken once used (PyTorch before 2.15).
+    pub persistent_workspace: bool,
     /// Multiprocessors of the chip, which size the buffers of reductions.
     pub multiprocessors: u32,
 }
@@ -248,5 +253,21 @@ impl Job {
     /// (`megatron/training/tokenizer/tokenizer.py`, `_vocab_size_with_padding`).
     pub fn padded_vocabulary(&self) -> u64 {
         self.model.vocab.next_multiple_of(self.vocabulary_multiple * u64::from(self.mesh.tp))
+    }
+
+    /// How its operators run: as PyTorch's own.
+    pub fn eager(&self) -> Settings {
+        Settings {
+            workspace: self.workspace,
+            persistent_workspace: self.persistent_workspace,
+            fused_rms_norm: true,
+            bias_tensor: false,
+            multiprocessors: self.multiprocessors,
+            early_stop: false,
+            attention_reads_back: false,
+            offload: None,
+            forward: Dispatch::EagerForward,
+            backward: Dispatch::EagerBackward,
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Model FLOPs utilisation, in the conventions in use.
 
+use super::Class;
 use crate::model::Position;
-use crate::program::{DType, Program};
+use crate::program::DType;
 use crate::scenario::understood::Scenario;
 use crate::units::{Flops, Time};
 
@@ -24,8 +25,8 @@ pub(crate) fn mfu_conventions() -> [&'static str; 5] {
 }
 
 /// The conventions in use (`tests/receipts/README.md` says who uses which).
-pub(super) fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u64) -> Vec<Mfu> {
-    let model = &scenario.job.model;
+pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u64) -> Vec<Mfu> {
+    let model = scenario.job.model();
     let params = model.params();
     let tokens = u128::from(tokens);
     // Of a mixture of experts the parameters that a token meets count (torchtitan's `get_nparams_and_flops`; NVIDIA's
@@ -38,16 +39,17 @@ pub(super) fn mfu(scenario: &Scenario, program: &Program, step: Time, tokens: u6
     // N without look-ups; a tied table is multiplied with as the head, and stays.
     let looked_up = if model.tied_head { positions } else { positions + model.vocab };
     let matmul = all - u128::from(looked_up * model.width);
-    let attention = u128::from(model.layers * model.attention_width()) * u128::from(scenario.job.seq);
-    let chips = f64::from(program.ranks);
+    let attention = u128::from(model.layers * model.attention_width()) * u128::from(scenario.job.seq());
+    let ranks: u32 = classes.iter().map(|class| class.ranks).sum();
+    let chips = f64::from(ranks);
     let peaks = &scenario.topology.chip.peak;
-    let peak = match scenario.job.fsdp.mixed_precision.compute() {
+    let peak = match scenario.job.dtype() {
         DType::Fp32 if scenario.software.tf32 => peaks.tf32.unwrap_or(peaks.bf16),
         DType::Fp32 => peaks.fp32.unwrap_or(peaks.bf16),
         DType::Fp8 => peaks.fp8.unwrap_or(peaks.bf16),
         _ => peaks.bf16,
     };
-    let hardware = program.flops.0 * u128::from(program.ranks);
+    let hardware = classes.iter().map(|class| class.program.flops.0 * u128::from(class.ranks)).sum();
     let entries = [
         (
             "6·N + 12·L·H·S, N without look-up tables, attention in full (torchtitan, PaLM)",

@@ -1,9 +1,9 @@
 //! How far a prediction can be trusted: an interval around the step, and the share that rests on each kind of evidence.
 
-use super::Evidence;
+use super::Class;
 use crate::cost::{Basis, Cost};
-use crate::engine::{Breakdown, Timeline};
-use crate::program::{Collective, Dispatch, Program, Work};
+use crate::engine::Timeline;
+use crate::program::{Collective, Dispatch, Work};
 use crate::units::Time;
 
 /// The family of costs that err together, because one section of the profile answers for them. Matmuls and attention
@@ -21,13 +21,14 @@ fn family(work: &Work) -> usize {
 ///
 /// Costs of one family err together, families err independently: half-widths add up inside a family and in squares
 /// across. A collective counts with the part of it that is exposed, the host with the time the device waited for it.
-pub(super) fn trust(
-    program: &Program,
-    timeline: &Timeline,
-    evidence: &Evidence,
-    breakdown: &Breakdown,
-) -> ((Time, Time), Vec<(Basis, f64)>) {
-    let busy = &timeline.busy[0];
+///
+/// Of a pipeline the class counts that waits least for others: it is busy all through the steady part of the step, and so
+/// sets its length. While it does wait, another stage does work of the same kinds, which errs as much. So its half-widths
+/// are stretched from the time it does not wait to the whole step: costs that are all off by a share move the step by it.
+pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> ((Time, Time), Vec<(Basis, f64)>) {
+    let least = (0..classes.len()).min_by_key(|&class| classes[class].breakdown.bubble).unwrap_or(0);
+    let Class { program, evidence, breakdown, .. } = &classes[least];
+    let busy = &timeline.busy[least];
     let step = timeline.step.seconds();
     let mut halves = [0.0; 24];
     let mut shares = [0.0; Basis::ALL.len()];
@@ -46,7 +47,9 @@ pub(super) fn trust(
     }
     let host = (breakdown.host_bound + breakdown.waiting).seconds();
     add(23, host, &evidence.dispatch[Dispatch::EagerForward as usize]);
-    let half = halves.iter().map(|half| half * half).sum::<f64>().sqrt();
+    let alone = timeline.step.saturating_sub(breakdown.bubble);
+    let stretch = if alone.0 == 0 { 1.0 } else { step / alone.seconds() };
+    let half = stretch * halves.iter().map(|half| half * half).sum::<f64>().sqrt();
     let interval = (Time::from_seconds(step - half), Time::from_seconds(step + half));
     // Kernels on different streams overlap, so parts are shares of their sum.
     let total: f64 = shares.iter().sum();

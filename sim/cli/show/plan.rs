@@ -1,0 +1,71 @@
+//! `windtunnel show plan`: the mesh, its communicators on the machine, and who has which part of the model.
+
+use std::fmt::Write;
+
+use windtunnel::program::Group;
+use windtunnel::report::text::table;
+use windtunnel::runtime::fsdp::Reshard;
+use windtunnel::runtime::{Job, megatron, train};
+use windtunnel::scenario::Scenario;
+
+pub(super) fn plan(scenario: &Scenario) -> String {
+    let flight = scenario.job.compile();
+    let axes = match &scenario.job {
+        Job::Train(job) => format!("dp_replicate={}, dp_shard={}", job.fsdp.replicate, job.fsdp.shard),
+        Job::Megatron(job) => {
+            let mesh = job.mesh;
+            format!("tp={}, cp={}, dp={}, pp={}", mesh.tp, mesh.cp, mesh.dp, mesh.pp)
+        }
+    };
+    let mut out = format!("mesh ({axes}) on {} ({} chips)\n", scenario.topology.name, scenario.topology.chips());
+    // All classes have the same groups.
+    let groups: &[Group] = flight.classes.first().map_or(&[], |program| &program.groups);
+    let rows = groups.iter().map(|group| {
+        let spread = scenario.topology.spread(group.size, group.stride);
+        vec![
+            group.name.clone(),
+            group.size.to_string(),
+            group.stride.to_string(),
+            format!("{} on each of {} nodes", spread.ranks_per_node, spread.nodes),
+        ]
+    });
+    let _ = writeln!(out, "\n{}", table(&["communicator", "ranks", "stride", "placed"], rows.collect(), 1));
+    match &scenario.job {
+        Job::Train(job) => groups_of(&mut out, job),
+        Job::Megatron(job) => stages(&mut out, scenario, job),
+    }
+    out
+}
+
+fn stages(out: &mut String, scenario: &Scenario, job: &megatron::Job) {
+    let pipeline = &job.pipeline;
+    let _ = writeln!(out, "\nblocks of each rank of the pipeline ({})", pipeline.schedule.name);
+    for rank in 0..job.mesh.pp {
+        let layers: Vec<String> = scenario.job.layers_of(rank).iter().map(u64::to_string).collect();
+        let _ = writeln!(out, "  {rank:<8} {}", layers.join(" + "));
+    }
+}
+
+fn policy(reshard: Reshard) -> String {
+    match reshard {
+        Reshard::Always => "true".to_owned(),
+        Reshard::Never => "false".to_owned(),
+        Reshard::To(ranks) => ranks.to_string(),
+    }
+}
+
+fn groups_of(out: &mut String, job: &train::Job) {
+    let wrap = &job.fsdp.wrap;
+    let _ = writeln!(out, "\nparameter groups (reshard_after_forward)");
+    if let Some(reshard) = wrap.embedding {
+        let _ = writeln!(out, "  tok_embeddings  {}", policy(reshard));
+    }
+    for (layer, reshard) in wrap.blocks.iter().enumerate() {
+        let shown = reshard.map_or_else(|| "not wrapped: its parameters belong to the root".to_owned(), policy);
+        let _ = writeln!(out, "  layers.{layer:<8} {shown}");
+    }
+    if let Some(reshard) = wrap.head {
+        let _ = writeln!(out, "  norm, output    {}", policy(reshard));
+    }
+    let _ = writeln!(out, "  root            {}", policy(wrap.root));
+}

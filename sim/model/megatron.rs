@@ -1,0 +1,134 @@
+//! Megatron-Core's own operators, which are autograd functions and modules written by hand
+//! (`megatron/core/tensor_parallel`, `core/transformer`, `core/fusions`, 0.16.1), not compositions of PyTorch's.
+//!
+//! Their rules, forward and backward, are in `runtime/eager/megatron/`. Tensors are laid out with the sequence first,
+//! `[S, B, …]`, so that parts of the sequence lie side by side whatever the micro-batch.
+
+use super::Activation;
+
+/// What a linear's ranks exchange around its matmuls (`core/tensor_parallel/layers.py`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Its input as it is, and nothing of the gradient: split on its columns, or not at all.
+    Own,
+    /// Its input as it is, which all ranks have: the input's gradient is all-reduced beside the weight's.
+    Copied,
+    /// All parts of the sequence, gathered in forward and again in backward; the input's gradient is reduced and
+    /// scattered beside the weight's.
+    Gathered,
+}
+
+/// What becomes of a linear's bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bias {
+    /// It has none, or hands it to the operator that follows (`skip_bias_add`).
+    Apart,
+    /// Added out of place.
+    Added,
+}
+
+/// One operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MegatronOp {
+    /// `LanguageModelEmbedding`: words of the rank's part of the table, summed over ranks or reduced and scattered;
+    /// learned positions; dropout. Inputs: tokens, positions. Parameters: words, positions if learned.
+    Embed {
+        /// Whether positions are learned.
+        learned: bool,
+        /// Whether there is dropout.
+        dropout: bool,
+    },
+    /// `LinearWithGradAccumulationAndAsyncCommunication`. Parameters: weight, bias if any.
+    Linear {
+        /// Columns of the rank's part of the weight.
+        inputs: u64,
+        /// Its rows.
+        outputs: u64,
+        /// What is exchanged.
+        reads: Reads,
+        /// The bias.
+        bias: Bias,
+    },
+    /// The sum over ranks of what a linear split on its columns leaves: reduced and scattered under sequence
+    /// parallelism, all-reduced in place without.
+    Sum,
+    /// Bias, dropout and residual sum (`fusions/fused_bias_dropout.py`). Inputs: a branch, the residual. Parameter: the
+    /// bias, if any.
+    BiasDropoutAdd {
+        /// Whether there is dropout.
+        dropout: bool,
+        /// Whether it is one kernel.
+        fused: bool,
+    },
+    /// Bias and activation (`fusions/fused_bias_gelu.py`, `fused_bias_swiglu.py`). Parameter: the bias, if any.
+    Activate {
+        /// The function.
+        activation: Activation,
+        /// Whether the input's second half is multiplied with the activated first.
+        gated: bool,
+        /// Whether it is one kernel.
+        fused: bool,
+    },
+    /// Queries, keys and values out of the mixed product of one linear: queries are copied side by side where a group
+    /// has several of them, the rest are views (`core/transformer/attention.py`, `SelfAttention`).
+    SplitQkv,
+    /// Rotary embedding of queries or keys (`models/common/embeddings/rope_utils.py`).
+    Rotate {
+        /// Whether it is one kernel.
+        fused: bool,
+    },
+    /// Batched matmuls around a scaled, masked softmax and dropout (`core/transformer/dot_product_attention.py`).
+    /// Inputs: queries, keys, values, the mask.
+    Core {
+        /// Whether scale, mask and softmax are one kernel.
+        fused_softmax: bool,
+        /// Whether probabilities are dropped.
+        dropout: bool,
+        /// Whether linear biases are added to the scores by the first matmul, which starts from a copy of them (BLOOM:
+        /// bigscience-workshop/Megatron-DeepSpeed@49d21af2, `megatron/model/transformer.py`).
+        biased: bool,
+        /// Whether it is run again in backward (`--recompute-granularity selective`).
+        again: bool,
+    },
+    /// A norm of Transformer Engine's. Parameters: weight, bias if any.
+    Norm,
+    /// Transformer Engine's `LayerNormLinear`: norm, gather, linear, as one autograd function. Parameters: the norm's, the
+    /// linear's.
+    NormLinear {
+        /// Columns of the rank's part of the weight.
+        inputs: u64,
+        /// Its rows.
+        outputs: u64,
+        /// How many of the parameters are the norm's.
+        norms: usize,
+        /// Whether what is exchanged runs in parts beside the matmul (`--tp-comm-overlap`).
+        overlap: bool,
+        /// The bias.
+        bias: Bias,
+    },
+    /// Transformer Engine's `Linear`, split on its columns, with the sum over ranks of what it leaves. Parameters: weight,
+    /// and the bias it hands on, if any.
+    RowLinear {
+        /// Columns of the rank's part of the weight.
+        inputs: u64,
+        /// Its rows.
+        outputs: u64,
+        /// Whether what is exchanged runs in parts beside the matmul.
+        overlap: bool,
+    },
+    /// Scores, softmax and context in one kernel, forward and backward (cuDNN's or FlashAttention). Inputs: queries, keys,
+    /// values, the mask.
+    FlashCore {
+        /// Whether it is run again in backward.
+        again: bool,
+    },
+    /// Cross-entropy of every token over logits split on the vocabulary (`core/tensor_parallel/cross_entropy.py`).
+    /// Inputs: logits.
+    VocabularyLoss {
+        /// Whether it is one compiled graph (`fusions/fused_cross_entropy.py`).
+        fused: bool,
+    },
+    /// The masked mean of the losses (`pretrain_gpt.py`, `loss_func`). Inputs: losses, the loss mask. Outputs: the loss,
+    /// the number of tokens, the two together for the log.
+    MaskedMean,
+}

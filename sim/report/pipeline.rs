@@ -1,0 +1,57 @@
+//! The stages of a pipeline: what each rank of it holds, and how it spends the step.
+
+use serde_json::{Value, json};
+
+use super::text::{gib, percent, table};
+use crate::scenario::predict::Class;
+use crate::scenario::{Prediction, Scenario};
+
+/// A table with a row for each rank of a pipeline; nothing where all ranks are alike.
+pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {
+    if answer.classes.len() < 2 {
+        return None;
+    }
+    let row = |(stage, class): (u32, &Class)| {
+        let layers: Vec<String> = scenario.job.layers_of(stage).iter().map(u64::to_string).collect();
+        let report = &class.memory.report;
+        vec![
+            stage.to_string(),
+            layers.join("+"),
+            gib(report.peak_allocated),
+            gib(report.peak_reserved),
+            gib(class.memory.device_total()),
+            if class.memory.fits { "" } else { "too much" }.to_owned(),
+            format!("{:.1} %", percent(class.breakdown.compute, answer.step)),
+            format!("{:.1} %", percent(class.breakdown.exposed_communication, answer.step)),
+            format!("{:.1} %", percent(class.breakdown.bubble, answer.step)),
+        ]
+    };
+    let rows = (0..).zip(&answer.classes).map(row).collect();
+    let header = ["rank", "blocks", "allocated", "reserved", "on the device", "", "compute", "communication", "bubble"];
+    Some(table(&header, rows, 1))
+}
+
+/// The same for a program; an empty list where all ranks are alike.
+pub fn json(scenario: &Scenario, answer: &Prediction) -> Value {
+    let class = |(stage, class): (u32, &Class)| {
+        let (memory, split) = (&class.memory, &class.breakdown);
+        json!({
+            "pipeline_rank": stage,
+            "ranks": class.ranks,
+            "layers": scenario.job.layers_of(stage),
+            "fits": memory.fits,
+            "allocated_bytes": memory.report.peak_allocated.0,
+            "reserved_bytes": memory.report.peak_reserved.0,
+            "device_total_bytes": memory.device_total().0,
+            "breakdown_s": {
+                "compute": split.compute.seconds(),
+                "exposed_communication": split.exposed_communication.seconds(),
+                "bubble": split.bubble.seconds(),
+                "host_bound": split.host_bound.seconds(),
+                "waiting": split.waiting.seconds(),
+            },
+        })
+    };
+    let alike = answer.classes.len() < 2;
+    Value::Array(if alike { vec![] } else { (0..).zip(&answer.classes).map(class).collect() })
+}

@@ -1,0 +1,72 @@
+//! Main gradients: one buffer of all parameters' gradients in a type of its own, to which each micro-batch adds
+//! (`megatron/core/distributed/distributed_data_parallel.py`, `_make_backward_post_hook`).
+
+use super::{COMPUTE, Eager, Frame, Storage};
+use crate::model::graph::{Op, OpKind};
+use crate::model::megatron::MegatronOp;
+use crate::program::{Builder, DType, MemoryKind, Work};
+use crate::units::Bytes;
+use std::fmt::Debug;
+
+/// What the training step does around a parameter's use, at that place in host order.
+pub trait ParamHooks: Debug {
+    /// A module is about to read the parameter in forward.
+    fn read(&mut self, program: &mut Builder, param: usize);
+    /// The micro-batch's gradient of the parameter is in the main gradients.
+    fn arrived(&mut self, program: &mut Builder, param: usize);
+}
+
+/// Where gradients go.
+#[derive(Debug)]
+pub struct MainGradients {
+    /// Type of the main gradients.
+    pub dtype: DType,
+    /// Whether a linear's weight gradient is added by the matmul that makes it (`--gradient-accumulation-fusion`).
+    pub fused: bool,
+    /// The step's hooks.
+    pub hooks: Box<dyn ParamHooks>,
+}
+
+impl MainGradients {
+    /// Main gradients of a type.
+    pub fn new(dtype: DType, fused: bool, hooks: Box<dyn ParamHooks>) -> Self {
+        MainGradients { dtype, fused, hooks }
+    }
+}
+
+impl Eager {
+    /// Tells the step that parameters are about to be read.
+    pub(super) fn about_to_read(&mut self, op: &Op, frame: &Frame) {
+        // These read the bias of the linear before them, whose module it belongs to.
+        let of_another =
+            matches!(op.kind, OpKind::Megatron(MegatronOp::BiasDropoutAdd { .. } | MegatronOp::Activate { .. }));
+        let Some(main) = self.main.as_mut().filter(|_| !of_another) else { return };
+        for &param in &op.params {
+            main.hooks.read(&mut self.program, frame.params.index(param));
+        }
+    }
+
+    /// Adds a gradient to the main gradients and lets go of it.
+    pub(super) fn add_to_main(&mut self, param: usize, gradient: Storage, dtype: DType) {
+        let bytes = self.bytes(gradient);
+        let main = self.main.as_mut().expect("called where there are main gradients");
+        let wide = bytes / dtype.bytes() * main.dtype.bytes();
+        let (read, written) = (Bytes(bytes + wide), Bytes(wide));
+        let work = Work::Memory { kind: MemoryKind::Elementwise, read, written };
+        self.program.launch(COMPUTE, "aten.add_", work, self.settings.backward);
+        self.release(gradient);
+        self.gradient_arrived(param);
+    }
+
+    /// The gradient is in the main gradients.
+    pub(super) fn gradient_arrived(&mut self, param: usize) {
+        if let Some(main) = &mut self.main {
+            main.hooks.arrived(&mut self.program, param);
+        }
+    }
+
+    /// Whether matmuls add weight gradients themselves.
+    pub(super) fn fuses_accumulation(&self) -> bool {
+        self.main.as_ref().is_some_and(|main| main.fused)
+    }
+}

@@ -1,0 +1,310 @@
+//! Transformer Engine's modules (`transformer_engine/pytorch/module/layernorm_linear.py`, `linear.py`,
+//! `ops/basic/layer_norm.py`, 2.9), each one autograd function.
+//!
+//! What is gathered is a tensor of its own, given back as soon as the matmul has read it. Matmuls share one workspace for
+//! good. The function's frame holds the gradient of all parts of the input until it returns.
+
+use super::super::forward::Results;
+use super::super::{Eager, Frame, Gradient, Storage};
+use super::overlap::Parts;
+use crate::model::graph::{Graph, Op, Value};
+use crate::model::megatron::{Bias, MegatronOp};
+use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
+
+/// What the rules read off the operator.
+#[derive(Clone, Copy)]
+struct Sizes {
+    inputs: u64,
+    outputs: u64,
+    /// Tokens multiplied.
+    tokens: u64,
+    /// Whether the ranks hold parts of the sequence between modules.
+    sequence: bool,
+    /// Whether there are several ranks, and how many.
+    splits: bool,
+    ranks: u64,
+    /// Whether what is exchanged runs in parts beside the matmul, in buffers of its own.
+    overlap: bool,
+    dtype: DType,
+}
+
+impl Sizes {
+    fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Sizes {
+        let (MegatronOp::NormLinear { inputs, outputs, overlap, .. }
+        | MegatronOp::RowLinear { inputs, outputs, overlap }) = kind
+        else {
+            unreachable!("called for linears")
+        };
+        let tensor = graph.dims.tensor;
+        Sizes {
+            inputs,
+            outputs,
+            tokens: graph.dims.tokens(),
+            sequence: tensor.sequence,
+            splits: tensor.splits(),
+            ranks: tensor.ranks,
+            overlap,
+            dtype: graph.values[op.inputs[0]].dtype,
+        }
+    }
+
+    /// Bytes of the multiplied input, and of the product.
+    fn read(&self) -> u64 {
+        self.tokens * self.inputs * self.dtype.bytes()
+    }
+
+    fn made(&self) -> u64 {
+        self.tokens * self.outputs * self.dtype.bytes()
+    }
+
+    /// An exchange of `bytes` in as many parts as there are ranks.
+    fn exchange(&self, bytes: u64) -> Parts {
+        Parts { bytes, parts: self.ranks, dtype: self.dtype }
+    }
+
+    fn weight(&self) -> u64 {
+        self.inputs * self.outputs * self.dtype.bytes()
+    }
+}
+
+/// Numbers a row that a norm's forward leaves: mean and deviation, or one root.
+fn statistics(params: usize) -> usize {
+    if params > 1 { 2 } else { 1 }
+}
+
+impl Eager {
+    /// A matmul of Transformer Engine's: its workspace is taken for good.
+    pub(super) fn engine_matmul(
+        &mut self,
+        (m, n, k): (u64, u64, u64),
+        dtype: DType,
+        layout: MatmulLayout,
+        dispatch: Dispatch,
+    ) {
+        self.launch("te.generic_gemm", Work::Matmul { m, n, k, dtype, layout }, dispatch);
+    }
+
+    /// A norm's statistics, and its result.
+    fn normalised(&mut self, value: &Value, rows: u64, statistics: usize) -> (Vec<Storage>, Storage) {
+        const NAME: &str = "te.norm_fwd";
+        let numbers = (0..statistics).map(|_| self.storage(rows * 4, NAME)).collect();
+        let out = self.storage(value.bytes(), NAME);
+        self.pointwise(NAME, MemoryKind::Norm, value.bytes(), value.bytes(), self.settings.forward);
+        (numbers, out)
+    }
+
+    /// The gradients of a norm's input and of its parameters.
+    fn norm_gradients(&mut self, value: &Value, rows: u64, params: usize) -> (Storage, Vec<Storage>) {
+        const NAME: &str = "te.norm_bwd";
+        let input = self.temporary(value.bytes(), NAME);
+        let width = value.bytes() / rows;
+        let made = (0..params).map(|_| self.temporary(width, NAME)).collect();
+        self.pointwise(NAME, MemoryKind::NormBackward, 2 * value.bytes(), value.bytes(), self.settings.backward);
+        (input, made)
+    }
+
+    pub(super) fn engine_norm(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
+        let value = &graph.values[op.inputs[0]];
+        let rows = graph.dims.local_tokens();
+        let (numbers, out) = self.normalised(value, rows, statistics(op.params.len()));
+        frame.slots[op.outputs[0]] = Some(out);
+        // The result is a view, and a tensor that is none is made in its place (`make_viewless_tensor`).
+        let one = self.storage(value.dtype.bytes(), "aten.empty");
+        self.release(one);
+        let mut saved = vec![self.retain(Self::value(frame, op.inputs[0]))];
+        saved.extend(numbers);
+        self.keep(frame, results, &saved);
+    }
+
+    pub(super) fn engine_norm_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let value = &graph.values[op.inputs[0]];
+        let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), op.params.len());
+        let (start, end) = Self::saved(frame, index);
+        for at in start + 1..end {
+            self.release(frame.saved[at]);
+        }
+        self.release(gradient);
+        self.release(frame.saved[start]);
+        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
+        for (&param, storage) in op.params.iter().zip(made) {
+            self.store_leaf(frame.params.index(param), storage, value.dtype);
+        }
+    }
+
+    pub(super) fn norm_linear(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        kind: MegatronOp,
+        frame: &mut Frame,
+        results: Results,
+    ) {
+        let MegatronOp::NormLinear { norms, .. } = kind else { unreachable!("called for norms before linears") };
+        let sizes = Sizes::of(graph, op, kind);
+        let value = &graph.values[op.inputs[0]];
+        let rows = graph.dims.local_tokens();
+        let (numbers, normed) = self.normalised(value, rows, statistics(norms));
+        let gathered = (sizes.sequence && !sizes.overlap).then(|| self.gathered(sizes.read(), sizes.dtype));
+        let out = self.storage(sizes.made(), "te.generic_gemm");
+        let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
+        if sizes.overlap {
+            self.gather_beside(shape, MatmulLayout::Forward, sizes.exchange(sizes.read()), self.settings.forward);
+        } else {
+            self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, self.settings.forward);
+        }
+        if let Some(gathered) = gathered {
+            self.release(gathered);
+        }
+        frame.slots[op.outputs[0]] = Some(out);
+        let mut saved = vec![self.retain(Self::value(frame, op.inputs[0])), normed];
+        saved.extend(numbers);
+        self.keep(frame, results, &saved);
+    }
+
+    fn gathered(&mut self, bytes: u64, dtype: DType) -> Storage {
+        let whole = self.storage(bytes, "all_gather_into_tensor");
+        self.exchange_now(Collective::AllGather, bytes, dtype);
+        whole
+    }
+
+    pub(super) fn norm_linear_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, kind): (usize, MegatronOp),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let MegatronOp::NormLinear { norms, bias, .. } = kind else { unreachable!("called for norms before linears") };
+        let sizes = Sizes::of(graph, op, kind);
+        let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
+        let gathered =
+            (sizes.sequence && !sizes.overlap).then(|| self.temporary(sizes.read(), "all_gather_into_tensor"));
+        if sizes.sequence {
+            self.begin_exchange(Collective::AllGather, sizes.read(), dtype);
+        }
+        // Under overlap the gradient of all parts is in a buffer of the exchange.
+        let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
+        let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
+        self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
+        let value = &graph.values[op.inputs[0]];
+        let part = sizes.sequence.then(|| {
+            self.end_exchange();
+            let part = self.temporary(value.bytes(), "reduce_scatter_tensor");
+            self.begin_exchange(Collective::ReduceScatter, sizes.read(), dtype);
+            part
+        });
+        if sizes.splits && !sizes.sequence {
+            self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
+        }
+        let weight = self.engine_weight_gradient(sizes, dispatch);
+        let sum = (bias == Bias::Added).then(|| self.temporary(sizes.outputs * dtype.bytes(), "te.generic_gemm"));
+        let (start, end) = Self::saved(frame, index);
+        let saved = frame.saved[start..end].to_vec();
+        self.release(saved[1]);
+        if let Some(gathered) = gathered {
+            self.release(gathered);
+        }
+        if sizes.splits {
+            self.end_exchange();
+        }
+        let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
+        for &storage in part.iter().chain(&saved[2..]).chain(&whole).chain([&gradient, &saved[0]]) {
+            self.release(storage);
+        }
+        self.accumulate(frame, op.inputs[0], result.into());
+        for (&param, storage) in op.params.iter().zip(made) {
+            self.store_leaf(frame.params.index(param), storage, dtype);
+        }
+        if let Some(sum) = sum {
+            self.store_leaf(frame.params.index(op.params[norms + 1]), sum, dtype);
+        }
+        self.store_engine_weight(frame.params.index(op.params[norms]), weight, sizes);
+    }
+
+    /// The weight's gradient, or none where the matmul adds it to the main gradients.
+    fn engine_weight_gradient(&mut self, sizes: Sizes, dispatch: Dispatch) -> Option<Storage> {
+        let fused = self.fuses_accumulation();
+        let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
+        let shape = (sizes.outputs, sizes.inputs, sizes.tokens);
+        self.engine_matmul(shape, sizes.dtype, MatmulLayout::WeightGradient, dispatch);
+        made
+    }
+
+    fn store_engine_weight(&mut self, param: usize, weight: Option<Storage>, sizes: Sizes) {
+        match weight {
+            Some(weight) => self.store_leaf(param, weight, sizes.dtype),
+            None => self.store_fused(param, sizes.weight(), sizes.dtype),
+        }
+    }
+
+    pub(super) fn row_linear(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
+        let sizes = Sizes::of(graph, op, kind);
+        let (shape, dispatch) = ((sizes.tokens, sizes.outputs, sizes.inputs), self.settings.forward);
+        let bytes = graph.values[op.outputs[0]].bytes();
+        let out = if sizes.overlap {
+            let part = self.storage(bytes, "te.generic_gemm");
+            self.scatter_beside(shape, sizes.exchange(sizes.made()), dispatch);
+            part
+        } else {
+            let whole = self.storage(sizes.made(), "te.generic_gemm");
+            self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, dispatch);
+            self.summed(whole, bytes, sizes)
+        };
+        frame.slots[op.outputs[0]] = Some(out);
+        let input = self.retain(Self::value(frame, op.inputs[0]));
+        self.keep(frame, results, &[input]);
+    }
+
+    /// The sum over ranks of a product, or the rank's part of it.
+    fn summed(&mut self, whole: Storage, bytes: u64, sizes: Sizes) -> Storage {
+        if sizes.sequence {
+            let part = self.storage(bytes, "reduce_scatter_tensor");
+            self.exchange_now(Collective::ReduceScatter, sizes.made(), sizes.dtype);
+            self.release(whole);
+            return part;
+        }
+        if sizes.splits {
+            self.exchange_now(Collective::AllReduce, sizes.made(), sizes.dtype);
+        }
+        whole
+    }
+
+    pub(super) fn row_linear_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, kind): (usize, MegatronOp),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let sizes = Sizes::of(graph, op, kind);
+        let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
+        let gathered = (sizes.sequence && !sizes.overlap).then(|| {
+            let whole = self.temporary(sizes.made(), "all_gather_into_tensor");
+            self.exchange_now(Collective::AllGather, sizes.made(), dtype);
+            whole
+        });
+        let result = self.temporary(sizes.read(), "te.generic_gemm");
+        let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
+        if sizes.overlap {
+            self.gather_beside(shape, MatmulLayout::DataGradient, sizes.exchange(sizes.made()), dispatch);
+        } else {
+            self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
+        }
+        let weight = self.engine_weight_gradient(sizes, dispatch);
+        if let Some(gathered) = gathered {
+            self.release(gathered);
+        }
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], result.into());
+        self.store_engine_weight(frame.params.index(op.params[0]), weight, sizes);
+    }
+}

@@ -1,0 +1,123 @@
+//! The core of attention in one kernel each way, as Transformer Engine calls cuDNN
+//! (`transformer_engine/pytorch/csrc/extensions/attention.cpp`, 2.9, `fused_attn_fwd`, `fused_attn_bwd`).
+//!
+//! Kept: queries, keys, values, the context, a number for each head and query, and the random state. Assumed: cuDNN's
+//! workspace is not counted.
+
+use super::super::forward::Results;
+use super::super::{Eager, Frame, Storage};
+use crate::model::graph::{Graph, Op};
+use crate::program::{AttentionShape, Category, MemoryKind, Pass, Work};
+
+/// Bytes of the random state: seed and offset.
+const RANDOM: u64 = 16;
+
+impl Eager {
+    fn flash_work(graph: &Graph, op: &Op, backward: bool) -> Work {
+        let d = graph.dims;
+        let shape = AttentionShape {
+            batch: d.b,
+            heads: d.n,
+            kv_heads: d.k,
+            queries: d.s,
+            keys: d.s,
+            head_dim: d.h,
+            causal: true,
+            window: None,
+        };
+        Work::Attention { shape, dtype: graph.values[op.inputs[0]].dtype, backward }
+    }
+
+    /// The context, the random state and the log-sum-exps.
+    fn flash_forward(&mut self, graph: &Graph, op: &Op) -> [Storage; 3] {
+        const NAME: &str = "te.fused_attn_fwd";
+        let d = graph.dims;
+        let out = self.storage(graph.values[op.outputs[0]].bytes(), NAME);
+        let random = self.storage(RANDOM, NAME);
+        let sums = self.storage(d.b * d.n * d.s * 4, NAME);
+        self.launch(NAME, Self::flash_work(graph, op, false), self.settings.forward);
+        [out, random, sums]
+    }
+
+    /// Queries, keys and values as the kernel reads them, with a reference each: parts of one product as they are where
+    /// all three are that, else copied side by side (`get_qkv_layout`).
+    fn flash_inputs(&mut self, graph: &Graph, op: &Op, inputs: [Storage; 3]) -> [Storage; 3] {
+        let together = inputs[0] == inputs[1];
+        let mut at = 0;
+        inputs.map(|storage| {
+            let bytes = graph.values[op.inputs[at]].bytes();
+            at += 1;
+            if together || self.bytes(storage) == bytes {
+                return self.retain(storage);
+            }
+            let copy = self.storage(bytes, "aten.clone");
+            self.pointwise("aten.clone", MemoryKind::Copy, bytes, bytes, self.settings.forward);
+            copy
+        })
+    }
+
+    pub(super) fn flash_core(&mut self, graph: &Graph, op: &Op, again: bool, frame: &mut Frame, results: Results) {
+        let [query, key, value, mask] = [0, 1, 2, 3].map(|at| Self::value(frame, op.inputs[at]));
+        let read = self.flash_inputs(graph, op, [query, key, value]);
+        let [out, random, sums] = self.flash_forward(graph, op);
+        frame.slots[op.outputs[0]] = Some(out);
+        if results == Results::Save && !again {
+            let [query, key, value] = read;
+            let out = self.retain(out);
+            return self.keep(frame, results, &[query, key, value, out, sums, random]);
+        }
+        for storage in [random, sums].into_iter().chain(read) {
+            self.release(storage);
+        }
+        let held = [query, key, value, mask].map(|storage| self.retain(storage));
+        self.keep(frame, results, &held);
+    }
+
+    pub(super) fn flash_core_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, again): (usize, bool),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let results = if again {
+            let [query, key, value, mask] = Self::saved_by(frame, index);
+            let before = (self.program.set_pass(Pass::Recompute), self.category);
+            self.category = Category::Recompute;
+            let read = self.flash_inputs(graph, op, [query, key, value]);
+            let [out, random, sums] = self.flash_forward(graph, op);
+            self.program.set_pass(before.0);
+            self.category = before.1;
+            let results = self.flash_gradients(graph, op, query == key);
+            for storage in read.into_iter().chain([sums, random, out, gradient, query, key, value, mask]) {
+                self.release(storage);
+            }
+            results
+        } else {
+            let saved = Self::saved_by::<6>(frame, index);
+            let results = self.flash_gradients(graph, op, saved[0] == saved[1]);
+            for storage in [gradient].into_iter().chain(saved) {
+                self.release(storage);
+            }
+            results
+        };
+        for (&input, result) in op.inputs.iter().zip(results) {
+            self.accumulate(frame, input, result.into());
+        }
+    }
+
+    /// Gradients of queries, keys and values: one block where they are parts of one product, else three.
+    fn flash_gradients(&mut self, graph: &Graph, op: &Op, together: bool) -> [Storage; 3] {
+        const NAME: &str = "te.fused_attn_bwd";
+        let sizes = [0, 1, 2].map(|at| graph.values[op.inputs[at]].bytes());
+        let made = if together {
+            let all = self.temporary(sizes.iter().sum(), NAME);
+            [all, self.retain(all), self.retain(all)]
+        } else {
+            sizes.map(|bytes| self.temporary(bytes, NAME))
+        };
+        self.launch(NAME, Self::flash_work(graph, op, true), self.settings.backward);
+        made
+    }
+}

@@ -1,0 +1,173 @@
+//! `LinearWithGradAccumulationAndAsyncCommunication` (`megatron/core/tensor_parallel/layers.py`): a linear that
+//! exchanges its input and its input's gradient with the tensor-parallel ranks, beside the other matmul where it can.
+//!
+//! Under sequence parallelism the parts of the input are gathered into a buffer that all linears share (`"mpu"` of
+//! `GlobalMemoryBuffer`); only the rank's own part is saved, and gathered once more in backward.
+
+use super::super::forward::Results;
+use super::super::{Eager, Frame, Gradient, Storage};
+use crate::model::graph::{Graph, Op};
+use crate::model::megatron::{Bias, MegatronOp, Reads};
+use crate::program::{Category, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
+
+/// What the rules read off the operator.
+struct Linear {
+    inputs: u64,
+    outputs: u64,
+    reads: Reads,
+    bias: Bias,
+    /// Tokens multiplied.
+    tokens: u64,
+    /// Bytes of the rank's part of the input.
+    part: u64,
+    dtype: DType,
+}
+
+impl Linear {
+    fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Linear {
+        let MegatronOp::Linear { inputs, outputs, reads, bias } = kind else { unreachable!("called for linears") };
+        let (value, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
+        Linear { inputs, outputs, reads, bias, tokens: out.elements / outputs, part: value.bytes(), dtype: value.dtype }
+    }
+
+    /// Bytes of the input as multiplied.
+    fn whole(&self) -> u64 {
+        self.tokens * self.inputs * self.dtype.bytes()
+    }
+}
+
+impl Eager {
+    pub(super) fn parallel_linear(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        kind: MegatronOp,
+        frame: &mut Frame,
+        results: Results,
+    ) {
+        let linear = Linear::of(graph, op, kind);
+        let dispatch = self.settings.forward;
+        if linear.reads == Reads::Gathered {
+            self.exchange_now(Collective::AllGather, linear.whole(), linear.dtype);
+        }
+        let bytes = graph.values[op.outputs[0]].bytes();
+        let mut out = self.storage(bytes, "aten.mm");
+        let shape = (linear.tokens, linear.outputs, linear.inputs);
+        self.matmul("aten.mm", shape, linear.dtype, MatmulLayout::Forward, dispatch);
+        if linear.bias == Bias::Added {
+            let sum = self.made("aten.add", bytes, bytes, dispatch);
+            self.release(out);
+            out = sum;
+        }
+        frame.slots[op.outputs[0]] = Some(out);
+        let input = self.retain(Self::value(frame, op.inputs[0]));
+        self.keep(frame, results, &[input]);
+    }
+
+    pub(super) fn parallel_linear_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, kind): (usize, MegatronOp),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let linear = Linear::of(graph, op, kind);
+        let (dispatch, dtype) = (self.settings.backward, linear.dtype);
+        if linear.reads == Reads::Gathered {
+            self.begin_exchange(Collective::AllGather, linear.whole(), dtype);
+        }
+        let whole = self.temporary(linear.whole(), "aten.mm");
+        let shape = (linear.tokens, linear.inputs, linear.outputs);
+        self.matmul("aten.mm", shape, dtype, MatmulLayout::DataGradient, dispatch);
+        let mut part = None;
+        match linear.reads {
+            Reads::Own => {}
+            Reads::Copied => self.begin_exchange(Collective::AllReduce, linear.whole(), dtype),
+            Reads::Gathered => {
+                self.end_exchange();
+                part = Some(self.temporary(linear.part, "reduce_scatter_tensor"));
+                self.begin_exchange(Collective::ReduceScatter, linear.whole(), dtype);
+            }
+        }
+        let weight = self.weight_gradient(&linear, dispatch);
+        let bias = (linear.bias == Bias::Added).then(|| self.sum_rows(linear.tokens, linear.outputs, dtype));
+        if linear.reads != Reads::Own {
+            self.end_exchange();
+        }
+        // The function returns: its frame held the gradient of all parts.
+        let result = match part {
+            Some(part) => {
+                self.release(whole);
+                part
+            }
+            None => whole,
+        };
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], Gradient::from(result));
+        let param = frame.params.index(op.params[0]);
+        match weight {
+            Some(weight) => self.store_leaf(param, weight, dtype),
+            None => self.store_fused(param, linear.outputs * linear.inputs * dtype.bytes(), dtype),
+        }
+        if let Some(bias) = bias {
+            self.store_leaf(frame.params.index(op.params[1]), bias, dtype);
+        }
+    }
+
+    /// The weight's gradient, or none where the matmul adds it to the main gradients.
+    fn weight_gradient(&mut self, linear: &Linear, dispatch: Dispatch) -> Option<Storage> {
+        let shape = (linear.outputs, linear.inputs, linear.tokens);
+        let bytes = linear.outputs * linear.inputs * linear.dtype.bytes();
+        let fused = self.fuses_accumulation();
+        let made = (!fused).then(|| self.temporary(bytes, "aten.mm"));
+        let (layout, dtype) = (MatmulLayout::WeightGradient, linear.dtype);
+        if fused {
+            // The extension's matmul takes no workspace from PyTorch's allocator.
+            let (m, n, k) = shape;
+            self.launch("wgrad_gemm_accum_fp32", Work::Matmul { m, n, k, dtype, layout }, dispatch);
+        } else {
+            self.matmul("aten.mm", shape, dtype, layout, dispatch);
+        }
+        made
+    }
+
+    /// A weight's gradient that is in the main gradients already. One that is shared with another use still waits for
+    /// the other's, with zeros in its own place.
+    pub(super) fn store_fused(&mut self, param: usize, bytes: u64, dtype: DType) {
+        if self.shared.is_some_and(|(shared, _)| shared == param) {
+            self.pointwise("aten.zero_", MemoryKind::Copy, 0, bytes, self.settings.backward);
+            let zeros = self.borrowed();
+            self.counted[zeros.0 as usize].bytes = bytes;
+            self.store_view(param, zeros, dtype);
+        } else {
+            self.gradient_arrived(param);
+        }
+    }
+
+    /// The sum over ranks of partial sums.
+    pub(super) fn sum_over_ranks(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
+        let (from, to) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
+        let out = if graph.dims.tensor.sequence {
+            let part = self.storage(to.bytes(), "reduce_scatter_tensor");
+            self.exchange_now(Collective::ReduceScatter, from.bytes(), from.dtype);
+            part
+        } else {
+            self.exchange_now(Collective::AllReduce, from.bytes(), from.dtype);
+            self.retain(Self::value(frame, op.inputs[0]))
+        };
+        frame.slots[op.outputs[0]] = Some(out);
+        self.keep(frame, results, &[]);
+    }
+
+    pub(super) fn sum_over_ranks_backward(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, gradient: Storage) {
+        let value = &graph.values[op.inputs[0]];
+        let mut result = gradient;
+        if graph.dims.tensor.sequence {
+            result = self.storage_as(value.bytes(), Category::BackwardTemporary, "all_gather_into_tensor");
+            self.exchange_now(Collective::AllGather, value.bytes(), value.dtype);
+            self.release(gradient);
+        }
+        self.accumulate(frame, op.inputs[0], result.into());
+    }
+}

@@ -1,0 +1,275 @@
+//! Megatron-Core's modules as operators: the embedding, one block, and what stands behind the last block
+//! (`core/models/gpt/gpt_model.py`, `core/transformer/transformer_layer.py`, the local layer specification).
+//!
+//! Parameters are registered in the order of Megatron's modules: attention's output projection before its input
+//! projection.
+
+use super::Job;
+use super::job::{Core, Implementation, Recompute};
+use crate::model::block;
+use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use crate::model::megatron::{Bias, MegatronOp, Reads};
+use crate::model::tensor::TensorParallel;
+use crate::model::{FeedForward, Norm, Position};
+use crate::program::DType;
+
+const BS: &[Axis] = &[Axis::B, Axis::S];
+const SS: &[Axis] = &[Axis::S, Axis::S];
+const BSD: &[Axis] = &[Axis::S, Axis::B, Axis::D];
+const BLD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
+const BSF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
+const BSV: &[Axis] = &[Axis::S, Axis::B, Axis::V];
+const BSNH: &[Axis] = &[Axis::S, Axis::B, Axis::N, Axis::H];
+const BSKH: &[Axis] = &[Axis::S, Axis::B, Axis::K, Axis::H];
+const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
+
+/// The sizes of a rank's part of a micro-batch.
+pub(super) fn dims(job: &Job) -> Dims {
+    let tp = u64::from(job.mesh.tp);
+    let tensor = TensorParallel { ranks: tp, sequence: job.sequence_parallel && tp > 1, loss: true };
+    let dims = block::dims(&job.model, job.batch, job.seq / u64::from(job.mesh.cp), tensor);
+    Dims { v: job.padded_vocabulary() / tp, ..dims }
+}
+
+/// A builder with what is asked of the job again and again.
+struct Modules<'a> {
+    g: GraphBuilder,
+    job: &'a Job,
+    dims: Dims,
+}
+
+impl Modules<'_> {
+    fn megatron(
+        &mut self,
+        module: &'static str,
+        op: MegatronOp,
+        inputs: &[ValueId],
+        params: &[usize],
+        output: (&'static str, &'static [Axis]),
+    ) -> ValueId {
+        self.g.op(module, OpKind::Megatron(op), inputs, params, output)
+    }
+
+    fn norm_params(&mut self, weight: &'static str, bias: &'static str) -> Vec<usize> {
+        let mut params = vec![self.g.param(weight, self.dims.d, 1)];
+        if self.job.model.norm == (Norm::Layer { bias: true }) {
+            params.push(self.g.param(bias, self.dims.d, 1));
+        }
+        params
+    }
+
+    fn norm(&mut self, module: &'static str, input: ValueId, params: &[usize]) -> ValueId {
+        if self.engine() {
+            return self.megatron(module, MegatronOp::Norm, &[input], params, ("xn_LBD", BLD));
+        }
+        let rows = self.dims.local_tokens();
+        let kind = match self.job.model.norm {
+            Norm::Rms => OpKind::RmsNorm { rows },
+            Norm::Layer { .. } => OpKind::LayerNorm { rows },
+        };
+        self.g.op(module, kind, &[input], params, ("xn_LBD", BLD))
+    }
+
+    fn linear_params(&mut self, weight: &'static str, bias: Option<&'static str>, rows: u64, cols: u64) -> Vec<usize> {
+        let mut params = vec![self.g.param(weight, rows, cols)];
+        params.extend(bias.map(|bias| self.g.param(bias, rows, 1)));
+        params
+    }
+
+    /// What a linear split on its rows reads.
+    fn reads(&self) -> Reads {
+        match (self.dims.tensor.sequence, self.dims.tensor.splits()) {
+            (true, _) => Reads::Gathered,
+            (false, true) => Reads::Copied,
+            (false, false) => Reads::Own,
+        }
+    }
+
+    /// A norm and a linear split on its rows. Also the norm's result, where it is a value of its own.
+    fn up(
+        &mut self,
+        (norm, module): (&'static str, &'static str),
+        input: ValueId,
+        (norm_params, params): (&[usize], &[usize]),
+        (bias, shape): (Bias, &'static [Axis]),
+    ) -> (ValueId, Vec<ValueId>) {
+        let (inputs, outputs) = (self.dims.d, self.g.rows(params[0]));
+        if self.engine() {
+            let params = [norm_params, params].concat();
+            let kind =
+                MegatronOp::NormLinear { inputs, outputs, norms: norm_params.len(), overlap: self.overlap(), bias };
+            return (self.megatron(module, kind, &[input], &params, ("up_SBF", shape)), vec![]);
+        }
+        let xn = self.norm(norm, input, norm_params);
+        let kind = MegatronOp::Linear { inputs, outputs, reads: self.reads(), bias };
+        (self.megatron(module, kind, &[xn], params, ("up_SBF", shape)), vec![xn])
+    }
+
+    /// Whether what tensor-parallel ranks exchange runs in parts beside matmuls.
+    fn overlap(&self) -> bool {
+        self.job.overlap_tensor && self.dims.tensor.sequence
+    }
+
+    fn engine(&self) -> bool {
+        self.job.block.implementation == Implementation::TransformerEngine
+    }
+
+    /// A linear split on its columns, and the sum over ranks of what it leaves. Python lets go of `held` after it.
+    fn row_linear(
+        &mut self,
+        module: &'static str,
+        input: ValueId,
+        (inputs, params): (u64, &[usize]),
+        held: &[ValueId],
+    ) -> ValueId {
+        if self.engine() {
+            let kind = MegatronOp::RowLinear { inputs, outputs: self.dims.d, overlap: self.overlap() };
+            let sum = self.megatron(module, kind, &[input], params, ("y_LBD", BLD));
+            self.g.drop_values(held);
+            return sum;
+        }
+        let kind = MegatronOp::Linear { inputs, outputs: self.dims.d, reads: Reads::Own, bias: Bias::Apart };
+        let partial = self.megatron(module, kind, &[input], params, ("y_SBD", BSD));
+        if !self.dims.tensor.splits() {
+            self.g.drop_values(held);
+            return partial;
+        }
+        let sum = self.megatron(module, MegatronOp::Sum, &[partial], &[], ("y_LBD", BLD));
+        self.g.drop_values(&[partial]);
+        self.g.drop_values(held);
+        sum
+    }
+
+    fn residual(&mut self, module: &'static str, branch: ValueId, residual: ValueId, bias: Option<usize>) -> ValueId {
+        let block = self.job.block;
+        let kind = MegatronOp::BiasDropoutAdd { dropout: block.hidden_dropout, fused: block.fused_dropout };
+        let bias: Vec<usize> = bias.into_iter().collect();
+        self.megatron(module, kind, &[branch, residual], &bias, ("h_LBD", BLD))
+    }
+}
+
+fn modules<'a>(job: &'a Job, name: &'static str, input: (&'static str, &'static [Axis])) -> (Modules<'a>, ValueId) {
+    let dims = dims(job);
+    let (g, x) = GraphBuilder::new(name, dims, job.dtype, (input.0, input.1, job.dtype));
+    (Modules { g, job, dims }, x)
+}
+
+/// The embedding. Inputs: tokens, positions.
+pub(super) fn embedding(job: &Job) -> Graph {
+    let (mut m, tokens) = modules(job, "embedding", ("tokens_BS", BS));
+    let positions = m.g.input("positions_BS", BS, job.dtype);
+    let mut params = vec![m.g.param("word_embeddings.weight", m.dims.v, m.dims.d)];
+    let learned = match job.model.position {
+        Position::Learned { positions } => Some(positions),
+        _ => None,
+    };
+    params.extend(learned.map(|rows| m.g.param("position_embeddings.weight", rows, m.dims.d)));
+    let kind = MegatronOp::Embed { learned: learned.is_some(), dropout: job.block.hidden_dropout };
+    let mut out = m.megatron("embedding", kind, &[tokens, positions], &params, ("h_LBD", BLD));
+    if job.model.embedding_norm {
+        let norm = m.norm_params("embedding.norm.weight", "embedding.norm.bias");
+        let normed = m.norm("embedding.norm", out, &norm);
+        m.g.drop_values(&[out]);
+        out = normed;
+    }
+    m.g.finish(out)
+}
+
+/// One block. Inputs: the hidden state, the attention mask.
+pub(super) fn block(job: &Job) -> Graph {
+    let (mut m, x) = modules(job, "layers", ("h_LBD", BLD));
+    let mask = m.g.input("mask_SS", SS, job.dtype);
+    let Dims { d, n, k, h, f, .. } = m.dims;
+    let model = &job.model;
+    let engine = job.block.implementation == Implementation::TransformerEngine;
+    let bias = |on: bool, name| on.then_some(name);
+    let proj_bias = bias(model.output_bias, "self_attention.linear_proj.bias");
+    let qkv_bias = bias(model.qkv_bias, "self_attention.linear_qkv.bias");
+    let (gated, activation) = match model.feed_forward {
+        FeedForward::Gated(activation) => (true, activation),
+        FeedForward::Plain(activation) => (false, activation),
+    };
+    let wide = if gated { 2 * f } else { f };
+    // Transformer Engine's linears have the norms before them as parts of theirs.
+    let ln1 = (!engine).then(|| m.norm_params("input_layernorm.weight", "input_layernorm.bias"));
+    let proj = m.linear_params("self_attention.linear_proj.weight", proj_bias, d, n * h);
+    let ln1 = ln1.unwrap_or_else(|| {
+        m.norm_params("self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias")
+    });
+    let qkv = m.linear_params("self_attention.linear_qkv.weight", qkv_bias, (n + 2 * k) * h, d);
+    let ln2 = if engine {
+        m.norm_params("mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias")
+    } else {
+        m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias")
+    };
+    let fc1 = m.linear_params("mlp.linear_fc1.weight", bias(model.ffn_bias, "mlp.linear_fc1.bias"), wide, d);
+    let fc2 = m.linear_params("mlp.linear_fc2.weight", bias(model.ffn_bias, "mlp.linear_fc2.bias"), d, f);
+
+    let added = if model.qkv_bias { Bias::Added } else { Bias::Apart };
+    let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (&ln1, &qkv), (added, BSQH));
+    let (context, mut held) = attention(&mut m, mixed, mask);
+    held.extend([mixed, context]);
+    let attended = m.row_linear("self_attention.linear_proj", context, (n * h, &proj), &held);
+    let h1 = m.residual("self_attn_bda", attended, x, proj.get(1).copied());
+    m.g.drop_values(&[attended]);
+    m.g.drop_values(&xn);
+
+    let (up, hn) = m.up(("pre_mlp_layernorm", "mlp.linear_fc1"), h1, (&ln2, &fc1), (Bias::Apart, BSF));
+    m.g.resize(up, m.dims.tokens() * wide);
+    let kind = MegatronOp::Activate { activation, gated, fused: job.block.fused_activation };
+    let active = m.megatron("mlp", kind, &[up], &fc1[1..], ("act_SBF", BSF));
+    m.g.drop_values(&[up]);
+    let down = m.row_linear("mlp.linear_fc2", active, (f, &fc2), &[active]);
+    let out = m.residual("mlp_bda", down, h1, fc2.get(1).copied());
+    m.g.drop_values(&hn);
+    m.g.drop_values(&[down, h1]);
+    m.g.finish(out)
+}
+
+/// Attention between its projections; also what Python holds until it returns.
+fn attention(m: &mut Modules, mixed: ValueId, mask: ValueId) -> (ValueId, Vec<ValueId>) {
+    let block = m.job.block;
+    let dtype = m.g.compute();
+    let shapes = [("xq_SBNH", BSNH, dtype), ("xk_SBKH", BSKH, dtype), ("xv_SBKH", BSKH, dtype)];
+    let split = OpKind::Megatron(MegatronOp::SplitQkv);
+    let [mut q, mut key, v] = m.g.op_many("self_attention", split, &[mixed], shapes);
+    let mut held = vec![q, key, v];
+    if matches!(m.job.model.position, Position::Rope { .. }) {
+        let rotate = MegatronOp::Rotate { fused: block.fused_rope };
+        q = m.megatron("self_attention", rotate, &[q], &[], ("xq_SBNH", BSNH));
+        key = m.megatron("self_attention", rotate, &[key], &[], ("xk_SBKH", BSKH));
+        held.extend([q, key]);
+    }
+    let again = block.recompute == Recompute::Core;
+    let biased = m.job.model.position == Position::Alibi;
+    let kind = match block.core {
+        Core::Unfused { fused_softmax } => {
+            MegatronOp::Core { fused_softmax, dropout: block.attention_dropout, biased, again }
+        }
+        Core::Flash => MegatronOp::FlashCore { again },
+    };
+    let context = m.megatron("self_attention.core_attention", kind, &[q, key, v, mask], &[], ("o_SBNH", BSNH));
+    (context, held)
+}
+
+/// What stands behind the last block: norm, head, the loss of every token, their masked mean.
+pub(super) fn head(job: &Job) -> Graph {
+    let (mut m, x) = modules(job, "head", ("h_LBD", BLD));
+    let mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
+    let (d, v) = (m.dims.d, m.dims.v);
+    let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
+    let weight = m.g.param("output_layer.weight", v, d);
+    let xn = m.norm("decoder.final_layernorm", x, &ln);
+    let kind = MegatronOp::Linear { inputs: d, outputs: v, reads: m.reads(), bias: Bias::Apart };
+    let logits = m.megatron("output_layer", kind, &[xn], &[weight], ("logits_SBV", BSV));
+    m.g.drop_values(&[xn]);
+    let fused = job.block.fused_loss;
+    let kind = OpKind::Megatron(MegatronOp::VocabularyLoss { fused });
+    let losses = m.g.op_in("loss", kind, &[logits], &[], ("losses_BS", BS), DType::Fp32);
+    m.g.drop_values(&[logits]);
+    let one: &[Axis] = &[];
+    let outputs = [("loss", one, DType::Fp32), ("tokens", one, DType::Fp32), ("report", one, DType::Fp32)];
+    let [loss, ..] = m.g.op_many("loss", OpKind::Megatron(MegatronOp::MaskedMean), &[losses, mask], outputs);
+    m.g.drop_values(&[losses]);
+    m.g.finish(loss)
+}

@@ -1,0 +1,118 @@
+//! How a chunk's parameters lie in one buffer, and how that is cut into buckets
+//! (`core/distributed/param_and_grad_buffer.py`, `_ParamAndGradBuffer`, 0.16.1).
+//!
+//! Parameters lie in reverse order of registration, the order in which backward makes their gradients. With the
+//! distributed optimizer each begins at a multiple of 64 and each bucket ends at a multiple of the data-parallel ranks
+//! and of 128; a shared embedding has a bucket of its own, so that both its stages cut it alike.
+
+use std::ops::Range;
+
+/// A parameter as the buffer sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Elements of the rank's part.
+    pub elements: u64,
+    /// Whether two stages hold it: the tied embedding of a pipeline.
+    pub shared: bool,
+}
+
+/// What decides the cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Data-parallel ranks.
+    pub ranks: u64,
+    /// Whether the optimizer is distributed over them.
+    pub distributed: bool,
+    /// Parameters that fill a bucket; none: all are one.
+    pub bucket: Option<u64>,
+}
+
+/// A run of the buffer that is reduced, and gathered, at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Elements of the buffer.
+    pub elements: Range<u64>,
+    /// Its parameters, by registration, in the buffer's order.
+    pub params: Vec<usize>,
+}
+
+impl Bucket {
+    /// Elements, padding included.
+    pub fn len(&self) -> u64 {
+        self.elements.end - self.elements.start
+    }
+}
+
+/// Cuts a buffer.
+pub fn cut(slots: &[Slot], rules: Rules) -> Vec<Bucket> {
+    let pad = |number: u64, to: u64| if rules.distributed { number.next_multiple_of(to) } else { number };
+    let end_of = |end: u64| pad(end, lcm(rules.ranks, 128));
+    let (mut buckets, mut params): (Vec<Bucket>, Vec<usize>) = (vec![], vec![]);
+    let (mut begin, mut at) = (0, 0);
+    for (param, slot) in slots.iter().enumerate().rev() {
+        let alone = slot.shared && rules.distributed;
+        at = pad(at, 64);
+        if alone && !params.is_empty() {
+            at = end_of(at);
+            buckets.push(Bucket { elements: begin..at, params: std::mem::take(&mut params) });
+            begin = at;
+        }
+        at += slot.elements;
+        params.push(param);
+        if alone || rules.bucket.is_some_and(|most| at - begin >= most) {
+            at = end_of(at);
+            buckets.push(Bucket { elements: begin..at, params: std::mem::take(&mut params) });
+            begin = at;
+        }
+    }
+    if !params.is_empty() {
+        buckets.push(Bucket { elements: begin..end_of(at), params });
+    }
+    buckets
+}
+
+/// The least common multiple of two numbers above zero.
+fn lcm(a: u64, b: u64) -> u64 {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(elements: &[u64]) -> Vec<Slot> {
+        elements.iter().map(|&elements| Slot { elements, shared: false }).collect()
+    }
+
+    #[test]
+    fn without_a_bucket_size_all_parameters_are_one_bucket_in_reverse() {
+        let rules = Rules { ranks: 3, distributed: true, bucket: None };
+        let buckets = cut(&slots(&[10, 100, 7]), rules);
+        // 7 at 0, 100 at 64, 10 at 192 (164 rounded up to 64s): 202 rounded up to lcm(3, 128).
+        assert_eq!(buckets, [Bucket { elements: 0..384, params: vec![2, 1, 0] }]);
+    }
+
+    #[test]
+    fn a_bucket_closes_with_the_parameter_that_fills_it() {
+        let rules = Rules { ranks: 2, distributed: false, bucket: Some(100) };
+        let buckets = cut(&slots(&[10, 60, 60, 150]), rules);
+        let runs: Vec<_> = buckets.iter().map(|bucket| (bucket.elements.clone(), bucket.params.clone())).collect();
+        assert_eq!(runs, [(0..150, vec![3]), (150..270, vec![2, 1]), (270..280, vec![0])]);
+    }
+
+    #[test]
+    fn a_shared_embedding_is_a_bucket_of_its_own_only_where_the_optimizer_is_distributed() {
+        let mut all = slots(&[256, 64, 128]);
+        all[0].shared = true;
+        let lens = |distributed| {
+            let rules = Rules { ranks: 4, distributed, bucket: None };
+            cut(&all, rules).iter().map(Bucket::len).collect::<Vec<_>>()
+        };
+        assert_eq!(lens(true), [256, 256]);
+        assert_eq!(lens(false), [448]);
+    }
+}

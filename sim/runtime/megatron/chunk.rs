@@ -1,0 +1,392 @@
+//! One model chunk: a virtual stage on a pipeline rank, forward and backward of one micro-batch
+//! (`core/pipeline_parallel/schedules.py`, `forward_step`, `backward_step`; `core/transformer/transformer_block.py`).
+
+use super::Job;
+use super::blocks;
+use super::job::{Core, Implementation, Matmuls, Recompute};
+use crate::model::graph::{Graph, Param};
+use crate::model::{NormPlacement, Position};
+use crate::program::{Category, DType, Pass};
+use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
+
+/// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
+const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
+
+/// The attention mask among a block's values.
+const MASK: usize = 1;
+
+/// A parameter of a chunk, this rank's part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkParam {
+    /// Name within the model.
+    pub name: String,
+    /// Elements.
+    pub elements: u64,
+    /// Whether every tensor-parallel rank has all of it and makes a part of its gradient: norms and the biases added
+    /// where the sequence is split (`sequence_parallel` of a parameter).
+    pub partial: bool,
+    /// Whether it is the word embedding, or the head that is tied to it on another stage.
+    pub word_embedding: bool,
+}
+
+/// The graphs and parameters of a chunk.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    job: Job,
+    embedding: Option<Graph>,
+    block: Graph,
+    layers: u64,
+    head: Option<Graph>,
+    /// Where the first parameter of the embedding, of the blocks and of the head is numbered.
+    first: [usize; 3],
+    /// The word embedding, where the head is tied to it on this chunk.
+    tied: Option<usize>,
+    params: Vec<ChunkParam>,
+}
+
+/// What a micro-batch reads, besides what the stage before sends.
+#[derive(Clone, Debug)]
+struct Batch {
+    tokens: Storage,
+    labels: Storage,
+    positions: Storage,
+    mask: Storage,
+    loss_mask: Storage,
+}
+
+/// What forward leaves of some blocks in a row.
+#[derive(Clone, Debug)]
+enum BlocksFrame {
+    /// One block's frame.
+    Saved(Box<Frame>),
+    /// Blocks that are run again.
+    Again(Again),
+}
+
+/// Blocks that are run again in backward, and what the checkpoint around them keeps.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    input: Storage,
+    mask: Storage,
+    first: u64,
+    layers: u64,
+}
+
+/// What forward leaves for backward.
+#[derive(Clone, Debug)]
+pub struct ChunkFrame {
+    embedding: Option<Frame>,
+    blocks: Vec<BlocksFrame>,
+    head: Option<Frame>,
+    report: Option<LossReport>,
+}
+
+/// Numbers that outlive the micro-batch on the last stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LossReport {
+    /// How many tokens the loss is of; lives as long as the loss.
+    pub tokens: Storage,
+    /// Loss and tokens for the log, kept to the end of the step (`forward_data_store`).
+    pub report: Storage,
+}
+
+impl ChunkFrame {
+    /// Takes the numbers that outlive the micro-batch; none but on the last stage.
+    pub fn take_report(&mut self) -> Option<LossReport> {
+        self.report.take()
+    }
+}
+
+impl Chunk {
+    /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
+    pub fn refuses(job: &Job) -> Option<&'static str> {
+        let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
+        let cases = [
+            (job.matmuls != Matmuls::Plain, "fp8 matmuls"),
+            (job.mesh.cp > 1, "context parallelism"),
+            (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
+            (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
+            (model.qk_norm.is_some(), "norms on queries and keys"),
+            (model.experts.is_some(), "experts"),
+            (model.latent.is_some(), "latent attention"),
+            (model.sliding_window.is_some(), "a sliding window"),
+            (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
+            (model.position == Position::Alibi && job.block.core == Core::Flash, "linear biases in a flash kernel"),
+            (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
+            (model.attention_softcap || model.logit_softcap, "capped scores or logits"),
+        ];
+        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    }
+
+    /// A chunk of `layers` blocks, with the embedding if it is the `first` of the model and the head if it is the `last`.
+    /// Parameters are numbered from `first_param`, in the order of Megatron's modules.
+    pub fn new(job: &Job, first: bool, last: bool, layers: u64, first_param: usize) -> Chunk {
+        let embedding = first.then(|| blocks::embedding(job));
+        let block = blocks::block(job);
+        let head = last.then(|| blocks::head(job));
+        let sequence = block.dims.tensor.sequence;
+        let mut params = vec![];
+        let mut add = |prefix: &str, param: &Param| {
+            let partial = sequence
+                && (param.name.contains("layernorm")
+                    || param.name.contains("layer_norm")
+                    || param.name.ends_with("linear_proj.bias")
+                    || param.name.ends_with("linear_fc2.bias"));
+            let word_embedding =
+                param.name == "word_embeddings.weight" || (param.name == "output_layer.weight" && job.model.tied_head);
+            let name = format!("{prefix}{}", param.name);
+            params.push(ChunkParam { name, elements: param.elements(), partial, word_embedding });
+        };
+        for param in embedding.iter().flat_map(|graph| &graph.params) {
+            add("embedding.", param);
+        }
+        for layer in 0..layers {
+            for param in &block.params {
+                add(&format!("decoder.layers.{layer}."), param);
+            }
+        }
+        let tied = (first && last && job.model.tied_head).then_some(first_param);
+        for param in head.iter().flat_map(|graph| &graph.params) {
+            if tied.is_none() || param.name != "output_layer.weight" {
+                add("", param);
+            }
+        }
+        let embeddings = embedding.as_ref().map_or(0, |graph| graph.params.len());
+        let blocks = first_param + embeddings;
+        let heads = blocks + layers as usize * block.params.len();
+        let first = [first_param, blocks, heads];
+        Chunk { job: job.clone(), embedding, block, layers, head, first, tied, params }
+    }
+
+    /// The parameters, in registration order.
+    pub fn params(&self) -> &[ChunkParam] {
+        &self.params
+    }
+
+    /// What all micro-batches share, taken once \[B\]: the buffer of gathers and scores (`GlobalMemoryBuffer`, `"mpu"`),
+    /// the angles of rotary embeddings, the workspace of Transformer Engine's matmuls, and a stand-in for each shape of a
+    /// gradient that its matmul has added to the main gradients already (Transformer Engine's `get_dummy_wgrad`).
+    pub fn buffers(&self) -> Vec<(u64, &'static str)> {
+        let (d, block, dtype) = (self.block.dims, self.job.block, self.job.dtype.bytes());
+        let engine = block.implementation == Implementation::TransformerEngine;
+        let gathers = d.tensor.sequence && (!engine || self.head.is_some());
+        let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
+        let scores = match block.core {
+            Core::Unfused { .. } if self.layers > 0 => d.b * d.n * d.s * d.s * dtype,
+            _ => 0,
+        };
+        let mut buffers = vec![(gathered.max(scores), "global memory buffer")];
+        if matches!(self.job.model.position, Position::Rope { .. }) {
+            buffers.push((d.s * d.r * DType::Fp32.bytes(), "rotary angles"));
+        }
+        if engine {
+            buffers.push((ENGINE_WORKSPACE, "te cublas workspace"));
+        }
+        if self.job.gradients.fused_accumulation {
+            let matrices = |graph: &Graph| {
+                let weights = graph.params.iter().filter(|param| param.cols > 1);
+                weights.map(|param| (param.rows, param.cols)).collect::<Vec<_>>()
+            };
+            let mut shapes: Vec<(u64, u64)> = self.head.iter().chain([&self.block]).flat_map(matrices).collect();
+            shapes.sort_unstable();
+            shapes.dedup();
+            buffers.extend(shapes.iter().map(|(rows, cols)| (rows * cols * dtype, "dummy wgrad")));
+        }
+        buffers.retain(|&(bytes, _)| bytes > 0);
+        buffers
+    }
+
+    fn map(&self, part: usize) -> ParamMap {
+        let tied = match (part, &self.head, self.tied) {
+            (2, Some(head), Some(word)) => Some((head.params.len() - 1, word)),
+            _ => None,
+        };
+        ParamMap { first: self.first[part], tied }
+    }
+
+    /// Forward of one micro-batch from the stage before's hidden state, which it takes over; none on the first stage.
+    /// Returns what backward needs, and the hidden state, or the loss.
+    pub fn forward(&self, eager: &mut Eager, input: Option<Storage>) -> (ChunkFrame, Storage) {
+        let batch = self.batch(eager);
+        let mut frame = ChunkFrame { embedding: None, blocks: vec![], head: None, report: None };
+        let mut hidden = match (&self.embedding, input) {
+            (Some(graph), _) => {
+                let mut running = eager.frame(graph, batch.tokens, self.map(0), Mode::Train);
+                eager.give(&mut running, 1, Some(batch.positions));
+                eager.forward_ops(graph, &mut running, 0..graph.ops.len());
+                eager.give(&mut running, 1, None);
+                let out = eager.finish_forward(graph, &mut running);
+                frame.embedding = Some(running);
+                out
+            }
+            (None, Some(input)) => input,
+            (None, None) => unreachable!("a stage behind the first is given a hidden state"),
+        };
+        let mut layer = 0;
+        while layer < self.layers {
+            let again = self.run_again(layer);
+            let (done, out) = self.forward_blocks(eager, (hidden, batch.mask), (layer, again));
+            eager.release(hidden);
+            hidden = out;
+            frame.blocks.push(done);
+            layer += again.unwrap_or(1);
+        }
+        let Some(graph) = &self.head else {
+            self.let_go(eager, &batch);
+            eager.release(batch.loss_mask);
+            return (frame, hidden);
+        };
+        let mut running = eager.frame(graph, hidden, self.map(2), Mode::Train);
+        let mean = graph.ops.len() - 1;
+        eager.forward_ops(graph, &mut running, 0..mean);
+        self.let_go(eager, &batch);
+        eager.give(&mut running, 1, Some(batch.loss_mask));
+        eager.forward_ops(graph, &mut running, mean..mean + 1);
+        eager.give(&mut running, 1, None);
+        let made = &graph.ops[mean].outputs;
+        let [tokens, report] = [made[1], made[2]].map(|value| eager.take(&mut running, value));
+        frame.report = tokens.zip(report).map(|(tokens, report)| LossReport { tokens, report });
+        let loss = eager.finish_forward(graph, &mut running);
+        eager.release(hidden);
+        eager.release(batch.loss_mask);
+        frame.head = Some(running);
+        (frame, loss)
+    }
+
+    /// How many blocks from `layer` on are run again in backward as one; none if they are not.
+    fn run_again(&self, layer: u64) -> Option<u64> {
+        match self.job.block.recompute {
+            Recompute::Uniform { layers } => Some(layers.min(self.layers - layer)),
+            Recompute::Block { layers } if layer < layers => Some(1),
+            _ => None,
+        }
+    }
+
+    /// Forward of one block.
+    fn forward_block(
+        &self,
+        eager: &mut Eager,
+        (x, mask): (Storage, Storage),
+        layer: u64,
+        mode: Mode,
+    ) -> (Frame, Storage) {
+        let graph = &self.block;
+        let map = ParamMap { first: self.first[1] + layer as usize * graph.params.len(), tied: None };
+        let mut running = eager.frame(graph, x, map, mode);
+        eager.give(&mut running, MASK, Some(mask));
+        eager.forward_ops(graph, &mut running, 0..graph.ops.len());
+        eager.give(&mut running, MASK, None);
+        let out = eager.finish_forward(graph, &mut running);
+        (running, out)
+    }
+
+    /// Forward of one block, or of some that are run again.
+    fn forward_blocks(
+        &self,
+        eager: &mut Eager,
+        (hidden, mask): (Storage, Storage),
+        (first, again): (u64, Option<u64>),
+    ) -> (BlocksFrame, Storage) {
+        let Some(layers) = again else {
+            let (frame, out) = self.forward_block(eager, (hidden, mask), first, Mode::Train);
+            return (BlocksFrame::Saved(Box::new(frame)), out);
+        };
+        let held = Again { input: eager.retain(hidden), mask: eager.retain(mask), first, layers };
+        let mut x = eager.retain(hidden);
+        for layer in first..first + layers {
+            let (_, out) = self.forward_block(eager, (x, mask), layer, Mode::Checkpoint(Keep::Nothing));
+            // The checkpoint around all of them holds the first input alone.
+            eager.release(x);
+            eager.release(x);
+            x = out;
+        }
+        eager.let_go_of_lingering();
+        (BlocksFrame::Again(held), x)
+    }
+
+    /// Backward of one micro-batch from the gradient of its output, which it takes over; none on the last stage, where
+    /// the loss is the start. Returns the gradient of the input; none on the first stage.
+    pub fn backward(&self, eager: &mut Eager, frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
+        let before = eager.program.set_pass(Pass::Backward);
+        eager.shared = self.tied.map(|word| (word, 2));
+        let mut seeds = vec![];
+        let mut gradient = gradient;
+        if let (Some(graph), Some(mut running)) = (&self.head, frame.head) {
+            // The loss times the loss scale, and its gradient.
+            let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
+            let seed = eager.seed_gradient(DType::Fp32);
+            seeds = vec![seed, scaled];
+            eager.retain(seed);
+            gradient = eager.backward(graph, &mut running, seed);
+        }
+        // Transformer Engine's norm hands on a view.
+        let engine = self.job.block.implementation == Implementation::TransformerEngine;
+        eager.viewed = gradient.filter(|_| engine && self.head.is_some());
+        let mut gradient = gradient.expect("the last stage has a loss, the others are given a gradient");
+        for done in frame.blocks.into_iter().rev() {
+            gradient = match done {
+                BlocksFrame::Saved(mut running) => {
+                    eager.backward(&self.block, &mut running, gradient).expect("a block's input has a gradient")
+                }
+                BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
+            };
+        }
+        let result = match (&self.embedding, frame.embedding) {
+            (Some(graph), Some(mut running)) => {
+                eager.backward(graph, &mut running, gradient);
+                None
+            }
+            _ => Some(gradient),
+        };
+        for seed in seeds {
+            eager.release(seed);
+        }
+        eager.program.set_pass(before);
+        result
+    }
+
+    /// Runs blocks again, and their backward (`CheckpointFunction.backward`).
+    fn backward_again(&self, eager: &mut Eager, again: Again, gradient: Storage) -> Storage {
+        let before = (eager.program.set_pass(Pass::Recompute), eager.category);
+        eager.category = Category::Recompute;
+        let mut frames = vec![];
+        let mut x = eager.retain(again.input);
+        for layer in again.first..again.first + again.layers {
+            let (frame, out) = self.forward_block(eager, (x, again.mask), layer, Mode::Train);
+            eager.release(x);
+            frames.push(frame);
+            x = out;
+        }
+        eager.program.set_pass(before.0);
+        eager.category = before.1;
+        let mut running = eager.retain(gradient);
+        for mut frame in frames.into_iter().rev() {
+            running = eager.backward(&self.block, &mut frame, running).expect("a block's input has a gradient");
+        }
+        for storage in [x, gradient, again.input, again.mask] {
+            eager.release(storage);
+        }
+        running
+    }
+
+    /// What the data loader hands the step: tokens, labels and positions (8 B each), the attention mask of one
+    /// sequence (1 B for each pair), and the loss mask in fp32.
+    fn batch(&self, eager: &mut Eager) -> Batch {
+        let d = self.block.dims;
+        let mut made = |bytes: u64, name| eager.storage(bytes, name);
+        Batch {
+            tokens: made(8 * d.tokens(), "tokens"),
+            labels: made(8 * d.tokens(), "labels"),
+            positions: made(8 * d.tokens(), "position_ids"),
+            mask: made(d.s * d.s, "attention_mask"),
+            loss_mask: made(4 * d.tokens(), "loss_mask"),
+        }
+    }
+
+    /// Lets go of all but the loss mask.
+    fn let_go(&self, eager: &mut Eager, batch: &Batch) {
+        for storage in [batch.tokens, batch.labels, batch.positions, batch.mask] {
+            eager.release(storage);
+        }
+    }
+}

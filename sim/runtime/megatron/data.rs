@@ -1,0 +1,296 @@
+//! Data parallelism: gradients reduced and parameters gathered, bucket by bucket (`core/distributed`, 0.16.1).
+//!
+//! Without overlap all buckets are reduced after the last backward, and gathered after the optimizer's step. With
+//! `overlap_grad_reduce` a bucket is reduced as soon as the last micro-batch has made all its gradients; with
+//! `overlap_param_gather` the forward's first use of a bucket waits for its gathering and starts the next one's.
+
+use super::buckets::{self, Bucket, Rules, Slot};
+use super::job::Job;
+use crate::program::{
+    Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
+};
+use crate::runtime::eager::COMPUTE;
+use crate::units::Bytes;
+
+/// The buckets of one model chunk, and how far each is in this step.
+#[derive(Debug)]
+struct Chunk {
+    buckets: Vec<Bucket>,
+    states: Vec<State>,
+    /// By parameter, counted from the chunk's first: its bucket.
+    bucket_of: Vec<usize>,
+    /// Whether all buckets are reduced, and gathered, as one operation: in all chunks but a rank's first
+    /// (`force_single_bucket_group`).
+    together: bool,
+}
+
+impl Chunk {
+    /// The bucket under which a bucket's operations are issued.
+    fn issued_as(&self, at: usize) -> usize {
+        if self.together { self.buckets.len() - 1 } else { at }
+    }
+
+    /// Elements of an operation issued under a bucket.
+    fn elements(&self, at: usize) -> u64 {
+        if self.together { self.buckets.iter().map(Bucket::len).sum() } else { self.buckets[at].len() }
+    }
+
+    /// The buckets under which operations are issued.
+    fn issued(&self) -> std::ops::Range<usize> {
+        if self.together { self.buckets.len().saturating_sub(1)..self.buckets.len() } else { 0..self.buckets.len() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Gradients that the last micro-batch has yet to make.
+    missing: usize,
+    /// When its reduction has ended, once it has been issued.
+    reduced: Option<EventId>,
+    /// Whether its gathering has been issued in this step.
+    gathering: bool,
+    /// When that has ended, until somebody has waited for it.
+    gathered: Option<EventId>,
+}
+
+/// All buckets of a rank.
+#[derive(Debug)]
+pub struct Data {
+    chunks: Vec<Chunk>,
+    /// By parameter: its chunk, and its place there.
+    place: Vec<(usize, usize)>,
+    group: GroupId,
+    stream: StreamId,
+    ranks: u64,
+    dtype: DType,
+    gradients: DType,
+    distributed: bool,
+    overlap_reduce: bool,
+    overlap_gather: bool,
+    checks: bool,
+    /// The chunk whose last micro-batch is in backward, if it is reduced meanwhile.
+    pub reducing: Option<usize>,
+}
+
+impl Data {
+    /// The buckets of a pipeline rank's chunks. Only the first chunk of the first rank is cut: elsewhere one bucket holds
+    /// all, as its reduction has the pipeline's bubble to hide in (`distributed_data_parallel.py`, `disable_bucketing`).
+    pub fn new(job: &Job, first_rank: bool, chunks: &[Vec<Slot>], (group, stream): (GroupId, StreamId)) -> Data {
+        let ranks = u64::from(job.mesh.dp * job.mesh.cp);
+        let (mut list, mut place) = (vec![], vec![]);
+        for (index, slots) in chunks.iter().enumerate() {
+            let bucket = (first_rank && index == 0).then_some(job.gradients.bucket).flatten();
+            let buckets = buckets::cut(slots, Rules { ranks, distributed: job.optimizer.distributed, bucket });
+            let mut bucket_of = vec![0; slots.len()];
+            for (at, bucket) in buckets.iter().enumerate() {
+                bucket.params.iter().for_each(|&param| bucket_of[param] = at);
+            }
+            place.extend((0..slots.len()).map(|param| (index, param)));
+            let states = vec![State::default(); buckets.len()];
+            list.push(Chunk { buckets, states, bucket_of, together: index > 0 });
+        }
+        Data {
+            chunks: list,
+            place,
+            group,
+            stream,
+            ranks,
+            dtype: job.dtype,
+            gradients: job.gradients.dtype,
+            distributed: job.optimizer.distributed,
+            overlap_reduce: job.gradients.overlap_reduce,
+            overlap_gather: job.optimizer.overlap_gather && job.optimizer.distributed,
+            checks: job.checks_for_nan,
+            reducing: None,
+        }
+    }
+
+    /// For each parameter of which the first data-parallel rank steps a part: the parameter and the part's elements.
+    pub fn shards(&self, sizes: &[u64]) -> Vec<(usize, u64)> {
+        let mut shards = vec![];
+        let mut first = 0;
+        for chunk in &self.chunks {
+            for bucket in &chunk.buckets {
+                let mine = bucket.len() / self.ranks;
+                let mut at = bucket.elements.start;
+                for &param in &bucket.params {
+                    if self.distributed {
+                        at = at.next_multiple_of(64);
+                    }
+                    let size = sizes[first + param];
+                    let part = if self.distributed {
+                        (at + size).min(bucket.elements.start + mine).saturating_sub(at)
+                    } else {
+                        size
+                    };
+                    if part > 0 {
+                        shards.push((first + param, part));
+                    }
+                    at += size;
+                }
+            }
+            first += chunk.bucket_of.len();
+        }
+        shards
+    }
+
+    /// At the start of a step: gradients are zero, nothing has been reduced.
+    pub fn zero(&mut self, program: &mut Builder) {
+        for chunk in &mut self.chunks {
+            let all = chunk.bucket_of.len();
+            for (state, bucket) in chunk.states.iter_mut().zip(&chunk.buckets) {
+                state.missing = if chunk.together { all } else { bucket.params.len() };
+                state.reduced = None;
+            }
+            let elements = chunk.buckets.last().map_or(0, |bucket| bucket.elements.end);
+            let work = Work::Memory {
+                kind: MemoryKind::Copy,
+                read: Bytes(0),
+                written: Bytes(elements * self.gradients.bytes()),
+            };
+            program.launch(COMPUTE, "aten.zero_", work, Dispatch::EagerForward);
+        }
+    }
+
+    /// Before an operator of the forward reads a parameter: waits for its gathering, and starts the next.
+    pub fn needed(&mut self, program: &mut Builder, param: usize) {
+        if !self.overlap_gather {
+            return;
+        }
+        let (chunk, param) = self.place[param];
+        let at = self.chunks[chunk].issued_as(self.chunks[chunk].bucket_of[param]);
+        if !self.chunks[chunk].states[at].gathering {
+            self.gather(program, chunk, at);
+        }
+        if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
+            program.wait(COMPUTE, event);
+            // The forward goes through the buffer from its end.
+            let next = at.checked_sub(1).filter(|&next| self.chunks[chunk].issued().contains(&next));
+            if let Some(next) = next.filter(|&next| !self.chunks[chunk].states[next].gathering) {
+                self.gather(program, chunk, next);
+            }
+        }
+    }
+
+    /// Starts the gathering of all of a chunk's buckets, in the order in which forward needs them (`start_param_sync`).
+    pub fn prefetch(&mut self, program: &mut Builder, chunk: usize) {
+        if !self.overlap_gather || chunk >= self.chunks.len() {
+            return;
+        }
+        for at in self.chunks[chunk].issued().rev() {
+            if !self.chunks[chunk].states[at].gathering {
+                self.gather(program, chunk, at);
+            }
+        }
+    }
+
+    /// When a parameter's gradient has been added to the main gradients.
+    pub fn arrived(&mut self, program: &mut Builder, param: usize) {
+        let (chunk, param) = self.place[param];
+        if self.reducing != Some(chunk) {
+            return;
+        }
+        let at = self.chunks[chunk].issued_as(self.chunks[chunk].bucket_of[param]);
+        let state = &mut self.chunks[chunk].states[at];
+        state.missing = state.missing.saturating_sub(1);
+        if state.missing == 0 && state.reduced.is_none() {
+            self.reduce(program, chunk, at);
+        }
+    }
+
+    /// Starts the reduction of all of a chunk's buckets (`start_grad_sync`).
+    pub fn start(&mut self, program: &mut Builder, chunk: usize) {
+        for at in self.chunks[chunk].issued() {
+            if self.chunks[chunk].states[at].reduced.is_none() {
+                self.reduce(program, chunk, at);
+            }
+        }
+    }
+
+    /// After the last backward: every bucket is reduced and waited for (`finish_grad_sync`).
+    pub fn finish(&mut self, program: &mut Builder) {
+        for chunk in 0..self.chunks.len() {
+            for at in self.chunks[chunk].issued() {
+                if self.chunks[chunk].states[at].reduced.is_none() {
+                    self.reduce(program, chunk, at);
+                }
+                let state = &mut self.chunks[chunk].states[at];
+                state.gathering = false;
+                if let Some(event) = state.reduced {
+                    program.wait(COMPUTE, event);
+                }
+            }
+        }
+    }
+
+    /// After the optimizer's step: parameters are gathered, unless the next forward does it.
+    pub fn gather_all(&mut self, program: &mut Builder) {
+        if !self.distributed || self.overlap_gather {
+            return;
+        }
+        for chunk in 0..self.chunks.len() {
+            for at in self.chunks[chunk].issued() {
+                self.gather(program, chunk, at);
+                if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
+                    program.wait(COMPUTE, event);
+                }
+                self.chunks[chunk].states[at].gathering = false;
+            }
+        }
+    }
+
+    /// Whether gradients are reduced beside the backward.
+    pub fn overlaps_reduce(&self) -> bool {
+        self.overlap_reduce
+    }
+
+    fn reduce(&mut self, program: &mut Builder, chunk: usize, at: usize) {
+        let pass = program.set_pass(Pass::Backward);
+        let bytes = Bytes(self.chunks[chunk].elements(at) * self.gradients.bytes());
+        if self.checks {
+            let work = Work::Memory { kind: MemoryKind::Foreach, read: bytes, written: Bytes(4) };
+            program.launch(COMPUTE, "aten.linalg_vector_norm", work, Dispatch::EagerForward);
+            read_back(program, "aten.isnan");
+        }
+        let work = Work::Memory { kind: MemoryKind::Elementwise, read: bytes, written: bytes };
+        program.launch(COMPUTE, "aten.mul_", work, Dispatch::EagerForward);
+        program.wait_stream(self.stream, COMPUTE);
+        if self.ranks > 1 {
+            let kind = if self.distributed { Collective::ReduceScatter } else { Collective::AllReduce };
+            program.collective(self.stream, Comm { kind, group: self.group, bytes, dtype: self.gradients });
+        }
+        self.chunks[chunk].states[at].reduced = Some(program.record(self.stream));
+        program.set_pass(pass);
+    }
+
+    fn gather(&mut self, program: &mut Builder, chunk: usize, at: usize) {
+        let bytes = Bytes(self.chunks[chunk].elements(at) * self.dtype.bytes());
+        program.wait_stream(self.stream, COMPUTE);
+        if self.ranks > 1 {
+            let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype: self.dtype };
+            program.collective(self.stream, comm);
+        }
+        let state = &mut self.chunks[chunk].states[at];
+        state.gathering = true;
+        state.gathered = Some(program.record(self.stream));
+    }
+
+    /// Takes parameters and gradients, once: with the distributed optimizer parameters are views of one buffer, too.
+    pub fn take_buffers(&self, program: &mut Builder) {
+        for chunk in &self.chunks {
+            let elements = chunk.buckets.last().map_or(0, |bucket| bucket.elements.end);
+            if self.distributed {
+                let bytes = Bytes(elements * self.dtype.bytes());
+                program.alloc(bytes, COMPUTE, Category::Parameter, "param_data");
+            }
+            let bytes = Bytes(elements * self.gradients.bytes());
+            program.alloc(bytes, COMPUTE, Category::ShardedGradient, "grad_data");
+        }
+    }
+}
+
+/// A number goes to the host, which waits for it.
+pub fn read_back(program: &mut Builder, name: &'static str) {
+    program.launch(COMPUTE, name, Work::HostCopy { bytes: Bytes(4), to_host: true }, Dispatch::EagerForward);
+    program.wait_for_host(COMPUTE);
+}

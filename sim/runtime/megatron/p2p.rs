@@ -1,0 +1,117 @@
+//! Messages between pipeline ranks (`core/pipeline_parallel/p2p_communication.py`, 0.16.1).
+//!
+//! Batched, the sends and receives of a call are one NCCL operation, which everyone waits for, the host too
+//! (`batch_p2p_sync`). Else each is one of its own on its pair's communicator, even ranks sending first, and is waited
+//! for where it is used.
+
+use super::job::Job;
+use crate::program::{Builder, DType, Direction, EventId, Group, GroupId, StreamId, Transfer};
+use crate::runtime::eager::COMPUTE;
+use crate::schedule::{Action, Kind};
+use crate::units::Bytes;
+
+/// Whom a rank talks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The rank before, in the ring of pipeline ranks.
+    Previous,
+    /// The rank after.
+    Next,
+}
+
+/// One end of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// What it is for.
+    pub action: Action,
+    /// Whom it goes to or comes from.
+    pub peer: Peer,
+}
+
+impl End {
+    fn sends(self) -> bool {
+        matches!(self.action.kind, Kind::SendForward | Kind::SendBackward)
+    }
+}
+
+/// A rank's side of the pipeline's communicators.
+#[derive(Debug)]
+pub struct P2p {
+    group: GroupId,
+    ahead: [u32; 2],
+    streams: [StreamId; 2],
+    bytes: Bytes,
+    dtype: DType,
+    /// Whether the calls of a portion are one operation.
+    batched: bool,
+    two: bool,
+    even: bool,
+}
+
+impl P2p {
+    /// `streams`: the communicator's, or those of the pairs with the next and the previous rank.
+    pub fn new(job: &Job, rank: u32, pipeline: &Group, group: GroupId, streams: [StreamId; 2]) -> P2p {
+        let mut tokens = job.seq / u64::from(job.mesh.cp);
+        if job.sequence_parallel {
+            tokens /= u64::from(job.mesh.tp);
+        }
+        P2p {
+            group,
+            ahead: [pipeline.ahead(1), pipeline.ahead(-1)],
+            streams,
+            bytes: Bytes(tokens * job.batch * job.model.width * job.dtype.bytes()),
+            dtype: job.dtype,
+            batched: !job.pipeline.overlap_p2p,
+            two: job.mesh.pp == 2,
+            even: rank.is_multiple_of(2),
+        }
+    }
+
+    /// Size of every message.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    /// Whether calls are batched, and waited for at once.
+    pub fn is_batched(&self) -> bool {
+        self.batched
+    }
+
+    fn transfer(&self, end: End) -> Transfer {
+        let direction = if end.sends() { Direction::Send } else { Direction::Receive };
+        let ahead = self.ahead[usize::from(end.peer == Peer::Previous)];
+        Transfer { direction, group: self.group, ahead, bytes: self.bytes, dtype: self.dtype }
+    }
+
+    /// The stream of a message that is an operation of its own. Two ranks would have both directions on one
+    /// communicator, and take another for one of them.
+    fn stream(&self, end: End) -> StreamId {
+        let second = if self.two { !end.sends() } else { end.peer == Peer::Previous };
+        self.streams[usize::from(second)]
+    }
+
+    /// Issues the ends of one call; for each, in the order given, when it will have happened.
+    pub fn issue(&self, program: &mut Builder, ends: &[End]) -> Vec<EventId> {
+        if self.batched {
+            let stream = self.streams[0];
+            program.wait_stream(stream, COMPUTE);
+            // `_batched_p2p_ops`: to and from the previous rank, then to and from the next.
+            let mut ordered = ends.to_vec();
+            ordered.sort_by_key(|end| (end.peer == Peer::Next, !end.sends()));
+            let transfers: Vec<Transfer> = ordered.into_iter().map(|end| self.transfer(end)).collect();
+            program.exchange(stream, &transfers);
+            return vec![program.record(stream); ends.len()];
+        }
+        // `_p2p_ops`: even ranks send first, odd ranks receive first.
+        let mut order: Vec<usize> = (0..ends.len()).collect();
+        order.sort_by_key(|&at| ends[at].sends() != self.even);
+        let mut done = vec![EventId(0); ends.len()];
+        for at in order {
+            let stream = self.stream(ends[at]);
+            program.wait_stream(stream, COMPUTE);
+            program.exchange(stream, &[self.transfer(ends[at])]);
+            done[at] = program.record(stream);
+        }
+        done
+    }
+}

@@ -1,0 +1,213 @@
+//! A pipeline rank before its first action and after its last: what it holds from the start, how gradients become final,
+//! and the optimizer's turn (`core/distributed/finalize_model_grads.py`, 0.16.1).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::buckets::Slot;
+use super::chunk::{Chunk, ChunkParam};
+use super::data::Data;
+use super::job::Job;
+use super::optimizer::{self, Shards};
+use super::p2p::P2p;
+use super::step::{Counts, DATA, Groups, PIPELINE, Rank, STREAMS, TENSOR};
+use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
+use crate::runtime::eager::main_gradients::{MainGradients, ParamHooks};
+use crate::runtime::eager::{COMPUTE, Eager, TensorGroup};
+use crate::schedule::Schedule;
+use crate::units::Bytes;
+
+impl<'j> Rank<'j> {
+    /// A rank at rest.
+    pub(super) fn new(job: &'j Job, schedule: &'j Schedule, rank: u32) -> Rank<'j> {
+        let mut program = Builder::new(job.mesh.ranks(), &STREAMS);
+        let groups = Groups::new(&mut program, job);
+        let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);
+        let (mut chunks, mut scopes, mut params) = (vec![], vec![], 0);
+        for stage in owned() {
+            let (first, last) = (stage == 0, stage + 1 == schedule.stages);
+            let chunk = Chunk::new(job, first, last, job.pipeline.layers[stage], params);
+            params += chunk.params().len();
+            scopes.push(program.add_scope(format!("stage {stage}")));
+            chunks.push(chunk);
+        }
+        let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job)).collect();
+        let data = Rc::new(RefCell::new(Data::new(job, rank == 0, &slots, (groups.data, DATA))));
+        let sizes: Vec<u64> = slots.iter().flatten().map(|slot| slot.elements).collect();
+        let shards = Shards::new(data.borrow().shards(&sizes).into_iter().map(|(_, part)| part).collect());
+        let stages = owned().collect();
+        let p2p = P2p::new(job, rank, &job.mesh.pipeline(), groups.pipeline, PIPELINE);
+        let mut eager = Eager::new(program, job.eager(), params);
+        let hooks = Box::new(Hooks(Rc::clone(&data)));
+        eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks));
+        if job.mesh.tp > 1 {
+            eager.tensor = Some(TensorGroup { group: groups.tensor, stream: TENSOR, norms: None });
+        }
+        let (count, started) = (chunks.len(), vec![false; chunks.len()]);
+        Rank {
+            job,
+            schedule,
+            rank,
+            groups,
+            stages,
+            chunks,
+            scopes,
+            eager,
+            data,
+            shards,
+            p2p,
+            counts: Counts::default(),
+            inputs: Default::default(),
+            gradients: Default::default(),
+            outputs: Default::default(),
+            input_gradients: Default::default(),
+            open: Default::default(),
+            given: vec![None; count],
+            kept: vec![None; count],
+            sent: [None; 2],
+            named: [None; 2],
+            loss: None,
+            reports: vec![],
+            copies: vec![],
+            started,
+        }
+    }
+
+    /// Parameters, main gradients, master parameters.
+    pub(super) fn setup(&mut self) {
+        let program = &mut self.eager.program;
+        if !self.job.optimizer.distributed {
+            for param in self.chunks.iter().flat_map(Chunk::params) {
+                let bytes = Bytes(param.elements * self.job.dtype.bytes());
+                program.alloc(bytes, COMPUTE, Category::Parameter, "parameter");
+            }
+        }
+        self.data.borrow().take_buffers(program);
+        self.shards.take_masters(program, self.job);
+        self.copies = self.shards.take_copies(program, self.job);
+        // The learning rate's or the loss scale's one number.
+        program.alloc(Bytes(4), COMPUTE, Category::Buffer, "scalar");
+        for (bytes, name) in shared_buffers(&self.chunks) {
+            program.alloc(Bytes(bytes), COMPUTE, Category::Buffer, name);
+        }
+        // What a step leaves for the next to let go of.
+        let bytes = self.p2p.bytes();
+        for (chunk, _) in self.stages.iter().enumerate().filter(|&(_, &stage)| stage > 0) {
+            self.kept[chunk] = Some(
+                ["recv_prev", "input's gradient"].map(|name| program.alloc(bytes, COMPUTE, Category::Activation, name)),
+            );
+        }
+    }
+
+    /// Gradients are zero at the start of a step, and the count of tokens.
+    pub(super) fn zero(&mut self) {
+        let program = &mut self.eager.program;
+        program.host(Dispatch::StepOverhead, 1);
+        program.set_pass(Pass::Backward);
+        self.data.borrow_mut().zero(program);
+        // `optimizer.zero_grad`: what the last step copied to fp32 goes.
+        self.copies.iter().for_each(|&copy| program.free(copy));
+        self.started.fill(false);
+    }
+
+    /// After the last backward: gradients of all replicas, of norms over tensor-parallel ranks, of a tied embedding over
+    /// its two stages.
+    pub(super) fn finalize(&mut self) {
+        let program = &mut self.eager.program;
+        program.set_pass(Pass::Backward);
+        let mut data = self.data.borrow_mut();
+        if data.overlaps_reduce() {
+            for chunk in (0..self.chunks.len()).filter(|&chunk| !self.started[chunk]) {
+                data.start(program, chunk);
+            }
+        }
+        data.finish(program);
+        let gradients = self.job.gradients.dtype;
+        let partial = || self.chunks.iter().flat_map(Chunk::params).filter(|param| param.partial);
+        let elements: u64 = partial().map(|param| param.elements).sum();
+        if elements > 0 && self.job.mesh.tp > 1 {
+            let bytes = Bytes(elements * gradients.bytes());
+            let flat = program.alloc(bytes, COMPUTE, Category::ShardedGradient, "aten.cat");
+            let copy = Work::Memory { kind: MemoryKind::Foreach, read: bytes, written: bytes };
+            program.launch(COMPUTE, "aten.cat", copy, Dispatch::EagerForward);
+            reduce(program, (self.groups.tensor, TENSOR), bytes, gradients);
+            let count = partial().count() as u64;
+            let each = Bytes(bytes.0 / count);
+            let copy = Work::Memory { kind: MemoryKind::Copy, read: each, written: each };
+            for _ in 0..count {
+                program.launch(COMPUTE, "aten.copy_", copy, Dispatch::EagerForward);
+            }
+            program.free(flat);
+        }
+        let shared = self.chunks.iter().flat_map(Chunk::params).find(|param| is_shared(param, self.job));
+        if let Some(param) = shared {
+            let bytes = Bytes(param.elements * gradients.bytes());
+            reduce(program, (self.groups.embedding, DATA), bytes, gradients);
+        }
+    }
+
+    /// The optimizer's step, and the parameters that other ranks have stepped; the loss for the log.
+    pub(super) fn update(&mut self) {
+        let program = &mut self.eager.program;
+        let (job, shards) = (self.job, &self.shards);
+        program.first_only(|program| shards.take_moments(program, job));
+        optimizer::step(program, job, (shards, &self.copies), (self.groups.world, DATA));
+        self.data.borrow_mut().gather_all(program);
+        let replicas = job.mesh.dp * job.mesh.cp;
+        let last = self.schedule.rank_of[self.schedule.stages - 1] == self.rank;
+        if last && replicas > 1 {
+            reduce(program, (self.groups.data, DATA), Bytes(8), DType::Fp32);
+        }
+    }
+}
+
+/// The buffers that a rank's chunks share: of each name, those of the chunk with the most.
+fn shared_buffers(chunks: &[Chunk]) -> Vec<(u64, &'static str)> {
+    let mut most: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
+    for chunk in chunks {
+        let mut own: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
+        for (bytes, name) in chunk.buffers() {
+            own.entry(name).or_default().push(bytes);
+        }
+        for (name, sizes) in own {
+            let known = most.entry(name).or_default();
+            if sizes.iter().sum::<u64>() > known.iter().sum() {
+                *known = sizes;
+            }
+        }
+    }
+    most.into_iter().flat_map(|(name, sizes)| sizes.into_iter().map(move |bytes| (bytes, name))).collect()
+}
+
+/// Whether two stages hold a parameter.
+fn is_shared(param: &ChunkParam, job: &Job) -> bool {
+    param.word_embedding && job.model.tied_head && job.mesh.pp > 1
+}
+
+/// A chunk's parameters as its buffer sees them.
+fn slots(chunk: &Chunk, job: &Job) -> Vec<Slot> {
+    let slot = |param: &ChunkParam| Slot { elements: param.elements, shared: is_shared(param, job) };
+    chunk.params().iter().map(slot).collect()
+}
+
+/// Tells the buckets of parameters about to be read and of gradients that have arrived.
+#[derive(Debug)]
+struct Hooks(Rc<RefCell<Data>>);
+
+impl ParamHooks for Hooks {
+    fn read(&mut self, program: &mut Builder, param: usize) {
+        self.0.borrow_mut().needed(program, param);
+    }
+
+    fn arrived(&mut self, program: &mut Builder, param: usize) {
+        self.0.borrow_mut().arrived(program, param);
+    }
+}
+
+/// An all-reduce that what follows waits for.
+fn reduce(program: &mut Builder, (group, stream): (GroupId, StreamId), bytes: Bytes, dtype: DType) {
+    program.wait_stream(stream, COMPUTE);
+    program.collective(stream, Comm { kind: Collective::AllReduce, group, bytes, dtype });
+    program.wait_stream(COMPUTE, stream);
+}

@@ -1,0 +1,476 @@
+//! A pipeline rank's training step: the schedule's actions in order, then gradients, optimizer, parameters
+//! (`core/pipeline_parallel/schedules.py`, `megatron/training/training.py`, `train_step`, 0.16.1).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::chunk::{Chunk, ChunkFrame};
+use super::data::{Data, read_back};
+use super::job::Job;
+use super::optimizer::Shards;
+use super::p2p::{End, P2p, Peer};
+use crate::program::builder::Section;
+use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
+use crate::runtime::eager::{COMPUTE, Eager, Storage};
+use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
+
+/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives.
+pub(super) const STREAMS: [&str; 5] = ["compute", "tensor-parallel", "pipeline", "pipeline (2)", "data-parallel"];
+/// The stream of tensor-parallel collectives.
+pub(super) const TENSOR: StreamId = StreamId(1);
+pub(super) const PIPELINE: [StreamId; 2] = [StreamId(2), StreamId(3)];
+pub(super) const DATA: StreamId = StreamId(4);
+
+/// Communicators of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Groups {
+    pub(super) tensor: GroupId,
+    pub(super) data: GroupId,
+    pub(super) pipeline: GroupId,
+    pub(super) embedding: GroupId,
+    pub(super) world: GroupId,
+}
+
+impl Groups {
+    pub(super) fn new(program: &mut Builder, job: &Job) -> Groups {
+        let mesh = job.mesh;
+        Groups {
+            tensor: program.add_group(mesh.tensor()),
+            data: program.add_group(mesh.data()),
+            pipeline: program.add_group(mesh.pipeline()),
+            embedding: program.add_group(mesh.embedding()),
+            world: program.add_group(mesh.world()),
+        }
+    }
+}
+
+/// What is known of one micro-batch on one stage.
+pub(super) type Key = (u16, u32);
+
+/// A tensor from another stage, and the event that says it is there, until somebody has waited for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    storage: Storage,
+    event: Option<EventId>,
+}
+
+/// A micro-batch between its forward and its backward.
+#[derive(Debug)]
+pub(super) struct Open {
+    frame: ChunkFrame,
+    input: Option<Storage>,
+    /// What is left of an output that was sent: one number (`deallocate_output_tensor`). Of the last stage, the loss.
+    output: Option<Storage>,
+}
+
+/// The last input that a chunk was given, which its decoder names until it is given the next, and with it the input's
+/// gradient (`set_input_tensor`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    key: Key,
+    input: Storage,
+    gradient: Option<Storage>,
+}
+
+/// A send that nobody has waited for yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    storage: Storage,
+    event: EventId,
+}
+
+/// Counts of a rank's forwards and backwards: which of its messages are waited for at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    forwards: usize,
+    backwards: usize,
+    warmup: usize,
+    total: usize,
+    last_was_forward: bool,
+    /// Portions of messages since the last computation.
+    portions: usize,
+}
+
+impl Counts {
+    /// Whether the messages issued now are waited for only where they are used: those of the steady state.
+    fn beside(&self) -> bool {
+        let steady = self.total - self.warmup;
+        if self.last_was_forward {
+            // After the last forward of the warm-up the first gradient is asked for, in a call of its own.
+            self.forwards > self.warmup || (self.forwards == self.warmup && self.portions == 1 && steady > 0)
+        } else {
+            self.backwards > 0 && self.backwards <= steady
+        }
+    }
+}
+
+/// A pipeline rank, writing its program.
+pub(super) struct Rank<'j> {
+    pub(super) job: &'j Job,
+    pub(super) schedule: &'j Schedule,
+    pub(super) rank: u32,
+    pub(super) groups: Groups,
+    /// The stage of each of its chunks.
+    pub(super) stages: Vec<usize>,
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) scopes: Vec<ScopeId>,
+    pub(super) eager: Eager,
+    /// Its buckets, which the eager run's hooks use too.
+    pub(super) data: Rc<RefCell<Data>>,
+    pub(super) shards: Shards,
+    pub(super) p2p: P2p,
+    pub(super) counts: Counts,
+    pub(super) inputs: BTreeMap<Key, Received>,
+    pub(super) gradients: BTreeMap<Key, Received>,
+    pub(super) outputs: BTreeMap<Key, Storage>,
+    pub(super) input_gradients: BTreeMap<Key, Storage>,
+    pub(super) open: BTreeMap<Key, Open>,
+    /// By chunk, the last input it was given.
+    pub(super) given: Vec<Option<Given>>,
+    /// By chunk, what the last input and its gradient are known as from one step to the next.
+    pub(super) kept: Vec<Option<[BufferId; 2]>>,
+    /// Sends forward and backward that have been issued beside the computation.
+    pub(super) sent: [Option<Sent>; 2],
+    /// What Python's variables still name: the last gradients received and made.
+    pub(super) named: [Option<Storage>; 2],
+    /// The loss that the loop's variable names, and its count of tokens.
+    pub(super) loss: Option<[Storage; 2]>,
+    /// What the last stage keeps for the log.
+    pub(super) reports: Vec<Storage>,
+    /// Copies of main gradients in fp32, where those are not: what they are known as from one step to the next.
+    pub(super) copies: Vec<BufferId>,
+    /// Chunks whose gradients are being reduced.
+    pub(super) started: Vec<bool>,
+}
+
+impl<'j> Rank<'j> {
+    pub(super) fn program(job: &'j Job, schedule: &'j Schedule, lists: &Lists, rank: u32) -> Program {
+        let mut run = Rank::new(job, schedule, rank);
+        run.setup();
+        run.eager.program.section(Section::Step);
+        run.step(lists);
+        run.eager.program.finish()
+    }
+
+    fn chunk_of(&self, stage: u16) -> usize {
+        usize::from(stage) / self.schedule.ranks()
+    }
+
+    /// Whom a message goes to or comes from. Where stages go round and round, forward is towards the next rank, from the
+    /// last to the first too.
+    fn peer(&self, kind: Kind, other: usize) -> Peer {
+        let next = match self.job.pipeline.schedule.placement {
+            Placement::Loop => matches!(kind, Kind::SendForward | Kind::RecvBackward),
+            Placement::V => self.schedule.rank_of[other] > self.rank,
+        };
+        if next { Peer::Next } else { Peer::Previous }
+    }
+
+    fn end(&self, action: Action) -> End {
+        let stage = usize::from(action.stage);
+        let other = match action.kind {
+            Kind::SendForward | Kind::RecvBackward => stage + 1,
+            _ => stage - 1,
+        };
+        End { action, peer: self.peer(action.kind, other) }
+    }
+
+    fn step(&mut self, lists: &Lists) {
+        self.zero();
+        self.phase_end("zero");
+        self.eager.category = Category::Activation;
+        let tokens = self.eager.storage(4, "total_num_tokens");
+        let list = lists.rank(self.rank as usize);
+        let total = list.iter().filter(|action| action.kind == Kind::Forward).count();
+        let warmup = list.iter().take_while(|action| !action.kind.is_backward());
+        // The last forward before the first backward belongs to the steady state.
+        let before = warmup.filter(|action| action.kind == Kind::Forward).count();
+        let all_first = before == total && self.job.pipeline.virtual_stages > 1;
+        let warmup = if all_first { total } else { before.saturating_sub(1) };
+        self.counts = Counts { warmup, total, ..Counts::default() };
+        if self.aligns_gather() {
+            (0..2).for_each(|chunk| self.data.borrow_mut().prefetch(&mut self.eager.program, chunk));
+        }
+        for portion in lists.portions(self.rank as usize) {
+            self.portion(portion);
+        }
+        self.finalize();
+        self.eager.release(tokens);
+        self.drain();
+        self.keep();
+        self.phase_end("forward-backward");
+        self.update();
+        self.phase_end("optimizer");
+    }
+
+    fn portion(&mut self, portion: &[Action]) {
+        if portion.iter().any(|action| action.kind.computes()) {
+            for &action in portion {
+                self.compute(action);
+            }
+        } else {
+            self.exchange(portion);
+            self.counts.portions += 1;
+        }
+    }
+
+    fn compute(&mut self, action: Action) {
+        let key = (action.stage, action.microbatch);
+        match action.kind {
+            Kind::Forward => self.forward(key),
+            Kind::Backward => self.backward(key),
+            // Schedules that split the backward are refused before (`scenario`).
+            _ => unreachable!("a Megatron schedule has forwards and whole backwards"),
+        }
+        self.counts.last_was_forward = action.kind == Kind::Forward;
+        self.counts.portions = 0;
+    }
+
+    fn forward(&mut self, key: Key) {
+        self.align_gather();
+        self.counts.forwards += 1;
+        let chunk = self.chunk_of(key.0);
+        let input = (key.0 > 0).then(|| {
+            let received = self.inputs.remove(&key).expect("a schedule receives before it computes");
+            if let Some(event) = received.event {
+                self.eager.program.wait(COMPUTE, event);
+            }
+            received.storage
+        });
+        let before = self.eager.program.enter(self.scopes[chunk]);
+        self.eager.program.set_pass(Pass::Forward);
+        self.eager.category = Category::Activation;
+        self.eager.program.host(Dispatch::StepOverhead, 1);
+        let held = input.map(|input| self.eager.retain(input));
+        if let Some(input) = input {
+            self.give(chunk, key, input);
+        }
+        let (mut frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
+        self.eager.program.enter(before);
+        let last = usize::from(key.0) + 1 == self.schedule.stages;
+        let report = frame.take_report();
+        let open = Open { frame, input: held, output: None };
+        if last {
+            if self.job.checks_for_nan {
+                read_back(&mut self.eager.program, "aten.isnan");
+            }
+            if let Some(report) = report {
+                self.reports.push(report.report);
+                for storage in self.loss.replace([output, report.tokens]).into_iter().flatten() {
+                    self.eager.release(storage);
+                }
+            }
+        } else if self.schedule.crosses(usize::from(key.0)) {
+            self.outputs.insert(key, output);
+        } else {
+            self.inputs.insert((key.0 + 1, key.1), Received { storage: output, event: None });
+        }
+        self.open.insert(key, open);
+    }
+
+    fn backward(&mut self, key: Key) {
+        let (stage, chunk) = (usize::from(key.0), self.chunk_of(key.0));
+        let last = stage + 1 == self.schedule.stages;
+        let gradient = (!last).then(|| {
+            let received = self.gradients.remove(&key).expect("a schedule receives before it computes");
+            if let Some(event) = received.event {
+                self.eager.program.wait(COMPUTE, event);
+            }
+            received.storage
+        });
+        let open = self.open.remove(&key).expect("a backward follows its forward");
+        self.overlap_reduction(chunk);
+        let before = self.eager.program.enter(self.scopes[chunk]);
+        self.eager.program.set_pass(Pass::Backward);
+        let made = self.chunks[chunk].backward(&mut self.eager, open.frame, gradient);
+        self.eager.program.enter(before);
+        for storage in [open.output, open.input].into_iter().flatten() {
+            self.eager.release(storage);
+        }
+        self.counts.backwards += 1;
+        self.start_reductions();
+        let Some(made) = made else { return };
+        if let Some(given) = self.given[chunk].as_mut().filter(|given| given.key == key) {
+            given.gradient = Some(self.eager.retain(made));
+        }
+        if self.schedule.crosses(stage - 1) {
+            let named = self.eager.retain(made);
+            self.name(1, named);
+            self.input_gradients.insert(key, made);
+        } else {
+            self.gradients.insert((key.0 - 1, key.1), Received { storage: made, event: None });
+        }
+    }
+
+    /// A chunk is given an input, and lets go of the one before: that of the step before, at first.
+    fn give(&mut self, chunk: usize, key: Key, input: Storage) {
+        let given = Given { key, input: self.eager.retain(input), gradient: None };
+        match self.given[chunk].replace(given) {
+            Some(before) => {
+                for storage in [Some(before.input), before.gradient].into_iter().flatten() {
+                    self.eager.release(storage);
+                }
+            }
+            None => self.kept[chunk].into_iter().flatten().for_each(|buffer| self.eager.program.free(buffer)),
+        }
+    }
+
+    /// At the end of a step its chunks still name what they were given last.
+    fn keep(&mut self) {
+        for chunk in 0..self.chunks.len() {
+            let (Some(given), Some([input, gradient])) = (self.given[chunk].take(), self.kept[chunk]) else { continue };
+            self.eager.hand_over(given.input, input);
+            match given.gradient {
+                Some(made) => self.eager.hand_over(made, gradient),
+                None => unreachable!("every input gets a gradient before the step ends"),
+            }
+        }
+    }
+
+    /// A variable takes another value.
+    fn name(&mut self, which: usize, storage: Storage) {
+        if let Some(before) = self.named[which].replace(storage) {
+            self.eager.release(before);
+        }
+    }
+
+    /// Sends and receives of one call.
+    fn exchange(&mut self, portion: &[Action]) {
+        let ends: Vec<End> =
+            portion.iter().filter(|action| is_message(action.kind)).map(|&one| self.end(one)).collect();
+        if ends.is_empty() {
+            return;
+        }
+        let bytes = self.p2p.bytes().0;
+        let mut storages = vec![];
+        for end in &ends {
+            let key = (end.action.stage, end.action.microbatch);
+            storages.push(match end.action.kind {
+                Kind::RecvForward => self.eager.storage_as(bytes, Category::Activation, "recv_prev"),
+                Kind::RecvBackward => self.eager.storage_as(bytes, Category::BackwardTemporary, "recv_next"),
+                Kind::SendForward => self.outputs.remove(&key).expect("what is sent has been computed"),
+                _ => self.input_gradients.remove(&key).expect("what is sent has been computed"),
+            });
+        }
+        let beside = !self.p2p.is_batched() && self.counts.beside();
+        let events = self.p2p.issue(&mut self.eager.program, &ends);
+        if !beside {
+            // All of them are waited for, by the host too where they are batched.
+            for &event in events.iter().take(if self.p2p.is_batched() { 1 } else { events.len() }) {
+                self.eager.program.wait(COMPUTE, event);
+            }
+            if self.p2p.is_batched() {
+                self.eager.program.wait_for_host(COMPUTE);
+            }
+        }
+        for ((end, storage), event) in ends.into_iter().zip(storages).zip(events) {
+            self.issued(end.action, storage, beside.then_some(event));
+        }
+    }
+
+    /// What becomes of a message that has been issued, and waited for unless there is an event.
+    fn issued(&mut self, action: Action, storage: Storage, event: Option<EventId>) {
+        let key = (action.stage, action.microbatch);
+        match action.kind {
+            Kind::RecvForward => {
+                self.inputs.insert(key, Received { storage, event });
+            }
+            Kind::RecvBackward => {
+                let named = self.eager.retain(storage);
+                self.name(0, named);
+                self.gradients.insert(key, Received { storage, event });
+            }
+            Kind::SendForward => {
+                let left = self.eager.storage_as(self.job.dtype.bytes(), Category::Activation, "output");
+                if let Some(open) = self.open.get_mut(&key) {
+                    open.output = Some(left);
+                }
+                self.sent(0, storage, event);
+            }
+            _ => self.sent(1, storage, event),
+        }
+    }
+
+    /// A send beside the computation is waited for when the next one of its direction has been issued.
+    fn sent(&mut self, direction: usize, storage: Storage, event: Option<EventId>) {
+        let next = event.map(|event| Sent { storage, event });
+        let before = std::mem::replace(&mut self.sent[direction], next);
+        if let Some(before) = before {
+            self.eager.program.wait(COMPUTE, before.event);
+            self.eager.release(before.storage);
+        }
+        if next.is_none() {
+            self.eager.release(storage);
+        }
+    }
+
+    /// At the end nothing is under way any more, and variables are gone.
+    fn drain(&mut self) {
+        for direction in 0..2 {
+            if let Some(sent) = self.sent[direction].take() {
+                self.eager.program.wait(COMPUTE, sent.event);
+                self.eager.release(sent.storage);
+            }
+            if let Some(named) = self.named[direction].take() {
+                self.eager.release(named);
+            }
+        }
+        let loss = self.loss.take().into_iter().flatten();
+        for storage in loss.chain(std::mem::take(&mut self.reports)) {
+            self.eager.release(storage);
+        }
+    }
+
+    /// Before the backward of a chunk's last micro-batch: its gradients are reduced beside it, on the first pipeline rank.
+    /// The others start when theirs are done, to begin together (`--no-align-grad-reduce` unset).
+    fn overlap_reduction(&mut self, chunk: usize) {
+        let last = self.counts.backwards + 1 == self.counts.total;
+        let alone = self.job.pipeline.virtual_stages == 1 && self.rank == 0;
+        let mut data = self.data.borrow_mut();
+        data.reducing = (data.overlaps_reduce() && last && alone).then_some(chunk);
+    }
+
+    fn aligns_gather(&self) -> bool {
+        self.job.optimizer.align_gather && self.job.pipeline.virtual_stages > 1
+    }
+
+    /// Before a forward: the chunk after the one whose first micro-batch the last pipeline rank has now, as counted from
+    /// here, starts its gathering (`forward_step_helper_preprocess`).
+    fn align_gather(&mut self) {
+        let ahead = self.counts.forwards + self.rank as usize;
+        let round = self.job.mesh.pp as usize;
+        if self.aligns_gather() && ahead.is_multiple_of(round) && ahead / round + 1 < self.chunks.len() && ahead > 0 {
+            self.data.borrow_mut().prefetch(&mut self.eager.program, ahead / round + 1);
+        }
+    }
+
+    /// With virtual stages: after a backward, the chunk whose last micro-batch the first rank has just ended, as counted
+    /// from here, starts its reduction.
+    fn start_reductions(&mut self) {
+        let mut data = self.data.borrow_mut();
+        data.reducing = None;
+        if !data.overlaps_reduce() || self.job.pipeline.virtual_stages == 1 {
+            return;
+        }
+        let Some(done) = self.counts.backwards.checked_sub(1 + self.rank as usize) else { return };
+        let each = self.counts.total / self.chunks.len();
+        // The chunk of a step, in rounds of as many micro-batches as there are ranks; the last round of each chunk ends it.
+        let round = self.job.mesh.pp as usize;
+        let (in_round, chunks) = (done % (round * self.chunks.len()), self.chunks.len());
+        let chunk = chunks - 1 - in_round / round;
+        let microbatch = done / (round * chunks) * round + in_round % round;
+        if microbatch + 1 == each {
+            data.start(&mut self.eager.program, chunk);
+            self.started[chunk] = true;
+        }
+    }
+
+    fn phase_end(&mut self, name: &str) {
+        self.eager.program.mark(Mark::PhaseEnd(name.to_owned()));
+    }
+}
+
+fn is_message(kind: Kind) -> bool {
+    matches!(kind, Kind::SendForward | Kind::RecvForward | Kind::SendBackward | Kind::RecvBackward)
+}

@@ -1,0 +1,263 @@
+//! A job of Megatron-Core as understood. What the file leaves open is what `megatron/training/arguments.py` (0.16) has
+//! for it, and is listed.
+
+mod foreign;
+mod mesh;
+mod pipeline;
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::understood::{Base, Decided, MOST_SMALL, Reader};
+use super::{gate, machine, written};
+use crate::cost::Software;
+use crate::model::Position;
+use crate::program::DType;
+use crate::runtime;
+use crate::runtime::megatron::{
+    Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
+};
+
+/// Everything that Megatron-Core leaves to the file.
+pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
+    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
+    foreign::check(reader)?;
+    let none = written::Megatron::default();
+    let table = scenario.megatron.as_ref().map_or(&none, Spanned::get_ref);
+    gate::positions(reader, scenario, &model, seq)?;
+    let mesh = mesh::mesh(reader, scenario, topology)?;
+    let sequence_parallel = mesh::sequence_parallel(reader, scenario, mesh)?;
+    mesh::divides(reader, scenario, (&model, seq), (mesh, sequence_parallel))?;
+    let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation))?;
+    let dtype = precision(reader, &scenario.precision)?;
+    let block = block(reader, table, model.position)?;
+    let matmuls = matmuls(reader, table, block.implementation)?;
+    let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
+    let gradients = gradients(reader, table, (mesh, dtype))?;
+    let optimizer = optimizer(reader, scenario, table, gradients.overlap_reduce)?;
+    if let (Some(at), Matmuls::Fp8 { parameters: true, .. }, false) =
+        (&table.fp8_param_gather, matmuls, optimizer.distributed)
+    {
+        let problem = "fp8_param_gather gathers what each rank has stepped, and every rank steps all parameters";
+        return Err(reader.plan(at, problem, "write megatron.distributed_optimizer = true"));
+    }
+    let vocabulary_multiple = reader.count_or(
+        "megatron.make_vocab_size_divisible_by",
+        table.make_vocab_size_divisible_by.as_ref(),
+        1,
+        MOST_SMALL,
+        128,
+    )?;
+    let checks_for_nan = reader.flag("megatron.check_for_nan", table.check_for_nan, true);
+    let regime = machine::regime(reader, &scenario.topology);
+    let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
+    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let rail = machine::rail(reader, &scenario.topology, topology)?;
+    let cublas = machine::cublas(reader, &scenario.framework, profile)?;
+    let job = Job {
+        model,
+        batch: micro,
+        seq,
+        micro_batches: accumulation as u32,
+        mesh,
+        sequence_parallel,
+        overlap_tensor,
+        pipeline,
+        block,
+        matmuls,
+        dtype,
+        gradients,
+        optimizer,
+        vocabulary_multiple,
+        checks_for_nan,
+        workspace: profile.overheads.cublas_workspace.0,
+        // Released containers have PyTorch before 2.15.
+        persistent_workspace: true,
+        multiprocessors: topology.chip.cores,
+    };
+    let job = runtime::Job::Megatron(Box::new(job));
+    let software = Software { attention, tf32: false, cublas, rail };
+    Ok(Decided { job, regime, software, expandable_segments })
+}
+
+fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<DType, ScenarioError> {
+    match &written.param {
+        None => Ok(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
+        Some(at) => match *at.get_ref() {
+            dtype @ (DType::Bf16 | DType::Fp16) => Ok(dtype),
+            other => {
+                let problem = format!("precision.param cannot be {} under megatron", other.name());
+                let remedy = "write \"bf16\" or \"fp16\" (--bf16, --fp16); fp8 matmuls are megatron.fp8 = \"delayed\"";
+                Err(reader.plan(at, problem, remedy))
+            }
+        },
+    }
+}
+
+fn block(reader: &mut Reader<'_>, table: &written::Megatron, position: Position) -> Result<Block, ScenarioError> {
+    let implementation = match table.implementation {
+        Some(written::Modules::TransformerEngine) => Implementation::TransformerEngine,
+        Some(written::Modules::Local) => Implementation::Local,
+        None => {
+            let shown = "\"transformer_engine\"";
+            reader.assume("megatron.implementation", Implementation::TransformerEngine, shown)
+        }
+    };
+    let scores = table.attention.unwrap_or_else(|| match implementation {
+        Implementation::TransformerEngine => reader.assume("megatron.attention", written::Scores::Flash, "\"flash\""),
+        Implementation::Local => reader.assume("megatron.attention", written::Scores::Unfused, "\"unfused\""),
+    });
+    let core = match scores {
+        written::Scores::Flash => Core::Flash,
+        written::Scores::Unfused => Core::Unfused {
+            fused_softmax: reader.flag("megatron.masked_softmax_fusion", table.masked_softmax_fusion, true),
+        },
+    };
+    let fused_rope = match position {
+        Position::Rope { .. } => reader.flag("megatron.rope_fusion", table.rope_fusion, true),
+        _ => table.rope_fusion.unwrap_or(true),
+    };
+    Ok(Block {
+        implementation,
+        core,
+        hidden_dropout: reader.flag("megatron.hidden_dropout", table.hidden_dropout, true),
+        attention_dropout: reader.flag("megatron.attention_dropout", table.attention_dropout, true),
+        fused_activation: reader.flag("megatron.bias_activation_fusion", table.bias_activation_fusion, true),
+        fused_dropout: reader.flag("megatron.bias_dropout_fusion", table.bias_dropout_fusion, true),
+        fused_rope,
+        fused_loss: reader.flag("megatron.cross_entropy_loss_fusion", table.cross_entropy_loss_fusion, false),
+        recompute: recompute(reader, table)?,
+    })
+}
+
+fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recompute, ScenarioError> {
+    let Some(at) = &table.recompute else {
+        return Ok(reader.assume("megatron.recompute", Recompute::None, "\"none\""));
+    };
+    let count = |key: &str, layers: i64| {
+        u64::try_from(layers).ok().filter(|layers| (1..=10_000).contains(layers)).ok_or_else(|| {
+            let problem = format!("megatron.recompute.{key} = {layers} is out of range");
+            reader.plan(at, problem, "write a number of blocks, 1 or more")
+        })
+    };
+    Ok(match *at.get_ref() {
+        written::Recompute::None => Recompute::None,
+        written::Recompute::CoreAttn => Recompute::Core,
+        written::Recompute::Uniform(layers) => Recompute::Uniform { layers: count("uniform", layers)? },
+        written::Recompute::Block(layers) => Recompute::Block { layers: count("block", layers)? },
+    })
+}
+
+fn matmuls(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    implementation: Implementation,
+) -> Result<Matmuls, ScenarioError> {
+    let Some(at) = &table.fp8 else {
+        return match table.fp8_param_gather.as_ref().filter(|at| *at.get_ref()) {
+            Some(at) => {
+                let problem = "fp8_param_gather keeps parameters in fp8, and nothing multiplies in fp8";
+                Err(reader.plan(at, problem, "write megatron.fp8 = \"delayed\", \"tensorwise\" or \"blockwise\""))
+            }
+            None => Ok(Matmuls::Plain),
+        };
+    };
+    if implementation == Implementation::Local {
+        let problem = "fp8 matmuls are Transformer Engine's, and megatron.implementation is \"local\"";
+        return Err(reader.plan(at, problem, "write megatron.implementation = \"transformer_engine\""));
+    }
+    let recipe = match *at.get_ref() {
+        written::Fp8::Delayed => Fp8Recipe::Delayed,
+        written::Fp8::Tensorwise => Fp8Recipe::Tensorwise,
+        written::Fp8::Blockwise => Fp8Recipe::Blockwise,
+    };
+    let gathers = table.fp8_param_gather.as_ref().map(|at| *at.get_ref());
+    Ok(Matmuls::Fp8 { recipe, parameters: reader.flag("megatron.fp8_param_gather", gathers, false) })
+}
+
+fn overlap_tensor(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    sequence_parallel: bool,
+    implementation: Implementation,
+) -> Result<bool, ScenarioError> {
+    let Some(at) = &table.tp_comm_overlap else {
+        return Ok(reader.flag("megatron.tp_comm_overlap", None, false));
+    };
+    if *at.get_ref() && !(sequence_parallel && implementation == Implementation::TransformerEngine) {
+        let problem = "tp_comm_overlap hides Transformer Engine's gathers and scatters of a split sequence";
+        let remedy = "write tensor_parallel.sequence = true and megatron.implementation = \"transformer_engine\"";
+        return Err(reader.plan(at, problem, remedy));
+    }
+    Ok(*at.get_ref())
+}
+
+fn gradients(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    (mesh, dtype): (Mesh, DType),
+) -> Result<Gradients, ScenarioError> {
+    let fused = reader.flag("megatron.gradient_accumulation_fusion", table.gradient_accumulation_fusion, true);
+    let fp32 = reader.flag("megatron.grad_reduce_in_fp32", table.grad_reduce_in_fp32, dtype == DType::Bf16);
+    let overlap_reduce = reader.flag("megatron.overlap_grad_reduce", table.overlap_grad_reduce, false);
+    let bucket = match (&table.bucket_size, overlap_reduce) {
+        (Some(at), true) => Some(reader.count("megatron.bucket_size", at, 1, 1 << 40)?),
+        (Some(at), false) => {
+            let problem = "gradients that are reduced at the end are one bucket, whatever megatron.bucket_size is";
+            return Err(reader.plan(at, problem, "write megatron.overlap_grad_reduce = true, or remove bucket_size"));
+        }
+        (None, true) => {
+            let size = 40_000_000.max(1_000_000 * u64::from(mesh.dp * mesh.cp));
+            Some(reader.assume("megatron.bucket_size", size, &size.to_string()))
+        }
+        (None, false) => None,
+    };
+    let dtype = if fp32 { DType::Fp32 } else { dtype };
+    Ok(Gradients { dtype, fused_accumulation: fused, overlap_reduce, bucket })
+}
+
+fn optimizer(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    table: &written::Megatron,
+    overlap_reduce: bool,
+) -> Result<Optimizer, ScenarioError> {
+    let distributed = reader.flag("megatron.distributed_optimizer", table.distributed_optimizer, false);
+    let gather = table.overlap_param_gather.as_ref();
+    if let Some(at) = gather.filter(|at| *at.get_ref() && !(distributed && overlap_reduce)) {
+        let problem = "overlap_param_gather gathers, bucket by bucket, what each rank has stepped";
+        let remedy = "write megatron.distributed_optimizer = true and megatron.overlap_grad_reduce = true";
+        return Err(reader.plan(at, problem, remedy));
+    }
+    let overlap_gather = reader.flag("megatron.overlap_param_gather", gather.map(|at| *at.get_ref()), false);
+    let mut dtype = |key: &str, at: &Option<Spanned<DType>>, known: &[DType]| {
+        let Some(at) = at else { return Ok(reader.assume(key, DType::Fp32, "\"fp32\"")) };
+        let dtype = *at.get_ref();
+        if !known.contains(&dtype) {
+            let names: Vec<String> = known.iter().map(|dtype| format!("{:?}", dtype.name())).collect();
+            let problem = format!("{key} cannot be {}", dtype.name());
+            return Err(reader.plan(at, problem, format!("write one of: {}", names.join(", "))));
+        }
+        if dtype != DType::Fp32 && !distributed {
+            let problem = format!("{key} other than fp32 is the precision-aware optimizer's, which is distributed");
+            return Err(reader.plan(at, problem, "write megatron.distributed_optimizer = true"));
+        }
+        Ok(dtype)
+    };
+    let moments = [DType::Fp32, DType::Fp16, DType::Bf16, DType::Fp8];
+    let master = dtype("megatron.main_params_dtype", &table.main_params_dtype, &[DType::Fp32, DType::Fp16])?;
+    let first_moment = dtype("megatron.exp_avg_dtype", &table.exp_avg_dtype, &moments)?;
+    let second_moment = dtype("megatron.exp_avg_sq_dtype", &table.exp_avg_sq_dtype, &moments)?;
+    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
+    let align_gather = match &table.align_param_gather {
+        Some(at) if *at.get_ref() && !overlap_gather => {
+            let problem =
+                "align_param_gather lets pipeline ranks start gathering together, and nothing is gathered beside";
+            return Err(reader.plan(at, problem, "write megatron.overlap_param_gather = true"));
+        }
+        Some(at) => *at.get_ref(),
+        None if overlap_gather => reader.assume("megatron.align_param_gather", false, "false"),
+        None => false,
+    };
+    Ok(Optimizer { distributed, overlap_gather, align_gather, master, first_moment, second_moment, fused: true, clip })
+}

@@ -1,0 +1,108 @@
+//! The axes of Megatron-Core's mesh, and what they split.
+
+use toml::Spanned;
+
+use crate::hardware::Topology;
+use crate::model::ModelConfig;
+use crate::runtime::megatron::Mesh;
+use crate::scenario::error::ScenarioError;
+use crate::scenario::understood::{MOST_RANKS, Reader};
+use crate::scenario::written;
+
+/// The mesh, which must tile the topology exactly; `dp` is what the other axes leave.
+pub(super) fn mesh(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    topology: &Topology,
+) -> Result<Mesh, ScenarioError> {
+    let written = scenario.mesh.get_ref();
+    let mut axis = |key: &str, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1);
+    let (tp, cp, pp) = (axis("mesh.tp", &written.tp)?, axis("mesh.cp", &written.cp)?, axis("mesh.pp", &written.pp)?);
+    if let (Some(at), true) = (&written.cp, cp > 1) {
+        let problem = "context parallelism is not simulated yet";
+        return Err(reader.plan(
+            at,
+            problem,
+            "write mesh.cp = 1; mesh.tp with tensor_parallel.sequence splits activations too",
+        ));
+    }
+    let chips = u64::from(topology.chips());
+    let model = tp.saturating_mul(cp).saturating_mul(pp);
+    if !chips.is_multiple_of(model) {
+        let problem = format!(
+            "tp × cp × pp = {tp} × {cp} × {pp} = {model} does not divide the {chips} chips of {} ({})",
+            topology.name,
+            topology.size_in_words()
+        );
+        let at = written.pp.as_ref().or(written.tp.as_ref());
+        let place = at.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
+        let remedy = "write axes whose product divides it, or change the topology's size".to_owned();
+        return Err(ScenarioError::Plan { problem, place, remedy });
+    }
+    let rest = chips / model;
+    let dp = match &written.dp {
+        None => reader.assume("mesh.dp", rest, &format!("{rest} ({chips} chips / tp·cp·pp = {model})")),
+        Some(at) => reader.count("mesh.dp", at, 1, MOST_RANKS)?,
+    };
+    if let (Some(at), true) = (&written.dp, dp != rest) {
+        let problem = format!(
+            "the mesh holds {} ranks but the topology has {chips} chips ({} of {})",
+            dp.saturating_mul(model),
+            topology.size_in_words(),
+            topology.name
+        );
+        let remedy = format!("mesh.dp must be {rest} beside tp·cp·pp = {model}; or change the topology's size");
+        return Err(reader.plan(at, problem, remedy));
+    }
+    let inside = u64::from(topology.node.chips);
+    if tp > 1 && topology.nodes > 1 && !inside.is_multiple_of(tp) {
+        reader.assumptions.push(format!(
+            "note: mesh.tp = {tp} leaves the {inside} chips of a node, so every block waits for the network four times"
+        ));
+    }
+    Ok(Mesh { tp: tp as u32, cp: cp as u32, dp: dp as u32, pp: pp as u32 })
+}
+
+/// `--sequence-parallel`.
+pub(super) fn sequence_parallel(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    mesh: Mesh,
+) -> Result<bool, ScenarioError> {
+    let written = scenario.tensor_parallel.as_ref().map(|table| table.get_ref().sequence);
+    match (&scenario.tensor_parallel, mesh.tp) {
+        (Some(at), 1) if written != Some(Some(false)) => {
+            let problem = "[tensor_parallel] says how a model is split, and mesh.tp does not split it";
+            Err(reader.plan(at, problem, "write mesh.tp = 2 or more, or remove the table"))
+        }
+        (_, 1) => Ok(false),
+        _ => Ok(reader.flag("tensor_parallel.sequence", written.flatten(), false)),
+    }
+}
+
+/// What each rank gets must be whole: heads, and equal parts of everything else.
+pub(super) fn divides(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    (model, seq): (&ModelConfig, u64),
+    (mesh, sequence_parallel): (Mesh, bool),
+) -> Result<(), ScenarioError> {
+    let written = scenario.mesh.get_ref();
+    let tp = u64::from(mesh.tp);
+    let Some(at) = written.tp.as_ref().filter(|_| tp > 1) else { return Ok(()) };
+    let sequence = if sequence_parallel { seq } else { tp };
+    for (what, size) in [
+        ("query heads", model.heads),
+        ("key-value heads", model.kv_heads),
+        ("numbers of feed-forward width", model.ffn),
+        ("tokens of a sequence", sequence),
+    ] {
+        if !size.is_multiple_of(tp) {
+            let divisors: Vec<String> =
+                (1..tp).filter(|&tp| size.is_multiple_of(tp)).map(|tp| tp.to_string()).collect();
+            let problem = format!("mesh.tp = {tp} does not divide the {size} {what} of {}", model.name);
+            return Err(reader.plan(at, problem, format!("write mesh.tp = {}", divisors.join(" or "))));
+        }
+    }
+    Ok(())
+}

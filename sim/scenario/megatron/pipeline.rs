@@ -1,0 +1,175 @@
+//! The table `[pipeline]`: who runs which blocks, in which order.
+
+use toml::Spanned;
+
+use crate::model::ModelConfig;
+use crate::runtime::megatron::Pipeline;
+use crate::scenario::error::ScenarioError;
+use crate::scenario::understood::{MOST_SMALL, Reader};
+use crate::scenario::written;
+use crate::schedule::order::megatron::{MEGATRON_1F1B, MEGATRON_INTERLEAVED};
+use crate::schedule::{Batching, Entry, ScheduleError, Shape, order};
+
+/// The pipeline of `pp` ranks.
+pub(super) fn pipeline(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    model: &ModelConfig,
+    (pp, micro_batches): (u32, u64),
+) -> Result<Pipeline, ScenarioError> {
+    if pp == 1 {
+        if let Some(at) = &scenario.pipeline {
+            let problem = "[pipeline] says how stages take turns, and mesh.pp makes none";
+            return Err(reader.plan(at, problem, "write mesh.pp = 2 or more, or remove the table"));
+        }
+        let layers = vec![model.layers];
+        return Ok(Pipeline { schedule: &MEGATRON_1F1B, virtual_stages: 1, layers, overlap_p2p: false });
+    }
+    let none = written::Pipeline::default();
+    let table = scenario.pipeline.as_ref().map_or(&none, Spanned::get_ref);
+    let virtual_stages =
+        reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, 1)? as u32;
+    let schedule = schedule(reader, table, virtual_stages)?;
+    let stages = u64::from(pp) * u64::from(virtual_stages);
+    if stages > model.layers && table.layers.is_none() {
+        let problem = format!("{stages} stages are more than the {} blocks of {}", model.layers, model.name);
+        let (axes, mesh) = (table.virtual_stages.as_ref(), scenario.mesh.get_ref().pp.as_ref());
+        let place = axes.or(mesh).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
+        let remedy =
+            "write a smaller mesh.pp or pipeline.virtual_stages, or pipeline.layers with stages of 0".to_owned();
+        return Err(ScenarioError::Plan { problem, place, remedy });
+    }
+    let shape = Shape { ranks: pp, virtual_stages, microbatches: micro_batches as u32 };
+    (schedule.check)(shape).map_err(|error| misfit(reader, scenario, &error))?;
+    let layers = layers(reader, scenario, table, (model, stages))?;
+    let overlap_p2p = overlap_p2p(reader, table, schedule, shape)?;
+    if micro_batches < u64::from(pp) {
+        let idle = f64::from(pp - 1) / (micro_batches as f64 * f64::from(virtual_stages) + f64::from(pp - 1));
+        reader.assumptions.push(format!(
+            "note: {micro_batches} micro-batches are fewer than {pp} pipeline ranks, which leaves each without work for \
+             {:.0} % of the step at best; batch.accumulation = {pp} or more would fill the pipeline",
+            100.0 * idle
+        ));
+    }
+    Ok(Pipeline { schedule, virtual_stages, layers, overlap_p2p })
+}
+
+/// Who runs what when.
+fn schedule(
+    reader: &mut Reader<'_>,
+    table: &written::Pipeline,
+    virtual_stages: u32,
+) -> Result<&'static Entry, ScenarioError> {
+    let Some(at) = &table.schedule else {
+        let own = if virtual_stages > 1 { &MEGATRON_INTERLEAVED } else { &MEGATRON_1F1B };
+        return Ok(reader.assume("pipeline.schedule", own, &format!("{:?}", own.name)));
+    };
+    order::find(at.get_ref()).map_err(|_| {
+        let known = order::ENTRIES.map(|entry| entry.name).join(", ");
+        reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
+    })
+}
+
+/// A schedule that is not made for the shape: where the file says so, and what to write.
+fn misfit(reader: &Reader<'_>, scenario: &written::Scenario, error: &ScheduleError) -> ScenarioError {
+    let table = scenario.pipeline.as_ref().map(Spanned::get_ref);
+    let name = table.and_then(|table| table.schedule.as_ref()).map(|at| reader.place(at));
+    let stages = table.and_then(|table| table.virtual_stages.as_ref()).map(|at| reader.place(at));
+    let micro_batches = scenario.batch.accumulation.as_ref().map(|at| reader.place(at));
+    let (place, remedy) = match error {
+        ScheduleError::VirtualStages { remedy, .. } => {
+            (stages.or(name), format!("write pipeline.virtual_stages = {remedy}, or another pipeline.schedule"))
+        }
+        ScheduleError::FewMicrobatches { least, .. } => {
+            (micro_batches.or(name), format!("write batch.accumulation = {least} or more"))
+        }
+        ScheduleError::Rounds { found, rounds, .. } => {
+            let next = found.next_multiple_of(*rounds);
+            (micro_batches.or(stages), format!("write batch.accumulation = {next}, or pipeline.virtual_stages = 1"))
+        }
+        _ => (name, "write another pipeline.schedule".to_owned()),
+    };
+    let place = place.unwrap_or_else(|| reader.place(&scenario.mesh));
+    ScenarioError::Plan { problem: error.to_string(), place, remedy }
+}
+
+/// Blocks of each stage.
+fn layers(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    table: &written::Pipeline,
+    (model, stages): (&ModelConfig, u64),
+) -> Result<Vec<u64>, ScenarioError> {
+    let Some(at) = &table.layers else {
+        let layers = spread(model.layers, stages);
+        if !model.layers.is_multiple_of(stages) {
+            let problem = format!("{} blocks of {} do not divide into {stages} stages", model.layers, model.name);
+            let remedy = format!("write pipeline.layers = {layers:?}, or another list of {stages} numbers");
+            let pp = scenario.mesh.get_ref().pp.as_ref();
+            let place = pp.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
+            return Err(ScenarioError::Plan { problem, place, remedy });
+        }
+        let shown = format!("{layers:?}");
+        return Ok(reader.assume("pipeline.layers", layers, &shown));
+    };
+    let written = at.get_ref();
+    let remedy =
+        || format!("write {stages} numbers that sum to {}, such as {:?}", model.layers, spread(model.layers, stages));
+    if written.len() as u64 != stages {
+        let problem = format!("pipeline.layers has {} numbers for {stages} stages", written.len());
+        return Err(reader.plan(at, problem, remedy()));
+    }
+    if let Some(count) = written.iter().find(|count| !(0..=10_000).contains(*count)) {
+        let problem = format!("a stage of pipeline.layers has {count} blocks: expected 0 or more");
+        return Err(reader.plan(at, problem, remedy()));
+    }
+    let layers: Vec<u64> = written.iter().map(|count| count.unsigned_abs()).collect();
+    let sum: u64 = layers.iter().sum();
+    if sum != model.layers {
+        let problem = format!("pipeline.layers sums to {sum}, and {} has {} blocks", model.name, model.layers);
+        return Err(reader.plan(at, problem, remedy()));
+    }
+    Ok(layers)
+}
+
+/// Blocks as even as can be; what is left over goes to the middle, since the first stage has the embedding and the last the
+/// head.
+fn spread(layers: u64, stages: u64) -> Vec<u64> {
+    let (each, left) = (layers / stages, (layers % stages) as usize);
+    let mut list = vec![each; stages as usize];
+    let last = list.len() - 1;
+    for stage in (1..last).chain([0, last]).take(left) {
+        list[stage] += 1;
+    }
+    list
+}
+
+fn overlap_p2p(
+    reader: &mut Reader<'_>,
+    table: &written::Pipeline,
+    schedule: &Entry,
+    shape: Shape,
+) -> Result<bool, ScenarioError> {
+    let interleaved = matches!((schedule.batching)(shape), Batching::Stepwise(_));
+    match &table.overlap_p2p {
+        None if interleaved => Ok(reader.flag("pipeline.overlap_p2p", None, true)),
+        None => Ok(false),
+        Some(at) if *at.get_ref() && !interleaved => {
+            let problem = format!("{} sends and receives between computations, and overlaps neither", schedule.name);
+            Err(reader.plan(at, problem, "remove pipeline.overlap_p2p, or write pipeline.virtual_stages = 2 or more"))
+        }
+        Some(at) => Ok(*at.get_ref()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spread;
+
+    #[test]
+    fn blocks_that_do_not_divide_spare_the_ends() {
+        assert_eq!(spread(126, 16), [7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]);
+        assert_eq!(spread(7, 4), [2, 2, 2, 1]);
+        assert_eq!(spread(96, 8), [12; 8]);
+    }
+}

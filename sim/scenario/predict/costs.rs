@@ -1,0 +1,94 @@
+//! What a class's program costs, part by part, and on what evidence.
+
+use std::collections::BTreeMap;
+
+use crate::cost::{Cost, CostModel, Spread};
+use crate::engine::{CommCost, Costs, KernelCost};
+use crate::hardware::Topology;
+use crate::network::LEVELS;
+use crate::program::{Collective, Comm, Dispatch, Kernel, Program, Transfer, TransferId, Work};
+use crate::scenario::Scenario;
+
+/// The costs a prediction used, by kernel, collective, exchange and dispatch class.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// By `KernelId`.
+    pub kernels: Vec<Cost>,
+    /// By `CommId`.
+    pub comms: Vec<Cost>,
+    /// By `ExchangeId`: the longest of its messages, with the weakest evidence among them.
+    pub exchanges: Vec<Cost>,
+    /// By dispatch class.
+    pub dispatch: Vec<Cost>,
+}
+
+/// The host's price of recording an event or making a stream wait for one. `cudaEventRecord` and `cudaStreamWaitEvent`
+/// are driver calls as short as a launch's enqueue: taken as one further kernel of an operator.
+const EVENT: Dispatch = Dispatch::Extra;
+
+/// Kernels that were costed for an earlier class.
+pub(super) type Known = BTreeMap<Kernel, Cost>;
+
+/// Costs of a class's program, `ranks` being the class.
+pub(super) fn costs(
+    scenario: &Scenario,
+    (program, ranks): (&Program, &[u32]),
+    model: &CostModel<'_>,
+    known: &mut Known,
+) -> (Costs, Evidence) {
+    let mut cost = |kernel: &Kernel| *known.entry(*kernel).or_insert_with(|| model.kernel(kernel));
+    let kernels: Vec<Cost> = program.kernels.iter().map(&mut cost).collect();
+    let mut costs = Costs::free(program);
+    for ((slot, cost), kernel) in costs.kernel.iter_mut().zip(&kernels).zip(&program.kernels) {
+        let fills = !matches!(kernel.work, Work::HostCopy { .. } | Work::HostMemory { .. });
+        *slot = KernelCost { time: cost.time, slowdown: model.overlap(&kernel.work), fills };
+    }
+    let mut comms = vec![];
+    for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
+        let group = program.group(comm.group);
+        let spread = scenario.topology.spread(group.size, group.stride);
+        // A group that does not fill its nodes is as slow as its thinnest part.
+        let ranks_per_node = (group.size / spread.nodes).clamp(1, spread.ranks_per_node);
+        let cost = model.collective(comm, Spread { ranks_per_node, nodes: spread.nodes });
+        let mut use_of = [0.0; LEVELS];
+        use_of[0] = cost.inside;
+        use_of[1] = cost.across;
+        *slot = CommCost { time: cost.time, use_of };
+        comms.push(Cost { time: cost.time, spread: cost.spread, basis: cost.basis });
+    }
+    let mut transfers = vec![];
+    for (slot, transfer) in costs.transfer.iter_mut().zip(&program.transfers) {
+        let Transfer { group, bytes, dtype, .. } = *transfer;
+        let message = Comm { kind: Collective::SendRecv, group, bytes, dtype };
+        let cost = model.collective(&message, between(&scenario.topology, program, transfer, ranks));
+        let mut use_of = [0.0; LEVELS];
+        use_of[0] = cost.inside;
+        use_of[1] = cost.across;
+        *slot = CommCost { time: cost.time, use_of };
+        transfers.push(Cost { time: cost.time, spread: cost.spread, basis: cost.basis });
+    }
+    let weakest = |exchange: &Vec<TransferId>| {
+        let ends = exchange.iter().map(|id| transfers[id.0 as usize]);
+        ends.reduce(|one, other| Cost {
+            time: one.time.max(other.time),
+            spread: one.spread.max(other.spread),
+            basis: one.basis.and(other.basis),
+        })
+    };
+    let exchanges = program.exchanges.iter().filter_map(weakest).collect();
+    let dispatch: Vec<Cost> = Dispatch::ALL.into_iter().map(|class| model.dispatch(class)).collect();
+    for (slot, cost) in costs.dispatch.iter_mut().zip(&dispatch) {
+        *slot = cost.time;
+    }
+    costs.record = costs.dispatch[EVENT as usize];
+    costs.wait = costs.dispatch[EVENT as usize];
+    (costs, Evidence { kernels, comms, exchanges, dispatch })
+}
+
+/// How the two ends of a message lie: on two nodes, if the peer of any of the ranks that issue it is on another.
+fn between(topology: &Topology, program: &Program, transfer: &Transfer, ranks: &[u32]) -> Spread {
+    let (group, chips) = (program.group(transfer.group), topology.node.chips.max(1));
+    let leaves = |rank: u32| group.peer(rank, transfer.ahead).is_some_and(|peer| peer / chips != rank / chips);
+    let nodes = if ranks.iter().copied().any(leaves) { 2 } else { 1 };
+    Spread { ranks_per_node: 2 / nodes, nodes }
+}

@@ -1,0 +1,125 @@
+//! What a device holds: the allocator's peak, and what lies outside it.
+
+use crate::memory::{self, MemoryReport};
+use crate::program::Program;
+use crate::runtime::Flight;
+use crate::scenario::Scenario;
+use crate::scenario::remedy::Remedy;
+use crate::units::Bytes;
+
+/// Memory of one device.
+#[derive(Clone, Debug)]
+pub struct DeviceMemory {
+    /// Allocated and reserved, with breakdowns.
+    pub report: MemoryReport,
+    /// Outside the allocator: CUDA context and communicators.
+    pub outside: Bytes,
+    /// What the device has.
+    pub capacity: Bytes,
+    /// Reserved without any limit, plus what is outside: what the plan would like to have.
+    pub wanted: Bytes,
+    /// How far [`DeviceMemory::outside`] may be off, relative (half-width of an 80 % interval).
+    pub outside_spread: f64,
+    /// Whether the plan runs.
+    pub fits: bool,
+    /// Changes that would make it fit, if it does not.
+    pub remedies: Vec<Remedy>,
+}
+
+impl DeviceMemory {
+    /// Reserved plus what is outside the allocator.
+    pub fn device_total(&self) -> Bytes {
+        self.report.peak_reserved + self.outside
+    }
+
+    /// How far what lives outside the allocator may be off: a plan with less to spare fits only perhaps.
+    pub fn doubt(&self) -> Bytes {
+        Bytes((self.outside.0 as f64 * self.outside_spread).round() as u64)
+    }
+
+    /// Whether the plan runs however far the memory outside the allocator is off.
+    pub fn fits_beyond_doubt(&self) -> bool {
+        self.fits && self.capacity.saturating_sub(self.device_total()) > self.doubt()
+    }
+
+    /// How much is missing.
+    pub fn shortfall(&self) -> Bytes {
+        self.wanted.saturating_sub(self.capacity)
+    }
+}
+
+/// Memory of each class's devices, and which class has the least to spare. Ranks of one program are replayed once.
+pub(super) fn devices(scenario: &Scenario, flight: &Flight) -> (Vec<DeviceMemory>, usize) {
+    let mut devices: Vec<DeviceMemory> = vec![];
+    for (class, program) in flight.classes.iter().enumerate() {
+        let known = (0..class).find(|&earlier| asks_alike(&flight.classes[earlier], program));
+        devices.push(match known {
+            Some(earlier) => devices[earlier].clone(),
+            None => device(scenario, program),
+        });
+    }
+    let tightest = tightest(&devices);
+    (devices, tightest)
+}
+
+/// Whether two programs ask the allocator for the same, and need the same communicators.
+fn asks_alike(one: &Program, other: &Program) -> bool {
+    one.buffers == other.buffers
+        && (&one.setup, &one.first, &one.step) == (&other.setup, &other.first, &other.step)
+        && (&one.comms, &one.transfers) == (&other.comms, &other.transfers)
+        && (&one.marks, &one.scopes) == (&other.marks, &other.scopes)
+}
+
+/// The class that misses most, or else has the least to spare; the first of several.
+fn tightest(devices: &[DeviceMemory]) -> usize {
+    let need = |device: &DeviceMemory| if device.fits { device.device_total() } else { device.wanted };
+    let order = |class: &usize| (!devices[*class].fits, need(&devices[*class]), std::cmp::Reverse(*class));
+    (0..devices.len()).max_by_key(order).unwrap_or(0)
+}
+
+/// What the tightest device of a flight would hold, if all fit.
+pub(in crate::scenario) fn total_if_fits(scenario: &Scenario, flight: &Flight) -> Option<Bytes> {
+    let (devices, tightest) = devices(scenario, flight);
+    let device = devices.get(tightest)?;
+    device.fits.then(|| device.device_total())
+}
+
+/// Memory outside the allocator: the context, and NCCL's buffers for each communicator that the program uses.
+fn outside(scenario: &Scenario, program: &Program) -> Bytes {
+    let overheads = &scenario.profile.overheads;
+    let comms = program.comms.iter().map(|comm| comm.group);
+    let mut used: Vec<_> = comms.chain(program.transfers.iter().map(|transfer| transfer.group)).collect();
+    used.sort_unstable();
+    used.dedup();
+    let communicators = used.into_iter().filter(|&group| program.group(group).size > 1).count() as u64;
+    let nccl = match communicators {
+        0 => 0,
+        count => overheads.nccl_first.0 + (count - 1) * overheads.nccl_each.0,
+    };
+    overheads.context + Bytes(nccl)
+}
+
+/// Memory of a program on a scenario's device.
+fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
+    let outside = outside(scenario, program);
+    let capacity = scenario.topology.chip.memory;
+    let limit = capacity.saturating_sub(outside);
+    let unlimited =
+        memory::Settings { expandable_segments: scenario.expandable_segments, capacity: Bytes(u64::MAX / 4) };
+    let free = memory::replay(program, unlimited);
+    let wanted = free.peak_reserved + outside;
+    // A plan whose cache would outgrow the device gives cached segments back first, and may still run.
+    let report = if free.peak_reserved <= limit {
+        free
+    } else {
+        let tight = memory::replay(program, memory::Settings { capacity: limit, ..unlimited });
+        if tight.out_of_memory.is_some() {
+            MemoryReport { out_of_memory: tight.out_of_memory, retries: tight.retries, ..free }
+        } else {
+            tight
+        }
+    };
+    let fits = report.out_of_memory.is_none();
+    let outside_spread = scenario.profile.overheads.evidence.spread();
+    DeviceMemory { report, outside, outside_spread, capacity, wanted, fits, remedies: vec![] }
+}

@@ -1,0 +1,198 @@
+//! A job of PyTorch's own runtimes as understood: FSDP2, FSDP1, or one device.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::understood::{Base, Decided, MOST_RANKS, Reader, Runtime};
+use super::{experts, gate, machine, recompute, sharding, tensor, training, written};
+use crate::cost::{Profile, Software};
+use crate::hardware::Topology;
+use crate::model::style::{Rope, Style};
+use crate::model::{ModelConfig, Norm, Position};
+use crate::program::{DType, Dispatch};
+use crate::runtime;
+use crate::runtime::eager::Settings;
+use crate::runtime::eager::offload::Offload;
+use crate::runtime::fsdp::MixedPrecision;
+use crate::runtime::train::Job;
+
+/// Everything that these runtimes leave to the file.
+pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation } = base;
+    foreign(reader, scenario)?;
+    let batch = &scenario.batch;
+    let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
+    let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
+    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, tensor.ranks), count)?;
+    let mixed_precision = precision(reader, &scenario.precision, runtime)?;
+    let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
+    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let offload = recompute::offload(reader, scenario, runtime)?;
+    let early_stop =
+        reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
+    let optimizer = training::optimizer(reader, &scenario.optimizer)?;
+    let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
+    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
+    let sync_every = match accumulation {
+        1 => true,
+        _ => reader.flag("batch.sync_every_micro_batch", batch.sync_every_micro_batch, false),
+    };
+    let marks_last = match accumulation {
+        1 => true,
+        _ => reader.flag("batch.set_is_last_backward", batch.set_is_last_backward, false),
+    };
+    let regime = machine::regime(reader, &scenario.topology);
+    let attention = machine::attention(reader, &scenario.attention, profile, "PyTorch's own kernels")?;
+    let tf32 = match (mixed_precision.compute(), scenario.precision.tf32) {
+        (DType::Fp32, None) => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
+        (_, written) => written.unwrap_or(false),
+    };
+    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let rail = machine::rail(reader, &scenario.topology, topology)?;
+    let cublas = machine::cublas(reader, &scenario.framework, profile)?;
+    let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
+    let experts = experts::implementation(reader, &scenario.framework, &model)?;
+    let job = Job {
+        batch: micro,
+        seq,
+        accumulation: accumulation as u32,
+        sync_every,
+        marks_last,
+        fsdp: config,
+        tensor,
+        checkpoint,
+        checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
+        compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
+        loss,
+        unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
+        keep_logits: scenario.loss.keep_logits.unwrap_or(false),
+        training_loop: training::training_loop(reader, scenario, loss)?,
+        style: Style { experts, ..style(&scenario.framework) },
+        output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
+        eager: eager(reader, scenario, (topology, profile), (&model, early_stop, offload)),
+        optimizer,
+        clip,
+        scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
+        step_in_backward,
+        max_positions: seq,
+        model,
+    };
+    gate::check(reader, scenario, &job, topology)?;
+    let software = Software { attention, tf32, cublas, rail };
+    let job = runtime::Job::Train(Box::new(job));
+    Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// What only Megatron-Core has.
+fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), ScenarioError> {
+    let mesh = scenario.mesh.get_ref();
+    for (key, at) in [("pp", &mesh.pp), ("cp", &mesh.cp), ("dp", &mesh.dp)] {
+        if let Some(at) = at {
+            let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"");
+            let remedy = match key {
+                "dp" => "write mesh.dp_shard, or mesh.dp_replicate",
+                _ => "remove it, or write runtime = \"megatron\"",
+            };
+            return Err(reader.plan(at, problem, remedy));
+        }
+    }
+    let tables = scenario.pipeline.as_ref().map(|at| ("pipeline", at.span()));
+    let tables = tables.or_else(|| scenario.megatron.as_ref().map(|at| ("megatron", at.span())));
+    match tables {
+        None => Ok(()),
+        Some((table, span)) => {
+            let problem = format!("[{table}] belongs to runtime = \"megatron\"");
+            Err(reader.plan(&Spanned::new(span, ()), problem, "remove the table, or write runtime = \"megatron\""))
+        }
+    }
+}
+
+fn precision(
+    reader: &mut Reader<'_>,
+    written: &written::Precision,
+    runtime: Runtime,
+) -> Result<MixedPrecision, ScenarioError> {
+    for (key, dtype) in [
+        ("storage", &written.storage),
+        ("param", &written.param),
+        ("reduce", &written.reduce),
+        ("output", &written.output),
+    ] {
+        if let Some(at) = dtype
+            && matches!(at.get_ref(), DType::Int32 | DType::Int64 | DType::Fp8)
+        {
+            let problem = format!("precision.{key} cannot be {}", at.get_ref().name());
+            return Err(reader.plan(at, problem, "write \"bf16\", \"fp16\" or \"fp32\""));
+        }
+    }
+    let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
+    let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
+    if runtime == Runtime::SingleDevice {
+        if let Some(at) = written.param.as_ref().or(written.reduce.as_ref()) {
+            let problem = "on one device parameters are used, and gradients kept, in the type they are stored in";
+            return Err(reader.plan(
+                at,
+                problem,
+                "remove precision.param and precision.reduce, or write runtime = \"fsdp2\"",
+            ));
+        }
+        return Ok(MixedPrecision { storage, param: None, reduce: None });
+    }
+    let param = match get(&written.param) {
+        None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
+        param => param,
+    };
+    let reduce = match get(&written.reduce) {
+        None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "\"fp32\"")),
+        None => {
+            let same = param.unwrap_or(storage);
+            reader.assumptions.push(format!("precision.reduce = \"{}\" (as computed in)", same.name()));
+            None
+        }
+        reduce => reduce,
+    };
+    Ok(MixedPrecision { storage, param, reduce })
+}
+
+/// How eager operators run.
+fn eager(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (topology, profile): (&Topology, &Profile),
+    (model, early_stop, offload): (&ModelConfig, bool, Option<Offload>),
+) -> Settings {
+    let framework = &scenario.framework;
+    let bias_tensor = match (model.position, scenario.attention.alibi_tensor) {
+        (Position::Alibi, None) => reader.assume("attention.alibi_tensor", true, "true"),
+        (_, written) => written.unwrap_or(true),
+    };
+    Settings {
+        workspace: profile.overheads.cublas_workspace.0,
+        persistent_workspace: reader.flag(
+            "framework.persistent_cublas_workspace",
+            framework.persistent_cublas_workspace,
+            false,
+        ),
+        fused_rms_norm: match model.norm {
+            Norm::Rms => reader.flag("framework.fused_rms_norm", framework.fused_rms_norm, true),
+            Norm::Layer { .. } => framework.fused_rms_norm.unwrap_or(true),
+        },
+        bias_tensor,
+        multiprocessors: topology.chip.cores,
+        early_stop,
+        attention_reads_back: scenario.attention.reads_back.unwrap_or(false),
+        offload,
+        forward: Dispatch::EagerForward,
+        backward: Dispatch::EagerBackward,
+    }
+}
+
+/// How the model's code is written.
+fn style(written: &written::Framework) -> Style {
+    let rope = match written.rope {
+        None | Some(written::RopeStyle::Complex) => Rope::Complex,
+        Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
+        Some(written::RopeStyle::Stacked) => Rope::Stacked,
+    };
+    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false), ..Style::default() }
+}

@@ -1,0 +1,122 @@
+//! The tables of Megatron-Core. Keys are its arguments, without `no_` and `use_`.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::program::DType;
+
+/// `[pipeline]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pipeline {
+    /// The name of a schedule.
+    pub schedule: Option<Spanned<String>>,
+    /// Stages on each rank.
+    pub virtual_stages: Option<Spanned<i64>>,
+    /// Blocks of each stage.
+    pub layers: Option<Spanned<Vec<i64>>>,
+    /// `overlap_p2p_comm`.
+    pub overlap_p2p: Option<Spanned<bool>>,
+}
+
+/// `transformer_impl`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Implementation {
+    /// Transformer Engine's modules.
+    TransformerEngine,
+    /// Megatron's own.
+    Local,
+}
+
+/// How scores become a context.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Scores {
+    /// In one kernel.
+    Flash,
+    /// Matmul, softmax, matmul.
+    Unfused,
+}
+
+/// `recompute_granularity`, `recompute_method` and `recompute_num_layers`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    /// Nothing.
+    None,
+    /// The attention core.
+    CoreAttn,
+    /// All blocks, so many together.
+    Uniform(i64),
+    /// So many blocks of each stage.
+    Block(i64),
+}
+
+/// `fp8_recipe`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Fp8 {
+    /// Scales from earlier steps.
+    Delayed,
+    /// A scale for each tensor.
+    Tensorwise,
+    /// A scale for each block of it.
+    Blockwise,
+}
+
+/// `[megatron]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Megatron {
+    /// `transformer_impl`.
+    pub implementation: Option<Implementation>,
+    /// How scores become a context.
+    pub attention: Option<Scores>,
+    /// `masked_softmax_fusion`.
+    pub masked_softmax_fusion: Option<bool>,
+    /// `hidden_dropout` above 0.
+    pub hidden_dropout: Option<bool>,
+    /// `attention_dropout` above 0.
+    pub attention_dropout: Option<bool>,
+    /// `bias_gelu_fusion`, `bias_swiglu_fusion`.
+    pub bias_activation_fusion: Option<bool>,
+    /// `bias_dropout_fusion`.
+    pub bias_dropout_fusion: Option<bool>,
+    /// `apply_rope_fusion`.
+    pub rope_fusion: Option<bool>,
+    /// `cross_entropy_loss_fusion`.
+    pub cross_entropy_loss_fusion: Option<bool>,
+    /// What runs again in backward.
+    pub recompute: Option<Spanned<Recompute>>,
+    /// `tp_comm_overlap`.
+    pub tp_comm_overlap: Option<Spanned<bool>>,
+    /// `gradient_accumulation_fusion`.
+    pub gradient_accumulation_fusion: Option<bool>,
+    /// `accumulate_allreduce_grads_in_fp32`.
+    pub grad_reduce_in_fp32: Option<bool>,
+    /// `overlap_grad_reduce`.
+    pub overlap_grad_reduce: Option<bool>,
+    /// `overlap_param_gather`.
+    pub overlap_param_gather: Option<Spanned<bool>>,
+    /// `align_param_gather`.
+    pub align_param_gather: Option<Spanned<bool>>,
+    /// `ddp_bucket_size`, in parameters.
+    pub bucket_size: Option<Spanned<i64>>,
+    /// `use_distributed_optimizer`.
+    pub distributed_optimizer: Option<bool>,
+    /// `main_params_dtype`.
+    pub main_params_dtype: Option<Spanned<DType>>,
+    /// `exp_avg_dtype`.
+    pub exp_avg_dtype: Option<Spanned<DType>>,
+    /// `exp_avg_sq_dtype`.
+    pub exp_avg_sq_dtype: Option<Spanned<DType>>,
+    /// `fp8_recipe`; without it no fp8.
+    pub fp8: Option<Spanned<Fp8>>,
+    /// `fp8_param_gather`.
+    pub fp8_param_gather: Option<Spanned<bool>>,
+    /// `check_for_nan_in_loss_and_grad`.
+    pub check_for_nan: Option<bool>,
+    /// `make_vocab_size_divisible_by`.
+    pub make_vocab_size_divisible_by: Option<Spanned<i64>>,
+}

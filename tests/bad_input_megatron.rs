@@ -1,0 +1,227 @@
+//! A plan that Megatron-Core could not run, or a key that means nothing to it, is answered with its place and a remedy.
+
+use crate::command::Folder;
+use crate::make::{self, MEGATRON};
+
+/// The scenario with `old` replaced by `new`; without `old`, `new` is added at the end.
+fn edited(old: &str, new: &str) -> String {
+    if old.is_empty() {
+        return format!("{MEGATRON}\n{new}\n");
+    }
+    assert!(MEGATRON.contains(old), "{old}");
+    MEGATRON.replacen(old, new, 1)
+}
+
+/// Runs the binary on the edited scenario, saved as `my.toml`.
+fn refused(test: &str, old: &str, new: &str) -> String {
+    let folder = Folder::new(test);
+    folder.write("my.toml", &edited(old, new));
+    folder.refuses(&["run", "my.toml"])
+}
+
+/// One mistake and the whole answer to it.
+fn check(test: &str, old: &str, new: &str, expected: &str) {
+    let said = refused(test, old, new);
+    assert_eq!(said.trim_end(), expected.trim(), "\n{said}");
+}
+
+/// Mistakes, each with what its answer says of it and what it proposes.
+fn says(test: &str, cases: &[(&str, &str, &str, &str)]) {
+    for (number, (old, new, problem, remedy)) in cases.iter().enumerate() {
+        let said = refused(&format!("{test}-{number}"), old, new);
+        assert!(said.contains(problem) && said.contains("--> my.toml:"), "{new}\n{said}");
+        assert!(said.trim_end().lines().last().unwrap_or_default().contains(remedy), "{new}\n{said}");
+    }
+}
+
+#[test]
+fn axes_that_do_not_tile_the_machine_are_told_what_would() {
+    check(
+        "megatron-dp",
+        "pp = 2",
+        "pp = 2\ndp = 4",
+        "
+error: the mesh holds 16 ranks but the topology has 8 chips (1 node of 8 chips = 8 chips of h100-sxm-80gb)
+  --> my.toml:14:6
+14 | dp = 4
+   |      ^
+mesh.dp must be 2 beside tp·cp·pp = 4; or change the topology's size",
+    );
+    says(
+        "megatron-mesh",
+        &[
+            ("pp = 2", "pp = 3", "tp × cp × pp = 2 × 1 × 3 = 6 does not divide the 8 chips", "product divides it"),
+            ("pp = 2", "pp = 0", "mesh.pp = 0 is out of range", ""),
+            ("pp = 2", "pp = 2\ncp = 2", "context parallelism is not simulated yet", "write mesh.cp = 1"),
+            ("pp = 2", "pp = 2\ndp_shard = 2", "mesh.dp_shard means nothing under runtime", "write mesh.dp"),
+            ("pp = 2", "pp = 2\ndp_replicate = 2", "mesh.dp_replicate means nothing under runtime", "write mesh.dp"),
+        ],
+    );
+}
+
+#[test]
+fn a_model_that_cannot_be_split_so_far_is_told_how_far() {
+    check(
+        "megatron-heads",
+        "tp = 2",
+        "tp = 4",
+        "
+error: mesh.tp = 4 does not divide the 2 key-value heads of config
+  --> my.toml:12:6
+12 | tp = 4
+   |      ^
+write mesh.tp = 1 or 2",
+    );
+    let split = "sequence = 127\n[tensor_parallel]\nsequence = true";
+    let said = refused("megatron-sp", "sequence = 128\naccumulation = 4", split);
+    assert!(said.contains("mesh.tp = 2 does not divide the 127 tokens of a sequence"), "{said}");
+    let said = refused("megatron-sp-alone", "tp = 2\npp = 2", "tp = 1\npp = 2\n[tensor_parallel]\nsequence = true");
+    assert!(said.contains("mesh.tp does not split it"), "{said}");
+}
+
+#[test]
+fn stages_that_do_not_come_out_even_are_told_a_list() {
+    check(
+        "megatron-layers",
+        "layers = 4",
+        "layers = 3",
+        "
+error: 3 blocks of config do not divide into 2 stages
+  --> my.toml:13:6
+13 | pp = 2
+   |      ^
+write pipeline.layers = [2, 1], or another list of 2 numbers",
+    );
+    says(
+        "megatron-stages",
+        &[
+            ("", "[pipeline]\nlayers = [4]", "pipeline.layers has 1 numbers for 2 stages", "such as [2, 2]"),
+            ("", "[pipeline]\nlayers = [4, 4]", "sums to 8, and config has 4 blocks", "such as [2, 2]"),
+            ("", "[pipeline]\nlayers = [4, 0]", "a stage of pipeline.layers has 0 blocks", "such as [2, 2]"),
+            ("", "[pipeline]\nvirtual_stages = 4", "8 stages are more than the 4 blocks", "virtual_stages"),
+            ("pp = 2", "pp = 1\n[pipeline]\nvirtual_stages = 2", "mesh.pp makes none", "remove the table"),
+        ],
+    );
+}
+
+#[test]
+fn a_schedule_that_does_not_fit_the_pipeline_is_told_what_would() {
+    says(
+        "megatron-schedule",
+        &[
+            ("", "[pipeline]\nschedule = \"2F2B\"", "there is no schedule \"2F2B\"", "Megatron1F1B"),
+            (
+                "accumulation = 4",
+                "accumulation = 3\n[pipeline]\nvirtual_stages = 2",
+                "3 are no multiple of 2",
+                "write batch.accumulation = 4",
+            ),
+            (
+                "",
+                "[pipeline]\nschedule = \"MegatronInterleaved\"",
+                "several stages",
+                "write pipeline.virtual_stages = 2",
+            ),
+            (
+                "",
+                "[pipeline]\noverlap_p2p = true",
+                "Megatron1F1B sends and receives between computations",
+                "virtual_stages = 2",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn switches_that_need_others_name_them() {
+    let distributed = "megatron.distributed_optimizer = true";
+    says(
+        "megatron-switches",
+        &[
+            (
+                "",
+                "[megatron]\noverlap_param_gather = true",
+                "overlap_param_gather gathers",
+                "overlap_grad_reduce = true",
+            ),
+            ("", "[megatron]\nbucket_size = 1000", "are one bucket", "overlap_grad_reduce = true"),
+            ("", "[megatron]\nexp_avg_dtype = \"bf16\"", "precision-aware", distributed),
+            ("", "[megatron]\nmain_params_dtype = \"bf16\"", "cannot be bf16", "\"fp32\", \"fp16\""),
+            ("", "[megatron]\nfp8_param_gather = true", "nothing multiplies in fp8", "megatron.fp8"),
+            ("", "[megatron]\nfp8 = \"delayed\"\nfp8_param_gather = true", "steps all parameters", distributed),
+            ("", "[megatron]\nfp8 = \"delayed\"\nimplementation = \"local\"", "Transformer Engine's", "implementation"),
+            ("", "[megatron]\ntp_comm_overlap = true", "a split sequence", "tensor_parallel.sequence = true"),
+            ("", "[megatron]\nrecompute.uniform = 0", "recompute.uniform = 0 is out of range", "1 or more"),
+        ],
+    );
+}
+
+#[test]
+fn keys_of_other_runtimes_are_answered_with_the_key_to_use_instead() {
+    check(
+        "megatron-fsdp",
+        "",
+        "[fsdp]\ncpu_offload = true",
+        "
+error: [fsdp] means nothing under runtime = \"megatron\"
+  --> my.toml:19:2
+19 | [fsdp]
+   |  ^
+Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true",
+    );
+    says(
+        "megatron-foreign",
+        &[
+            ("", "[activation_checkpointing]\npolicy = \"full\"", "means nothing", "megatron.recompute"),
+            ("", "[compile]\nblocks = true", "[compile] means nothing", "[megatron]"),
+            ("", "[loss]\nkind = \"fp32\"", "[loss] means nothing", "megatron.cross_entropy_loss_fusion"),
+            ("", "[framework]\nrope = \"complex\"", "framework.rope means nothing", "megatron.rope_fusion"),
+            ("", "[framework]\nrepeat_kv = true", "framework.repeat_kv means nothing", "megatron.implementation"),
+            ("", "[precision]\nreduce = \"fp32\"", "precision.reduce means nothing", "megatron.grad_reduce_in_fp32"),
+            ("", "[precision]\nstorage = \"fp32\"", "precision.storage means nothing", "megatron.main_params_dtype"),
+            ("", "[precision]\nparam = \"fp32\"", "precision.param cannot be fp32", "\"bf16\" or \"fp16\""),
+            ("", "[optimizer]\nname = \"adamw\"", "optimizer.name means nothing", "remove the key"),
+            ("", "[attention]\nunpad = true", "attention.unpad means nothing", "megatron.attention"),
+        ],
+    );
+}
+
+#[test]
+fn keys_of_megatron_are_refused_elsewhere() {
+    let folder = Folder::new("megatron-elsewhere");
+    let elsewhere = |text: String| {
+        folder.write("my.toml", &text);
+        folder.refuses(&["run", "my.toml"])
+    };
+    for (new, expected) in [
+        ("[megatron]\nimplementation = \"local\"", "[megatron] belongs to runtime = \"megatron\""),
+        ("[pipeline]\nvirtual_stages = 2", "[pipeline] belongs to runtime = \"megatron\""),
+    ] {
+        let said = elsewhere(format!("{}\n{new}\n", make::TINY));
+        assert!(said.contains(expected), "{said}");
+    }
+    for axis in ["pp", "cp", "dp"] {
+        let said = elsewhere(make::TINY.replace("dp_shard = 8", &format!("{axis} = 2")));
+        assert!(said.contains(&format!("mesh.{axis} is an axis of runtime = \"megatron\"")), "{said}");
+    }
+}
+
+#[test]
+fn a_mixture_of_experts_is_not_simulated_under_megatron_yet() {
+    let said = refused("megatron-experts", "huggingface = \"config.json\"\nlayers = 4", "name = \"mixtral-8x7b\"");
+    assert!(said.contains("experts under Megatron-Core, which is described but not simulated yet"), "{said}");
+}
+
+#[test]
+fn a_plan_that_runs_badly_is_told_so() {
+    let notes = |text: &str| make::parse(text).assumptions.join("\n");
+    let few = edited("accumulation = 4", "accumulation = 1");
+    assert!(notes(&few).contains("1 micro-batches are fewer than 2 pipeline ranks"), "{}", notes(&few));
+    assert!(notes(&few).contains("50 % of the step"), "{}", notes(&few));
+    assert!(!notes(MEGATRON).contains("note:"), "{}", notes(MEGATRON));
+    let wide = MEGATRON
+        .replace("nodes = 1", "nodes = 2")
+        .replace("tp = 2\npp = 2", "tp = 16")
+        .replace("huggingface = \"config.json\"\nlayers = 4", "name = \"bloom-176b\"");
+    assert!(notes(&wide).contains("mesh.tp = 16 leaves the 8 chips of a node"), "{}", notes(&wide));
+}

@@ -1,0 +1,111 @@
+"""Stand-in for Transformer Engine's C++ extension (2.9): its functions allocate what the real ones do and compute nothing.
+
+`load(folder)` makes Transformer Engine's own Python, from a checkout in `folder`, importable on it. Workspaces that cuDNN and the
+norms' kernels ask for are left out.
+"""
+import enum, importlib, importlib.metadata, os, re, sys, types
+
+import torch
+
+OWN = sys.modules[__name__]
+
+
+def empty(shape, dtype):
+    return torch.empty(shape, dtype=dtype, device="cuda")
+
+
+def layernorm_fwd(x, weight, bias, eps, out, quantizer, dtype, margin, centered):
+    rows = x.numel() // x.shape[-1]
+    mean, root = empty([rows], torch.float32), empty([rows], torch.float32)
+    return empty(x.shape, x.dtype) if out is None else out, mean, root
+
+
+def rmsnorm_fwd(x, weight, eps, out, quantizer, dtype, margin, centered):
+    root = empty([x.numel() // x.shape[-1]], torch.float32)
+    return empty(x.shape, x.dtype) if out is None else out, None, root
+
+
+def layernorm_bwd(gradient, x, mean, root, weight, margin, centered):
+    return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+
+
+def rmsnorm_bwd(gradient, x, root, weight, margin, centered):
+    return torch.empty_like(x), torch.empty_like(weight)
+
+
+def generic_gemm(a, transposes_a, b, transposes_b, out, quantizer, dtype, bias, bias_dtype, gelu, gelu_in, grad, *rest, **more):
+    assert quantizer is None and more.get("comm_overlap") is None
+    if out is None:
+        columns = a.shape[0] if transposes_a else a.shape[-1]
+        out = empty([b.shape[-1], a.shape[-1]] if transposes_b else [*b.shape[:-1], columns], a.dtype)
+    return out, empty([b.shape[-1]], bias.dtype) if grad and bias is not None else None, None, None
+
+
+def get_fused_attn_backend(*shape):
+    return OWN.NVTE_Fused_Attn_Backend.NVTE_F16_arbitrary_seqlen
+
+
+def fused_attn_fwd(*a):
+    q, v = a[13], a[15]
+    out, random = empty([*q.shape[:-1], v.shape[-1]], q.dtype), empty([2], torch.int64)
+    return [out, empty([q.shape[1], q.shape[2], q.shape[0], 1], torch.float32), random]
+
+
+def fused_attn_bwd(*a):
+    layout, (q, k, v) = a[5].name, a[13:16]
+    if layout == "NVTE_SBH3D":
+        joint = empty([*q.shape[:-1], 3, q.shape[-1]], q.dtype)
+        return *(joint[..., at, :] for at in range(3)), None, None
+    return *(empty(x.shape, x.dtype) for x in (q, k, v)), None, None
+
+
+def fused_rope_forward(x, *rest):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+fused_rope_backward = fused_rope_forward
+get_cublasLt_version = lambda: 130000
+get_cudnn_version = lambda: 91400
+get_num_cublas_streams = lambda: 4
+device_supports_multicast = lambda *a: True
+multi_tensor_adam = multi_tensor_scale = lambda *a, **more: None
+
+
+def multi_tensor_l2norm(*a):
+    return empty([1], torch.float32), empty([1], torch.float32)
+
+
+def __getattr__(name):
+    """A class that is only named, or a function that nobody is expected to call."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name[0].isupper():
+        made = type(name, (), {"__init__": lambda self, *a, **more: None})
+    else:
+        def made(*a, **more):
+            raise NotImplementedError(f"transformer_engine_torch.{name}")
+    setattr(OWN, name, made)
+    return made
+
+
+def enums(folder):
+    """The enumerations, as the extension's sources name their values."""
+    files = ["common/util/pybind_helper.h", "pytorch/csrc/extensions/pybind.cpp"]
+    text = "".join(open(f"{folder}/transformer_engine/{file}").read().replace("\\\n", "") for file in files)
+    for part in re.split(r"py(?:bind11)?::enum_<", text)[1:]:
+        name = re.search(r'\(\s*m,\s*"(\w+)"', part)
+        if name:
+            values = re.findall(r'\.value\(\s*"(\w+)"', part)
+            setattr(OWN, name.group(1), enum.IntEnum(name.group(1), [(value, at) for at, value in enumerate(values)]))
+
+
+def load(folder):
+    enums(folder)
+    os.environ["NVTE_PROJECT_BUILDING"] = "1"
+    version = importlib.metadata.version
+    importlib.metadata.version = lambda name: "2.9.0" if name.startswith("transformer") else version(name)
+    package = types.ModuleType("transformer_engine")
+    package.__path__, package.__version__ = [f"{folder}/transformer_engine"], "2.9.0"
+    sys.modules["transformer_engine"] = package
+    importlib.import_module("transformer_engine.common").load_framework_extension = lambda framework: None
+    importlib.import_module("transformer_engine.pytorch")
