@@ -28,7 +28,7 @@ mod rotary;
 mod unpad;
 mod vocabulary;
 
-use main_gradients::MainGradients;
+use main_gradients::{MainGradients, WeightWork};
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
@@ -192,6 +192,8 @@ pub struct Eager {
     pub tensor: Option<TensorGroup>,
     /// Megatron's main gradients, to which gradients are added as they are made; none: gradients go to the leaves.
     pub main: Option<MainGradients>,
+    /// Weight gradients that a backward in halves leaves for later ([`Eager::run_deferred`]); none: they are made at once.
+    pub deferred: Option<Vec<WeightWork>>,
     /// A gradient that a block is given as a view: nothing is added to it in place.
     pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
@@ -217,6 +219,7 @@ impl Eager {
             category: Category::Activation,
             tensor: None,
             main: None,
+            deferred: None,
             viewed: None,
             lingering: vec![],
         }

@@ -12,6 +12,7 @@ mod buckets;
 mod chunk;
 mod data;
 mod job;
+mod messages;
 mod optimizer;
 mod p2p;
 mod rank;
@@ -33,12 +34,24 @@ pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
     job.pipeline.schedule.build(shape)
 }
 
+/// Whether a schedule's backwards come in halves, as those of zero-bubble schedules do.
+fn halves(schedule: &Schedule) -> bool {
+    schedule.lists.all().iter().any(|action| action.kind == Kind::Weight)
+}
+
 /// What of a job has no rules here, if anything.
 pub fn refuses(job: &Job) -> Option<&'static str> {
+    // `WeightGradStore.is_supported` of sail-sg/zero-bubble-pipeline-parallelism.
     let split = || {
-        let schedule = schedule(job).ok()?;
-        let splits = schedule.lists.all().iter().any(|action| matches!(action.kind, Kind::Input | Kind::Weight));
-        splits.then_some("a backward in two halves, as zero-bubble schedules have it,")
+        let engine = job.block.implementation == Implementation::TransformerEngine;
+        let cases = [
+            (engine, "a zero-bubble schedule of Transformer Engine's modules"),
+            (!job.gradients.fused_accumulation, "a zero-bubble schedule without gradient_accumulation_fusion"),
+            (job.gradients.overlap_reduce, "a zero-bubble schedule with overlap_grad_reduce"),
+            (job.mesh.pp == 1, "a zero-bubble schedule on one pipeline rank"),
+        ];
+        let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
+        halves(&schedule(job).ok()?).then_some(what)
     };
     if job.model.sinks { Some("attention sinks") } else { Chunk::refuses(job).or_else(split) }
 }

@@ -27,6 +27,20 @@ pub struct MainGradients {
     pub hooks: Box<dyn ParamHooks>,
 }
 
+/// A weight gradient yet to be made: what its matmul reads is held until then (`WeightGradStore` of
+/// sail-sg/zero-bubble-pipeline-parallelism, 39f2c186, `megatron/core/zbpp_utils.py`).
+#[derive(Clone, Copy, Debug)]
+pub struct WeightWork {
+    pub(super) param: usize,
+    /// Outputs, inputs and tokens.
+    pub(super) shape: (u64, u64, u64),
+    pub(super) dtype: DType,
+    /// Whether the input is the rank's part of the sequence, gathered before it is multiplied.
+    pub(super) gathers: bool,
+    /// The linear's input and the gradient of its output.
+    pub(super) held: [Storage; 2],
+}
+
 impl MainGradients {
     /// Main gradients of a type.
     pub fn new(dtype: DType, fused: bool, hooks: Box<dyn ParamHooks>) -> Self {

@@ -2,7 +2,8 @@
 //!
 //! Batched, the sends and receives of a call are one NCCL operation, which everyone waits for, the host too
 //! (`batch_p2p_sync`). Else each is one of its own on its pair's communicator, even ranks sending first, and is waited
-//! for where it is used.
+//! for where it is used. So it is where the backward comes in halves: that the fork of sail-sg has one communicator for
+//! both neighbours is neglected.
 
 use super::job::Job;
 use crate::program::{Builder, DType, Direction, EventId, Group, GroupId, StreamId, Transfer};
@@ -49,8 +50,10 @@ pub struct P2p {
 }
 
 impl P2p {
-    /// `streams`: the communicator's, or those of the pairs with the next and the previous rank.
-    pub fn new(job: &Job, rank: u32, pipeline: &Group, group: GroupId, streams: [StreamId; 2]) -> P2p {
+    /// `streams`: the communicator's, or those of the pairs with the next and the previous rank. `halves`: whether the
+    /// backward comes in halves.
+    pub fn new(job: &Job, (rank, halves): (u32, bool), pipeline: (&Group, GroupId), streams: [StreamId; 2]) -> P2p {
+        let (pipeline, group) = pipeline;
         let mut tokens = job.seq / u64::from(job.mesh.cp);
         if job.sequence_parallel {
             tokens /= u64::from(job.mesh.tp);
@@ -61,7 +64,7 @@ impl P2p {
             streams,
             bytes: Bytes(tokens * job.batch * job.model.width * job.dtype.bytes()),
             dtype: job.dtype,
-            batched: !job.pipeline.overlap_p2p,
+            batched: !job.pipeline.overlap_p2p && !halves,
             two: job.mesh.pp == 2,
             even: rank.is_multiple_of(2),
         }

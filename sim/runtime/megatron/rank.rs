@@ -32,12 +32,13 @@ impl<'j> Rank<'j> {
             scopes.push(program.add_scope(format!("stage {stage}")));
             chunks.push(chunk);
         }
-        let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job)).collect();
+        let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
         let data = Rc::new(RefCell::new(Data::new(job, rank == 0, &slots, (groups.data, DATA))));
         let sizes: Vec<u64> = slots.iter().flatten().map(|slot| slot.elements).collect();
         let shards = Shards::new(data.borrow().shards(&sizes).into_iter().map(|(_, part)| part).collect());
         let stages = owned().collect();
-        let p2p = P2p::new(job, rank, &job.mesh.pipeline(), groups.pipeline, PIPELINE);
+        let halves = super::halves(schedule);
+        let p2p = P2p::new(job, (rank, halves), (&job.mesh.pipeline(), groups.pipeline), PIPELINE);
         let mut eager = Eager::new(program, job.eager(), params);
         let hooks = Box::new(Hooks(Rc::clone(&data)));
         eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks));
@@ -65,6 +66,9 @@ impl<'j> Rank<'j> {
             open: Default::default(),
             given: vec![None; count],
             kept: vec![None; count],
+            deferred: Default::default(),
+            halves,
+            unwaited: vec![],
             sent: [None; 2],
             named: [None; 2],
             loss: None,
@@ -140,7 +144,7 @@ impl<'j> Rank<'j> {
             }
             program.free(flat);
         }
-        let shared = self.chunks.iter().flat_map(Chunk::params).find(|param| is_shared(param, self.job));
+        let shared = self.chunks.iter().flat_map(Chunk::params).find(|param| is_shared(param, self.job, self.schedule));
         if let Some(param) = shared {
             let bytes = Bytes(param.elements * gradients.bytes());
             reduce(program, (self.groups.embedding, DATA), bytes, gradients);
@@ -180,14 +184,16 @@ fn shared_buffers(chunks: &[Chunk]) -> Vec<(u64, &'static str)> {
     most.into_iter().flat_map(|(name, sizes)| sizes.into_iter().map(move |bytes| (bytes, name))).collect()
 }
 
-/// Whether two stages hold a parameter.
-fn is_shared(param: &ChunkParam, job: &Job) -> bool {
-    param.word_embedding && job.model.tied_head && job.mesh.pp > 1
+/// Whether two ranks hold a parameter. Where stages go there and back the two copies are one rank's, whose gradients nobody
+/// adds up (`default_embedding_ranks` of sail-sg/zero-bubble-pipeline-parallelism, 39f2c186).
+fn is_shared(param: &ChunkParam, job: &Job, schedule: &Schedule) -> bool {
+    let apart = schedule.rank_of[0] != schedule.rank_of[schedule.stages - 1];
+    param.word_embedding && job.model.tied_head && apart
 }
 
 /// A chunk's parameters as its buffer sees them.
-fn slots(chunk: &Chunk, job: &Job) -> Vec<Slot> {
-    let slot = |param: &ChunkParam| Slot { elements: param.elements, shared: is_shared(param, job) };
+fn slots(chunk: &Chunk, job: &Job, schedule: &Schedule) -> Vec<Slot> {
+    let slot = |param: &ChunkParam| Slot { elements: param.elements, shared: is_shared(param, job, schedule) };
     chunk.params().iter().map(slot).collect()
 }
 

@@ -12,6 +12,7 @@ use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
 use crate::program::builder::Section;
 use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
+use crate::runtime::eager::main_gradients::WeightWork;
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
@@ -51,8 +52,8 @@ pub(super) type Key = (u16, u32);
 /// A tensor from another stage, and the event that says it is there, until somebody has waited for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
-    storage: Storage,
-    event: Option<EventId>,
+    pub(super) storage: Storage,
+    pub(super) event: Option<EventId>,
 }
 
 /// A micro-batch between its forward and its backward.
@@ -61,7 +62,7 @@ pub(super) struct Open {
     frame: ChunkFrame,
     input: Option<Storage>,
     /// What is left of an output that was sent: one number (`deallocate_output_tensor`). Of the last stage, the loss.
-    output: Option<Storage>,
+    pub(super) output: Option<Storage>,
 }
 
 /// The last input that a chunk was given, which its decoder names until it is given the next, and with it the input's
@@ -76,8 +77,8 @@ pub(super) struct Given {
 /// A send that nobody has waited for yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
-    storage: Storage,
-    event: EventId,
+    pub(super) storage: Storage,
+    pub(super) event: EventId,
 }
 
 /// Counts of a rank's forwards and backwards: which of its messages are waited for at once.
@@ -94,7 +95,7 @@ pub(super) struct Counts {
 
 impl Counts {
     /// Whether the messages issued now are waited for only where they are used: those of the steady state.
-    fn beside(&self) -> bool {
+    pub(super) fn beside(&self) -> bool {
         let steady = self.total - self.warmup;
         if self.last_was_forward {
             // After the last forward of the warm-up the first gradient is asked for, in a call of its own.
@@ -130,6 +131,12 @@ pub(super) struct Rank<'j> {
     pub(super) given: Vec<Option<Given>>,
     /// By chunk, what the last input and its gradient are known as from one step to the next.
     pub(super) kept: Vec<Option<[BufferId; 2]>>,
+    /// Weight gradients that the first halves of backwards have left.
+    pub(super) deferred: BTreeMap<Key, Vec<WeightWork>>,
+    /// Whether backwards come in halves.
+    pub(super) halves: bool,
+    /// Sends that are waited for at the end of the iteration, where backwards come in halves.
+    pub(super) unwaited: Vec<EventId>,
     /// Sends forward and backward that have been issued beside the computation.
     pub(super) sent: [Option<Sent>; 2],
     /// What Python's variables still name: the last gradients received and made.
@@ -167,7 +174,7 @@ impl<'j> Rank<'j> {
         if next { Peer::Next } else { Peer::Previous }
     }
 
-    fn end(&self, action: Action) -> End {
+    pub(super) fn end(&self, action: Action) -> End {
         let stage = usize::from(action.stage);
         let other = match action.kind {
             Kind::SendForward | Kind::RecvBackward => stage + 1,
@@ -220,8 +227,13 @@ impl<'j> Rank<'j> {
         match action.kind {
             Kind::Forward => self.forward(key),
             Kind::Backward => self.backward(key),
-            // Schedules that split the backward are refused before (`scenario`).
-            _ => unreachable!("a Megatron schedule has forwards and whole backwards"),
+            Kind::Input => {
+                self.eager.deferred = Some(vec![]);
+                self.backward(key);
+                self.deferred.insert(key, self.eager.deferred.take().unwrap_or_default());
+            }
+            Kind::Weight => self.weight(key),
+            _ => unreachable!("of the actions these compute"),
         }
         self.counts.last_was_forward = action.kind == Kind::Forward;
         self.counts.portions = 0;
@@ -303,6 +315,15 @@ impl<'j> Rank<'j> {
         }
     }
 
+    /// The second half of a backward.
+    fn weight(&mut self, key: Key) {
+        let list = self.deferred.remove(&key).expect("a backward's halves are in order");
+        let before = self.eager.program.enter(self.scopes[self.chunk_of(key.0)]);
+        self.eager.program.set_pass(Pass::Backward);
+        self.eager.run_deferred(list);
+        self.eager.program.enter(before);
+    }
+
     /// A chunk is given an input, and lets go of the one before: that of the step before, at first.
     fn give(&mut self, chunk: usize, key: Key, input: Storage) {
         let given = Given { key, input: self.eager.retain(input), gradient: None };
@@ -329,96 +350,9 @@ impl<'j> Rank<'j> {
     }
 
     /// A variable takes another value.
-    fn name(&mut self, which: usize, storage: Storage) {
+    pub(super) fn name(&mut self, which: usize, storage: Storage) {
         if let Some(before) = self.named[which].replace(storage) {
             self.eager.release(before);
-        }
-    }
-
-    /// Sends and receives of one call.
-    fn exchange(&mut self, portion: &[Action]) {
-        let ends: Vec<End> =
-            portion.iter().filter(|action| is_message(action.kind)).map(|&one| self.end(one)).collect();
-        if ends.is_empty() {
-            return;
-        }
-        let bytes = self.p2p.bytes().0;
-        let mut storages = vec![];
-        for end in &ends {
-            let key = (end.action.stage, end.action.microbatch);
-            storages.push(match end.action.kind {
-                Kind::RecvForward => self.eager.storage_as(bytes, Category::Activation, "recv_prev"),
-                Kind::RecvBackward => self.eager.storage_as(bytes, Category::BackwardTemporary, "recv_next"),
-                Kind::SendForward => self.outputs.remove(&key).expect("what is sent has been computed"),
-                _ => self.input_gradients.remove(&key).expect("what is sent has been computed"),
-            });
-        }
-        let beside = !self.p2p.is_batched() && self.counts.beside();
-        let events = self.p2p.issue(&mut self.eager.program, &ends);
-        if !beside {
-            // All of them are waited for, by the host too where they are batched.
-            for &event in events.iter().take(if self.p2p.is_batched() { 1 } else { events.len() }) {
-                self.eager.program.wait(COMPUTE, event);
-            }
-            if self.p2p.is_batched() {
-                self.eager.program.wait_for_host(COMPUTE);
-            }
-        }
-        for ((end, storage), event) in ends.into_iter().zip(storages).zip(events) {
-            self.issued(end.action, storage, beside.then_some(event));
-        }
-    }
-
-    /// What becomes of a message that has been issued, and waited for unless there is an event.
-    fn issued(&mut self, action: Action, storage: Storage, event: Option<EventId>) {
-        let key = (action.stage, action.microbatch);
-        match action.kind {
-            Kind::RecvForward => {
-                self.inputs.insert(key, Received { storage, event });
-            }
-            Kind::RecvBackward => {
-                let named = self.eager.retain(storage);
-                self.name(0, named);
-                self.gradients.insert(key, Received { storage, event });
-            }
-            Kind::SendForward => {
-                let left = self.eager.storage_as(self.job.dtype.bytes(), Category::Activation, "output");
-                if let Some(open) = self.open.get_mut(&key) {
-                    open.output = Some(left);
-                }
-                self.sent(0, storage, event);
-            }
-            _ => self.sent(1, storage, event),
-        }
-    }
-
-    /// A send beside the computation is waited for when the next one of its direction has been issued.
-    fn sent(&mut self, direction: usize, storage: Storage, event: Option<EventId>) {
-        let next = event.map(|event| Sent { storage, event });
-        let before = std::mem::replace(&mut self.sent[direction], next);
-        if let Some(before) = before {
-            self.eager.program.wait(COMPUTE, before.event);
-            self.eager.release(before.storage);
-        }
-        if next.is_none() {
-            self.eager.release(storage);
-        }
-    }
-
-    /// At the end nothing is under way any more, and variables are gone.
-    fn drain(&mut self) {
-        for direction in 0..2 {
-            if let Some(sent) = self.sent[direction].take() {
-                self.eager.program.wait(COMPUTE, sent.event);
-                self.eager.release(sent.storage);
-            }
-            if let Some(named) = self.named[direction].take() {
-                self.eager.release(named);
-            }
-        }
-        let loss = self.loss.take().into_iter().flatten();
-        for storage in loss.chain(std::mem::take(&mut self.reports)) {
-            self.eager.release(storage);
         }
     }
 
@@ -469,8 +403,4 @@ impl<'j> Rank<'j> {
     fn phase_end(&mut self, name: &str) {
         self.eager.program.mark(Mark::PhaseEnd(name.to_owned()));
     }
-}
-
-fn is_message(kind: Kind) -> bool {
-    matches!(kind, Kind::SendForward | Kind::RecvForward | Kind::SendBackward | Kind::RecvBackward)
 }

@@ -5,6 +5,7 @@
 //! `GlobalMemoryBuffer`); only the rank's own part is saved, and gathered once more in backward.
 
 use super::super::forward::Results;
+use super::super::main_gradients::WeightWork;
 use super::super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Bias, MegatronOp, Reads};
@@ -74,7 +75,8 @@ impl Eager {
     ) {
         let linear = Linear::of(graph, op, kind);
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
-        if linear.reads == Reads::Gathered {
+        let later = self.deferred.is_some();
+        if linear.reads == Reads::Gathered && !later {
             self.begin_exchange(Collective::AllGather, linear.whole(), dtype);
         }
         let whole = self.temporary(linear.whole(), "aten.mm");
@@ -85,14 +87,20 @@ impl Eager {
             Reads::Own => {}
             Reads::Copied => self.begin_exchange(Collective::AllReduce, linear.whole(), dtype),
             Reads::Gathered => {
-                self.end_exchange();
+                if !later {
+                    self.end_exchange();
+                }
                 part = Some(self.temporary(linear.part, "reduce_scatter_tensor"));
                 self.begin_exchange(Collective::ReduceScatter, linear.whole(), dtype);
             }
         }
-        let weight = self.weight_gradient(&linear, dispatch);
+        // What runs beside the weight's gradient is waited for at once where that comes later.
+        if later && linear.reads != Reads::Own {
+            self.end_exchange();
+        }
+        let weight = if later { None } else { self.weight_gradient(&linear, dispatch) };
         let bias = (linear.bias == Bias::Added).then(|| self.sum_rows(linear.tokens, linear.outputs, dtype));
-        if linear.reads != Reads::Own {
+        if !later && linear.reads != Reads::Own {
             self.end_exchange();
         }
         // The function returns: its frame held the gradient of all parts.
@@ -103,10 +111,15 @@ impl Eager {
             }
             None => whole,
         };
+        let param = frame.params.index(op.params[0]);
+        if later {
+            let held = [frame.saved[Self::saved(frame, index).0], gradient];
+            self.defer(&linear, param, held);
+        }
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], Gradient::from(result));
-        let param = frame.params.index(op.params[0]);
         match weight {
+            _ if later => {}
             Some(weight) => self.store_leaf(param, weight, dtype),
             None => self.store_fused(param, linear.outputs * linear.inputs * dtype.bytes(), dtype),
         }
@@ -119,17 +132,45 @@ impl Eager {
     fn weight_gradient(&mut self, linear: &Linear, dispatch: Dispatch) -> Option<Storage> {
         let shape = (linear.outputs, linear.inputs, linear.tokens);
         let bytes = linear.outputs * linear.inputs * linear.dtype.bytes();
-        let fused = self.fuses_accumulation();
-        let made = (!fused).then(|| self.temporary(bytes, "aten.mm"));
-        let (layout, dtype) = (MatmulLayout::WeightGradient, linear.dtype);
-        if fused {
-            // The extension's matmul takes no workspace from PyTorch's allocator.
-            let (m, n, k) = shape;
-            self.launch("wgrad_gemm_accum_fp32", Work::Matmul { m, n, k, dtype, layout }, dispatch);
-        } else {
-            self.matmul("aten.mm", shape, dtype, layout, dispatch);
+        if self.fuses_accumulation() {
+            self.accumulating_matmul(shape, linear.dtype, dispatch);
+            return None;
         }
-        made
+        let made = self.temporary(bytes, "aten.mm");
+        self.matmul("aten.mm", shape, linear.dtype, MatmulLayout::WeightGradient, dispatch);
+        Some(made)
+    }
+
+    /// The extension's matmul, which takes no workspace from PyTorch's allocator.
+    fn accumulating_matmul(&mut self, (m, n, k): (u64, u64, u64), dtype: DType, dispatch: Dispatch) {
+        let work = Work::Matmul { m, n, k, dtype, layout: MatmulLayout::WeightGradient };
+        self.launch("wgrad_gemm_accum_fp32", work, dispatch);
+    }
+
+    /// Leaves the weight's gradient for later, and holds what it needs.
+    fn defer(&mut self, linear: &Linear, param: usize, held: [Storage; 2]) {
+        let held = held.map(|storage| self.retain(storage));
+        let shape = (linear.outputs, linear.inputs, linear.tokens);
+        let gathers = linear.reads == Reads::Gathered;
+        let work = WeightWork { param, shape, dtype: linear.dtype, gathers, held };
+        self.deferred.get_or_insert_default().push(work);
+    }
+
+    /// Makes the weight gradients that a backward has left, in the order in which it met them, each added to the main
+    /// gradients by its matmul. A part of a sequence is gathered first, and waited for.
+    pub fn run_deferred(&mut self, list: Vec<WeightWork>) {
+        let dispatch = self.settings.backward;
+        for WeightWork { param, shape, dtype, gathers, held } in list {
+            if gathers {
+                let (_, inputs, tokens) = shape;
+                self.exchange_now(Collective::AllGather, tokens * inputs * dtype.bytes(), dtype);
+            }
+            self.accumulating_matmul(shape, dtype, dispatch);
+            self.gradient_arrived(param);
+            for storage in held {
+                self.release(storage);
+            }
+        }
     }
 
     /// A weight's gradient that is in the main gradients already. One that is shared with another use still waits for

@@ -1,0 +1,108 @@
+//! A pipeline rank's messages: what is sent and received between computations, who waits for it, and what lets go of it.
+
+use super::p2p::End;
+use super::step::{Rank, Received, Sent};
+use crate::program::{Category, EventId};
+use crate::runtime::eager::{COMPUTE, Storage};
+use crate::schedule::{Action, Kind};
+
+impl Rank<'_> {
+    /// Sends and receives of one call.
+    pub(super) fn exchange(&mut self, portion: &[Action]) {
+        let ends: Vec<End> =
+            portion.iter().filter(|action| is_message(action.kind)).map(|&one| self.end(one)).collect();
+        if ends.is_empty() {
+            return;
+        }
+        let bytes = self.p2p.bytes().0;
+        let mut storages = vec![];
+        for end in &ends {
+            let key = (end.action.stage, end.action.microbatch);
+            storages.push(match end.action.kind {
+                Kind::RecvForward => self.eager.storage_as(bytes, Category::Activation, "recv_prev"),
+                Kind::RecvBackward => self.eager.storage_as(bytes, Category::BackwardTemporary, "recv_next"),
+                Kind::SendForward => self.outputs.remove(&key).expect("what is sent has been computed"),
+                _ => self.input_gradients.remove(&key).expect("what is sent has been computed"),
+            });
+        }
+        let beside = !self.p2p.is_batched() && (self.halves || self.counts.beside());
+        let events = self.p2p.issue(&mut self.eager.program, &ends);
+        if !beside {
+            // All of them are waited for, by the host too where they are batched.
+            for &event in events.iter().take(if self.p2p.is_batched() { 1 } else { events.len() }) {
+                self.eager.program.wait(COMPUTE, event);
+            }
+            if self.p2p.is_batched() {
+                self.eager.program.wait_for_host(COMPUTE);
+            }
+        }
+        for ((end, storage), event) in ends.into_iter().zip(storages).zip(events) {
+            self.issued(end.action, storage, beside.then_some(event));
+        }
+    }
+
+    /// What becomes of a message that has been issued, and waited for unless there is an event.
+    fn issued(&mut self, action: Action, storage: Storage, event: Option<EventId>) {
+        let key = (action.stage, action.microbatch);
+        match action.kind {
+            Kind::RecvForward => {
+                self.inputs.insert(key, Received { storage, event });
+            }
+            Kind::RecvBackward => {
+                let named = self.eager.retain(storage);
+                self.name(0, named);
+                self.gradients.insert(key, Received { storage, event });
+            }
+            Kind::SendForward => {
+                let left = self.eager.storage_as(self.job.dtype.bytes(), Category::Activation, "output");
+                if let Some(open) = self.open.get_mut(&key) {
+                    open.output = Some(left);
+                }
+                self.sent(0, storage, event);
+            }
+            _ => self.sent(1, storage, event),
+        }
+    }
+
+    /// A send beside the computation is waited for when the next one of its direction has been issued; where backwards
+    /// come in halves, at the end, and lets go of what it sends at once (`record_stream` is neglected).
+    fn sent(&mut self, direction: usize, storage: Storage, event: Option<EventId>) {
+        if self.halves {
+            self.unwaited.extend(event);
+            return self.eager.release(storage);
+        }
+        let next = event.map(|event| Sent { storage, event });
+        let before = std::mem::replace(&mut self.sent[direction], next);
+        if let Some(before) = before {
+            self.eager.program.wait(COMPUTE, before.event);
+            self.eager.release(before.storage);
+        }
+        if next.is_none() {
+            self.eager.release(storage);
+        }
+    }
+
+    /// At the end nothing is under way any more, and variables are gone.
+    pub(super) fn drain(&mut self) {
+        for event in std::mem::take(&mut self.unwaited) {
+            self.eager.program.wait(COMPUTE, event);
+        }
+        for direction in 0..2 {
+            if let Some(sent) = self.sent[direction].take() {
+                self.eager.program.wait(COMPUTE, sent.event);
+                self.eager.release(sent.storage);
+            }
+            if let Some(named) = self.named[direction].take() {
+                self.eager.release(named);
+            }
+        }
+        let loss = self.loss.take().into_iter().flatten();
+        for storage in loss.chain(std::mem::take(&mut self.reports)) {
+            self.eager.release(storage);
+        }
+    }
+}
+
+fn is_message(kind: Kind) -> bool {
+    matches!(kind, Kind::SendForward | Kind::RecvForward | Kind::SendBackward | Kind::RecvBackward)
+}
