@@ -25,3 +25,4 @@ mod receipt_maker;
 mod receipts;
 mod schedule;
 mod tidy;
+mod zero_bubble;

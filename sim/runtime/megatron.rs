@@ -48,7 +48,6 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
             (engine, "a zero-bubble schedule of Transformer Engine's modules"),
             (!job.gradients.fused_accumulation, "a zero-bubble schedule without gradient_accumulation_fusion"),
             (job.gradients.overlap_reduce, "a zero-bubble schedule with overlap_grad_reduce"),
-            (job.mesh.pp == 1, "a zero-bubble schedule on one pipeline rank"),
         ];
         let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
         halves(&schedule(job).ok()?).then_some(what)

@@ -1,0 +1,165 @@
+//! Backwards in halves under Megatron: what a zero-bubble schedule saves, what it holds for that, what it does not change.
+
+use std::collections::BTreeMap;
+
+use windtunnel::program::{Builder, Category, DType, Instr, MatmulLayout, Program, Work};
+use windtunnel::runtime::Job;
+use windtunnel::runtime::eager::Eager;
+use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
+use windtunnel::runtime::megatron::{self, Chunk};
+use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::{Prediction, Settings};
+
+use crate::make;
+
+/// Four stages of two blocks, eight micro-batches.
+const GPT: &str = r#"runtime = "megatron"
+
+[topology]
+name = "a100-sxm-80gb"
+nodes = 1
+
+[model]
+name = "gpt-megatron-1.7b"
+layers = 8
+
+[mesh]
+pp = 4
+
+[batch]
+sequence = 2048
+accumulation = 8
+
+[pipeline]
+schedule = "1F1B"
+
+[megatron]
+implementation = "local"
+attention = "unfused"
+"#;
+
+fn with(schedule: &str) -> String {
+    GPT.replace("1F1B", schedule)
+}
+
+/// How often each matmul runs in a step.
+fn matmuls(program: &Program) -> BTreeMap<(u64, u64, u64, bool), usize> {
+    let mut counts = BTreeMap::new();
+    for instr in &program.step {
+        let Instr::Launch { kernel, .. } = *instr else { continue };
+        let Work::Matmul { m, n, k, layout, .. } = program.kernel(kernel).work else { continue };
+        *counts.entry((m, n, k, layout == MatmulLayout::WeightGradient)).or_default() += 1;
+    }
+    counts
+}
+
+/// Bytes live after some instructions, without matmuls' workspaces, which a thread never gives back; every other buffer is
+/// taken once and given back once.
+fn live<'i>(program: &Program, list: impl IntoIterator<Item = &'i Instr>, live: &mut [bool]) -> u64 {
+    for instr in list {
+        match *instr {
+            Instr::Alloc { buffer } if program.buffer(buffer).category == Category::Workspace => {}
+            Instr::Alloc { buffer } => {
+                let name = program.buffer(buffer).name;
+                assert!(!std::mem::replace(&mut live[buffer.0 as usize], true), "{name}");
+            }
+            Instr::Free { buffer } => {
+                let name = program.buffer(buffer).name;
+                assert!(std::mem::replace(&mut live[buffer.0 as usize], false), "{name}");
+            }
+            Instr::Rename { from, to } => {
+                assert!(std::mem::replace(&mut live[from.0 as usize], false));
+                assert!(!std::mem::replace(&mut live[to.0 as usize], true));
+            }
+            _ => {}
+        }
+    }
+    live.iter().zip(&program.buffers).filter(|(live, _)| **live).map(|(_, buffer)| buffer.bytes.0).sum()
+}
+
+#[test]
+fn the_same_matmuls_leave_less_bubble_when_weights_wait() {
+    let (whole, halves) = (make::fly(GPT), make::fly(&with("ZB-H1")));
+    for (one, other) in whole.classes.iter().zip(&halves.classes) {
+        assert_eq!(matmuls(&one.program), matmuls(&other.program));
+        assert_eq!(one.program.flops, other.program.flops);
+    }
+    assert!(halves.bubble() < whole.bubble(), "{} and {}", halves.bubble(), whole.bubble());
+    assert!(halves.step < whole.step);
+}
+
+#[test]
+fn a_step_of_any_zero_bubble_schedule_ends_with_what_it_began_with() {
+    for schedule in ["ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p", "ZBVZeroBubble", "InterleavedZeroBubble", "DualPipeV"] {
+        let stages = if schedule.starts_with("ZB-") { 1 } else { 2 };
+        let text = make::with(&with(schedule), "pipeline", "virtual_stages", stages);
+        for program in make::parse(&text).job.compile().classes {
+            let mut held = vec![false; program.buffers.len()];
+            let before = live(&program, program.setup.iter().chain(&program.first), &mut held);
+            assert_eq!(live(&program, &program.step, &mut held), before, "{schedule}");
+            assert_eq!(live(&program, &program.step, &mut held), before, "{schedule}");
+        }
+        let answer = make::fly(&text);
+        assert_eq!(answer.breakdown.total(), answer.step, "{schedule}");
+    }
+}
+
+#[test]
+fn simulating_every_rank_of_a_zero_bubble_pipeline_changes_nothing() {
+    let text = with("ZB-H1").replace("layers = 8", "layers = 4").replace("accumulation = 8", "accumulation = 4");
+    let scenario = make::parse(&text);
+    let fly = |fold| -> Prediction { predict(&scenario, Settings { fold, ..Settings::default() }).unwrap() };
+    let (folded, full) = (fly(true), fly(false));
+    assert_eq!((folded.timeline.ranks.len(), full.timeline.ranks.len()), (4, 8));
+    assert_eq!((folded.step, folded.breakdown), (full.step, full.breakdown));
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl ParamHooks for Nothing {
+    fn read(&mut self, _: &mut Builder, _: usize) {}
+    fn arrived(&mut self, _: &mut Builder, _: usize) {}
+}
+
+/// What a micro-batch keeps from the gradient of the input to the gradients of the weights: 32·s·b·h in two-byte numbers
+/// for each block (Qi et al. 2024, arXiv 2401.10241, table 1).
+#[test]
+fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradients_are_made() {
+    let Job::Megatron(job) = make::parse(&with("ZB-H1")).job else { panic!("a job of Megatron's") };
+    let after = |weights: bool| {
+        let chunk = Chunk::new(&job, false, false, 3, 0);
+        let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager(), chunk.params().len());
+        eager.main = Some(MainGradients::new(DType::Fp32, true, Box::new(Nothing)));
+        let hidden = 2 * job.seq * job.batch * job.model.width;
+        let input = eager.storage(hidden, "input");
+        let (frame, output) = chunk.forward(&mut eager, Some(input));
+        eager.release(output);
+        let gradient = eager.storage_as(hidden, Category::BackwardTemporary, "gradient");
+        eager.deferred = Some(vec![]);
+        let made = chunk.backward(&mut eager, frame, Some(gradient)).unwrap();
+        eager.release(made);
+        let list = eager.deferred.take().unwrap();
+        assert_eq!(list.len(), 3 * 4);
+        if weights {
+            eager.run_deferred(list);
+        }
+        let program = eager.program.finish();
+        let all = program.setup.iter().chain(&program.first).chain(&program.step);
+        live(&program, all, &mut vec![false; program.buffers.len()])
+    };
+    let hidden = job.seq * job.batch * job.model.width;
+    assert_eq!((after(false), after(true)), (3 * 32 * hidden, 0));
+}
+
+#[test]
+fn what_the_zero_bubble_fork_falls_back_from_is_refused() {
+    for (old, new, what) in [
+        ("\"local\"", "\"transformer_engine\"", "Transformer Engine"),
+        ("\"local\"", "\"local\"\ngradient_accumulation_fusion = false", "gradient_accumulation_fusion"),
+        ("\"local\"", "\"local\"\noverlap_grad_reduce = true", "overlap_grad_reduce"),
+    ] {
+        let Job::Megatron(job) = make::parse(&with("ZB-H1").replace(old, new)).job else { panic!("of Megatron's") };
+        assert!(megatron::refuses(&job).is_some_and(|said| said.contains(what)), "{new}");
+    }
+}
