@@ -97,7 +97,7 @@ write pipeline.layers = [2, 1], or another list of 2 numbers",
         &[
             ("", "[pipeline]\nlayers = [4]", "pipeline.layers has 1 numbers for 2 stages", "such as [2, 2]"),
             ("", "[pipeline]\nlayers = [4, 4]", "sums to 8, and config has 4 blocks", "such as [2, 2]"),
-            ("", "[pipeline]\nlayers = [4, 0]", "a stage of pipeline.layers has 0 blocks", "such as [2, 2]"),
+            ("", "[pipeline]\nlayers = [5, -1]", "a stage of pipeline.layers has -1 blocks", "such as [2, 2]"),
             ("", "[pipeline]\nvirtual_stages = 4", "8 stages are more than the 4 blocks", "virtual_stages"),
             ("pp = 2", "pp = 1\n[pipeline]\nvirtual_stages = 2", "mesh.pp makes none", "remove the table"),
         ],
@@ -209,7 +209,7 @@ fn keys_of_megatron_are_refused_elsewhere() {
 #[test]
 fn a_mixture_of_experts_is_not_simulated_under_megatron_yet() {
     let said = refused("megatron-experts", "huggingface = \"config.json\"\nlayers = 4", "name = \"mixtral-8x7b\"");
-    assert!(said.contains("experts under Megatron-Core, which is described but not simulated yet"), "{said}");
+    assert!(said.contains("needs experts, which is described but not simulated yet"), "{said}");
 }
 
 #[test]
