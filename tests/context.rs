@@ -113,8 +113,7 @@ fn kept(program: &Program) -> u64 {
         match *instr {
             Instr::Alloc { buffer } => live += of(buffer),
             Instr::Free { buffer } => live -= of(buffer).min(live),
-            Instr::Launch { kernel, .. }
-                if program.kernel(kernel).pass == Pass::Backward && live > 0 => return live,
+            Instr::Launch { kernel, .. } if program.kernel(kernel).pass == Pass::Backward && live > 0 => return live,
             _ => {}
         }
     }
@@ -161,11 +160,12 @@ fn ring_time(seq: u64) -> (f64, f64) {
 
 #[test]
 fn long_parts_hide_the_ring_and_short_ones_do_not() {
-    // A kernel grows with the square of a part, a message with its length.
+    // A kernel grows with the square of a part, a message with its length. Both directions of a message are counted as
+    // running, so that half of the time is as much as can be exposed.
     let ((short, bare), (long, hidden)) = (ring_time(16 * 1024), ring_time(16 * 8192));
     assert!(short > 0.0 && long > short, "{short} {long}");
-    assert!(bare > 0.25 * short, "{bare} of {short}");
-    assert!(hidden < 0.05 * long, "{hidden} of {long}");
+    assert!(bare > 0.1 * short, "{bare} of {short}");
+    assert!(hidden < 0.01 * long, "{hidden} of {long}");
 }
 
 #[test]

@@ -92,7 +92,8 @@ pub(super) fn divides(
         // Each of the ranks has two parts of a sequence, so that under a causal mask all have as much to do.
         let parts = 2 * cp;
         if !seq.is_multiple_of(parts) {
-            let problem = format!("mesh.cp = {cp} cuts a sequence into {parts} parts, and {seq} tokens are no multiple");
+            let problem =
+                format!("mesh.cp = {cp} cuts a sequence into {parts} parts, and {seq} tokens are no multiple");
             let more = seq.next_multiple_of(parts);
             return Err(reader.plan(at, problem, format!("write batch.sequence = {more}, or a smaller mesh.cp")));
         }
