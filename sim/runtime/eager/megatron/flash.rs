@@ -56,13 +56,13 @@ impl Eager {
         })
     }
 
-    /// The context, and what backward needs besides it and the queries.
+    /// The context, and what backward needs besides the queries, in the order in which it lets go of it.
     fn flash_results(&mut self, graph: &Graph, op: &Op, [_, key, value]: [Storage; 3]) -> (Storage, Vec<Storage>) {
         if let Some(ring) = self.context {
             return self.ring_forward(graph, op, ring);
         }
         let [out, random, sums] = self.flash_forward(graph, op);
-        (out, vec![self.retain(key), self.retain(value), sums, random])
+        (out, vec![self.retain(key), self.retain(value), self.retain(out), sums, random])
     }
 
     fn flash_input_gradients(&mut self, graph: &Graph, op: &Op, together: bool) -> [Storage; 3] {
@@ -82,10 +82,10 @@ impl Eager {
             for storage in others {
                 self.release(storage);
             }
-            let saved = [vec![query, self.retain(out)], kept].concat();
+            let saved = [vec![query], kept].concat();
             return self.keep(frame, results, &saved);
         }
-        for storage in kept.into_iter().chain(read) {
+        for storage in kept.into_iter().rev().chain(read) {
             self.release(storage);
         }
         let held = [query, key, value, mask].map(|storage| self.retain(storage));

@@ -124,8 +124,8 @@ impl Eager {
         }
     }
 
-    /// The context, and what backward needs besides it and the queries: the keys and values that arrived last, which are
-    /// the next rank's, the log-sum-exps, and a random state for each step. The rank's own keys and values are not kept.
+    /// The context, and what backward needs besides the queries: the keys and values that arrived last, which are the next
+    /// rank's, the context, the log-sum-exps, and a random state for each step. The rank's own keys and values are not kept.
     pub(super) fn ring_forward(&mut self, graph: &Graph, op: &Op, ring: Ring) -> (Storage, Vec<Storage>) {
         const NAME: &str = "te.fused_attn_fwd";
         let (sizes, category, dispatch) = (Sizes::of(graph, op), self.category, self.settings.forward);
@@ -164,7 +164,7 @@ impl Eager {
             let read = query * (step + 1).min(2) + 2 * sums;
             self.pointwise("te.out_correction", MemoryKind::Elementwise, read, query, dispatch);
         }
-        let mut kept: Vec<Storage> = pairs.pop().into_iter().chain(merged).collect();
+        let mut kept: Vec<Storage> = pairs.pop().into_iter().chain([self.retain(out)]).chain(merged).collect();
         kept.extend(randoms);
         for storage in pairs.into_iter().chain(contexts).chain(numbers) {
             self.release(storage);
