@@ -10,6 +10,7 @@ mod closed_form;
 mod collectives;
 mod command;
 mod compare;
+mod context;
 mod determinism;
 mod experts;
 mod folding;

@@ -29,6 +29,7 @@ mod unpad;
 mod vocabulary;
 
 use main_gradients::MainGradients;
+pub use megatron::Ring;
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
@@ -190,6 +191,8 @@ pub struct Eager {
     pub category: Category,
     /// The tensor-parallel ranks, where the model is split over some.
     pub tensor: Option<TensorGroup>,
+    /// The ranks that share a sequence, where some do.
+    pub context: Option<Ring>,
     /// Megatron's main gradients, to which gradients are added as they are made; none: gradients go to the leaves.
     pub main: Option<MainGradients>,
     /// A gradient that a block is given as a view: nothing is added to it in place.
@@ -216,6 +219,7 @@ impl Eager {
             stepped: vec![false; params],
             category: Category::Activation,
             tensor: None,
+            context: None,
             main: None,
             viewed: None,
             lingering: vec![],

@@ -12,7 +12,10 @@ mod flash;
 mod linear;
 mod loss;
 mod overlap;
+mod ring;
 mod rotary;
+
+pub use ring::Ring;
 
 use super::forward::Results;
 use super::{COMPUTE, Eager, Frame, Storage};

@@ -103,7 +103,7 @@ impl Chunk {
         let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
         let cases = [
             (job.matmuls != Matmuls::Plain, "fp8 matmuls"),
-            (job.mesh.cp > 1, "context parallelism"),
+            (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
             (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
             (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
             (model.qk_norm.is_some(), "norms on queries and keys"),
@@ -370,7 +370,7 @@ impl Chunk {
     }
 
     /// What the data loader hands the step: tokens, labels and positions (8 B each), the attention mask of one
-    /// sequence (1 B for each pair), and the loss mask in fp32.
+    /// sequence (1 B for each pair), and the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
     fn batch(&self, eager: &mut Eager) -> Batch {
         let d = self.block.dims;
         let mut made = |bytes: u64, name| eager.storage(bytes, name);
@@ -378,7 +378,7 @@ impl Chunk {
             tokens: made(8 * d.tokens(), "tokens"),
             labels: made(8 * d.tokens(), "labels"),
             positions: made(8 * d.tokens(), "position_ids"),
-            mask: made(d.s * d.s, "attention_mask"),
+            mask: made(d.s * self.job.seq, "attention_mask"),
             loss_mask: made(4 * d.tokens(), "loss_mask"),
         }
     }

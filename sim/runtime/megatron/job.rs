@@ -249,6 +249,14 @@ impl Job {
         self.batch * self.seq * u64::from(self.micro_batches) * u64::from(self.mesh.dp)
     }
 
+    /// Whether ranks can share sequences of `seq` tokens: each has two parts of them, one from each end, and under sequence
+    /// parallelism tensor-parallel ranks share those.
+    pub fn splits(&self, seq: u64) -> bool {
+        let (tp, cp) = (u64::from(self.mesh.tp), u64::from(self.mesh.cp));
+        let parts = if cp > 1 { 2 * cp } else { 1 };
+        seq.is_multiple_of(parts) && (!self.sequence_parallel || (seq / cp).is_multiple_of(tp))
+    }
+
     /// Words of the embedding: a multiple of `--make-vocab-size-divisible-by` times the tensor-parallel ranks
     /// (`megatron/training/tokenizer/tokenizer.py`, `_vocab_size_with_padding`).
     pub fn padded_vocabulary(&self) -> u64 {

@@ -11,7 +11,7 @@ use super::data::Data;
 use super::job::Job;
 use super::optimizer::{self, Shards};
 use super::p2p::P2p;
-use super::step::{Counts, DATA, Groups, PIPELINE, Rank, STREAMS, TENSOR};
+use super::step::{Counts, DATA, Groups, PIPELINE, Rank, TENSOR, ring, streams};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
 use crate::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use crate::runtime::eager::{COMPUTE, Eager, TensorGroup};
@@ -21,7 +21,7 @@ use crate::units::Bytes;
 impl<'j> Rank<'j> {
     /// A rank at rest.
     pub(super) fn new(job: &'j Job, schedule: &'j Schedule, rank: u32) -> Rank<'j> {
-        let mut program = Builder::new(job.mesh.ranks(), &STREAMS);
+        let mut program = Builder::new(job.mesh.ranks(), streams(job));
         let groups = Groups::new(&mut program, job);
         let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);
         let (mut chunks, mut scopes, mut params) = (vec![], vec![], 0);
@@ -44,6 +44,7 @@ impl<'j> Rank<'j> {
         if job.mesh.tp > 1 {
             eager.tensor = Some(TensorGroup { group: groups.tensor, stream: TENSOR, norms: None });
         }
+        eager.context = ring(job, groups);
         let (count, started) = (chunks.len(), vec![false; chunks.len()]);
         Rank {
             job,

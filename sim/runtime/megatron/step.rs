@@ -12,20 +12,44 @@ use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
 use crate::program::builder::Section;
 use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
-use crate::runtime::eager::{COMPUTE, Eager, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Ring, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
-/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives.
-pub(super) const STREAMS: [&str; 5] = ["compute", "tensor-parallel", "pipeline", "pipeline (2)", "data-parallel"];
+/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; where ranks share a
+/// sequence, also messages with the next and the previous of them, and attention's second stream.
+const STREAMS: [&str; 8] = [
+    "compute",
+    "tensor-parallel",
+    "pipeline",
+    "pipeline (2)",
+    "data-parallel",
+    "context-parallel",
+    "context-parallel (2)",
+    "attention (2)",
+];
 /// The stream of tensor-parallel collectives.
 pub(super) const TENSOR: StreamId = StreamId(1);
 pub(super) const PIPELINE: [StreamId; 2] = [StreamId(2), StreamId(3)];
 pub(super) const DATA: StreamId = StreamId(4);
+const CONTEXT: [StreamId; 2] = [StreamId(5), StreamId(6)];
+const ATTENTION: StreamId = StreamId(7);
+
+/// The streams of a job.
+pub(super) fn streams(job: &Job) -> &'static [&'static str] {
+    if job.mesh.cp > 1 { &STREAMS } else { &STREAMS[..5] }
+}
+
+/// The ranks that share a sequence, where some do.
+pub(super) fn ring(job: &Job, groups: Groups) -> Option<Ring> {
+    let ranks = job.mesh.cp;
+    (ranks > 1).then_some(Ring { group: groups.context, ranks, messages: CONTEXT, second: ATTENTION })
+}
 
 /// Communicators of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Groups {
     pub(super) tensor: GroupId,
+    pub(super) context: GroupId,
     pub(super) data: GroupId,
     pub(super) pipeline: GroupId,
     pub(super) embedding: GroupId,
@@ -37,6 +61,7 @@ impl Groups {
         let mesh = job.mesh;
         Groups {
             tensor: program.add_group(mesh.tensor()),
+            context: program.add_group(mesh.context()),
             data: program.add_group(mesh.data()),
             pipeline: program.add_group(mesh.pipeline()),
             embedding: program.add_group(mesh.embedding()),
