@@ -12,6 +12,7 @@ mod compare;
 mod determinism;
 mod experts;
 mod folding;
+mod fp8;
 mod issued;
 mod make;
 mod memory;

@@ -15,12 +15,15 @@ use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Ma
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
 use crate::schedule::{Action, Kind, Lists, Schedule};
 
-/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives.
-pub(super) const STREAMS: [&str; 5] = ["compute", "tensor-parallel", "pipeline", "pipeline (2)", "data-parallel"];
+/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; and, under delayed
+/// scaling, the maxima of fp8 numbers.
+pub(super) const STREAMS: [&str; 6] =
+    ["compute", "tensor-parallel", "pipeline", "pipeline (2)", "data-parallel", "fp8 maxima"];
 /// The stream of tensor-parallel collectives.
 pub(super) const TENSOR: StreamId = StreamId(1);
 pub(super) const PIPELINE: [StreamId; 2] = [StreamId(2), StreamId(3)];
 pub(super) const DATA: StreamId = StreamId(4);
+pub(super) const MAXIMA: StreamId = StreamId(5);
 
 /// Communicators of a rank.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +34,8 @@ pub(super) struct Groups {
     pub(super) pipeline: GroupId,
     pub(super) embedding: GroupId,
     pub(super) world: GroupId,
+    /// Whose maxima of fp8 numbers are reduced, if several ranks'.
+    pub(super) maxima: Option<GroupId>,
 }
 
 impl Groups {
@@ -43,6 +48,8 @@ impl Groups {
             pipeline: program.add_group(mesh.pipeline()),
             embedding: program.add_group(mesh.embedding()),
             world: program.add_group(mesh.world()),
+            maxima: (job.matmuls.reduces_maxima() && mesh.ranks_of_stage() > 1)
+                .then(|| program.add_group(mesh.stage())),
         }
     }
 }
@@ -234,7 +241,9 @@ impl<'j> Rank<'j> {
         if let Some(input) = input {
             self.give(chunk, key, input);
         }
+        self.eager.fresh_weights = key.1 == 0;
         let (mut frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
+        self.eager.fresh_weights = false;
         self.eager.program.enter(before);
         let last = usize::from(key.0) + 1 == self.schedule.stages;
         let report = frame.take_report();
