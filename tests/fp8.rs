@@ -92,6 +92,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
         optimizer: Optimizer {
             distributed: true,
             overlap_gather: false,
+            align_gather: false,
             master: DType::Fp32,
             first_moment: DType::Fp32,
             second_moment: DType::Fp32,
@@ -111,7 +112,7 @@ fn fp8(recipe: Fp8Recipe, parameters: bool) -> Matmuls {
 }
 
 fn program(job: &Job) -> Program {
-    assert_eq!(Chunk::refuses(job), None);
+    assert_eq!(megatron::refuses(job), None);
     megatron::compile(job).classes.remove(0)
 }
 
@@ -305,7 +306,7 @@ fn fp8_that_nobody_has_is_refused_by_name() {
     let refused = |change: &dyn Fn(&mut Job)| {
         let mut job = job(fp8(DELAYED, false), 2);
         change(&mut job);
-        Chunk::refuses(&job).unwrap_or("nothing")
+        megatron::refuses(&job).unwrap_or("nothing")
     };
     assert_eq!(refused(&|_| {}), "nothing");
     assert!(refused(&|job| job.block.implementation = Implementation::Local).contains("Transformer Engine"));

@@ -15,6 +15,7 @@ mod folding;
 mod fp8;
 mod issued;
 mod make;
+mod mapping;
 mod memory;
 mod oracle;
 mod pipeline;
