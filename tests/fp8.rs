@@ -239,6 +239,22 @@ fn fp8_is_gathered_in_one_byte_and_scattered_in_two() {
 }
 
 #[test]
+fn fp8_in_parts_beside_matmuls_moves_and_multiplies_as_much() {
+    let plain = program(&job(fp8(DELAYED, true), 4));
+    let overlapped = program(&Job { overlap_tensor: true, ..job(fp8(DELAYED, true), 4) });
+    for kind in [Collective::AllGather, Collective::ReduceScatter] {
+        let sum = |program| exchanged(program, "tp", kind).iter().sum::<u64>();
+        // What is gathered for both ways into a linear arrives in three parts, whose bytes are rounded down.
+        assert!(sum(&plain).abs_diff(sum(&overlapped)) < 3 * 12 * LAYERS * 3, "{kind:?}");
+    }
+    for pass in [Pass::Forward, Pass::Backward] {
+        assert_eq!(plain.flops_of(pass), overlapped.flops_of(pass));
+    }
+    let count = |name| launches(&overlapped, name, Pass::Backward);
+    assert_eq!(count("te.fp8_transpose"), launches(&plain, "te.fp8_transpose", Pass::Backward));
+}
+
+#[test]
 fn fp8_maxima_are_reduced_twice_a_micro_batch_over_the_ranks_of_a_stage() {
     let program = program(&job(fp8(DELAYED, true), 2));
     // Four linears of a block: input, weight and result in forward, two gradients in backward, 4 B each.

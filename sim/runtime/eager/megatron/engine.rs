@@ -69,11 +69,6 @@ impl Sizes {
         self.fp8.map_or(self.dtype, |_| DType::Fp8)
     }
 
-    /// How operands lie: Hopper multiplies fp8 in one way only, so that transposed copies are made of them.
-    pub(super) fn layout(&self, plain: MatmulLayout) -> MatmulLayout {
-        self.fp8.map_or(plain, |_| MatmulLayout::Forward)
-    }
-
     fn weight(&self) -> u64 {
         self.inputs * self.outputs * self.dtype.bytes()
     }
@@ -254,8 +249,7 @@ impl Eager {
         let fused = self.fuses_accumulation();
         let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
         let shape = (sizes.outputs, sizes.inputs, sizes.tokens);
-        let layout = sizes.layout(MatmulLayout::WeightGradient);
-        self.engine_matmul(shape, sizes.multiplied(), layout, dispatch);
+        self.engine_matmul(shape, sizes.multiplied(), MatmulLayout::WeightGradient, dispatch);
         made
     }
 

@@ -10,8 +10,7 @@ use super::super::{Eager, Frame, Storage};
 use super::engine::{Sizes, statistics};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Bias, Fp8, Fp8Recipe, MegatronOp};
-use crate::program::Comm;
-use crate::program::{Category, Collective, DType, Dispatch, GroupId, MatmulLayout, MemoryKind, Pass, StreamId};
+use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MatmulLayout, MemoryKind, Pass, StreamId};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
@@ -270,7 +269,7 @@ impl Eager {
         }
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
         let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
-        self.engine_matmul(shape, DType::Fp8, sizes.layout(MatmulLayout::DataGradient), dispatch);
+        self.engine_matmul(shape, DType::Fp8, MatmulLayout::DataGradient, dispatch);
         let value = &graph.values[op.inputs[0]];
         let mut part = None;
         if sizes.sequence {
@@ -368,7 +367,7 @@ impl Eager {
         }
         let result = self.temporary(sizes.read(), "te.generic_gemm");
         let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
-        let layout = sizes.layout(MatmulLayout::DataGradient);
+        let layout = MatmulLayout::DataGradient;
         if sizes.overlap {
             let parts = super::overlap::Parts { dtype: travels.0, ..sizes.exchange(travels.1) };
             self.gather_beside(shape, layout, parts, dispatch);
