@@ -14,6 +14,7 @@ mod context;
 mod determinism;
 mod experts;
 mod folding;
+mod fp8;
 mod issued;
 mod make;
 mod mapping;

@@ -30,6 +30,7 @@ mod vocabulary;
 
 use main_gradients::MainGradients;
 pub use megatron::Ring;
+pub use megatron::fp8::{self, Maxima};
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
@@ -199,6 +200,11 @@ pub struct Eager {
     pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
     lingering: Vec<Storage>,
+    /// Whether the optimizer has stepped since the last forward: fp8 copies of weights are made anew
+    /// (`is_first_microbatch`).
+    pub fresh_weights: bool,
+    /// Whose maxima of fp8 numbers are reduced, under delayed scaling.
+    pub maxima: Option<Maxima>,
 }
 
 impl Eager {
@@ -223,6 +229,8 @@ impl Eager {
             main: None,
             viewed: None,
             lingering: vec![],
+            fresh_weights: false,
+            maxima: None,
         }
     }
 

@@ -9,6 +9,7 @@ mod dropout;
 mod embedding;
 mod engine;
 mod flash;
+pub mod fp8;
 mod linear;
 mod loss;
 mod overlap;

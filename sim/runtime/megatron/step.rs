@@ -15,14 +15,16 @@ use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Ma
 use crate::runtime::eager::{COMPUTE, Eager, Ring, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
-/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; where ranks share a
-/// sequence, also messages with the next and the previous of them, and attention's second stream.
-const STREAMS: [&str; 8] = [
+/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; under delayed scaling,
+/// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them, and
+/// attention's second stream.
+const STREAMS: [&str; 9] = [
     "compute",
     "tensor-parallel",
     "pipeline",
     "pipeline (2)",
     "data-parallel",
+    "fp8 maxima",
     "context-parallel",
     "context-parallel (2)",
     "attention (2)",
@@ -31,12 +33,19 @@ const STREAMS: [&str; 8] = [
 pub(super) const TENSOR: StreamId = StreamId(1);
 pub(super) const PIPELINE: [StreamId; 2] = [StreamId(2), StreamId(3)];
 pub(super) const DATA: StreamId = StreamId(4);
-const CONTEXT: [StreamId; 2] = [StreamId(5), StreamId(6)];
-const ATTENTION: StreamId = StreamId(7);
+pub(super) const MAXIMA: StreamId = StreamId(5);
+const CONTEXT: [StreamId; 2] = [StreamId(6), StreamId(7)];
+const ATTENTION: StreamId = StreamId(8);
 
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> &'static [&'static str] {
-    if job.mesh.cp > 1 { &STREAMS } else { &STREAMS[..5] }
+    if job.mesh.cp > 1 {
+        &STREAMS
+    } else if job.matmuls.reduces_maxima() {
+        &STREAMS[..6]
+    } else {
+        &STREAMS[..5]
+    }
 }
 
 /// The ranks that share a sequence, where some do.
@@ -54,6 +63,8 @@ pub(super) struct Groups {
     pub(super) pipeline: GroupId,
     pub(super) embedding: GroupId,
     pub(super) world: GroupId,
+    /// Whose maxima of fp8 numbers are reduced, if several ranks'.
+    pub(super) maxima: Option<GroupId>,
 }
 
 impl Groups {
@@ -66,6 +77,8 @@ impl Groups {
             pipeline: program.add_group(mesh.pipeline()),
             embedding: program.add_group(mesh.embedding()),
             world: program.add_group(mesh.world()),
+            maxima: (job.matmuls.reduces_maxima() && mesh.ranks_of_stage() > 1)
+                .then(|| program.add_group(mesh.stage())),
         }
     }
 }
@@ -271,7 +284,9 @@ impl<'j> Rank<'j> {
         if let Some(input) = input {
             self.give(chunk, key, input);
         }
+        self.eager.fresh_weights = key.1 == 0;
         let (mut frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
+        self.eager.fresh_weights = false;
         self.eager.program.enter(before);
         let last = usize::from(key.0) + 1 == self.schedule.stages;
         let report = frame.take_report();
