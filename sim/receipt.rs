@@ -15,6 +15,7 @@
 pub mod case;
 pub mod check;
 mod error;
+pub mod flops;
 pub mod html;
 pub mod json;
 pub mod map;

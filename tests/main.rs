@@ -15,6 +15,7 @@ mod experts;
 mod folding;
 mod issued;
 mod make;
+mod mapping;
 mod memory;
 mod oracle;
 mod pipeline;

@@ -84,6 +84,9 @@ pub enum MegatronOp {
         fused_softmax: bool,
         /// Whether probabilities are dropped.
         dropout: bool,
+        /// Whether linear biases are added to the scores by the first matmul, which starts from a copy of them (BLOOM:
+        /// bigscience-workshop/Megatron-DeepSpeed@49d21af2, `megatron/model/transformer.py`).
+        biased: bool,
         /// Whether it is run again in backward (`--recompute-granularity selective`).
         again: bool,
     },

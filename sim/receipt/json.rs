@@ -16,7 +16,7 @@ fn pair(pair: Option<Pair>) -> Value {
 fn errors(errors: Option<Errors>) -> Value {
     errors.map_or(
         Value::Null,
-        |e| json!({"rows": e.rows, "median_abs": e.median, "p90_abs": e.p90, "median_signed": e.bias}),
+        |e| json!({"rows": e.rows, "mean_abs": e.mean, "median_abs": e.median, "p90_abs": e.p90, "median_signed": e.bias}),
     )
 }
 

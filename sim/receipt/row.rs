@@ -145,10 +145,10 @@ impl Row {
         stated.or(self.hardware.count.filter(|&count| rest > 0 && count % rest == 0).map(|count| count / rest))
     }
 
-    /// Micro-batches per step, stated or following from the batch.
-    pub fn accumulation(&self) -> Option<u64> {
+    /// Micro-batches of `micro` sequences per step, stated or following from the batch.
+    pub fn accumulation_of(&self, micro: u64) -> Option<u64> {
         self.batch.grad_accum.or_else(|| {
-            let (global, micro, dp) = (whole(self.batch.global_batch)?, self.micro()?, self.data_parallel()?);
+            let (global, dp) = (whole(self.batch.global_batch)?, self.data_parallel()?);
             let part = micro.checked_mul(dp)?;
             (part > 0 && global % part == 0).then(|| global / part)
         })

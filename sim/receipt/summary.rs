@@ -14,6 +14,8 @@ use super::map::Reason;
 pub struct Errors {
     /// Rows that have it.
     pub rows: usize,
+    /// Mean of the absolute error.
+    pub mean: f64,
     /// Median of the absolute error.
     pub median: f64,
     /// 90th percentile of the absolute error.
@@ -85,8 +87,10 @@ fn errors(rows: &[&Judged], weight: &dyn Fn(&Judged) -> f64, pair: impl Fn(&Judg
         return None;
     }
     let absolute: Vec<(f64, f64)> = signed.iter().map(|(error, weight)| (error.abs(), *weight)).collect();
+    let all: f64 = absolute.iter().map(|(_, weight)| weight).sum();
     Some(Errors {
         rows: signed.len(),
+        mean: absolute.iter().map(|(error, weight)| error * weight).sum::<f64>() / all,
         median: quantile(&absolute, 0.5),
         p90: quantile(&absolute, 0.9),
         bias: quantile(&signed, 0.5),

@@ -17,7 +17,7 @@ use super::pattern::matches;
 
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
-const SHIPPED: [(&str, &str); 7] = [
+const SHIPPED: [(&str, &str); 17] = [
     ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
     ("torchtitan", include_str!("frameworks/torchtitan.toml")),
     ("torchtune", include_str!("frameworks/torchtune.toml")),
@@ -25,6 +25,16 @@ const SHIPPED: [(&str, &str); 7] = [
     ("fms-fsdp", include_str!("frameworks/fms-fsdp.toml")),
     ("tinyllama", include_str!("frameworks/tinyllama.toml")),
     ("receipt-maker", include_str!("frameworks/receipt-maker.toml")),
+    ("megatron-lm", include_str!("frameworks/megatron-lm.toml")),
+    ("megatron-deepspeed", include_str!("frameworks/megatron-deepspeed.toml")),
+    ("nemo", include_str!("frameworks/nemo.toml")),
+    ("nemo-container", include_str!("frameworks/nemo-container.toml")),
+    ("megatron-bridge", include_str!("frameworks/megatron-bridge.toml")),
+    ("zero-bubble", include_str!("frameworks/zero-bubble.toml")),
+    ("vocabulary-parallelism", include_str!("frameworks/vocabulary-parallelism.toml")),
+    ("nanotron", include_str!("frameworks/nanotron.toml")),
+    ("internevo", include_str!("frameworks/internevo.toml")),
+    ("vtrain", include_str!("frameworks/vtrain.toml")),
 ];
 
 /// One rule.

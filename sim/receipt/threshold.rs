@@ -56,8 +56,9 @@ fn of(errors: Option<Errors>, figure: fn(&Errors) -> f64) -> Option<f64> {
 }
 
 /// The registry.
-pub const FIGURES: [Figure; 11] = [
+pub const FIGURES: [Figure; 12] = [
     least("coverage", |g| Some(g.coverage())),
+    most("step_time.mean", |g| of(g.step, |e| e.mean)),
     most("step_time.median", |g| of(g.step, |e| e.median)),
     most("step_time.p90", |g| of(g.step, |e| e.p90)),
     most("step_time.bias", |g| of(g.step, |e| e.bias.abs())),

@@ -21,7 +21,7 @@ pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute};
 
 use super::Flight;
-use crate::schedule::{self, Lowering, Schedule, ScheduleError};
+use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};
 
 /// The job's schedule; an error if it cannot have this shape.
 pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
@@ -31,6 +31,16 @@ pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
         microbatches: job.micro_batches,
     };
     job.pipeline.schedule.build(shape)
+}
+
+/// What of a job has no rules here, if anything.
+pub fn refuses(job: &Job) -> Option<&'static str> {
+    let split = || {
+        let schedule = schedule(job).ok()?;
+        let splits = schedule.lists.all().iter().any(|action| matches!(action.kind, Kind::Input | Kind::Weight));
+        splits.then_some("a backward in two halves, as zero-bubble schedules have it,")
+    };
+    if job.model.sinks { Some("attention sinks") } else { Chunk::refuses(job).or_else(split) }
 }
 
 /// The programs of all pipeline ranks.

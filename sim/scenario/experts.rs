@@ -37,7 +37,7 @@ impl Scenario {
     pub fn simulable(&self) -> Result<(), ScenarioError> {
         let what = match &self.job {
             runtime::Job::Train(job) => unmodelled(job, self.runtime),
-            runtime::Job::Megatron(job) => unmodelled_by_megatron(&job.model),
+            runtime::Job::Megatron(job) => runtime::megatron::refuses(job),
         };
         let Some(what) = what else { return Ok(()) };
         let remedy = match self.job {
@@ -55,16 +55,6 @@ impl Scenario {
             remedy: remedy.to_owned(),
         })
     }
-}
-
-/// The first thing in a model that Megatron-Core's runtime has no rules for.
-fn unmodelled_by_megatron(model: &ModelConfig) -> Option<&'static str> {
-    let list = [
-        (model.latent.is_some(), "latent attention"),
-        (model.sinks, "attention sinks"),
-        (model.experts.is_some(), "experts under Megatron-Core"),
-    ];
-    list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)
 }
 
 /// The first thing in a job that has no rules.

@@ -21,8 +21,8 @@ const TOKENS: u64 = 1 << 30;
 const ACTIVATIONS: u128 = 1 << 54;
 /// Blocks run forward in one step: blocks × micro-batches. Each is some 400 instructions.
 const PASSES: u64 = 1 << 15;
-/// The same in a pipeline under Megatron-Core, whose blocks are some 100 instructions.
-const PIPELINE_PASSES: u64 = 1 << 17;
+/// The same under Megatron-Core, where steps of many micro-batches are mostly extended from runs of a few.
+const PIPELINE_PASSES: u64 = 1 << 20;
 /// A step \[ps\]: ten days.
 const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
 

@@ -250,5 +250,15 @@ fn optimizer(
     let first_moment = dtype("megatron.exp_avg_dtype", &table.exp_avg_dtype, &moments)?;
     let second_moment = dtype("megatron.exp_avg_sq_dtype", &table.exp_avg_sq_dtype, &moments)?;
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
-    Ok(Optimizer { distributed, overlap_gather, master, first_moment, second_moment, fused: true, clip })
+    let align_gather = match &table.align_param_gather {
+        Some(at) if *at.get_ref() && !overlap_gather => {
+            let problem =
+                "align_param_gather lets pipeline ranks start gathering together, and nothing is gathered beside";
+            return Err(reader.plan(at, problem, "write megatron.overlap_param_gather = true"));
+        }
+        Some(at) => *at.get_ref(),
+        None if overlap_gather => reader.assume("megatron.align_param_gather", false, "false"),
+        None => false,
+    };
+    Ok(Optimizer { distributed, overlap_gather, align_gather, master, first_moment, second_moment, fused: true, clip })
 }

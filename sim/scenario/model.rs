@@ -46,6 +46,7 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
     if let Some(layers) = &at.layers {
         model.layers = reader.count("model.layers", layers, 1, 10_000)?;
     }
+    sizes(reader, written, &mut model)?;
     if let Some(tied) = at.tied_head {
         model.tied_head = tied;
     }
@@ -62,4 +63,96 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
     let notes: Vec<String> = model.notes.iter().map(|note| format!("model: {note}")).collect();
     reader.assumptions.extend(notes);
     Ok(model)
+}
+
+/// Other sizes than the named model's: one of its family, such as GPT-3's many.
+fn sizes(reader: &Reader<'_>, written: &Spanned<written::Model>, model: &mut ModelConfig) -> Result<(), ScenarioError> {
+    const WIDEST: i64 = 1 << 20;
+    let at = written.get_ref();
+    if let Some(words) = &at.vocab {
+        model.vocab = reader.count("model.vocab", words, 1, 1 << 24)?;
+    }
+    let resized = at.hidden.as_ref().or(at.heads.as_ref()).or(at.kv_heads.as_ref()).or(at.ffn.as_ref());
+    let Some(first) = resized else { return Ok(()) };
+    if model.experts.is_some() || model.latent.is_some() {
+        let problem = format!("{} has experts or latent attention, whose sizes do not follow", model.name);
+        return Err(reader.plan(first, problem, "name a dense model, or write a config and huggingface = its path"));
+    }
+    let many_keys = model.heads == model.kv_heads;
+    let (width, heads) = (model.width, model.heads);
+    if let Some(hidden) = &at.hidden {
+        model.width = reader.count("model.hidden", hidden, 1, WIDEST)?;
+        let grown = u128::from(model.ffn) * u128::from(model.width) / u128::from(width);
+        model.ffn = u64::try_from(grown).unwrap_or(u64::MAX);
+    }
+    if let Some(count) = &at.heads {
+        model.heads = reader.count("model.heads", count, 1, WIDEST)?;
+    }
+    match &at.kv_heads {
+        Some(count) => model.kv_heads = reader.count("model.kv_heads", count, 1, WIDEST)?,
+        None if many_keys => model.kv_heads = model.heads,
+        None => {}
+    }
+    if let Some(ffn) = &at.ffn {
+        model.ffn = reader.count("model.ffn", ffn, 1, WIDEST)?;
+    }
+    if !model.heads.is_multiple_of(model.kv_heads) {
+        let problem = format!("{} query heads do not share {} key-value heads", model.heads, model.kv_heads);
+        return Err(reader.plan(first, problem, "write model.kv_heads, a divisor of model.heads"));
+    }
+    if (model.width, model.heads) != (width, heads) {
+        if !model.width.is_multiple_of(model.heads) {
+            let problem = format!("a width of {} does not divide into {} heads", model.width, model.heads);
+            return Err(reader.plan(first, problem, "write model.heads, a divisor of model.hidden"));
+        }
+        let dims = model.width / model.heads;
+        if let Position::Rope { dims: rotated } = &mut model.position {
+            *rotated = *rotated * dims / model.head_dim;
+        }
+        model.head_dim = dims;
+    }
+    model.name = format!("{}, {} × {}", model.name, model.layers, model.width);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::scenario::Scenario;
+
+    fn parse(model: &str) -> Result<Scenario, String> {
+        let text = format!(
+            "runtime = \"fsdp2\"\n[topology]\nname = \"a100-sxm-80gb\"\nnodes = 1\n[model]\n{model}\n[mesh]\n[batch]\nsequence = 1024\n"
+        );
+        Scenario::parse("sizes.toml", &text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sizes_make_another_model_of_the_family() {
+        for (sizes, shipped) in [
+            ("layers = 48\nhidden = 6144\nheads = 64", "gpt-megatron-22b"),
+            ("layers = 30\nhidden = 3072\nheads = 32", "gpt-megatron-3.6b"),
+        ] {
+            let resized = parse(&format!("name = \"gpt-megatron-175b\"\n{sizes}")).expect("sizes that fit");
+            let named = parse(&format!("name = \"{shipped}\"")).expect("sizes that fit");
+            let (mut resized, named) = (resized.job.model().clone(), named.job.model().clone());
+            resized.name.clone_from(&named.name);
+            resized.source.clone_from(&named.source);
+            assert_eq!(resized, named, "{sizes}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_together_are_refused() {
+        for (sizes, words) in [
+            ("heads = 100", "does not divide into 100 heads"),
+            ("kv_heads = 7", "do not share 7 key-value heads"),
+            ("hidden = 0", "out of range"),
+            ("vocab = 0", "out of range"),
+        ] {
+            let error = parse(&format!("name = \"gpt-megatron-175b\"\n{sizes}")).expect_err("refused");
+            assert!(error.contains(words), "{sizes}: {error}");
+        }
+        let error = parse("name = \"mixtral-8x7b\"\nhidden = 2048").expect_err("refused");
+        assert!(error.contains("has experts"), "{error}");
+    }
 }

@@ -7,6 +7,7 @@ mod costs;
 mod memory;
 mod mfu;
 mod parts;
+mod rounds;
 mod trust;
 
 pub use costs::Evidence;
@@ -14,16 +15,17 @@ pub use memory::DeviceMemory;
 pub(super) use memory::total_if_fits;
 pub use mfu::Mfu;
 pub(super) use mfu::mfu_conventions;
-pub use parts::Part;
+pub use parts::{Counts, Part};
 
 use mfu::mfu;
+use rounds::Flown;
 use trust::trust;
 
 use super::error::ScenarioError;
 use super::understood::Scenario;
 use super::{limits, remedy};
-use crate::cost::{Basis, CostModel};
-use crate::engine::{self, Breakdown, Options, Timeline};
+use crate::cost::Basis;
+use crate::engine::{Breakdown, Timeline};
 use crate::program::Program;
 use crate::units::Time;
 
@@ -47,10 +49,12 @@ impl Default for Settings {
 /// Ranks that run the same program: all of them, or a stage of a pipeline.
 #[derive(Debug)]
 pub struct Class {
-    /// The program of each of its ranks.
+    /// The program of each of its ranks; of fewer micro-batches than the step has, where those repeat themselves.
     pub program: Program,
     /// Costs of its parts, with their evidence.
     pub evidence: Evidence,
+    /// How often one of its ranks issues each part in a step.
+    pub counts: Counts,
     /// Memory of each of its devices.
     pub memory: DeviceMemory,
     /// Where the step of one of its ranks went.
@@ -121,37 +125,18 @@ impl Prediction {
 /// Flies a scenario.
 pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
     scenario.simulable()?;
-    let flight = scenario.job.compile();
-    let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
-    let mut known = costs::Known::new();
-    let mut ranks = vec![vec![]; flight.classes.len()];
-    for (&class, rank) in flight.class_of.iter().zip(0..) {
-        ranks[class as usize].push(rank);
-    }
-    let (mut priced, mut evidence) = (vec![], vec![]);
-    for (program, ranks) in flight.classes.iter().zip(&ranks) {
-        let (costs, why) = costs::costs(scenario, (program, ranks), &model, &mut known);
-        limits::check_time(scenario, program, &costs)?;
-        priced.push(costs);
-        evidence.push(why);
-    }
+    let Flown { flight, evidence, counts, timeline, ranks } = rounds::fly(scenario, settings)?;
     let (devices, tightest) = memory::devices(scenario, &flight);
     let mut memory = devices[tightest].clone();
     if !memory.fits && settings.remedies {
         memory.remedies = remedy::find(scenario);
     }
-    let options = Options { fold: settings.fold, record: settings.record, ..Options::default() };
-    let timeline = {
-        let class = |(program, costs)| engine::Class { program, costs };
-        let classes: Vec<_> = flight.classes.iter().zip(&priced).map(class).collect();
-        let job = engine::Job { classes: &classes, class_of: &flight.class_of };
-        engine::simulate_job(job, options).map_err(|error| ScenarioError::Engine(Box::new(error)))?
-    };
     let step = timeline.step;
     let mut classes = vec![];
-    for (index, ((program, evidence), memory)) in flight.classes.into_iter().zip(evidence).zip(devices).enumerate() {
+    let parts = flight.classes.into_iter().zip(evidence).zip(counts).zip(devices).enumerate();
+    for (index, (((program, evidence), counts), memory)) in parts {
         let breakdown = parts::of_class(&timeline, index);
-        classes.push(Class { program, evidence, memory, breakdown, ranks: ranks[index].len() as u32 });
+        classes.push(Class { program, evidence, counts, memory, breakdown, ranks: ranks[index].len() as u32 });
     }
     let breakdown = parts::mean(&classes);
     let parts = parts::parts(&classes, &timeline);

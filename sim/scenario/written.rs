@@ -109,8 +109,18 @@ pub struct Model {
     pub name: Option<Spanned<String>>,
     /// The path of a Hugging Face `config.json`, relative to the scenario.
     pub huggingface: Option<Spanned<String>>,
-    /// Blocks, where only some are trained (a proxy of the whole model).
+    /// Blocks, where the run has other than the model: a proxy of it, or one of its family.
     pub layers: Option<Spanned<i64>>,
+    /// Width, of one of the family. Heads then have what divides it.
+    pub hidden: Option<Spanned<i64>>,
+    /// Query heads, of one of the family; as many key-value heads, if those are not written.
+    pub heads: Option<Spanned<i64>>,
+    /// Key-value heads, of one of the family.
+    pub kv_heads: Option<Spanned<i64>>,
+    /// Feed-forward width, of one of the family; by default it grows with the width.
+    pub ffn: Option<Spanned<i64>>,
+    /// Words, of one of the family or as the run pads them.
+    pub vocab: Option<Spanned<i64>>,
     /// Whether the head shares the embedding's matrix, where the run differs from the config.
     pub tied_head: Option<bool>,
     /// Rows of the table of learned positions, where the run differs from the config.

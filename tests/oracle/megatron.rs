@@ -114,6 +114,7 @@ pub fn job(c: &Value) -> Job {
         optimizer: Optimizer {
             distributed: on("distributed_optimizer"),
             overlap_gather: on("overlap_param_gather"),
+            align_gather: false,
             master: DType::Fp32,
             first_moment: DType::Fp32,
             second_moment: DType::Fp32,

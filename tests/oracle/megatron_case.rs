@@ -91,6 +91,7 @@ impl Config {
             optimizer: Optimizer {
                 distributed: self.distributed_optimizer,
                 overlap_gather: self.overlap_param_gather,
+                align_gather: false,
                 master: DType::Fp32,
                 first_moment: DType::Fp32,
                 second_moment: DType::Fp32,

@@ -165,7 +165,13 @@ pub(super) fn embedding(job: &Job) -> Graph {
     };
     params.extend(learned.map(|rows| m.g.param("position_embeddings.weight", rows, m.dims.d)));
     let kind = MegatronOp::Embed { learned: learned.is_some(), dropout: job.block.hidden_dropout };
-    let out = m.megatron("embedding", kind, &[tokens, positions], &params, ("h_LBD", BLD));
+    let mut out = m.megatron("embedding", kind, &[tokens, positions], &params, ("h_LBD", BLD));
+    if job.model.embedding_norm {
+        let norm = m.norm_params("embedding.norm.weight", "embedding.norm.bias");
+        let normed = m.norm("embedding.norm", out, &norm);
+        m.g.drop_values(&[out]);
+        out = normed;
+    }
     m.g.finish(out)
 }
 
@@ -235,8 +241,11 @@ fn attention(m: &mut Modules, mixed: ValueId, mask: ValueId) -> (ValueId, Vec<Va
         held.extend([q, key]);
     }
     let again = block.recompute == Recompute::Core;
+    let biased = m.job.model.position == Position::Alibi;
     let kind = match block.core {
-        Core::Unfused { fused_softmax } => MegatronOp::Core { fused_softmax, dropout: block.attention_dropout, again },
+        Core::Unfused { fused_softmax } => {
+            MegatronOp::Core { fused_softmax, dropout: block.attention_dropout, biased, again }
+        }
         Core::Flash => MegatronOp::FlashCore { again },
     };
     let context = m.megatron("self_attention.core_attention", kind, &[q, key, v, mask], &[], ("o_SBNH", BSNH));

@@ -111,7 +111,9 @@ impl Chunk {
             (model.latent.is_some(), "latent attention"),
             (model.sliding_window.is_some(), "a sliding window"),
             (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
-            (model.position == Position::Alibi, "linear biases on scores"),
+            (model.position == Position::Alibi && job.block.core == Core::Flash, "linear biases in a flash kernel"),
+            (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
+            (model.attention_softcap || model.logit_softcap, "capped scores or logits"),
         ];
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
     }

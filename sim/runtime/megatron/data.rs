@@ -19,6 +19,26 @@ struct Chunk {
     states: Vec<State>,
     /// By parameter, counted from the chunk's first: its bucket.
     bucket_of: Vec<usize>,
+    /// Whether all buckets are reduced, and gathered, as one operation: in all chunks but a rank's first
+    /// (`force_single_bucket_group`).
+    together: bool,
+}
+
+impl Chunk {
+    /// The bucket under which a bucket's operations are issued.
+    fn issued_as(&self, at: usize) -> usize {
+        if self.together { self.buckets.len() - 1 } else { at }
+    }
+
+    /// Elements of an operation issued under a bucket.
+    fn elements(&self, at: usize) -> u64 {
+        if self.together { self.buckets.iter().map(Bucket::len).sum() } else { self.buckets[at].len() }
+    }
+
+    /// The buckets under which operations are issued.
+    fn issued(&self) -> std::ops::Range<usize> {
+        if self.together { self.buckets.len().saturating_sub(1)..self.buckets.len() } else { 0..self.buckets.len() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +87,7 @@ impl Data {
             }
             place.extend((0..slots.len()).map(|param| (index, param)));
             let states = vec![State::default(); buckets.len()];
-            list.push(Chunk { buckets, states, bucket_of });
+            list.push(Chunk { buckets, states, bucket_of, together: index > 0 });
         }
         Data {
             chunks: list,
@@ -117,8 +137,9 @@ impl Data {
     /// At the start of a step: gradients are zero, nothing has been reduced.
     pub fn zero(&mut self, program: &mut Builder) {
         for chunk in &mut self.chunks {
+            let all = chunk.bucket_of.len();
             for (state, bucket) in chunk.states.iter_mut().zip(&chunk.buckets) {
-                state.missing = bucket.params.len();
+                state.missing = if chunk.together { all } else { bucket.params.len() };
                 state.reduced = None;
             }
             let elements = chunk.buckets.last().map_or(0, |bucket| bucket.elements.end);
@@ -137,15 +158,28 @@ impl Data {
             return;
         }
         let (chunk, param) = self.place[param];
-        let at = self.chunks[chunk].bucket_of[param];
+        let at = self.chunks[chunk].issued_as(self.chunks[chunk].bucket_of[param]);
         if !self.chunks[chunk].states[at].gathering {
             self.gather(program, chunk, at);
         }
         if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
             program.wait(COMPUTE, event);
             // The forward goes through the buffer from its end.
-            if let Some(next) = at.checked_sub(1).filter(|&next| !self.chunks[chunk].states[next].gathering) {
+            let next = at.checked_sub(1).filter(|&next| self.chunks[chunk].issued().contains(&next));
+            if let Some(next) = next.filter(|&next| !self.chunks[chunk].states[next].gathering) {
                 self.gather(program, chunk, next);
+            }
+        }
+    }
+
+    /// Starts the gathering of all of a chunk's buckets, in the order in which forward needs them (`start_param_sync`).
+    pub fn prefetch(&mut self, program: &mut Builder, chunk: usize) {
+        if !self.overlap_gather || chunk >= self.chunks.len() {
+            return;
+        }
+        for at in self.chunks[chunk].issued().rev() {
+            if !self.chunks[chunk].states[at].gathering {
+                self.gather(program, chunk, at);
             }
         }
     }
@@ -156,7 +190,7 @@ impl Data {
         if self.reducing != Some(chunk) {
             return;
         }
-        let at = self.chunks[chunk].bucket_of[param];
+        let at = self.chunks[chunk].issued_as(self.chunks[chunk].bucket_of[param]);
         let state = &mut self.chunks[chunk].states[at];
         state.missing = state.missing.saturating_sub(1);
         if state.missing == 0 && state.reduced.is_none() {
@@ -166,7 +200,7 @@ impl Data {
 
     /// Starts the reduction of all of a chunk's buckets (`start_grad_sync`).
     pub fn start(&mut self, program: &mut Builder, chunk: usize) {
-        for at in 0..self.chunks[chunk].buckets.len() {
+        for at in self.chunks[chunk].issued() {
             if self.chunks[chunk].states[at].reduced.is_none() {
                 self.reduce(program, chunk, at);
             }
@@ -176,7 +210,7 @@ impl Data {
     /// After the last backward: every bucket is reduced and waited for (`finish_grad_sync`).
     pub fn finish(&mut self, program: &mut Builder) {
         for chunk in 0..self.chunks.len() {
-            for at in 0..self.chunks[chunk].buckets.len() {
+            for at in self.chunks[chunk].issued() {
                 if self.chunks[chunk].states[at].reduced.is_none() {
                     self.reduce(program, chunk, at);
                 }
@@ -195,7 +229,7 @@ impl Data {
             return;
         }
         for chunk in 0..self.chunks.len() {
-            for at in 0..self.chunks[chunk].buckets.len() {
+            for at in self.chunks[chunk].issued() {
                 self.gather(program, chunk, at);
                 if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
                     program.wait(COMPUTE, event);
@@ -212,7 +246,7 @@ impl Data {
 
     fn reduce(&mut self, program: &mut Builder, chunk: usize, at: usize) {
         let pass = program.set_pass(Pass::Backward);
-        let bytes = Bytes(self.chunks[chunk].buckets[at].len() * self.gradients.bytes());
+        let bytes = Bytes(self.chunks[chunk].elements(at) * self.gradients.bytes());
         if self.checks {
             let work = Work::Memory { kind: MemoryKind::Foreach, read: bytes, written: Bytes(4) };
             program.launch(COMPUTE, "aten.linalg_vector_norm", work, Dispatch::EagerForward);
@@ -230,7 +264,7 @@ impl Data {
     }
 
     fn gather(&mut self, program: &mut Builder, chunk: usize, at: usize) {
-        let bytes = Bytes(self.chunks[chunk].buckets[at].len() * self.dtype.bytes());
+        let bytes = Bytes(self.chunks[chunk].elements(at) * self.dtype.bytes());
         program.wait_stream(self.stream, COMPUTE);
         if self.ranks > 1 {
             let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype: self.dtype };

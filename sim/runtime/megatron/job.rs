@@ -185,6 +185,9 @@ pub struct Optimizer {
     pub distributed: bool,
     /// `--overlap-param-gather`: parameters are gathered bucket by bucket in the next forward.
     pub overlap_gather: bool,
+    /// `--align-param-gather`: with virtual stages, all pipeline ranks start gathering a chunk's parameters together,
+    /// ahead of its first micro-batch, instead of each at its own.
+    pub align_gather: bool,
     /// Type of the master parameters, and of each moment (`--use-precision-aware-optimizer`, `--main-params-dtype`,
     /// `--exp-avg-dtype`, `--exp-avg-sq-dtype`).
     pub master: DType,

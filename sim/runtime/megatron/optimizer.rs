@@ -3,7 +3,9 @@
 
 use super::data::read_back;
 use super::job::Job;
-use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
+use crate::program::{
+    BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Instr, MemoryKind, Pass, StreamId, Work,
+};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
@@ -48,6 +50,17 @@ impl Shards {
         self.alloc(program, job.optimizer.master, "main_param");
     }
 
+    /// Copies of main gradients in fp32, made by each step and kept until the next begins; none where main gradients are
+    /// in fp32 themselves (`main_grad.float()`).
+    pub fn take_copies(&self, program: &mut Builder, job: &Job) -> Vec<BufferId> {
+        if job.gradients.dtype == DType::Fp32 {
+            return vec![];
+        }
+        let take =
+            |&elements: &u64| program.alloc(Bytes(4 * elements), COMPUTE, Category::ShardedGradient, "aten._to_copy");
+        self.sizes.iter().map(take).collect()
+    }
+
     /// Moments, made by the first step.
     pub fn take_moments(&self, program: &mut Builder, job: &Job) {
         self.alloc(program, job.optimizer.first_moment, "exp_avg");
@@ -56,15 +69,18 @@ impl Shards {
 }
 
 /// One step. `world` is the group that norms are summed over, on `stream`.
-pub fn step(program: &mut Builder, job: &Job, shards: &Shards, (world, stream): (GroupId, StreamId)) {
+pub fn step(
+    program: &mut Builder,
+    job: &Job,
+    (shards, copies): (&Shards, &[BufferId]),
+    (world, stream): (GroupId, StreamId),
+) {
     let pass = program.set_pass(Pass::Optimizer);
     let gradient = job.gradients.dtype.bytes();
     program.host(Dispatch::OptimizerParam, shards.sizes.len() as u32);
-    let mut copies = vec![];
-    if job.gradients.dtype != DType::Fp32 {
-        // `main_grad.float()` is a copy unless it is fp32 already.
-        for &elements in &shards.sizes {
-            copies.push(program.alloc(Bytes(4 * elements), COMPUTE, Category::ShardedGradient, "aten._to_copy"));
+    if !copies.is_empty() {
+        for (&kept, made) in copies.iter().zip(shards.take_copies(program, job)) {
+            program.push(Instr::Rename { from: made, to: kept });
         }
         shards.foreach(program, "aten._to_copy", gradient, 4);
     }
@@ -83,12 +99,13 @@ pub fn step(program: &mut Builder, job: &Job, shards: &Shards, (world, stream): 
         }
         read_back(program, "aten._local_scalar_dense");
     }
+    // The norm is taken for the log, whether or not it clips.
+    shards.foreach(program, "amp_C.multi_tensor_l2norm", 4, 0);
+    if !alone {
+        all_reduce(program);
+    }
+    read_back(program, "aten._local_scalar_dense");
     if job.optimizer.clip {
-        shards.foreach(program, "amp_C.multi_tensor_l2norm", 4, 0);
-        if !alone {
-            all_reduce(program);
-        }
-        read_back(program, "aten._local_scalar_dense");
         shards.foreach(program, "amp_C.multi_tensor_scale", 4, 4);
     }
     let (master, moments) =
@@ -101,9 +118,6 @@ pub fn step(program: &mut Builder, job: &Job, shards: &Shards, (world, stream): 
     }
     // Parameters take what the masters have become.
     shards.foreach(program, "amp_C.multi_tensor_scale", master, job.dtype.bytes());
-    for copy in copies {
-        program.free(copy);
-    }
     program.set_pass(pass);
 }
 

@@ -2,6 +2,7 @@
 //! and the optimizer's turn (`core/distributed/finalize_model_grads.py`, 0.16.1).
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::buckets::Slot;
@@ -10,10 +11,10 @@ use super::data::Data;
 use super::job::Job;
 use super::optimizer::{self, Shards};
 use super::p2p::P2p;
-use super::step::{Counts, DATA, Groups, PIPELINE, Rank, TENSOR, ring, streams};
+use super::step::{ATTENTION, CONTEXT, Counts, DATA, Groups, PIPELINE, Rank, STREAMS, TENSOR};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
 use crate::runtime::eager::main_gradients::{MainGradients, ParamHooks};
-use crate::runtime::eager::{COMPUTE, Eager, TensorGroup};
+use crate::runtime::eager::{COMPUTE, Eager, Ring, TensorGroup};
 use crate::schedule::Schedule;
 use crate::units::Bytes;
 
@@ -69,6 +70,7 @@ impl<'j> Rank<'j> {
             named: [None; 2],
             loss: None,
             reports: vec![],
+            copies: vec![],
             started,
         }
     }
@@ -84,17 +86,10 @@ impl<'j> Rank<'j> {
         }
         self.data.borrow().take_buffers(program);
         self.shards.take_masters(program, self.job);
+        self.copies = self.shards.take_copies(program, self.job);
         // The learning rate's or the loss scale's one number.
         program.alloc(Bytes(4), COMPUTE, Category::Buffer, "scalar");
-        // Chunks share the buffer of gathers and scores, which grows to the largest.
-        let mut buffers: Vec<(u64, &str)> = vec![];
-        for (bytes, name) in self.chunks.iter().flat_map(Chunk::buffers) {
-            match buffers.iter_mut().find(|(_, known)| *known == name) {
-                Some(known) => known.0 = known.0.max(bytes),
-                None => buffers.push((bytes, name)),
-            }
-        }
-        for (bytes, name) in buffers {
+        for (bytes, name) in shared_buffers(&self.chunks) {
             program.alloc(Bytes(bytes), COMPUTE, Category::Buffer, name);
         }
         // What a step leaves for the next to let go of.
@@ -112,6 +107,8 @@ impl<'j> Rank<'j> {
         program.host(Dispatch::StepOverhead, 1);
         program.set_pass(Pass::Backward);
         self.data.borrow_mut().zero(program);
+        // `optimizer.zero_grad`: what the last step copied to fp32 goes.
+        self.copies.iter().for_each(|&copy| program.free(copy));
         self.started.fill(false);
     }
 
@@ -156,7 +153,7 @@ impl<'j> Rank<'j> {
         let program = &mut self.eager.program;
         let (job, shards) = (self.job, &self.shards);
         program.first_only(|program| shards.take_moments(program, job));
-        optimizer::step(program, job, shards, (self.groups.world, DATA));
+        optimizer::step(program, job, (shards, &self.copies), (self.groups.world, DATA));
         self.data.borrow_mut().gather_all(program);
         let replicas = job.mesh.dp * job.mesh.cp;
         let last = self.schedule.rank_of[self.schedule.stages - 1] == self.rank;
@@ -164,6 +161,35 @@ impl<'j> Rank<'j> {
             reduce(program, (self.groups.data, DATA), Bytes(8), DType::Fp32);
         }
     }
+}
+
+/// The buffers that a rank's chunks share: of each name, those of the chunk with the most.
+fn shared_buffers(chunks: &[Chunk]) -> Vec<(u64, &'static str)> {
+    let mut most: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
+    for chunk in chunks {
+        let mut own: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
+        for (bytes, name) in chunk.buffers() {
+            own.entry(name).or_default().push(bytes);
+        }
+        for (name, sizes) in own {
+            let known = most.entry(name).or_default();
+            if sizes.iter().sum::<u64>() > known.iter().sum() {
+                *known = sizes;
+            }
+        }
+    }
+    most.into_iter().flat_map(|(name, sizes)| sizes.into_iter().map(move |bytes| (bytes, name))).collect()
+}
+
+/// The streams of a job.
+fn streams(job: &Job) -> &'static [&'static str] {
+    if job.mesh.cp > 1 { &STREAMS } else { &STREAMS[..5] }
+}
+
+/// The ranks that share a sequence, where some do.
+fn ring(job: &Job, groups: Groups) -> Option<Ring> {
+    let ranks = job.mesh.cp;
+    (ranks > 1).then_some(Ring { group: groups.context, ranks, messages: CONTEXT, second: ATTENTION })
 }
 
 /// Whether two stages hold a parameter.

@@ -12,12 +12,12 @@ use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
 use crate::program::builder::Section;
 use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
-use crate::runtime::eager::{COMPUTE, Eager, Ring, Storage};
-use crate::schedule::{Action, Kind, Lists, Schedule};
+use crate::runtime::eager::{COMPUTE, Eager, Storage};
+use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
 /// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; where ranks share a
 /// sequence, also messages with the next and the previous of them, and attention's second stream.
-const STREAMS: [&str; 8] = [
+pub(super) const STREAMS: [&str; 8] = [
     "compute",
     "tensor-parallel",
     "pipeline",
@@ -31,19 +31,8 @@ const STREAMS: [&str; 8] = [
 pub(super) const TENSOR: StreamId = StreamId(1);
 pub(super) const PIPELINE: [StreamId; 2] = [StreamId(2), StreamId(3)];
 pub(super) const DATA: StreamId = StreamId(4);
-const CONTEXT: [StreamId; 2] = [StreamId(5), StreamId(6)];
-const ATTENTION: StreamId = StreamId(7);
-
-/// The streams of a job.
-pub(super) fn streams(job: &Job) -> &'static [&'static str] {
-    if job.mesh.cp > 1 { &STREAMS } else { &STREAMS[..5] }
-}
-
-/// The ranks that share a sequence, where some do.
-pub(super) fn ring(job: &Job, groups: Groups) -> Option<Ring> {
-    let ranks = job.mesh.cp;
-    (ranks > 1).then_some(Ring { group: groups.context, ranks, messages: CONTEXT, second: ATTENTION })
-}
+pub(super) const CONTEXT: [StreamId; 2] = [StreamId(5), StreamId(6)];
+pub(super) const ATTENTION: StreamId = StreamId(7);
 
 /// Communicators of a rank.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +152,8 @@ pub(super) struct Rank<'j> {
     pub(super) loss: Option<[Storage; 2]>,
     /// What the last stage keeps for the log.
     pub(super) reports: Vec<Storage>,
+    /// Copies of main gradients in fp32, where those are not: what they are known as from one step to the next.
+    pub(super) copies: Vec<BufferId>,
     /// Chunks whose gradients are being reduced.
     pub(super) started: Vec<bool>,
 }
@@ -180,9 +171,14 @@ impl<'j> Rank<'j> {
         usize::from(stage) / self.schedule.ranks()
     }
 
-    fn peer(&self, stage: usize) -> Peer {
-        let other = self.schedule.rank_of[stage];
-        if other == (self.rank + 1) % self.job.mesh.pp { Peer::Next } else { Peer::Previous }
+    /// Whom a message goes to or comes from. Where stages go round and round, forward is towards the next rank, from the
+    /// last to the first too.
+    fn peer(&self, kind: Kind, other: usize) -> Peer {
+        let next = match self.job.pipeline.schedule.placement {
+            Placement::Loop => matches!(kind, Kind::SendForward | Kind::RecvBackward),
+            Placement::V => self.schedule.rank_of[other] > self.rank,
+        };
+        if next { Peer::Next } else { Peer::Previous }
     }
 
     fn end(&self, action: Action) -> End {
@@ -191,12 +187,14 @@ impl<'j> Rank<'j> {
             Kind::SendForward | Kind::RecvBackward => stage + 1,
             _ => stage - 1,
         };
-        End { action, peer: self.peer(other) }
+        End { action, peer: self.peer(action.kind, other) }
     }
 
     fn step(&mut self, lists: &Lists) {
         self.zero();
         self.phase_end("zero");
+        self.eager.category = Category::Activation;
+        let tokens = self.eager.storage(4, "total_num_tokens");
         let list = lists.rank(self.rank as usize);
         let total = list.iter().filter(|action| action.kind == Kind::Forward).count();
         let warmup = list.iter().take_while(|action| !action.kind.is_backward());
@@ -205,12 +203,16 @@ impl<'j> Rank<'j> {
         let all_first = before == total && self.job.pipeline.virtual_stages > 1;
         let warmup = if all_first { total } else { before.saturating_sub(1) };
         self.counts = Counts { warmup, total, ..Counts::default() };
+        if self.aligns_gather() {
+            (0..2).for_each(|chunk| self.data.borrow_mut().prefetch(&mut self.eager.program, chunk));
+        }
         for portion in lists.portions(self.rank as usize) {
             self.portion(portion);
         }
+        self.finalize();
+        self.eager.release(tokens);
         self.drain();
         self.keep();
-        self.finalize();
         self.phase_end("forward-backward");
         self.update();
         self.phase_end("optimizer");
@@ -240,6 +242,7 @@ impl<'j> Rank<'j> {
     }
 
     fn forward(&mut self, key: Key) {
+        self.align_gather();
         self.counts.forwards += 1;
         let chunk = self.chunk_of(key.0);
         let input = (key.0 > 0).then(|| {
@@ -440,6 +443,20 @@ impl<'j> Rank<'j> {
         let alone = self.job.pipeline.virtual_stages == 1 && self.rank == 0;
         let mut data = self.data.borrow_mut();
         data.reducing = (data.overlaps_reduce() && last && alone).then_some(chunk);
+    }
+
+    fn aligns_gather(&self) -> bool {
+        self.job.optimizer.align_gather && self.job.pipeline.virtual_stages > 1
+    }
+
+    /// Before a forward: the chunk after the one whose first micro-batch the last pipeline rank has now, as counted from
+    /// here, starts its gathering (`forward_step_helper_preprocess`).
+    fn align_gather(&mut self) {
+        let ahead = self.counts.forwards + self.rank as usize;
+        let round = self.job.mesh.pp as usize;
+        if self.aligns_gather() && ahead.is_multiple_of(round) && ahead / round + 1 < self.chunks.len() && ahead > 0 {
+            self.data.borrow_mut().prefetch(&mut self.eager.program, ahead / round + 1);
+        }
     }
 
     /// With virtual stages: after a backward, the chunk whose last micro-batch the first rank has just ended, as counted

@@ -31,11 +31,12 @@ pub(super) fn pipeline(
         reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, 1)? as u32;
     let schedule = schedule(reader, table, virtual_stages)?;
     let stages = u64::from(pp) * u64::from(virtual_stages);
-    if stages > model.layers {
+    if stages > model.layers && table.layers.is_none() {
         let problem = format!("{stages} stages are more than the {} blocks of {}", model.layers, model.name);
         let (axes, mesh) = (table.virtual_stages.as_ref(), scenario.mesh.get_ref().pp.as_ref());
         let place = axes.or(mesh).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
-        let remedy = "write a smaller mesh.pp or pipeline.virtual_stages".to_owned();
+        let remedy =
+            "write a smaller mesh.pp or pipeline.virtual_stages, or pipeline.layers with stages of 0".to_owned();
         return Err(ScenarioError::Plan { problem, place, remedy });
     }
     let shape = Shape { ranks: pp, virtual_stages, microbatches: micro_batches as u32 };
@@ -118,8 +119,8 @@ fn layers(
         let problem = format!("pipeline.layers has {} numbers for {stages} stages", written.len());
         return Err(reader.plan(at, problem, remedy()));
     }
-    if let Some(count) = written.iter().find(|count| !(1..=10_000).contains(*count)) {
-        let problem = format!("a stage of pipeline.layers has {count} blocks: expected 1 or more");
+    if let Some(count) = written.iter().find(|count| !(0..=10_000).contains(*count)) {
+        let problem = format!("a stage of pipeline.layers has {count} blocks: expected 0 or more");
         return Err(reader.plan(at, problem, remedy()));
     }
     let layers: Vec<u64> = written.iter().map(|count| count.unsigned_abs()).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Class, Evidence};
+use super::Class;
 use crate::cost::Basis;
 use crate::engine::{Breakdown, Busy, Timeline};
 use crate::program::{Collective, Instr, Pass, Program, Work};
@@ -78,13 +78,40 @@ pub(super) fn memory_bound(classes: &[Class], timeline: &Timeline) -> Time {
     Mean { classes }.of(|index, class| of(&timeline.busy[index], &class.program))
 }
 
+/// How often one rank issues each kernel, collective and exchange in a step, by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub(super) kernels: Vec<u64>,
+    pub(super) comms: Vec<u64>,
+    pub(super) exchanges: Vec<u64>,
+}
+
+impl Counts {
+    /// Counted in a program.
+    pub(super) fn of(program: &Program) -> Counts {
+        let mut counts = Counts {
+            kernels: vec![0; program.kernels.len()],
+            comms: vec![0; program.comms.len()],
+            exchanges: vec![0; program.exchanges.len()],
+        };
+        for instr in &program.step {
+            match instr {
+                Instr::Launch { kernel, .. } => counts.kernels[kernel.0 as usize] += 1,
+                Instr::Collective { comm, .. } => counts.comms[comm.0 as usize] += 1,
+                Instr::Exchange { exchange, .. } => counts.exchanges[exchange.0 as usize] += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
+}
+
 /// What one rank of a class spends on each part.
 type Table = BTreeMap<(&'static str, String), Part>;
 
 /// Parts, largest first.
 pub(super) fn parts(classes: &[Class], timeline: &Timeline) -> Vec<Part> {
-    let tables: Vec<Table> =
-        classes.iter().zip(&timeline.busy).map(|(class, busy)| of_one(&class.program, busy, &class.evidence)).collect();
+    let tables: Vec<Table> = classes.iter().zip(&timeline.busy).map(|(class, busy)| of_one(class, busy)).collect();
     let mut all = Table::new();
     for (key, part) in tables.iter().flatten() {
         match all.get_mut(key) {
@@ -106,17 +133,8 @@ pub(super) fn parts(classes: &[Class], timeline: &Timeline) -> Vec<Part> {
     list
 }
 
-fn of_one(program: &Program, busy: &Busy, evidence: &Evidence) -> Table {
-    let (mut kernels, mut comms) = (vec![0u64; program.kernels.len()], vec![0u64; program.comms.len()]);
-    let mut exchanges = vec![0u64; program.exchanges.len()];
-    for instr in &program.step {
-        match instr {
-            Instr::Launch { kernel, .. } => kernels[kernel.0 as usize] += 1,
-            Instr::Collective { comm, .. } => comms[comm.0 as usize] += 1,
-            Instr::Exchange { exchange, .. } => exchanges[exchange.0 as usize] += 1,
-            _ => {}
-        }
-    }
+fn of_one(Class { program, counts, evidence, .. }: &Class, busy: &Busy) -> Table {
+    let Counts { kernels, comms, exchanges } = counts;
     let mut table = Table::new();
     let mut add = |group: &'static str, name: String, count, time, exposed, basis| {
         let entry = table.entry((group, name.clone())).or_insert(Part {

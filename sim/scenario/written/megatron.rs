@@ -116,6 +116,8 @@ pub struct Megatron {
     pub overlap_grad_reduce: Option<bool>,
     /// `overlap_param_gather`.
     pub overlap_param_gather: Option<Spanned<bool>>,
+    /// `align_param_gather`.
+    pub align_param_gather: Option<Spanned<bool>>,
     /// `ddp_bucket_size`, in parameters.
     pub bucket_size: Option<Spanned<i64>>,
     /// `use_distributed_optimizer`.

@@ -26,11 +26,12 @@ struct Sizes {
     dtype: DType,
     fused_softmax: bool,
     dropout: bool,
+    biased: bool,
 }
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Sizes {
-        let MegatronOp::Core { fused_softmax, dropout, .. } = kind else { unreachable!("called for cores") };
+        let MegatronOp::Core { fused_softmax, dropout, biased, .. } = kind else { unreachable!("called for cores") };
         let d = graph.dims;
         let query = &graph.values[op.inputs[0]];
         let dtype = query.dtype;
@@ -45,6 +46,7 @@ impl Sizes {
             dtype,
             fused_softmax,
             dropout,
+            biased,
         }
     }
 
@@ -125,6 +127,11 @@ impl Eager {
         }
         let bytes = sizes.score_bytes();
         let scores = self.storage(bytes, "aten.baddbmm");
+        if sizes.biased {
+            // A bias for each key of each head, written to all queries' rows.
+            let biases = sizes.matrices * sizes.seq * sizes.dtype.bytes();
+            self.pointwise("aten.copy_", MemoryKind::Copy, biases, bytes, dispatch);
+        }
         self.batched((sizes.head, sizes.seq), sizes, MatmulLayout::Forward, false);
         let [softmax, mut probabilities] = self.softmax(sizes);
         let mut mask = None;

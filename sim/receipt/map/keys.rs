@@ -1,0 +1,153 @@
+//! Keys of a scenario being gathered, and their text.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use toml::{Table as Keys, Value as Key};
+
+use super::Assumption;
+use crate::receipt::table::{Rule, word};
+
+/// Tables of a scenario in the order people write them.
+const ORDER: [&str; 20] = [
+    "",
+    "topology",
+    "model",
+    "mesh",
+    "pipeline",
+    "batch",
+    "tensor_parallel",
+    "precision",
+    "megatron",
+    "fsdp",
+    "fsdp1",
+    "compile",
+    "activation_checkpointing",
+    "attention",
+    "loss",
+    "optimizer",
+    "loop",
+    "framework",
+    "memory",
+    "measured",
+];
+
+/// Keys being gathered, each with the source of an assumption.
+#[derive(Default)]
+pub(super) struct Gathered(Vec<(String, Key, Option<String>)>);
+
+impl Gathered {
+    /// Writes a key, over what it had; a source marks an assumption.
+    pub(super) fn put(&mut self, key: &str, value: impl Into<Key>, source: Option<String>) {
+        self.0.retain(|(known, _, _)| known != key);
+        self.0.push((key.to_owned(), value.into(), source));
+    }
+
+    /// Writes a key that the row states.
+    pub(super) fn stated(&mut self, key: &str, value: impl Into<Key>) {
+        self.put(key, value, None);
+    }
+
+    /// Writes what a rule sets.
+    pub(super) fn apply(&mut self, rule: &Rule, row: &Value) {
+        flatten("", &rule.set, &mut |key, value| {
+            let source = (!rule.stated).then(|| rule.source.clone());
+            // "$field": what the row has there.
+            let field = value.as_str().and_then(|text| text.strip_prefix('$'));
+            match field.map(|field| word(row, field)) {
+                Some(Some(word)) => self.put(key, value_of(word), source),
+                Some(None) => {}
+                None => self.put(key, value.clone(), source),
+            }
+        });
+    }
+
+    /// A key's value.
+    pub(super) fn get(&self, key: &str) -> Option<&Key> {
+        self.0.iter().find(|(known, _, _)| known == key).map(|(_, value, _)| value)
+    }
+
+    /// Takes a key out.
+    pub(super) fn take(&mut self, key: &str) -> Option<Key> {
+        let at = self.0.iter().position(|(known, _, _)| known == key)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// Drops what a framework's pipeline is like, where the run has one stage.
+    pub(super) fn without_pipeline(&mut self) {
+        if self.get("mesh.pp").and_then(Key::as_integer) == Some(1) {
+            self.0.retain(|(key, _, _)| !key.starts_with("pipeline."));
+        }
+    }
+
+    /// Names of the keys.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(key, _, _)| key.as_str())
+    }
+
+    /// Those that the row does not state.
+    pub(super) fn assumptions(&self) -> Vec<Assumption> {
+        let with_source = self.0.iter().filter_map(|(key, value, source)| Some((key, value, source.as_ref()?)));
+        with_source
+            .map(|(key, value, source)| Assumption {
+                key: key.clone(),
+                value: value.to_string(),
+                source: source.clone(),
+            })
+            .collect()
+    }
+
+    /// The scenario's text.
+    pub(super) fn text(&self, comment: &str) -> String {
+        let mut out = format!("{comment}\n");
+        for table in ORDER {
+            let mut keys: Vec<_> = self.0.iter().filter(|(key, _, _)| split(key).0 == table).collect();
+            keys.sort_by_key(|(key, _, _)| rank(key));
+            if keys.is_empty() {
+                continue;
+            }
+            if !table.is_empty() {
+                let _ = write!(out, "\n[{table}]");
+            }
+            out.push('\n');
+            for (key, value, source) in keys {
+                let _ = write!(out, "{} = {value}", split(key).1);
+                match source {
+                    Some(source) => {
+                        let _ = writeln!(out, "  # assumed: {source}");
+                    }
+                    None => out.push('\n'),
+                }
+            }
+        }
+        out
+    }
+}
+
+/// A word of a row as a key's value.
+fn value_of(word: String) -> Key {
+    if let Ok(whole) = word.parse() {
+        return Key::Integer(whole);
+    }
+    word.parse().map_or(Key::String(word), Key::Boolean)
+}
+
+/// Keys of the first table come in the order people write them.
+fn rank(key: &str) -> usize {
+    ["description", "runtime", "topology.name", "model.name"].iter().position(|known| *known == key).unwrap_or(9)
+}
+
+/// `"table.key"` of each value; an inline table stays one value unless the scenario has a table of that name.
+fn flatten(prefix: &str, keys: &Keys, put: &mut dyn FnMut(&str, &Key)) {
+    for (name, value) in keys {
+        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        match value {
+            Key::Table(inner) if prefix.is_empty() && ORDER.contains(&name.as_str()) => flatten(&key, inner, put),
+            value => put(&key, value),
+        }
+    }
+}
+
+fn split(key: &str) -> (&str, &str) {
+    key.split_once('.').unwrap_or(("", key))
+}

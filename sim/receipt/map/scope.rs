@@ -1,0 +1,51 @@
+//! Which rows a lane is about.
+
+use serde_json::Value;
+
+use super::Reason;
+use crate::receipt::row::Row;
+use crate::receipt::table::word;
+
+/// Lanes about parallelism beyond plain data parallelism, and about fp8: what a row of theirs needs and no runtime has
+/// counts as not covered. In any other lane such a row is about something else.
+const PARALLEL: [&str; 7] = ["tp+pp", "fsdp+tp", "context-parallel", "moe-ep", "fp8", "zero3", "ddp"];
+
+/// A row that needs what is not there.
+pub(super) fn without(row: &Row, what: impl Into<String>) -> Reason {
+    if PARALLEL.contains(&row.lane.as_str()) { Reason::Uncovered(what.into()) } else { Reason::Outside(what.into()) }
+}
+
+/// What neither the row's lane nor the `runtime` it maps to has.
+pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reason> {
+    if row.hardware.vendor.as_deref().is_some_and(|vendor| vendor != "nvidia") {
+        return Err(Reason::Outside("not a CUDA machine".to_owned()));
+    }
+    let within = PARALLEL.contains(&row.lane.as_str());
+    let megatron = within && runtime == "megatron";
+    let p = &row.parallel;
+    let degrees =
+        [("tensor", p.tp, within), ("pipeline", p.pp, megatron), ("context", p.cp, megatron), ("expert", p.ep, false)];
+    for (name, degree, known) in degrees {
+        if !known && degree.is_some_and(|degree| degree > 1) {
+            return Err(without(row, format!("{name} parallelism")));
+        }
+    }
+    if row.model.n_experts.is_some_and(|experts| experts > 1) {
+        return Err(without(row, "a mixture of experts"));
+    }
+    if row.model.mamba_state_dim.is_some() || row.model.hybrid_pattern.is_some() {
+        return Err(without(row, "a state-space or hybrid model"));
+    }
+    let has = |field: &str, what: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains(what));
+    if !megatron && (has("precision.compute", "fp8") || has("precision.recipe", "fp8")) {
+        return Err(without(row, "fp8"));
+    }
+    if word(value, "switches.lora").is_some_and(|word| word == "true")
+        || word(value, "switches.lora_rank").is_some()
+        || has("switches.task", "lora")
+        || has("switches.cumulative_techniques", "lora")
+    {
+        return Err(Reason::Outside("LoRA".to_owned()));
+    }
+    Ok(())
+}

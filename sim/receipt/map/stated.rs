@@ -1,0 +1,122 @@
+//! What every row states in the same words: machine, mesh and batch.
+
+use serde_json::Value;
+use toml::Value as Key;
+
+use super::Reason;
+use super::keys::Gathered;
+use crate::receipt::row::{Row, degree};
+
+/// Chips of a node of every shipped CUDA machine.
+const NODE: u64 = 8;
+
+fn integer(value: u64) -> Key {
+    Key::Integer(value as i64)
+}
+
+fn assumed(yes: bool, why: &str) -> Option<String> {
+    yes.then(|| why.to_owned())
+}
+
+fn missing(what: &str) -> Reason {
+    Reason::Uncovered(format!("states no {what}"))
+}
+
+/// Writes machine, mesh and batch as `runtime` has them.
+pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<(), Reason> {
+    let count = row.hardware.count.ok_or_else(|| missing("number of chips"))?;
+    let model = row.model.name.as_deref().unwrap_or("a model");
+    let (hardware, family) =
+        (row.hardware.name.as_deref().unwrap_or("?"), row.framework.name.as_deref().unwrap_or("?"));
+    keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
+    machine(row, count, keys)?;
+    match runtime {
+        "megatron" => split_model(row, count, keys)?,
+        _ => sharded(row, count, keys)?,
+    }
+    batch(row, keys)
+}
+
+fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
+    let per_node = row.hardware.gpus_per_node.unwrap_or(NODE);
+    if count == 0 || per_node == 0 {
+        return Err(Reason::Contradiction(format!("hardware.count = {count} on nodes of gpus_per_node = {per_node}")));
+    }
+    if per_node < NODE && (per_node..=NODE).contains(&count) {
+        let why = format!("the run's nodes have {per_node} chips, the topology's {NODE}: one node of these");
+        keys.put("topology.chips", integer(count), assumed(count > per_node, &why));
+    } else if count < per_node {
+        keys.stated("topology.chips", integer(count));
+    } else if count.is_multiple_of(per_node) {
+        let source = assumed(row.hardware.gpus_per_node.is_none(), "no size of a node is stated: eight chips");
+        keys.put("topology.nodes", integer(count / per_node), source);
+    } else {
+        return Err(Reason::Uncovered(format!("{count} chips do not fill nodes of {per_node}")));
+    }
+    Ok(())
+}
+
+/// FSDP, and tensor parallelism within it.
+fn sharded(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
+    let tp = row.parallel.tp.unwrap_or(1);
+    let stated = degree(&row.parallel.fsdp).or(degree(&row.parallel.dp));
+    let shard = stated.unwrap_or(count.checked_div(tp).unwrap_or(0));
+    if shard == 0 || tp == 0 || !count.is_multiple_of(shard.saturating_mul(tp)) {
+        let over = if tp > 1 { format!("shards over {shard} × {tp}") } else { format!("shards over {shard}") };
+        return Err(Reason::Uncovered(format!("{over} of {count} chips")));
+    }
+    let source = assumed(stated.is_none() && count > 1, "no degree is stated: shards over all chips");
+    keys.put("mesh.dp_shard", integer(shard), source);
+    keys.stated("mesh.dp_replicate", integer(count / (shard * tp)));
+    if tp > 1 {
+        keys.stated("mesh.tp", integer(tp));
+        if let Some(sequence) = row.parallel.sp {
+            keys.stated("tensor_parallel.sequence", sequence);
+        }
+    }
+    Ok(())
+}
+
+/// Megatron's axes; replicas are what is left.
+fn split_model(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
+    let p = &row.parallel;
+    let mut ranks: u64 = 1;
+    for (name, degree) in [("tp", p.tp), ("cp", p.cp), ("pp", p.pp)] {
+        let source = assumed(degree.is_none(), &format!("no {name} is stated: one rank"));
+        keys.put(&format!("mesh.{name}"), integer(degree.unwrap_or(1)), source);
+        ranks = ranks.saturating_mul(degree.unwrap_or(1));
+    }
+    if ranks == 0 || !count.is_multiple_of(ranks) {
+        return Err(Reason::Contradiction(format!("a replica of {ranks} ranks on {count} chips")));
+    }
+    if let Some(stages) = p.vpp.as_ref().and_then(Value::as_u64).filter(|stages| *stages > 1) {
+        keys.stated("pipeline.virtual_stages", integer(stages));
+    }
+    if let (Some(sequence), true) = (p.sp, p.tp.is_some_and(|tp| tp > 1)) {
+        keys.stated("tensor_parallel.sequence", sequence);
+    }
+    Ok(())
+}
+
+fn batch(row: &Row, keys: &mut Gathered) -> Result<(), Reason> {
+    keys.stated("batch.sequence", integer(row.sequence().ok_or_else(|| missing("sequence length"))?));
+    if let Some(micro) = row.micro() {
+        keys.stated("batch.micro", integer(micro));
+    }
+    Ok(())
+}
+
+/// Micro-batches of a step, once the micro-batch is known.
+pub(super) fn accumulation(row: &Row, keys: &mut Gathered) -> Result<(), Reason> {
+    let micro = keys.get("batch.micro").and_then(Key::as_integer).and_then(|micro| u64::try_from(micro).ok());
+    let micro = micro.ok_or_else(|| missing("micro-batch"))?;
+    let accumulation = row.accumulation_of(micro);
+    if let (None, Some(global)) = (accumulation, row.batch.global_batch) {
+        return Err(Reason::Contradiction(format!(
+            "global_batch = {global} is no multiple of the ranks' micro-batches"
+        )));
+    }
+    let source = assumed(accumulation.is_none(), "neither accumulation nor a global batch is stated");
+    keys.put("batch.accumulation", integer(accumulation.unwrap_or(1)), source);
+    Ok(())
+}

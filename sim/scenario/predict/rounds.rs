@@ -1,0 +1,111 @@
+//! Programs, costs and timeline of a job, of all its micro-batches or from runs of a few.
+//!
+//! A pipeline that is full repeats itself round by round. Where a step has many micro-batches, three short runs are made
+//! instead, of micro-batches that differ by one round each; if the third is what the first two say it should be, to the
+//! picosecond, so is the step ([`engine::extend`]). If it is not, all micro-batches are run.
+
+use super::costs::{self, Evidence};
+use super::parts::Counts;
+use super::{Settings, limits};
+use crate::cost::CostModel;
+use crate::engine::{self, Options, Timeline};
+use crate::runtime::{Flight, Job};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::understood::Scenario;
+use crate::units::Flops;
+
+/// A job that has been run.
+pub(super) struct Flown {
+    /// Its programs, of all micro-batches or of the longest short run.
+    pub(super) flight: Flight,
+    /// Evidence of the costs, by class.
+    pub(super) evidence: Vec<Evidence>,
+    /// How often each part is issued in the whole step, by class.
+    pub(super) counts: Vec<Counts>,
+    /// The whole step.
+    pub(super) timeline: Timeline,
+    /// Ranks, by class.
+    pub(super) ranks: Vec<Vec<u32>>,
+}
+
+/// Runs a scenario's job.
+pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, ScenarioError> {
+    if let (Some(short), false) = (short_runs(&scenario.job), settings.record)
+        && let Some(flown) = extended(scenario, settings, short)?
+    {
+        return Ok(flown);
+    }
+    run(scenario, &scenario.job, settings)
+}
+
+/// Rounds of the three short runs, and of the whole step; none if that would save little.
+fn short_runs(job: &Job) -> Option<[u32; 4]> {
+    let job = job.megatron()?;
+    let round = job.mesh.pp.max(2);
+    let all = job.micro_batches;
+    let rounds = all.is_multiple_of(round).then_some(all / round)?;
+    // Two rounds fill a pipeline and empty it; the runs have 2, 3 and 4.
+    (rounds >= 12).then_some([2, 3, 4, rounds])
+}
+
+/// The step from short runs, if they agree.
+fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result<Option<Flown>, ScenarioError> {
+    let Job::Megatron(whole) = &scenario.job else { return Ok(None) };
+    let each = whole.micro_batches / rounds[3];
+    let short = |rounds: u32| {
+        let job = crate::runtime::megatron::Job { micro_batches: rounds * each, ..(**whole).clone() };
+        run(scenario, &Job::Megatron(Box::new(job)), settings)
+    };
+    let [first, second] = [short(rounds[0])?, short(rounds[1])?];
+    let [a, b, c, all] = rounds.map(u64::from);
+    let Some(expected) = engine::extend(&first.timeline, &second.timeline, (a, b, c)) else { return Ok(None) };
+    let mut third = short(rounds[2])?;
+    if !engine::agree(&expected, &third.timeline) {
+        return Ok(None);
+    }
+    let Some(timeline) = engine::extend(&second.timeline, &third.timeline, (b, c, all)) else { return Ok(None) };
+    let line = |near: u64, far: u64| far + (far - near) * (all - c);
+    for (class, near) in second.flight.classes.iter().enumerate() {
+        let (far, counts) = (&mut third.flight.classes[class], &mut third.counts[class]);
+        if far.kernels != near.kernels || far.comms != near.comms || far.exchanges != near.exchanges {
+            return Ok(None);
+        }
+        let before = &second.counts[class];
+        for (far, near) in [
+            (&mut counts.kernels, &before.kernels),
+            (&mut counts.comms, &before.comms),
+            (&mut counts.exchanges, &before.exchanges),
+        ] {
+            far.iter_mut().zip(near).for_each(|(far, &near)| *far = line(near, *far));
+        }
+        far.flops = Flops(far.flops.0 + (far.flops.0 - near.flops.0) * u128::from(all - c));
+    }
+    Ok(Some(Flown { timeline, ..third }))
+}
+
+/// Runs all of a job.
+fn run(scenario: &Scenario, job: &Job, settings: Settings) -> Result<Flown, ScenarioError> {
+    let flight = job.compile();
+    let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
+    let mut known = costs::Known::new();
+    let mut ranks = vec![vec![]; flight.classes.len()];
+    for (&class, rank) in flight.class_of.iter().zip(0..) {
+        ranks[class as usize].push(rank);
+    }
+    let (mut priced, mut evidence) = (vec![], vec![]);
+    for (program, ranks) in flight.classes.iter().zip(&ranks) {
+        let (costs, why) = costs::costs(scenario, (program, ranks), &model, &mut known);
+        limits::check_time(scenario, program, &costs)?;
+        priced.push(costs);
+        evidence.push(why);
+    }
+    let options = Options { fold: settings.fold, record: settings.record, ..Options::default() };
+    let timeline = {
+        let class = |(program, costs)| engine::Class { program, costs };
+        let classes: Vec<_> = flight.classes.iter().zip(&priced).map(class).collect();
+        let job = engine::Job { classes: &classes, class_of: &flight.class_of };
+        engine::simulate_job(job, options).map_err(|error| ScenarioError::Engine(Box::new(error)))?
+    };
+    let counts = flight.classes.iter().map(Counts::of).collect();
+    Ok(Flown { flight, evidence, counts, timeline, ranks })
+}
