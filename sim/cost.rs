@@ -141,10 +141,11 @@ impl<'p> CostModel<'p> {
             (DType::Fp32, true) => &profile.tf32,
             (DType::Fp32 | DType::Int32 | DType::Int64, _) => &profile.fp32,
         };
-        let layout = match layout {
-            MatmulLayout::Forward => 1.0,
-            MatmulLayout::DataGradient => profile.layout.data_gradient,
-            MatmulLayout::WeightGradient => profile.layout.weight_gradient,
+        let layout = match (layout, dtype) {
+            (MatmulLayout::Forward, _) => 1.0,
+            (_, DType::Fp8) => profile.layout.fp8_gradient,
+            (MatmulLayout::DataGradient, _) => profile.layout.data_gradient,
+            (MatmulLayout::WeightGradient, _) => profile.layout.weight_gradient,
         };
         let launch = matmul.waves.launch.seconds();
         let half = matches!(dtype, DType::Bf16 | DType::Fp16);

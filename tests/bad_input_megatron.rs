@@ -52,9 +52,36 @@ mesh.dp must be 2 beside tp·cp·pp = 4; or change the topology's size",
         &[
             ("pp = 2", "pp = 3", "tp × cp × pp = 2 × 1 × 3 = 6 does not divide the 8 chips", "product divides it"),
             ("pp = 2", "pp = 0", "mesh.pp = 0 is out of range", ""),
-            ("pp = 2", "pp = 2\ncp = 2", "context parallelism is not simulated yet", "write mesh.cp = 1"),
             ("pp = 2", "pp = 2\ndp_shard = 2", "mesh.dp_shard means nothing under runtime", "write mesh.dp"),
             ("pp = 2", "pp = 2\ndp_replicate = 2", "mesh.dp_replicate means nothing under runtime", "write mesh.dp"),
+        ],
+    );
+}
+
+#[test]
+fn ranks_that_cannot_share_a_sequence_are_told_why() {
+    check(
+        "megatron-cp",
+        "pp = 2\n\n[batch]\nsequence = 128",
+        "cp = 2\n\n[batch]\nsequence = 126",
+        "
+error: mesh.cp = 2 cuts a sequence into 4 parts, and 126 tokens are no multiple
+  --> my.toml:13:6
+13 | cp = 2
+   |      ^
+write batch.sequence = 128, or a smaller mesh.cp",
+    );
+    let cp = "pp = 2\ncp = 2\n\n[megatron]\n";
+    let local = format!("{cp}implementation = \"local\"");
+    let unfused = format!("{cp}attention = \"unfused\"");
+    let gathers = format!("{cp}cp_comm_type = \"all_gather\"");
+    says(
+        "megatron-cp",
+        &[
+            ("pp = 2", &local, "context parallelism is Transformer Engine's", "or mesh.cp = 1"),
+            ("pp = 2", &unfused, "context parallelism is Transformer Engine's", "megatron.attention = \"flash\""),
+            ("pp = 2", &gathers, "only the ring is simulated", "write megatron.cp_comm_type = \"p2p\""),
+            ("", "[megatron]\ncp_comm_type = \"p2p\"", "mesh.cp does not split it", "write mesh.cp = 2 or more"),
         ],
     );
 }
@@ -97,7 +124,7 @@ write pipeline.layers = [2, 1], or another list of 2 numbers",
         &[
             ("", "[pipeline]\nlayers = [4]", "pipeline.layers has 1 numbers for 2 stages", "such as [2, 2]"),
             ("", "[pipeline]\nlayers = [4, 4]", "sums to 8, and config has 4 blocks", "such as [2, 2]"),
-            ("", "[pipeline]\nlayers = [4, 0]", "a stage of pipeline.layers has 0 blocks", "such as [2, 2]"),
+            ("", "[pipeline]\nlayers = [5, -1]", "a stage of pipeline.layers has -1 blocks", "such as [2, 2]"),
             ("", "[pipeline]\nvirtual_stages = 4", "8 stages are more than the 4 blocks", "virtual_stages"),
             ("pp = 2", "pp = 1\n[pipeline]\nvirtual_stages = 2", "mesh.pp makes none", "remove the table"),
         ],
@@ -209,7 +236,7 @@ fn keys_of_megatron_are_refused_elsewhere() {
 #[test]
 fn a_mixture_of_experts_is_not_simulated_under_megatron_yet() {
     let said = refused("megatron-experts", "huggingface = \"config.json\"\nlayers = 4", "name = \"mixtral-8x7b\"");
-    assert!(said.contains("experts under Megatron-Core, which is described but not simulated yet"), "{said}");
+    assert!(said.contains("needs experts, which is described but not simulated yet"), "{said}");
 }
 
 #[test]

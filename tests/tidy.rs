@@ -114,6 +114,16 @@ fn no_file_outgrows_500_lines() {
 }
 
 #[test]
+fn no_page_holds_both_sides_of_a_merge() {
+    for page in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "tests/receipts/README.md", "tests/oracles/README.md"]
+    {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let mark = text.lines().position(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "));
+        assert_eq!(mark.map(|line| line + 1), None, "{page}");
+    }
+}
+
+#[test]
 fn every_source_file_opens_with_what_it_is() {
     for path in files("sim", ".rs").into_iter().chain(files("calibrate", ".rs")) {
         let text = fs::read_to_string(&path).unwrap();

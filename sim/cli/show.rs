@@ -217,11 +217,12 @@ fn work(work: &Work) -> String {
             format!("{groups} groups, {rows} rows together, {inputs}→{outputs} {} {layout:?}", dtype.name())
         }
         Work::Attention { shape: s, dtype, .. } => format!(
-            "B={} N={} K={} S={} H={} {}{}",
+            "B={} N={} K={} S={}{} H={} {}{}",
             s.batch,
             s.heads,
             s.kv_heads,
             s.queries,
+            if s.keys == s.queries { String::new() } else { format!(" T={}", s.keys) },
             s.head_dim,
             dtype.name(),
             s.window.map_or_else(String::new, |window| format!(" window {window}"))

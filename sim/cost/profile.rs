@@ -150,6 +150,11 @@ pub struct Cublas {
     pub evidence: super::Evidence,
 }
 
+/// Where nothing is known of a factor.
+fn one() -> f64 {
+    1.0
+}
+
 /// Time of the gradient matmuls over the forward one of the same shape.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,6 +163,10 @@ pub struct Layout {
     pub data_gradient: f64,
     /// `dW = dyᵀ·x`.
     pub weight_gradient: f64,
+    /// Either in fp8, whose operands lie as the forward one's: gradients are summed in full precision
+    /// (`CUBLASLT_MATMUL_DESC_FAST_ACCUM` off).
+    #[serde(default = "one")]
+    pub fp8_gradient: f64,
     /// What they rest on.
     pub evidence: super::Evidence,
 }
@@ -304,7 +313,8 @@ fn cublas(list: Vec<Cublas>) -> Result<Vec<Cublas>, String> {
 
 impl Layout {
     fn check(self) -> Result<Layout, String> {
-        for (name, factor) in [("data_gradient", self.data_gradient), ("weight_gradient", self.weight_gradient)] {
+        let (data, weight, fp8) = (self.data_gradient, self.weight_gradient, self.fp8_gradient);
+        for (name, factor) in [("data_gradient", data), ("weight_gradient", weight), ("fp8_gradient", fp8)] {
             if !(0.5..=2.0).contains(&factor) {
                 return Err(format!("{name} is {factor}: expected the time over the forward matmul's, 0.5 to 2"));
             }

@@ -27,6 +27,26 @@ pub enum Bias {
     Added,
 }
 
+/// Scaling of fp8 numbers (`--fp8-recipe`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fp8Recipe {
+    /// One scale a tensor, from the maxima of earlier steps, which are reduced over ranks.
+    Delayed,
+    /// One scale a tensor, from its own maximum.
+    Tensorwise,
+    /// One scale for each 1×128 of an activation and 128×128 of a weight.
+    Blockwise,
+}
+
+/// How a linear of Transformer Engine's multiplies in fp8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fp8 {
+    /// The recipe.
+    pub recipe: Fp8Recipe,
+    /// Whether its weight is kept in fp8, and nowhere in the type of the activations (`--fp8-param-gather`).
+    pub parameters: bool,
+}
+
 /// One operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MegatronOp {
@@ -105,6 +125,8 @@ pub enum MegatronOp {
         overlap: bool,
         /// The bias.
         bias: Bias,
+        /// fp8 matmuls, if so.
+        fp8: Option<Fp8>,
     },
     /// Transformer Engine's `Linear`, split on its columns, with the sum over ranks of what it leaves. Parameters: weight,
     /// and the bias it hands on, if any.
@@ -115,6 +137,8 @@ pub enum MegatronOp {
         outputs: u64,
         /// Whether what is exchanged runs in parts beside the matmul.
         overlap: bool,
+        /// fp8 matmuls, if so.
+        fp8: Option<Fp8>,
     },
     /// Scores, softmax and context in one kernel, forward and backward (cuDNN's or FlashAttention). Inputs: queries, keys,
     /// values, the mask.

@@ -85,7 +85,10 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
 
 /// The axes of a mesh that splits the model; nothing where only data is split.
 fn mesh(job: &Job) -> String {
-    let axes = |mesh: Mesh| format!("tp {} × pp {} × dp {} · ", mesh.tp, mesh.pp, mesh.dp);
+    let axes = |mesh: Mesh| {
+        let context = if mesh.cp > 1 { format!("cp {} × ", mesh.cp) } else { String::new() };
+        format!("tp {} × {context}pp {} × dp {} · ", mesh.tp, mesh.pp, mesh.dp)
+    };
     job.megatron().map(|job| axes(job.mesh)).unwrap_or_default()
 }
 

@@ -29,6 +29,8 @@ mod unpad;
 mod vocabulary;
 
 use main_gradients::{MainGradients, WeightWork};
+pub use megatron::Ring;
+pub use megatron::fp8::{self, Maxima};
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
@@ -190,6 +192,8 @@ pub struct Eager {
     pub category: Category,
     /// The tensor-parallel ranks, where the model is split over some.
     pub tensor: Option<TensorGroup>,
+    /// The ranks that share a sequence, where some do.
+    pub context: Option<Ring>,
     /// Megatron's main gradients, to which gradients are added as they are made; none: gradients go to the leaves.
     pub main: Option<MainGradients>,
     /// Weight gradients that a backward in halves leaves for later ([`Eager::run_deferred`]); none: they are made at once.
@@ -198,6 +202,11 @@ pub struct Eager {
     pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
     lingering: Vec<Storage>,
+    /// Whether the optimizer has stepped since the last forward: fp8 copies of weights are made anew
+    /// (`is_first_microbatch`).
+    pub fresh_weights: bool,
+    /// Whose maxima of fp8 numbers are reduced, under delayed scaling.
+    pub maxima: Option<Maxima>,
 }
 
 impl Eager {
@@ -218,10 +227,13 @@ impl Eager {
             stepped: vec![false; params],
             category: Category::Activation,
             tensor: None,
+            context: None,
             main: None,
             deferred: None,
             viewed: None,
             lingering: vec![],
+            fresh_weights: false,
+            maxima: None,
         }
     }
 

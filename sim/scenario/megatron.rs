@@ -31,6 +31,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation))?;
     let dtype = precision(reader, &scenario.precision)?;
     let block = block(reader, table, model.position)?;
+    mesh::context_parallel(reader, (scenario, table), (mesh, &block))?;
     let matmuls = matmuls(reader, table, block.implementation)?;
     let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
     let gradients = gradients(reader, table, (mesh, dtype))?;

@@ -2,7 +2,7 @@
 
 mod megatron;
 
-pub use megatron::{Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
+pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
 
 use serde::Deserialize;
 use toml::Spanned;

@@ -9,10 +9,14 @@ mod dropout;
 mod embedding;
 mod engine;
 mod flash;
+pub mod fp8;
 mod linear;
 mod loss;
 mod overlap;
+mod ring;
 mod rotary;
+
+pub use ring::Ring;
 
 use super::forward::Results;
 use super::{COMPUTE, Eager, Frame, Storage};

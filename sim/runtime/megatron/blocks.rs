@@ -96,8 +96,8 @@ impl Modules<'_> {
         let (inputs, outputs) = (self.dims.d, self.g.rows(params[0]));
         if self.engine() {
             let params = [norm_params, params].concat();
-            let kind =
-                MegatronOp::NormLinear { inputs, outputs, norms: norm_params.len(), overlap: self.overlap(), bias };
+            let (norms, overlap, fp8) = (norm_params.len(), self.overlap(), self.job.matmuls.fp8());
+            let kind = MegatronOp::NormLinear { inputs, outputs, norms, overlap, bias, fp8 };
             return (self.megatron(module, kind, &[input], &params, ("up_SBF", shape)), vec![]);
         }
         let xn = self.norm(norm, input, norm_params);
@@ -123,7 +123,8 @@ impl Modules<'_> {
         held: &[ValueId],
     ) -> ValueId {
         if self.engine() {
-            let kind = MegatronOp::RowLinear { inputs, outputs: self.dims.d, overlap: self.overlap() };
+            let (outputs, overlap, fp8) = (self.dims.d, self.overlap(), self.job.matmuls.fp8());
+            let kind = MegatronOp::RowLinear { inputs, outputs, overlap, fp8 };
             let sum = self.megatron(module, kind, &[input], params, ("y_LBD", BLD));
             self.g.drop_values(held);
             return sum;

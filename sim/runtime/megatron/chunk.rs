@@ -3,14 +3,18 @@
 
 use super::Job;
 use super::blocks;
-use super::job::{Core, Implementation, Matmuls, Recompute};
+use super::job::{Core, Fp8Recipe, Implementation, Matmuls, Recompute};
 use crate::model::graph::{Graph, Param};
 use crate::model::{NormPlacement, Position};
 use crate::program::{Category, DType, Pass};
+use crate::runtime::eager::fp8;
 use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
 const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
+
+/// What the names of the blocks' parameters begin with.
+const LAYERS: &str = "decoder.layers.";
 
 /// The attention mask among a block's values.
 const MASK: usize = 1;
@@ -27,6 +31,8 @@ pub struct ChunkParam {
     pub partial: bool,
     /// Whether it is the word embedding, or the head that is tied to it on another stage.
     pub word_embedding: bool,
+    /// Whether it is kept, and gathered, in fp8.
+    pub fp8: bool,
 }
 
 /// The graphs and parameters of a chunk.
@@ -97,13 +103,29 @@ impl ChunkFrame {
     }
 }
 
+/// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
+fn is_blockwise(job: &Job, parameters: bool) -> bool {
+    job.matmuls.fp8().is_some_and(|fp8| fp8.recipe == Fp8Recipe::Blockwise && (fp8.parameters || !parameters))
+}
+
+/// Whether tensor cores can multiply all sizes in fp8: widths in 16s, tokens in 8s
+/// (`transformer_engine/pytorch/utils.py`, `assert_dim_for_fp8_exec`).
+fn multiplies_in_fp8(job: &Job) -> bool {
+    let d = blocks::dims(job);
+    let widths = [d.d, d.n * d.h, (d.n + 2 * d.k) * d.h, d.f];
+    d.tokens().is_multiple_of(8) && widths.iter().all(|width| width.is_multiple_of(16))
+}
+
 impl Chunk {
     /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
     pub fn refuses(job: &Job) -> Option<&'static str> {
         let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
         let cases = [
-            (job.matmuls != Matmuls::Plain, "fp8 matmuls"),
-            (job.mesh.cp > 1, "context parallelism"),
+            (job.matmuls != Matmuls::Plain && !engine, "fp8 matmuls without Transformer Engine"),
+            (job.matmuls != Matmuls::Plain && !multiplies_in_fp8(job), "fp8 matmuls of sizes that 16 does not divide"),
+            (is_blockwise(job, true), "parameters kept in fp8 under blockwise scaling"),
+            (is_blockwise(job, false) && job.overlap_tensor, "tensor-parallel overlap under blockwise scaling of fp8"),
+            (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
             (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
             (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
             (model.qk_norm.is_some(), "norms on queries and keys"),
@@ -135,14 +157,16 @@ impl Chunk {
             let word_embedding =
                 param.name == "word_embeddings.weight" || (param.name == "output_layer.weight" && job.model.tied_head);
             let name = format!("{prefix}{}", param.name);
-            params.push(ChunkParam { name, elements: param.elements(), partial, word_embedding });
+            let linear = param.cols > 1 && prefix.starts_with(LAYERS);
+            let fp8 = linear && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
+            params.push(ChunkParam { name, elements: param.elements(), partial, word_embedding, fp8 });
         };
         for param in embedding.iter().flat_map(|graph| &graph.params) {
             add("embedding.", param);
         }
         for layer in 0..layers {
             for param in &block.params {
-                add(&format!("decoder.layers.{layer}."), param);
+                add(&format!("{LAYERS}{layer}."), param);
             }
         }
         let tied = (first && last && job.model.tied_head).then_some(first_param);
@@ -196,6 +220,28 @@ impl Chunk {
         buffers
     }
 
+    /// What fp8 keeps for good \[B\]: of each linear's weight the copy as it lies, unless the parameter is that, and the
+    /// transposed one (`get_weight_workspace`); under delayed scaling the maxima of earlier steps.
+    pub fn quantised(&self) -> Vec<(u64, &'static str)> {
+        let Some(fp8) = self.job.matmuls.fp8() else { return vec![] };
+        let weights = self.block.params.iter().filter(|param| param.cols > 1);
+        let mut each = vec![];
+        for weight in weights {
+            let copy = fp8::weight_copy(weight.elements(), fp8.recipe);
+            each.extend((!fp8.parameters).then_some((copy, "fp8 weight")));
+            each.push((copy, "fp8 transposed weight"));
+            if fp8.recipe == Fp8Recipe::Delayed {
+                each.extend(fp8::SCALED.map(|tensors| (fp8::HISTORY * tensors * DType::Fp32.bytes(), "amax history")));
+            }
+        }
+        (0..self.layers).flat_map(|_| each.clone()).collect()
+    }
+
+    /// Linears that have fp8 scales.
+    pub fn linears(&self) -> u64 {
+        self.layers * self.block.params.iter().filter(|param| param.cols > 1).count() as u64
+    }
+
     fn map(&self, part: usize) -> ParamMap {
         let tied = match (part, &self.head, self.tied) {
             (2, Some(head), Some(word)) => Some((head.params.len() - 1, word)),
@@ -230,6 +276,9 @@ impl Chunk {
             hidden = out;
             frame.blocks.push(done);
             layer += again.unwrap_or(1);
+        }
+        if self.layers > 0 {
+            eager.reduce_maxima();
         }
         let Some(graph) = &self.head else {
             self.let_go(eager, &batch);
@@ -331,6 +380,9 @@ impl Chunk {
                 BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
             };
         }
+        if self.layers > 0 {
+            eager.reduce_maxima();
+        }
         let result = match (&self.embedding, frame.embedding) {
             (Some(graph), Some(mut running)) => {
                 eager.backward(graph, &mut running, gradient);
@@ -370,7 +422,7 @@ impl Chunk {
     }
 
     /// What the data loader hands the step: tokens, labels and positions (8 B each), the attention mask of one
-    /// sequence (1 B for each pair), and the loss mask in fp32.
+    /// sequence (1 B for each pair), and the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
     fn batch(&self, eager: &mut Eager) -> Batch {
         let d = self.block.dims;
         let mut made = |bytes: u64, name| eager.storage(bytes, name);
@@ -378,7 +430,7 @@ impl Chunk {
             tokens: made(8 * d.tokens(), "tokens"),
             labels: made(8 * d.tokens(), "labels"),
             positions: made(8 * d.tokens(), "position_ids"),
-            mask: made(d.s * d.s, "attention_mask"),
+            mask: made(d.s * self.job.seq, "attention_mask"),
             loss_mask: made(4 * d.tokens(), "loss_mask"),
         }
     }

@@ -4,7 +4,7 @@
 //! `overlap_grad_reduce` a bucket is reduced as soon as the last micro-batch has made all its gradients; with
 //! `overlap_param_gather` the forward's first use of a bucket waits for its gathering and starts the next one's.
 
-use super::buckets::{self, Bucket, Rules, Slot};
+use super::buckets::{self, Rules, Slot, Together};
 use super::job::Job;
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
@@ -15,7 +15,7 @@ use crate::units::Bytes;
 /// The buckets of one model chunk, and how far each is in this step.
 #[derive(Debug)]
 struct Chunk {
-    buckets: Vec<Bucket>,
+    buckets: Vec<Together>,
     states: Vec<State>,
     /// By parameter, counted from the chunk's first: its bucket.
     bucket_of: Vec<usize>,
@@ -30,9 +30,20 @@ impl Chunk {
         if self.together { self.buckets.len() - 1 } else { at }
     }
 
-    /// Elements of an operation issued under a bucket.
-    fn elements(&self, at: usize) -> u64 {
-        if self.together { self.buckets.iter().map(Bucket::len).sum() } else { self.buckets[at].len() }
+    /// Elements of an operation issued under a bucket: in fp8, and the rest.
+    fn elements(&self, at: usize) -> [u64; 2] {
+        if self.together { self.total() } else { self.buckets[at].elements() }
+    }
+
+    fn total(&self) -> [u64; 2] {
+        let sizes = self.buckets.iter().map(Together::elements);
+        sizes.fold([0; 2], |[a, b], [c, d]| [a + c, b + d])
+    }
+
+    /// Elements of its buffers: what is not fp8, then what is, if any.
+    fn buffers(&self) -> Vec<u64> {
+        let [fp8, plain] = self.total();
+        if fp8 > 0 { vec![plain, fp8] } else { vec![plain] }
     }
 
     /// The buckets under which operations are issued.
@@ -80,10 +91,10 @@ impl Data {
         let (mut list, mut place) = (vec![], vec![]);
         for (index, slots) in chunks.iter().enumerate() {
             let bucket = (first_rank && index == 0).then_some(job.gradients.bucket).flatten();
-            let buckets = buckets::cut(slots, Rules { ranks, distributed: job.optimizer.distributed, bucket });
+            let buckets = buckets::group(slots, Rules { ranks, distributed: job.optimizer.distributed, bucket });
             let mut bucket_of = vec![0; slots.len()];
-            for (at, bucket) in buckets.iter().enumerate() {
-                bucket.params.iter().for_each(|&param| bucket_of[param] = at);
+            for (at, together) in buckets.iter().enumerate() {
+                together.all().flat_map(|bucket| &bucket.params).for_each(|&param| bucket_of[param] = at);
             }
             place.extend((0..slots.len()).map(|param| (index, param)));
             let states = vec![State::default(); buckets.len()];
@@ -106,18 +117,18 @@ impl Data {
     }
 
     /// For each parameter of which the first data-parallel rank steps a part: the parameter and the part's elements.
-    pub fn shards(&self, sizes: &[u64]) -> Vec<(usize, u64)> {
+    pub fn shards(&self, slots: &[Slot]) -> Vec<(usize, u64)> {
         let mut shards = vec![];
         let mut first = 0;
         for chunk in &self.chunks {
-            for bucket in &chunk.buckets {
+            for bucket in chunk.buckets.iter().flat_map(Together::all) {
                 let mine = bucket.len() / self.ranks;
                 let mut at = bucket.elements.start;
                 for &param in &bucket.params {
                     if self.distributed {
                         at = at.next_multiple_of(64);
                     }
-                    let size = sizes[first + param];
+                    let size = slots[first + param].elements;
                     let part = if self.distributed {
                         (at + size).min(bucket.elements.start + mine).saturating_sub(at)
                     } else {
@@ -138,17 +149,16 @@ impl Data {
     pub fn zero(&mut self, program: &mut Builder) {
         for chunk in &mut self.chunks {
             let all = chunk.bucket_of.len();
-            for (state, bucket) in chunk.states.iter_mut().zip(&chunk.buckets) {
-                state.missing = if chunk.together { all } else { bucket.params.len() };
+            for (state, together) in chunk.states.iter_mut().zip(&chunk.buckets) {
+                let params = together.all().map(|bucket| bucket.params.len()).sum();
+                state.missing = if chunk.together { all } else { params };
                 state.reduced = None;
             }
-            let elements = chunk.buckets.last().map_or(0, |bucket| bucket.elements.end);
-            let work = Work::Memory {
-                kind: MemoryKind::Copy,
-                read: Bytes(0),
-                written: Bytes(elements * self.gradients.bytes()),
-            };
-            program.launch(COMPUTE, "aten.zero_", work, Dispatch::EagerForward);
+            for elements in chunk.buffers() {
+                let written = Bytes(elements * self.gradients.bytes());
+                let work = Work::Memory { kind: MemoryKind::Copy, read: Bytes(0), written };
+                program.launch(COMPUTE, "aten.zero_", work, Dispatch::EagerForward);
+            }
         }
     }
 
@@ -246,7 +256,8 @@ impl Data {
 
     fn reduce(&mut self, program: &mut Builder, chunk: usize, at: usize) {
         let pass = program.set_pass(Pass::Backward);
-        let bytes = Bytes(self.chunks[chunk].elements(at) * self.gradients.bytes());
+        let elements: u64 = self.chunks[chunk].elements(at).iter().sum();
+        let bytes = Bytes(elements * self.gradients.bytes());
         if self.checks {
             let work = Work::Memory { kind: MemoryKind::Foreach, read: bytes, written: Bytes(4) };
             program.launch(COMPUTE, "aten.linalg_vector_norm", work, Dispatch::EagerForward);
@@ -264,10 +275,13 @@ impl Data {
     }
 
     fn gather(&mut self, program: &mut Builder, chunk: usize, at: usize) {
-        let bytes = Bytes(self.chunks[chunk].elements(at) * self.dtype.bytes());
+        // Coalesced: one call moves both types.
+        let [fp8, plain] = self.chunks[chunk].elements(at);
+        let dtype = if fp8 > 0 { DType::Fp8 } else { self.dtype };
+        let bytes = Bytes(fp8 * DType::Fp8.bytes() + plain * self.dtype.bytes());
         program.wait_stream(self.stream, COMPUTE);
         if self.ranks > 1 {
-            let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype: self.dtype };
+            let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype };
             program.collective(self.stream, comm);
         }
         let state = &mut self.chunks[chunk].states[at];
@@ -278,13 +292,14 @@ impl Data {
     /// Takes parameters and gradients, once: with the distributed optimizer parameters are views of one buffer, too.
     pub fn take_buffers(&self, program: &mut Builder) {
         for chunk in &self.chunks {
-            let elements = chunk.buckets.last().map_or(0, |bucket| bucket.elements.end);
-            if self.distributed {
-                let bytes = Bytes(elements * self.dtype.bytes());
-                program.alloc(bytes, COMPUTE, Category::Parameter, "param_data");
+            for (elements, dtype) in chunk.buffers().into_iter().zip([self.dtype, DType::Fp8]) {
+                if self.distributed {
+                    let bytes = Bytes(elements * dtype.bytes());
+                    program.alloc(bytes, COMPUTE, Category::Parameter, "param_data");
+                }
+                let bytes = Bytes(elements * self.gradients.bytes());
+                program.alloc(bytes, COMPUTE, Category::ShardedGradient, "grad_data");
             }
-            let bytes = Bytes(elements * self.gradients.bytes());
-            program.alloc(bytes, COMPUTE, Category::ShardedGradient, "grad_data");
         }
     }
 }

@@ -2,6 +2,8 @@
 //! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
 
 use crate::model::ModelConfig;
+use crate::model::megatron::Fp8;
+pub use crate::model::megatron::Fp8Recipe;
 use crate::program::{DType, Dispatch, Group};
 use crate::runtime::eager::Settings;
 use crate::schedule::order::Entry;
@@ -44,6 +46,12 @@ impl Mesh {
     /// Ranks with the same parameters: over them gradients are reduced and optimizer states sharded.
     pub fn data(self) -> Group {
         Group::new(if self.cp > 1 { "dp_cp" } else { "dp" }, self.dp * self.cp, self.tp)
+    }
+
+    /// The ranks of one stage, over which maxima of fp8 numbers are reduced
+    /// (`TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP`).
+    pub fn stage(self) -> Group {
+        Group::new("amax", self.ranks_of_stage(), 1)
     }
 
     /// The stages of a pipeline.
@@ -152,15 +160,19 @@ pub enum Matmuls {
     },
 }
 
-/// Scaling of fp8 numbers (`--fp8-recipe`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fp8Recipe {
-    /// One scale a tensor, from the maxima of earlier steps, which are reduced over ranks.
-    Delayed,
-    /// One scale a tensor, from its own maximum.
-    Tensorwise,
-    /// One scale for each 1×128 of an activation and 128×128 of a weight.
-    Blockwise,
+impl Matmuls {
+    /// What the linears of a block are told; none: no fp8.
+    pub fn fp8(self) -> Option<Fp8> {
+        match self {
+            Matmuls::Plain => None,
+            Matmuls::Fp8 { recipe, parameters } => Some(Fp8 { recipe, parameters }),
+        }
+    }
+
+    /// Whether maxima are reduced over ranks after each forward and each backward of a chunk.
+    pub fn reduces_maxima(self) -> bool {
+        matches!(self, Matmuls::Fp8 { recipe: Fp8Recipe::Delayed, .. })
+    }
 }
 
 /// `DistributedDataParallelConfig`, and how gradients are kept.
@@ -247,6 +259,14 @@ impl Job {
     /// Tokens of one step of the whole job.
     pub fn tokens(&self) -> u64 {
         self.batch * self.seq * u64::from(self.micro_batches) * u64::from(self.mesh.dp)
+    }
+
+    /// Whether ranks can share sequences of `seq` tokens: each has two parts of them, one from each end, and under sequence
+    /// parallelism tensor-parallel ranks share those.
+    pub fn splits(&self, seq: u64) -> bool {
+        let (tp, cp) = (u64::from(self.mesh.tp), u64::from(self.mesh.cp));
+        let parts = if cp > 1 { 2 * cp } else { 1 };
+        seq.is_multiple_of(parts) && (!self.sequence_parallel || (seq / cp).is_multiple_of(tp))
     }
 
     /// Words of the embedding: a multiple of `--make-vocab-size-divisible-by` times the tensor-parallel ranks

@@ -2,7 +2,7 @@
 //! (`core/optimizer/optimizer.py`, `distrib_optimizer.py`, `clip_grads.py`, 0.16.1).
 
 use super::data::read_back;
-use super::job::Job;
+use super::job::{Fp8Recipe, Job, Matmuls};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Instr, MemoryKind, Pass, StreamId, Work,
 };
@@ -13,30 +13,41 @@ use crate::units::Bytes;
 /// `multi_tensor_apply.cuh`).
 const ELEMENTS_OF_A_LAUNCH: u64 = 65_536 * 320;
 
+/// A rank's part of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Elements.
+    pub elements: u64,
+    /// Whether the parameter is kept in fp8.
+    pub fp8: bool,
+}
+
 /// What a rank steps.
 #[derive(Debug)]
 pub struct Shards {
-    /// Elements of each parameter's part.
+    parts: Vec<Part>,
+    /// Elements of each.
     sizes: Vec<u64>,
     total: u64,
+    /// Parameters in fp8 that the rank has, whoever steps them.
+    weights: u64,
 }
 
 impl Shards {
-    /// From the parts' elements.
-    pub fn new(sizes: Vec<u64>) -> Shards {
-        Shards { total: sizes.iter().sum(), sizes }
+    /// From the parts, and how many parameters are in fp8, whoever steps them.
+    pub fn new(parts: Vec<Part>, weights: u64) -> Shards {
+        let sizes: Vec<u64> = parts.iter().map(|part| part.elements).collect();
+        Shards { total: sizes.iter().sum(), sizes, parts, weights }
+    }
+
+    /// Elements of the parts in fp8.
+    fn fp8(&self) -> u64 {
+        self.parts.iter().filter(|part| part.fp8).map(|part| part.elements).sum()
     }
 
     /// One multi-tensor kernel over all shards, reading and writing so many bytes an element.
     fn foreach(&self, program: &mut Builder, name: &'static str, read: u64, written: u64) {
-        let work = Work::Memory {
-            kind: MemoryKind::Foreach,
-            read: Bytes(read * self.total),
-            written: Bytes(written * self.total),
-        };
-        program.launch(COMPUTE, name, work, Dispatch::EagerForward);
-        let more = u32::try_from(self.total / ELEMENTS_OF_A_LAUNCH).unwrap_or(u32::MAX);
-        program.host(Dispatch::Foreach, more);
+        foreach(program, name, self.total, [read, written]);
     }
 
     fn alloc(&self, program: &mut Builder, dtype: DType, name: &'static str) {
@@ -68,12 +79,71 @@ impl Shards {
     }
 }
 
-/// One step. `world` is the group that norms are summed over, on `stream`.
+/// One multi-tensor kernel over so many elements, reading and writing so many bytes of each.
+fn foreach(program: &mut Builder, name: &'static str, elements: u64, [read, written]: [u64; 2]) {
+    let (read, written) = (Bytes(read * elements), Bytes(written * elements));
+    program.launch(COMPUTE, name, Work::Memory { kind: MemoryKind::Foreach, read, written }, Dispatch::EagerForward);
+    let more = u32::try_from(elements / ELEMENTS_OF_A_LAUNCH).unwrap_or(u32::MAX);
+    program.host(Dispatch::Foreach, more);
+}
+
+/// The masters' way into parameters in fp8, one by one: through the activations' type, as if the parameter had been cast
+/// from that in forward, all of them at once; and with a maximum first under tensorwise scaling. Under delayed scaling
+/// the maxima that the casts have found are reduced over the replicas afterwards, as each has cast a part
+/// (`transformer_engine/pytorch/tensor/utils.py`, `cast_master_weights_to_fp8`).
+fn to_fp8(program: &mut Builder, job: &Job, shards: &Shards, (data, stream): (GroupId, StreamId)) {
+    let (master, plain, fp8) = (job.optimizer.master.bytes(), job.dtype.bytes(), DType::Fp8.bytes());
+    let tensorwise = matches!(job.matmuls, Matmuls::Fp8 { recipe: Fp8Recipe::Tensorwise, .. });
+    let parts = || shards.parts.iter().filter(|part| part.fp8).map(|part| part.elements);
+    // Every parameter of the rank has a maximum, stepped here or elsewhere.
+    let maxima = shards.weights * DType::Fp32.bytes();
+    let elementwise = |program: &mut Builder, name, read: u64, written: u64| {
+        let (read, written) = (Bytes(read), Bytes(written));
+        let work = Work::Memory { kind: MemoryKind::Elementwise, read, written };
+        program.launch(COMPUTE, name, work, Dispatch::EagerForward);
+    };
+    let reduce = |program: &mut Builder| {
+        if job.mesh.dp * job.mesh.cp > 1 {
+            program.wait_stream(stream, COMPUTE);
+            let comm = Comm { kind: Collective::AllReduce, group: data, bytes: Bytes(maxima), dtype: DType::Fp32 };
+            program.collective(stream, comm);
+            program.wait_stream(COMPUTE, stream);
+        }
+    };
+    let mut casts = vec![];
+    for elements in parts() {
+        casts.push(program.alloc(Bytes(elements * plain), COMPUTE, Category::OptimizerTemporary, "aten._to_copy"));
+        elementwise(program, "aten._to_copy", elements * master, elements * plain);
+    }
+    if tensorwise {
+        for elements in parts() {
+            elementwise(program, "te.compute_amax", elements * plain, DType::Fp32.bytes());
+        }
+        reduce(program);
+        elementwise(program, "te.multi_tensor_compute_scale_and_scale_inv", maxima, 2 * maxima);
+    }
+    for elements in parts() {
+        elementwise(program, "te.cast", elements * plain, elements * fp8);
+    }
+    if !tensorwise {
+        elementwise(program, "te.multi_tensor_scale", maxima, maxima);
+        reduce(program);
+        // Maxima go back, and scales become their inverses.
+        for name in ["te.multi_tensor_scale", "te.multi_tensor_scale", "aten.reciprocal", "te.multi_tensor_scale"] {
+            elementwise(program, name, maxima, maxima);
+        }
+    }
+    for cast in casts.into_iter().rev() {
+        program.free(cast);
+    }
+}
+
+/// One step. `world` is the group that norms are summed over, `data` that of the replicas, both on `stream`.
 pub fn step(
     program: &mut Builder,
     job: &Job,
     (shards, copies): (&Shards, &[BufferId]),
-    (world, stream): (GroupId, StreamId),
+    ([world, data], stream): ([GroupId; 2], StreamId),
 ) {
     let pass = program.set_pass(Pass::Optimizer);
     let gradient = job.gradients.dtype.bytes();
@@ -117,7 +187,14 @@ pub fn step(
         unfused(program, shards, state);
     }
     // Parameters take what the masters have become.
-    shards.foreach(program, "amp_C.multi_tensor_scale", master, job.dtype.bytes());
+    let elements = shards.fp8();
+    let plain = shards.total - elements;
+    if plain > 0 {
+        foreach(program, "amp_C.multi_tensor_scale", plain, [master, job.dtype.bytes()]);
+    }
+    if elements > 0 {
+        to_fp8(program, job, shards, (data, stream));
+    }
     program.set_pass(pass);
 }
 

@@ -9,19 +9,19 @@ use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::data::Data;
 use super::job::Job;
-use super::optimizer::{self, Shards};
+use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
-use super::step::{Counts, DATA, Groups, PIPELINE, Rank, STREAMS, TENSOR};
+use super::step::{Counts, DATA, Groups, MAXIMA, PIPELINE, Rank, TENSOR, ring, streams};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
 use crate::runtime::eager::main_gradients::{MainGradients, ParamHooks};
-use crate::runtime::eager::{COMPUTE, Eager, TensorGroup};
+use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
 use crate::schedule::Schedule;
 use crate::units::Bytes;
 
 impl<'j> Rank<'j> {
     /// A rank at rest.
     pub(super) fn new(job: &'j Job, schedule: &'j Schedule, rank: u32) -> Rank<'j> {
-        let mut program = Builder::new(job.mesh.ranks(), &STREAMS);
+        let mut program = Builder::new(job.mesh.ranks(), streams(job));
         let groups = Groups::new(&mut program, job);
         let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);
         let (mut chunks, mut scopes, mut params) = (vec![], vec![], 0);
@@ -34,8 +34,10 @@ impl<'j> Rank<'j> {
         }
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
         let data = Rc::new(RefCell::new(Data::new(job, rank == 0, &slots, (groups.data, DATA))));
-        let sizes: Vec<u64> = slots.iter().flatten().map(|slot| slot.elements).collect();
-        let shards = Shards::new(data.borrow().shards(&sizes).into_iter().map(|(_, part)| part).collect());
+        let all: Vec<Slot> = slots.iter().flatten().copied().collect();
+        let part = |(param, elements): (usize, u64)| Part { elements, fp8: all[param].fp8 };
+        let weights = all.iter().filter(|slot| slot.fp8).count() as u64;
+        let shards = Shards::new(data.borrow().shards(&all).into_iter().map(part).collect(), weights);
         let stages = owned().collect();
         let halves = super::halves(schedule);
         let p2p = P2p::new(job, (rank, halves), (&job.mesh.pipeline(), groups.pipeline), PIPELINE);
@@ -45,6 +47,11 @@ impl<'j> Rank<'j> {
         if job.mesh.tp > 1 {
             eager.tensor = Some(TensorGroup { group: groups.tensor, stream: TENSOR, norms: None });
         }
+        eager.context = ring(job, groups);
+        eager.maxima = job.matmuls.reduces_maxima().then(|| Maxima {
+            over: groups.maxima.map(|group| (group, MAXIMA)),
+            linears: chunks.iter().map(Chunk::linears).sum(),
+        });
         let (count, started) = (chunks.len(), vec![false; chunks.len()]);
         Rank {
             job,
@@ -94,6 +101,9 @@ impl<'j> Rank<'j> {
         program.alloc(Bytes(4), COMPUTE, Category::Buffer, "scalar");
         for (bytes, name) in shared_buffers(&self.chunks) {
             program.alloc(Bytes(bytes), COMPUTE, Category::Buffer, name);
+        }
+        for (bytes, name) in self.chunks.iter().flat_map(Chunk::quantised) {
+            program.alloc(Bytes(bytes), COMPUTE, Category::Parameter, name);
         }
         // What a step leaves for the next to let go of.
         let bytes = self.p2p.bytes();
@@ -156,7 +166,8 @@ impl<'j> Rank<'j> {
         let program = &mut self.eager.program;
         let (job, shards) = (self.job, &self.shards);
         program.first_only(|program| shards.take_moments(program, job));
-        optimizer::step(program, job, (shards, &self.copies), (self.groups.world, DATA));
+        let groups = [self.groups.world, self.groups.data];
+        optimizer::step(program, job, (shards, &self.copies), (groups, DATA));
         self.data.borrow_mut().gather_all(program);
         let replicas = job.mesh.dp * job.mesh.cp;
         let last = self.schedule.rank_of[self.schedule.stages - 1] == self.rank;
@@ -193,7 +204,8 @@ fn is_shared(param: &ChunkParam, job: &Job, schedule: &Schedule) -> bool {
 
 /// A chunk's parameters as its buffer sees them.
 fn slots(chunk: &Chunk, job: &Job, schedule: &Schedule) -> Vec<Slot> {
-    let slot = |param: &ChunkParam| Slot { elements: param.elements, shared: is_shared(param, job, schedule) };
+    let slot =
+        |param: &ChunkParam| Slot { elements: param.elements, shared: is_shared(param, job, schedule), fp8: param.fp8 };
     chunk.params().iter().map(slot).collect()
 }
 

@@ -13,24 +13,59 @@ use super::p2p::{End, P2p, Peer};
 use crate::program::builder::Section;
 use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::main_gradients::WeightWork;
-use crate::runtime::eager::{COMPUTE, Eager, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Ring, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
-/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives.
-pub(super) const STREAMS: [&str; 5] = ["compute", "tensor-parallel", "pipeline", "pipeline (2)", "data-parallel"];
+/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; under delayed scaling,
+/// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them, and
+/// attention's second stream.
+const STREAMS: [&str; 9] = [
+    "compute",
+    "tensor-parallel",
+    "pipeline",
+    "pipeline (2)",
+    "data-parallel",
+    "fp8 maxima",
+    "context-parallel",
+    "context-parallel (2)",
+    "attention (2)",
+];
 /// The stream of tensor-parallel collectives.
 pub(super) const TENSOR: StreamId = StreamId(1);
 pub(super) const PIPELINE: [StreamId; 2] = [StreamId(2), StreamId(3)];
 pub(super) const DATA: StreamId = StreamId(4);
+pub(super) const MAXIMA: StreamId = StreamId(5);
+const CONTEXT: [StreamId; 2] = [StreamId(6), StreamId(7)];
+const ATTENTION: StreamId = StreamId(8);
+
+/// The streams of a job.
+pub(super) fn streams(job: &Job) -> &'static [&'static str] {
+    if job.mesh.cp > 1 {
+        &STREAMS
+    } else if job.matmuls.reduces_maxima() {
+        &STREAMS[..6]
+    } else {
+        &STREAMS[..5]
+    }
+}
+
+/// The ranks that share a sequence, where some do.
+pub(super) fn ring(job: &Job, groups: Groups) -> Option<Ring> {
+    let ranks = job.mesh.cp;
+    (ranks > 1).then_some(Ring { group: groups.context, ranks, messages: CONTEXT, second: ATTENTION })
+}
 
 /// Communicators of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Groups {
     pub(super) tensor: GroupId,
+    pub(super) context: GroupId,
     pub(super) data: GroupId,
     pub(super) pipeline: GroupId,
     pub(super) embedding: GroupId,
     pub(super) world: GroupId,
+    /// Whose maxima of fp8 numbers are reduced, if several ranks'.
+    pub(super) maxima: Option<GroupId>,
 }
 
 impl Groups {
@@ -38,10 +73,13 @@ impl Groups {
         let mesh = job.mesh;
         Groups {
             tensor: program.add_group(mesh.tensor()),
+            context: program.add_group(mesh.context()),
             data: program.add_group(mesh.data()),
             pipeline: program.add_group(mesh.pipeline()),
             embedding: program.add_group(mesh.embedding()),
             world: program.add_group(mesh.world()),
+            maxima: (job.matmuls.reduces_maxima() && mesh.ranks_of_stage() > 1)
+                .then(|| program.add_group(mesh.stage())),
         }
     }
 }
@@ -258,7 +296,9 @@ impl<'j> Rank<'j> {
         if let Some(input) = input {
             self.give(chunk, key, input);
         }
+        self.eager.fresh_weights = key.1 == 0;
         let (mut frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
+        self.eager.fresh_weights = false;
         self.eager.program.enter(before);
         let last = usize::from(key.0) + 1 == self.schedule.stages;
         let report = frame.take_report();

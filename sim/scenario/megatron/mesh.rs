@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
-use crate::runtime::megatron::Mesh;
+use crate::runtime::megatron::{Block, Core, Implementation, Mesh};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_RANKS, Reader};
 use crate::scenario::written;
@@ -18,14 +18,6 @@ pub(super) fn mesh(
     let written = scenario.mesh.get_ref();
     let mut axis = |key: &str, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1);
     let (tp, cp, pp) = (axis("mesh.tp", &written.tp)?, axis("mesh.cp", &written.cp)?, axis("mesh.pp", &written.pp)?);
-    if let (Some(at), true) = (&written.cp, cp > 1) {
-        let problem = "context parallelism is not simulated yet";
-        return Err(reader.plan(
-            at,
-            problem,
-            "write mesh.cp = 1; mesh.tp with tensor_parallel.sequence splits activations too",
-        ));
-    }
     let chips = u64::from(topology.chips());
     let model = tp.saturating_mul(cp).saturating_mul(pp);
     if !chips.is_multiple_of(model) {
@@ -60,6 +52,13 @@ pub(super) fn mesh(
             "note: mesh.tp = {tp} leaves the {inside} chips of a node, so every block waits for the network four times"
         ));
     }
+    let span = tp.saturating_mul(cp);
+    if cp > 1 && topology.nodes > 1 && !inside.is_multiple_of(span) {
+        reader.assumptions.push(format!(
+            "note: mesh.tp × mesh.cp = {span} leaves the {inside} chips of a node, so keys and values cross the network in \
+             every block"
+        ));
+    }
     Ok(Mesh { tp: tp as u32, cp: cp as u32, dp: dp as u32, pp: pp as u32 })
 }
 
@@ -88,14 +87,24 @@ pub(super) fn divides(
     (mesh, sequence_parallel): (Mesh, bool),
 ) -> Result<(), ScenarioError> {
     let written = scenario.mesh.get_ref();
-    let tp = u64::from(mesh.tp);
+    let (tp, cp) = (u64::from(mesh.tp), u64::from(mesh.cp));
+    if let Some(at) = written.cp.as_ref().filter(|_| cp > 1) {
+        // Each of the ranks has two parts of a sequence, so that under a causal mask all have as much to do.
+        let parts = 2 * cp;
+        if !seq.is_multiple_of(parts) {
+            let problem =
+                format!("mesh.cp = {cp} cuts a sequence into {parts} parts, and {seq} tokens are no multiple");
+            let more = seq.next_multiple_of(parts);
+            return Err(reader.plan(at, problem, format!("write batch.sequence = {more}, or a smaller mesh.cp")));
+        }
+    }
     let Some(at) = written.tp.as_ref().filter(|_| tp > 1) else { return Ok(()) };
-    let sequence = if sequence_parallel { seq } else { tp };
+    let sequence = if sequence_parallel { seq / cp } else { tp };
     for (what, size) in [
         ("query heads", model.heads),
         ("key-value heads", model.kv_heads),
         ("numbers of feed-forward width", model.ffn),
-        ("tokens of a sequence", sequence),
+        (if cp > 1 { "tokens of a rank's part of a sequence" } else { "tokens of a sequence" }, sequence),
     ] {
         if !size.is_multiple_of(tp) {
             let divisors: Vec<String> =
@@ -105,4 +114,36 @@ pub(super) fn divides(
         }
     }
     Ok(())
+}
+
+/// `--cp-comm-type`: how ranks that share a sequence get each other's keys and values. Only the ring is simulated, and only
+/// Transformer Engine's attention has it.
+pub(super) fn context_parallel(
+    reader: &mut Reader<'_>,
+    (scenario, table): (&written::Scenario, &written::Megatron),
+    (mesh, block): (Mesh, &Block),
+) -> Result<(), ScenarioError> {
+    let written = table.cp_comm_type.as_ref();
+    let Some(at) = scenario.mesh.get_ref().cp.as_ref().filter(|_| mesh.cp > 1) else {
+        let Some(at) = written else { return Ok(()) };
+        let problem = "cp_comm_type says how ranks share a sequence, and mesh.cp does not split it";
+        return Err(reader.plan(at, problem, "write mesh.cp = 2 or more, or remove the key"));
+    };
+    if (block.implementation, block.core) != (Implementation::TransformerEngine, Core::Flash) {
+        let problem = "context parallelism is Transformer Engine's, in its fused attention";
+        let remedy = "write megatron.implementation = \"transformer_engine\" and megatron.attention = \"flash\", or \
+                      mesh.cp = 1";
+        return Err(reader.plan(at, problem, remedy));
+    }
+    match written.map(|at| (at, *at.get_ref())) {
+        None => {
+            reader.assume("megatron.cp_comm_type", (), "\"p2p\"");
+            Ok(())
+        }
+        Some((_, written::Exchange::P2p)) => Ok(()),
+        Some((at, _)) => {
+            let problem = "of the ways to share a sequence only the ring is simulated";
+            Err(reader.plan(at, problem, "write megatron.cp_comm_type = \"p2p\""))
+        }
+    }
 }

@@ -15,7 +15,7 @@ pub struct Mfu {
     pub formula: &'static str,
     /// FLOPs of a step of the whole job.
     pub flops: Flops,
-    /// Share of the chips' dense peak in the compute type.
+    /// Share of the chips' dense peak in the compute type; of fp8 matmuls the peak in bf16, the type that all else runs in.
     pub utilisation: f64,
 }
 
@@ -46,7 +46,6 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
     let peak = match scenario.job.dtype() {
         DType::Fp32 if scenario.software.tf32 => peaks.tf32.unwrap_or(peaks.bf16),
         DType::Fp32 => peaks.fp32.unwrap_or(peaks.bf16),
-        DType::Fp8 => peaks.fp8.unwrap_or(peaks.bf16),
         _ => peaks.bf16,
     };
     let hardware = classes.iter().map(|class| class.program.flops.0 * u128::from(class.ranks)).sum();

@@ -18,7 +18,8 @@ pub(super) fn changes(job: &Job) -> Vec<Change<Job>> {
         let distributed = Box::new(|job: &mut Job| job.optimizer.distributed = true);
         list.push(("megatron.distributed_optimizer = true".to_owned(), distributed));
     }
-    if !job.sequence_parallel && job.mesh.tp > 1 && job.seq.is_multiple_of(u64::from(job.mesh.tp)) {
+    let split = Job { sequence_parallel: true, ..job.clone() };
+    if !job.sequence_parallel && job.mesh.tp > 1 && split.splits(job.seq) {
         let split = Box::new(|job: &mut Job| job.sequence_parallel = true);
         list.push(("tensor_parallel.sequence = true".to_owned(), split));
     }
@@ -32,6 +33,5 @@ pub(super) fn changes(job: &Job) -> Vec<Change<Job>> {
 
 /// The job on shorter sequences, if its ranks can still split them.
 pub(super) fn shorter(job: &Job, seq: u64) -> Option<Job> {
-    let parts = u64::from(if job.sequence_parallel { job.mesh.tp } else { 1 });
-    seq.is_multiple_of(parts).then(|| Job { seq, ..job.clone() })
+    job.splits(seq).then(|| Job { seq, ..job.clone() })
 }

@@ -53,6 +53,21 @@ pub enum Recompute {
     Block(i64),
 }
 
+/// `cp_comm_type`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Exchange {
+    /// Keys and values go round a ring.
+    P2p,
+    /// All are gathered before.
+    AllGather,
+    /// Each rank has some heads of all tokens.
+    A2a,
+    /// Both, on two levels.
+    #[serde(rename = "a2a+p2p")]
+    Both,
+}
+
 /// `fp8_recipe`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -89,6 +104,8 @@ pub struct Megatron {
     pub cross_entropy_loss_fusion: Option<bool>,
     /// What runs again in backward.
     pub recompute: Option<Spanned<Recompute>>,
+    /// `cp_comm_type`.
+    pub cp_comm_type: Option<Spanned<Exchange>>,
     /// `tp_comm_overlap`.
     pub tp_comm_overlap: Option<Spanned<bool>>,
     /// `gradient_accumulation_fusion`.

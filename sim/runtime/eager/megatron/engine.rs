@@ -8,30 +8,31 @@ use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
 use super::overlap::Parts;
 use crate::model::graph::{Graph, Op, Value};
-use crate::model::megatron::{Bias, MegatronOp};
+use crate::model::megatron::{Bias, Fp8, MegatronOp};
 use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 /// What the rules read off the operator.
 #[derive(Clone, Copy)]
-struct Sizes {
-    inputs: u64,
-    outputs: u64,
+pub(super) struct Sizes {
+    pub(super) inputs: u64,
+    pub(super) outputs: u64,
     /// Tokens multiplied.
-    tokens: u64,
+    pub(super) tokens: u64,
     /// Whether the ranks hold parts of the sequence between modules.
-    sequence: bool,
+    pub(super) sequence: bool,
     /// Whether there are several ranks, and how many.
-    splits: bool,
+    pub(super) splits: bool,
     ranks: u64,
     /// Whether what is exchanged runs in parts beside the matmul, in buffers of its own.
-    overlap: bool,
-    dtype: DType,
+    pub(super) overlap: bool,
+    pub(super) dtype: DType,
+    fp8: Option<Fp8>,
 }
 
 impl Sizes {
-    fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Sizes {
-        let (MegatronOp::NormLinear { inputs, outputs, overlap, .. }
-        | MegatronOp::RowLinear { inputs, outputs, overlap }) = kind
+    pub(super) fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Sizes {
+        let (MegatronOp::NormLinear { inputs, outputs, overlap, fp8, .. }
+        | MegatronOp::RowLinear { inputs, outputs, overlap, fp8 }) = kind
         else {
             unreachable!("called for linears")
         };
@@ -45,21 +46,27 @@ impl Sizes {
             ranks: tensor.ranks,
             overlap,
             dtype: graph.values[op.inputs[0]].dtype,
+            fp8,
         }
     }
 
     /// Bytes of the multiplied input, and of the product.
-    fn read(&self) -> u64 {
+    pub(super) fn read(&self) -> u64 {
         self.tokens * self.inputs * self.dtype.bytes()
     }
 
-    fn made(&self) -> u64 {
+    pub(super) fn made(&self) -> u64 {
         self.tokens * self.outputs * self.dtype.bytes()
     }
 
     /// An exchange of `bytes` in as many parts as there are ranks.
-    fn exchange(&self, bytes: u64) -> Parts {
-        Parts { bytes, parts: self.ranks, dtype: self.dtype }
+    pub(super) fn exchange(&self, bytes: u64) -> Parts {
+        Parts { bytes, parts: self.ranks, dtype: self.dtype, multiplied: self.multiplied() }
+    }
+
+    /// Type that is multiplied.
+    pub(super) fn multiplied(&self) -> DType {
+        self.fp8.map_or(self.dtype, |_| DType::Fp8)
     }
 
     fn weight(&self) -> u64 {
@@ -68,7 +75,7 @@ impl Sizes {
 }
 
 /// Numbers a row that a norm's forward leaves: mean and deviation, or one root.
-fn statistics(params: usize) -> usize {
+pub(super) fn statistics(params: usize) -> usize {
     if params > 1 { 2 } else { 1 }
 }
 
@@ -85,7 +92,7 @@ impl Eager {
     }
 
     /// A norm's statistics, and its result.
-    fn normalised(&mut self, value: &Value, rows: u64, statistics: usize) -> (Vec<Storage>, Storage) {
+    pub(super) fn normalised(&mut self, value: &Value, rows: u64, statistics: usize) -> (Vec<Storage>, Storage) {
         const NAME: &str = "te.norm_fwd";
         let numbers = (0..statistics).map(|_| self.storage(rows * 4, NAME)).collect();
         let out = self.storage(value.bytes(), NAME);
@@ -94,7 +101,7 @@ impl Eager {
     }
 
     /// The gradients of a norm's input and of its parameters.
-    fn norm_gradients(&mut self, value: &Value, rows: u64, params: usize) -> (Storage, Vec<Storage>) {
+    pub(super) fn norm_gradients(&mut self, value: &Value, rows: u64, params: usize) -> (Storage, Vec<Storage>) {
         const NAME: &str = "te.norm_bwd";
         let input = self.temporary(value.bytes(), NAME);
         let width = value.bytes() / rows;
@@ -146,7 +153,10 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let MegatronOp::NormLinear { norms, .. } = kind else { unreachable!("called for norms before linears") };
+        let MegatronOp::NormLinear { norms, fp8, .. } = kind else { unreachable!("called for norms before linears") };
+        if let Some(fp8) = fp8 {
+            return self.fp8_norm_linear(graph, op, (kind, fp8), frame, results);
+        }
         let sizes = Sizes::of(graph, op, kind);
         let value = &graph.values[op.inputs[0]];
         let rows = graph.dims.local_tokens();
@@ -182,7 +192,12 @@ impl Eager {
         frame: &mut Frame,
         gradient: Storage,
     ) {
-        let MegatronOp::NormLinear { norms, bias, .. } = kind else { unreachable!("called for norms before linears") };
+        let MegatronOp::NormLinear { norms, bias, fp8, .. } = kind else {
+            unreachable!("called for norms before linears")
+        };
+        if let Some(fp8) = fp8 {
+            return self.fp8_norm_linear_backward(graph, op, (index, kind, fp8), frame, gradient);
+        }
         let sizes = Sizes::of(graph, op, kind);
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
         let gathered =
@@ -230,15 +245,15 @@ impl Eager {
     }
 
     /// The weight's gradient, or none where the matmul adds it to the main gradients.
-    fn engine_weight_gradient(&mut self, sizes: Sizes, dispatch: Dispatch) -> Option<Storage> {
+    pub(super) fn engine_weight_gradient(&mut self, sizes: Sizes, dispatch: Dispatch) -> Option<Storage> {
         let fused = self.fuses_accumulation();
         let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
         let shape = (sizes.outputs, sizes.inputs, sizes.tokens);
-        self.engine_matmul(shape, sizes.dtype, MatmulLayout::WeightGradient, dispatch);
+        self.engine_matmul(shape, sizes.multiplied(), MatmulLayout::WeightGradient, dispatch);
         made
     }
 
-    fn store_engine_weight(&mut self, param: usize, weight: Option<Storage>, sizes: Sizes) {
+    pub(super) fn store_engine_weight(&mut self, param: usize, weight: Option<Storage>, sizes: Sizes) {
         match weight {
             Some(weight) => self.store_leaf(param, weight, sizes.dtype),
             None => self.store_fused(param, sizes.weight(), sizes.dtype),
@@ -247,6 +262,9 @@ impl Eager {
 
     pub(super) fn row_linear(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
         let sizes = Sizes::of(graph, op, kind);
+        if let Some(fp8) = sizes.fp8 {
+            return self.fp8_row_linear(graph, op, (sizes, fp8), frame, results);
+        }
         let (shape, dispatch) = ((sizes.tokens, sizes.outputs, sizes.inputs), self.settings.forward);
         let bytes = graph.values[op.outputs[0]].bytes();
         let out = if sizes.overlap {
@@ -264,7 +282,7 @@ impl Eager {
     }
 
     /// The sum over ranks of a product, or the rank's part of it.
-    fn summed(&mut self, whole: Storage, bytes: u64, sizes: Sizes) -> Storage {
+    pub(super) fn summed(&mut self, whole: Storage, bytes: u64, sizes: Sizes) -> Storage {
         if sizes.sequence {
             let part = self.storage(bytes, "reduce_scatter_tensor");
             self.exchange_now(Collective::ReduceScatter, sizes.made(), sizes.dtype);
@@ -286,6 +304,9 @@ impl Eager {
         gradient: Storage,
     ) {
         let sizes = Sizes::of(graph, op, kind);
+        if let Some(fp8) = sizes.fp8 {
+            return self.fp8_row_linear_backward(op, (index, sizes, fp8), frame, gradient);
+        }
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
         let gathered = (sizes.sequence && !sizes.overlap).then(|| {
             let whole = self.temporary(sizes.made(), "all_gather_into_tensor");

@@ -2,7 +2,7 @@
 //! (`transformer_engine/pytorch/csrc/extensions/attention.cpp`, 2.9, `fused_attn_fwd`, `fused_attn_bwd`).
 //!
 //! Kept: queries, keys, values, the context, a number for each head and query, and the random state. Assumed: cuDNN's
-//! workspace is not counted.
+//! workspace is not counted. Where ranks share a sequence it is a ring of such kernels (`ring`).
 
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
@@ -56,17 +56,36 @@ impl Eager {
         })
     }
 
+    /// The context, and what backward needs besides the queries, in the order in which it lets go of it.
+    fn flash_results(&mut self, graph: &Graph, op: &Op, [_, key, value]: [Storage; 3]) -> (Storage, Vec<Storage>) {
+        if let Some(ring) = self.context {
+            return self.ring_forward(graph, op, ring);
+        }
+        let [out, random, sums] = self.flash_forward(graph, op);
+        (out, vec![self.retain(key), self.retain(value), self.retain(out), sums, random])
+    }
+
+    fn flash_input_gradients(&mut self, graph: &Graph, op: &Op, together: bool) -> [Storage; 3] {
+        match self.context {
+            Some(ring) => self.ring_gradients(graph, op, ring),
+            None => self.flash_gradients(graph, op, together),
+        }
+    }
+
     pub(super) fn flash_core(&mut self, graph: &Graph, op: &Op, again: bool, frame: &mut Frame, results: Results) {
         let [query, key, value, mask] = [0, 1, 2, 3].map(|at| Self::value(frame, op.inputs[at]));
         let read = self.flash_inputs(graph, op, [query, key, value]);
-        let [out, random, sums] = self.flash_forward(graph, op);
+        let (out, kept) = self.flash_results(graph, op, read);
         frame.slots[op.outputs[0]] = Some(out);
         if results == Results::Save && !again {
-            let [query, key, value] = read;
-            let out = self.retain(out);
-            return self.keep(frame, results, &[query, key, value, out, sums, random]);
+            let [query, others @ ..] = read;
+            for storage in others {
+                self.release(storage);
+            }
+            let saved = [vec![query], kept].concat();
+            return self.keep(frame, results, &saved);
         }
-        for storage in [random, sums].into_iter().chain(read) {
+        for storage in kept.into_iter().rev().chain(read) {
             self.release(storage);
         }
         let held = [query, key, value, mask].map(|storage| self.retain(storage));
@@ -86,17 +105,19 @@ impl Eager {
             let before = (self.program.set_pass(Pass::Recompute), self.category);
             self.category = Category::Recompute;
             let read = self.flash_inputs(graph, op, [query, key, value]);
-            let [out, random, sums] = self.flash_forward(graph, op);
+            let (out, kept) = self.flash_results(graph, op, read);
             self.program.set_pass(before.0);
             self.category = before.1;
-            let results = self.flash_gradients(graph, op, query == key);
-            for storage in read.into_iter().chain([sums, random, out, gradient, query, key, value, mask]) {
+            let results = self.flash_input_gradients(graph, op, query == key);
+            for storage in read.into_iter().chain(kept).chain([out, gradient, query, key, value, mask]) {
                 self.release(storage);
             }
             results
         } else {
-            let saved = Self::saved_by::<6>(frame, index);
-            let results = self.flash_gradients(graph, op, saved[0] == saved[1]);
+            let (start, end) = Self::saved(frame, index);
+            let saved = frame.saved[start..end].to_vec();
+            let whole = graph.values[op.inputs[0]].bytes();
+            let results = self.flash_input_gradients(graph, op, self.bytes(saved[0]) > whole);
             for storage in [gradient].into_iter().chain(saved) {
                 self.release(storage);
             }

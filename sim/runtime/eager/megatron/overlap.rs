@@ -19,6 +19,8 @@ pub(super) struct Parts {
     pub parts: u64,
     /// Element type.
     pub dtype: DType,
+    /// Type that is multiplied.
+    pub multiplied: DType,
 }
 
 impl Eager {
@@ -36,7 +38,7 @@ impl Eager {
         dispatch: Dispatch,
     ) {
         let Some(tensor) = self.tensor else { return };
-        let Parts { bytes, parts, dtype } = exchange;
+        let Parts { bytes, parts, dtype, multiplied } = exchange;
         self.program.wait_stream(tensor.stream, COMPUTE);
         for part in 0..parts {
             if part > 0 {
@@ -44,16 +46,16 @@ impl Eager {
             }
             let arrived = self.program.record(tensor.stream);
             self.program.wait(COMPUTE, arrived);
-            self.engine_matmul((m / parts, n, k), dtype, layout, dispatch);
+            self.engine_matmul((m / parts, n, k), multiplied, layout, dispatch);
         }
     }
 
     /// A matmul of `m` rows that are reduced and scattered while it runs.
     pub(super) fn scatter_beside(&mut self, (m, n, k): (u64, u64, u64), exchange: Parts, dispatch: Dispatch) {
         let Some(tensor) = self.tensor else { return };
-        let Parts { bytes, parts, dtype } = exchange;
+        let Parts { bytes, parts, dtype, multiplied } = exchange;
         for _ in 0..parts {
-            self.engine_matmul((m / parts, n, k), dtype, MatmulLayout::Forward, dispatch);
+            self.engine_matmul((m / parts, n, k), multiplied, MatmulLayout::Forward, dispatch);
             let multiplied = self.program.record(COMPUTE);
             self.program.wait(tensor.stream, multiplied);
             self.exchange_part(Collective::ReduceScatter, bytes / parts, dtype);

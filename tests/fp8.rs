@@ -1,0 +1,336 @@
+//! fp8 in Transformer Engine's blocks under Megatron-Core, against closed forms of what its Python does
+//! (`transformer_engine/pytorch/module/layernorm_linear.py`, `linear.py`, `fp8.py`, `tensor/utils.py`, 2.2 to 2.5).
+//!
+//! Letters: T tokens of a micro-batch, t tensor-parallel ranks, h width, A and K widths of queries and of keys, f
+//! feed-forward width, n heads; bytes.
+
+use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::program::builder::Section;
+use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, StreamId, Work};
+use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
+use windtunnel::runtime::eager::{Eager, TensorGroup};
+use windtunnel::runtime::megatron::{
+    self, Block, Chunk, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+};
+use windtunnel::schedule::find;
+
+const LAYERS: u64 = 4;
+const SEQ: u64 = 256;
+const WIDTH: u64 = 512;
+const HEADS: u64 = 8;
+const KV: u64 = 256;
+const FFN: u64 = 1024;
+const VOCAB: u64 = 1024;
+const DELAYED: Fp8Recipe = Fp8Recipe::Delayed;
+/// Bytes of the random state that the kernel of attention leaves.
+const RANDOM: u64 = 16;
+
+fn model() -> ModelConfig {
+    ModelConfig {
+        name: "a small Llama".to_owned(),
+        layers: LAYERS,
+        width: WIDTH,
+        heads: HEADS,
+        kv_heads: 4,
+        head_dim: WIDTH / HEADS,
+        ffn: FFN,
+        experts: None,
+        latent: None,
+        sinks: false,
+        vocab: VOCAB,
+        norm: Norm::Rms,
+        norm_placement: NormPlacement::Pre,
+        final_norm: true,
+        embedding_norm: false,
+        position: Position::Rope { dims: WIDTH / HEADS },
+        feed_forward: FeedForward::Gated(Activation::Silu),
+        qkv_bias: false,
+        output_bias: false,
+        ffn_bias: false,
+        fused_qkv: true,
+        qk_norm: None,
+        tied_head: false,
+        sliding_window: None,
+        global_every: 0,
+        attention_softcap: false,
+        logit_softcap: false,
+        scaled_embedding: false,
+        source: "this test".to_owned(),
+        notes: vec![],
+    }
+}
+
+fn job(matmuls: Matmuls, tp: u32) -> Job {
+    Job {
+        model: model(),
+        batch: 1,
+        seq: SEQ,
+        micro_batches: 3,
+        mesh: Mesh { tp, cp: 1, dp: 2, pp: 1 },
+        sequence_parallel: tp > 1,
+        overlap_tensor: false,
+        pipeline: Pipeline {
+            schedule: find("Megatron1F1B").unwrap(),
+            virtual_stages: 1,
+            layers: vec![LAYERS],
+            overlap_p2p: false,
+        },
+        block: Block {
+            implementation: Implementation::TransformerEngine,
+            core: Core::Flash,
+            hidden_dropout: false,
+            attention_dropout: false,
+            fused_activation: true,
+            fused_dropout: true,
+            fused_rope: true,
+            fused_loss: true,
+            recompute: Recompute::None,
+        },
+        matmuls,
+        dtype: DType::Bf16,
+        gradients: Gradients { dtype: DType::Fp32, fused_accumulation: true, overlap_reduce: false, bucket: None },
+        optimizer: Optimizer {
+            distributed: true,
+            overlap_gather: false,
+            align_gather: false,
+            master: DType::Fp32,
+            first_moment: DType::Fp32,
+            second_moment: DType::Fp32,
+            fused: true,
+            clip: true,
+        },
+        vocabulary_multiple: 128,
+        checks_for_nan: false,
+        workspace: 32 << 20,
+        persistent_workspace: true,
+        multiprocessors: 132,
+    }
+}
+
+fn fp8(recipe: Fp8Recipe, parameters: bool) -> Matmuls {
+    Matmuls::Fp8 { recipe, parameters }
+}
+
+fn program(job: &Job) -> Program {
+    assert_eq!(megatron::refuses(job), None);
+    megatron::compile(job).classes.remove(0)
+}
+
+/// Elements of a block's four weights on a rank.
+fn weights(t: u64) -> u64 {
+    (WIDTH * (WIDTH + 2 * KV) + WIDTH * WIDTH + WIDTH * 2 * FFN + FFN * WIDTH) / t
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl ParamHooks for Nothing {
+    fn read(&mut self, _: &mut Builder, _: usize) {}
+    fn arrived(&mut self, _: &mut Builder, _: usize) {}
+}
+
+/// What `layers` blocks keep for backward.
+fn kept(job: &Job, layers: u64) -> u64 {
+    let mut program = Builder::new(job.mesh.ranks(), &["compute", "tp"]);
+    let group = program.add_group(job.mesh.tensor());
+    program.section(Section::Step);
+    let chunk = Chunk::new(job, false, false, layers, 0);
+    let mut eager = Eager::new(program, job.eager(), chunk.params().len());
+    eager.main = Some(MainGradients::new(DType::Fp32, true, Box::new(Nothing)));
+    if job.mesh.tp > 1 {
+        eager.tensor = Some(TensorGroup { group, stream: StreamId(1), norms: None });
+    }
+    let input = eager.storage(SEQ * WIDTH * 2 / u64::from(job.mesh.tp), "input");
+    let _ = chunk.forward(&mut eager, Some(input));
+    let program = eager.program.finish();
+    let live = program.step.iter().map(|instr| match *instr {
+        Instr::Alloc { buffer } => i128::from(program.buffer(buffer).bytes.0),
+        Instr::Free { buffer } => -i128::from(program.buffer(buffer).bytes.0),
+        _ => 0,
+    });
+    u64::try_from(live.sum::<i128>()).unwrap()
+}
+
+/// Bytes that one block keeps more for every further block.
+fn kept_by_a_block(matmuls: Matmuls, tp: u32) -> u64 {
+    let job = job(matmuls, tp);
+    (kept(&job, 3) - kept(&job, 1)) / 2
+}
+
+/// How often a kernel is launched in a pass.
+fn launches(program: &Program, name: &str, pass: Pass) -> usize {
+    let kernels = program.step.iter().filter_map(|instr| match *instr {
+        Instr::Launch { kernel, .. } => Some(program.kernel(kernel)),
+        _ => None,
+    });
+    kernels.filter(|kernel| kernel.name == name && kernel.pass == pass).count()
+}
+
+/// Bytes of a group's collectives of one kind, in order.
+fn exchanged(program: &Program, group: &str, kind: Collective) -> Vec<u64> {
+    let comms = program.step.iter().filter_map(|instr| match *instr {
+        Instr::Collective { comm, .. } => Some(program.comm(comm)),
+        _ => None,
+    });
+    let ours = comms.filter(|comm| comm.kind == kind && program.group(comm.group).name == group);
+    ours.map(|comm| comm.bytes.0).collect()
+}
+
+#[test]
+fn fp8_blocks_keep_what_linears_read_in_one_byte_and_once() {
+    let (a, k, h, f, n) = (WIDTH, KV, WIDTH, FFN, HEADS);
+    for t in [1, 2, 4] {
+        let tokens = SEQ / t;
+        // Norm inputs 2 · 2h; q, k, v and the context 4A + 4K; SwiGLU's input 4f; statistics. In bf16 the linears add the
+        // norms' results 2 · 2h and SwiGLU's 2f, and share the context; in fp8 they add a byte of each, the context too.
+        let plain = tokens * (8 * h + 4 * a + 4 * k + 6 * f + 4 * n + 8) + RANDOM;
+        let scaled = tokens * (6 * h + 5 * a + 4 * k + 5 * f + 4 * n + 8) + RANDOM;
+        assert_eq!(kept_by_a_block(Matmuls::Plain, t as u32), plain);
+        for recipe in [DELAYED, Fp8Recipe::Tensorwise] {
+            for parameters in [false, true] {
+                assert_eq!(kept_by_a_block(fp8(recipe, parameters), t as u32), scaled, "{recipe:?}, {t} ranks");
+            }
+        }
+        // Blockwise: an fp32 number for each 128; and what is gathered in bf16 is kept in bf16.
+        let linears = if t > 1 { a + f } else { a + f + 2 * h };
+        let wide = if t > 1 { tokens * 2 * h } else { 0 };
+        let blockwise = scaled + wide + tokens * linears / 128 * 4;
+        assert_eq!(kept_by_a_block(fp8(Fp8Recipe::Blockwise, false), t as u32), blockwise, "{t} ranks");
+    }
+}
+
+#[test]
+fn fp8_weights_are_cast_in_the_first_micro_batch_of_a_step_alone() {
+    let (layers, micro_batches) = (LAYERS as usize, 3);
+    let count = |parameters, name| launches(&program(&job(fp8(DELAYED, parameters), 2)), name, Pass::Forward);
+    // Two linears of a block cast what they read, every time; the norms before the other two write fp8.
+    assert_eq!(count(false, "te.cast_transpose"), layers * (2 * micro_batches + 4));
+    assert_eq!(count(false, "te.fp8_transpose"), 0);
+    assert_eq!(count(true, "te.cast_transpose"), layers * 2 * micro_batches);
+    assert_eq!(count(true, "te.fp8_transpose"), layers * 4);
+    // With one rank nothing is gathered, and what norms have written is transposed at once.
+    let one = program(&job(fp8(DELAYED, true), 1));
+    assert_eq!(launches(&one, "te.fp8_transpose", Pass::Forward), layers * (4 + 2 * micro_batches));
+    assert_eq!(launches(&one, "te.fp8_transpose", Pass::Backward), 0);
+    // Gradients of a block's four results: two are gathered in fp8 and transposed, as are the two norms' results.
+    let two = program(&job(fp8(DELAYED, true), 2));
+    assert_eq!(launches(&two, "te.cast_transpose", Pass::Backward), layers * 2 * micro_batches);
+    assert_eq!(launches(&two, "te.cast", Pass::Backward), layers * 2 * micro_batches);
+    assert_eq!(launches(&two, "te.fp8_transpose", Pass::Backward), layers * 4 * micro_batches);
+}
+
+#[test]
+fn fp8_is_gathered_in_one_byte_and_scattered_in_two() {
+    let whole = SEQ * WIDTH;
+    let forward_and_backward = 3 * LAYERS as usize * (2 + 4);
+    let gathers = |recipe| exchanged(&program(&job(fp8(recipe, false), 2)), "tp", Collective::AllGather);
+    let of = |list: Vec<u64>, bytes| list.into_iter().filter(|&one| one == bytes).count();
+    // The head and the embedding exchange in bf16: an input twice, and a gradient.
+    let others = 3 * 3;
+    for recipe in [DELAYED, Fp8Recipe::Tensorwise] {
+        assert_eq!(of(gathers(recipe), whole), forward_and_backward);
+        assert_eq!(of(gathers(recipe), 2 * whole), others);
+    }
+    assert_eq!(of(gathers(Fp8Recipe::Blockwise), 2 * whole), forward_and_backward + others);
+    for matmuls in [Matmuls::Plain, fp8(DELAYED, true), fp8(Fp8Recipe::Blockwise, false)] {
+        let scatters = exchanged(&program(&job(matmuls, 2)), "tp", Collective::ReduceScatter);
+        assert_eq!(of(scatters, 2 * whole), 3 * (4 * LAYERS as usize + 2));
+    }
+}
+
+#[test]
+fn fp8_in_parts_beside_matmuls_moves_and_multiplies_as_much() {
+    let plain = program(&job(fp8(DELAYED, true), 4));
+    let overlapped = program(&Job { overlap_tensor: true, ..job(fp8(DELAYED, true), 4) });
+    for kind in [Collective::AllGather, Collective::ReduceScatter] {
+        let sum = |program| exchanged(program, "tp", kind).iter().sum::<u64>();
+        // What is gathered for both ways into a linear arrives in three parts, whose bytes are rounded down.
+        assert!(sum(&plain).abs_diff(sum(&overlapped)) < 3 * 12 * LAYERS * 3, "{kind:?}");
+    }
+    for pass in [Pass::Forward, Pass::Backward] {
+        assert_eq!(plain.flops_of(pass), overlapped.flops_of(pass));
+    }
+    let count = |name| launches(&overlapped, name, Pass::Backward);
+    assert_eq!(count("te.fp8_transpose"), launches(&plain, "te.fp8_transpose", Pass::Backward));
+}
+
+#[test]
+fn fp8_maxima_are_reduced_twice_a_micro_batch_over_the_ranks_of_a_stage() {
+    let program = program(&job(fp8(DELAYED, true), 2));
+    // Four linears of a block: input, weight and result in forward, two gradients in backward, 4 B each.
+    let [forward, backward] = [3, 2].map(|tensors| 4 * 4 * LAYERS * tensors);
+    assert_eq!(exchanged(&program, "amax", Collective::AllReduce), [forward, backward].repeat(3));
+    let group = program.groups.iter().find(|group| group.name == "amax").unwrap();
+    assert_eq!((group.size, group.stride), (4, 1));
+}
+
+#[test]
+fn fp8_scales_of_their_own_are_agreed_on_by_ranks_that_hold_parts() {
+    let program = program(&job(fp8(Fp8Recipe::Tensorwise, false), 2));
+    // Two norms' results and two gradients of a block, each of a part of the sequence.
+    let reduced = exchanged(&program, "tp", Collective::AllReduce);
+    let tiny = reduced.into_iter().filter(|&bytes| bytes == 4).count();
+    assert_eq!(tiny, 3 * 4 * LAYERS as usize);
+    assert!(exchanged(&program, "amax", Collective::AllReduce).is_empty());
+}
+
+#[test]
+fn fp8_parameters_are_gathered_in_one_byte_and_the_rest_in_two() {
+    let (blocks, rest) = (LAYERS * weights(2), 2 * VOCAB * WIDTH / 2 + (2 * LAYERS + 1) * WIDTH);
+    let gathers = |matmuls| exchanged(&program(&job(matmuls, 2)), "dp", Collective::AllGather);
+    // The sizes are multiples of what buffers are padded to.
+    assert_eq!(gathers(Matmuls::Plain), [2 * (blocks + rest)]);
+    assert_eq!(gathers(fp8(DELAYED, false)), [2 * (blocks + rest)]);
+    assert_eq!(gathers(fp8(DELAYED, true)), [blocks + 2 * rest]);
+    let scatters = |matmuls| exchanged(&program(&job(matmuls, 2)), "dp", Collective::ReduceScatter);
+    assert_eq!(scatters(fp8(DELAYED, true)), scatters(Matmuls::Plain));
+    // What is there before the first step: the copies that are multiplied with, beside the parameters.
+    let held = |matmuls| {
+        let program = program(&job(matmuls, 2));
+        let names = ["param_data", "fp8 weight", "fp8 transposed weight"];
+        let buffers = program.setup.iter().filter_map(|instr| match *instr {
+            Instr::Alloc { buffer } => Some(program.buffer(buffer)),
+            _ => None,
+        });
+        buffers.filter(|buffer| names.contains(&buffer.name)).map(|buffer| buffer.bytes.0).sum::<u64>()
+    };
+    assert_eq!(held(Matmuls::Plain), 2 * (blocks + rest));
+    assert_eq!(held(fp8(DELAYED, false)), 4 * blocks + 2 * rest);
+    assert_eq!(held(fp8(DELAYED, true)), 2 * blocks + 2 * rest);
+}
+
+#[test]
+fn fp8_multiplies_the_linears_of_blocks_and_nothing_else() {
+    let flops = |program: &Program, fp8: bool| -> u128 {
+        let kernels = program.step.iter().filter_map(|instr| match *instr {
+            Instr::Launch { kernel, .. } => Some(program.kernel(kernel).work),
+            _ => None,
+        });
+        let counted = kernels.filter(|work| matches!(work, Work::Matmul { dtype: DType::Fp8, .. }) == fp8);
+        counted.map(|work| work.flops().0).sum()
+    };
+    let plain = program(&job(Matmuls::Plain, 2));
+    for recipe in [DELAYED, Fp8Recipe::Tensorwise, Fp8Recipe::Blockwise] {
+        let program = program(&job(fp8(recipe, false), 2));
+        assert_eq!(flops(&program, true), 3 * 6 * u128::from(SEQ * LAYERS * weights(2)));
+        assert_eq!(flops(&program, true) + flops(&program, false), flops(&plain, false));
+    }
+}
+
+#[test]
+fn fp8_that_nobody_has_is_refused_by_name() {
+    let refused = |change: &dyn Fn(&mut Job)| {
+        let mut job = job(fp8(DELAYED, false), 2);
+        change(&mut job);
+        megatron::refuses(&job).unwrap_or("nothing")
+    };
+    assert_eq!(refused(&|_| {}), "nothing");
+    assert!(refused(&|job| job.block.implementation = Implementation::Local).contains("Transformer Engine"));
+    assert!(refused(&|job| job.model.ffn = 1000).contains("16"));
+    assert!(refused(&|job| job.matmuls = fp8(Fp8Recipe::Blockwise, true)).contains("blockwise"));
+    let beside = |job: &mut Job| {
+        job.matmuls = fp8(Fp8Recipe::Blockwise, false);
+        job.overlap_tensor = true;
+    };
+    assert!(refused(&beside).contains("overlap"));
+}
