@@ -41,6 +41,18 @@ fn with(old: &str, new: &str) -> String {
 }
 
 #[test]
+fn runs_with_context_parallelism_keep_to_their_thresholds() {
+    let files = check::read(&[public()]).unwrap();
+    let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let choice = Choice { lanes: list(&["context-parallel"]), hardware: list(&["H100"]), grades: list(&["A", "B"]) };
+    let groups = summary(&flown(&files, &choice));
+    let thresholds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/receipts/thresholds-parallel.toml");
+    let bounds = threshold::parse(thresholds.to_str().unwrap()).unwrap();
+    assert!(!bounds.is_empty());
+    assert_eq!(threshold::broken(&bounds, &groups), [], "see tests/receipts/README.md");
+}
+
+#[test]
 fn the_lanes_keep_to_their_thresholds() {
     let files = check::read(&[public()]).unwrap();
     assert_eq!(files.receipts.faults, [], "every line of the public file is a receipt");

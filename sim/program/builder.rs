@@ -57,6 +57,14 @@ impl Builder {
         self.section = section;
     }
 
+    /// What is there before the first step, found out on the way: written to the setup, wherever a step stands.
+    pub fn before_steps<T>(&mut self, write: impl FnOnce(&mut Builder) -> T) -> T {
+        let section = std::mem::replace(&mut self.section, Section::Setup);
+        let written = write(self);
+        self.section = section;
+        written
+    }
+
     /// What only the first step does, at this place of a step: for a first step that is otherwise like every other and
     /// is not written out on its own.
     pub fn first_only(&mut self, write: impl FnOnce(&mut Builder)) {

@@ -439,7 +439,10 @@ impl Eager {
         if self.settings.persistent_workspace {
             let thread = usize::from(self.program.pass() != Pass::Forward);
             if !std::mem::replace(&mut self.workspaces[thread], true) {
-                self.program.alloc(bytes, COMPUTE, Category::Workspace, "cublas workspace");
+                // Taken by the first step and kept: no later step takes it again.
+                self.program.before_steps(|program| {
+                    program.alloc(bytes, COMPUTE, Category::Workspace, "cublas workspace");
+                });
             }
             return;
         }
