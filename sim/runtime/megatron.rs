@@ -59,7 +59,7 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
 ///
 /// # Panics
 ///
-/// If the job's schedule cannot have its shape: [`schedule`] says so before.
+/// If the job's schedule cannot have its shape: [`schedule()`] says so before.
 pub fn compile(job: &Job) -> Flight {
     let schedule = schedule(job).expect("a job's schedule was built when the job was decided");
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
