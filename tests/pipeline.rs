@@ -21,6 +21,23 @@ fn simulating_every_rank_of_a_pipeline_changes_nothing() {
 }
 
 #[test]
+fn a_step_extended_from_short_runs_is_the_step_of_all_its_micro_batches() {
+    let virtual_stages = "\n[pipeline]\nvirtual_stages = 2\n";
+    let mut extended = 0;
+    for more in ["", virtual_stages] {
+        let text = format!("{}{more}", MEGATRON.replace("accumulation = 4", "accumulation = 32"));
+        let scenario = make::parse(&text);
+        let fly = |record| predict(&scenario, Settings { record, ..Settings::default() }).unwrap();
+        // A run that is recorded has all micro-batches.
+        let (short, full) = (fly(false), fly(true));
+        extended += usize::from(short.classes[0].program.step.len() < full.classes[0].program.step.len());
+        assert_eq!((short.step, short.breakdown, &short.parts), (full.step, full.breakdown, &full.parts));
+        assert_eq!((short.mfu, short.interval), (full.mfu, full.interval));
+    }
+    assert!(extended > 0, "nothing was extended");
+}
+
+#[test]
 fn the_parts_of_every_stage_and_of_their_mean_are_the_whole_step() {
     let answer = make::fly(MEGATRON);
     assert_eq!(answer.breakdown.total(), answer.step);
