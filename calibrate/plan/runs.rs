@@ -55,7 +55,7 @@ impl Worth {
 }
 
 /// A configuration, told apart by the text of its scenario.
-struct Run {
+pub(super) struct Run {
     text: String,
     scenario: Scenario,
 }
@@ -115,7 +115,7 @@ fn shares(scenario: &Scenario, answer: &Prediction) -> BTreeMap<What, f64> {
 }
 
 /// Runs of folders of scenarios (`*.toml`) and of files of receipts (`*.jsonl`).
-fn read(paths: &[PathBuf], unmapped: &mut usize) -> Result<Vec<Run>, RunsError> {
+pub(super) fn read(paths: &[PathBuf], unmapped: &mut usize) -> Result<Vec<Run>, RunsError> {
     let mut scenarios = vec![];
     let mut receipts = vec![];
     for path in paths {
@@ -148,6 +148,11 @@ fn cannot(path: &Path, why: std::io::Error) -> RunsError {
     RunsError::Read { path: path.display().to_string(), why }
 }
 
+/// A file of thresholds for `check`, which lies beside the receipts: no scenario.
+fn is_thresholds(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("thresholds"))
+}
+
 fn collect(path: &Path, scenarios: &mut Vec<PathBuf>, receipts: &mut Vec<PathBuf>) -> Result<(), RunsError> {
     if !path.is_dir() {
         let list = if path.extension().is_some_and(|ending| ending == "toml") { scenarios } else { receipts };
@@ -162,7 +167,7 @@ fn collect(path: &Path, scenarios: &mut Vec<PathBuf>, receipts: &mut Vec<PathBuf
     found.sort();
     for path in found {
         match path.extension().and_then(|ending| ending.to_str()) {
-            Some("toml") if path.file_name().is_some_and(|name| name != "thresholds.toml") => scenarios.push(path),
+            Some("toml") if !is_thresholds(&path) => scenarios.push(path),
             Some("jsonl") => receipts.push(path),
             _ => {}
         }

@@ -33,6 +33,14 @@ fn the_kernels_of_the_shipped_scenarios_carry_most_of_their_steps() {
 }
 
 #[test]
+fn every_file_beside_the_receipts_is_one_or_is_left_out() {
+    let mut unmapped = 0;
+    let receipts = scenarios().join("../tests/receipts");
+    let runs = runs::read(&[receipts], &mut unmapped).unwrap_or_else(|why| panic!("{why}"));
+    assert!(runs.len() > 500, "{} runs, {unmapped} left out", runs.len());
+}
+
+#[test]
 fn a_folder_that_is_not_there_is_named() {
     let error = runs::worth(&[PathBuf::from("no/such/folder.jsonl")], &|_| {}).expect_err("nothing there").to_string();
     assert!(error.contains("no/such/folder.jsonl"), "{error}");
