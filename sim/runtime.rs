@@ -2,16 +2,19 @@
 //!
 //! A runtime is a module here and a variant of the scenario's `runtime` table; each is a contract of its own, checked
 //! against that framework, not one generic parallelism. Today: [`fsdp`], PyTorch's `fully_shard` (FSDP2) and its
-//! predecessor; [`megatron`], Megatron-Core. Whatever runs above asks a [`Job`], which is one of them.
+//! predecessor; [`megatron`], Megatron-Core; [`internevo`], InternLM's; [`nanotron`]. Whatever runs above asks a [`Job`],
+//! which is one of them.
 
 pub mod compiled;
 pub mod eager;
 mod flight;
 pub mod fsdp;
+pub mod internevo;
 mod job;
 pub mod megatron;
+pub mod nanotron;
 pub mod optimizer;
 pub mod train;
 
 pub use flight::Flight;
-pub use job::Job;
+pub use job::{Job, Parts};

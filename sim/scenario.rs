@@ -7,12 +7,15 @@
 mod defaults;
 pub mod error;
 mod experts;
+mod foreign;
 pub mod gate;
+mod internevo;
 mod limits;
 mod machine;
 mod measured;
 mod megatron;
 mod model;
+mod nanotron;
 mod plain;
 pub mod predict;
 mod recompute;

@@ -181,7 +181,7 @@ fn ranks_that_share_a_sequence_share_its_gradients() {
 #[test]
 fn a_shorter_sequence_is_proposed_only_if_its_ranks_can_share_it() {
     let scenario = make::parse(&shared(2, 4, 128));
-    let mut job = scenario.job.megatron().unwrap().clone();
+    let mut job = scenario.job.split().unwrap().clone();
     assert_eq!([8, 12, 16, 20, 24].map(|seq| job.splits(seq)), [true, false, true, false, true]);
     job.mesh.tp = 4;
     job.sequence_parallel = true;

@@ -6,7 +6,9 @@
 
 use super::Activation;
 use super::experts::ExpertOp;
+use super::internlm::InternLmOp;
 use super::megatron::MegatronOp;
+use super::nanotron::NanotronOp;
 use super::style::Rope;
 use super::tensor::{Redistribution, TensorParallel};
 use crate::program::DType;
@@ -271,6 +273,10 @@ pub enum OpKind {
     Experts(ExpertOp),
     /// An operator of Megatron-Core's own.
     Megatron(MegatronOp),
+    /// An operator of InternLM's own.
+    InternLm(InternLmOp),
+    /// An operator of nanotron's own.
+    Nanotron(NanotronOp),
 }
 
 /// One operator.
@@ -407,8 +413,20 @@ impl GraphBuilder {
         inputs: &[ValueId],
         outputs: [(&'static str, &'static [Axis], DType); COUNT],
     ) -> [ValueId; COUNT] {
+        self.op_all(module, kind, inputs, &[], outputs)
+    }
+
+    /// An operator with parameters and several outputs, each with its type.
+    pub fn op_all<const COUNT: usize>(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        outputs: [(&'static str, &'static [Axis], DType); COUNT],
+    ) -> [ValueId; COUNT] {
         let values = outputs.map(|(name, shape, dtype)| self.value_of(name, shape, dtype));
-        self.push(module, kind, inputs, &[], values.to_vec());
+        self.push(module, kind, inputs, params, values.to_vec());
         values
     }
 

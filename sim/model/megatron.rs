@@ -25,6 +25,8 @@ pub enum Bias {
     Apart,
     /// Added out of place.
     Added,
+    /// Added by the matmul, and its gradient summed by the weight's (cublasLt's epilogues).
+    Epilogue,
 }
 
 /// Scaling of fp8 numbers (`--fp8-recipe`).

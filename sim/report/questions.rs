@@ -69,6 +69,8 @@ fn path(scenario: &Scenario, answer: &Prediction) -> String {
             (blocks, format!("{attention} attention kernels"), doubts(job))
         }
         Job::Megatron(job) => (megatron_blocks(job), megatron_attention(job, &attention), vec![]),
+        Job::InternEvo(_) => ("InternLM's own", format!("{attention} attention kernels"), vec![]),
+        Job::Nanotron(_) => ("nanotron's own", format!("{attention} attention kernels"), vec![]),
     };
     let mut doubts = vec![];
     let mut kernels_run = answer.classes.iter().flat_map(|class| &class.program.kernels);

@@ -72,7 +72,7 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
         mesh(job),
         job.seq(),
         job.batch(),
-        if job.megatron().is_some() { "replica" } else { "rank" },
+        if job.split().is_some() { "replica" } else { "rank" },
         job.micro_batches(),
         if job.micro_batches() == 1 { "" } else { "es" },
     )?;
@@ -89,12 +89,12 @@ fn mesh(job: &Job) -> String {
         let context = if mesh.cp > 1 { format!("cp {} × ", mesh.cp) } else { String::new() };
         format!("tp {} × {context}pp {} × dp {} · ", mesh.tp, mesh.pp, mesh.dp)
     };
-    job.megatron().map(|job| axes(job.mesh)).unwrap_or_default()
+    job.split().map(|job| axes(job.mesh)).unwrap_or_default()
 }
 
 /// Whether there is a pipeline, and if so what its bubble is a share of.
 fn bubble(scenario: &Scenario, answer: &Prediction) -> &'static str {
-    match (scenario.job.megatron(), answer.classes.len()) {
+    match (scenario.job.split(), answer.classes.len()) {
         (None, _) => "no pipeline in this lane",
         (Some(_), 1) => "no pipeline: mesh.pp = 1",
         _ => "of all ranks' time, spent waiting for other stages",

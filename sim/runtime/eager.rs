@@ -18,8 +18,10 @@ mod experts;
 mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
+mod internlm;
 pub mod main_gradients;
 mod megatron;
+mod nanotron;
 mod norm;
 pub mod offload;
 mod parallel_cross_entropy;
@@ -28,7 +30,7 @@ mod rotary;
 mod unpad;
 mod vocabulary;
 
-use main_gradients::{MainGradients, WeightWork};
+use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::Ring;
 pub use megatron::fp8::{self, Maxima};
 use offload::{Offload, Sent, Stash};
@@ -186,6 +188,8 @@ pub struct Eager {
     /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`), and
     /// its scope.
     pub step_at_once: Option<(Optimizer, ScopeId)>,
+    /// Told of each gradient that a leaf has taken (`AccumulateGrad.register_hook`).
+    pub hooks: Option<Box<dyn ParamHooks>>,
     /// Parameters whose optimizer state has been made.
     stepped: Vec<bool>,
     /// Category of values made from now on.
@@ -224,6 +228,7 @@ impl Eager {
             stash: Stash::default(),
             gradient_dtype: None,
             step_at_once: None,
+            hooks: None,
             stepped: vec![false; params],
             category: Category::Activation,
             tensor: None,
@@ -385,6 +390,9 @@ impl Eager {
             }
         }
         self.step_now(param);
+        if let Some(hooks) = &mut self.hooks {
+            hooks.arrived(&mut self.program, param);
+        }
     }
 
     /// Steps a parameter with the gradient it has just got, and lets go of the gradient.

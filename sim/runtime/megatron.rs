@@ -18,7 +18,7 @@ mod p2p;
 mod rank;
 mod step;
 
-pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
+pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport, Modules};
 pub use job::{Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute};
 
 use super::Flight;

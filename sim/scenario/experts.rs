@@ -38,6 +38,8 @@ impl Scenario {
         let what = match &self.job {
             runtime::Job::Train(job) => unmodelled(job, self.runtime),
             runtime::Job::Megatron(job) => runtime::megatron::refuses(job),
+            runtime::Job::InternEvo(job) => runtime::internevo::refuses(job),
+            runtime::Job::Nanotron(job) => runtime::nanotron::refuses(job),
         };
         let Some(what) = what else { return Ok(()) };
         let remedy = match self.job {
@@ -45,9 +47,7 @@ impl Scenario {
                 "`windtunnel show model` describes it; to fly it, take mixtral-8x7b or qwen3-30b-a3b as they are, or a \
                  dense model"
             }
-            runtime::Job::Megatron(_) => {
-                "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\""
-            }
+            _ => "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\"",
         };
         Err(ScenarioError::Plan {
             problem: format!("{} needs {what}, which is described but not simulated yet", self.job.model().name),

@@ -62,7 +62,7 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
         _ => (1, String::new()),
     };
     let passes = model.layers * weight * u64::from(job.micro_batches());
-    let most = if job.megatron().is_some() { PIPELINE_PASSES } else { PASSES };
+    let most = if job.split().is_some() { PIPELINE_PASSES } else { PASSES };
     if passes > most {
         let problem = format!(
             "{} blocks{alike} × {} micro-batches are {passes} blocks to run in a step, and at most {most} are simulated",

@@ -2,8 +2,8 @@
 //! for it, and is listed.
 
 mod foreign;
-mod mesh;
-mod pipeline;
+pub(super) mod mesh;
+pub(super) mod pipeline;
 
 use toml::Spanned;
 
@@ -21,7 +21,7 @@ use crate::runtime::megatron::{
 /// Everything that Megatron-Core leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
-    foreign::check(reader)?;
+    foreign::FOREIGN.check(reader)?;
     let none = written::Megatron::default();
     let table = scenario.megatron.as_ref().map_or(&none, Spanned::get_ref);
     gate::positions(reader, scenario, &model, seq)?;
@@ -81,7 +81,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     Ok(Decided { job, regime, software, expandable_segments })
 }
 
-fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<DType, ScenarioError> {
+pub(super) fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<DType, ScenarioError> {
     match &written.param {
         None => Ok(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
         Some(at) => match *at.get_ref() {

@@ -1,5 +1,6 @@
 //! What would make a plan fit that does not: single changes, each flown through the allocator, not guessed.
 
+mod foreign;
 mod megatron;
 mod train;
 
@@ -26,6 +27,14 @@ pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
     match &scenario.job {
         Job::Train(job) => fitting(scenario, &**job, train::changes(scenario, job), train::shorter, Job::Train),
         Job::Megatron(job) => fitting(scenario, &**job, megatron::changes(job), megatron::shorter, Job::Megatron),
+        Job::InternEvo(job) => {
+            let changes = foreign::changes("internevo.checkpoint", &job.split);
+            fitting(scenario, &job.split, changes, megatron::shorter, |split| scenario.job.with_split(*split))
+        }
+        Job::Nanotron(job) => {
+            let changes = foreign::changes("nanotron.recompute_layer", &job.split);
+            fitting(scenario, &job.split, changes, megatron::shorter, |split| scenario.job.with_split(*split))
+        }
     }
 }
 
@@ -35,7 +44,7 @@ fn fitting<J: Clone>(
     job: &J,
     changes: Vec<Change<J>>,
     shorter: fn(&J, u64) -> Option<J>,
-    wrap: fn(Box<J>) -> Job,
+    wrap: impl Fn(Box<J>) -> Job,
 ) -> Vec<Remedy> {
     let total = |job: J, expandable: bool| {
         let changed = scenario.with(wrap(Box::new(job)), expandable);

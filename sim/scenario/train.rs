@@ -98,13 +98,11 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
     }
     let tables = scenario.pipeline.as_ref().map(|at| ("pipeline", at.span()));
     let tables = tables.or_else(|| scenario.megatron.as_ref().map(|at| ("megatron", at.span())));
-    match tables {
-        None => Ok(()),
-        Some((table, span)) => {
-            let problem = format!("[{table}] belongs to runtime = \"megatron\"");
-            Err(reader.plan(&Spanned::new(span, ()), problem, "remove the table, or write runtime = \"megatron\""))
-        }
+    if let Some((table, span)) = tables {
+        let problem = format!("[{table}] belongs to runtime = \"megatron\"");
+        return Err(reader.plan(&Spanned::new(span, ()), problem, "remove the table, or write runtime = \"megatron\""));
     }
+    super::foreign::own_tables(reader, scenario.runtime.get_ref())
 }
 
 fn precision(

@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
-use super::{gate, limits, megatron, model, plain, train, written};
+use super::{gate, internevo, limits, megatron, model, nanotron, plain, train, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
@@ -24,20 +24,36 @@ pub enum Runtime {
     SingleDevice,
     /// Megatron-Core.
     Megatron,
+    /// InternEvo, InternLM's framework.
+    InternEvo,
+    /// nanotron.
+    Nanotron,
 }
 
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
-    pub const ALL: [(&'static str, Runtime); 4] = [
+    pub const ALL: [(&'static str, Runtime); 6] = [
         ("fsdp2", Runtime::Fsdp2),
         ("fsdp1", Runtime::Fsdp1),
         ("single_device", Runtime::SingleDevice),
         ("megatron", Runtime::Megatron),
+        ("internevo", Runtime::InternEvo),
+        ("nanotron", Runtime::Nanotron),
     ];
 
     /// As a scenario writes it.
     pub fn written(self) -> &'static str {
         Self::ALL.iter().find(|(_, runtime)| *runtime == self).map_or("", |(name, _)| name)
+    }
+
+    /// The runtime that a scenario names so.
+    pub fn find(written: &str) -> Option<Runtime> {
+        Self::ALL.iter().find(|(name, _)| *name == written).map(|(_, runtime)| *runtime)
+    }
+
+    /// Whether its ranks split a model on Megatron's axes.
+    pub fn splits_model(self) -> bool {
+        matches!(self, Runtime::Megatron | Runtime::InternEvo | Runtime::Nanotron)
     }
 
     /// The framework's short name.
@@ -47,6 +63,8 @@ impl Runtime {
             Runtime::Fsdp1 => "FSDP1",
             Runtime::SingleDevice => "one device",
             Runtime::Megatron => "Megatron-Core",
+            Runtime::InternEvo => "InternEvo",
+            Runtime::Nanotron => "nanotron",
         }
     }
 
@@ -57,6 +75,8 @@ impl Runtime {
             Runtime::Fsdp1 => "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
             Runtime::SingleDevice => "one device (PyTorch, CUDA)",
             Runtime::Megatron => "Megatron-Core (CUDA)",
+            Runtime::InternEvo => "InternEvo v0.1 (CUDA)",
+            Runtime::Nanotron => "nanotron (CUDA)",
         }
     }
 }
@@ -231,6 +251,8 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
     let decided = match runtime {
         Runtime::Megatron => megatron::decide(reader, base)?,
+        Runtime::InternEvo => internevo::decide(reader, base)?,
+        Runtime::Nanotron => nanotron::decide(reader, base)?,
         _ => train::decide(reader, base)?,
     };
     let Decided { job, regime, software, expandable_segments } = decided;
@@ -259,8 +281,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
 }
 
 fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {
-    let known = Runtime::ALL.iter().find(|(name, _)| name == written.get_ref());
-    known.map(|&(_, runtime)| runtime).ok_or_else(|| {
+    Runtime::find(written.get_ref()).ok_or_else(|| {
         let names = Runtime::ALL.map(|(name, _)| name).join(", ");
         let problem = format!("there is no runtime {:?}", written.get_ref());
         reader.plan(written, problem, format!("write one of: {names}"))

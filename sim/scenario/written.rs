@@ -1,8 +1,12 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
+mod internevo;
 mod megatron;
+mod nanotron;
 
+pub use internevo::InternEvo;
 pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
+pub use nanotron::{Engine, Nanotron};
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -18,7 +22,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 pub struct Scenario {
     /// What the run is, for reports.
     pub description: Option<String>,
-    /// `fsdp2`, `megatron`.
+    /// `fsdp2`, `megatron`, …
     pub runtime: Spanned<String>,
     /// The machine.
     pub topology: Topology,
@@ -34,6 +38,10 @@ pub struct Scenario {
     pub pipeline: Option<Spanned<Pipeline>>,
     /// What only Megatron-Core has.
     pub megatron: Option<Spanned<Megatron>>,
+    /// What only InternEvo has.
+    pub internevo: Option<Spanned<InternEvo>>,
+    /// What only nanotron has.
+    pub nanotron: Option<Spanned<Nanotron>>,
     /// Types.
     #[serde(default)]
     pub precision: Precision,

@@ -5,14 +5,14 @@ use std::fmt::Write;
 use windtunnel::program::Group;
 use windtunnel::report::text::table;
 use windtunnel::runtime::fsdp::Reshard;
-use windtunnel::runtime::{Job, megatron, train};
+use windtunnel::runtime::{Parts, megatron, train};
 use windtunnel::scenario::Scenario;
 
 pub(super) fn plan(scenario: &Scenario) -> String {
     let flight = scenario.job.compile();
-    let axes = match &scenario.job {
-        Job::Train(job) => format!("dp_replicate={}, dp_shard={}", job.fsdp.replicate, job.fsdp.shard),
-        Job::Megatron(job) => {
+    let axes = match scenario.job.parts() {
+        Parts::Whole(job) => format!("dp_replicate={}, dp_shard={}", job.fsdp.replicate, job.fsdp.shard),
+        Parts::Split(job) => {
             let mesh = job.mesh;
             format!("tp={}, cp={}, dp={}, pp={}", mesh.tp, mesh.cp, mesh.dp, mesh.pp)
         }
@@ -30,9 +30,9 @@ pub(super) fn plan(scenario: &Scenario) -> String {
         ]
     });
     let _ = writeln!(out, "\n{}", table(&["communicator", "ranks", "stride", "placed"], rows.collect(), 1));
-    match &scenario.job {
-        Job::Train(job) => groups_of(&mut out, job),
-        Job::Megatron(job) => stages(&mut out, scenario, job),
+    match scenario.job.parts() {
+        Parts::Whole(job) => groups_of(&mut out, job),
+        Parts::Split(job) => stages(&mut out, scenario, job),
     }
     out
 }

@@ -9,7 +9,7 @@ use super::Assumption;
 use crate::receipt::table::{Rule, word};
 
 /// Tables of a scenario in the order people write them.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 22] = [
     "",
     "topology",
     "model",
@@ -19,6 +19,8 @@ const ORDER: [&str; 20] = [
     "tensor_parallel",
     "precision",
     "megatron",
+    "internevo",
+    "nanotron",
     "fsdp",
     "fsdp1",
     "compile",

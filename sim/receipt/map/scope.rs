@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::Reason;
 use crate::receipt::row::Row;
 use crate::receipt::table::word;
+use crate::scenario::Runtime;
 
 /// Lanes about parallelism beyond plain data parallelism, and about fp8: what a row of theirs needs and no runtime has
 /// counts as not covered. In any other lane such a row is about something else.
@@ -21,7 +22,7 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
         return Err(Reason::Outside("not a CUDA machine".to_owned()));
     }
     let within = PARALLEL.contains(&row.lane.as_str());
-    let megatron = within && runtime == "megatron";
+    let megatron = within && Runtime::find(runtime).is_some_and(Runtime::splits_model);
     let p = &row.parallel;
     let degrees =
         [("tensor", p.tp, within), ("pipeline", p.pp, megatron), ("context", p.cp, megatron), ("expert", p.ep, false)];

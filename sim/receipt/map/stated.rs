@@ -6,6 +6,7 @@ use toml::Value as Key;
 use super::Reason;
 use super::keys::Gathered;
 use crate::receipt::row::{Row, degree};
+use crate::scenario::Runtime;
 
 /// Chips of a node of every shipped CUDA machine.
 const NODE: u64 = 8;
@@ -30,9 +31,10 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
         (row.hardware.name.as_deref().unwrap_or("?"), row.framework.name.as_deref().unwrap_or("?"));
     keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
     machine(row, count, keys)?;
-    match runtime {
-        "megatron" => split_model(row, count, keys)?,
-        _ => sharded(row, count, keys)?,
+    if Runtime::find(runtime).is_some_and(Runtime::splits_model) {
+        split_model(row, count, keys)?;
+    } else {
+        sharded(row, count, keys)?;
     }
     batch(row, keys)
 }

@@ -235,6 +235,8 @@ impl Eager {
             }
             OpKind::Experts(kind) => self.experts_backward(graph, op, (index, kind), frame, gradient),
             OpKind::Megatron(kind) => self.megatron_backward(graph, op, (index, kind), frame, gradient),
+            OpKind::InternLm(kind) => self.internlm_backward(graph, op, (index, kind), frame, gradient),
+            OpKind::Nanotron(kind) => self.nanotron_backward(graph, op, (index, kind), frame, gradient),
             OpKind::Redistribute(how) => self.redistribute_backward(graph, op, how, frame, gradient),
             OpKind::Split => {}
         }

@@ -35,7 +35,7 @@ impl Eager {
     }
 
     /// Sets to zero what belongs to an ignored target, or to its gradient.
-    fn mask_ignored(&mut self, tokens: u64) {
+    pub(super) fn mask_ignored(&mut self, tokens: u64) {
         let dispatch = self.settings.forward;
         let mask = self.storage(tokens, "aten.eq");
         self.pointwise("aten.eq", MemoryKind::Elementwise, 8 * tokens, tokens, dispatch);

@@ -273,6 +273,8 @@ impl Eager {
             OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
             OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, results),
             OpKind::Megatron(kind) => return self.megatron(graph, op, kind, frame, results),
+            OpKind::InternLm(kind) => return self.internlm(graph, op, kind, frame, results),
+            OpKind::Nanotron(kind) => return self.nanotron(graph, op, kind, frame, results),
             OpKind::Redistribute(how) => self.redistribute(graph, op, how, frame, cached),
             OpKind::Embedding if graph.dims.tensor.splits() && op.inputs[0] == 0 => {
                 self.split_embedding(graph, op, frame);
@@ -474,6 +476,8 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Redistribute(_) => "redistribute",
         OpKind::Experts(_) => "experts",
         OpKind::Megatron(_) => "megatron",
+        OpKind::InternLm(_) => "internlm",
+        OpKind::Nanotron(_) => "nanotron",
         OpKind::ParallelCrossEntropy => "aten._log_softmax",
         OpKind::Attention { .. } if efficient => "aten._scaled_dot_product_efficient_attention",
         OpKind::Attention { .. } => "aten._scaled_dot_product_flash_attention",

@@ -93,12 +93,12 @@ impl Eager {
     }
 
     /// A live value of a running frame.
-    fn value(frame: &Frame, value: usize) -> Storage {
+    pub(super) fn value(frame: &Frame, value: usize) -> Storage {
         frame.slots[value].expect("an operator reads live values")
     }
 
     /// Keeps blocks for backward, whose references it takes over, or lets go of them.
-    fn keep(&mut self, frame: &mut Frame, results: Results, saved: &[Storage]) {
+    pub(super) fn keep(&mut self, frame: &mut Frame, results: Results, saved: &[Storage]) {
         if results == Results::Save {
             frame.saved.extend_from_slice(saved);
             frame.saved_end.push(frame.saved.len() as u32);
@@ -110,33 +110,33 @@ impl Eager {
     }
 
     /// A new block and the memory-bound kernel that writes it.
-    fn made(&mut self, name: &'static str, bytes: u64, read: u64, dispatch: Dispatch) -> Storage {
+    pub(super) fn made(&mut self, name: &'static str, bytes: u64, read: u64, dispatch: Dispatch) -> Storage {
         let storage = self.storage(bytes, name);
         self.pointwise(name, MemoryKind::Elementwise, read, bytes, dispatch);
         storage
     }
 
     /// Issues a collective of the tensor-parallel ranks, to be waited for later. `bytes`: the whole buffer.
-    fn begin_exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
+    pub(super) fn begin_exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
         let Some(tensor) = self.tensor else { return };
         self.program.wait_stream(tensor.stream, COMPUTE);
         self.program.collective(tensor.stream, Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype });
     }
 
     /// Waits for the collectives of the tensor-parallel ranks issued so far.
-    fn end_exchange(&mut self) {
+    pub(super) fn end_exchange(&mut self) {
         let Some(tensor) = self.tensor else { return };
         self.program.wait_stream(COMPUTE, tensor.stream);
     }
 
     /// A collective that the default stream waits for at once.
-    fn exchange_now(&mut self, kind: Collective, bytes: u64, dtype: DType) {
+    pub(super) fn exchange_now(&mut self, kind: Collective, bytes: u64, dtype: DType) {
         self.begin_exchange(kind, bytes, dtype);
         self.end_exchange();
     }
 
     /// Launches a kernel on the default stream.
-    fn launch(&mut self, name: &'static str, work: Work, dispatch: Dispatch) {
+    pub(super) fn launch(&mut self, name: &'static str, work: Work, dispatch: Dispatch) {
         self.program.launch(COMPUTE, name, work, dispatch);
     }
 }

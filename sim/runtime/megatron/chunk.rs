@@ -19,6 +19,21 @@ const LAYERS: &str = "decoder.layers.";
 /// The attention mask among a block's values.
 const MASK: usize = 1;
 
+/// The modules that chunks are made of, written down as operators.
+#[derive(Clone, Copy, Debug)]
+pub struct Modules {
+    /// Inputs: tokens, positions.
+    pub embedding: fn(&Job) -> Graph,
+    /// Inputs: the hidden state, the attention mask.
+    pub block: fn(&Job) -> Graph,
+    /// Inputs: the hidden state, the loss mask. Its last operator makes the loss, and may make a count of tokens and a
+    /// report for the log.
+    pub head: fn(&Job) -> Graph,
+}
+
+/// Megatron-Core's own.
+const MODULES: Modules = Modules { embedding: blocks::embedding, block: blocks::block, head: blocks::head };
+
 /// A parameter of a chunk, this rank's part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkParam {
@@ -143,9 +158,14 @@ impl Chunk {
     /// A chunk of `layers` blocks, with the embedding if it is the `first` of the model and the head if it is the `last`.
     /// Parameters are numbered from `first_param`, in the order of Megatron's modules.
     pub fn new(job: &Job, first: bool, last: bool, layers: u64, first_param: usize) -> Chunk {
-        let embedding = first.then(|| blocks::embedding(job));
-        let block = blocks::block(job);
-        let head = last.then(|| blocks::head(job));
+        Chunk::of(&MODULES, job, (first, last), layers, first_param)
+    }
+
+    /// A chunk made of a framework's own modules.
+    pub fn of(modules: &Modules, job: &Job, (first, last): (bool, bool), layers: u64, first_param: usize) -> Chunk {
+        let embedding = first.then(|| (modules.embedding)(job));
+        let block = (modules.block)(job);
+        let head = last.then(|| (modules.head)(job));
         let sequence = block.dims.tensor.sequence;
         let mut params = vec![];
         let mut add = |prefix: &str, param: &Param| {
@@ -293,7 +313,7 @@ impl Chunk {
         eager.forward_ops(graph, &mut running, mean..mean + 1);
         eager.give(&mut running, 1, None);
         let made = &graph.ops[mean].outputs;
-        let [tokens, report] = [made[1], made[2]].map(|value| eager.take(&mut running, value));
+        let [tokens, report] = [1, 2].map(|at| made.get(at).and_then(|&value| eager.take(&mut running, value)));
         frame.report = tokens.zip(report).map(|(tokens, report)| LossReport { tokens, report });
         let loss = eager.finish_forward(graph, &mut running);
         eager.release(hidden);

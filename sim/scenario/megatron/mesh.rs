@@ -10,7 +10,7 @@ use crate::scenario::understood::{MOST_RANKS, Reader};
 use crate::scenario::written;
 
 /// The mesh, which must tile the topology exactly; `dp` is what the other axes leave.
-pub(super) fn mesh(
+pub(in crate::scenario) fn mesh(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     topology: &Topology,
@@ -63,7 +63,7 @@ pub(super) fn mesh(
 }
 
 /// `--sequence-parallel`.
-pub(super) fn sequence_parallel(
+pub(in crate::scenario) fn sequence_parallel(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     mesh: Mesh,
@@ -80,7 +80,7 @@ pub(super) fn sequence_parallel(
 }
 
 /// What each rank gets must be whole: heads, and equal parts of everything else.
-pub(super) fn divides(
+pub(in crate::scenario) fn divides(
     reader: &Reader<'_>,
     scenario: &written::Scenario,
     (model, seq): (&ModelConfig, u64),
@@ -118,7 +118,7 @@ pub(super) fn divides(
 
 /// `--cp-comm-type`: how ranks that share a sequence get each other's keys and values. Only the ring is simulated, and only
 /// Transformer Engine's attention has it.
-pub(super) fn context_parallel(
+pub(in crate::scenario) fn context_parallel(
     reader: &mut Reader<'_>,
     (scenario, table): (&written::Scenario, &written::Megatron),
     (mesh, block): (Mesh, &Block),

@@ -11,7 +11,7 @@ use crate::schedule::order::megatron::{MEGATRON_1F1B, MEGATRON_INTERLEAVED};
 use crate::schedule::{Batching, Entry, ScheduleError, Shape, order};
 
 /// The pipeline of `pp` ranks.
-pub(super) fn pipeline(
+pub(in crate::scenario) fn pipeline(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     model: &ModelConfig,
@@ -94,7 +94,7 @@ fn misfit(reader: &Reader<'_>, scenario: &written::Scenario, error: &ScheduleErr
 }
 
 /// Blocks of each stage.
-fn layers(
+pub(in crate::scenario) fn layers(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     table: &written::Pipeline,

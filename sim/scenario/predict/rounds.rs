@@ -40,7 +40,7 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
 
 /// Rounds of the three short runs, and of the whole step; none if that would save little.
 fn short_runs(job: &Job) -> Option<[u32; 4]> {
-    let job = job.megatron()?;
+    let job = job.split()?;
     let round = job.mesh.pp.max(2);
     let all = job.micro_batches;
     let rounds = all.is_multiple_of(round).then_some(all / round)?;
@@ -50,11 +50,11 @@ fn short_runs(job: &Job) -> Option<[u32; 4]> {
 
 /// The step from short runs, if they agree.
 fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result<Option<Flown>, ScenarioError> {
-    let Job::Megatron(whole) = &scenario.job else { return Ok(None) };
+    let Some(whole) = scenario.job.split() else { return Ok(None) };
     let each = whole.micro_batches / rounds[3];
     let short = |rounds: u32| {
-        let job = crate::runtime::megatron::Job { micro_batches: rounds * each, ..(**whole).clone() };
-        run(scenario, &Job::Megatron(Box::new(job)), settings)
+        let job = crate::runtime::megatron::Job { micro_batches: rounds * each, ..whole.clone() };
+        run(scenario, &scenario.job.with_split(job), settings)
     };
     let [first, second] = [short(rounds[0])?, short(rounds[1])?];
     let [a, b, c, all] = rounds.map(u64::from);

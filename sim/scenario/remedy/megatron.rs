@@ -23,12 +23,17 @@ pub(super) fn changes(job: &Job) -> Vec<Change<Job>> {
         let split = Box::new(|job: &mut Job| job.sequence_parallel = true);
         list.push(("tensor_parallel.sequence = true".to_owned(), split));
     }
+    list.extend(smaller(job));
+    list
+}
+
+/// Smaller micro-batches.
+pub(super) fn smaller(job: &Job) -> Vec<Change<Job>> {
     let mut smaller = vec![job.batch / 2, 1];
     smaller.dedup();
-    for batch in smaller.into_iter().filter(|&batch| batch >= 1 && batch < job.batch) {
-        list.push((format!("batch.micro = {batch}"), Box::new(move |job: &mut Job| job.batch = batch)));
-    }
-    list
+    let smaller = smaller.into_iter().filter(|&batch| batch >= 1 && batch < job.batch);
+    let change = |batch| -> Box<dyn Fn(&mut Job)> { Box::new(move |job: &mut Job| job.batch = batch) };
+    smaller.map(|batch| (format!("batch.micro = {batch}"), change(batch))).collect()
 }
 
 /// The job on shorter sequences, if its ranks can still split them.

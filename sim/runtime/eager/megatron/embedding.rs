@@ -180,7 +180,13 @@ impl Eager {
         table
     }
 
-    fn dense_gradient(&mut self, tokens: u64, param: &Param, dtype: DType, bytes: u64) -> Storage {
+    pub(in crate::runtime::eager) fn dense_gradient(
+        &mut self,
+        tokens: u64,
+        param: &Param,
+        dtype: DType,
+        bytes: u64,
+    ) -> Storage {
         const NAME: &str = "aten.embedding_dense_backward";
         let table = param.elements() * dtype.bytes();
         let made = if tokens > EMBEDDING_UNSORTED {

@@ -99,7 +99,11 @@ impl Eager {
             self.end_exchange();
         }
         let weight = if later { None } else { self.weight_gradient(&linear, dispatch) };
-        let bias = (linear.bias == Bias::Added).then(|| self.sum_rows(linear.tokens, linear.outputs, dtype));
+        let bias = match linear.bias {
+            Bias::Apart => None,
+            Bias::Added => Some(self.sum_rows(linear.tokens, linear.outputs, dtype)),
+            Bias::Epilogue => Some(self.temporary(linear.outputs * dtype.bytes(), "aten.mm")),
+        };
         if !later && linear.reads != Reads::Own {
             self.end_exchange();
         }

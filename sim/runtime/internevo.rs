@@ -1,0 +1,65 @@
+//! InternEvo v0.1.0: InternLM's training framework of July 2023, with tensor parallelism as Megatron's and ZeRO-1 by whole
+//! parameters (InternLM/InternEvo@e1cefaef: `internlm/solver/optimizer/hybrid_zero_optim.py`, `train.py`).
+//!
+//! ```text
+//! Job ─► Chunk of InternLM's modules: forward and backward      Zero: buckets of gradients ─► owners ─► broadcasts
+//! ```
+//!
+//! Every parameter belongs to one rank of a group, which may be a part of the replicas. Gradients are all-reduced over all
+//! replicas, in buckets: before each the host drains the device. The owner steps what is its own and broadcasts it.
+//! Nothing of that is beside the next forward.
+
+mod blocks;
+mod owners;
+mod step;
+mod zero;
+
+pub use blocks::MODULES;
+pub use owners::Owners;
+
+use super::Flight;
+use super::megatron;
+use crate::model::{Activation, FeedForward, Norm, Position};
+use crate::program::Group;
+
+/// A training job, fully decided.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The model, and how it is split.
+    pub split: megatron::Job,
+    /// `parallel.zero1`: replicas over which optimizer states are spread.
+    pub zero1: u32,
+    /// `hybrid_zero_optimizer.reduce_bucket_size`: elements of a bucket, at most.
+    pub bucket: u64,
+}
+
+impl Job {
+    /// The ranks over which optimizer states are spread.
+    pub fn owners(&self) -> Group {
+        Group::new("zero1", self.zero1, self.split.mesh.tp)
+    }
+}
+
+/// What of a job has no rules here, if anything.
+pub fn refuses(job: &Job) -> Option<&'static str> {
+    let model = &job.split.model;
+    let cases = [
+        (model.norm != Norm::Rms, "norms other than RMSNorm under InternEvo"),
+        (
+            model.feed_forward != FeedForward::Gated(Activation::Silu),
+            "a feed-forward other than SwiGLU under InternEvo",
+        ),
+        (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones under InternEvo"),
+        (model.heads != model.kv_heads, "shared key-value heads under InternEvo"),
+        (model.ffn_bias, "biases in the feed-forward under InternEvo"),
+        (model.tied_head, "a tied head under InternEvo"),
+        (model.sinks, "attention sinks"),
+    ];
+    let own = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
+    own.or_else(|| megatron::Chunk::refuses(&job.split))
+}
+
+/// The program of all ranks, which is that of the rank that owns most: the others wait for what it broadcasts.
+pub fn compile(job: &Job) -> Flight {
+    Flight::alike(step::program(job))
+}

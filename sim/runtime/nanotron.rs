@@ -1,0 +1,62 @@
+//! nanotron (huggingface/nanotron@c2528430, March 2025): Megatron's split of the model, with a step of its own.
+//!
+//! ```text
+//! Job ─► for each pipeline rank: Rank ─► Program
+//!           │  Chunk of nanotron's modules: forward and backward of one micro-batch
+//!           │  messages one after the other, each announced by two others
+//!           └─ Update: gradients in fp32 reduced, clipped, stepped; parameters gathered slice by slice
+//! ```
+//!
+//! Gradients are added to a buffer in fp32 after each backward. Without ZeRO, DDP's buckets are reduced beside the last
+//! backward, in fp32; with it, the whole buffer is all-reduced at once when all is done.
+
+mod blocks;
+mod buckets;
+mod messages;
+mod placement;
+mod step;
+mod update;
+
+pub use blocks::MODULES;
+pub use placement::placement;
+
+use super::Flight;
+use super::megatron;
+use crate::model::{Activation, FeedForward, Norm, Position};
+
+/// A training job, fully decided.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The model, and how it is split.
+    pub split: megatron::Job,
+    /// `optimizer.zero_stage` is 1: each replica steps a slice of every parameter.
+    pub zero: bool,
+    /// `ddp_bucket_cap_mb`, of gradients in the parameters' type \[B\].
+    pub bucket: u64,
+}
+
+impl Job {
+    /// Whether `DistributedDataParallel` is around the model.
+    pub fn is_ddp(&self) -> bool {
+        !self.zero && self.split.mesh.dp > 1
+    }
+}
+
+/// What of a job has no rules here, if anything.
+pub fn refuses(job: &Job) -> Option<&'static str> {
+    let model = &job.split.model;
+    let cases = [
+        (model.norm != Norm::Rms, "norms other than RMSNorm under nanotron"),
+        (model.feed_forward != FeedForward::Gated(Activation::Silu), "a feed-forward other than SwiGLU under nanotron"),
+        (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones under nanotron"),
+        (model.qkv_bias || model.output_bias || model.ffn_bias, "biases under nanotron"),
+        (model.sinks, "attention sinks"),
+    ];
+    let own = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
+    own.or_else(|| megatron::Chunk::refuses(&job.split))
+}
+
+/// The programs of all pipeline ranks.
+pub fn compile(job: &Job) -> Flight {
+    Flight::in_turn((0..job.split.mesh.pp).map(|rank| step::program(job, rank)).collect())
+}

@@ -1,0 +1,65 @@
+//! Keys that another runtime reads, refused with what to write instead. Nothing in a file is read over.
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::error::ScenarioError;
+use super::understood::Reader;
+
+/// Tables that one runtime alone reads, which has their name.
+const OWN: [&str; 3] = ["megatron", "internevo", "nanotron"];
+
+/// What a runtime does not read.
+pub(super) struct Foreign {
+    /// Its name.
+    pub runtime: &'static str,
+    /// Tables that others read, the keys of each that it reads too, and what to write instead of the rest.
+    pub tables: &'static [(&'static str, &'static [&'static str], &'static str)],
+    /// Where a key itself says more than its table.
+    pub keys: &'static [(&'static str, &'static str)],
+}
+
+/// Refuses the table of another runtime.
+pub(super) fn own_tables(reader: &Reader<'_>, runtime: &str) -> Result<(), ScenarioError> {
+    // The text has been read once, so it is TOML.
+    let Ok(file) = DeTable::parse(reader.text) else { return Ok(()) };
+    let other = |name: &str| name != runtime && OWN.contains(&name);
+    match file.get_ref().keys().find(|key| other(key.get_ref())) {
+        None => Ok(()),
+        Some(key) => {
+            let name = key.get_ref();
+            let problem = format!("[{name}] belongs to runtime = {name:?}");
+            let remedy = format!("remove the table, or write runtime = {name:?}");
+            Err(reader.plan(&Spanned::new(key.span(), ()), problem, remedy))
+        }
+    }
+}
+
+impl Foreign {
+    /// Refuses the first that the file has.
+    pub(super) fn check(&self, reader: &Reader<'_>) -> Result<(), ScenarioError> {
+        own_tables(reader, self.runtime)?;
+        let Ok(file) = DeTable::parse(reader.text) else { return Ok(()) };
+        for (table, value) in file.get_ref() {
+            let name = table.get_ref().as_ref();
+            let rule = self.tables.iter().find(|(known, ..)| *known == name);
+            if let Some((.., instead)) = rule.filter(|(_, keys, _)| keys.is_empty()) {
+                return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), instead));
+            }
+            for key in value.get_ref().as_table().into_iter().flat_map(DeTable::keys) {
+                let full = format!("{name}.{}", key.get_ref());
+                let own = self.keys.iter().find(|(known, _)| *known == full).map(|(_, instead)| instead);
+                let other = rule.filter(|(_, keys, _)| !keys.contains(&key.get_ref().as_ref()));
+                if let Some(instead) = own.or(other.map(|(.., instead)| instead)) {
+                    return Err(self.refuse(reader, key.span(), &format!("{full} means"), instead));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, reader: &Reader<'_>, span: std::ops::Range<usize>, subject: &str, instead: &str) -> ScenarioError {
+        let problem = format!("{subject} nothing under runtime = {:?}", self.runtime);
+        reader.plan(&Spanned::new(span, ()), problem, instead)
+    }
+}

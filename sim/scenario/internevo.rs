@@ -1,0 +1,144 @@
+//! A job of InternEvo as understood. What the file leaves open is what `configs/7B_sft.py` (v0.1.0) has for it, and is
+//! listed.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::foreign::Foreign;
+use super::megatron::{mesh, precision};
+use super::understood::{Base, Decided, Reader};
+use super::{machine, written};
+use crate::cost::Software;
+use crate::program::DType;
+use crate::runtime;
+use crate::runtime::internevo::Job;
+use crate::runtime::megatron::{
+    self, Block, Core, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+};
+use crate::schedule::order::megatron::MEGATRON_1F1B;
+
+/// Elements of a bucket: 512 Mi.
+const BUCKET: u64 = 512 << 20;
+
+/// Keys that other runtimes read.
+const FOREIGN: Foreign = Foreign {
+    runtime: "internevo",
+    tables: &[
+        ("pipeline", &[], "InternEvo v0.1 has no pipelines: remove the table"),
+        ("fsdp", &[], "its optimizer states are spread over internevo.zero1 replicas"),
+        ("fsdp1", &[], "its optimizer states are spread over internevo.zero1 replicas"),
+        ("compile", &[], "nothing is compiled: remove the table"),
+        ("loss", &[], "it is flash-attention's cross-entropy: remove the table"),
+        ("loop", &[], "its loop drains the device where its timers start and stop: remove the table"),
+        ("activation_checkpointing", &[], "write internevo.checkpoint = true"),
+        ("framework", &["cublas"], "its modules are InternLM's: remove the key"),
+        ("optimizer", &[], "it is torch's AdamW under HybridZeroOptimizer, which clips: remove the table"),
+        ("attention", &["backend"], "it is FlashAttention on packed sequences: remove the key"),
+        ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
+        (
+            "batch",
+            &["sequence", "micro", "accumulation"],
+            "gradients are reduced in the last micro-batch: remove the key",
+        ),
+        ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas, of which internevo.zero1 share optimizer states"),
+        ("precision", &["param"], "parameters that are stepped are kept in fp32: remove the key"),
+    ],
+    keys: &[],
+};
+
+/// Everything that InternEvo leaves to the file.
+pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
+    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
+    FOREIGN.check(reader)?;
+    let none = written::InternEvo::default();
+    let table = scenario.internevo.as_ref().map_or(&none, Spanned::get_ref);
+    let mesh = mesh::mesh(reader, scenario, topology)?;
+    let axes = scenario.mesh.get_ref();
+    for (key, ranks, at) in [("cp", mesh.cp, &axes.cp), ("pp", mesh.pp, &axes.pp)] {
+        if let Some(at) = at.as_ref().filter(|_| ranks > 1) {
+            let problem = format!("InternEvo v0.1 has tensor and data parallelism, and mesh.{key} = {ranks}");
+            return Err(reader.plan(at, problem, format!("write mesh.{key} = 1, or remove the key")));
+        }
+    }
+    if let Some(at) = scenario.tensor_parallel.as_ref().filter(|at| at.get_ref().sequence == Some(true)) {
+        let problem = "InternEvo v0.1 has no sequence parallelism";
+        return Err(reader.plan(at, problem, "write tensor_parallel.sequence = false, or remove the table"));
+    }
+    mesh::divides(reader, scenario, (&model, seq), (mesh, false))?;
+    let dtype = precision(reader, &scenario.precision)?;
+    let zero1 = zero1(reader, table, mesh)?;
+    let most = 1 << 40;
+    let written = table.reduce_bucket_size.as_ref();
+    let bucket = reader.count_or("internevo.reduce_bucket_size", written, 1, most, BUCKET)?;
+    let checkpoint = reader.flag("internevo.checkpoint", table.checkpoint, false);
+    let regime = machine::regime(reader, &scenario.topology);
+    let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
+    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let rail = machine::rail(reader, &scenario.topology, topology)?;
+    let cublas = machine::cublas(reader, &scenario.framework, profile)?;
+    let layers = vec![model.layers];
+    let split = megatron::Job {
+        model,
+        batch: micro,
+        seq,
+        micro_batches: accumulation as u32,
+        mesh,
+        sequence_parallel: false,
+        overlap_tensor: false,
+        pipeline: Pipeline { schedule: &MEGATRON_1F1B, virtual_stages: 1, layers, overlap_p2p: false },
+        block: block(if checkpoint { Recompute::Uniform { layers: 1 } } else { Recompute::None }),
+        matmuls: Matmuls::Plain,
+        dtype,
+        gradients: Gradients { dtype, fused_accumulation: false, overlap_reduce: true, bucket: Some(bucket) },
+        optimizer: Optimizer {
+            distributed: zero1 > 1,
+            overlap_gather: false,
+            align_gather: false,
+            master: DType::Fp32,
+            first_moment: DType::Fp32,
+            second_moment: DType::Fp32,
+            fused: false,
+            clip: true,
+        },
+        vocabulary_multiple: 1,
+        checks_for_nan: false,
+        workspace: profile.overheads.cublas_workspace.0,
+        // PyTorch 1.13.
+        persistent_workspace: true,
+        multiprocessors: topology.chip.cores,
+    };
+    let job = runtime::Job::InternEvo(Box::new(Job { split, zero1, bucket }));
+    let software = Software { attention, tf32: false, cublas, rail };
+    Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// `Initializer_Zero1`: neighbouring replicas; all of them if the number is 0 or less.
+fn zero1(reader: &mut Reader<'_>, table: &written::InternEvo, mesh: Mesh) -> Result<u32, ScenarioError> {
+    let Some(at) = &table.zero1 else { return Ok(reader.assume("internevo.zero1", mesh.dp, "-1")) };
+    let written = *at.get_ref();
+    if written <= 0 {
+        return Ok(mesh.dp);
+    }
+    match u32::try_from(written) {
+        Ok(zero1) if mesh.dp.is_multiple_of(zero1) => Ok(zero1),
+        _ => {
+            let problem = format!("internevo.zero1 = {written} does not divide the {} replicas", mesh.dp);
+            Err(reader.plan(at, problem, format!("write a divisor of {}, or -1 for all of them", mesh.dp)))
+        }
+    }
+}
+
+/// What of Megatron's switches InternLM's modules answer to: only what runs again.
+fn block(recompute: Recompute) -> Block {
+    Block {
+        implementation: Implementation::Local,
+        core: Core::Flash,
+        hidden_dropout: false,
+        attention_dropout: false,
+        fused_activation: false,
+        fused_dropout: false,
+        fused_rope: true,
+        fused_loss: true,
+        recompute,
+    }
+}

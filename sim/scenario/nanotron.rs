@@ -1,0 +1,178 @@
+//! A job of nanotron as understood. What the file leaves open is what `config/parallelism_config.py` and its examples have
+//! for it (c2528430), and is listed.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::foreign::Foreign;
+use super::megatron::{mesh, pipeline, precision};
+use super::understood::{Base, Decided, MOST_SMALL, Reader};
+use super::{machine, written};
+use crate::cost::Software;
+use crate::model::ModelConfig;
+use crate::program::DType;
+use crate::runtime;
+use crate::runtime::megatron::{
+    self, Block, Core, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+};
+use crate::runtime::nanotron::{Job, placement};
+use crate::schedule::order;
+use crate::schedule::order::megatron::MEGATRON_1F1B;
+
+/// Keys that other runtimes read.
+const FOREIGN: Foreign = Foreign {
+    runtime: "nanotron",
+    tables: &[
+        ("pipeline", &["layers"], "write nanotron.pp_engine = \"1f1b\" or \"afab\""),
+        ("fsdp", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
+        ("fsdp1", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
+        ("compile", &[], "nothing is compiled: remove the table"),
+        ("loss", &[], "it is its own cross-entropy over split words: remove the table"),
+        ("loop", &[], "its loop takes the time after a barrier: remove the table"),
+        ("activation_checkpointing", &[], "write nanotron.recompute_layer = true"),
+        ("framework", &["cublas"], "its modules are its own: remove the key"),
+        ("optimizer", &[], "it is AdamW in one kernel on parameters in fp32, and clips: remove the table"),
+        ("attention", &["backend"], "it is FlashAttention: remove the key"),
+        ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
+        (
+            "batch",
+            &["sequence", "micro", "accumulation"],
+            "gradients are reduced with the last micro-batch: remove the key",
+        ),
+        ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas"),
+        ("precision", &["param"], "gradients and what is stepped are in fp32: remove the key"),
+    ],
+    keys: &[],
+};
+
+/// Everything that nanotron leaves to the file.
+pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
+    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
+    FOREIGN.check(reader)?;
+    let none = written::Nanotron::default();
+    let table = scenario.nanotron.as_ref().map_or(&none, Spanned::get_ref);
+    let mesh = mesh::mesh(reader, scenario, topology)?;
+    if let Some(at) = scenario.mesh.get_ref().cp.as_ref().filter(|_| mesh.cp > 1) {
+        let problem = "nanotron of March 2025 does not split sequences in attention";
+        return Err(reader.plan(at, problem, "write mesh.cp = 1, or remove the key"));
+    }
+    if let Some(at) = scenario.tensor_parallel.as_ref().filter(|at| at.get_ref().sequence == Some(false)) {
+        let problem = "of nanotron's tensor parallelism only REDUCE_SCATTER is simulated, which splits sequences";
+        return Err(reader.plan(at, problem, "write tensor_parallel.sequence = true, or remove the table"));
+    }
+    mesh::divides(reader, scenario, (&model, seq), (mesh, true))?;
+    let dtype = precision(reader, &scenario.precision)?;
+    let pipeline = stages(reader, scenario, table, (&model, mesh, accumulation))?;
+    let zero = match &table.zero_stage {
+        None => reader.assume("nanotron.zero_stage", 0, "0"),
+        Some(at) => match *at.get_ref() {
+            stage @ (0 | 1) => stage,
+            other => {
+                let problem = format!("nanotron.zero_stage = {other}");
+                return Err(reader.plan(at, problem, "write 0, or 1 to share optimizer states"));
+            }
+        },
+    };
+    let cap = table.ddp_bucket_cap_mb.as_ref();
+    let cap = reader.count_or("nanotron.ddp_bucket_cap_mb", cap, 1, MOST_SMALL, 25)?;
+    let recompute = match reader.flag("nanotron.recompute_layer", table.recompute_layer, false) {
+        true => Recompute::Uniform { layers: 1 },
+        false => Recompute::None,
+    };
+    let regime = machine::regime(reader, &scenario.topology);
+    let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
+    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let rail = machine::rail(reader, &scenario.topology, topology)?;
+    let cublas = machine::cublas(reader, &scenario.framework, profile)?;
+    let split = megatron::Job {
+        model,
+        batch: micro,
+        seq,
+        micro_batches: accumulation as u32,
+        mesh,
+        sequence_parallel: mesh.tp > 1,
+        overlap_tensor: false,
+        pipeline,
+        block: block(recompute),
+        matmuls: Matmuls::Plain,
+        dtype,
+        gradients: Gradients {
+            dtype: DType::Fp32,
+            fused_accumulation: false,
+            overlap_reduce: zero == 0,
+            bucket: Some(cap << 20),
+        },
+        optimizer: Optimizer {
+            distributed: zero == 1,
+            overlap_gather: false,
+            align_gather: false,
+            master: DType::Fp32,
+            first_moment: DType::Fp32,
+            second_moment: DType::Fp32,
+            fused: true,
+            clip: true,
+        },
+        vocabulary_multiple: 1,
+        checks_for_nan: false,
+        workspace: profile.overheads.cublas_workspace.0,
+        persistent_workspace: true,
+        multiprocessors: topology.chip.cores,
+    };
+    let job = runtime::Job::Nanotron(Box::new(Job { split, zero: zero == 1, bucket: cap << 20 }));
+    let software = Software { attention, tf32: false, cublas, rail };
+    Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// Who runs which blocks, and in which order.
+fn stages(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    table: &written::Nanotron,
+    (model, mesh, micro_batches): (&ModelConfig, Mesh, u64),
+) -> Result<Pipeline, ScenarioError> {
+    let engine = table
+        .pp_engine
+        .unwrap_or_else(|| reader.assume("nanotron.pp_engine", written::Engine::OneForwardOneBackward, "\"1f1b\""));
+    let schedule = match engine {
+        written::Engine::OneForwardOneBackward => &MEGATRON_1F1B,
+        written::Engine::AllForwardAllBackward => order::find("AFAB").unwrap_or(&MEGATRON_1F1B),
+    };
+    let axis = scenario.mesh.get_ref().pp.as_ref().filter(|_| mesh.pp > 1);
+    let Some(axis) = axis else {
+        let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches))?;
+        return Ok(Pipeline { schedule, ..whole });
+    };
+    if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {
+        let problem = format!("{micro_batches} micro-batches are too few for 1F1B on {} stages", mesh.pp);
+        let remedy = format!("write batch.accumulation = {} or more, or nanotron.pp_engine = \"afab\"", mesh.pp - 1);
+        return Err(reader.plan(axis, problem, remedy));
+    }
+    let written = scenario.pipeline.as_ref().map(Spanned::get_ref).filter(|table| table.layers.is_some());
+    let layers = match written {
+        Some(table) => pipeline::layers(reader, scenario, table, (model, u64::from(mesh.pp)))?,
+        None => {
+            let layers = placement(model, mesh.pp).ok_or_else(|| {
+                let problem = format!("nanotron's balance leaves the last of {} stages without the head", mesh.pp);
+                reader.plan(axis, problem, "write pipeline.layers, or a smaller mesh.pp")
+            })?;
+            let shown = format!("{layers:?}");
+            reader.assume("pipeline.layers", layers, &shown)
+        }
+    };
+    Ok(Pipeline { schedule, virtual_stages: 1, layers, overlap_p2p: false })
+}
+
+/// What of Megatron's switches nanotron's modules answer to: only what runs again.
+fn block(recompute: Recompute) -> Block {
+    Block {
+        implementation: Implementation::Local,
+        core: Core::Flash,
+        hidden_dropout: false,
+        attention_dropout: false,
+        fused_activation: false,
+        fused_dropout: false,
+        fused_rope: true,
+        fused_loss: false,
+        recompute,
+    }
+}
