@@ -213,12 +213,13 @@ impl Eager {
         let dispatch = self.settings.forward;
         let first = self.copy_of("aten.clone", query + key + value, false);
         let both = self.copy_of("aten.cat", key + value, false);
-        let pairs = self.copy_of("aten.clone", key + value, false);
+        // One block in truth, of which attention reads both halves where they lie.
+        let pairs = [key, value].map(|bytes| self.copy_of("aten.clone", bytes, false));
         self.release(both);
         let turned = self.made(TURN, query, query, dispatch);
         self.pointwise(TURN, MemoryKind::Elementwise, key, key, dispatch);
         self.release(first);
-        for (&value, storage) in op.outputs.iter().zip([turned, pairs, self.retain(pairs)]) {
+        for (&value, storage) in op.outputs.iter().zip([turned, pairs[0], pairs[1]]) {
             frame.slots[value] = Some(storage);
         }
         self.keep(frame, results, &[]);
