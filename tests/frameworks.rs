@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use windtunnel::program::{Collective, Comm, DType, Instr, MatmulLayout, Program, Work};
 use windtunnel::runtime::internevo::Owners;
+use windtunnel::scenario::predict;
+use windtunnel::scenario::predict::Settings;
 
 use crate::command::Folder;
 use crate::make;
@@ -218,6 +220,32 @@ fn all_forwards_first_hold_more_than_one_forward_one_backward() {
         flown.classes.iter().map(|class| class.memory.report.peak_allocated.0).max().unwrap()
     };
     assert!(held("afab") > held("1f1b"));
+}
+
+#[test]
+fn a_step_of_either_framework_ends_with_what_it_began_with() {
+    let again = INTERNEVO.replace("zero1 = 8", "zero1 = 8\ncheckpoint = true");
+    let split = INTERNEVO.replace("tp = 1", "tp = 2");
+    let ddp = NANOTRON.replace("zero_stage = 1", "zero_stage = 0\nrecompute_layer = true");
+    for text in [INTERNEVO, &again, &split, NANOTRON, &ddp] {
+        for program in make::parse(text).job.compile().classes {
+            let mut held = vec![false; program.buffers.len()];
+            let before = make::live(&program, program.setup.iter().chain(&program.first), &mut held);
+            assert_eq!(make::live(&program, &program.step, &mut held), before, "{text}");
+            assert_eq!(make::live(&program, &program.step, &mut held), before, "{text}");
+        }
+    }
+}
+
+#[test]
+fn simulating_every_rank_changes_nothing() {
+    for text in [INTERNEVO.replace("nodes = 2", "nodes = 1"), NANOTRON.to_owned()] {
+        let scenario = make::parse(&text);
+        let fly = |fold| predict(&scenario, Settings { fold, ..Settings::default() }).unwrap();
+        let (folded, full) = (fly(true), fly(false));
+        assert!(folded.timeline.ranks.len() < full.timeline.ranks.len());
+        assert_eq!((folded.step, folded.breakdown), (full.step, full.breakdown));
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Scenarios for tests: a tiny model, and as text so that every test goes through the reader that users go through.
 
 use proptest::prelude::*;
-use windtunnel::program::Program;
+use windtunnel::program::{Category, Instr, Program};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -174,4 +174,28 @@ clip_grad_norm = {clip}
 expandable_segments = {expandable}
 {change}"#
     )
+}
+
+/// Bytes live after some instructions, without matmuls' workspaces, which a thread never gives back; every other buffer is
+/// taken once and given back once.
+pub fn live<'i>(program: &Program, list: impl IntoIterator<Item = &'i Instr>, live: &mut [bool]) -> u64 {
+    for instr in list {
+        match *instr {
+            Instr::Alloc { buffer } if program.buffer(buffer).category == Category::Workspace => {}
+            Instr::Alloc { buffer } => {
+                let name = program.buffer(buffer).name;
+                assert!(!std::mem::replace(&mut live[buffer.0 as usize], true), "{name}");
+            }
+            Instr::Free { buffer } => {
+                let name = program.buffer(buffer).name;
+                assert!(std::mem::replace(&mut live[buffer.0 as usize], false), "{name}");
+            }
+            Instr::Rename { from, to } => {
+                assert!(std::mem::replace(&mut live[from.0 as usize], false));
+                assert!(!std::mem::replace(&mut live[to.0 as usize], true));
+            }
+            _ => {}
+        }
+    }
+    live.iter().zip(&program.buffers).filter(|(live, _)| **live).map(|(_, buffer)| buffer.bytes.0).sum()
 }

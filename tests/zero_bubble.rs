@@ -53,30 +53,6 @@ fn matmuls(program: &Program) -> BTreeMap<(u64, u64, u64, bool), usize> {
     counts
 }
 
-/// Bytes live after some instructions, without matmuls' workspaces, which a thread never gives back; every other buffer is
-/// taken once and given back once.
-fn live<'i>(program: &Program, list: impl IntoIterator<Item = &'i Instr>, live: &mut [bool]) -> u64 {
-    for instr in list {
-        match *instr {
-            Instr::Alloc { buffer } if program.buffer(buffer).category == Category::Workspace => {}
-            Instr::Alloc { buffer } => {
-                let name = program.buffer(buffer).name;
-                assert!(!std::mem::replace(&mut live[buffer.0 as usize], true), "{name}");
-            }
-            Instr::Free { buffer } => {
-                let name = program.buffer(buffer).name;
-                assert!(std::mem::replace(&mut live[buffer.0 as usize], false), "{name}");
-            }
-            Instr::Rename { from, to } => {
-                assert!(std::mem::replace(&mut live[from.0 as usize], false));
-                assert!(!std::mem::replace(&mut live[to.0 as usize], true));
-            }
-            _ => {}
-        }
-    }
-    live.iter().zip(&program.buffers).filter(|(live, _)| **live).map(|(_, buffer)| buffer.bytes.0).sum()
-}
-
 #[test]
 fn the_same_matmuls_leave_less_bubble_when_weights_wait() {
     let (whole, halves) = (make::fly(GPT), make::fly(&with("ZB-H1")));
@@ -95,9 +71,9 @@ fn a_step_of_any_zero_bubble_schedule_ends_with_what_it_began_with() {
         let text = make::with(&with(schedule), "pipeline", "virtual_stages", stages);
         for program in make::parse(&text).job.compile().classes {
             let mut held = vec![false; program.buffers.len()];
-            let before = live(&program, program.setup.iter().chain(&program.first), &mut held);
-            assert_eq!(live(&program, &program.step, &mut held), before, "{schedule}");
-            assert_eq!(live(&program, &program.step, &mut held), before, "{schedule}");
+            let before = make::live(&program, program.setup.iter().chain(&program.first), &mut held);
+            assert_eq!(make::live(&program, &program.step, &mut held), before, "{schedule}");
+            assert_eq!(make::live(&program, &program.step, &mut held), before, "{schedule}");
         }
         let answer = make::fly(&text);
         assert_eq!(answer.breakdown.total(), answer.step, "{schedule}");
@@ -146,7 +122,7 @@ fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradien
         }
         let program = eager.program.finish();
         let all = program.setup.iter().chain(&program.first).chain(&program.step);
-        live(&program, all, &mut vec![false; program.buffers.len()])
+        make::live(&program, all, &mut vec![false; program.buffers.len()])
     };
     let hidden = job.seq * job.batch * job.model.width;
     assert_eq!((after(false), after(true)), (3 * 32 * hidden, 0));
