@@ -24,15 +24,18 @@ pub enum Runtime {
     SingleDevice,
     /// Megatron-Core.
     Megatron,
+    /// Megatron's modules in DeepSpeed's pipeline engine.
+    DeepSpeed,
 }
 
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
-    pub const ALL: [(&'static str, Runtime); 4] = [
+    pub const ALL: [(&'static str, Runtime); 5] = [
         ("fsdp2", Runtime::Fsdp2),
         ("fsdp1", Runtime::Fsdp1),
         ("single_device", Runtime::SingleDevice),
         ("megatron", Runtime::Megatron),
+        ("deepspeed", Runtime::DeepSpeed),
     ];
 
     /// As a scenario writes it.
@@ -47,6 +50,7 @@ impl Runtime {
             Runtime::Fsdp1 => "FSDP1",
             Runtime::SingleDevice => "one device",
             Runtime::Megatron => "Megatron-Core",
+            Runtime::DeepSpeed => "Megatron-DeepSpeed",
         }
     }
 
@@ -57,6 +61,7 @@ impl Runtime {
             Runtime::Fsdp1 => "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
             Runtime::SingleDevice => "one device (PyTorch, CUDA)",
             Runtime::Megatron => "Megatron-Core (CUDA)",
+            Runtime::DeepSpeed => "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
         }
     }
 }
@@ -230,7 +235,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
     let decided = match runtime {
-        Runtime::Megatron => megatron::decide(reader, base)?,
+        Runtime::Megatron | Runtime::DeepSpeed => megatron::decide(reader, base)?,
         _ => train::decide(reader, base)?,
     };
     let Decided { job, regime, software, expandable_segments } = decided;

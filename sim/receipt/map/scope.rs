@@ -21,7 +21,7 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
         return Err(Reason::Outside("not a CUDA machine".to_owned()));
     }
     let within = PARALLEL.contains(&row.lane.as_str());
-    let megatron = within && runtime == "megatron";
+    let megatron = within && matches!(runtime, "megatron" | "deepspeed");
     let p = &row.parallel;
     let degrees =
         [("tensor", p.tp, within), ("pipeline", p.pp, megatron), ("context", p.cp, megatron), ("expert", p.ep, false)];

@@ -31,7 +31,7 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
     keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
     machine(row, count, keys)?;
     match runtime {
-        "megatron" => split_model(row, count, keys)?,
+        "megatron" | "deepspeed" => split_model(row, count, keys)?,
         _ => sharded(row, count, keys)?,
     }
     batch(row, keys)

@@ -4,7 +4,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::understood::{Reader, Runtime};
 
 /// Tables that other runtimes read, the keys of each that this one reads too, and what to write instead of the others.
 const TABLES: [(&str, &[&str], &str); 12] = [
@@ -40,27 +40,33 @@ const KEYS: [(&str, &str); 5] = [
 ];
 
 /// Refuses the first that the file has.
-pub(super) fn check(reader: &Reader<'_>) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &Reader<'_>, runtime: Runtime) -> Result<(), ScenarioError> {
     // The text has been read once, so it is TOML.
     let Ok(file) = DeTable::parse(reader.text) else { return Ok(()) };
     for (table, value) in file.get_ref() {
         let name = table.get_ref().as_ref();
         let rule = TABLES.iter().find(|(known, ..)| *known == name);
         if let Some((.., instead)) = rule.filter(|(_, keys, _)| keys.is_empty()) {
-            return Err(refuse(reader, table.span(), &format!("[{name}] means"), instead));
+            return Err(refuse((reader, runtime), table.span(), &format!("[{name}] means"), instead));
         }
         for key in value.get_ref().as_table().into_iter().flat_map(DeTable::keys) {
             let full = format!("{name}.{}", key.get_ref());
             let own = KEYS.iter().find(|(known, _)| *known == full).map(|(_, instead)| instead);
             let other = rule.filter(|(_, keys, _)| !keys.contains(&key.get_ref().as_ref()));
             if let Some(instead) = own.or(other.map(|(.., instead)| instead)) {
-                return Err(refuse(reader, key.span(), &format!("{full} means"), instead));
+                return Err(refuse((reader, runtime), key.span(), &format!("{full} means"), instead));
             }
         }
     }
     Ok(())
 }
 
-fn refuse(reader: &Reader<'_>, span: std::ops::Range<usize>, subject: &str, instead: &str) -> ScenarioError {
-    reader.plan(&Spanned::new(span, ()), format!("{subject} nothing under runtime = \"megatron\""), instead)
+fn refuse(
+    (reader, runtime): (&Reader<'_>, Runtime),
+    span: std::ops::Range<usize>,
+    subject: &str,
+    instead: &str,
+) -> ScenarioError {
+    let problem = format!("{subject} nothing under runtime = {:?}", runtime.written());
+    reader.plan(&Spanned::new(span, ()), problem, instead)
 }
