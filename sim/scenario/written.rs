@@ -18,7 +18,7 @@ use crate::units::{Bandwidth, Bytes, Time};
 pub struct Scenario {
     /// What the run is, for reports.
     pub description: Option<String>,
-    /// `fsdp2`, `megatron`.
+    /// `fsdp2`, `megatron`, `deepspeed`.
     pub runtime: Spanned<String>,
     /// The machine.
     pub topology: Topology,
