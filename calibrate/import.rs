@@ -6,6 +6,7 @@
 
 pub mod asked;
 mod attention;
+mod batched;
 mod charts;
 mod chips;
 mod clock;
@@ -83,7 +84,8 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
         let collectives = collectives::section(&tables, chip)?;
         step("write");
         let releases = Section { text: cublas::section(&tables, chip)?, residuals: Vec::new() };
-        let sections = [matmul, releases, clock, attention, memory, host::section(chip), collectives];
+        let batched = Section { text: batched::section(chip), residuals: Vec::new() };
+        let sections = [matmul, releases, batched, clock, attention, memory, host::section(chip), collectives];
         let mut text = head(chip);
         for section in &sections {
             text.push('\n');

@@ -9,6 +9,7 @@
 
 pub mod attention;
 pub mod basis;
+pub mod batched;
 pub mod clock;
 pub mod collective;
 pub mod curve;
@@ -102,6 +103,8 @@ impl<'p> CostModel<'p> {
                     MatmulLayout::WeightGradient => (inputs * groups, outputs, rows.div_ceil(groups.max(1))),
                 };
                 let cost = self.matmul(m, n, k, dtype, layout);
+                let rows = [inputs, outputs].map(|numbers| numbers * dtype.bytes());
+                let cost = profile.batched.as_ref().map_or(cost, |batched| batched.slowed(cost, rows));
                 Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost }
             }
             Work::Attention { ref shape, backward, dtype } => {

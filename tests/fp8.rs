@@ -10,7 +10,8 @@ use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, Stre
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, TensorGroup};
 use windtunnel::runtime::megatron::{
-    self, Block, Chunk, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    self, Block, Chunk, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
+    Recompute,
 };
 use windtunnel::schedule::find;
 
@@ -62,6 +63,7 @@ fn model() -> ModelConfig {
 
 fn job(matmuls: Matmuls, tp: u32) -> Job {
     Job {
+        engine: Engine::Core,
         model: model(),
         batch: 1,
         seq: SEQ,

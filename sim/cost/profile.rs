@@ -10,6 +10,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::attention::{self, Attention};
+use super::batched::Batched;
 use super::clock::{self, Clock};
 use super::collective::{self, Collectives};
 use super::host::{Host, Overheads};
@@ -119,6 +120,7 @@ struct Written {
     matmul: WrittenMatmuls,
     #[serde(default)]
     cublas: Vec<Cublas>,
+    batched: Option<Batched>,
     layout: Layout,
     clock: clock::Written,
     attention: attention::Written,
@@ -190,6 +192,8 @@ pub struct Profile {
     pub fp32: Matmul,
     /// Other releases of cuBLAS.
     pub cublas: Vec<Cublas>,
+    /// Batched matmuls of rows that are not aligned, where somebody measured them.
+    pub batched: Option<Batched>,
     /// Gradient layouts.
     pub layout: Layout,
     /// Sustained over burst clocks.
@@ -289,6 +293,7 @@ impl Profile {
             tf32: matmul("matmul.tf32", w.matmul.tf32, 4.0)?,
             fp32: matmul("matmul.fp32", w.matmul.fp32, 4.0)?,
             cublas: cublas(w.cublas).map_err(|why| meaning(path, text, "[cublas]", why))?,
+            batched: (w.batched.map(Batched::check).transpose()).map_err(|why| meaning(path, text, "batched", why))?,
             layout: w.layout.check().map_err(|why| meaning(path, text, "layout", why))?,
             clock: Clock::new(w.clock).map_err(|why| meaning(path, text, "clock", why))?,
             attention: Attention::new(w.attention, processors).map_err(|why| meaning(path, text, "attention", why))?,

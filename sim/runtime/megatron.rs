@@ -6,11 +6,14 @@
 //!                                   │  P2p: messages between stages      Data: buckets of gradients and parameters
 //!                                   └─ optimizer
 //! ```
+//!
+//! Megatron-DeepSpeed runs the same modules in DeepSpeed's pipeline engine, with messages of its own (`deepspeed`).
 
 mod blocks;
 mod buckets;
 mod chunk;
 mod data;
+mod deepspeed;
 mod job;
 mod messages;
 mod optimizer;
@@ -19,7 +22,9 @@ mod rank;
 mod step;
 
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport, Modules};
-pub use job::{Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute};
+pub use job::{
+    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+};
 
 use super::Flight;
 use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};

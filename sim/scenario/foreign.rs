@@ -13,6 +13,8 @@ const OWN: [&str; 3] = ["megatron", "internevo", "nanotron"];
 pub(super) struct Foreign {
     /// Its name.
     pub runtime: &'static str,
+    /// The table that it reads of those that one runtime alone has.
+    pub own: &'static str,
     /// Tables that others read, the keys of each that it reads too, and what to write instead of the rest.
     pub tables: &'static [(&'static str, &'static [&'static str], &'static str)],
     /// Where a key itself says more than its table.
@@ -38,7 +40,7 @@ pub(super) fn own_tables(reader: &Reader<'_>, runtime: &str) -> Result<(), Scena
 impl Foreign {
     /// Refuses the first that the file has.
     pub(super) fn check(&self, reader: &Reader<'_>) -> Result<(), ScenarioError> {
-        own_tables(reader, self.runtime)?;
+        own_tables(reader, self.own)?;
         let Ok(file) = DeTable::parse(reader.text) else { return Ok(()) };
         for (table, value) in file.get_ref() {
             let name = table.get_ref().as_ref();

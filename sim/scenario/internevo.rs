@@ -23,6 +23,7 @@ const BUCKET: u64 = 512 << 20;
 /// Keys that other runtimes read.
 const FOREIGN: Foreign = Foreign {
     runtime: "internevo",
+    own: "internevo",
     tables: &[
         ("pipeline", &[], "InternEvo v0.1 has no pipelines: remove the table"),
         ("fsdp", &[], "its optimizer states are spread over internevo.zero1 replicas"),
@@ -78,6 +79,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let layers = vec![model.layers];
     let split = megatron::Job {
+        engine: megatron::Engine::Core,
         model,
         batch: micro,
         seq,

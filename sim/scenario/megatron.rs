@@ -1,6 +1,7 @@
 //! A job of Megatron-Core as understood. What the file leaves open is what `megatron/training/arguments.py` (0.16) has
 //! for it, and is listed.
 
+mod deepspeed;
 mod foreign;
 pub(super) mod mesh;
 pub(super) mod pipeline;
@@ -15,26 +16,27 @@ use crate::model::Position;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::megatron::{
-    Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
+    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
 };
 
 /// Everything that Megatron-Core leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
-    foreign::FOREIGN.check(reader)?;
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation } = base;
+    foreign::of(runtime).check(reader)?;
     let none = written::Megatron::default();
     let table = scenario.megatron.as_ref().map_or(&none, Spanned::get_ref);
+    let engine = deepspeed::engine(reader, (scenario, table), runtime)?;
     gate::positions(reader, scenario, &model, seq)?;
     let mesh = mesh::mesh(reader, scenario, topology)?;
     let sequence_parallel = mesh::sequence_parallel(reader, scenario, mesh)?;
     mesh::divides(reader, scenario, (&model, seq), (mesh, sequence_parallel))?;
-    let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation))?;
+    let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation, engine))?;
     let dtype = precision(reader, &scenario.precision)?;
-    let block = block(reader, table, model.position)?;
+    let block = block(reader, table, (model.position, engine))?;
     mesh::context_parallel(reader, (scenario, table), (mesh, &block))?;
     let matmuls = matmuls(reader, table, block.implementation)?;
     let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
-    let gradients = gradients(reader, table, (mesh, dtype))?;
+    let gradients = gradients(reader, table, (mesh, dtype, engine))?;
     let optimizer = optimizer(reader, scenario, table, gradients.overlap_reduce)?;
     if let (Some(at), Matmuls::Fp8 { parameters: true, .. }, false) =
         (&table.fp8_param_gather, matmuls, optimizer.distributed)
@@ -56,6 +58,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let job = Job {
+        engine,
         model,
         batch: micro,
         seq,
@@ -95,10 +98,17 @@ pub(super) fn precision(reader: &mut Reader<'_>, written: &written::Precision) -
     }
 }
 
-fn block(reader: &mut Reader<'_>, table: &written::Megatron, position: Position) -> Result<Block, ScenarioError> {
+fn block(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    (position, engine): (Position, Engine),
+) -> Result<Block, ScenarioError> {
     let implementation = match table.implementation {
         Some(written::Modules::TransformerEngine) => Implementation::TransformerEngine,
         Some(written::Modules::Local) => Implementation::Local,
+        None if engine == Engine::DeepSpeed => {
+            reader.assume("megatron.implementation", Implementation::Local, "\"local\"")
+        }
         None => {
             let shown = "\"transformer_engine\"";
             reader.assume("megatron.implementation", Implementation::TransformerEngine, shown)
@@ -196,9 +206,13 @@ fn overlap_tensor(
 fn gradients(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
-    (mesh, dtype): (Mesh, DType),
+    (mesh, dtype, engine): (Mesh, DType, Engine),
 ) -> Result<Gradients, ScenarioError> {
-    let fused = reader.flag("megatron.gradient_accumulation_fusion", table.gradient_accumulation_fusion, true);
+    let fused = reader.flag(
+        "megatron.gradient_accumulation_fusion",
+        table.gradient_accumulation_fusion,
+        engine == Engine::Core,
+    );
     let fp32 = reader.flag("megatron.grad_reduce_in_fp32", table.grad_reduce_in_fp32, dtype == DType::Bf16);
     let overlap_reduce = reader.flag("megatron.overlap_grad_reduce", table.overlap_grad_reduce, false);
     let bucket = match (&table.bucket_size, overlap_reduce) {

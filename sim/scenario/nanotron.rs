@@ -22,6 +22,7 @@ use crate::schedule::order::megatron::MEGATRON_1F1B;
 /// Keys that other runtimes read.
 const FOREIGN: Foreign = Foreign {
     runtime: "nanotron",
+    own: "nanotron",
     tables: &[
         ("pipeline", &["layers"], "write nanotron.pp_engine = \"1f1b\" or \"afab\""),
         ("fsdp", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
@@ -85,6 +86,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let split = megatron::Job {
+        engine: megatron::Engine::Core,
         model,
         batch: micro,
         seq,
@@ -139,7 +141,7 @@ fn stages(
     };
     let axis = scenario.mesh.get_ref().pp.as_ref().filter(|_| mesh.pp > 1);
     let Some(axis) = axis else {
-        let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches))?;
+        let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches, megatron::Engine::Core))?;
         return Ok(Pipeline { schedule, ..whole });
     };
     if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {

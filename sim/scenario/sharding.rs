@@ -94,9 +94,10 @@ fn alone(
 /// The implementation, with the settings only it has.
 fn version(reader: &mut Reader<'_>, scenario: &written::Scenario, runtime: Runtime) -> Result<Version, ScenarioError> {
     match (runtime, &scenario.fsdp1) {
-        (Runtime::SingleDevice | Runtime::Megatron | Runtime::InternEvo | Runtime::Nanotron, _) => {
-            Ok(Version::Unsharded)
-        }
+        (
+            Runtime::SingleDevice | Runtime::Megatron | Runtime::DeepSpeed | Runtime::InternEvo | Runtime::Nanotron,
+            _,
+        ) => Ok(Version::Unsharded),
         (Runtime::Fsdp2, None) => Ok(Version::Two),
         (Runtime::Fsdp2, Some(at)) => {
             let problem = "[fsdp1] sets what fully_shard does not have, and the runtime is fsdp2";

@@ -28,17 +28,20 @@ pub enum Runtime {
     InternEvo,
     /// nanotron.
     Nanotron,
+    /// Megatron's modules in DeepSpeed's pipeline engine.
+    DeepSpeed,
 }
 
 impl Runtime {
     /// All runtimes with the names a scenario writes: the registry.
-    pub const ALL: [(&'static str, Runtime); 6] = [
+    pub const ALL: [(&'static str, Runtime); 7] = [
         ("fsdp2", Runtime::Fsdp2),
         ("fsdp1", Runtime::Fsdp1),
         ("single_device", Runtime::SingleDevice),
         ("megatron", Runtime::Megatron),
         ("internevo", Runtime::InternEvo),
         ("nanotron", Runtime::Nanotron),
+        ("deepspeed", Runtime::DeepSpeed),
     ];
 
     /// As a scenario writes it.
@@ -53,7 +56,7 @@ impl Runtime {
 
     /// Whether its ranks split a model on Megatron's axes.
     pub fn splits_model(self) -> bool {
-        matches!(self, Runtime::Megatron | Runtime::InternEvo | Runtime::Nanotron)
+        matches!(self, Runtime::Megatron | Runtime::DeepSpeed | Runtime::InternEvo | Runtime::Nanotron)
     }
 
     /// The framework's short name.
@@ -65,6 +68,7 @@ impl Runtime {
             Runtime::Megatron => "Megatron-Core",
             Runtime::InternEvo => "InternEvo",
             Runtime::Nanotron => "nanotron",
+            Runtime::DeepSpeed => "Megatron-DeepSpeed",
         }
     }
 
@@ -77,6 +81,7 @@ impl Runtime {
             Runtime::Megatron => "Megatron-Core (CUDA)",
             Runtime::InternEvo => "InternEvo v0.1 (CUDA)",
             Runtime::Nanotron => "nanotron (CUDA)",
+            Runtime::DeepSpeed => "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
         }
     }
 }
@@ -250,7 +255,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
     let decided = match runtime {
-        Runtime::Megatron => megatron::decide(reader, base)?,
+        Runtime::Megatron | Runtime::DeepSpeed => megatron::decide(reader, base)?,
         Runtime::InternEvo => internevo::decide(reader, base)?,
         Runtime::Nanotron => nanotron::decide(reader, base)?,
         _ => train::decide(reader, base)?,

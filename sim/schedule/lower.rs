@@ -1,12 +1,14 @@
 //! From what is computed to what is issued: parameters gathered and let go, gradients reduced, sends and receives.
 //!
 //! Schedules of one stage a rank send and receive around each computation ([`single`]), Megatron's interleaved one after
-//! each step of all ranks ([`megatron`]); the others go through PyTorch's passes one after the other (`_PipelineScheduleRuntime._prepare_schedule_with_comms`): [`unshard`], [`reduce`],
+//! each step of all ranks ([`megatron`]), DeepSpeed's by the parity of stage and step ([`parity`]); the others go through
+//! PyTorch's passes one after the other (`_PipelineScheduleRuntime._prepare_schedule_with_comms`): [`unshard`], [`reduce`],
 //! [`exchange`], [`wait`] and, if wanted, [`defer`].
 
 mod defer;
 mod exchange;
 mod megatron;
+mod parity;
 mod reduce;
 mod single;
 mod unshard;
@@ -82,6 +84,7 @@ impl Lowering {
 pub fn lower(schedule: &Schedule, options: &Lowering) -> Result<Lists, ScheduleError> {
     match schedule.batching {
         Batching::Separate | Batching::Paired => return Ok(single::lower(schedule)),
+        Batching::Parity => return Ok(parity::lower(schedule)),
         Batching::Stepwise(settings) => return Ok(megatron::lower(schedule, settings, options.overlap_p2p_comm)),
         Batching::Eager => {}
     }

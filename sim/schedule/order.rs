@@ -1,5 +1,6 @@
 //! The table of schedules, and what each is a function of.
 
+pub mod deepspeed;
 mod dual_pipe_v;
 mod gpipe;
 mod interleaved;
@@ -16,7 +17,7 @@ pub mod zero_bubble;
 use super::{Action, Lists, Schedule, ScheduleError};
 
 /// The schedules there are.
-pub const ENTRIES: [Entry; 14] = [
+pub const ENTRIES: [Entry; 15] = [
     gpipe::GPIPE,
     one_forward_one_backward::ONE_FORWARD_ONE_BACKWARD,
     interleaved::INTERLEAVED,
@@ -31,6 +32,7 @@ pub const ENTRIES: [Entry; 14] = [
     megatron::MEGATRON_1F1B,
     megatron::MEGATRON_INTERLEAVED,
     nanotron::AFAB,
+    deepspeed::DEEPSPEED_1F1B,
 ];
 
 /// What a schedule is a function of.
@@ -76,6 +78,8 @@ pub enum Batching {
     Separate,
     /// A send that is followed by a receive for the other direction is issued with it in one batch.
     Paired,
+    /// Stages forward in every other step, neighbours in turn, and send what a step has made at the start of the next.
+    Parity,
     /// All ranks step together; after a step each sends what it computed and receives what its next one needs.
     Stepwise(megatron::Settings),
     /// Receives are posted as soon as the sender has issued its send; parameters are gathered and let go stage by stage.

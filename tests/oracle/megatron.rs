@@ -9,7 +9,7 @@ use windtunnel::program::{Builder, Category, Collective, DType, Dispatch, Instr,
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, Settings, Storage, TensorGroup};
 use windtunnel::runtime::megatron::{
-    Block, Chunk, Core, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    Block, Chunk, Core, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
 use windtunnel::schedule::order;
 
@@ -74,6 +74,7 @@ pub fn job(c: &Value) -> Job {
     let layers = number("recompute_layers");
     let schedule = if virtual_stages > 1 { "Interleaved1F1B" } else { "1F1B" };
     Job {
+        engine: Engine::Core,
         model: model(c),
         batch: number("micro"),
         seq: number("seq"),

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::DType;
 use windtunnel::runtime::megatron::{
-    Block, Core, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    Block, Core, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
 use windtunnel::schedule::find;
 
@@ -50,6 +50,7 @@ impl Config {
         let virtual_stages = self.vpp.unwrap_or(1);
         let stages = u64::from(self.pp * virtual_stages);
         Job {
+            engine: Engine::Core,
             model: self.model(),
             batch: self.micro,
             seq: self.seq,

@@ -132,7 +132,7 @@ fn oracle_as_many_stages_are_unsharded_at_once() {
 }
 
 /// A list written in one line.
-fn words(lists: &Value) -> Value {
+pub fn words(lists: &Value) -> Value {
     let split = |list: &Value| list.as_str().unwrap().split_whitespace().collect::<Vec<_>>().into();
     lists.as_array().unwrap().iter().map(split).collect::<Vec<Value>>().into()
 }

@@ -5,7 +5,7 @@
 //! `overlap_param_gather` the forward's first use of a bucket waits for its gathering and starts the next one's.
 
 use super::buckets::{self, Rules, Slot, Together};
-use super::job::Job;
+use super::job::{Engine, Job};
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -76,6 +76,9 @@ pub struct Data {
     dtype: DType,
     gradients: DType,
     distributed: bool,
+    /// Whether every replica gets all gradients, though it steps a part: DeepSpeed's first stage of ZeRO without contiguous
+    /// gradients (`stage_1_and_2.py`, `average_tensor`).
+    reduces_all: bool,
     overlap_reduce: bool,
     overlap_gather: bool,
     checks: bool,
@@ -109,6 +112,7 @@ impl Data {
             dtype: job.dtype,
             gradients: job.gradients.dtype,
             distributed: job.optimizer.distributed,
+            reduces_all: !job.optimizer.distributed || job.engine == Engine::DeepSpeed,
             overlap_reduce: job.gradients.overlap_reduce,
             overlap_gather: job.optimizer.overlap_gather && job.optimizer.distributed,
             checks: job.checks_for_nan,
@@ -267,7 +271,7 @@ impl Data {
         program.launch(COMPUTE, "aten.mul_", work, Dispatch::EagerForward);
         program.wait_stream(self.stream, COMPUTE);
         if self.ranks > 1 {
-            let kind = if self.distributed { Collective::ReduceScatter } else { Collective::AllReduce };
+            let kind = if self.reduces_all { Collective::AllReduce } else { Collective::ReduceScatter };
             program.collective(self.stream, Comm { kind, group: self.group, bytes, dtype: self.gradients });
         }
         self.chunks[chunk].states[at].reduced = Some(program.record(self.stream));

@@ -70,6 +70,15 @@ impl Mesh {
     }
 }
 
+/// Whose training loop runs Megatron's modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Megatron's own (`core/pipeline_parallel/schedules.py`, `training.py`).
+    Core,
+    /// DeepSpeed's `PipelineEngine` (`super::deepspeed`), in Megatron-DeepSpeed.
+    DeepSpeed,
+}
+
 /// The pipeline.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
@@ -216,6 +225,8 @@ pub struct Optimizer {
 /// A training job under Megatron-Core, fully decided.
 #[derive(Clone, Debug)]
 pub struct Job {
+    /// Whose training loop.
+    pub engine: Engine,
     /// The model; its vocabulary is padded ([`Job::padded_vocabulary`]).
     pub model: ModelConfig,
     /// `--micro-batch-size`.

@@ -1,5 +1,6 @@
 //! A pipeline rank's messages: what is sent and received between computations, who waits for it, and what lets go of it.
 
+use super::job::Engine;
 use super::p2p::End;
 use super::step::{Rank, Received, Sent};
 use crate::program::{Category, EventId};
@@ -13,6 +14,9 @@ impl Rank<'_> {
             portion.iter().filter(|action| is_message(action.kind)).map(|&one| self.end(one)).collect();
         if ends.is_empty() {
             return;
+        }
+        if self.job.engine == Engine::DeepSpeed {
+            return ends.into_iter().for_each(|end| self.pass(end));
         }
         let bytes = self.p2p.bytes().0;
         let mut storages = vec![];

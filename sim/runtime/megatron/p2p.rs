@@ -5,7 +5,7 @@
 //! for where it is used. So it is where the backward comes in halves: that the fork of sail-sg has one communicator for
 //! both neighbours is neglected.
 
-use super::job::Job;
+use super::job::{Engine, Job};
 use crate::program::{Builder, DType, Direction, EventId, Group, GroupId, StreamId, Transfer};
 use crate::runtime::eager::COMPUTE;
 use crate::schedule::{Action, Kind};
@@ -45,6 +45,8 @@ pub struct P2p {
     dtype: DType,
     /// Whether the calls of a portion are one operation.
     batched: bool,
+    /// Whether both directions between two ranks share a communicator.
+    shared: bool,
     two: bool,
     even: bool,
 }
@@ -64,13 +66,14 @@ impl P2p {
             streams,
             bytes: Bytes(tokens * job.batch * job.model.width * job.dtype.bytes()),
             dtype: job.dtype,
-            batched: !job.pipeline.overlap_p2p && !halves,
+            batched: !job.pipeline.overlap_p2p && !halves && job.engine == Engine::Core,
+            shared: job.engine == Engine::DeepSpeed,
             two: job.mesh.pp == 2,
             even: rank.is_multiple_of(2),
         }
     }
 
-    /// Size of every message.
+    /// Size of every message, of all tensor-parallel ranks' parts where they share it out.
     pub fn bytes(&self) -> Bytes {
         self.bytes
     }
@@ -86,10 +89,18 @@ impl P2p {
         Transfer { direction, group: self.group, ahead, bytes: self.bytes, dtype: self.dtype }
     }
 
+    /// Issues one message of a size and type of its own, which the computation waits for.
+    pub fn call(&self, program: &mut Builder, end: End, (bytes, dtype): (Bytes, DType)) {
+        let stream = self.stream(end);
+        program.wait_stream(stream, COMPUTE);
+        program.exchange(stream, &[Transfer { bytes, dtype, ..self.transfer(end) }]);
+        program.wait_stream(COMPUTE, stream);
+    }
+
     /// The stream of a message that is an operation of its own. Two ranks would have both directions on one
     /// communicator, and take another for one of them.
     fn stream(&self, end: End) -> StreamId {
-        let second = if self.two { !end.sends() } else { end.peer == Peer::Previous };
+        let second = if self.two && !self.shared { !end.sends() } else { end.peer == Peer::Previous };
         self.streams[usize::from(second)]
     }
 

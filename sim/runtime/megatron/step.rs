@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::chunk::{Chunk, ChunkFrame};
 use super::data::{Data, read_back};
-use super::job::Job;
+use super::job::{Engine, Job};
 use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
 use crate::program::builder::Section;
@@ -288,9 +288,15 @@ impl<'j> Rank<'j> {
             }
             received.storage
         });
+        let last = usize::from(key.0) + 1 == self.schedule.stages;
         let before = self.eager.program.enter(self.scopes[chunk]);
         self.eager.program.set_pass(Pass::Forward);
         self.eager.category = Category::Activation;
+        let deepspeed = self.job.engine == Engine::DeepSpeed;
+        if deepspeed && (key.0 == 0 || last) {
+            self.load();
+        }
+        let input = input.map(|input| if deepspeed { self.whole(input, Category::Activation) } else { input });
         self.eager.program.host(Dispatch::StepOverhead, 1);
         let held = input.map(|input| self.eager.retain(input));
         if let Some(input) = input {
@@ -300,7 +306,7 @@ impl<'j> Rank<'j> {
         let (mut frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
         self.eager.fresh_weights = false;
         self.eager.program.enter(before);
-        let last = usize::from(key.0) + 1 == self.schedule.stages;
+        let output = if deepspeed && !last { self.part(output, Category::Activation) } else { output };
         let report = frame.take_report();
         let open = Open { frame, input: held, output: None };
         if last {
@@ -324,12 +330,21 @@ impl<'j> Rank<'j> {
     fn backward(&mut self, key: Key) {
         let (stage, chunk) = (usize::from(key.0), self.chunk_of(key.0));
         let last = stage + 1 == self.schedule.stages;
+        let deepspeed = self.job.engine == Engine::DeepSpeed;
         let gradient = (!last).then(|| {
             let received = self.gradients.remove(&key).expect("a schedule receives before it computes");
             if let Some(event) = received.event {
                 self.eager.program.wait(COMPUTE, event);
             }
             received.storage
+        });
+        self.eager.program.set_pass(Pass::Backward);
+        let gradient = gradient.map(|gradient| {
+            if !deepspeed {
+                return gradient;
+            }
+            self.gather_output(key);
+            self.whole(gradient, Category::BackwardTemporary)
         });
         let open = self.open.remove(&key).expect("a backward follows its forward");
         self.overlap_reduction(chunk);
@@ -346,7 +361,10 @@ impl<'j> Rank<'j> {
         if let Some(given) = self.given[chunk].as_mut().filter(|given| given.key == key) {
             given.gradient = Some(self.eager.retain(made));
         }
-        if self.schedule.crosses(stage - 1) {
+        if deepspeed {
+            let part = self.part(made, Category::BackwardTemporary);
+            self.input_gradients.insert(key, part);
+        } else if self.schedule.crosses(stage - 1) {
             let named = self.eager.retain(made);
             self.name(1, named);
             self.input_gradients.insert(key, made);

@@ -1,6 +1,7 @@
 //! Keys of other runtimes, each with what Megatron-Core has in its place.
 
 use crate::scenario::foreign::Foreign;
+use crate::scenario::understood::Runtime;
 
 /// Tables that other runtimes read, the keys of each that this one reads too, and what to write instead of the others.
 const TABLES: [(&str, &[&str], &str); 12] = [
@@ -35,5 +36,7 @@ const KEYS: [(&str, &str); 5] = [
     ("framework.rope", "write megatron.rope_fusion"),
 ];
 
-/// All of them.
-pub(super) const FOREIGN: Foreign = Foreign { runtime: "megatron", tables: &TABLES, keys: &KEYS };
+/// All of them, for a runtime that runs Megatron's modules.
+pub(super) fn of(runtime: Runtime) -> Foreign {
+    Foreign { runtime: runtime.written(), own: "megatron", tables: &TABLES, keys: &KEYS }
+}

@@ -3,10 +3,11 @@
 use toml::Spanned;
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::Pipeline;
+use crate::runtime::megatron::{Engine, Pipeline};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_SMALL, Reader};
 use crate::scenario::written;
+use crate::schedule::order::deepspeed::DEEPSPEED_1F1B;
 use crate::schedule::order::megatron::{MEGATRON_1F1B, MEGATRON_INTERLEAVED};
 use crate::schedule::{Batching, Entry, ScheduleError, Shape, order};
 
@@ -15,7 +16,7 @@ pub(in crate::scenario) fn pipeline(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     model: &ModelConfig,
-    (pp, micro_batches): (u32, u64),
+    (pp, micro_batches, engine): (u32, u64, Engine),
 ) -> Result<Pipeline, ScenarioError> {
     if pp == 1 {
         if let Some(at) = &scenario.pipeline {
@@ -29,7 +30,7 @@ pub(in crate::scenario) fn pipeline(
     let table = scenario.pipeline.as_ref().map_or(&none, Spanned::get_ref);
     let virtual_stages =
         reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, 1)? as u32;
-    let schedule = schedule(reader, table, virtual_stages)?;
+    let schedule = schedule(reader, table, (virtual_stages, engine))?;
     let stages = u64::from(pp) * u64::from(virtual_stages);
     if stages > model.layers && table.layers.is_none() {
         let problem = format!("{stages} stages are more than the {} blocks of {}", model.layers, model.name);
@@ -58,16 +59,25 @@ pub(in crate::scenario) fn pipeline(
 fn schedule(
     reader: &mut Reader<'_>,
     table: &written::Pipeline,
-    virtual_stages: u32,
+    (virtual_stages, engine): (u32, Engine),
 ) -> Result<&'static Entry, ScenarioError> {
     let Some(at) = &table.schedule else {
-        let own = if virtual_stages > 1 { &MEGATRON_INTERLEAVED } else { &MEGATRON_1F1B };
+        let own = match engine {
+            Engine::DeepSpeed => &DEEPSPEED_1F1B,
+            Engine::Core if virtual_stages > 1 => &MEGATRON_INTERLEAVED,
+            Engine::Core => &MEGATRON_1F1B,
+        };
         return Ok(reader.assume("pipeline.schedule", own, &format!("{:?}", own.name)));
     };
-    order::find(at.get_ref()).map_err(|_| {
+    let found = order::find(at.get_ref()).map_err(|_| {
         let known = order::ENTRIES.map(|entry| entry.name).join(", ");
         reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
-    })
+    })?;
+    if engine == Engine::DeepSpeed && found.name != DEEPSPEED_1F1B.name {
+        let problem = format!("runtime is \"deepspeed\", whose engine runs no schedule {:?}", found.name);
+        return Err(reader.plan(at, problem, format!("write {:?}, or remove the key", DEEPSPEED_1F1B.name)));
+    }
+    Ok(found)
 }
 
 /// A schedule that is not made for the shape: where the file says so, and what to write.

@@ -1,0 +1,45 @@
+//! What DeepSpeed's pipeline engine leaves open of Megatron's keys, and what it does not have.
+
+use crate::runtime::megatron::Engine;
+use crate::scenario::error::ScenarioError;
+use crate::scenario::understood::{Reader, Runtime};
+use crate::scenario::written;
+
+/// Whose training loop runs Megatron's modules. DeepSpeed's refuses what it does not have: modules of Transformer Engine,
+/// gradients that its own hooks add up, communication beside the computation.
+pub(super) fn engine(
+    reader: &Reader<'_>,
+    (scenario, table): (&written::Scenario, &written::Megatron),
+    runtime: Runtime,
+) -> Result<Engine, ScenarioError> {
+    if runtime != Runtime::DeepSpeed {
+        return Ok(Engine::Core);
+    }
+    let local = table.implementation != Some(written::Modules::TransformerEngine);
+    let fused = table.gradient_accumulation_fusion == Some(true);
+    let reduces = table.overlap_grad_reduce == Some(true);
+    let gathers = table.overlap_param_gather.as_ref().is_some_and(|at| *at.get_ref());
+    let overlaps = table.tp_comm_overlap.as_ref().is_some_and(|at| *at.get_ref());
+    let sequence = scenario.tensor_parallel.as_ref().is_some_and(|at| at.get_ref().sequence == Some(true));
+    let context = scenario.mesh.get_ref().cp.as_ref().is_some_and(|at| *at.get_ref() > 1);
+    let virtual_stages = scenario.pipeline.as_ref().and_then(|at| at.get_ref().virtual_stages.as_ref());
+    let several = virtual_stages.is_some_and(|at| *at.get_ref() > 1);
+    let cases = [
+        (!local, "megatron.implementation = \"transformer_engine\"", "write \"local\""),
+        (fused, "megatron.gradient_accumulation_fusion", "write false: autograd adds gradients up"),
+        (reduces, "megatron.overlap_grad_reduce", "write false: gradients are reduced after the last micro-batch"),
+        (gathers, "megatron.overlap_param_gather", "write false: parameters are gathered after the step"),
+        (overlaps, "megatron.tp_comm_overlap", "write false"),
+        (table.fp8.is_some(), "megatron.fp8", "remove it"),
+        (sequence, "tensor_parallel.sequence", "write false"),
+        (context, "mesh.cp", "write mesh.cp = 1"),
+        (several, "pipeline.virtual_stages", "write 1"),
+    ];
+    match cases.into_iter().find(|(applies, ..)| *applies) {
+        None => Ok(Engine::DeepSpeed),
+        Some((_, key, remedy)) => {
+            let problem = format!("runtime is \"deepspeed\", which does not have {key}");
+            Err(reader.plan(&scenario.runtime, problem, format!("{remedy}, or write runtime = \"megatron\"")))
+        }
+    }
+}
