@@ -1,9 +1,9 @@
 //! Frameworks that split a model as Megatron does and step it in their own way: what each moves between ranks, and when.
-//! InternEvo's optimizer is held against itself in `sim/runtime/internevo/zero.rs`.
+//! InternEvo's optimizer is held against itself in `sim/runtime/internevo/zero.rs`, nanotron's engines here.
 
 use std::collections::BTreeMap;
 
-use windtunnel::program::{Collective, Comm, DType, Instr, MatmulLayout, Program, Work};
+use windtunnel::program::{Collective, Comm, DType, Direction, Instr, Kernel, MatmulLayout, Pass, Program, Work};
 use windtunnel::runtime::internevo::Owners;
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::Settings;
@@ -208,6 +208,65 @@ fn both_engines_run_every_micro_batch_and_nobody_waits_for_ever() {
                 _ => false,
             });
             assert_eq!(large.count(), 2 * 4 * neighbours, "{engine}");
+        }
+    }
+}
+
+/// What a stage does in host order, in the oracle's words: F and B, and messages of hidden states, masks and gradients.
+fn said(program: &Program, first: bool, last: bool) -> Vec<String> {
+    let mut events: Vec<String> = vec![];
+    for instr in &program.step {
+        let event = match *instr {
+            Instr::Launch { kernel, .. } => match program.kernel(kernel) {
+                Kernel { work: Work::Matmul { .. }, pass: Pass::Forward, .. } => "F".to_owned(),
+                Kernel { work: Work::Matmul { .. }, pass: Pass::Backward, .. } => "B".to_owned(),
+                _ => continue,
+            },
+            Instr::Exchange { exchange, .. } => {
+                let transfer = program.exchange(exchange).next().unwrap();
+                let word = if transfer.direction == Direction::Send { "send" } else { "recv" };
+                let forwards = first || (!last && transfer.ahead == 1);
+                let kind = match transfer.dtype {
+                    DType::Bf16 if forwards == (word == "send") => "h",
+                    DType::Bf16 => "g",
+                    DType::Int64 => continue,
+                    _ => "m",
+                };
+                format!("{word} {kind}")
+            }
+            _ => continue,
+        };
+        if event.len() > 1 || events.last() != Some(&event) {
+            events.push(event);
+        }
+    }
+    events
+}
+
+#[test]
+fn stages_do_what_nanotrons_engines_do_in_their_order() {
+    let cases: Vec<serde_json::Value> = serde_json::from_str(include_str!("oracles/nanotron-engine.json")).unwrap();
+    assert_eq!(cases.len(), 8);
+    for case in cases {
+        let (engine, stages) = (case["engine"].as_str().unwrap(), case["stages"].as_u64().unwrap());
+        let text = format!("{NANOTRON}pp_engine = \"{engine}\"\n")
+            .replace("pp = 2", &format!("pp = {stages}"))
+            .replace("accumulation = 4", &format!("accumulation = {}", case["micro_batches"]));
+        let classes = make::parse(&text).job.compile().classes;
+        for (rank, (program, expected)) in classes.iter().zip(case["ranks"].as_array().unwrap()).enumerate() {
+            let mut expected: Vec<&str> =
+                expected.as_array().unwrap().iter().map(|event| event.as_str().unwrap()).collect();
+            // Both ends of a message meet here, so a stage asks for the mask before it sends a gradient, not after.
+            for at in 1..expected.len() {
+                if expected[at - 1..=at] == ["send g", "recv m"] {
+                    expected.swap(at - 1, at);
+                }
+            }
+            assert_eq!(
+                said(program, rank == 0, rank + 1 == classes.len()),
+                expected,
+                "{engine}, stage {rank} of {stages}"
+            );
         }
     }
 }
