@@ -11,6 +11,7 @@ mod blocks;
 mod buckets;
 mod chunk;
 mod data;
+mod experts;
 mod job;
 mod messages;
 mod optimizer;
@@ -19,7 +20,9 @@ mod rank;
 mod step;
 
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
-pub use job::{Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute};
+pub use job::{
+    Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer, Pipeline, Recompute,
+};
 
 use super::Flight;
 use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};

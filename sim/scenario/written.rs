@@ -2,7 +2,7 @@
 
 mod megatron;
 
-pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
+pub use megatron::{Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -143,6 +143,10 @@ pub struct Mesh {
     pub pp: Option<Spanned<i64>>,
     /// Replicas of the model.
     pub dp: Option<Spanned<i64>>,
+    /// Ranks that experts are spread over.
+    pub ep: Option<Spanned<i64>>,
+    /// Ranks that each expert is split over.
+    pub etp: Option<Spanned<i64>>,
 }
 
 /// `[tensor_parallel]`
