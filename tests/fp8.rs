@@ -68,7 +68,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
         batch: 1,
         seq: SEQ,
         micro_batches: 3,
-        mesh: Mesh { tp, cp: 1, dp: 2, pp: 1 },
+        mesh: Mesh { tp, cp: 1, dp: 2, pp: 1, ep: 1, etp: tp },
         sequence_parallel: tp > 1,
         overlap_tensor: false,
         pipeline: Pipeline {
@@ -88,6 +88,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
             fused_loss: true,
             recompute: Recompute::None,
         },
+        mixture: None,
         matmuls,
         dtype: DType::Bf16,
         gradients: Gradients { dtype: DType::Fp32, fused_accumulation: true, overlap_reduce: false, bucket: None },

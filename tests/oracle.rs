@@ -8,6 +8,7 @@ mod flops;
 mod fsdp1;
 mod megatron;
 mod megatron_case;
+mod megatron_experts;
 mod megatron_step;
 mod memory;
 mod schedules;

@@ -14,6 +14,7 @@ mod buckets;
 mod chunk;
 mod data;
 mod deepspeed;
+mod experts;
 mod job;
 mod messages;
 mod optimizer;
@@ -23,7 +24,8 @@ mod step;
 
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport, Modules};
 pub use job::{
-    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer, Pipeline,
+    Recompute,
 };
 
 use super::Flight;

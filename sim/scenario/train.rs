@@ -86,7 +86,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 /// What only Megatron-Core has.
 fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), ScenarioError> {
     let mesh = scenario.mesh.get_ref();
-    for (key, at) in [("pp", &mesh.pp), ("cp", &mesh.cp), ("dp", &mesh.dp)] {
+    for (key, at) in [("pp", &mesh.pp), ("cp", &mesh.cp), ("dp", &mesh.dp), ("ep", &mesh.ep), ("etp", &mesh.etp)] {
         if let Some(at) = at {
             let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"");
             let remedy = match key {

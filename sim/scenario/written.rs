@@ -5,7 +5,7 @@ mod megatron;
 mod nanotron;
 
 pub use internevo::InternEvo;
-pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
+pub use megatron::{Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
 pub use nanotron::{Engine, Nanotron};
 
 use serde::Deserialize;
@@ -151,6 +151,10 @@ pub struct Mesh {
     pub pp: Option<Spanned<i64>>,
     /// Replicas of the model.
     pub dp: Option<Spanned<i64>>,
+    /// Ranks that experts are spread over.
+    pub ep: Option<Spanned<i64>>,
+    /// Ranks that each expert is split over.
+    pub etp: Option<Spanned<i64>>,
 }
 
 /// `[tensor_parallel]`

@@ -79,7 +79,7 @@ pub fn job(c: &Value) -> Job {
         batch: number("micro"),
         seq: number("seq"),
         micro_batches: number("micro_batches") as u32,
-        mesh: Mesh { tp, cp, dp, pp },
+        mesh: Mesh { tp, cp, dp, pp, ep: 1, etp: tp },
         sequence_parallel: on("sp"),
         overlap_tensor: false,
         pipeline: Pipeline {
@@ -104,6 +104,7 @@ pub fn job(c: &Value) -> Job {
                 _ => Recompute::None,
             },
         },
+        mixture: None,
         matmuls: Matmuls::Plain,
         dtype: DType::Bf16,
         gradients: Gradients {

@@ -24,14 +24,18 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
     let within = PARALLEL.contains(&row.lane.as_str());
     let megatron = within && Runtime::find(runtime).is_some_and(Runtime::splits_model);
     let p = &row.parallel;
-    let degrees =
-        [("tensor", p.tp, within), ("pipeline", p.pp, megatron), ("context", p.cp, megatron), ("expert", p.ep, false)];
+    let degrees = [
+        ("tensor", p.tp, within),
+        ("pipeline", p.pp, megatron),
+        ("context", p.cp, megatron),
+        ("expert", p.ep, megatron),
+    ];
     for (name, degree, known) in degrees {
         if !known && degree.is_some_and(|degree| degree > 1) {
             return Err(without(row, format!("{name} parallelism")));
         }
     }
-    if row.model.n_experts.is_some_and(|experts| experts > 1) {
+    if !megatron && row.model.n_experts.is_some_and(|experts| experts > 1) {
         return Err(without(row, "a mixture of experts"));
     }
     if row.model.mamba_state_dim.is_some() || row.model.hybrid_pattern.is_some() {

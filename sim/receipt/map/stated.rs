@@ -91,6 +91,13 @@ fn split_model(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason>
     if ranks == 0 || !count.is_multiple_of(ranks) {
         return Err(Reason::Contradiction(format!("a replica of {ranks} ranks on {count} chips")));
     }
+    if row.model.n_experts.is_some_and(|experts| experts > 1) {
+        for (name, degree) in [("ep", p.ep), ("etp", p.etp)] {
+            if let Some(degree) = degree {
+                keys.stated(&format!("mesh.{name}"), integer(degree));
+            }
+        }
+    }
     if let Some(stages) = p.vpp.as_ref().and_then(Value::as_u64).filter(|stages| *stages > 1) {
         keys.stated("pipeline.virtual_stages", integer(stages));
     }

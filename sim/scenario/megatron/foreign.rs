@@ -22,7 +22,7 @@ const TABLES: [(&str, &[&str], &str); 12] = [
     ),
     (
         "mesh",
-        &["tp", "cp", "pp", "dp"],
+        &["tp", "cp", "pp", "dp", "ep", "etp"],
         "write mesh.dp: replicas, of which megatron.distributed_optimizer shards states",
     ),
 ];
