@@ -27,4 +27,5 @@ mod receipt_maker;
 mod receipts;
 mod schedule;
 mod tidy;
+mod titan;
 mod zero_bubble;

@@ -3,6 +3,7 @@
 mod architectures;
 mod cases;
 mod compile;
+mod float8;
 mod flops;
 mod fsdp1;
 mod megatron;

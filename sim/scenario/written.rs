@@ -1,7 +1,9 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
+mod float8;
 mod megatron;
 
+pub use float8::{Float8, Recipe as Float8Recipe};
 pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
 
 use serde::Deserialize;
@@ -46,6 +48,8 @@ pub struct Scenario {
     /// `torch.compile`.
     #[serde(default)]
     pub compile: Compile,
+    /// torchao's float8 linears.
+    pub float8: Option<Spanned<Float8>>,
     /// The loss.
     #[serde(default)]
     pub loss: Loss,
@@ -153,6 +157,8 @@ pub struct TensorParallel {
     pub sequence: Option<bool>,
     /// Whether the loss takes logits that are split on the vocabulary.
     pub loss: Option<bool>,
+    /// Whether compiled blocks exchange in parts beside their matmuls.
+    pub asynchronous: Option<Spanned<bool>>,
 }
 
 /// `[batch]`

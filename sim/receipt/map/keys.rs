@@ -9,7 +9,7 @@ use super::Assumption;
 use crate::receipt::table::{Rule, word};
 
 /// Tables of a scenario in the order people write them.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "",
     "topology",
     "model",
@@ -22,6 +22,7 @@ const ORDER: [&str; 20] = [
     "fsdp",
     "fsdp1",
     "compile",
+    "float8",
     "activation_checkpointing",
     "attention",
     "loss",
