@@ -4,10 +4,9 @@
 //! optimizer.zero_grad(set_to_none=True)`. Python's references are followed: a hidden state lives until the next one has
 //! taken its name, logits until the loss has been computed.
 
-use super::eager::offload::Offload;
 use super::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Settings, Storage};
 use super::fsdp::hooks::Run;
-use super::fsdp::{Fsdp, STREAMS, Version};
+use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
@@ -23,7 +22,7 @@ mod blocks;
 mod plan;
 
 use blocks::BlockFrame;
-use plan::{Graphs, Layout, Scopes, communicators, context_ring, graphs, groups, layout, tensor_group};
+use plan::{Graphs, Layout, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
 
 /// The operator of an embedding's graph that looks positions up, where it has one: after tokens and row numbers.
 const POSITIONS: usize = 2;
@@ -120,17 +119,6 @@ impl Job {
     pub fn tokens(&self) -> u64 {
         self.batch * self.own_tokens() * u64::from(self.accumulation) * u64::from(self.data_ranks())
     }
-}
-
-/// Names of a job's streams.
-fn streams(job: &Job) -> Vec<&'static str> {
-    let mut streams = match job.eager.offload {
-        Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
-        _ => job.fsdp.streams().to_vec(),
-    };
-    streams.extend((job.context > 1).then_some("context-parallel"));
-    streams.extend(job.tensor.splits().then_some("tensor-parallel"));
-    streams
 }
 
 /// The program of one rank; all ranks run the same.

@@ -43,7 +43,9 @@ pub(super) fn tensor(
             "note: mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"
         ));
     }
-    reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
+    if scenario.compile.blocks != Some(true) {
+        reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
+    }
     let sequence = written.and_then(|table| table.sequence);
     let asynchronous = asynchronous(reader, scenario, (inside, ranks))?;
     let loss = written.and_then(|table| table.loss);

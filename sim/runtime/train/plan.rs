@@ -8,10 +8,11 @@ use crate::model::graph::{Graph, OpKind};
 use crate::model::head::{self, Head};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
+use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
 use crate::runtime::fsdp::group::{Made, ShardedParam};
 use crate::runtime::fsdp::hooks::Units;
-use crate::runtime::fsdp::{Communicators, Group, Narrow, Wrap};
+use crate::runtime::fsdp::{Communicators, Group, Narrow, STREAMS, Wrap};
 
 /// Graphs of the distinct modules.
 pub(super) struct Graphs {
@@ -225,6 +226,17 @@ pub(super) fn communicators(program: &mut Builder, job: &Job) -> Communicators {
         _ => shard,
     };
     Communicators { world, shard, replicate, post_forward }
+}
+
+/// Names of a job's streams.
+pub(super) fn streams(job: &Job) -> Vec<&'static str> {
+    let mut streams = match job.eager.offload {
+        Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
+        _ => job.fsdp.streams().to_vec(),
+    };
+    streams.extend((job.context > 1).then_some("context-parallel"));
+    streams.extend(job.tensor.splits().then_some("tensor-parallel"));
+    streams
 }
 
 /// The ranks that share a sequence, inside those that FSDP shards over, and the stream of what they exchange: before the
