@@ -141,7 +141,7 @@ fn kept(job: &Job, layers: u64) -> u64 {
     let mut eager = Eager::new(program, job.eager(), chunk.params().len());
     eager.main = Some(MainGradients::new(DType::Fp32, true, Box::new(Nothing)));
     if job.mesh.tp > 1 {
-        eager.tensor = Some(TensorGroup { group, stream: StreamId(1), norms: None });
+        eager.tensor = Some(TensorGroup { group, ranks: 2, stream: StreamId(1), norms: None });
     }
     let input = eager.storage(SEQ * WIDTH * 2 / u64::from(job.mesh.tp), "input");
     let _ = chunk.forward(&mut eager, Some(input));

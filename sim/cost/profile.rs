@@ -224,6 +224,11 @@ impl Profile {
         self.bf16.chip.peak
     }
 
+    /// Dense fp8 peak of the chip that was measured; of one without units for it, that of bf16.
+    pub fn fp8_peak(&self) -> FlopRate {
+        self.fp8.chip.peak
+    }
+
     /// The names of the shipped profiles.
     pub fn names() -> Vec<&'static str> {
         registry::SHIPPED.iter().map(|(name, _)| *name).collect()

@@ -1,9 +1,11 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
+mod float8;
 mod internevo;
 mod megatron;
 mod nanotron;
 
+pub use float8::{Float8, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
 pub use nanotron::{Engine, Nanotron};
@@ -54,6 +56,8 @@ pub struct Scenario {
     /// `torch.compile`.
     #[serde(default)]
     pub compile: Compile,
+    /// torchao's float8 linears.
+    pub float8: Option<Spanned<Float8>>,
     /// The loss.
     #[serde(default)]
     pub loss: Loss,
@@ -165,6 +169,8 @@ pub struct TensorParallel {
     pub sequence: Option<bool>,
     /// Whether the loss takes logits that are split on the vocabulary.
     pub loss: Option<bool>,
+    /// Whether compiled blocks exchange in parts beside their matmuls.
+    pub asynchronous: Option<Spanned<bool>>,
 }
 
 /// `[batch]`

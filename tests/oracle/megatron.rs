@@ -162,7 +162,7 @@ fn micro_batches(job: &Job) -> Program {
     eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, Box::new(Nothing)));
     if job.mesh.tp > 1 {
         let stream = windtunnel::program::StreamId(1);
-        eager.tensor = Some(TensorGroup { group, stream, norms: None });
+        eager.tensor = Some(TensorGroup { group, ranks: 2, stream, norms: None });
     }
     let mut last: Option<[Storage; 2]> = None;
     for _ in 0..job.micro_batches {

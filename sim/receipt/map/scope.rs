@@ -27,7 +27,7 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
     let degrees = [
         ("tensor", p.tp, within),
         ("pipeline", p.pp, megatron),
-        ("context", p.cp, megatron),
+        ("context", p.cp, megatron || within && runtime == "fsdp2"),
         ("expert", p.ep, megatron),
     ];
     for (name, degree, known) in degrees {
@@ -42,7 +42,9 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
         return Err(without(row, "a state-space or hybrid model"));
     }
     let has = |field: &str, what: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains(what));
-    if !megatron && (has("precision.compute", "fp8") || has("precision.recipe", "fp8")) {
+    // torchao's linears, under FSDP2.
+    let float8 = within && runtime == "fsdp2" && has("precision.compute", "float8");
+    if !megatron && !float8 && (has("precision.compute", "fp8") || has("precision.recipe", "fp8")) {
         return Err(without(row, "fp8"));
     }
     if word(value, "switches.lora").is_some_and(|word| word == "true")

@@ -27,7 +27,8 @@ const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 /// The sizes of a rank's part of a micro-batch.
 pub(super) fn dims(job: &Job) -> Dims {
     let tp = u64::from(job.mesh.tp);
-    let tensor = TensorParallel { ranks: tp, sequence: job.sequence_parallel && tp > 1, loss: true };
+    let tensor =
+        TensorParallel { ranks: tp, sequence: job.sequence_parallel && tp > 1, loss: true, asynchronous: false };
     let dims = block::dims(&job.model, job.batch, job.seq / u64::from(job.mesh.cp), tensor);
     Dims { v: job.padded_vocabulary() / tp, ..dims }
 }

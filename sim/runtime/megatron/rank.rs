@@ -49,7 +49,8 @@ impl<'j> Rank<'j> {
         let hooks = Box::new(Hooks { data: data.clone(), experts });
         eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks));
         if job.mesh.tp > 1 {
-            eager.tensor = Some(TensorGroup { group: groups.tensor, stream: TENSOR, norms: None });
+            eager.tensor =
+                Some(TensorGroup { group: groups.tensor, ranks: u64::from(job.mesh.tp), stream: TENSOR, norms: None });
         }
         eager.context = ring(job, groups);
         eager.experts = expert_ranks(job, groups);
