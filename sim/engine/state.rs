@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use crate::network::{LEVELS, Sharing};
 use crate::units::Time;
 
@@ -218,8 +220,11 @@ impl<'a> Engine<'a> {
         let first = job.classes[0].program;
         let cast = Cast::new(job, options.fold);
         let streams = job.classes.iter().map(|class| class.program.streams.len()).max().unwrap_or(0);
-        let plans: Vec<Plan> =
-            job.classes.iter().map(|class| Plan::new(class.program, class.costs, streams, options.record)).collect();
+        let plans: Vec<Plan> = job
+            .classes
+            .par_iter()
+            .map(|class| Plan::new(class.program, class.costs, streams, options.record))
+            .collect();
         let slots = plans.iter().map(|plan| plan.slots.len()).max().unwrap_or(0) as u32;
         let marks = job.classes.iter().map(|class| class.program.marks.len()).max().unwrap_or(0) as u32;
         let transfers = job.classes.iter().map(|class| class.program.transfers.len()).max().unwrap_or(0) as u32;
