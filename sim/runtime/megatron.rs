@@ -18,7 +18,7 @@ mod p2p;
 mod rank;
 mod step;
 
-use chunk::Chunk;
+pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{Block, Core, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute};
 
 use rayon::prelude::*;

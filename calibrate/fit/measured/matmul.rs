@@ -260,7 +260,7 @@ fn gradients(measured: &Measured<'_>, made: &mut Made, model: &Matmul) {
     };
     let all = Ratios { data: ratios("data_gradient"), weight: ratios("weight_gradient") };
     let main = ratios("weight_gradient_fp32");
-    made.leave(main.len(), "weight gradients added into fp32: no prediction uses them yet");
+    made.leave(main.len(), "weight gradients added into fp32: predictions add the traffic instead");
     if !main.is_empty() {
         made.notes.push(format!("weight gradients added into fp32: {:.3} times the forward matmul", median(&main)));
     }
