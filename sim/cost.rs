@@ -147,7 +147,10 @@ impl<'p> CostModel<'p> {
             (MatmulLayout::Forward, _) => 1.0,
             (_, DType::Fp8) => profile.layout.fp8_gradient,
             (MatmulLayout::DataGradient, _) => profile.layout.data_gradient,
-            (MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_), _) => profile.layout.weight_gradient,
+            (MatmulLayout::WeightGradient, _) => profile.layout.weight_gradient,
+            (MatmulLayout::MainGradient(_), _) => {
+                profile.layout.main_gradient.unwrap_or(profile.layout.weight_gradient)
+            }
         };
         // A main gradient's traffic comes on top: so it is in the table that the factor is from.
         let added = match layout {
