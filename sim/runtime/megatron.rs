@@ -28,6 +28,8 @@ pub use job::{
     Recompute,
 };
 
+use rayon::prelude::*;
+
 use super::Flight;
 use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};
 
@@ -71,5 +73,6 @@ pub fn compile(job: &Job) -> Flight {
     let schedule = schedule(job).expect("a job's schedule was built when the job was decided");
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
-    Flight::in_turn((0..job.mesh.pp).map(|rank| step::Rank::program(job, &schedule, &lists, rank)).collect())
+    let program = |rank| step::Rank::program(job, &schedule, &lists, rank);
+    Flight::in_turn((0..job.mesh.pp).into_par_iter().map(program).collect())
 }

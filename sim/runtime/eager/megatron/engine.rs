@@ -257,7 +257,7 @@ impl Eager {
         let fused = self.fuses_accumulation();
         let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
         let shape = (sizes.outputs, sizes.inputs, sizes.tokens);
-        self.engine_matmul(shape, sizes.multiplied(), MatmulLayout::WeightGradient, dispatch);
+        self.engine_matmul(shape, sizes.multiplied(), self.weight_layout(), dispatch);
         made
     }
 
