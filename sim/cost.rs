@@ -100,7 +100,9 @@ impl<'p> CostModel<'p> {
                 let (m, n, k) = match layout {
                     MatmulLayout::Forward => (rows, outputs, inputs),
                     MatmulLayout::DataGradient => (rows, inputs, outputs),
-                    MatmulLayout::WeightGradient => (inputs * groups, outputs, rows.div_ceil(groups.max(1))),
+                    MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_) => {
+                        (inputs * groups, outputs, rows.div_ceil(groups.max(1)))
+                    }
                 };
                 let cost = self.matmul(m, n, k, dtype, layout);
                 let rows = [inputs, outputs].map(|numbers| numbers * dtype.bytes());
@@ -144,19 +146,30 @@ impl<'p> CostModel<'p> {
             (DType::Fp32, true) => &profile.tf32,
             (DType::Fp32 | DType::Int32 | DType::Int64, _) => &profile.fp32,
         };
-        let layout = match (layout, dtype) {
+        let factor = match (layout, dtype) {
             (MatmulLayout::Forward, _) => 1.0,
             (_, DType::Fp8) => profile.layout.fp8_gradient,
             (MatmulLayout::DataGradient, _) => profile.layout.data_gradient,
             (MatmulLayout::WeightGradient, _) => profile.layout.weight_gradient,
+            (MatmulLayout::MainGradient(_), _) => {
+                profile.layout.main_gradient.unwrap_or(profile.layout.weight_gradient)
+            }
+        };
+        // A main gradient's traffic comes on top: so it is in the table that the factor is from.
+        let added = match layout {
+            MatmulLayout::MainGradient(main) => {
+                let bytes = m as f64 * n as f64 * (2.0 * main.bytes() as f64 - 2.0);
+                bytes / (matmul.chip.bandwidth.0 * matmul.waves.memory)
+            }
+            _ => 0.0,
         };
         let launch = matmul.waves.launch.seconds();
         let half = matches!(dtype, DType::Bf16 | DType::Fp16);
         let release = self.software.cublas.and_then(|at| profile.cublas.get(at)).filter(|_| half);
-        let layout = layout * release.map_or(1.0, |release| release.bf16);
+        let factor = factor * release.map_or(1.0, |release| release.bf16);
         let cost = matmul.cost_with(m, n, k, |seconds, share| {
             // The layout changes what the kernel does, not its launch.
-            let seconds = seconds + (seconds - launch).max(0.0) * (layout - 1.0);
+            let seconds = seconds + (seconds - launch).max(0.0) * (factor - 1.0) + added;
             match self.regime {
                 Regime::Burst => seconds,
                 Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),

@@ -4,9 +4,11 @@
 //! every decision taken, every default named in [`Scenario::assumptions`], and has passed the shard-plan check
 //! ([`gate`]). [`mod@predict`] flies it.
 
+mod context;
 mod defaults;
 pub mod error;
 mod experts;
+mod float8;
 mod foreign;
 pub mod gate;
 mod internevo;

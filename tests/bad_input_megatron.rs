@@ -227,16 +227,49 @@ fn keys_of_megatron_are_refused_elsewhere() {
         let said = elsewhere(format!("{}\n{new}\n", make::TINY));
         assert!(said.contains(expected), "{said}");
     }
-    for axis in ["pp", "cp", "dp"] {
+    for axis in ["pp", "dp", "ep", "etp"] {
         let said = elsewhere(make::TINY.replace("dp_shard = 8", &format!("{axis} = 2")));
         assert!(said.contains(&format!("mesh.{axis} is an axis of runtime = \"megatron\"")), "{said}");
     }
 }
 
 #[test]
-fn a_mixture_of_experts_is_not_simulated_under_megatron_yet() {
-    let said = refused("megatron-experts", "huggingface = \"config.json\"\nlayers = 4", "name = \"mixtral-8x7b\"");
-    assert!(said.contains("needs experts, which is described but not simulated yet"), "{said}");
+fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
+    let model = "huggingface = \"config.json\"\nlayers = 4";
+    let mixtral = MEGATRON.replace(model, "name = \"mixtral-8x7b\"\nlayers = 4");
+    let split = mixtral.replace("pp = 2", "pp = 1\nep = 2\n\n[tensor_parallel]\nsequence = true");
+    let folder = Folder::new("megatron-experts");
+    let said = |text: &str| {
+        folder.write("my.toml", text);
+        folder.refuses(&["run", "my.toml"])
+    };
+    for (text, problem, remedy) in [
+        (
+            split.replace("ep = 2", "ep = 3"),
+            "mesh.ep = 3 does not divide the 8 experts of mixtral-8x7b",
+            "write mesh.ep = 1 or 2",
+        ),
+        (
+            split.replace("ep = 2", "ep = 8"),
+            "ep × etp = 8 × 2 does not divide the tp·cp·dp = 8 ranks",
+            "write mesh.etp = 1",
+        ),
+        (
+            split.replace("ep = 2", "etp = 1"),
+            "mesh.etp = 1 splits experts otherwise than mesh.tp = 2",
+            "mesh.ep = 2 or more",
+        ),
+        (split.replace("sequence = true", "sequence = false"), "is trained with a split sequence", "sequence = true"),
+        (MEGATRON.replace("pp = 2", "pp = 2\nep = 2"), "and config has none", "take a model with experts"),
+    ] {
+        let said = said(&text);
+        assert!(said.contains(problem) && said.contains(remedy), "{said}");
+    }
+    let keys = |keys: &str| said(&format!("{split}\n[megatron]\n{keys}\n"));
+    let gathers = keys("moe_token_dispatcher_type = \"allgather\"");
+    assert!(gathers.contains("only the all-to-all is simulated"), "{gathers}");
+    let local = keys("implementation = \"local\"\nmoe_permute_fusion = true");
+    assert!(local.contains("moe_permute_fusion is Transformer Engine's"), "{local}");
 }
 
 #[test]

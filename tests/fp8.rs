@@ -68,7 +68,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
         batch: 1,
         seq: SEQ,
         micro_batches: 3,
-        mesh: Mesh { tp, cp: 1, dp: 2, pp: 1 },
+        mesh: Mesh { tp, cp: 1, dp: 2, pp: 1, ep: 1, etp: tp },
         sequence_parallel: tp > 1,
         overlap_tensor: false,
         pipeline: Pipeline {
@@ -88,6 +88,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
             fused_loss: true,
             recompute: Recompute::None,
         },
+        mixture: None,
         matmuls,
         dtype: DType::Bf16,
         gradients: Gradients { dtype: DType::Fp32, fused_accumulation: true, overlap_reduce: false, bucket: None },
@@ -140,7 +141,7 @@ fn kept(job: &Job, layers: u64) -> u64 {
     let mut eager = Eager::new(program, job.eager(), chunk.params().len());
     eager.main = Some(MainGradients::new(DType::Fp32, true, Box::new(Nothing)));
     if job.mesh.tp > 1 {
-        eager.tensor = Some(TensorGroup { group, stream: StreamId(1), norms: None });
+        eager.tensor = Some(TensorGroup { group, ranks: 2, stream: StreamId(1), norms: None });
     }
     let input = eager.storage(SEQ * WIDTH * 2 / u64::from(job.mesh.tp), "input");
     let _ = chunk.forward(&mut eager, Some(input));

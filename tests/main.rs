@@ -28,4 +28,5 @@ mod receipt_maker;
 mod receipts;
 mod schedule;
 mod tidy;
+mod titan;
 mod zero_bubble;

@@ -95,7 +95,7 @@ fn write(
 ) -> String {
     let compile = buffers == 2;
     // Splitting the model leaves half of the data-parallel ranks.
-    let tensor = split > 0 && !compile && change < 2 && sequence % 2 == 0;
+    let tensor = split > 0 && change < 2 && sequence % 2 == 0;
     let tp = if tensor {
         format!("tp = 2\n\n[tensor_parallel]\nsequence = {}\nloss = {clip}", split == 2)
     } else {

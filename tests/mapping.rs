@@ -210,7 +210,7 @@ fn reasons_name_what_is_missing() {
     assert_eq!(why("nv-nemo-longseq-llama-2-7b-h100-s4k-cp1"), "states no micro-batch");
     assert_eq!(why("misc-vocabpar-4b-pp8-s2k-v32k-vocab-2"), "the vocabulary spread over pipeline stages");
     assert_eq!(why("misc-internevo-7b-tp1-zero1-8-n16"), "optimizer states sharded over a part of the replicas");
-    assert_eq!(why("tt-llama31-8b-h200x32-fp8"), "fp8");
+    assert_eq!(why("llmf-1b-s8192-h100-80gbx8-mb2-ga4-amp-fp8-noac"), "fp8");
 }
 
 #[test]

@@ -48,7 +48,8 @@ fn matmuls(program: &Program) -> BTreeMap<(u64, u64, u64, bool), usize> {
     for instr in &program.step {
         let Instr::Launch { kernel, .. } = *instr else { continue };
         let Work::Matmul { m, n, k, layout, .. } = program.kernel(kernel).work else { continue };
-        *counts.entry((m, n, k, layout == MatmulLayout::WeightGradient)).or_default() += 1;
+        let weight = matches!(layout, MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_));
+        *counts.entry((m, n, k, weight)).or_default() += 1;
     }
     counts
 }

@@ -143,7 +143,15 @@ fn without_quantise(chip: &ChipSpec, raw: &Points, stream: &Curve, launch: f64) 
     raw.iter().map(|(s, t)| (*s, (t - off(s) - excess).max(0.3 * t))).collect()
 }
 
-/// Ratio of gradient layouts to the forward one at the same arithmetic, as a median of rate ratios.
+/// Peak memory bandwidth of the boards whose layouts were measured \[GB/s\] (`hw_specs.csv`).
+const BANDWIDTHS: [(&str, f64); 2] = [("A100-80GB PCIe", 1935.0), ("B200", 7700.0)];
+
+/// Ratio of gradient layouts to the forward one at the same arithmetic, as a median of ratios of times.
+///
+/// All weight gradients of the table are added to an fp32 main gradient. For those that are, `main_gradient` is the ratio
+/// without what reading and writing it takes beyond writing a gradient of two bytes an element: over the table a further
+/// second of that traffic makes a matmul longer by 1.3 to 1.6, so nothing of it is hidden. What a plain weight gradient takes
+/// was not measured: its ratio is the table's as it is.
 fn layout(tables: &Tables) -> Result<String, ImportError> {
     let table = tables.get("gemm_layout_simumax.csv")?;
     // Rows come in triples (TN, NN, NT) of one linear layer, with the same product m·n·k.
@@ -158,8 +166,15 @@ fn layout(tables: &Tables) -> Result<String, ImportError> {
             && work(0) == work(1)
             && work(1) == work(2)
         {
+            let sizes = ["m", "n", "k"].map(|column| triple[2].number(column).unwrap_or_default());
+            let bandwidth =
+                BANDWIDTHS.iter().find(|(gpu, _)| *gpu == triple[2].text("gpu")).map(|(_, rate)| rate * 1e9);
+            let bandwidth = bandwidth.ok_or_else(|| table.error("the memory bandwidth of a board is not known"))?;
+            let traffic = 6.0 * sizes[0] * sizes[1] / bandwidth;
+            let seconds = |rate: f64| 2.0 * work(0) / (rate * 1e12);
             ratios.data.push(tn / nn);
             ratios.weight.push(tn / nt);
+            ratios.main.push((seconds(*nt) - traffic) / seconds(*tn));
         }
     }
     let source = "gemm_layout_simumax.csv (A100 PCIe and B200 with cuBLAS): rate of the forward layout over the gradient's, one linear layer";

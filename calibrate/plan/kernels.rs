@@ -45,7 +45,8 @@ pub fn what(work: &Work, software: &Software) -> Option<What> {
             let layout = match layout {
                 MatmulLayout::Forward => "forward",
                 MatmulLayout::DataGradient => "data_gradient",
-                MatmulLayout::WeightGradient => "weight_gradient",
+                MatmulLayout::MainGradient(DType::Fp32) => "weight_gradient_fp32",
+                MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_) => "weight_gradient",
             };
             Some(What::Matmul { m, n, k, dtype: dtype.to_owned(), layout: layout.to_owned() })
         }
@@ -54,7 +55,7 @@ pub fn what(work: &Work, software: &Software) -> Option<What> {
             let (m, n, k) = match layout {
                 MatmulLayout::Forward => (rows, outputs, inputs),
                 MatmulLayout::DataGradient => (rows, inputs, outputs),
-                MatmulLayout::WeightGradient => (outputs, inputs, rows),
+                MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_) => (outputs, inputs, rows),
             };
             Some(What::GroupedMatmul { groups, m, n, k, dtype })
         }

@@ -165,6 +165,8 @@ pub struct Layout {
     pub data_gradient: f64,
     /// `dW = dyᵀ·x`.
     pub weight_gradient: f64,
+    /// The same added to a main gradient in the matmul, without the traffic of that; left out: as the plain one.
+    pub main_gradient: Option<f64>,
     /// Either in fp8, whose operands lie as the forward one's: gradients are summed in full precision
     /// (`CUBLASLT_MATMUL_DESC_FAST_ACCUM` off).
     #[serde(default = "one")]
@@ -222,6 +224,11 @@ impl Profile {
     /// Dense bf16 peak of the chip that was measured.
     pub fn bf16_peak(&self) -> FlopRate {
         self.bf16.chip.peak
+    }
+
+    /// Dense fp8 peak of the chip that was measured; of one without units for it, that of bf16.
+    pub fn fp8_peak(&self) -> FlopRate {
+        self.fp8.chip.peak
     }
 
     /// The names of the shipped profiles.
@@ -319,7 +326,10 @@ fn cublas(list: Vec<Cublas>) -> Result<Vec<Cublas>, String> {
 impl Layout {
     fn check(self) -> Result<Layout, String> {
         let (data, weight, fp8) = (self.data_gradient, self.weight_gradient, self.fp8_gradient);
-        for (name, factor) in [("data_gradient", data), ("weight_gradient", weight), ("fp8_gradient", fp8)] {
+        let main = self.main_gradient.unwrap_or(weight);
+        let factors =
+            [("data_gradient", data), ("weight_gradient", weight), ("main_gradient", main), ("fp8_gradient", fp8)];
+        for (name, factor) in factors {
             if !(0.5..=2.0).contains(&factor) {
                 return Err(format!("{name} is {factor}: expected the time over the forward matmul's, 0.5 to 2"));
             }

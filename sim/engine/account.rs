@@ -23,8 +23,6 @@ pub(super) struct Spent {
     pub(super) compute: u32,
     /// Running kernels of the communication pass, collectives and messages.
     pub(super) communication: u32,
-    /// Streams with something issued and not passed.
-    pub(super) backlog: u32,
 }
 
 const COMPUTE: usize = 0;
@@ -111,13 +109,13 @@ impl Engine<'_> {
 
     /// The part that time without compute belongs to.
     fn without_compute(&mut self, rank: u32, elapsed: u64) -> usize {
-        let Spent { communication, backlog, .. } = self.ranks[rank as usize].spent;
+        let Spent { communication, .. } = self.ranks[rank as usize].spent;
         let actor = match self.cause(rank) {
             Cause::Runs { actor } => actor,
             Cause::Ranks => return BUBBLE,
             _ if communication > 0 => self.lowest_running(rank),
             Cause::Host => return HOST,
-            Cause::Done if backlog == 0 || self.waits_for_ranks(rank) => return BUBBLE,
+            Cause::Done if self.has_passed_all(rank) || self.waits_for_ranks(rank) => return BUBBLE,
             Cause::Done | Cause::Latency => return WAITING,
         };
         if self.ranks[rank as usize].watched {
@@ -136,6 +134,7 @@ impl Engine<'_> {
             match state.doing {
                 Doing::Done => return Cause::Done,
                 Doing::Idle if actor == host => return Cause::Host,
+                _ if actor == host && state.reached >= self.now => return Cause::Host,
                 Doing::Idle => actor = host,
                 Doing::Room { stream } => actor = first + u32::from(stream),
                 Doing::Event { slot } => {
@@ -167,6 +166,11 @@ impl Engine<'_> {
     fn lowest_running(&self, rank: u32) -> u32 {
         let running = (rank * self.width..self.host(rank)).find(|&actor| self.runs(actor));
         running.expect("communication that runs, runs on a stream")
+    }
+
+    /// Whether the streams have passed all that was issued to them.
+    fn has_passed_all(&self, rank: u32) -> bool {
+        (rank * self.width..self.host(rank)).all(|actor| self.ready[actor as usize].is_empty())
     }
 
     /// Whether a stream waits for other ranks.

@@ -11,8 +11,9 @@ impl Engine<'_> {
     /// Runs to the end.
     pub(super) fn run(mut self) -> Result<Timeline, EngineError> {
         for rank in 0..self.ranks.len() as u32 {
-            let cost = self.plans[self.ranks[rank as usize].class as usize].host[0].cost;
-            self.queue.push(cost, Event::Host { rank });
+            let host = self.host(rank) as usize;
+            self.actors[host].reached = self.plans[self.ranks[rank as usize].class as usize].host[0].cost;
+            self.queue.push(self.actors[host].reached, Event::Host { rank });
         }
         while self.open[self.open.len() - 1] > 0 {
             let Some(now) = self.queue.next_time() else {
@@ -37,6 +38,7 @@ impl Engine<'_> {
         self.events += 1;
         match event {
             Event::Host { rank } => self.run_host(rank),
+            Event::Ready { actor } => self.agenda.push(actor),
             Event::Kernel { actor, version } => {
                 if self.actors[actor as usize].running.version == version {
                     self.end_kernel(actor);
@@ -63,80 +65,98 @@ impl Engine<'_> {
         }
     }
 
-    /// The host acts, its next action paid for, until it has to pay again or to wait.
+    /// The host acts until it has to wait. What it does is not seen by anyone but its own streams, and they know from when
+    /// on they may run what it hands them: so it acts ahead of time, as far as nothing but time lies in between.
     fn run_host(&mut self, rank: u32) {
         self.account(rank);
         let host = self.host(rank);
         let class = self.ranks[rank as usize].class as usize;
-        loop {
-            let at = self.actors[host as usize].at;
-            let step = self.actors[host as usize].step;
+        let Actor { mut at, mut step, reached, .. } = self.actors[host as usize];
+        // When the action at `at` is due.
+        let mut due = reached.max(self.now);
+        let doing = loop {
             let mut next = at + 1;
             match self.plans[class].host[at as usize].action {
                 Action::Issue { stream, queued } => {
                     let actor = self.actor(rank, stream);
                     if queued && self.actors[actor as usize].queued >= self.options.queue_limit {
-                        self.actors[host as usize].doing = Doing::Room { stream };
-                        return;
+                        // The default stream has work as long as its queue is full, so nobody asks what its host does.
+                        if due > self.now && stream > 0 {
+                            self.queue.push(due, Event::Host { rank });
+                            break Doing::Idle;
+                        }
+                        break Doing::Room { stream };
                     }
-                    self.issue(rank, actor, queued);
+                    self.issue(actor, due, queued);
                 }
                 Action::Wait { slot } => {
-                    if self.wait(rank, host, slot) {
-                        return;
+                    if self.seen[(rank * self.slots + slot) as usize] <= step {
+                        if due > self.now {
+                            self.queue.push(due, Event::Host { rank });
+                            break Doing::Idle;
+                        }
+                        self.await_slot(rank, host, slot);
+                        break Doing::Event { slot };
                     }
                 }
                 Action::Mark { mark } => {
                     if let Some(index) = self.mark_slot(rank, step, mark) {
-                        self.marks[index].0 = Some(Time(self.now));
+                        self.marks[index].0 = Some(Time(due));
                     }
                 }
                 Action::StepEnd => {
+                    if due > self.now {
+                        self.queue.push(due, Event::Host { rank });
+                        break Doing::Idle;
+                    }
                     for stream in 0..self.width - 1 {
-                        self.issue(rank, rank * self.width + stream, false);
+                        self.issue(rank * self.width + stream, due, false);
                     }
                     self.end_step(step);
                     next = 0;
-                    self.actors[host as usize].step = step + 1;
+                    step += 1;
                 }
             }
             if self.options.record {
-                self.note_action(rank, step, at, next);
+                self.note_action(rank, step - u32::from(next == 0), (at, next), due);
             }
-            let host = &mut self.actors[host as usize];
-            host.at = next;
-            host.doing = if host.step < self.options.steps { Doing::Idle } else { Doing::Done };
-            if host.doing == Doing::Done {
-                return;
+            at = next;
+            if step == self.options.steps {
+                break Doing::Done;
             }
-            let cost = self.plans[class].host[next as usize].cost;
-            if cost > 0 {
-                self.queue.push(self.now + cost, Event::Host { rank });
-                return;
-            }
-        }
+            due += self.plans[class].host[next as usize].cost;
+        };
+        let host = &mut self.actors[host as usize];
+        (host.at, host.step, host.reached, host.doing) = (at, step, due, doing);
     }
 
     /// Keeps when a watched host went past action `at` of the last step, or began the step.
-    fn note_action(&mut self, rank: u32, step: u32, at: u32, next: u32) {
+    fn note_action(&mut self, rank: u32, step: u32, (at, next): (u32, u32), when: u64) {
         let Rank { class, watched, .. } = self.ranks[rank as usize];
         if watched && step + 1 == self.options.steps {
-            self.acted[class as usize][at as usize + 1] = self.now;
+            self.acted[class as usize][at as usize + 1] = when;
         } else if watched && next == 0 && step + 2 == self.options.steps {
-            self.acted[class as usize][0] = self.now;
+            self.acted[class as usize][0] = when;
         }
     }
 
-    /// Hands a stream its next operation.
-    fn issue(&mut self, rank: u32, actor: u32, queued: bool) {
-        self.account(rank);
+    /// Hands a stream its next operation, which it may run from `due` on.
+    fn issue(&mut self, actor: u32, due: u64, queued: bool) {
+        let ready = &mut self.ready[actor as usize];
+        ready.push_back(due);
+        let alone = ready.len() == 1;
         let stream = &mut self.actors[actor as usize];
         stream.queued += u32::from(queued);
-        stream.issued += 1;
-        if stream.issued == 1 {
-            self.ranks[rank as usize].spent.backlog += 1;
+        if alone && stream.doing == Doing::Idle {
+            self.come_back(actor, due);
         }
-        if stream.doing == Doing::Idle {
+    }
+
+    /// A stream that has nothing to do looks again at `due`.
+    fn come_back(&mut self, actor: u32, due: u64) {
+        if due > self.now {
+            self.queue.push(due, Event::Ready { actor });
+        } else {
             self.agenda.push(actor);
         }
     }
@@ -148,8 +168,12 @@ impl Engine<'_> {
         loop {
             let stream = &self.actors[actor as usize];
             let step = stream.step;
-            if stream.doing != Doing::Idle || stream.issued == 0 {
+            if stream.doing != Doing::Idle {
                 return;
+            }
+            let Some(&due) = self.ready[actor as usize].front() else { return };
+            if due > self.now {
+                return self.come_back(actor, due);
             }
             match self.plans[class].ops[stream.at as usize] {
                 StreamOp::Kernel { kernel, .. } => return self.begin_kernel(actor, kernel),
@@ -190,24 +214,24 @@ impl Engine<'_> {
     fn pass(&mut self, actor: u32) {
         let rank = actor / self.width;
         self.account(rank);
-        let stream = &mut self.actors[actor as usize];
-        stream.at += 1;
-        stream.issued -= 1;
-        if stream.issued == 0 {
-            self.ranks[rank as usize].spent.backlog -= 1;
-        }
+        self.actors[actor as usize].at += 1;
+        self.ready[actor as usize].pop_front();
     }
 
-    /// Lets `actor` wait for a slot; false if there is nothing to wait for.
+    /// Lets a stream wait for a slot; false if there is nothing to wait for.
     fn wait(&mut self, rank: u32, actor: u32, slot: u32) -> bool {
-        let index = (rank * self.slots + slot) as usize;
-        let waiting = &mut self.actors[actor as usize];
-        if self.seen[index] > waiting.step {
+        if self.seen[(rank * self.slots + slot) as usize] > self.actors[actor as usize].step {
             return false;
         }
-        waiting.doing = Doing::Event { slot };
-        waiting.next_waiter = std::mem::replace(&mut self.waiter[index], actor);
+        self.await_slot(rank, actor, slot);
         true
+    }
+
+    /// An actor waits for a slot.
+    fn await_slot(&mut self, rank: u32, actor: u32, slot: u32) {
+        let waiting = &mut self.actors[actor as usize];
+        waiting.doing = Doing::Event { slot };
+        waiting.next_waiter = std::mem::replace(&mut self.waiter[(rank * self.slots + slot) as usize], actor);
     }
 
     /// A slot's event becomes visible: everyone who waits for it looks again.

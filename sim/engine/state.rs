@@ -5,7 +5,10 @@
 //! of the group, and it is used again for each collective in turn. That is enough, because a stream cannot pass a
 //! collective before all members have reached it. Ranks are counted as they are simulated (`cast.rs`).
 
+use std::collections::VecDeque;
 use std::ops::Range;
+
+use rayon::prelude::*;
 
 use crate::network::{LEVELS, Sharing};
 use crate::units::Time;
@@ -23,8 +26,10 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Something that becomes due.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    /// A host has paid for its next action.
+    /// A host has paid for an action that it could not do ahead of time.
     Host { rank: u32 },
+    /// A stream's next operation has been issued.
+    Ready { actor: u32 },
     /// A kernel ends, unless its pace has changed since (the versions differ).
     Kernel { actor: u32, version: u32 },
     /// A collective ends, unless its pace has changed since.
@@ -38,7 +43,7 @@ pub(super) enum Event {
 /// What an actor does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// A stream: has nothing to do. A host: pays for its next action.
+    /// A stream: has nothing to do yet. A host: pays for its next action.
     Idle,
     /// Waits for an event.
     Event { slot: u32 },
@@ -98,13 +103,11 @@ pub(super) struct Actor {
     /// The first operation of a step.
     pub(super) first: u32,
     pub(super) step: u32,
-    /// Operations issued and not passed.
-    pub(super) issued: u32,
-    /// Kernels and collectives among them.
+    /// Kernels, collectives and exchanges issued and not ended.
     pub(super) queued: u32,
     /// The next actor that waits for the same slot.
     pub(super) next_waiter: u32,
-    /// When the stream reached the operation it is busy with.
+    /// When the stream reached the operation it is busy with, or when the host's next action is due.
     pub(super) reached: u64,
     /// The kernel it runs.
     pub(super) running: Running,
@@ -165,6 +168,8 @@ pub(super) struct Engine<'a> {
     pub(super) cast: Cast<'a>,
     pub(super) ranks: Vec<Rank>,
     pub(super) actors: Vec<Actor>,
+    /// From when on each stream may run the operations issued to it and not passed \[ps\], in order, by actor.
+    pub(super) ready: Vec<VecDeque<u64>>,
     pub(super) meetings: Vec<Meeting>,
     /// The meeting of each rank on the first stream, group after group, and who meets there.
     pub(super) meeting_of: Vec<u32>,
@@ -215,8 +220,11 @@ impl<'a> Engine<'a> {
         let first = job.classes[0].program;
         let cast = Cast::new(job, options.fold);
         let streams = job.classes.iter().map(|class| class.program.streams.len()).max().unwrap_or(0);
-        let plans: Vec<Plan> =
-            job.classes.iter().map(|class| Plan::new(class.program, class.costs, streams, options.record)).collect();
+        let plans: Vec<Plan> = job
+            .classes
+            .par_iter()
+            .map(|class| Plan::new(class.program, class.costs, streams, options.record))
+            .collect();
         let slots = plans.iter().map(|plan| plan.slots.len()).max().unwrap_or(0) as u32;
         let marks = job.classes.iter().map(|class| class.program.marks.len()).max().unwrap_or(0) as u32;
         let transfers = job.classes.iter().map(|class| class.program.transfers.len()).max().unwrap_or(0) as u32;
@@ -250,7 +258,6 @@ impl<'a> Engine<'a> {
                     at: first,
                     first,
                     step: 0,
-                    issued: 0,
                     queued: 0,
                     next_waiter: NONE,
                     reached: 0,
@@ -275,6 +282,7 @@ impl<'a> Engine<'a> {
         Engine {
             width,
             slots,
+            ready: vec![VecDeque::new(); actors.len()],
             exchanges: Exchanges::new(&cast, &plans, transfers, actors.len()),
             cast,
             meeting_of,

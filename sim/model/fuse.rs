@@ -25,16 +25,21 @@
 //! with a workspace of a few MiB; column sums of sandwich norms are fused a little less often than here.
 //! To add an operator: an arm in [`joint`] for its forward, one for its backward.
 
+mod exchange;
+pub mod float8;
 mod joint;
 mod kernels;
 mod order;
 mod partition;
+mod pipelined;
 mod reuse;
 
 use std::collections::BTreeMap;
 
+pub use float8::Float8;
+
 use super::graph::{Graph, OpKind, ParamId};
-use crate::program::{DType, MemoryKind, Work};
+use crate::program::{Collective, DType, MemoryKind, Work};
 
 /// Index of a tensor in a [`Compiled`] module.
 pub type TensorId = usize;
@@ -68,8 +73,46 @@ pub enum Launch {
     },
     /// An operator inductor does not generate; it takes its own memory.
     Library(Work),
+    /// A collective of the tensor-parallel ranks, for which the module waits at once.
+    Exchange {
+        /// Which.
+        kind: Collective,
+        /// The whole buffer \[B\].
+        bytes: u64,
+        /// Element type.
+        dtype: DType,
+    },
+    /// Matmuls of a tensor that is gathered while they run.
+    GatherMatmuls {
+        /// The matmuls.
+        works: Vec<Work>,
+        /// The whole tensor \[B\].
+        bytes: u64,
+        /// Its type.
+        dtype: DType,
+        /// Whether the whole is a result too.
+        keeps: bool,
+    },
+    /// A matmul whose result is reduced and scattered while it runs.
+    MatmulScatter {
+        /// The matmul.
+        work: Work,
+        /// Its result \[B\].
+        bytes: u64,
+        /// Its type.
+        dtype: DType,
+    },
     /// A generated kernel.
     Fused(Work),
+}
+
+/// What is compiled in beside the module itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Linears in fp8.
+    pub float8: Option<Float8>,
+    /// Whether exchanges run in parts beside their matmuls (`_micro_pipeline_tp`).
+    pub pipelined: bool,
 }
 
 /// One launch with its operands.
@@ -133,14 +176,19 @@ impl Compiled {
 }
 
 /// Compiles a module whose input needs a gradient.
-pub fn compile(graph: &Graph, policy: Policy) -> Compiled {
-    let mut joint = joint::Joint::new(graph);
+pub fn compile(graph: &Graph, policy: Policy, options: Options) -> Compiled {
+    let mut joint = joint::Joint::new(graph, options.float8);
     let (saved, backward) = partition::partition(&mut joint, graph, policy);
     let mut kept = saved.clone();
     kept.push(joint.output);
-    let forward = kernels::group(&joint.tensors, &joint.forward, &kept);
+    let mut forward = std::mem::take(&mut joint.forward);
+    if options.pipelined {
+        forward = pipelined::fuse(&joint.tensors, forward, &kept);
+    }
+    let forward = kernels::group(&joint.tensors, &forward, &kept);
     let mut results: Vec<TensorId> = joint.gradients.iter().map(|&(_, tensor)| tensor).collect();
     results.push(joint.input_gradient);
+    let backward = if options.pipelined { pipelined::fuse(&joint.tensors, backward, &results) } else { backward };
     let backward = kernels::group(&joint.tensors, &backward, &results);
     let forward = order::least_peak(&joint.tensors, forward, &[], &kept);
     let backward = order::least_peak(&joint.tensors, backward, &saved, &results);
@@ -196,14 +244,17 @@ impl Node {
     }
 }
 
-/// Whether torchtitan's operator-level policy keeps an operator's result. Its every second matmul counts `aten.mm`
-/// alone; a matmul with a bias is an `addmm`, which is always kept.
-fn policy_keeps(graph: &Graph, index: usize) -> bool {
+/// Whether torchtitan's operator-level policy keeps a node's result. Its every second matmul counts `aten.mm`
+/// alone; a matmul with a bias is an `addmm`, which is always kept. A linear in fp8 is an `mm` of torchao's tensors.
+fn policy_keeps(graph: &Graph, node: &Node) -> bool {
     let plain = |op: &super::graph::Op| matches!(op.kind, OpKind::Linear { .. }) && op.params.len() == 1;
-    let op = &graph.ops[index];
+    let op = &graph.ops[node.op];
     match op.kind {
-        OpKind::Attention { .. } => true,
-        OpKind::Linear { .. } => !plain(op) || graph.ops[..=index].iter().filter(|op| plain(op)).count() % 2 == 1,
+        _ if matches!(node.kind, Kind::Extern(Launch::Exchange { kind, .. }) if kind != Collective::ReduceScatter) => {
+            false
+        }
+        OpKind::Attention { .. } | OpKind::Redistribute(_) => true,
+        OpKind::Linear { .. } => !plain(op) || graph.ops[..=node.op].iter().filter(|op| plain(op)).count() % 2 == 1,
         _ => false,
     }
 }

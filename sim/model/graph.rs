@@ -430,6 +430,13 @@ impl GraphBuilder {
         values
     }
 
+    /// The latest operator also reads a parameter.
+    pub fn reads(&mut self, param: ParamId) {
+        if let Some(op) = self.graph.ops.last_mut() {
+            op.params.push(param);
+        }
+    }
+
     /// Several views of one value.
     pub fn split<const COUNT: usize>(
         &mut self,

@@ -4,7 +4,10 @@
 //! Their rules, forward and backward, are in `runtime/eager/megatron/`. Tensors are laid out with the sequence first,
 //! `[S, B, …]`, so that parts of the sequence lie side by side whatever the micro-batch.
 
+pub mod experts;
+
 use super::Activation;
+pub use experts::{Routed, RoutedOp};
 
 /// What a linear's ranks exchange around its matmuls (`core/tensor_parallel/layers.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +157,8 @@ pub enum MegatronOp {
         /// Whether it is one compiled graph (`fusions/fused_cross_entropy.py`).
         fused: bool,
     },
+    /// What a mixture of experts does.
+    Routed(RoutedOp),
     /// The masked mean of the losses (`pretrain_gpt.py`, `loss_func`). Inputs: losses, the loss mask. Outputs: the loss,
     /// the number of tokens, the two together for the log.
     MaskedMean,

@@ -19,11 +19,13 @@ pub struct TensorParallel {
     pub sequence: bool,
     /// Whether the loss works on logits split on the vocabulary, or gathers them.
     pub loss: bool,
+    /// Whether compiled blocks exchange in parts beside their matmuls (asynchronous tensor parallelism).
+    pub asynchronous: bool,
 }
 
 impl TensorParallel {
     /// Every rank has the whole model.
-    pub const NONE: TensorParallel = TensorParallel { ranks: 1, sequence: false, loss: false };
+    pub const NONE: TensorParallel = TensorParallel { ranks: 1, sequence: false, loss: false, asynchronous: false };
 
     /// Whether anything is split.
     pub fn splits(&self) -> bool {

@@ -130,6 +130,9 @@ pub enum MatmulLayout {
     DataGradient,
     /// `dW = dyᵀ·x` (cuBLAS NT).
     WeightGradient,
+    /// The same, added in the matmul to a main gradient of this type (`gradient_accumulation_fusion`), which is read and
+    /// written where a gradient of two bytes an element would be written.
+    MainGradient(DType),
 }
 
 /// The family of a kernel that memory bounds; its bandwidth curve differs by family.

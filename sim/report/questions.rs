@@ -61,10 +61,13 @@ fn shape(answer: &Prediction) -> String {
 /// Which kernels run, and whether they are those the scenario means.
 fn path(scenario: &Scenario, answer: &Prediction) -> String {
     let dtype = scenario.job.dtype();
-    let matmuls = if dtype == DType::Fp32 && scenario.software.tf32 { "tf32" } else { dtype.name() };
+    let mut matmuls = if dtype == DType::Fp32 && scenario.software.tf32 { "tf32" } else { dtype.name() }.to_owned();
     let attention = format!("{:?}", scenario.software.attention).to_lowercase();
     let (blocks, kernels, own) = match &scenario.job {
         Job::Train(job) => {
+            if job.float8.is_some() {
+                matmuls = format!("fp8 (head: {})", dtype.name());
+            }
             let blocks = if job.compile { "compiled" } else { "eager" };
             (blocks, format!("{attention} attention kernels"), doubts(job))
         }

@@ -4,6 +4,9 @@
 //! uses them up, and whose parameter gradients are stored together when it returns. The host pays one cheap launch
 //! per kernel. What runs and in which order is decided in [`crate::model::fuse`].
 
+mod pipelined;
+mod ring;
+
 use super::eager::forward::attention_shape;
 use super::eager::{COMPUTE, Eager, ParamMap, Storage};
 use crate::model::fuse::{Compiled, Kernel, Launch, TensorId};
@@ -124,7 +127,11 @@ impl Eager {
     fn kernel(&mut self, graph: &Graph, compiled: &Compiled, kernel: &Kernel, frame: &mut CompiledFrame) {
         let dispatch = Dispatch::Compiled;
         if let Launch::Attention { op, window, backward: true } = kernel.launch {
-            let made = self.attention_gradients(graph, &graph.ops[op], window, dispatch);
+            let op = &graph.ops[op];
+            let made = match self.context {
+                Some(ring) => self.ring_attention_gradients(graph, op, ring, kernel.name),
+                None => self.attention_gradients(graph, op, window, dispatch),
+            };
             for (&tensor, storage) in kernel.writes.iter().zip(made) {
                 frame.slots[tensor] = Some(storage);
             }
@@ -138,15 +145,25 @@ impl Eager {
             frame.slots[tensor] = Some(storage);
         }
         match kernel.launch {
+            Launch::GatherMatmuls { ref works, bytes, dtype, keeps } => {
+                self.gather_matmuls(kernel.name, works, (bytes, dtype, keeps), dispatch);
+            }
+            Launch::MatmulScatter { work, bytes, dtype } => {
+                self.matmul_scatter(kernel.name, work, (bytes, dtype), dispatch);
+            }
             Launch::Matmul(Work::Matmul { m, n, k, dtype, layout }) => {
                 self.matmul(kernel.name, (m, n, k), dtype, layout, dispatch);
             }
             Launch::Matmul(work) | Launch::Library(work) | Launch::Fused(work) => {
                 self.program.launch(COMPUTE, kernel.name, work, dispatch);
             }
+            Launch::Exchange { kind, bytes, dtype } => self.exchange(kind, bytes, dtype),
             Launch::Attention { op, window, .. } => {
                 self.ask_before_attention(dispatch);
                 let op = &graph.ops[op];
+                if let Some(ring) = self.context {
+                    return self.ring_attention(graph, op, ring, kernel.name);
+                }
                 let (shape, dtype) = (attention_shape(graph, op, window), graph.values[op.inputs[0]].dtype);
                 let work = Work::Attention { shape, dtype, backward: false };
                 self.program.launch(COMPUTE, kernel.name, work, dispatch);

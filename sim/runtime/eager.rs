@@ -31,8 +31,8 @@ mod unpad;
 mod vocabulary;
 
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
-pub use megatron::Ring;
 pub use megatron::fp8::{self, Maxima};
+pub use megatron::{ExpertRanks, Ring};
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
@@ -198,6 +198,8 @@ pub struct Eager {
     pub tensor: Option<TensorGroup>,
     /// The ranks that share a sequence, where some do.
     pub context: Option<Ring>,
+    /// The ranks that experts are spread over, under Megatron-Core.
+    pub experts: Option<ExpertRanks>,
     /// Megatron's main gradients, to which gradients are added as they are made; none: gradients go to the leaves.
     pub main: Option<MainGradients>,
     /// Weight gradients that a backward in halves leaves for later ([`Eager::run_deferred`]); none: they are made at once.
@@ -233,6 +235,7 @@ impl Eager {
             category: Category::Activation,
             tensor: None,
             context: None,
+            experts: None,
             main: None,
             deferred: None,
             viewed: None,

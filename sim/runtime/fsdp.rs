@@ -12,13 +12,14 @@
 
 pub mod config;
 pub mod flat;
+pub(super) mod float8;
 pub mod group;
 pub mod hooks;
 mod reduce;
 mod unshard;
 
 pub use config::{BackwardPrefetch, Fsdp, MixedPrecision, One, Reshard, Unsupported, Version, Wrap};
-pub use group::{Group, ShardedParam};
+pub use group::{Group, Narrow, ShardedParam};
 
 use crate::program::{BufferId, EventId, GroupId, StreamId};
 

@@ -14,6 +14,7 @@ mod buckets;
 mod chunk;
 mod data;
 mod deepspeed;
+mod experts;
 mod job;
 mod messages;
 mod optimizer;
@@ -23,8 +24,11 @@ mod step;
 
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport, Modules};
 pub use job::{
-    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer, Pipeline,
+    Recompute,
 };
+
+use rayon::prelude::*;
 
 use super::Flight;
 use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};
@@ -69,5 +73,6 @@ pub fn compile(job: &Job) -> Flight {
     let schedule = schedule(job).expect("a job's schedule was built when the job was decided");
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
-    Flight::in_turn((0..job.mesh.pp).map(|rank| step::Rank::program(job, &schedule, &lists, rank)).collect())
+    let program = |rank| step::Rank::program(job, &schedule, &lists, rank);
+    Flight::in_turn((0..job.mesh.pp).into_par_iter().map(program).collect())
 }

@@ -4,11 +4,11 @@
 //! optimizer.zero_grad(set_to_none=True)`. Python's references are followed: a hidden state lives until the next one has
 //! taken its name, logits until the loss has been computed.
 
-use super::eager::offload::Offload;
 use super::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Settings, Storage};
 use super::fsdp::hooks::Run;
-use super::fsdp::{Fsdp, STREAMS, Version};
+use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
+use crate::model::fuse::Float8;
 use crate::model::head::Loss;
 use crate::model::style::Style;
 use crate::model::tensor::TensorParallel;
@@ -22,7 +22,7 @@ mod blocks;
 mod plan;
 
 use blocks::BlockFrame;
-use plan::{Graphs, Layout, Scopes, communicators, graphs, groups, layout, tensor_group};
+use plan::{Graphs, Layout, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
 
 /// The operator of an embedding's graph that looks positions up, where it has one: after tokens and row numbers.
 const POSITIONS: usize = 2;
@@ -68,6 +68,8 @@ pub struct Job {
     pub fsdp: Fsdp,
     /// How the model is split over tensor-parallel ranks, before FSDP shards what each has.
     pub tensor: TensorParallel,
+    /// Ranks that share a sequence; FSDP shards over them too.
+    pub context: u32,
     /// Activation checkpointing.
     pub checkpoint: Checkpoint,
     /// Eager settings.
@@ -84,6 +86,8 @@ pub struct Job {
     pub max_positions: u64,
     /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
     pub compile: bool,
+    /// Linears of compiled blocks in fp8, where they are.
+    pub float8: Option<Float8>,
     /// Whether checkpoints stand around compiled blocks, or are compiled with them.
     pub checkpoint_compiled: bool,
     /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
@@ -101,25 +105,20 @@ pub struct Job {
 }
 
 impl Job {
-    /// Ranks that each have data of their own.
+    /// Ranks that each have data of their own, if only parts of the same sequence.
     pub fn data_ranks(&self) -> u32 {
         self.fsdp.shard * self.fsdp.replicate
     }
 
+    /// Tokens of a sequence that one rank has.
+    pub fn own_tokens(&self) -> u64 {
+        self.seq / u64::from(self.context)
+    }
+
     /// Tokens of one step of the whole job.
     pub fn tokens(&self) -> u64 {
-        self.batch * self.seq * u64::from(self.accumulation) * u64::from(self.data_ranks())
+        self.batch * self.own_tokens() * u64::from(self.accumulation) * u64::from(self.data_ranks())
     }
-}
-
-/// Names of a job's streams.
-fn streams(job: &Job) -> Vec<&'static str> {
-    let mut streams = match job.eager.offload {
-        Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
-        _ => job.fsdp.streams().to_vec(),
-    };
-    streams.extend(job.tensor.splits().then_some("tensor-parallel"));
-    streams
 }
 
 /// The program of one rank; all ranks run the same.
@@ -140,10 +139,12 @@ pub fn compile(job: &Job) -> Program {
     }
     let communicators = communicators(&mut program, job);
     let tensor = tensor_group(&mut program, job, streams.len());
+    let ring = context_ring(&mut program, job, streams.len());
     let graphs = graphs(job);
     let layout = layout(job, &graphs);
     let mut eager = Eager::new(program, job.eager, layout.params.len());
     eager.tensor = tensor;
+    eager.context = ring;
     let head = &graphs.head.graph;
     let weight = head.params.len() - 1;
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
@@ -222,7 +223,7 @@ impl Training<'_> {
                 .collect();
         }
         for name in ["tokens", "labels"] {
-            program.alloc(Bytes(job.batch * job.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
+            program.alloc(Bytes(job.batch * job.own_tokens() * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
         }
     }
 
@@ -476,6 +477,7 @@ impl Training<'_> {
             }
             optimizer::step(program, job.optimizer, &sizes, element);
         }
+        self.find_scales();
         self.phase_end("opt", 0);
         self.run.zero_gradients();
         self.phase_end("zero", 0);

@@ -18,7 +18,7 @@ const PROFILE_TOLERANCE: f64 = 0.05;
 pub(super) fn mesh(
     reader: &mut Reader<'_>,
     mesh: &Spanned<written::Mesh>,
-    (topology, tensor): (&Topology, u64),
+    (topology, tensor, context): (&Topology, u64, u64),
     count: impl Fn(&Reader<'_>, &str, &Spanned<i64>) -> Result<u64, ScenarioError>,
 ) -> Result<(u32, u32), ScenarioError> {
     let all = u64::from(topology.chips());
@@ -28,7 +28,15 @@ pub(super) fn mesh(
         return Err(reader.plan(at, problem, "write a divisor, or change the topology's size"));
     }
     let chips = all / tensor;
-    let beside = if tensor > 1 { format!(" beside tp = {tensor}") } else { String::new() };
+    if let (Some(at), false) = (&written.cp, chips.is_multiple_of(context)) {
+        let problem = format!("mesh.cp = {context} does not divide the {chips} chips that tp = {tensor} leaves");
+        return Err(reader.plan(at, problem, "write a divisor, or change the topology's size"));
+    }
+    let chips = chips / context;
+    let mut beside = if tensor > 1 { format!(" beside tp = {tensor}") } else { String::new() };
+    if context > 1 {
+        beside += &format!(" beside cp = {context}");
+    }
     let shard = written.dp_shard.as_ref().map(|at| count(reader, "mesh.dp_shard", at)).transpose()?;
     let replicate = written.dp_replicate.as_ref().map(|at| count(reader, "mesh.dp_replicate", at)).transpose()?;
     let given = shard.unwrap_or(1) * replicate.unwrap_or(1);
@@ -55,7 +63,7 @@ pub(super) fn mesh(
         let at = written.dp_shard.as_ref().or(written.dp_replicate.as_ref());
         let problem = format!(
             "the mesh holds {} ranks but the topology has {all} chips ({} of {})",
-            shard * replicate * tensor,
+            shard * replicate * tensor * context,
             topology.size_in_words(),
             topology.name
         );

@@ -80,6 +80,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let layers = vec![model.layers];
     let split = megatron::Job {
         engine: megatron::Engine::Core,
+        mixture: None,
         model,
         batch: micro,
         seq,

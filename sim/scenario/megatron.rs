@@ -2,6 +2,7 @@
 //! for it, and is listed.
 
 mod deepspeed;
+mod experts;
 mod foreign;
 pub(super) mod mesh;
 pub(super) mod pipeline;
@@ -29,11 +30,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     gate::positions(reader, scenario, &model, seq)?;
     let mesh = mesh::mesh(reader, scenario, topology)?;
     let sequence_parallel = mesh::sequence_parallel(reader, scenario, mesh)?;
+    let mesh = experts::mesh(reader, scenario, (topology, &model), (mesh, sequence_parallel))?;
     mesh::divides(reader, scenario, (&model, seq), (mesh, sequence_parallel))?;
     let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation, engine))?;
     let dtype = precision(reader, &scenario.precision)?;
     let block = block(reader, table, (model.position, engine))?;
     mesh::context_parallel(reader, (scenario, table), (mesh, &block))?;
+    let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     let matmuls = matmuls(reader, table, block.implementation)?;
     let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
     let gradients = gradients(reader, table, (mesh, dtype, engine))?;
@@ -68,6 +71,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         overlap_tensor,
         pipeline,
         block,
+        mixture,
         matmuls,
         dtype,
         gradients,

@@ -87,6 +87,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let split = megatron::Job {
         engine: megatron::Engine::Core,
+        mixture: None,
         model,
         batch: micro,
         seq,

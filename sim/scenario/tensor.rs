@@ -6,8 +6,9 @@ use super::error::ScenarioError;
 use super::understood::{MOST_RANKS, Reader, Runtime};
 use super::written;
 use crate::hardware::Topology;
+use crate::model::fuse::float8::MULTIPLE;
 use crate::model::tensor::TensorParallel;
-use crate::model::{ModelConfig, NormPlacement};
+use crate::model::{ModelConfig, NormPlacement, QkNorm};
 use crate::runtime::train::Job;
 
 /// How the model is split.
@@ -42,21 +43,54 @@ pub(super) fn tensor(
             "note: mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"
         ));
     }
-    reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
+    if scenario.compile.blocks != Some(true) {
+        reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
+    }
     let sequence = written.and_then(|table| table.sequence);
+    let asynchronous = asynchronous(reader, scenario, (inside, ranks))?;
     let loss = written.and_then(|table| table.loss);
     Ok(TensorParallel {
         ranks,
         sequence: reader.flag("tensor_parallel.sequence", sequence, true),
         loss: reader.flag("tensor_parallel.loss", loss, true),
+        asynchronous,
     })
+}
+
+/// Whether exchanges run in parts beside matmuls.
+fn asynchronous(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (inside, ranks): (u64, u64),
+) -> Result<bool, ScenarioError> {
+    let written = scenario.tensor_parallel.as_ref().map(Spanned::get_ref);
+    let Some(at) = written.and_then(|table| table.asynchronous.as_ref()).filter(|at| *at.get_ref()) else {
+        return Ok(false);
+    };
+    if scenario.compile.blocks != Some(true) {
+        let problem = "the compiler finds what runs beside what, and blocks are not compiled";
+        return Err(reader.plan(at, problem, "write compile.blocks = true, or asynchronous = false"));
+    }
+    if written.is_some_and(|table| table.sequence == Some(false)) {
+        let problem = "an all-reduce has no parts: only gathers and reduce-scatters run beside matmuls";
+        return Err(reader.plan(at, problem, "write sequence = true, or asynchronous = false"));
+    }
+    if !inside.is_multiple_of(ranks) {
+        let problem =
+            format!("ranks read each other's memory, and mesh.tp = {ranks} leaves the {inside} chips of a node");
+        return Err(reader.plan(at, problem, "write asynchronous = false, or keep mesh.tp inside a node"));
+    }
+    reader
+        .assumptions
+        .push("note: a part of an exchange beside matmuls is priced as a collective of its size".to_owned());
+    Ok(true)
 }
 
 /// What a rank's part of the model must be: whole heads, and equal parts of everything else.
 pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
     let (ranks, model) = (job.tensor.ranks, &job.model);
     let (Some(at), true) = (&scenario.mesh.get_ref().tp, job.tensor.splits()) else { return Ok(()) };
-    let sequence = if job.tensor.sequence { job.seq } else { ranks };
+    let sequence = if job.tensor.sequence { job.own_tokens() } else { ranks };
     for (what, size) in [
         ("key-value heads", model.kv_heads),
         ("query heads", model.heads),
@@ -71,6 +105,15 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
             return Err(reader.plan(at, problem, format!("write mesh.tp = {}", divisors.join(" or "))));
         }
     }
+    let narrow = |&size: &u64| !size.is_multiple_of(MULTIPLE);
+    let sizes =
+        [model.width, model.ffn / ranks, model.heads * model.head_dim / ranks, model.kv_heads * model.head_dim / ranks];
+    if let (Some(size), true) = (sizes.into_iter().find(narrow), job.float8.is_some()) {
+        let problem = format!(
+            "mesh.tp = {ranks} leaves linears of {size} rows or columns, and fp8 takes multiples of {MULTIPLE}"
+        );
+        return Err(reader.plan(at, problem, "write a smaller mesh.tp, or remove [float8]"));
+    }
     if let Some(what) = unmodelled(model, job) {
         let problem = format!("tensor parallelism of {what} is not modelled yet");
         return Err(reader.plan(at, problem, "write mesh.tp = 1"));
@@ -80,16 +123,20 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
 
 /// The first thing in a job that no rule splits over ranks.
 fn unmodelled(model: &ModelConfig, job: &Job) -> Option<&'static str> {
+    // A norm of one head needs nothing of other ranks; its weight's gradient is a partial sum, as those of split sequences.
+    let (headwise, whole_rows) = match model.qk_norm {
+        Some(QkNorm::PerHead) => (true, false),
+        other => (false, other.is_some()),
+    };
     let list = [
         (model.norm_placement != NormPlacement::Pre, "norms behind attention, or of parallel blocks"),
-        (model.qk_norm.is_some(), "norms on queries and keys"),
+        (whole_rows || headwise && !job.tensor.sequence, "norms on queries and keys"),
         (model.qkv_bias || model.output_bias || model.ffn_bias, "linears with biases"),
         (model.fused_qkv, "a fused projection of queries, keys and values"),
         (model.tied_head, "a head that is the embedding's table"),
         (model.embedding_norm, "a norm on the embedding"),
         (matches!(model.position, crate::model::Position::Learned { .. }), "learned positions"),
         (model.position == crate::model::Position::Alibi, "attention biases"),
-        (job.compile, "compiled blocks"),
         (job.unpad, "packed tokens"),
         (!job.loss.sees_whole_logits() || job.loss.compiled(), "this loss"),
         (job.keep_logits || job.training_loop.train_metrics > 0, "logits that the loop keeps or measures"),

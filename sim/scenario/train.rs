@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::understood::{Base, Decided, MOST_RANKS, Reader, Runtime};
-use super::{experts, gate, machine, recompute, sharding, tensor, training, written};
+use super::{context, experts, float8, gate, machine, recompute, sharding, tensor, training, written};
 use crate::cost::{Profile, Software};
 use crate::hardware::Topology;
 use crate::model::style::{Rope, Style};
@@ -22,8 +22,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     foreign(reader, scenario)?;
     let batch = &scenario.batch;
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
+    let context = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
-    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, tensor.ranks), count)?;
+    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, tensor.ranks, u64::from(context)), count)?;
+    let shard = shard * context;
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
     let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
@@ -52,6 +54,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
     let experts = experts::implementation(reader, &scenario.framework, &model)?;
+    let compile = reader.flag("compile.blocks", scenario.compile.blocks, false);
+    let float8 = float8::float8(reader, scenario, (profile, compile, shard))?;
     let job = Job {
         batch: micro,
         seq,
@@ -60,9 +64,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         marks_last,
         fsdp: config,
         tensor,
+        context,
         checkpoint,
         checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
-        compile: reader.flag("compile.blocks", scenario.compile.blocks, false),
+        compile,
+        float8,
         loss,
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
         keep_logits: scenario.loss.keep_logits.unwrap_or(false),
@@ -86,7 +92,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 /// What only Megatron-Core has.
 fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), ScenarioError> {
     let mesh = scenario.mesh.get_ref();
-    for (key, at) in [("pp", &mesh.pp), ("cp", &mesh.cp), ("dp", &mesh.dp)] {
+    for (key, at) in [("pp", &mesh.pp), ("dp", &mesh.dp), ("ep", &mesh.ep), ("etp", &mesh.etp)] {
         if let Some(at) = at {
             let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"");
             let remedy = match key {

@@ -1,11 +1,13 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
+mod float8;
 mod internevo;
 mod megatron;
 mod nanotron;
 
+pub use float8::{Float8, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
-pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
+pub use megatron::{Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
 pub use nanotron::{Engine, Nanotron};
 
 use serde::Deserialize;
@@ -54,6 +56,8 @@ pub struct Scenario {
     /// `torch.compile`.
     #[serde(default)]
     pub compile: Compile,
+    /// torchao's float8 linears.
+    pub float8: Option<Spanned<Float8>>,
     /// The loss.
     #[serde(default)]
     pub loss: Loss,
@@ -151,6 +155,10 @@ pub struct Mesh {
     pub pp: Option<Spanned<i64>>,
     /// Replicas of the model.
     pub dp: Option<Spanned<i64>>,
+    /// Ranks that experts are spread over.
+    pub ep: Option<Spanned<i64>>,
+    /// Ranks that each expert is split over.
+    pub etp: Option<Spanned<i64>>,
 }
 
 /// `[tensor_parallel]`
@@ -161,6 +169,8 @@ pub struct TensorParallel {
     pub sequence: Option<bool>,
     /// Whether the loss takes logits that are split on the vocabulary.
     pub loss: Option<bool>,
+    /// Whether compiled blocks exchange in parts beside their matmuls.
+    pub asynchronous: Option<Spanned<bool>>,
 }
 
 /// `[batch]`

@@ -49,8 +49,17 @@ write a divisor, or change the topology's size",
     );
     let said = refused("tp-none", "[batch]", "[tensor_parallel]\nsequence = true\n\n[batch]");
     assert!(said.contains("[tensor_parallel] says how a model is split, and mesh.tp does not split it"), "{said}");
-    let said = refused("tp-compiled", "dp_shard = 8", "tp = 2\n[compile]\nblocks = true");
-    assert!(said.contains("tensor parallelism of compiled blocks is not modelled yet"), "{said}");
+    let said = refused("tp-eager", "dp_shard = 8", "tp = 2\n[tensor_parallel]\nasynchronous = true");
+    assert!(said.contains("blocks are not compiled") && said.contains("write compile.blocks = true"), "{said}");
+    let said = refused("cp-eager", "dp_shard = 8", "cp = 2");
+    assert!(said.contains("context parallelism is modelled in compiled blocks alone"), "{said}");
+    let said = refused("cp-parts", "dp_shard = 8", "cp = 3\n[compile]\nblocks = true");
+    assert!(said.contains("cuts a sequence into 6 parts, and 128 tokens are no multiple"), "{said}");
+    let said = refused("float8-eager", "", "[float8]\nrecipe = \"tensorwise\"");
+    assert!(said.contains("[float8] is modelled in compiled blocks alone"), "{said}");
+    let rowwise = "[compile]\nblocks = true\n[float8]\nrecipe = \"rowwise\"\nall_gather = true";
+    let said = refused("float8-rows", "", rowwise);
+    assert!(said.contains("a gather in fp8 needs one scale a tensor"), "{said}");
 }
 
 #[test]

@@ -285,7 +285,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         fsdp,
         tensor: match config.tp {
             1 => TensorParallel::NONE,
-            ranks => TensorParallel { ranks, sequence: config.sp, loss: config.loss_parallel },
+            ranks => TensorParallel { ranks, sequence: config.sp, loss: config.loss_parallel, asynchronous: false },
         },
         checkpoint: match config.ac.as_str() {
             "none" => Checkpoint::None,
@@ -319,6 +319,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         unpad: false,
         max_positions: config.seq,
         compile: config.compile,
+        context: 1,
+        float8: None,
         checkpoint_compiled: false,
         style: Style {
             experts: if dims.moe_impl == "grouped" { Implementation::Grouped } else { Implementation::Loop },

@@ -92,7 +92,7 @@ fn compiled(shape: &Shape) -> fuse::Compiled {
         "full" => Policy::Input,
         _ => Policy::ComputeIntensive,
     };
-    fuse::compile(&graph, policy)
+    fuse::compile(&graph, policy, fuse::Options::default())
 }
 
 fn blocks() -> Vec<Block> {

@@ -79,7 +79,7 @@ pub fn job(c: &Value) -> Job {
         batch: number("micro"),
         seq: number("seq"),
         micro_batches: number("micro_batches") as u32,
-        mesh: Mesh { tp, cp, dp, pp },
+        mesh: Mesh { tp, cp, dp, pp, ep: 1, etp: tp },
         sequence_parallel: on("sp"),
         overlap_tensor: false,
         pipeline: Pipeline {
@@ -104,6 +104,7 @@ pub fn job(c: &Value) -> Job {
                 _ => Recompute::None,
             },
         },
+        mixture: None,
         matmuls: Matmuls::Plain,
         dtype: DType::Bf16,
         gradients: Gradients {
@@ -161,7 +162,7 @@ fn micro_batches(job: &Job) -> Program {
     eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, Box::new(Nothing)));
     if job.mesh.tp > 1 {
         let stream = windtunnel::program::StreamId(1);
-        eager.tensor = Some(TensorGroup { group, stream, norms: None });
+        eager.tensor = Some(TensorGroup { group, ranks: 2, stream, norms: None });
     }
     let mut last: Option<[Storage; 2]> = None;
     for _ in 0..job.micro_batches {

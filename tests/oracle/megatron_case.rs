@@ -55,7 +55,14 @@ impl Config {
             batch: self.micro,
             seq: self.seq,
             micro_batches: self.micro_batches,
-            mesh: Mesh { tp: self.tp, cp: self.cp, pp: self.pp, dp: self.world / (self.tp * self.cp * self.pp) },
+            mesh: Mesh {
+                tp: self.tp,
+                cp: self.cp,
+                pp: self.pp,
+                dp: self.world / (self.tp * self.cp * self.pp),
+                ep: 1,
+                etp: self.tp,
+            },
             sequence_parallel: self.sp && self.tp > 1,
             overlap_tensor: false,
             pipeline: Pipeline {
@@ -81,6 +88,7 @@ impl Config {
                     Some(other) => panic!("unknown recompute {other}"),
                 },
             },
+            mixture: None,
             matmuls: Matmuls::Plain,
             dtype: DType::Bf16,
             gradients: Gradients {

@@ -10,13 +10,14 @@ use windtunnel::runtime::megatron;
 use windtunnel::units::Bytes;
 
 /// A program's collectives and messages, as the script writes them down.
-fn issued(program: &Program) -> Vec<String> {
+pub fn issued(program: &Program) -> Vec<String> {
     let mut list = vec![];
     for instr in &program.step {
         match *instr {
             Instr::Collective { comm, .. } => {
                 let comm = program.comm(comm);
-                let data = program.group(comm.group).name.starts_with("dp");
+                let data = program.group(comm.group).name.as_str();
+                let data = data.starts_with("dp") || data == "expert_dp";
                 let kind = match (comm.kind, data) {
                     (Collective::AllGather, false) => "allgather_base",
                     (Collective::AllGather, true) => "allgather_into_tensor_coalesced",
@@ -26,8 +27,16 @@ fn issued(program: &Program) -> Vec<String> {
                     // The loss for the log, which the script does not reduce.
                     (Collective::AllReduce, true) => continue,
                     (Collective::AllReduce, false) => "allreduce",
+                    (Collective::AllToAll, _) => "alltoall_base",
                     (kind, _) => panic!("{}", kind.name()),
                 };
+                // Rows of experts are gathered and scattered as lists, of which the script writes down one.
+                let group = program.group(comm.group);
+                if group.name == "etp" {
+                    let kind = kind.trim_end_matches("_base");
+                    list.push(format!("{kind}:{}", comm.bytes.0 / u64::from(group.size)));
+                    continue;
+                }
                 list.push(format!("{kind}:{}", comm.bytes.0));
             }
             Instr::Exchange { exchange, .. } => {

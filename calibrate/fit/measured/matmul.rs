@@ -258,15 +258,17 @@ fn gradients(measured: &Measured<'_>, made: &mut Made, model: &Matmul) {
             |(&(m, n, k), t): (&Shape, &f64)| (t - launch) / (model.cost(m, n, k).time.seconds() - launch).max(1e-7);
         points.iter().map(ratio).collect()
     };
-    let all = Ratios { data: ratios("data_gradient"), weight: ratios("weight_gradient") };
-    let main = ratios("weight_gradient_fp32");
-    made.leave(main.len(), "weight gradients added into fp32: no prediction uses them yet");
-    if !main.is_empty() {
-        made.notes.push(format!("weight gradients added into fp32: {:.3} times the forward matmul", median(&main)));
-    }
+    // Reading and writing four bytes an element where two would be written.
+    let traffic = |(m, n, _): Shape| 6.0 * (m * n) as f64 / (model.chip.bandwidth.0 * model.waves.memory);
+    let mains = measured.burst(|what| of(what, "bf16", "weight_gradient_fp32"));
+    let main = mains.iter().map(|(&shape, t)| {
+        let (m, n, k) = shape;
+        (t - traffic(shape) - launch) / (model.cost(m, n, k).time.seconds() - launch).max(1e-7)
+    });
+    let all = Ratios { data: ratios("data_gradient"), weight: ratios("weight_gradient"), main: main.collect() };
     if all.data.len().min(all.weight.len()) < GRADIENTS {
         let why = format!("gradients' layouts: both data and weight gradients are needed, {GRADIENTS} of each");
-        made.leave(all.data.len() + all.weight.len(), why);
+        made.leave(all.data.len() + all.weight.len() + all.main.len(), why);
         return;
     }
     let section = layout::section(&all, "measured", &measured.source(&["cuda", "cublas"]));

@@ -1,5 +1,6 @@
 //! Forward and backward of a module as nodes over tensors, before anything is decided.
 
+use super::float8::{Casts, Float8, Side};
 use super::{Kind, Launch, Node, Tensor, TensorId};
 use crate::model::Activation;
 use crate::model::graph::{Graph, Op, OpKind, ParamId};
@@ -20,6 +21,12 @@ pub(super) struct Joint {
     pub gradients: Vec<(ParamId, TensorId)>,
     /// The sign masks of rectifiers.
     pub masks: Vec<TensorId>,
+    /// Scales of tensors in fp8.
+    pub scales: Vec<TensorId>,
+    /// Linears in fp8, if they are.
+    pub float8: Option<Float8>,
+    /// What has been cast to fp8.
+    pub(super) casts: Casts,
     /// For each operator: its output, then what else it makes for backward.
     made: Vec<Vec<TensorId>>,
     values: Vec<TensorId>,
@@ -28,7 +35,7 @@ pub(super) struct Joint {
 }
 
 impl Joint {
-    pub fn new(graph: &Graph) -> Joint {
+    pub fn new(graph: &Graph, float8: Option<Float8>) -> Joint {
         let mut joint = Joint {
             tensors: vec![],
             forward: vec![],
@@ -38,6 +45,9 @@ impl Joint {
             input_gradient: 0,
             gradients: vec![],
             masks: vec![],
+            scales: vec![],
+            float8,
+            casts: Casts::default(),
             made: vec![],
             values: vec![usize::MAX; graph.values.len()],
             conjugate: None,
@@ -58,7 +68,7 @@ impl Joint {
         base
     }
 
-    fn value(&mut self, graph: &Graph, value: usize) -> TensorId {
+    pub(super) fn value(&mut self, graph: &Graph, value: usize) -> TensorId {
         let value = &graph.values[value];
         self.tensor(value.name, value.elements, value.bytes())
     }
@@ -80,10 +90,21 @@ impl Joint {
             self.made.push(vec![]);
             return;
         }
+        if let OpKind::Redistribute(how) = op.kind {
+            let out = self.redistribute(graph, index, how, reads[0]);
+            self.values[op.outputs[0]] = out;
+            self.made.push(vec![out]);
+            return;
+        }
         let out = self.value(graph, op.outputs[0]);
         self.values[op.outputs[0]] = out;
         let space = self.tensors[reads[0]].elements;
         let mut made = vec![out];
+        if self.swapped(graph, index).is_some() {
+            self.float8_linear(graph, index, (reads[0], out));
+            self.made.push(made);
+            return;
+        }
         let read: u64 = reads.iter().map(|&tensor| self.tensors[tensor].bytes).sum();
         let mut push = |name, kind, reads: &[TensorId], writes: &[TensorId]| {
             self.forward.push(Self::node(name, kind, reads, writes, space, index));
@@ -169,6 +190,22 @@ impl Joint {
         self.input_gradient = gradients[0].unwrap_or(self.seed);
     }
 
+    /// Adds a node over `space` elements to one of the two lists.
+    pub(super) fn push_over(
+        &mut self,
+        side: Side,
+        name: &'static str,
+        kind: Kind,
+        (reads, writes): (&[TensorId], &[TensorId]),
+        (op, space): (usize, u64),
+    ) {
+        let list = match side {
+            Side::Forward => &mut self.forward,
+            Side::Backward => &mut self.backward,
+        };
+        list.push(Self::node(name, kind, reads, writes, space, op));
+    }
+
     fn push(&mut self, name: &'static str, kind: Kind, reads: &[TensorId], writes: &[TensorId], op: usize) {
         let space = reads.iter().map(|&tensor| self.tensors[tensor].elements).max().unwrap_or(0);
         self.backward.push(Self::node(name, kind, reads, writes, space, op));
@@ -196,6 +233,10 @@ impl Joint {
             return self.add(graph, gradients, op.inputs[0], whole, index);
         }
         let Some(gradient) = gradients[op.outputs[0]].take() else { return };
+        if let OpKind::Redistribute(how) = op.kind {
+            let result = self.redistribute_backward(graph, index, how, gradient);
+            return self.add(graph, gradients, op.inputs[0], result, index);
+        }
         let inputs: Vec<TensorId> = op.inputs.iter().map(|&value| self.values[value]).collect();
         let point = || Kind::Point(MemoryKind::Elementwise);
         match op.kind {
@@ -203,6 +244,12 @@ impl Joint {
                 let (tokens, dtype) = (graph.dims.tokens(), graph.values[op.inputs[0]].dtype);
                 let matmul = |m, n, k, layout| Kind::Extern(Launch::Matmul(Work::Matmul { m, n, k, dtype, layout }));
                 let weight = self.tensor("weight gradient", outputs * width, outputs * width * dtype.bytes());
+                if self.swapped(graph, index).is_some() {
+                    self.gradients.push((op.params[0], weight));
+                    let result = self.value(graph, op.inputs[0]);
+                    self.float8_linear_backward(graph, index, (gradient, inputs[0]), (weight, result));
+                    return self.add(graph, gradients, op.inputs[0], result, index);
+                }
                 let kind = matmul(outputs, width, tokens, MatmulLayout::WeightGradient);
                 self.push("extern_kernels.mm", kind, &[gradient, inputs[0]], &[weight], index);
                 self.gradients.push((op.params[0], weight));

@@ -48,7 +48,9 @@ fn may_save(joint: &Joint, graph: &Graph, policy: Policy, maker: &BTreeMap<Tenso
     match policy {
         Policy::Input => {}
         Policy::ComputeIntensive => {
-            may.extend(made().filter(|(node, _)| node.is_extern() && policy_keeps(graph, node.op)).map(|(_, t)| t));
+            may.extend(made().filter(|(node, _)| node.is_extern() && policy_keeps(graph, node)).map(|(_, t)| t));
+            // "For low precision training, it's useful to always save the result of max": one number.
+            may.extend(&joint.scales);
         }
         Policy::MinCut => {
             may.extend(made().filter(|(node, _)| !matches!(node.kind, Kind::Point(_))).map(|(_, t)| t));

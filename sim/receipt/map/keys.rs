@@ -9,7 +9,7 @@ use super::Assumption;
 use crate::receipt::table::{Rule, word};
 
 /// Tables of a scenario in the order people write them.
-const ORDER: [&str; 22] = [
+const ORDER: [&str; 23] = [
     "",
     "topology",
     "model",
@@ -24,6 +24,7 @@ const ORDER: [&str; 22] = [
     "fsdp",
     "fsdp1",
     "compile",
+    "float8",
     "activation_checkpointing",
     "attention",
     "loss",

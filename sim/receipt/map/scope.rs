@@ -24,21 +24,27 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
     let within = PARALLEL.contains(&row.lane.as_str());
     let megatron = within && Runtime::find(runtime).is_some_and(Runtime::splits_model);
     let p = &row.parallel;
-    let degrees =
-        [("tensor", p.tp, within), ("pipeline", p.pp, megatron), ("context", p.cp, megatron), ("expert", p.ep, false)];
+    let degrees = [
+        ("tensor", p.tp, within),
+        ("pipeline", p.pp, megatron),
+        ("context", p.cp, megatron || within && runtime == "fsdp2"),
+        ("expert", p.ep, megatron),
+    ];
     for (name, degree, known) in degrees {
         if !known && degree.is_some_and(|degree| degree > 1) {
             return Err(without(row, format!("{name} parallelism")));
         }
     }
-    if row.model.n_experts.is_some_and(|experts| experts > 1) {
+    if !megatron && row.model.n_experts.is_some_and(|experts| experts > 1) {
         return Err(without(row, "a mixture of experts"));
     }
     if row.model.mamba_state_dim.is_some() || row.model.hybrid_pattern.is_some() {
         return Err(without(row, "a state-space or hybrid model"));
     }
     let has = |field: &str, what: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains(what));
-    if !megatron && (has("precision.compute", "fp8") || has("precision.recipe", "fp8")) {
+    // torchao's linears, under FSDP2.
+    let float8 = within && runtime == "fsdp2" && has("precision.compute", "float8");
+    if !megatron && !float8 && (has("precision.compute", "fp8") || has("precision.recipe", "fp8")) {
         return Err(without(row, "fp8"));
     }
     if word(value, "switches.lora").is_some_and(|word| word == "true")

@@ -61,7 +61,13 @@ fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
 /// FSDP, and tensor parallelism within it.
 fn sharded(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     let tp = row.parallel.tp.unwrap_or(1);
-    let stated = degree(&row.parallel.fsdp).or(degree(&row.parallel.dp));
+    let cp = row.parallel.cp.unwrap_or(1).max(1);
+    // Ranks that share a sequence shard parameters too: a row's degree of FSDP counts them.
+    let stated = match degree(&row.parallel.fsdp) {
+        Some(ranks) if ranks.is_multiple_of(cp) => Some(ranks / cp),
+        _ => degree(&row.parallel.dp),
+    };
+    let tp = tp.saturating_mul(cp);
     let shard = stated.unwrap_or(count.checked_div(tp).unwrap_or(0));
     if shard == 0 || tp == 0 || !count.is_multiple_of(shard.saturating_mul(tp)) {
         let over = if tp > 1 { format!("shards over {shard} × {tp}") } else { format!("shards over {shard}") };
@@ -70,8 +76,11 @@ fn sharded(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     let source = assumed(stated.is_none() && count > 1, "no degree is stated: shards over all chips");
     keys.put("mesh.dp_shard", integer(shard), source);
     keys.stated("mesh.dp_replicate", integer(count / (shard * tp)));
-    if tp > 1 {
-        keys.stated("mesh.tp", integer(tp));
+    if cp > 1 {
+        keys.stated("mesh.cp", integer(cp));
+    }
+    if tp > cp {
+        keys.stated("mesh.tp", integer(tp / cp));
         if let Some(sequence) = row.parallel.sp {
             keys.stated("tensor_parallel.sequence", sequence);
         }
@@ -90,6 +99,13 @@ fn split_model(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason>
     }
     if ranks == 0 || !count.is_multiple_of(ranks) {
         return Err(Reason::Contradiction(format!("a replica of {ranks} ranks on {count} chips")));
+    }
+    if row.model.n_experts.is_some_and(|experts| experts > 1) {
+        for (name, degree) in [("ep", p.ep), ("etp", p.etp)] {
+            if let Some(degree) = degree {
+                keys.stated(&format!("mesh.{name}"), integer(degree));
+            }
+        }
     }
     if let Some(stages) = p.vpp.as_ref().and_then(Value::as_u64).filter(|stages| *stages > 1) {
         keys.stated("pipeline.virtual_stages", integer(stages));

@@ -34,6 +34,7 @@ pub(super) fn work(work: &Work) -> String {
                 MatmulLayout::Forward => "forward",
                 MatmulLayout::DataGradient => "data gradient",
                 MatmulLayout::WeightGradient => "weight gradient",
+                MatmulLayout::MainGradient(_) => "weight gradient, added to the main gradient",
             };
             format!("{} [{m}, {k}]·[{k}, {n}], {layout}", dtype(element))
         }

@@ -4,7 +4,7 @@
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Op, OpKind};
 use crate::model::megatron::MegatronOp;
-use crate::program::{Builder, DType, MemoryKind, Work};
+use crate::program::{Builder, DType, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
 use std::fmt::Debug;
 
@@ -82,5 +82,13 @@ impl Eager {
     /// Whether matmuls add weight gradients themselves.
     pub(super) fn fuses_accumulation(&self) -> bool {
         self.main.as_ref().is_some_and(|main| main.fused)
+    }
+
+    /// The matmul that makes a weight's gradient: one that adds it to the main gradient, where that is fused.
+    pub(super) fn weight_layout(&self) -> MatmulLayout {
+        match &self.main {
+            Some(main) if main.fused => MatmulLayout::MainGradient(main.dtype),
+            _ => MatmulLayout::WeightGradient,
+        }
     }
 }

@@ -16,6 +16,8 @@ use crate::units::Bytes;
 pub struct TensorGroup {
     /// The communicator.
     pub group: GroupId,
+    /// Its ranks.
+    pub ranks: u64,
     /// The stream.
     pub stream: StreamId,
     /// The type in which gradients of norms are summed over the ranks, where each has a part of the sequence.
@@ -28,7 +30,7 @@ const ALL_REDUCE: &str = "_c10d_functional.all_reduce";
 
 impl Eager {
     /// A collective of the tensor-parallel ranks that the default stream waits for. `bytes`: the whole buffer.
-    fn exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
+    pub(in crate::runtime) fn exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
         let TensorGroup { group, stream, .. } = self.tensor.expect("a model that is split has a tensor-parallel group");
         self.program.wait_stream(stream, COMPUTE);
         self.program.collective(stream, Comm { kind, group, bytes: Bytes(bytes), dtype });

@@ -1,7 +1,7 @@
 //! One parameter group: the parameters that are gathered and reduced together.
 
 use super::config::{MixedPrecision, Reshard};
-use crate::program::{BufferId, EventId, ScopeId};
+use crate::program::{BufferId, DType, EventId, ScopeId};
 
 /// A parameter sharded on its rows, padded to a multiple of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,19 @@ pub struct ShardedParam {
     pub cols: u64,
     /// What backward makes of its gradient.
     pub gradient: Made,
+    /// Whether it is gathered and used in fp8.
+    pub narrow: Narrow,
+}
+
+/// Whether a shard is cast to fp8 before it is gathered (`fsdp_pre_all_gather` of torchao's weights).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Narrow {
+    /// It is not.
+    No,
+    /// With a scale that was found after the optimizer's step.
+    Scaled,
+    /// With a scale that is found then.
+    Unscaled,
 }
 
 /// What backward makes of a parameter's gradient, where tensor-parallel ranks share the model. FSDP brings it into the
@@ -37,6 +50,11 @@ impl ShardedParam {
     /// Elements of one rank's padded shard (`_get_dim0_padded_size`).
     pub fn padded_shard(&self, ranks: u32) -> u64 {
         self.rows.div_ceil(u64::from(ranks)) * self.cols
+    }
+
+    /// Bytes of an element as it is gathered and used.
+    pub fn gathered(&self, precision: &MixedPrecision) -> u64 {
+        if self.narrow != Narrow::No { DType::Fp8.bytes() } else { precision.compute().bytes() }
     }
 
     /// Elements the first rank really owns.
@@ -132,6 +150,12 @@ impl Group {
 
     /// Bytes gathered for the group.
     pub fn gathered_bytes(&self, ranks: u32, precision: &MixedPrecision) -> u64 {
-        self.padded_shard(ranks) * u64::from(ranks) * precision.compute().bytes()
+        let shard = |param: &ShardedParam| param.padded_shard(ranks) * param.gathered(precision);
+        self.params.iter().map(shard).sum::<u64>() * u64::from(ranks)
+    }
+
+    /// The type a gather is of: bytes, if its parameters' types differ.
+    pub fn gathered_dtype(&self, precision: &MixedPrecision) -> DType {
+        if self.params.iter().any(|param| param.narrow != Narrow::No) { DType::Fp8 } else { precision.compute() }
     }
 }

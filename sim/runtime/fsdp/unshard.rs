@@ -1,7 +1,7 @@
 //! Gathering a group's parameters: `unshard`, `wait_for_unshard`, `reshard` (`_fsdp_param_group.py`).
 
-use super::group::{AllGatherResult, State, Training};
-use super::{ALL_GATHER, COPY_IN, config::Reshard, hooks::Run};
+use super::group::{AllGatherResult, Narrow, ShardedParam, State, Training};
+use super::{ALL_GATHER, COPY_IN, config::Reshard, float8, hooks::Run};
 use crate::program::{Category, Collective, Comm, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
@@ -39,8 +39,12 @@ impl Run<'_> {
         let compute = precision.compute().bytes();
         let group = &self.groups[at];
         let count = group.params.len() as u32;
-        let shard = group.padded_shard(ranks);
         let post_forward = group.state == State::ShardedPostForward;
+        let wide: u64 =
+            group.params.iter().filter(|param| param.narrow == Narrow::No).map(|param| param.padded_shard(ranks)).sum();
+        let narrow = |param: &&ShardedParam| param.narrow != Narrow::No && !post_forward;
+        let narrow: Vec<ShardedParam> = group.params.iter().filter(narrow).copied().collect();
+        let (total, dtype) = (group.gathered_bytes(ranks, &precision), group.gathered_dtype(&precision));
         let stored = if post_forward { compute } else { precision.storage.bytes() };
         let casts = precision.param.is_some() && precision.casts();
         let offloaded = self.config.cpu_offload && !post_forward;
@@ -70,15 +74,20 @@ impl Run<'_> {
                     inputs.push(copied);
                 }
             }
-        } else if casts {
-            let bytes = Bytes(shard * compute);
-            inputs.push(program.alloc(bytes, copy_in, Category::AllGatherInput, "all_gather_input"));
-            let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(shard * stored), written: bytes };
-            program.launch(copy_in, "aten._foreach_copy_", work, Dispatch::EagerForward);
+        } else {
+            for param in &narrow {
+                let scales = (param.narrow == Narrow::Unscaled).then_some(comm);
+                inputs.push(float8::cast(program, copy_in, (param.padded_shard(ranks), stored), scales));
+            }
+            if casts && wide > 0 {
+                let bytes = Bytes(wide * compute);
+                inputs.push(program.alloc(bytes, copy_in, Category::AllGatherInput, "all_gather_input"));
+                let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(wide * stored), written: bytes };
+                program.launch(copy_in, "aten._foreach_copy_", work, Dispatch::EagerForward);
+            }
         }
-        let total = Bytes(shard * compute * u64::from(ranks));
+        let (total, packed) = (Bytes(total), Bytes(total / u64::from(ranks)));
         let output = program.alloc(total, copy_in, Category::AllGatherOutput, "all_gather_output");
-        let packed = Bytes(shard * compute);
         let work = Work::Memory { kind: MemoryKind::Foreach, read: packed, written: packed };
         program.launch(copy_in, "fsdp.all_gather_copy_in", work, Dispatch::EagerForward);
         for input in inputs.into_iter().rev() {
@@ -87,7 +96,7 @@ impl Run<'_> {
         if gather != copy_in {
             program.wait_stream(gather, copy_in);
         }
-        let comm = Comm { kind: Collective::AllGather, group: comm, bytes: total, dtype: precision.compute() };
+        let comm = Comm { kind: Collective::AllGather, group: comm, bytes: total, dtype };
         program.collective(gather, comm);
         let event = program.record(gather);
         self.groups[at].all_gather = Some(AllGatherResult { output: Some(output), event });
@@ -103,8 +112,8 @@ impl Run<'_> {
         let (ranks, _) = self.gather_group(at);
         let precision = self.config.mixed_precision;
         let compute = precision.compute().bytes();
-        let sizes: Vec<u64> =
-            self.groups[at].params.iter().map(|param| param.padded_shard(ranks) * u64::from(ranks) * compute).collect();
+        let size = |param: &ShardedParam| param.padded_shard(ranks) * u64::from(ranks) * param.gathered(&precision);
+        let sizes: Vec<u64> = self.groups[at].params.iter().map(size).collect();
         let program = &mut self.eager.program;
         let mut unsharded = Vec::with_capacity(sizes.len());
         if ranks == 1 {
@@ -182,11 +191,11 @@ impl Run<'_> {
 
     /// Keeps `1/ranks` of each parameter and frees the rest.
     fn keep_post_forward_shard(&mut self, at: usize, ranks: u32) {
-        let compute = self.config.mixed_precision.compute().bytes();
+        let precision = self.config.mixed_precision;
         let group = &mut self.groups[at];
         let program = &mut self.eager.program;
         for (param, whole) in group.params.iter().zip(group.unsharded.drain(..)) {
-            let bytes = Bytes(param.padded_shard(ranks) * compute);
+            let bytes = Bytes(param.padded_shard(ranks) * param.gathered(&precision));
             let kept = program.alloc(bytes, COMPUTE, Category::PostForwardShard, "post_forward_shard");
             let work = Work::Memory { kind: MemoryKind::Copy, read: bytes, written: bytes };
             program.launch(COMPUTE, "aten.clone", work, Dispatch::EagerForward);

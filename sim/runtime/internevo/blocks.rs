@@ -23,7 +23,7 @@ const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
 pub const MODULES: Modules = Modules { embedding, block, head };
 
 fn dims(job: &Job) -> Dims {
-    let tensor = TensorParallel { ranks: u64::from(job.mesh.tp), sequence: false, loss: true };
+    let tensor = TensorParallel { ranks: u64::from(job.mesh.tp), sequence: false, loss: true, asynchronous: false };
     block::dims(&job.model, job.batch, job.seq, tensor)
 }
 

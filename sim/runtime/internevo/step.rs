@@ -27,7 +27,8 @@ pub(super) fn program(job: &Job) -> Program {
     let mut eager = Eager::new(program, split.eager(), params);
     eager.hooks = Some(Box::new(Hooks(Rc::clone(&buckets))));
     if split.mesh.tp > 1 {
-        eager.tensor = Some(TensorGroup { group: groups.tensor, stream: TENSOR, norms: None });
+        eager.tensor =
+            Some(TensorGroup { group: groups.tensor, ranks: u64::from(split.mesh.tp), stream: TENSOR, norms: None });
     }
     zero.setup(&mut eager.program);
     let table = split.seq * split.model.head_dim / 2 * split.dtype.bytes();

@@ -5,6 +5,7 @@
 //! projection.
 
 use super::Job;
+use super::experts;
 use super::job::{Core, Implementation, Recompute};
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
@@ -26,20 +27,21 @@ const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 /// The sizes of a rank's part of a micro-batch.
 pub(super) fn dims(job: &Job) -> Dims {
     let tp = u64::from(job.mesh.tp);
-    let tensor = TensorParallel { ranks: tp, sequence: job.sequence_parallel && tp > 1, loss: true };
+    let tensor =
+        TensorParallel { ranks: tp, sequence: job.sequence_parallel && tp > 1, loss: true, asynchronous: false };
     let dims = block::dims(&job.model, job.batch, job.seq / u64::from(job.mesh.cp), tensor);
     Dims { v: job.padded_vocabulary() / tp, ..dims }
 }
 
 /// A builder with what is asked of the job again and again.
-struct Modules<'a> {
-    g: GraphBuilder,
-    job: &'a Job,
-    dims: Dims,
+pub(super) struct Modules<'a> {
+    pub(super) g: GraphBuilder,
+    pub(super) job: &'a Job,
+    pub(super) dims: Dims,
 }
 
 impl Modules<'_> {
-    fn megatron(
+    pub(super) fn megatron(
         &mut self,
         module: &'static str,
         op: MegatronOp,
@@ -50,7 +52,7 @@ impl Modules<'_> {
         self.g.op(module, OpKind::Megatron(op), inputs, params, output)
     }
 
-    fn norm_params(&mut self, weight: &'static str, bias: &'static str) -> Vec<usize> {
+    pub(super) fn norm_params(&mut self, weight: &'static str, bias: &'static str) -> Vec<usize> {
         let mut params = vec![self.g.param(weight, self.dims.d, 1)];
         if self.job.model.norm == (Norm::Layer { bias: true }) {
             params.push(self.g.param(bias, self.dims.d, 1));
@@ -58,7 +60,7 @@ impl Modules<'_> {
         params
     }
 
-    fn norm(&mut self, module: &'static str, input: ValueId, params: &[usize]) -> ValueId {
+    pub(super) fn norm(&mut self, module: &'static str, input: ValueId, params: &[usize]) -> ValueId {
         if self.engine() {
             return self.megatron(module, MegatronOp::Norm, &[input], params, ("xn_LBD", BLD));
         }
@@ -198,23 +200,35 @@ pub(super) fn block(job: &Job) -> Graph {
         m.norm_params("self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias")
     });
     let qkv = m.linear_params("self_attention.linear_qkv.weight", qkv_bias, (n + 2 * k) * h, d);
-    let ln2 = if engine {
+    let heads = heads_norms(&mut m);
+    let mixture = experts::params(&mut m);
+    let ln2 = if mixture.is_some() {
+        vec![]
+    } else if engine {
         m.norm_params("mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias")
     } else {
         m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias")
     };
-    let fc1 = m.linear_params("mlp.linear_fc1.weight", bias(model.ffn_bias, "mlp.linear_fc1.bias"), wide, d);
-    let fc2 = m.linear_params("mlp.linear_fc2.weight", bias(model.ffn_bias, "mlp.linear_fc2.bias"), d, f);
+    let dense = mixture.is_none().then(|| {
+        let fc1 = m.linear_params("mlp.linear_fc1.weight", bias(model.ffn_bias, "mlp.linear_fc1.bias"), wide, d);
+        (fc1, m.linear_params("mlp.linear_fc2.weight", bias(model.ffn_bias, "mlp.linear_fc2.bias"), d, f))
+    });
 
     let added = if model.qkv_bias { Bias::Added } else { Bias::Apart };
     let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (&ln1, &qkv), (added, BSQH));
-    let (context, mut held) = attention(&mut m, mixed, mask);
+    let (context, mut held) = attention(&mut m, mixed, mask, &heads);
     held.extend([mixed, context]);
     let attended = m.row_linear("self_attention.linear_proj", context, (n * h, &proj), &held);
     let h1 = m.residual("self_attn_bda", attended, x, proj.get(1).copied());
     m.g.drop_values(&[attended]);
     m.g.drop_values(&xn);
 
+    let Some((fc1, fc2)) = dense else {
+        let mixed = experts::mixture(&mut m, h1, &mixture.expect("a block is dense or has experts"));
+        let out = m.residual("mlp_bda", mixed, h1, None);
+        m.g.drop_values(&[mixed, h1]);
+        return m.g.finish(out);
+    };
     let (up, hn) = m.up(("pre_mlp_layernorm", "mlp.linear_fc1"), h1, (&ln2, &fc1), (Bias::Apart, BSF));
     m.g.resize(up, m.dims.tokens() * wide);
     let kind = MegatronOp::Activate { activation, gated, fused: job.block.fused_activation };
@@ -227,14 +241,26 @@ pub(super) fn block(job: &Job) -> Graph {
     m.g.finish(out)
 }
 
+/// Norms of queries and of keys, head by head, where the model has them (`--qk-layernorm`).
+fn heads_norms(m: &mut Modules) -> Vec<usize> {
+    let names = ["self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight"];
+    let norms = if m.job.model.qk_norm.is_some() { &names[..] } else { &[] };
+    norms.iter().map(|name| m.g.param(name, m.dims.h, 1)).collect()
+}
+
 /// Attention between its projections; also what Python holds until it returns.
-fn attention(m: &mut Modules, mixed: ValueId, mask: ValueId) -> (ValueId, Vec<ValueId>) {
+fn attention(m: &mut Modules, mixed: ValueId, mask: ValueId, norms: &[usize]) -> (ValueId, Vec<ValueId>) {
     let block = m.job.block;
     let dtype = m.g.compute();
     let shapes = [("xq_SBNH", BSNH, dtype), ("xk_SBKH", BSKH, dtype), ("xv_SBKH", BSKH, dtype)];
     let split = OpKind::Megatron(MegatronOp::SplitQkv);
     let [mut q, mut key, v] = m.g.op_many("self_attention", split, &[mixed], shapes);
     let mut held = vec![q, key, v];
+    if let &[of_queries, of_keys] = norms {
+        q = m.megatron("self_attention", MegatronOp::Norm, &[q], &[of_queries], ("xq_SBNH", BSNH));
+        key = m.megatron("self_attention", MegatronOp::Norm, &[key], &[of_keys], ("xk_SBKH", BSKH));
+        held.extend([q, key]);
+    }
     if matches!(m.job.model.position, Position::Rope { .. }) {
         let rotate = MegatronOp::Rotate { fused: block.fused_rope };
         q = m.megatron("self_attention", rotate, &[q], &[], ("xq_SBNH", BSNH));

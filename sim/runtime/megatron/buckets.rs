@@ -16,6 +16,8 @@ pub struct Slot {
     pub shared: bool,
     /// Whether it is kept in fp8: it lies in another buffer than the rest.
     pub fp8: bool,
+    /// Whether it is an expert's that other ranks do not have: it lies in buffers of its own.
+    pub expert: bool,
 }
 
 /// What decides the cut.
@@ -27,6 +29,8 @@ pub struct Rules {
     pub distributed: bool,
     /// Parameters that fill a bucket; none: all are one.
     pub bucket: Option<u64>,
+    /// Whether the buffers are those of experts.
+    pub experts: bool,
 }
 
 /// A run of a buffer that is reduced, and gathered, at once.
@@ -62,7 +66,7 @@ impl Together {
 /// Cuts the buffers of a chunk, and says which buckets go together: without fp8 each is alone; with it all that is not
 /// fp8 goes with the last bucket that is, which is the first that forward reads (`partition_buckets`).
 pub fn group(slots: &[Slot], rules: Rules) -> Vec<Together> {
-    let buffer = |fp8: bool| cut(slots, rules, |slot| slot.fp8 == fp8);
+    let buffer = |fp8: bool| cut(slots, rules, |slot| slot.fp8 == fp8 && slot.expert == rules.experts);
     let (fp8, plain) = (buffer(true), buffer(false));
     if fp8.is_empty() {
         return plain.into_iter().map(|bucket| Together { fp8: vec![], plain: vec![bucket] }).collect();
@@ -124,12 +128,12 @@ mod tests {
     use super::*;
 
     fn slots(elements: &[u64]) -> Vec<Slot> {
-        elements.iter().map(|&elements| Slot { elements, shared: false, fp8: false }).collect()
+        elements.iter().map(|&elements| Slot { elements, shared: false, fp8: false, expert: false }).collect()
     }
 
     #[test]
     fn without_a_bucket_size_all_parameters_are_one_bucket_in_reverse() {
-        let rules = Rules { ranks: 3, distributed: true, bucket: None };
+        let rules = Rules { ranks: 3, distributed: true, bucket: None, experts: false };
         let buckets = cut(&slots(&[10, 100, 7]), rules, |_| true);
         // 7 at 0, 100 at 64, 10 at 192 (164 rounded up to 64s): 202 rounded up to lcm(3, 128).
         assert_eq!(buckets, [Bucket { elements: 0..384, params: vec![2, 1, 0] }]);
@@ -137,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_bucket_closes_with_the_parameter_that_fills_it() {
-        let rules = Rules { ranks: 2, distributed: false, bucket: Some(100) };
+        let rules = Rules { ranks: 2, distributed: false, bucket: Some(100), experts: false };
         let buckets = cut(&slots(&[10, 60, 60, 150]), rules, |_| true);
         let runs: Vec<_> = buckets.iter().map(|bucket| (bucket.elements.clone(), bucket.params.clone())).collect();
         assert_eq!(runs, [(0..150, vec![3]), (150..270, vec![2, 1]), (270..280, vec![0])]);
@@ -148,7 +152,7 @@ mod tests {
         let mut all = slots(&[8, 100, 8, 100]);
         all[1].fp8 = true;
         all[3].fp8 = true;
-        let groups = group(&all, Rules { ranks: 1, distributed: false, bucket: Some(100) });
+        let groups = group(&all, Rules { ranks: 1, distributed: false, bucket: Some(100), experts: false });
         let params = |buckets: &[Bucket]| buckets.iter().map(|bucket| bucket.params.clone()).collect::<Vec<_>>();
         let both: Vec<_> = groups.iter().map(|group| (params(&group.fp8), params(&group.plain))).collect();
         assert_eq!(both, [(vec![vec![3]], vec![]), (vec![vec![1]], vec![vec![2, 0]])]);
@@ -160,7 +164,7 @@ mod tests {
         let mut all = slots(&[256, 64, 128]);
         all[0].shared = true;
         let lens = |distributed| {
-            let rules = Rules { ranks: 4, distributed, bucket: None };
+            let rules = Rules { ranks: 4, distributed, bucket: None, experts: false };
             cut(&all, rules, |_| true).iter().map(Bucket::len).collect::<Vec<_>>()
         };
         assert_eq!(lens(true), [256, 256]);

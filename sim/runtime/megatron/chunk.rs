@@ -3,15 +3,19 @@
 
 use super::Job;
 use super::blocks;
+use super::experts;
 use super::job::{Core, Fp8Recipe, Implementation, Matmuls, Recompute};
 use crate::model::graph::{Graph, Param};
-use crate::model::{NormPlacement, Position};
+use crate::model::{Norm, NormPlacement, Position, QkNorm};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::fp8;
 use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
 const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
+
+/// Streams of its grouped matmuls, each with a workspace (`get_multi_stream_cublas_workspace`).
+const GROUPED_STREAMS: usize = 4;
 
 /// What the names of the blocks' parameters begin with.
 const LAYERS: &str = "decoder.layers.";
@@ -48,6 +52,8 @@ pub struct ChunkParam {
     pub word_embedding: bool,
     /// Whether it is kept, and gathered, in fp8.
     pub fp8: bool,
+    /// Whether it is an expert's that other ranks do not have.
+    pub expert: bool,
 }
 
 /// The graphs and parameters of a chunk.
@@ -123,6 +129,12 @@ fn is_blockwise(job: &Job, parameters: bool) -> bool {
     job.matmuls.fp8().is_some_and(|fp8| fp8.recipe == Fp8Recipe::Blockwise && (fp8.parameters || !parameters))
 }
 
+/// Whether norms on queries and keys, if any, are of a head each, without biases and Transformer Engine's.
+fn heads_norms(job: &Job) -> bool {
+    let engine = job.block.implementation == Implementation::TransformerEngine;
+    engine && job.model.qk_norm == Some(QkNorm::PerHead) && job.model.norm == Norm::Rms
+}
+
 /// Whether tensor cores can multiply all sizes in fp8: widths in 16s, tokens in 8s
 /// (`transformer_engine/pytorch/utils.py`, `assert_dim_for_fp8_exec`).
 fn multiplies_in_fp8(job: &Job) -> bool {
@@ -143,8 +155,10 @@ impl Chunk {
             (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
             (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
             (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
-            (model.qk_norm.is_some(), "norms on queries and keys"),
-            (model.experts.is_some(), "experts"),
+            (
+                model.qk_norm.is_some() && !heads_norms(job),
+                "norms on queries and keys other than Transformer Engine's, head by head",
+            ),
             (model.latent.is_some(), "latent attention"),
             (model.sliding_window.is_some(), "a sliding window"),
             (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
@@ -152,7 +166,7 @@ impl Chunk {
             (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
             (model.attention_softcap || model.logit_softcap, "capped scores or logits"),
         ];
-        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what).or_else(|| experts::refuses(job))
     }
 
     /// A chunk of `layers` blocks, with the embedding if it is the `first` of the model and the head if it is the `last`.
@@ -169,17 +183,23 @@ impl Chunk {
         let sequence = block.dims.tensor.sequence;
         let mut params = vec![];
         let mut add = |prefix: &str, param: &Param| {
-            let partial = sequence
-                && (param.name.contains("layernorm")
-                    || param.name.contains("layer_norm")
-                    || param.name.ends_with("linear_proj.bias")
-                    || param.name.ends_with("linear_fc2.bias"));
+            // Each rank has norms of some heads' queries and keys: of whole ones, as far as parameters go.
+            let of_heads =
+                job.mesh.tp > 1 && (param.name.contains("q_layernorm") || param.name.contains("k_layernorm"));
+            let partial = of_heads
+                || sequence
+                    && (param.name.contains("layernorm")
+                        || param.name == experts::ROUTER
+                        || param.name.contains("layer_norm")
+                        || param.name.ends_with("linear_proj.bias")
+                        || param.name.ends_with("linear_fc2.bias"));
             let word_embedding =
                 param.name == "word_embeddings.weight" || (param.name == "output_layer.weight" && job.model.tied_head);
             let name = format!("{prefix}{}", param.name);
-            let linear = param.cols > 1 && prefix.starts_with(LAYERS);
+            let linear = param.cols > 1 && prefix.starts_with(LAYERS) && param.name != experts::ROUTER;
             let fp8 = linear && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
-            params.push(ChunkParam { name, elements: param.elements(), partial, word_embedding, fp8 });
+            let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
+            params.push(ChunkParam { name, elements: param.elements(), partial, word_embedding, fp8, expert });
         };
         for param in embedding.iter().flat_map(|graph| &graph.params) {
             add("embedding.", param);
@@ -224,12 +244,16 @@ impl Chunk {
             buffers.push((d.s * d.r * DType::Fp32.bytes(), "rotary angles"));
         }
         if engine {
-            buffers.push((ENGINE_WORKSPACE, "te cublas workspace"));
+            let grouped = if self.job.mixture.is_some() && self.layers > 0 { GROUPED_STREAMS } else { 0 };
+            buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(1 + grouped));
         }
         if self.job.gradients.fused_accumulation {
             let matrices = |graph: &Graph| {
-                let weights = graph.params.iter().filter(|param| param.cols > 1);
-                weights.map(|param| (param.rows, param.cols)).collect::<Vec<_>>()
+                let own = |param: &&Param| {
+                    // Grouped linears take theirs anew each time, and the router's has none.
+                    param.cols > 1 && param.name != experts::ROUTER && !param.name.starts_with(experts::EXPERT)
+                };
+                graph.params.iter().filter(own).map(|param| (param.rows, param.cols)).collect::<Vec<_>>()
             };
             let mut shapes: Vec<(u64, u64)> = self.head.iter().chain([&self.block]).flat_map(matrices).collect();
             shapes.sort_unstable();

@@ -89,12 +89,21 @@ pub struct Data {
 impl Data {
     /// The buckets of a pipeline rank's chunks. Only the first chunk of the first rank is cut: elsewhere one bucket holds
     /// all, as its reduction has the pipeline's bubble to hide in (`distributed_data_parallel.py`, `disable_bucketing`).
-    pub fn new(job: &Job, first_rank: bool, chunks: &[Vec<Slot>], (group, stream): (GroupId, StreamId)) -> Data {
-        let ranks = u64::from(job.mesh.dp * job.mesh.cp);
+    ///
+    /// Parameters of experts that are spread over ranks have buckets of their own, reduced over fewer ranks.
+    pub fn new(
+        job: &Job,
+        (first_rank, experts): (bool, bool),
+        chunks: &[Vec<Slot>],
+        (group, stream): (GroupId, StreamId),
+    ) -> Data {
+        let over = if experts { job.mesh.expert_data() } else { job.mesh.data() };
+        let ranks = u64::from(over.size);
         let (mut list, mut place) = (vec![], vec![]);
         for (index, slots) in chunks.iter().enumerate() {
             let bucket = (first_rank && index == 0).then_some(job.gradients.bucket).flatten();
-            let buckets = buckets::group(slots, Rules { ranks, distributed: job.optimizer.distributed, bucket });
+            let buckets =
+                buckets::group(slots, Rules { ranks, distributed: job.optimizer.distributed, bucket, experts });
             let mut bucket_of = vec![0; slots.len()];
             for (at, together) in buckets.iter().enumerate() {
                 together.all().flat_map(|bucket| &bucket.params).for_each(|&param| bucket_of[param] = at);
@@ -152,9 +161,10 @@ impl Data {
     /// At the start of a step: gradients are zero, nothing has been reduced.
     pub fn zero(&mut self, program: &mut Builder) {
         for chunk in &mut self.chunks {
-            let all = chunk.bucket_of.len();
+            let count = |together: &Together| together.all().map(|bucket| bucket.params.len()).sum::<usize>();
+            let all = chunk.buckets.iter().map(count).sum();
             for (state, together) in chunk.states.iter_mut().zip(&chunk.buckets) {
-                let params = together.all().map(|bucket| bucket.params.len()).sum();
+                let params = count(together);
                 state.missing = if chunk.together { all } else { params };
                 state.reduced = None;
             }
@@ -221,35 +231,31 @@ impl Data {
         }
     }
 
-    /// After the last backward: every bucket is reduced and waited for (`finish_grad_sync`).
-    pub fn finish(&mut self, program: &mut Builder) {
-        for chunk in 0..self.chunks.len() {
-            for at in self.chunks[chunk].issued() {
-                if self.chunks[chunk].states[at].reduced.is_none() {
-                    self.reduce(program, chunk, at);
-                }
-                let state = &mut self.chunks[chunk].states[at];
-                state.gathering = false;
-                if let Some(event) = state.reduced {
-                    program.wait(COMPUTE, event);
-                }
+    /// After the last backward: every bucket of a chunk is reduced and waited for (`finish_grad_sync`).
+    pub fn finish(&mut self, program: &mut Builder, chunk: usize) {
+        for at in self.chunks[chunk].issued() {
+            if self.chunks[chunk].states[at].reduced.is_none() {
+                self.reduce(program, chunk, at);
+            }
+            let state = &mut self.chunks[chunk].states[at];
+            state.gathering = false;
+            if let Some(event) = state.reduced {
+                program.wait(COMPUTE, event);
             }
         }
     }
 
-    /// After the optimizer's step: parameters are gathered, unless the next forward does it.
-    pub fn gather_all(&mut self, program: &mut Builder) {
+    /// After the optimizer's step: a chunk's parameters are gathered, unless the next forward does it.
+    pub fn gather_all(&mut self, program: &mut Builder, chunk: usize) {
         if !self.distributed || self.overlap_gather {
             return;
         }
-        for chunk in 0..self.chunks.len() {
-            for at in self.chunks[chunk].issued() {
-                self.gather(program, chunk, at);
-                if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
-                    program.wait(COMPUTE, event);
-                }
-                self.chunks[chunk].states[at].gathering = false;
+        for at in self.chunks[chunk].issued() {
+            self.gather(program, chunk, at);
+            if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
+                program.wait(COMPUTE, event);
             }
+            self.chunks[chunk].states[at].gathering = false;
         }
     }
 

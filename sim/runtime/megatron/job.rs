@@ -20,6 +20,10 @@ pub struct Mesh {
     pub dp: u32,
     /// `--pipeline-model-parallel-size`.
     pub pp: u32,
+    /// `--expert-model-parallel-size`: ranks of a stage that experts are spread over.
+    pub ep: u32,
+    /// `--expert-tensor-parallel-size`: ranks that each expert is split over.
+    pub etp: u32,
 }
 
 impl Mesh {
@@ -46,6 +50,38 @@ impl Mesh {
     /// Ranks with the same parameters: over them gradients are reduced and optimizer states sharded.
     pub fn data(self) -> Group {
         Group::new(if self.cp > 1 { "dp_cp" } else { "dp" }, self.dp * self.cp, self.tp)
+    }
+
+    /// Ranks that experts are spread over. Of a stage's ranks those that share an expert are neighbours, then come those
+    /// with other experts, then those with the same (order `tp-cp-ep-dp-pp` over experts' own sizes).
+    pub fn experts(self) -> Group {
+        Group::new("ep", self.ep, self.etp)
+    }
+
+    /// Ranks that share an expert.
+    pub fn expert_tensor(self) -> Group {
+        Group::new("etp", self.etp, 1)
+    }
+
+    /// Both, which have all experts once.
+    pub fn all_experts(self) -> Group {
+        Group::new("etp_ep", self.etp * self.ep, 1)
+    }
+
+    /// Ranks with the same experts: over them their gradients are reduced and their optimizer states sharded.
+    pub fn expert_data(self) -> Group {
+        let span = self.etp * self.ep;
+        Group::new("expert_dp", self.ranks_of_stage() / span, span)
+    }
+
+    /// Whether experts are spread over ranks, and their parameters kept apart from the others.
+    pub fn spreads_experts(self) -> bool {
+        self.ep > 1
+    }
+
+    /// Ranks that share a sequence, in either way: experts' load is balanced over them.
+    pub fn sequence(self) -> Group {
+        Group::new("tp_cp", self.tp * self.cp, 1)
     }
 
     /// The ranks of one stage, over which maxima of fp8 numbers are reduced
@@ -155,6 +191,17 @@ pub struct Block {
     pub recompute: Recompute,
 }
 
+/// How a mixture of experts is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mixture {
+    /// `--moe-permute-fusion`: rows are put in order by Transformer Engine's kernels.
+    pub permute_fusion: bool,
+    /// `--moe-router-dtype fp32`: logits and weights of experts are in fp32.
+    pub fp32_router: bool,
+    /// `--moe-aux-loss-coeff` above 0: a loss that balances experts.
+    pub auxiliary_loss: bool,
+}
+
 /// How linears multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matmuls {
@@ -245,6 +292,8 @@ pub struct Job {
     pub pipeline: Pipeline,
     /// How blocks are written.
     pub block: Block,
+    /// How experts are run; none: the model has none.
+    pub mixture: Option<Mixture>,
     /// How linears multiply.
     pub matmuls: Matmuls,
     /// Type of parameters and activations (`--bf16`, `--fp16`).

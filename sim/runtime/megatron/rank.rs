@@ -11,7 +11,7 @@ use super::data::Data;
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
-use super::step::{Counts, DATA, Groups, MAXIMA, PIPELINE, Rank, TENSOR, ring, streams};
+use super::step::{Counts, DATA, EXPERT_DATA, Groups, MAXIMA, PIPELINE, Rank, TENSOR, expert_ranks, ring, streams};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
 use crate::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
@@ -33,21 +33,27 @@ impl<'j> Rank<'j> {
             chunks.push(chunk);
         }
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
-        let data = Rc::new(RefCell::new(Data::new(job, rank == 0, &slots, (groups.data, DATA))));
+        let of = |experts: bool, on| Rc::new(RefCell::new(Data::new(job, (rank == 0, experts), &slots, on)));
+        let mut data = vec![of(false, (groups.data, DATA))];
+        data.extend(groups.experts.map(|groups| of(true, (groups.data, EXPERT_DATA))));
         let all: Vec<Slot> = slots.iter().flatten().copied().collect();
         let part = |(param, elements): (usize, u64)| Part { elements, fp8: all[param].fp8 };
         let weights = all.iter().filter(|slot| slot.fp8).count() as u64;
-        let shards = Shards::new(data.borrow().shards(&all).into_iter().map(part).collect(), weights);
+        let parts = data.iter().flat_map(|data| data.borrow().shards(&all)).map(part).collect();
+        let shards = Shards::new(parts, weights);
         let stages = owned().collect();
         let halves = super::halves(schedule);
         let p2p = P2p::new(job, (rank, halves), (&job.mesh.pipeline(), groups.pipeline), PIPELINE);
         let mut eager = Eager::new(program, job.eager(), params);
-        let hooks = Box::new(Hooks(Rc::clone(&data)));
+        let experts = all.iter().map(|slot| slot.expert).collect();
+        let hooks = Box::new(Hooks { data: data.clone(), experts });
         eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks));
         if job.mesh.tp > 1 {
-            eager.tensor = Some(TensorGroup { group: groups.tensor, stream: TENSOR, norms: None });
+            eager.tensor =
+                Some(TensorGroup { group: groups.tensor, ranks: u64::from(job.mesh.tp), stream: TENSOR, norms: None });
         }
         eager.context = ring(job, groups);
+        eager.experts = expert_ranks(job, groups);
         eager.maxima = job.matmuls.reduces_maxima().then(|| Maxima {
             over: groups.maxima.map(|group| (group, MAXIMA)),
             linears: chunks.iter().map(Chunk::linears).sum(),
@@ -94,7 +100,7 @@ impl<'j> Rank<'j> {
                 program.alloc(bytes, COMPUTE, Category::Parameter, "parameter");
             }
         }
-        self.data.borrow().take_buffers(program);
+        self.data.iter().for_each(|data| data.borrow().take_buffers(program));
         self.shards.take_masters(program, self.job);
         self.copies = self.shards.take_copies(program, self.job);
         // The learning rate's or the loss scale's one number.
@@ -119,7 +125,7 @@ impl<'j> Rank<'j> {
         let program = &mut self.eager.program;
         program.host(Dispatch::StepOverhead, 1);
         program.set_pass(Pass::Backward);
-        self.data.borrow_mut().zero(program);
+        self.data.iter().for_each(|data| data.borrow_mut().zero(program));
         // `optimizer.zero_grad`: what the last step copied to fp32 goes.
         self.copies.iter().for_each(|&copy| program.free(copy));
         self.started.fill(false);
@@ -130,13 +136,17 @@ impl<'j> Rank<'j> {
     pub(super) fn finalize(&mut self) {
         let program = &mut self.eager.program;
         program.set_pass(Pass::Backward);
-        let mut data = self.data.borrow_mut();
-        if data.overlaps_reduce() {
-            for chunk in (0..self.chunks.len()).filter(|&chunk| !self.started[chunk]) {
-                data.start(program, chunk);
+        for data in &self.data {
+            let mut data = data.borrow_mut();
+            if data.overlaps_reduce() {
+                for chunk in (0..self.chunks.len()).filter(|&chunk| !self.started[chunk]) {
+                    data.start(program, chunk);
+                }
             }
         }
-        data.finish(program);
+        for chunk in 0..self.chunks.len() {
+            self.data.iter().for_each(|data| data.borrow_mut().finish(program, chunk));
+        }
         let gradients = self.job.gradients.dtype;
         let partial = || self.chunks.iter().flat_map(Chunk::params).filter(|param| param.partial);
         let elements: u64 = partial().map(|param| param.elements).sum();
@@ -168,7 +178,12 @@ impl<'j> Rank<'j> {
         program.first_only(|program| shards.take_moments(program, job));
         let groups = [self.groups.world, self.groups.data];
         optimizer::step(program, job, (shards, &self.copies), (groups, DATA));
-        self.data.borrow_mut().gather_all(program);
+        // Each of the two optimizers gathers all parameters (`step_with_ready_grads`).
+        for _ in &self.data {
+            for chunk in 0..self.chunks.len() {
+                self.data.iter().for_each(|data| data.borrow_mut().gather_all(program, chunk));
+            }
+        }
         let replicas = job.mesh.dp * job.mesh.cp;
         let last = self.schedule.rank_of[self.schedule.stages - 1] == self.rank;
         if last && replicas > 1 {
@@ -204,22 +219,37 @@ fn is_shared(param: &ChunkParam, job: &Job, schedule: &Schedule) -> bool {
 
 /// A chunk's parameters as its buffer sees them.
 fn slots(chunk: &Chunk, job: &Job, schedule: &Schedule) -> Vec<Slot> {
-    let slot =
-        |param: &ChunkParam| Slot { elements: param.elements, shared: is_shared(param, job, schedule), fp8: param.fp8 };
+    let slot = |param: &ChunkParam| Slot {
+        elements: param.elements,
+        shared: is_shared(param, job, schedule),
+        fp8: param.fp8,
+        expert: param.expert,
+    };
     chunk.params().iter().map(slot).collect()
 }
 
 /// Tells the buckets of parameters about to be read and of gradients that have arrived.
 #[derive(Debug)]
-struct Hooks(Rc<RefCell<Data>>);
+struct Hooks {
+    /// Of the parameters that all ranks have, and of experts that are spread over ranks.
+    data: Vec<Rc<RefCell<Data>>>,
+    /// Which parameters are such experts'.
+    experts: Vec<bool>,
+}
+
+impl Hooks {
+    fn of(&self, param: usize) -> &RefCell<Data> {
+        &self.data[usize::from(self.experts[param])]
+    }
+}
 
 impl ParamHooks for Hooks {
     fn read(&mut self, program: &mut Builder, param: usize) {
-        self.0.borrow_mut().needed(program, param);
+        self.of(param).borrow_mut().needed(program, param);
     }
 
     fn arrived(&mut self, program: &mut Builder, param: usize) {
-        self.0.borrow_mut().arrived(program, param);
+        self.of(param).borrow_mut().arrived(program, param);
     }
 }
 

@@ -13,13 +13,14 @@ use super::p2p::{End, P2p, Peer};
 use crate::program::builder::Section;
 use crate::program::{BufferId, Builder, Category, Dispatch, EventId, GroupId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::main_gradients::WeightWork;
-use crate::runtime::eager::{COMPUTE, Eager, Ring, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, ExpertRanks, Ring, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
 /// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; under delayed scaling,
 /// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them, and
-/// attention's second stream.
-const STREAMS: [&str; 9] = [
+/// attention's second stream; where a model has experts, exchanges between their ranks, their data-parallel collectives,
+/// and numbers on their way to the host.
+const STREAMS: [&str; 12] = [
     "compute",
     "tensor-parallel",
     "pipeline",
@@ -29,6 +30,9 @@ const STREAMS: [&str; 9] = [
     "context-parallel",
     "context-parallel (2)",
     "attention (2)",
+    "expert-parallel",
+    "expert data-parallel",
+    "row counts",
 ];
 /// The stream of tensor-parallel collectives.
 pub(super) const TENSOR: StreamId = StreamId(1);
@@ -37,11 +41,16 @@ pub(super) const DATA: StreamId = StreamId(4);
 pub(super) const MAXIMA: StreamId = StreamId(5);
 const CONTEXT: [StreamId; 2] = [StreamId(6), StreamId(7)];
 const ATTENTION: StreamId = StreamId(8);
+const EXPERTS: StreamId = StreamId(9);
+pub(super) const EXPERT_DATA: StreamId = StreamId(10);
+const COUNTS: StreamId = StreamId(11);
 
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> &'static [&'static str] {
-    if job.mesh.cp > 1 {
+    if job.mixture.is_some() {
         &STREAMS
+    } else if job.mesh.cp > 1 {
+        &STREAMS[..9]
     } else if job.matmuls.reduces_maxima() {
         &STREAMS[..6]
     } else {
@@ -55,6 +64,32 @@ pub(super) fn ring(job: &Job, groups: Groups) -> Option<Ring> {
     (ranks > 1).then_some(Ring { group: groups.context, ranks, messages: CONTEXT, second: ATTENTION })
 }
 
+/// Who exchanges rows of experts, where the model has some.
+pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
+    job.mixture?;
+    let mesh = job.mesh;
+    let some = |several: bool, group: GroupId, stream| several.then_some((group, stream));
+    let balance = if mesh.cp > 1 { groups.sequence } else { Some(groups.tensor) };
+    let balance = balance.filter(|_| mesh.tp * mesh.cp > 1).map(|group| (group, TENSOR));
+    let spread = groups.experts;
+    Some(ExpertRanks {
+        exchange: spread.and_then(|spread| some(mesh.ep > 1, spread.exchange, EXPERTS)),
+        tensor: spread.and_then(|spread| some(mesh.etp > 1, spread.tensor, EXPERTS)),
+        counts: spread.and_then(|spread| some(mesh.ep * mesh.etp > 1, spread.all, EXPERTS)),
+        balance,
+        copies: COUNTS,
+    })
+}
+
+/// Communicators of experts that are spread over ranks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpertGroups {
+    exchange: GroupId,
+    tensor: GroupId,
+    all: GroupId,
+    pub(super) data: GroupId,
+}
+
 /// Communicators of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Groups {
@@ -66,6 +101,10 @@ pub(super) struct Groups {
     pub(super) world: GroupId,
     /// Whose maxima of fp8 numbers are reduced, if several ranks'.
     pub(super) maxima: Option<GroupId>,
+    /// Of experts that are spread over ranks.
+    pub(super) experts: Option<ExpertGroups>,
+    /// Ranks that share a sequence in either way, where experts are balanced over them.
+    pub(super) sequence: Option<GroupId>,
 }
 
 impl Groups {
@@ -80,6 +119,13 @@ impl Groups {
             world: program.add_group(mesh.world()),
             maxima: (job.matmuls.reduces_maxima() && mesh.ranks_of_stage() > 1)
                 .then(|| program.add_group(mesh.stage())),
+            experts: mesh.spreads_experts().then(|| ExpertGroups {
+                exchange: program.add_group(mesh.experts()),
+                tensor: program.add_group(mesh.expert_tensor()),
+                all: program.add_group(mesh.all_experts()),
+                data: program.add_group(mesh.expert_data()),
+            }),
+            sequence: (job.mixture.is_some() && mesh.cp > 1).then(|| program.add_group(mesh.sequence())),
         }
     }
 }
@@ -155,8 +201,8 @@ pub(super) struct Rank<'j> {
     pub(super) chunks: Vec<Chunk>,
     pub(super) scopes: Vec<ScopeId>,
     pub(super) eager: Eager,
-    /// Its buckets, which the eager run's hooks use too.
-    pub(super) data: Rc<RefCell<Data>>,
+    /// Its buckets, which the eager run's hooks use too: of what all ranks have, and of experts that they do not.
+    pub(super) data: Vec<Rc<RefCell<Data>>>,
     pub(super) shards: Shards,
     pub(super) p2p: P2p,
     pub(super) counts: Counts,
@@ -235,7 +281,7 @@ impl<'j> Rank<'j> {
         let warmup = if all_first { total } else { before.saturating_sub(1) };
         self.counts = Counts { warmup, total, ..Counts::default() };
         if self.aligns_gather() {
-            (0..2).for_each(|chunk| self.data.borrow_mut().prefetch(&mut self.eager.program, chunk));
+            (0..2).for_each(|chunk| self.prefetch(chunk));
         }
         for portion in lists.portions(self.rank as usize) {
             self.portion(portion);
@@ -419,8 +465,10 @@ impl<'j> Rank<'j> {
     fn overlap_reduction(&mut self, chunk: usize) {
         let last = self.counts.backwards + 1 == self.counts.total;
         let alone = self.job.pipeline.virtual_stages == 1 && self.rank == 0;
-        let mut data = self.data.borrow_mut();
-        data.reducing = (data.overlaps_reduce() && last && alone).then_some(chunk);
+        for data in &self.data {
+            let mut data = data.borrow_mut();
+            data.reducing = (data.overlaps_reduce() && last && alone).then_some(chunk);
+        }
     }
 
     fn aligns_gather(&self) -> bool {
@@ -433,16 +481,22 @@ impl<'j> Rank<'j> {
         let ahead = self.counts.forwards + self.rank as usize;
         let round = self.job.mesh.pp as usize;
         if self.aligns_gather() && ahead.is_multiple_of(round) && ahead / round + 1 < self.chunks.len() && ahead > 0 {
-            self.data.borrow_mut().prefetch(&mut self.eager.program, ahead / round + 1);
+            self.prefetch(ahead / round + 1);
+        }
+    }
+
+    /// A chunk starts its gathering.
+    fn prefetch(&mut self, chunk: usize) {
+        for data in &self.data {
+            data.borrow_mut().prefetch(&mut self.eager.program, chunk);
         }
     }
 
     /// With virtual stages: after a backward, the chunk whose last micro-batch the first rank has just ended, as counted
     /// from here, starts its reduction.
     fn start_reductions(&mut self) {
-        let mut data = self.data.borrow_mut();
-        data.reducing = None;
-        if !data.overlaps_reduce() || self.job.pipeline.virtual_stages == 1 {
+        self.data.iter().for_each(|data| data.borrow_mut().reducing = None);
+        if !self.job.gradients.overlap_reduce || self.job.pipeline.virtual_stages == 1 {
             return;
         }
         let Some(done) = self.counts.backwards.checked_sub(1 + self.rank as usize) else { return };
@@ -453,7 +507,7 @@ impl<'j> Rank<'j> {
         let chunk = chunks - 1 - in_round / round;
         let microbatch = done / (round * chunks) * round + in_round % round;
         if microbatch + 1 == each {
-            data.start(&mut self.eager.program, chunk);
+            self.data.iter().for_each(|data| data.borrow_mut().start(&mut self.eager.program, chunk));
             self.started[chunk] = true;
         }
     }

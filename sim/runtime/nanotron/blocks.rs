@@ -23,7 +23,7 @@ pub const MODULES: Modules = Modules { embedding, block, head };
 
 fn builder(job: &Job, name: &'static str, input: (&'static str, &'static [Axis])) -> (GraphBuilder, ValueId, Dims) {
     let tp = u64::from(job.mesh.tp);
-    let tensor = TensorParallel { ranks: tp, sequence: tp > 1, loss: true };
+    let tensor = TensorParallel { ranks: tp, sequence: tp > 1, loss: true, asynchronous: false };
     let dims = block::dims(&job.model, job.batch, job.seq, tensor);
     let (g, x) = GraphBuilder::new(name, dims, job.dtype, (input.0, input.1, job.dtype));
     (g, x, dims)

@@ -101,7 +101,7 @@ impl<'j> Rank<'j> {
             eager.hooks = Some(Box::new(Hooks(Rc::clone(buckets))));
         }
         if mesh.tp > 1 {
-            eager.tensor = Some(TensorGroup { group: tensor, stream: TENSOR, norms: None });
+            eager.tensor = Some(TensorGroup { group: tensor, ranks: u64::from(mesh.tp), stream: TENSOR, norms: None });
         }
         Rank {
             job,

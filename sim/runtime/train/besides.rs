@@ -13,9 +13,25 @@
 use super::Training;
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Pass, Work};
 use crate::runtime::eager::COMPUTE;
+use crate::runtime::fsdp::{Narrow, float8};
 use crate::units::Bytes;
 
 impl Training<'_> {
+    /// After the optimizer's step, the scales of weights that are gathered in fp8, where they are found for all at once.
+    pub(super) fn find_scales(&mut self) {
+        let job = self.job;
+        if !job.float8.is_some_and(|float8| float8.all_gather && float8.precompute_scale) {
+            return;
+        }
+        let narrow = self.layout.params.iter().filter(|param| param.narrow != Narrow::No);
+        let shards: Vec<u64> = narrow.map(|param| param.padded_shard(job.fsdp.shard)).collect();
+        // Partial maxima of DTensors are reduced over one mesh axis after the other.
+        let sharded = (job.fsdp.shard > 1).then_some(self.run.communicators.shard);
+        let axes = [sharded, self.run.eager.tensor.map(|tensor| tensor.group)];
+        let element = job.fsdp.mixed_precision.storage.bytes();
+        float8::precompute(&mut self.run.eager.program, COMPUTE, &shards, element, axes.into_iter().flatten());
+    }
+
     /// Whether the loop holds the logits by a name: for itself, or for its metrics.
     pub(super) fn keeps_logits(&self) -> bool {
         self.job.keep_logits || self.job.training_loop.train_metrics > 0

@@ -3,15 +3,16 @@
 
 use super::{Checkpoint, Job};
 use crate::model::block::{self, Variant};
-use crate::model::fuse::{self, Compiled, Policy};
+use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::graph::{Graph, OpKind};
 use crate::model::head::{self, Head};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
-use crate::runtime::eager::{Keep, Mode, ParamMap, TensorGroup};
+use crate::runtime::eager::offload::Offload;
+use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
 use crate::runtime::fsdp::group::{Made, ShardedParam};
 use crate::runtime::fsdp::hooks::Units;
-use crate::runtime::fsdp::{Communicators, Group, Wrap};
+use crate::runtime::fsdp::{Communicators, Group, Narrow, STREAMS, Wrap};
 
 /// Graphs of the distinct modules.
 pub(super) struct Graphs {
@@ -28,7 +29,7 @@ pub(super) struct Graphs {
 
 /// Builds the graphs: blocks differ only in what [`Variant`] says.
 pub(super) fn graphs(job: &Job) -> Graphs {
-    let dims = block::dims(&job.model, job.batch, job.seq, job.tensor);
+    let dims = block::dims(&job.model, job.batch, job.own_tokens(), job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
     let (mut blocks, mut variants, mut of_block) = (vec![], vec![], vec![]);
     for layer in 0..job.model.layers {
@@ -58,6 +59,7 @@ fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compi
     if !job.compile {
         return (vec![], vec![None; of_block.len()]);
     }
+    let options = fuse::Options { float8: job.float8, pipelined: job.tensor.asynchronous };
     let (mut compiled, mut known) = (vec![], vec![]);
     let choose = |(layer, &graph): (usize, &usize)| {
         let policy = match mode(&job.checkpoint, layer) {
@@ -68,7 +70,7 @@ fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compi
         };
         let at = known.iter().position(|&made| made == (graph, policy)).unwrap_or_else(|| {
             known.push((graph, policy));
-            compiled.push(fuse::compile(&blocks[graph], policy));
+            compiled.push(fuse::compile(&blocks[graph], policy, options));
             compiled.len() - 1
         });
         Some(at)
@@ -98,7 +100,7 @@ pub(super) struct Layout {
 
 pub(super) fn layout(job: &Job, graphs: &Graphs) -> Layout {
     let (mut params, mut names) = (vec![], vec![]);
-    let mut add = |graph: &Graph, skip: usize| {
+    let mut add = |graph: &Graph, skip: usize, in_block: bool| {
         let first = params.len();
         for (at, param) in graph.params[..graph.params.len() - skip].iter().enumerate() {
             let gradient = match graph.read_by(at) {
@@ -106,15 +108,25 @@ pub(super) fn layout(job: &Job, graphs: &Graphs) -> Layout {
                 Some(OpKind::Embedding) if job.tensor.splits() => Made::Whole(job.tensor.ranks),
                 _ => Made::Own,
             };
-            params.push(ShardedParam { index: params.len(), rows: param.rows, cols: param.cols, gradient });
+            let narrow =
+                match (job.float8, graph.read_by(at)) {
+                    (Some(float8), Some(OpKind::Linear { inputs, outputs }))
+                        if in_block && float8.all_gather && Float8::takes(inputs, outputs) =>
+                    {
+                        if float8.precompute_scale { Narrow::Scaled } else { Narrow::Unscaled }
+                    }
+                    _ => Narrow::No,
+                };
+            let index = params.len();
+            params.push(ShardedParam { index, rows: param.rows, cols: param.cols, gradient, narrow });
             names.push(param.name);
         }
         first
     };
-    add(&graphs.embedding, 0);
-    let blocks = graphs.of_block.iter().map(|&at| add(&graphs.blocks[at], 0)).collect();
+    add(&graphs.embedding, 0, false);
+    let blocks = graphs.of_block.iter().map(|&at| add(&graphs.blocks[at], 0, true)).collect();
     let tied = job.model.tied_head;
-    let first = add(&graphs.head.graph, usize::from(tied));
+    let first = add(&graphs.head.graph, usize::from(tied), false);
     // A tied head reads the embedding's table, parameter 0; its own weight would be its graph's last parameter.
     let head = ParamMap { first, tied: tied.then(|| (graphs.head.graph.params.len() - 1, 0)) };
     Layout { params, names, blocks, head }
@@ -216,11 +228,36 @@ pub(super) fn communicators(program: &mut Builder, job: &Job) -> Communicators {
     Communicators { world, shard, replicate, post_forward }
 }
 
+/// Names of a job's streams.
+pub(super) fn streams(job: &Job) -> Vec<&'static str> {
+    let mut streams = match job.eager.offload {
+        Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
+        _ => job.fsdp.streams().to_vec(),
+    };
+    streams.extend((job.context > 1).then_some("context-parallel"));
+    streams.extend(job.tensor.splits().then_some("tensor-parallel"));
+    streams
+}
+
+/// The ranks that share a sequence, inside those that FSDP shards over, and the stream of what they exchange: before the
+/// tensor-parallel ranks' stream.
+pub(super) fn context_ring(program: &mut Builder, job: &Job, streams: usize) -> Option<Ring> {
+    let stream = StreamId((streams - 1 - usize::from(job.tensor.splits())) as u8);
+    let group = || crate::program::Group::new("cp", job.context, job.tensor.ranks as u32);
+    (job.context > 1).then(|| Ring {
+        group: program.add_group(group()),
+        ranks: job.context,
+        messages: [stream; 2],
+        second: COMPUTE,
+    })
+}
+
 /// The communicator of tensor-parallel ranks and its stream, the last of the run's, where the model is split.
 pub(super) fn tensor_group(program: &mut Builder, job: &Job, streams: usize) -> Option<TensorGroup> {
     let size = job.tensor.ranks as u32;
     job.tensor.splits().then(|| TensorGroup {
         group: program.add_group(crate::program::Group::new("tp", size, 1)),
+        ranks: job.tensor.ranks,
         stream: StreamId(streams as u8 - 1),
         norms: job.tensor.sequence.then(|| job.fsdp.mixed_precision.reduce_dtype()),
     })

@@ -4,10 +4,11 @@ use crate::scenario::foreign::Foreign;
 use crate::scenario::understood::Runtime;
 
 /// Tables that other runtimes read, the keys of each that this one reads too, and what to write instead of the others.
-const TABLES: [(&str, &[&str], &str); 12] = [
+const TABLES: [(&str, &[&str], &str); 13] = [
     ("fsdp", &[], "Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true"),
     ("fsdp1", &[], "Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true"),
     ("compile", &[], "its fusions are keys of [megatron], such as bias_activation_fusion"),
+    ("float8", &[], "write megatron.fp8 = \"delayed\", \"tensorwise\" or \"blockwise\""),
     ("loss", &[], "write megatron.cross_entropy_loss_fusion"),
     ("loop", &[], "write megatron.check_for_nan for the numbers that its loop reads back"),
     ("activation_checkpointing", &[], "write megatron.recompute = \"core_attn\", { uniform = 1 } or { block = 4 }"),
@@ -22,7 +23,7 @@ const TABLES: [(&str, &[&str], &str); 12] = [
     ),
     (
         "mesh",
-        &["tp", "cp", "pp", "dp"],
+        &["tp", "cp", "pp", "dp", "ep", "etp"],
         "write mesh.dp: replicas, of which megatron.distributed_optimizer shards states",
     ),
 ];

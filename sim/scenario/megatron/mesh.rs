@@ -59,7 +59,7 @@ pub(in crate::scenario) fn mesh(
              every block"
         ));
     }
-    Ok(Mesh { tp: tp as u32, cp: cp as u32, dp: dp as u32, pp: pp as u32 })
+    Ok(Mesh { tp: tp as u32, cp: cp as u32, dp: dp as u32, pp: pp as u32, ep: 1, etp: tp as u32 })
 }
 
 /// `--sequence-parallel`.
@@ -99,11 +99,13 @@ pub(in crate::scenario) fn divides(
         }
     }
     let Some(at) = written.tp.as_ref().filter(|_| tp > 1) else { return Ok(()) };
+    // Experts are split over ranks of their own.
+    let ffn = if model.expert_blocks() == model.layers { tp } else { model.ffn };
     let sequence = if sequence_parallel { seq / cp } else { tp };
     for (what, size) in [
         ("query heads", model.heads),
         ("key-value heads", model.kv_heads),
-        ("numbers of feed-forward width", model.ffn),
+        ("numbers of feed-forward width", ffn),
         (if cp > 1 { "tokens of a rank's part of a sequence" } else { "tokens of a sequence" }, sequence),
     ] {
         if !size.is_multiple_of(tp) {

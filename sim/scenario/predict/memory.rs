@@ -1,5 +1,7 @@
 //! What a device holds: the allocator's peak, and what lies outside it.
 
+use rayon::prelude::*;
+
 use crate::memory::{self, MemoryReport};
 use crate::program::Program;
 use crate::runtime::Flight;
@@ -50,14 +52,12 @@ impl DeviceMemory {
 
 /// Memory of each class's devices, and which class has the least to spare. Ranks of one program are replayed once.
 pub(super) fn devices(scenario: &Scenario, flight: &Flight) -> (Vec<DeviceMemory>, usize) {
-    let mut devices: Vec<DeviceMemory> = vec![];
-    for (class, program) in flight.classes.iter().enumerate() {
-        let known = (0..class).find(|&earlier| asks_alike(&flight.classes[earlier], program));
-        devices.push(match known {
-            Some(earlier) => devices[earlier].clone(),
-            None => device(scenario, program),
-        });
-    }
+    let classes = &flight.classes;
+    let alike = |class: usize| (0..class).find(|&earlier| asks_alike(&classes[earlier], &classes[class]));
+    let first: Vec<usize> = (0..classes.len()).into_par_iter().map(|class| alike(class).unwrap_or(class)).collect();
+    let replay = |class: usize| (first[class] == class).then(|| device(scenario, &classes[class]));
+    let replayed: Vec<Option<DeviceMemory>> = (0..classes.len()).into_par_iter().map(replay).collect();
+    let devices: Vec<DeviceMemory> = first.iter().filter_map(|&class| replayed[class].clone()).collect();
     let tightest = tightest(&devices);
     (devices, tightest)
 }

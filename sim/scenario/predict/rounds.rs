@@ -56,10 +56,11 @@ fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result
         let job = crate::runtime::megatron::Job { micro_batches: rounds * each, ..whole.clone() };
         run(scenario, &scenario.job.with_split(job), settings)
     };
-    let [first, second] = [short(rounds[0])?, short(rounds[1])?];
+    let (third, (second, first)) =
+        rayon::join(|| short(rounds[2]), || rayon::join(|| short(rounds[1]), || short(rounds[0])));
+    let (first, second, mut third) = (first?, second?, third?);
     let [a, b, c, all] = rounds.map(u64::from);
     let Some(expected) = engine::extend(&first.timeline, &second.timeline, (a, b, c)) else { return Ok(None) };
-    let mut third = short(rounds[2])?;
     if !engine::agree(&expected, &third.timeline) {
         return Ok(None);
     }

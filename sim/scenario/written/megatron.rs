@@ -80,6 +80,18 @@ pub enum Fp8 {
     Blockwise,
 }
 
+/// `moe_token_dispatcher_type`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Dispatcher {
+    /// Rows go to the ranks of their experts.
+    Alltoall,
+    /// All rows go to all ranks.
+    Allgather,
+    /// DeepEP's or HybridEP's kernels.
+    Flex,
+}
+
 /// `[megatron]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -106,6 +118,14 @@ pub struct Megatron {
     pub recompute: Option<Spanned<Recompute>>,
     /// `cp_comm_type`.
     pub cp_comm_type: Option<Spanned<Exchange>>,
+    /// `moe_token_dispatcher_type`.
+    pub moe_token_dispatcher_type: Option<Spanned<Dispatcher>>,
+    /// `moe_permute_fusion`.
+    pub moe_permute_fusion: Option<Spanned<bool>>,
+    /// `moe_router_dtype` `fp32`.
+    pub moe_router_fp32: Option<Spanned<bool>>,
+    /// `moe_aux_loss_coeff` above 0.
+    pub moe_aux_loss: Option<Spanned<bool>>,
     /// `tp_comm_overlap`.
     pub tp_comm_overlap: Option<Spanned<bool>>,
     /// `gradient_accumulation_fusion`.

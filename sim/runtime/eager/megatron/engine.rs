@@ -112,13 +112,20 @@ impl Eager {
 
     pub(super) fn engine_norm(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
         let value = &graph.values[op.inputs[0]];
-        let rows = graph.dims.local_tokens();
+        let rows = value.elements / graph.params[op.params[0]].rows;
+        let given = Self::value(frame, op.inputs[0]);
+        // A view of some heads of a product is copied side by side first.
+        let input = if self.bytes(given) == value.bytes() {
+            self.retain(given)
+        } else {
+            self.made("aten.clone", value.bytes(), value.bytes(), self.settings.forward)
+        };
         let (numbers, out) = self.normalised(value, rows, statistics(op.params.len()));
         frame.slots[op.outputs[0]] = Some(out);
         // The result is a view, and a tensor that is none is made in its place (`make_viewless_tensor`).
         let one = self.storage(value.dtype.bytes(), "aten.empty");
         self.release(one);
-        let mut saved = vec![self.retain(Self::value(frame, op.inputs[0]))];
+        let mut saved = vec![input];
         saved.extend(numbers);
         self.keep(frame, results, &saved);
     }
@@ -132,7 +139,8 @@ impl Eager {
         gradient: Storage,
     ) {
         let value = &graph.values[op.inputs[0]];
-        let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), op.params.len());
+        let rows = value.elements / graph.params[op.params[0]].rows;
+        let (result, made) = self.norm_gradients(value, rows, op.params.len());
         let (start, end) = Self::saved(frame, index);
         for at in start + 1..end {
             self.release(frame.saved[at]);
@@ -249,7 +257,7 @@ impl Eager {
         let fused = self.fuses_accumulation();
         let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
         let shape = (sizes.outputs, sizes.inputs, sizes.tokens);
-        self.engine_matmul(shape, sizes.multiplied(), MatmulLayout::WeightGradient, dispatch);
+        self.engine_matmul(shape, sizes.multiplied(), self.weight_layout(), dispatch);
         made
     }
 

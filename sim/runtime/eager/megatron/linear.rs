@@ -147,7 +147,7 @@ impl Eager {
 
     /// The extension's matmul, which takes no workspace from PyTorch's allocator.
     fn accumulating_matmul(&mut self, (m, n, k): (u64, u64, u64), dtype: DType, dispatch: Dispatch) {
-        let work = Work::Matmul { m, n, k, dtype, layout: MatmulLayout::WeightGradient };
+        let work = Work::Matmul { m, n, k, dtype, layout: self.weight_layout() };
         self.launch("wgrad_gemm_accum_fp32", work, dispatch);
     }
 

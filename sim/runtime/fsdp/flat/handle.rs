@@ -116,7 +116,7 @@ impl Handle {
 mod tests {
     use super::*;
     use crate::program::ScopeId;
-    use crate::runtime::fsdp::group::{Made, ShardedParam};
+    use crate::runtime::fsdp::group::{Made, Narrow, ShardedParam};
     use crate::runtime::fsdp::{MixedPrecision, Reshard, Version, Wrap};
 
     fn handle(shapes: &[(u64, u64)], ranks: u32, use_orig_params: bool) -> Handle {
@@ -124,7 +124,7 @@ mod tests {
         let params = shapes
             .iter()
             .enumerate()
-            .map(|(index, &(rows, cols))| ShardedParam { index, rows, cols, gradient: Made::Own })
+            .map(|(index, &(rows, cols))| ShardedParam { index, rows, cols, gradient: Made::Own, narrow: Narrow::No })
             .collect();
         let config = Fsdp {
             version: Version::One(settings),

@@ -1,0 +1,106 @@
+//! What a mixture of experts does in Megatron-Core (`core/transformer/moe`, 0.16.1), where experts may be spread over ranks.
+//!
+//! ```text
+//! T tokens of a rank ─► Route ─► Select ─► Permute ─► Exchange ─► Collect ─► Sort ─► Grouped, Weigh, Grouped
+//!        ▲                                                                                      │
+//!        └─────────────── Unpermute ◄── Exchange ◄── Spread ◄── Sort ◄───────────────────────────┘
+//! ```
+
+/// How many rows are where. Tokens T, experts E, each token chooses k of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// T: tokens of the rank.
+    pub tokens: u64,
+    /// E: experts of the block, on whatever rank.
+    pub experts: u64,
+    /// k.
+    pub top_k: u64,
+    /// Experts of the rank.
+    pub local: u64,
+    /// Ranks that experts are spread over (`--expert-model-parallel-size`).
+    pub ranks: u64,
+    /// Ranks that each expert is split over (`--expert-tensor-parallel-size`).
+    pub tensor: u64,
+    /// Rows that leave the rank: T·k.
+    pub sent: u64,
+    /// Rows that reach it from the ranks that it exchanges with.
+    pub received: u64,
+}
+
+impl Routed {
+    /// Rows that the rank's experts multiply: those that reached any rank that shares them.
+    pub fn rows(&self) -> u64 {
+        self.received * self.tensor
+    }
+
+    /// Whether rows of one expert lie apart when they arrive.
+    pub fn sorts(&self) -> bool {
+        self.local > 1
+    }
+}
+
+/// How a token's scores become weights (`topk_routing_with_score_function`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scores {
+    /// The k largest logits, then softmax of those.
+    Chosen,
+    /// Softmax of all logits, then the k largest (`--moe-router-pre-softmax`).
+    All,
+}
+
+/// One operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoutedOp {
+    /// `TopKRouter`: logits, weights of the chosen experts, the map of the chosen; and the loss that balances experts.
+    /// Parameter: the router's weight. Outputs: weights `[T, E]`, map `[T, E]`.
+    Route {
+        /// Sizes.
+        routed: Routed,
+        /// Scores.
+        scores: Scores,
+        /// Whether the loss has a term that balances the load (`--moe-aux-loss-coeff` above 0).
+        auxiliary: bool,
+    },
+    /// Which token each row is of, and its weight: counts, exchanged and read by the host, and two selections by the map.
+    /// Inputs: weights, map. Outputs: weights of rows, tokens of rows.
+    Select {
+        /// Sizes.
+        routed: Routed,
+        /// Whether it is Transformer Engine's (`--moe-permute-fusion`): no selection by a mask, whose size the host reads.
+        fused: bool,
+    },
+    /// Rows of tokens in the order of experts. Inputs: tokens, tokens of rows.
+    Permute {
+        /// Sizes.
+        routed: Routed,
+        /// Whether it is Transformer Engine's.
+        fused: bool,
+    },
+    /// Rows to the ranks of their experts, or back (`all_to_all`).
+    Exchange,
+    /// Rows that reached any of the ranks that share an expert: gathered, and in backward reduced and scattered.
+    Collect,
+    /// The opposite.
+    Spread,
+    /// Rows by expert that came by rank, or the opposite (`sort_chunks_by_idxs`).
+    Sort {
+        /// Whether it is Transformer Engine's.
+        fused: bool,
+    },
+    /// Transformer Engine's `GroupedLinear`: each expert's matrix with its rows. Parameters: one weight for each.
+    Grouped {
+        /// Columns of a weight.
+        inputs: u64,
+        /// Its rows.
+        outputs: u64,
+        /// Experts of the rank.
+        local: u64,
+    },
+    /// The gated activation times the weights of rows, as one kernel (`weighted_bias_swiglu_impl`). Inputs: rows, weights.
+    Weigh,
+    /// Rows added to the tokens they are of. Inputs: rows, tokens of rows.
+    Unpermute {
+        /// Whether it is Transformer Engine's.
+        fused: bool,
+    },
+}

@@ -1,0 +1,267 @@
+//! Tokens to the ranks of their experts and back (`core/transformer/moe/token_dispatcher.py`, `MoEAlltoAllTokenDispatcher`,
+//! `moe_utils.py`, 0.16.1).
+//!
+//! How many rows go where is known on the device. The host needs the numbers for the sizes of what is received: they are
+//! copied on a stream of their own and the host waits for them before the first exchange. Rows in their order are selected
+//! by a mask, whose size the host waits for, too; Transformer Engine's kernels take the size as given.
+
+use super::super::forward::Results;
+use super::super::{COMPUTE, Eager, Frame, Gradient, Storage};
+use crate::model::graph::{Graph, Op};
+use crate::model::megatron::experts::{Routed, RoutedOp};
+use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
+use crate::units::Bytes;
+
+/// Bytes of an index, of a row's number of Transformer Engine's kernels.
+const INDEX: u64 = 8;
+const NUMBER: u64 = 4;
+
+/// Who exchanges what, where there are several: communicator and stream.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertRanks {
+    /// The ranks that experts are spread over.
+    pub exchange: Option<(GroupId, StreamId)>,
+    /// Those that share an expert.
+    pub tensor: Option<(GroupId, StreamId)>,
+    /// Both, which tell each other how many rows they send.
+    pub counts: Option<(GroupId, StreamId)>,
+    /// Those that share a sequence, whose load is balanced together.
+    pub balance: Option<(GroupId, StreamId)>,
+    /// The stream on which numbers go to the host.
+    pub copies: StreamId,
+}
+
+impl Eager {
+    /// A collective that the default stream waits for, if several ranks take part. `bytes`: the whole buffer.
+    pub(super) fn expert_exchange(
+        &mut self,
+        who: impl Fn(&ExpertRanks) -> Option<(GroupId, StreamId)>,
+        kind: Collective,
+        bytes: u64,
+        dtype: DType,
+    ) {
+        let Some((group, stream)) = self.experts.as_ref().and_then(who) else { return };
+        self.program.wait_stream(stream, COMPUTE);
+        self.program.collective(stream, Comm { kind, group, bytes: Bytes(bytes), dtype });
+        self.program.wait_stream(COMPUTE, stream);
+    }
+
+    pub(super) fn routed(&mut self, graph: &Graph, op: &Op, kind: RoutedOp, frame: &mut Frame, results: Results) {
+        let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
+        let (read, bytes) = (input.bytes(), out.bytes());
+        let mut saved = vec![];
+        match kind {
+            RoutedOp::Route { .. } => return self.route(graph, op, kind, frame, results),
+            RoutedOp::Select { .. } => return self.select_rows(graph, op, kind, frame, results),
+            RoutedOp::Grouped { .. } => return self.grouped_linear(graph, op, kind, frame, results),
+            RoutedOp::Weigh => return self.weigh_rows(graph, op, frame, results),
+            RoutedOp::Permute { routed, fused } => {
+                let name = if fused { "te.permute" } else { "aten.index_select" };
+                let rows = self.storage(bytes, name);
+                self.pointwise(name, MemoryKind::Gather, bytes, bytes, self.settings.forward);
+                frame.slots[op.outputs[0]] = Some(rows);
+                saved.push(self.retain(Self::value(frame, op.inputs[1])));
+                self.wait_for_counts(routed);
+            }
+            RoutedOp::Exchange => {
+                let got = self.storage(bytes, "all_to_all_single");
+                self.expert_exchange(|ranks| ranks.exchange, Collective::AllToAll, read.max(bytes), out.dtype);
+                frame.slots[op.outputs[0]] = Some(got);
+            }
+            RoutedOp::Collect => {
+                let whole = self.storage(bytes, "all_gather_into_tensor");
+                self.expert_exchange(|ranks| ranks.tensor, Collective::AllGather, bytes, out.dtype);
+                frame.slots[op.outputs[0]] = Some(whole);
+            }
+            RoutedOp::Spread => {
+                let part = self.storage(bytes, "reduce_scatter_tensor");
+                self.expert_exchange(|ranks| ranks.tensor, Collective::ReduceScatter, read, out.dtype);
+                frame.slots[op.outputs[0]] = Some(part);
+            }
+            RoutedOp::Sort { fused } => {
+                let name = if fused { "te.sort_chunks_by_map" } else { "aten.cat" };
+                let sorted = self.made(name, bytes, bytes, self.settings.forward);
+                frame.slots[op.outputs[0]] = Some(sorted);
+            }
+            RoutedOp::Unpermute { fused } => {
+                let tokens = if fused {
+                    let tokens = self.storage(bytes, "te.unpermute");
+                    self.pointwise("te.unpermute", MemoryKind::Gather, read, bytes, self.settings.forward);
+                    tokens
+                } else {
+                    let zeros = self.few("aten.zeros", bytes, 0);
+                    self.pointwise("aten.scatter_add_", MemoryKind::Scatter, 2 * read, read, self.settings.forward);
+                    zeros
+                };
+                frame.slots[op.outputs[0]] = Some(tokens);
+                saved.push(self.retain(Self::value(frame, op.inputs[1])));
+            }
+        }
+        self.keep(frame, results, &saved);
+    }
+
+    pub(super) fn routed_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, kind): (usize, RoutedOp),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let (input, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
+        let (bytes, read, dispatch) = (input.bytes(), out.bytes(), self.settings.backward);
+        let result = match kind {
+            RoutedOp::Route { .. } => return self.route_backward(graph, op, (index, kind), frame, gradient),
+            RoutedOp::Select { .. } => return self.select_rows_backward(graph, op, (index, kind), frame, gradient),
+            RoutedOp::Grouped { .. } => return self.grouped_linear_backward(graph, op, (index, kind), frame, gradient),
+            RoutedOp::Weigh => return self.weigh_rows_backward(graph, op, index, frame, gradient),
+            RoutedOp::Permute { fused: true, .. } => {
+                let result = self.temporary(bytes, "te.unpermute");
+                self.pointwise("te.unpermute", MemoryKind::Gather, read, bytes, dispatch);
+                result
+            }
+            RoutedOp::Permute { .. } => {
+                let zeros = self.pointwise_gradient("aten.new_zeros", bytes, 0);
+                let result = self.temporary(bytes, "aten.index_add");
+                self.pointwise("aten.clone", MemoryKind::Copy, bytes, bytes, Dispatch::Extra);
+                self.pointwise("aten.index_add", MemoryKind::Scatter, 2 * read, read, dispatch);
+                self.release(zeros);
+                result
+            }
+            RoutedOp::Exchange => {
+                let result = self.temporary(bytes, "all_to_all_single");
+                self.expert_exchange(|ranks| ranks.exchange, Collective::AllToAll, read.max(bytes), out.dtype);
+                result
+            }
+            RoutedOp::Collect => {
+                let result = self.temporary(bytes, "reduce_scatter_tensor");
+                self.expert_exchange(|ranks| ranks.tensor, Collective::ReduceScatter, read, out.dtype);
+                result
+            }
+            RoutedOp::Spread => {
+                let result = self.temporary(bytes, "all_gather_into_tensor");
+                self.expert_exchange(|ranks| ranks.tensor, Collective::AllGather, bytes, out.dtype);
+                result
+            }
+            RoutedOp::Sort { fused } => {
+                let name = if fused { "te.sort_chunks_by_map" } else { "aten.cat" };
+                self.pointwise_gradient(name, bytes, bytes)
+            }
+            RoutedOp::Unpermute { fused } => {
+                let name = if fused { "te.permute" } else { "aten.gather" };
+                let result = self.temporary(bytes, name);
+                self.pointwise(name, MemoryKind::Gather, bytes, bytes, dispatch);
+                result
+            }
+        };
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
+    }
+
+    /// How many rows go where, told to all and on their way to the host.
+    fn tell_counts(&mut self, routed: Routed) {
+        let peers = routed.ranks * routed.tensor;
+        let counts = self.count(routed);
+        let mut read = vec![routed.local * INDEX];
+        if peers > 1 {
+            let sent = self.few("aten.sum", routed.ranks * INDEX, routed.experts * INDEX);
+            let all = self.storage(routed.experts * INDEX * peers, "all_gather_into_tensor");
+            let gathered = routed.experts * INDEX * peers;
+            self.expert_exchange(|ranks| ranks.counts, Collective::AllGather, gathered, DType::Int64);
+            let own = self.few("aten.clone", routed.local * peers * INDEX, routed.local * peers * INDEX);
+            let of_rank = self.few("aten.sum", peers * INDEX, routed.local * peers * INDEX);
+            let of_tensor = self.few("aten.sum", routed.tensor * INDEX, peers * INDEX);
+            let of_expert = self.few("aten.sum", routed.local * INDEX, routed.local * peers * INDEX);
+            read.extend([routed.ranks, routed.ranks, routed.tensor, routed.local * peers].map(|n| n * INDEX));
+            for storage in [counts, all, sent, of_rank, of_tensor, own, of_expert] {
+                self.release(storage);
+            }
+        } else {
+            self.release(counts);
+        }
+        let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) else { return };
+        self.program.wait_stream(copies, COMPUTE);
+        for bytes in read {
+            let work = Work::HostCopy { bytes: Bytes(bytes), to_host: true };
+            self.program.launch(copies, "aten._to_copy", work, self.settings.forward);
+        }
+    }
+
+    /// The host needs the sizes of what it is about to receive.
+    fn wait_for_counts(&mut self, _: Routed) {
+        if let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) {
+            self.program.wait_for_host(copies);
+        }
+    }
+
+    /// What a mask selects: where its ones are, a number that the host waits for, and the values there.
+    fn masked_select(&mut self, mask: u64, (bytes, rows): (u64, u64)) -> Storage {
+        const NAME: &str = "aten.nonzero";
+        let places = self.storage(2 * rows * INDEX, NAME);
+        let count = self.storage(NUMBER, NAME);
+        self.pointwise(NAME, MemoryKind::Elementwise, mask, NUMBER, self.settings.forward);
+        self.program.launch(COMPUTE, NAME, Work::HostCopy { bytes: Bytes(NUMBER), to_host: true }, Dispatch::Extra);
+        self.program.wait_for_host(COMPUTE);
+        self.pointwise(NAME, MemoryKind::Elementwise, mask, rows * INDEX, Dispatch::Extra);
+        self.pointwise(NAME, MemoryKind::Elementwise, rows * INDEX, 2 * rows * INDEX, Dispatch::Extra);
+        self.release(count);
+        let selected = self.storage(bytes, "aten.index");
+        let read = 2 * rows * INDEX + bytes;
+        self.pointwise("aten.index", MemoryKind::Gather, read, bytes, self.settings.forward);
+        self.release(places);
+        selected
+    }
+
+    fn select_rows(&mut self, graph: &Graph, op: &Op, kind: RoutedOp, frame: &mut Frame, results: Results) {
+        let RoutedOp::Select { routed, fused } = kind else { unreachable!("called for selections") };
+        let (probs, chosen) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
+        let every = routed.tokens * routed.experts;
+        self.tell_counts(routed);
+        let (rows, weights, mut saved) = if fused {
+            let map = graph.values[op.outputs[1]].bytes();
+            let rows = self.storage(map, "te.make_row_id_map");
+            for dispatch in [self.settings.forward, Dispatch::Extra, Dispatch::Extra] {
+                self.pointwise("te.make_row_id_map", MemoryKind::Elementwise, map, map, dispatch);
+            }
+            (rows, self.storage(chosen.bytes(), "te.permute"), vec![])
+        } else {
+            let mask = self.few("aten.clone", every, every);
+            let tokens = self.few("aten.arange", routed.tokens * INDEX, 0);
+            let rows = self.masked_select(every, (routed.sent * INDEX, routed.sent));
+            let by_expert = self.few("aten.clone", probs.bytes(), probs.bytes());
+            let weights = self.masked_select(every, (chosen.bytes(), routed.sent));
+            self.release(tokens);
+            (rows, weights, vec![by_expert, mask])
+        };
+        frame.slots[op.outputs[0]] = Some(weights);
+        frame.slots[op.outputs[1]] = Some(rows);
+        if fused {
+            saved.push(self.retain(rows));
+        }
+        self.keep(frame, results, &saved);
+    }
+
+    /// The gradient of the chosen weights, as a matrix over all experts.
+    fn select_rows_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, kind): (usize, RoutedOp),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let RoutedOp::Select { routed, fused } = kind else { unreachable!("called for selections") };
+        let bytes = graph.values[op.inputs[0]].bytes();
+        let result = self.pointwise_gradient("aten.zeros_like", bytes, 0);
+        if !fused {
+            let every = routed.tokens * routed.experts * INDEX;
+            let before = self.storage_as(every, Category::BackwardTemporary, "aten.masked_scatter_");
+            self.pointwise("aten.masked_scatter_", MemoryKind::Elementwise, every / INDEX, every, Dispatch::Extra);
+            let read = every + bytes;
+            self.pointwise("aten.masked_scatter_", MemoryKind::Elementwise, read, bytes, self.settings.backward);
+            self.release(before);
+        }
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], result.into());
+    }
+}

@@ -1,0 +1,242 @@
+//! `TopKRouter` (`core/transformer/moe/router.py`, `moe_utils.py`, 0.16.1): a linear, the k largest logits, their weights as
+//! a matrix over all experts, a map of the chosen, and the loss that balances experts. Eager operators throughout, on small
+//! tensors: it costs the host more than the device.
+
+use super::super::forward::Results;
+use super::super::{Eager, Frame, Gradient, Storage};
+use crate::model::graph::{Graph, Op};
+use crate::model::megatron::experts::{Routed, RoutedOp, Scores};
+use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind};
+
+/// Bytes of an index, of a number in fp32.
+const INDEX: u64 = 8;
+const NUMBER: u64 = 4;
+
+/// What the rules read off the operator.
+#[derive(Clone, Copy)]
+struct Sizes {
+    routed: Routed,
+    scores: Scores,
+    auxiliary: bool,
+    /// Bytes of a matrix of all experts' numbers, and of the chosen's, in the router's type.
+    all: u64,
+    chosen: u64,
+    /// Numbers of both.
+    every: u64,
+    some: u64,
+    /// Whether the router's type is narrower than fp32, in which softmax is taken.
+    narrow: bool,
+}
+
+impl Sizes {
+    fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
+        let RoutedOp::Route { routed, scores, auxiliary } = kind else { unreachable!("called for routers") };
+        let dtype = graph.values[op.outputs[0]].dtype;
+        let (every, some) = (routed.tokens * routed.experts, routed.tokens * routed.top_k);
+        let bytes = dtype.bytes();
+        let narrow = dtype != DType::Fp32;
+        Sizes { routed, scores, auxiliary, all: every * bytes, chosen: some * bytes, every, some, narrow }
+    }
+}
+
+impl Eager {
+    /// A small eager operator of forward, with its result.
+    pub(super) fn few(&mut self, name: &'static str, bytes: u64, read: u64) -> Storage {
+        self.made(name, bytes, read, self.settings.forward)
+    }
+
+    /// The k largest of each row, and where they are: a selection and a sort.
+    fn top_k(&mut self, read: u64, (values, some): (u64, u64)) -> [Storage; 2] {
+        let made = [self.storage(values, "aten.topk"), self.storage(some * INDEX, "aten.topk")];
+        self.pointwise("aten.topk", MemoryKind::Elementwise, read, values + some * INDEX, self.settings.forward);
+        self.pointwise("aten.topk", MemoryKind::Elementwise, values, values + some * INDEX, Dispatch::Extra);
+        made
+    }
+
+    /// Softmax in fp32 of numbers in the router's type.
+    fn wide_softmax(&mut self, numbers: u64, narrow: bool) -> Storage {
+        let wide = numbers * NUMBER;
+        let cast = narrow.then(|| self.few("aten._to_copy", wide, wide / 2));
+        let soft = self.storage(wide, "aten._softmax");
+        self.pointwise("aten._softmax", MemoryKind::Softmax, wide, wide, self.settings.forward);
+        if let Some(cast) = cast {
+            self.release(cast);
+        }
+        soft
+    }
+
+    /// Ones where an expert is chosen, `[T, E]`, one byte each.
+    fn chosen_map(&mut self, sizes: Sizes) -> Storage {
+        let wide = sizes.every * NUMBER;
+        let zeros = self.few("aten.zeros_like", sizes.all, 0);
+        let whole = self.few("aten._to_copy", wide, sizes.all);
+        self.release(zeros);
+        let ones = self.few("aten.scatter", wide, wide + sizes.some * INDEX);
+        self.release(whole);
+        let map = self.few("aten._to_copy", sizes.every, wide);
+        self.release(ones);
+        map
+    }
+
+    pub(super) fn route(&mut self, graph: &Graph, op: &Op, kind: RoutedOp, frame: &mut Frame, results: Results) {
+        let sizes = Sizes::of(graph, op, kind);
+        let (routed, value) = (sizes.routed, &graph.values[op.inputs[0]]);
+        let logits = self.storage(sizes.all, "te.generic_gemm");
+        let shape = (routed.tokens, routed.experts, graph.dims.d);
+        self.engine_matmul(shape, value.dtype, MatmulLayout::Forward, self.settings.forward);
+        let mut saved = vec![self.retain(Self::value(frame, op.inputs[0]))];
+        let (values, indices, weights);
+        match sizes.scores {
+            Scores::Chosen => {
+                [values, indices] = self.top_k(sizes.all, (sizes.chosen, sizes.some));
+                let soft = self.wide_softmax(sizes.some, sizes.narrow);
+                weights = if sizes.narrow {
+                    self.few("aten._to_copy", sizes.chosen, 2 * sizes.chosen)
+                } else {
+                    self.retain(soft)
+                };
+                saved.extend([indices, soft]);
+            }
+            Scores::All => {
+                let soft = self.wide_softmax(sizes.every, sizes.narrow);
+                weights =
+                    if sizes.narrow { self.few("aten._to_copy", sizes.all, 2 * sizes.all) } else { self.retain(soft) };
+                [values, indices] = self.top_k(sizes.all, (sizes.chosen, sizes.some));
+                saved.extend([indices, soft]);
+            }
+        }
+        let zeros = self.few("aten.zeros_like", sizes.all, 0);
+        let probs = self.few("aten.scatter", sizes.all, sizes.all + sizes.chosen + sizes.some * INDEX);
+        self.release(zeros);
+        let map = self.chosen_map(sizes);
+        self.release(values);
+        self.release(weights);
+        // Under a checkpoint's `no_grad` the loss is left to the recompute.
+        if sizes.auxiliary && results == Results::Save {
+            saved.extend(self.balance(sizes));
+        }
+        self.release(logits);
+        frame.slots[op.outputs[0]] = Some(probs);
+        frame.slots[op.outputs[1]] = Some(map);
+        self.keep(frame, results, &saved);
+    }
+
+    /// The loss that balances experts (`switch_load_balancing_loss_func`): softmax of all logits, times how many copies
+    /// each expert was sent by the ranks that share a sequence. Returns what backward needs.
+    fn balance(&mut self, sizes: Sizes) -> [Storage; 3] {
+        let experts = sizes.routed.experts;
+        let soft = self.wide_softmax(sizes.every, sizes.narrow);
+        let wide = sizes.every * NUMBER;
+        let [values, indices] = self.top_k(wide, (sizes.some * NUMBER, sizes.some));
+        let map = self.chosen_map(sizes);
+        self.release(values);
+        self.release(indices);
+        let counts = self.count(sizes.routed);
+        self.expert_exchange(|ranks| ranks.balance, Collective::AllReduce, experts * INDEX, DType::Int64);
+        let sums = self.few("aten.sum", experts * NUMBER, wide);
+        let product = self.few("aten.mul", experts * NUMBER, experts * (NUMBER + INDEX));
+        let sum = self.few("aten.sum", NUMBER, experts * NUMBER);
+        self.release(product);
+        let loss = self.few("aten.mul", NUMBER, NUMBER);
+        self.release(sum);
+        self.release(sums);
+        let logged = self.few("aten.div", NUMBER, NUMBER);
+        self.pointwise("aten.add_", MemoryKind::Elementwise, 2 * NUMBER, NUMBER, self.settings.forward);
+        self.release(logged);
+        self.release(map);
+        [soft, counts, loss]
+    }
+
+    /// How many copies each expert is sent: the map's columns summed as whole numbers.
+    pub(super) fn count(&mut self, routed: Routed) -> Storage {
+        let every = routed.tokens * routed.experts;
+        let counts = self.storage(routed.experts * INDEX, "aten.sum");
+        let wide = self.storage(every * INDEX, "aten.sum");
+        self.pointwise("aten.sum", MemoryKind::Elementwise, every, every * INDEX, self.settings.forward);
+        self.pointwise("aten.sum", MemoryKind::Elementwise, every * INDEX, routed.experts * INDEX, Dispatch::Extra);
+        self.release(wide);
+        counts
+    }
+
+    /// Softmax's gradient, in the router's type.
+    fn softmax_gradient(&mut self, numbers: u64, narrow: bool) -> Storage {
+        const NAME: &str = "aten._softmax_backward_data";
+        let wide = numbers * NUMBER;
+        let whole = self.temporary(wide, NAME);
+        let made = self.temporary(wide, NAME);
+        self.pointwise(NAME, MemoryKind::Softmax, 2 * wide, wide, self.settings.backward);
+        self.release(whole);
+        if !narrow {
+            return made;
+        }
+        let cast = self.pointwise_gradient("aten._to_copy", wide / 2, wide);
+        self.release(made);
+        cast
+    }
+
+    pub(super) fn route_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, kind): (usize, RoutedOp),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let sizes = Sizes::of(graph, op, kind);
+        let (start, end) = Self::saved(frame, index);
+        let saved = frame.saved[start..end].to_vec();
+        let balanced = (saved.len() > 3).then(|| {
+            for name in ["aten.ones_like", "aten.mul", "aten.mul", "aten.mul"] {
+                self.pointwise(name, MemoryKind::Elementwise, NUMBER, NUMBER, self.settings.backward);
+            }
+            let made = self.softmax_gradient(sizes.every, sizes.narrow);
+            saved[3..].iter().rev().for_each(|&storage| self.release(storage));
+            made
+        });
+        let picked = self.pointwise_gradient("aten.gather", sizes.chosen, sizes.chosen + sizes.some * INDEX);
+        self.release(gradient);
+        let widened = sizes.narrow.then(|| self.pointwise_gradient("aten._to_copy", 2 * sizes.chosen, sizes.chosen));
+        let of_chosen = match sizes.scores {
+            Scores::Chosen => self.softmax_gradient(sizes.some, sizes.narrow),
+            Scores::All => self.retain(picked),
+        };
+        widened.into_iter().chain([picked, saved[2]]).for_each(|storage| self.release(storage));
+        let zeros = self.pointwise_gradient("aten.new_zeros", sizes.all, 0);
+        let mut of_logits = self.pointwise_gradient("aten.scatter", sizes.all, sizes.all + sizes.chosen);
+        [zeros, of_chosen, saved[1]].into_iter().for_each(|storage| self.release(storage));
+        if sizes.scores == Scores::All {
+            let through = self.softmax_gradient(sizes.every, sizes.narrow);
+            self.release(of_logits);
+            of_logits = through;
+        }
+        if let Some(other) = balanced {
+            let sum = self.pointwise_gradient("aten.add", sizes.all, 2 * sizes.all);
+            self.release(other);
+            self.release(of_logits);
+            of_logits = sum;
+        }
+        let (value, routed, d) = (&graph.values[op.inputs[0]], sizes.routed, graph.dims.d);
+        let dispatch = self.settings.backward;
+        let made = |this: &mut Self, elements: u64, shape, layout| {
+            if sizes.narrow {
+                let made = this.temporary(elements * value.dtype.bytes(), "te.generic_gemm");
+                this.engine_matmul(shape, value.dtype, layout, dispatch);
+                return made;
+            }
+            // In fp32 the other operand is cast first, and the result back.
+            let wide = this.temporary(elements * NUMBER, "te.generic_gemm");
+            this.engine_matmul(shape, DType::Fp32, layout, dispatch);
+            let cast = this.pointwise_gradient("aten._to_copy", elements * value.dtype.bytes(), elements * NUMBER);
+            this.release(wide);
+            cast
+        };
+        let shape = (routed.tokens, d, routed.experts);
+        let input = made(self, routed.tokens * d, shape, MatmulLayout::DataGradient);
+        let shape = (routed.experts, d, routed.tokens);
+        let weight = made(self, routed.experts * d, shape, MatmulLayout::WeightGradient);
+        self.release(of_logits);
+        self.release(saved[0]);
+        self.accumulate(frame, op.inputs[0], Gradient { storage: input, view: true });
+        self.store_leaf(frame.params.index(op.params[0]), weight, value.dtype);
+    }
+}

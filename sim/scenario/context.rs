@@ -1,0 +1,55 @@
+//! `mesh.cp` under FSDP2 as understood: PyTorch's context parallelism.
+
+use super::error::ScenarioError;
+use super::understood::{MOST_RANKS, Reader, Runtime};
+use super::written;
+use crate::hardware::Topology;
+use crate::model::{ModelConfig, Position};
+
+/// The ranks that share a sequence.
+pub(super) fn context(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (runtime, topology, model, seq): (Runtime, &Topology, &ModelConfig, u64),
+    tensor: u64,
+) -> Result<u32, ScenarioError> {
+    let Some(at) = &scenario.mesh.get_ref().cp else { return Ok(1) };
+    let ranks = reader.count("mesh.cp", at, 1, MOST_RANKS)?;
+    if ranks == 1 {
+        return Ok(1);
+    }
+    if runtime != Runtime::Fsdp2 {
+        let problem = format!("context parallelism beside {} is not modelled", runtime.name());
+        return Err(reader.plan(at, problem, "write runtime = \"fsdp2\" or \"megatron\", or mesh.cp = 1"));
+    }
+    if scenario.compile.blocks != Some(true) {
+        let problem =
+            "context parallelism is modelled in compiled blocks alone, where exchanges are waited for at once";
+        return Err(reader.plan(at, problem, "write compile.blocks = true, or mesh.cp = 1"));
+    }
+    let parts = 2 * ranks;
+    if !seq.is_multiple_of(parts) {
+        let problem = format!("mesh.cp = {ranks} cuts a sequence into {parts} parts, and {seq} tokens are no multiple");
+        let more = seq.next_multiple_of(parts);
+        return Err(reader.plan(at, problem, format!("write batch.sequence = {more}, or a smaller mesh.cp")));
+    }
+    let windows = (0..model.layers).any(|layer| model.window(layer).is_some());
+    for (applies, what) in [
+        (windows, "a sliding window"),
+        (model.position == Position::Alibi, "attention biases"),
+        (model.experts.is_some(), "a mixture of experts"),
+    ] {
+        if applies {
+            let problem = format!("context parallelism of {what} is not modelled");
+            return Err(reader.plan(at, problem, "write mesh.cp = 1"));
+        }
+    }
+    let (inside, span) = (u64::from(topology.node.chips), ranks.saturating_mul(tensor));
+    if topology.nodes > 1 && !inside.is_multiple_of(span) {
+        reader.assumptions.push(format!(
+            "note: mesh.tp × mesh.cp = {span} leaves the {inside} chips of a node, so keys and values cross the network in \
+             every block"
+        ));
+    }
+    Ok(ranks as u32)
+}

@@ -1,0 +1,125 @@
+//! How a mixture of experts lies on Megatron-Core's mesh, and how it is run (`megatron/training/arguments.py`, 0.16).
+
+use toml::Spanned;
+
+use crate::hardware::Topology;
+use crate::model::ModelConfig;
+use crate::runtime::megatron::{Implementation, Mesh, Mixture};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::understood::{MOST_RANKS, Reader};
+use crate::scenario::written;
+
+/// The sizes of `count` below `most` that divide it.
+fn divisors(count: u64, most: u64) -> String {
+    let all: Vec<String> = (1..=most).filter(|&size| count.is_multiple_of(size)).map(|size| size.to_string()).collect();
+    all.join(" or ")
+}
+
+/// The mesh with experts spread over the ranks of a stage (`core/parallel_state.py`, `expert_decoder_rank_generator`).
+pub(super) fn mesh(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (topology, model): (&Topology, &ModelConfig),
+    (mesh, sequence_parallel): (Mesh, bool),
+) -> Result<Mesh, ScenarioError> {
+    let written = scenario.mesh.get_ref();
+    let Some(experts) = &model.experts else {
+        return match written.ep.as_ref().or(written.etp.as_ref()) {
+            Some(at) => {
+                let problem = format!("mesh.ep and mesh.etp spread experts over ranks, and {} has none", model.name);
+                Err(reader.plan(at, problem, "remove the key, or take a model with experts"))
+            }
+            None => Ok(mesh),
+        };
+    };
+    let ep = reader.count_or("mesh.ep", written.ep.as_ref(), 1, MOST_RANKS, 1)?;
+    let (tp, stage) = (u64::from(mesh.tp), u64::from(mesh.ranks_of_stage()));
+    let etp = reader.count_or("mesh.etp", written.etp.as_ref(), 1, MOST_RANKS, tp)?;
+    let place = |at: &Option<Spanned<i64>>| {
+        at.as_ref().or(written.ep.as_ref()).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at))
+    };
+    let refuse = |at: &Option<Spanned<i64>>, problem: String, remedy: String| {
+        Err(ScenarioError::Plan { problem, place: place(at), remedy })
+    };
+    if !experts.count.is_multiple_of(ep) {
+        let problem = format!("mesh.ep = {ep} does not divide the {} experts of {}", experts.count, model.name);
+        return refuse(&written.ep, problem, format!("write mesh.ep = {}", divisors(experts.count, ep.min(512))));
+    }
+    if !stage.is_multiple_of(ep.saturating_mul(etp)) {
+        let problem =
+            format!("ep × etp = {ep} × {etp} does not divide the tp·cp·dp = {stage} ranks of a pipeline stage");
+        let remedy = if stage.is_multiple_of(ep) {
+            format!("write mesh.etp = {}", divisors(stage / ep, etp.min(512)))
+        } else {
+            "write axes whose product divides it; mesh.etp is mesh.tp where the file leaves it open".to_owned()
+        };
+        return refuse(&written.etp, problem, remedy);
+    }
+    if !experts.width.is_multiple_of(etp) {
+        let problem =
+            format!("mesh.etp = {etp} does not divide the {} numbers of an expert of {}", experts.width, model.name);
+        return refuse(&written.etp, problem, format!("write mesh.etp = {}", divisors(experts.width, etp.min(512))));
+    }
+    if ep == 1 && etp != tp {
+        let problem =
+            format!("mesh.etp = {etp} splits experts otherwise than mesh.tp = {tp} the rest, on the same ranks");
+        return refuse(&written.etp, problem, "write mesh.ep = 2 or more, or remove mesh.etp".to_owned());
+    }
+    if tp > 1 && !sequence_parallel {
+        let problem = "tensor parallelism beside experts is trained with a split sequence (`MoELayer.forward`)";
+        let remedy = "write tensor_parallel.sequence = true, or mesh.tp = 1".to_owned();
+        return refuse(&written.tp, problem.to_owned(), remedy);
+    }
+    let (inside, span) = (u64::from(topology.node.chips), ep * etp);
+    if ep > 1 && topology.nodes > 1 && !inside.is_multiple_of(span) {
+        reader.assumptions.push(format!(
+            "note: mesh.ep × mesh.etp = {span} leaves the {inside} chips of a node, so rows of experts cross the network \
+             four times in every block"
+        ));
+    }
+    Ok(Mesh { ep: ep as u32, etp: etp as u32, ..mesh })
+}
+
+/// How experts are run; none where the model has none.
+pub(super) fn mixture(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    model: &ModelConfig,
+    implementation: Implementation,
+) -> Result<Option<Mixture>, ScenarioError> {
+    let keys = [
+        table.moe_token_dispatcher_type.as_ref().map(|at| at.span()),
+        table.moe_permute_fusion.as_ref().map(|at| at.span()),
+        table.moe_router_fp32.as_ref().map(|at| at.span()),
+        table.moe_aux_loss.as_ref().map(|at| at.span()),
+    ];
+    if model.experts.is_none() {
+        return match keys.into_iter().flatten().next() {
+            Some(span) => {
+                let problem = format!("the key says how experts are run, and {} has none", model.name);
+                Err(reader.plan(&Spanned::new(span, ()), problem, "remove the key"))
+            }
+            None => Ok(None),
+        };
+    }
+    match table.moe_token_dispatcher_type.as_ref().map(|at| (at, *at.get_ref())) {
+        None => reader.assume("megatron.moe_token_dispatcher_type", (), "\"alltoall\""),
+        Some((_, written::Dispatcher::Alltoall)) => {}
+        Some((at, _)) => {
+            let problem = "of the ways to send rows to experts only the all-to-all is simulated";
+            return Err(reader.plan(at, problem, "write megatron.moe_token_dispatcher_type = \"alltoall\""));
+        }
+    }
+    reader.assumptions.push("note: every expert gets as many tokens as any other".to_owned());
+    let engine = implementation == Implementation::TransformerEngine;
+    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
+    if let (Some(at), false) = (table.moe_permute_fusion.as_ref().filter(|at| *at.get_ref()), engine) {
+        let problem = "moe_permute_fusion is Transformer Engine's, and megatron.implementation is \"local\"";
+        return Err(reader.plan(at, problem, "write megatron.implementation = \"transformer_engine\""));
+    }
+    Ok(Some(Mixture {
+        permute_fusion: reader.flag("megatron.moe_permute_fusion", flag(&table.moe_permute_fusion), false),
+        fp32_router: reader.flag("megatron.moe_router_fp32", flag(&table.moe_router_fp32), false),
+        auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),
+    }))
+}

@@ -1,0 +1,119 @@
+//! Mixtures of experts under Megatron-Core against Megatron-Core itself: collectives in host order, and memory phase by
+//! phase (`tests/oracles/megatron-experts.json`).
+
+use super::cases;
+use super::megatron;
+use super::megatron_step::issued;
+use serde_json::Value;
+use windtunnel::memory::{Settings, replay};
+use windtunnel::model::QkNorm;
+use windtunnel::model::experts::{Experts, Router, Score};
+use windtunnel::model::routing::Load;
+use windtunnel::program::Program;
+use windtunnel::runtime::megatron::{Job, Mesh, Mixture, compile};
+use windtunnel::schedule::find;
+use windtunnel::units::Bytes;
+
+fn job(c: &Value) -> Job {
+    let number = |key: &str| c[key].as_u64().unwrap();
+    let on = |key: &str| c[key].as_bool().unwrap();
+    let mut job = megatron::job(c);
+    let experts = Experts {
+        count: number("experts"),
+        top_k: number("topk"),
+        width: number("width"),
+        shared: number("shared"),
+        dense_first: 0,
+        every: 1,
+        every_first: true,
+        router: Router {
+            score: Score::Softmax,
+            normalises: !on("pre_softmax"),
+            scales: false,
+            bias: false,
+            correction: false,
+            groups: None,
+        },
+        bias: false,
+        auxiliary_loss: false,
+        load: Load::Balanced,
+    };
+    job.model.experts = Some(experts);
+    job.model.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
+    job.mixture = Some(Mixture {
+        permute_fusion: on("permute_fusion"),
+        fp32_router: on("router_fp32"),
+        auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,
+    });
+    job.mesh = Mesh { ep: number("ep") as u32, etp: number("etp") as u32, ..job.mesh };
+    job.sequence_parallel = job.mesh.tp > 1;
+    job.vocabulary_multiple = 1;
+    // Transformer Engine's `FusedAdam`.
+    job.optimizer.fused = true;
+    job.pipeline.schedule =
+        find(if job.pipeline.virtual_stages > 1 { "MegatronInterleaved" } else { "Megatron1F1B" }).unwrap();
+    job.gradients.bucket = job.gradients.overlap_reduce.then_some(40_000_000);
+    job
+}
+
+fn each(mut look: impl FnMut(&str, &Value, &Value, &Program)) {
+    let Some(file) = cases::read("megatron-experts.json") else { return };
+    for case in file["cases"].as_array().unwrap() {
+        let (id, config) = (case["id"].as_str().unwrap(), &case["config"]);
+        let job = job(config);
+        if windtunnel::runtime::megatron::refuses(&job).is_some() {
+            println!("{id}: refused");
+            continue;
+        }
+        let flight = compile(&job);
+        let stage =
+            config["rank"].as_u64().unwrap() / (config["world"].as_u64().unwrap() / config["pp"].as_u64().unwrap());
+        look(id, config, &case["outputs"], &flight.classes[stage as usize]);
+    }
+}
+
+#[test]
+fn oracle_experts_collectives_are_issued_in_megatrons_order() {
+    let (mut wrong, mut count) = (String::new(), 0);
+    each(|id, config, theirs, program| {
+        count += 1;
+        // Over one rank the script still calls them; nothing is exchanged.
+        let alone = config["world"] == 1;
+        let of_words = config["tp"] == 1;
+        let listed = theirs["collectives"].as_str().unwrap().split(' ').map(str::to_owned);
+        let nobody = |one: &str| alone || of_words && (one == "allreduce:8192" || one == "allreduce:64");
+        let between = |one: &String| one.starts_with("end") || !nobody(one);
+        let theirs: Vec<String> = listed.filter(between).collect();
+        let ours: Vec<String> = issued(program).into_iter().filter(between).collect();
+        if ours != theirs {
+            let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
+            let show =
+                |list: &[String]| list.iter().skip(at.saturating_sub(2)).take(6).cloned().collect::<Vec<_>>().join(" ");
+            wrong +=
+                &format!("{id}: {} and {}, from {at}: {} | {}\n", ours.len(), theirs.len(), show(&ours), show(&theirs));
+        }
+    });
+    assert!(wrong.is_empty(), "of {count}:\n{wrong}");
+}
+
+#[test]
+fn oracle_experts_memory_of_a_step_agrees_with_megatrons_phase_by_phase() {
+    let mut table = String::new();
+    let mut worst: f64 = 0.0;
+    each(|id, _, theirs, program| {
+        let report = replay(program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
+        let theirs_of = |phase: &str, key: &str| theirs["phases"][phase][key].as_u64().unwrap();
+        let mut line = format!("{id:30}");
+        for phase in &report.phases {
+            let peak = theirs_of(&phase.name, "peak");
+            let off = phase.peak_allocated.0 as f64 - peak as f64;
+            let end = phase.end_allocated.0 as f64 - theirs_of(&phase.name, "end") as f64;
+            worst = worst.max((off / peak as f64).abs());
+            line += &format!(" {} {:+.3} {:+.3} MiB", phase.name, off / 1048576.0, end / 1048576.0);
+        }
+        let reserved = report.peak_reserved.0 as f64 / theirs["peak_reserved"].as_f64().unwrap() - 1.0;
+        table += &format!("{line} reserved {:+.2} %\n", 100.0 * reserved);
+    });
+    println!("{table}");
+    assert!(worst < 0.01, "{table}");
+}

@@ -1,0 +1,151 @@
+"""Mixtures of experts under Megatron-Core's own training step, with no GPU: as `megatron_core.py`, for models whose blocks have experts.
+
+What only a device could say is said here: how many copies of tokens each expert gets (as many as any other), and with it the sizes
+of what is selected by a mask. Usage: as `megatron_core.py`; with TRANSFORMER_ENGINE=FOLDER, experts are its grouped linears.
+"""
+import json, os, sys
+
+import torch
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import megatron_core as base
+from megatron_core import ENGINE, LLAMA, TransformerConfig, ps
+
+import megatron.core.transformer.moe.token_dispatcher as dispatcher
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
+
+
+class Selected(torch.autograd.Function):
+    """`masked_select` of a two-dimensional tensor, of which as many numbers are chosen as `size` says."""
+
+    @staticmethod
+    def forward(ctx, values, mask, size):
+        ctx.save_for_backward(values, mask)
+        where = torch.nonzero_static(mask, size=size)
+        return values[where[:, 0], where[:, 1]]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        values, mask = ctx.saved_tensors
+        return torch.zeros_like(values.expand(mask.shape)).masked_scatter_(mask, gradient), None, None
+
+
+CHOSEN = {"copies": 0}
+torch.Tensor.masked_select = lambda values, mask: Selected.apply(values, mask, CHOSEN["copies"])
+if ENGINE:
+    import transformer_engine_torch as tex
+
+    def te_general_grouped_gemm(a, transposes_a, b, transposes_b, out, dtype, splits, biases, *rest):
+        return biases
+
+    tex.te_general_grouped_gemm = te_general_grouped_gemm
+    plain = tex.generic_gemm
+
+    def generic_gemm(*a, **more):
+        """The router's matmul may leave another type than it reads."""
+        made = plain(*a, **more)
+        asked = {"kFloat32": torch.float32}.get(getattr(a[6], "name", None))
+        if a[4] is None and asked is not None and made[0].dtype != asked:
+            return torch.empty(made[0].shape, dtype=asked, device="cuda"), *made[1:]
+        return made
+
+    tex.generic_gemm = generic_gemm
+else:
+    base.module("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=lambda *a: None)
+
+
+def balanced(self, point, tokens_per_expert=None):
+    """What the host reads of the device: each rank sends each expert as many copies as any other."""
+    copies = self.hidden_shape[0] * self.hidden_shape[1] * self.config.moe_router_topk
+    each = copies // self.num_experts
+    CHOSEN["copies"] = copies
+    read = {
+        "input_splits": [each * self.num_local_experts] * self.ep_size,
+        "output_splits": [each * self.num_local_experts] * self.ep_size,
+        "output_splits_tp": [each * self.num_local_experts * self.ep_size] * self.tp_size,
+    }
+    made = real(self, point, tokens_per_expert)
+    if point == self.cuda_dtoh_point and not self.drop_and_pad:
+        made = torch.full((self.num_local_experts,), each * self.ep_size * self.tp_size)
+        for name, values in read.items():
+            if getattr(self, name) is not None:
+                setattr(self, name, torch.tensor(values).numpy())
+        if self.num_local_experts > 1 and not self.config.moe_permute_fusion:
+            self.num_global_tokens_per_local_expert = torch.full((self.tp_size * self.ep_size, self.num_local_experts), each)
+    return made
+
+
+real = dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize
+dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = balanced
+
+EXPERTS = dict(
+    experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
+    permute_fusion=False, pre_softmax=False,
+)
+config_of = base.config_of
+
+
+def config_with_experts(c):
+    made = config_of(c)
+    skip = {"num_layers_in_first_pipeline_stage"}
+    values = {name: getattr(made, name) for name in made.__dataclass_fields__ if made.__dataclass_fields__[name].init and name not in skip}
+    values.update(
+        num_moe_experts=c["experts"], moe_router_topk=c["topk"], moe_ffn_hidden_size=c["width"], expert_model_parallel_size=c["ep"],
+        expert_tensor_parallel_size=c["etp"], moe_token_dispatcher_type=c["dispatcher"], moe_aux_loss_coeff=c["aux"],
+        moe_router_load_balancing_type="aux_loss" if c["aux"] else "none", moe_grouped_gemm=c["grouped"],
+        moe_shared_expert_intermediate_size=c["shared"] or None, moe_router_dtype="fp32" if c["router_fp32"] else None,
+        moe_permute_fusion=c["permute_fusion"], moe_router_pre_softmax=c["pre_softmax"], init_method=None, output_layer_init_method=None,
+        qk_layernorm=c["qk_norm"],
+    )
+    return TransformerConfig(**values)
+
+
+base.config_of = config_with_experts
+spec = lambda make: lambda: make(num_experts=CASE["experts"], moe_grouped_gemm=CASE["grouped"], qk_layernorm=CASE["qk_norm"])
+base.get_gpt_layer_local_spec = spec(get_gpt_layer_local_spec)
+base.get_gpt_layer_with_transformer_engine_spec = spec(get_gpt_layer_with_transformer_engine_spec)
+initialize = ps.initialize_model_parallel
+ps.initialize_model_parallel = lambda *a, **more: initialize(
+    *a, **more, expert_model_parallel_size=CASE["ep"], expert_tensor_parallel_size=CASE["etp"]
+)
+
+MIXTRAL = dict(LLAMA, **EXPERTS, rms_norm=True, layers=2, micro_batches=2, events=True, qk_norm=False)
+if ENGINE:
+    MIXTRAL.update(transformer_engine=True, fused_accumulation=True)
+    CASES = {
+        "moe": dict(MIXTRAL),
+        "moe-tp1": dict(MIXTRAL, tp=1),
+        "moe-ep1": dict(MIXTRAL, ep=1),
+        "moe-etp2": dict(MIXTRAL, ep=2, etp=2),
+        "moe-one-rank": dict(MIXTRAL, tp=1, ep=1, world=1),
+        "moe-no-aux": dict(MIXTRAL, aux=0),
+        "moe-fp32-router": dict(MIXTRAL, router_fp32=True),
+        "moe-shared": dict(MIXTRAL, shared=1024),
+        "moe-micro-2": dict(MIXTRAL, micro=2),
+        "moe-unfused-accumulation": dict(MIXTRAL, fused_accumulation=False),
+        "moe-uniform": dict(MIXTRAL, recompute="uniform"),
+        "moe-pre-softmax": dict(MIXTRAL, pre_softmax=True),
+        "moe-qk-norm": dict(MIXTRAL, qk_norm=True),
+        "moe-pp2-first": dict(MIXTRAL, pp=2, rank=0, ep=2),
+        "moe-pp2-last": dict(MIXTRAL, pp=2, rank=4, ep=2),
+        "moe-vpp2-first": dict(MIXTRAL, pp=2, vpp=2, rank=0, ep=2, layers=4),
+        "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
+    }
+else:
+    CASES = {"moe-sequential": dict(MIXTRAL, grouped=False)}
+
+if __name__ == "__main__":
+    import megatron.core
+
+    done = {"torch": torch.__version__, "megatron_core": megatron.core.__version__, "cases": []}
+    only = sys.argv[2:]
+    for name, over in CASES.items():
+        if only and name not in only:
+            continue
+        CASE = c = dict(base.BASE, **over)
+        out = base.child(base.peaks, c)
+        out.update(base.child(base.collectives, c))
+        print(name, {key: out.get(key) for key in ("peak_allocated", "peak_reserved", "error")}, len(out.get("collectives", "").split()), flush=True)
+        done["cases"].append({"id": name, "config": {k: v for k, v in c.items() if k != "events"}, "outputs": out})
+        with open(sys.argv[1], "w") as file:
+            json.dump(done, file, indent=0)
