@@ -154,6 +154,24 @@ fn a_rank_multiplies_its_own_part_while_the_others_are_gathered() {
 }
 
 #[test]
+fn a_gathered_input_that_is_kept_is_not_gathered_again() {
+    let fly = |again: bool| {
+        let text = format!("{NANOTRON}tp_recompute_allgather = {again}\n");
+        let flown = make::fly(&text);
+        let gathers = |program: &Program| {
+            let all = collectives(program, "tp");
+            all.iter().filter(|comm| comm.kind == Collective::AllGather).count()
+        };
+        let gathers: usize = flown.classes.iter().map(|class| gathers(&class.program)).sum();
+        (gathers, flown.classes[0].memory.report.peak_allocated)
+    };
+    let ((again, least), (kept, most)) = (fly(true), fly(false));
+    // Two linears in each of four blocks, and the head, for each of four micro-batches.
+    assert_eq!(again - kept, 4 * (2 * 4 + 1));
+    assert!(most > least);
+}
+
+#[test]
 fn gradients_cross_in_fp32_whichever_way() {
     let flight = |text: &str| make::parse(text).job.compile().classes;
     for class in flight(NANOTRON) {

@@ -17,7 +17,7 @@ mod placement;
 mod step;
 mod update;
 
-pub use blocks::MODULES;
+pub use blocks::modules;
 pub use placement::placement;
 
 use super::Flight;
@@ -33,6 +33,8 @@ pub struct Job {
     pub zero: bool,
     /// `ddp_bucket_cap_mb`, of gradients in the parameters' type \[B\].
     pub bucket: u64,
+    /// `tp_recompute_allgather`: inputs are gathered again in backward.
+    pub gathers_again: bool,
 }
 
 impl Job {

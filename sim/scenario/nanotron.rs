@@ -80,6 +80,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         true => Recompute::Uniform { layers: 1 },
         false => Recompute::None,
     };
+    let gathers_again = reader.flag("nanotron.tp_recompute_allgather", table.tp_recompute_allgather, true);
     let regime = machine::regime(reader, &scenario.topology);
     let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
@@ -121,7 +122,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace: true,
         multiprocessors: topology.chip.cores,
     };
-    let job = runtime::Job::Nanotron(Box::new(Job { split, zero: zero == 1, bucket: cap << 20 }));
+    let job = runtime::Job::Nanotron(Box::new(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again }));
     let software = Software { attention, tf32: false, cublas, rail };
     Ok(Decided { job, regime, software, expandable_segments })
 }

@@ -46,7 +46,9 @@ impl Linear {
 impl Eager {
     pub(super) fn nanotron(&mut self, graph: &Graph, op: &Op, kind: NanotronOp, frame: &mut Frame, results: Results) {
         match kind {
-            NanotronOp::Column { inputs, outputs } => self.column(graph, op, (inputs, outputs), frame, results),
+            NanotronOp::Column { inputs, outputs, again } => {
+                self.column(graph, op, (Linear::of(graph, op, (inputs, outputs)), again), frame, results);
+            }
             NanotronOp::Row { inputs, outputs } => self.row(graph, op, (inputs, outputs), frame, results),
             NanotronOp::Heads => self.heads_first(graph, op, frame, results),
             NanotronOp::Transpose => self.sequence_first(graph, op, frame, results),
@@ -63,11 +65,12 @@ impl Eager {
         gradient: Storage,
     ) {
         match kind {
-            NanotronOp::Column { inputs, outputs } => {
-                self.column_backward(graph, op, (index, Linear::of(graph, op, (inputs, outputs))), frame, gradient);
+            NanotronOp::Column { inputs, outputs, again } => {
+                let linear = Linear::of(graph, op, (inputs, outputs));
+                self.column_backward(op, (index, linear, again), frame, gradient);
             }
             NanotronOp::Row { inputs, outputs } => {
-                self.row_backward(graph, op, (index, Linear::of(graph, op, (inputs, outputs))), frame, gradient);
+                self.row_backward(op, (index, Linear::of(graph, op, (inputs, outputs))), frame, gradient);
             }
             NanotronOp::Heads => self.heads_first_backward(graph, op, frame, gradient),
             NanotronOp::Transpose => self.sequence_first_backward(graph, op, frame, gradient),
@@ -75,11 +78,13 @@ impl Eager {
         }
     }
 
-    fn column(&mut self, graph: &Graph, op: &Op, sizes: (u64, u64), frame: &mut Frame, results: Results) {
-        let linear = Linear::of(graph, op, sizes);
+    fn column(&mut self, graph: &Graph, op: &Op, (linear, again): (Linear, bool), frame: &mut Frame, results: Results) {
         let dispatch = self.settings.forward;
+        let whole = linear.bytes(linear.tokens, linear.inputs);
+        let mut gathered = None;
         if linear.ranks > 1 {
-            self.begin_exchange(Collective::AllGather, linear.bytes(linear.tokens, linear.inputs), linear.dtype);
+            gathered = (!again).then(|| self.storage(whole, "all_gather_into_tensor"));
+            self.begin_exchange(Collective::AllGather, whole, linear.dtype);
         }
         let out = self.storage(graph.values[op.outputs[0]].bytes(), "aten.mm");
         let product = |this: &mut Self, rows| {
@@ -94,22 +99,21 @@ impl Eager {
             product(self, rows);
         }
         frame.slots[op.outputs[0]] = Some(out);
-        let input = self.retain(Self::value(frame, op.inputs[0]));
-        self.keep(frame, results, &[input]);
+        let kept = gathered.unwrap_or_else(|| self.retain(Self::value(frame, op.inputs[0])));
+        self.keep(frame, results, &[kept]);
     }
 
     fn column_backward(
         &mut self,
-        _graph: &Graph,
         op: &Op,
-        (index, linear): (usize, Linear),
+        (index, linear, again): (usize, Linear, bool),
         frame: &mut Frame,
         gradient: Storage,
     ) {
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
         let several = linear.ranks > 1;
         let whole_bytes = linear.bytes(linear.tokens, linear.inputs);
-        if several {
+        if several && again {
             self.begin_exchange(Collective::AllGather, whole_bytes, dtype);
         }
         let whole = self.temporary(whole_bytes, "aten.mm");
@@ -163,14 +167,7 @@ impl Eager {
         self.keep(frame, results, &[input]);
     }
 
-    fn row_backward(
-        &mut self,
-        _graph: &Graph,
-        op: &Op,
-        (index, linear): (usize, Linear),
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    fn row_backward(&mut self, op: &Op, (index, linear): (usize, Linear), frame: &mut Frame, gradient: Storage) {
         let (dispatch, dtype) = (self.settings.backward, linear.dtype);
         if linear.ranks > 1 {
             self.begin_exchange(Collective::AllGather, linear.bytes(linear.tokens, linear.outputs), dtype);

@@ -18,8 +18,13 @@ const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSKH: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 
-/// nanotron's own.
-pub const MODULES: Modules = Modules { embedding, block, head };
+/// nanotron's own; gathered inputs are gathered again in backward, or kept (`tp_recompute_allgather`).
+pub fn modules(again: bool) -> Modules {
+    match again {
+        true => Modules { embedding, block: |job| block(job, true), head: |job| head(job, true) },
+        false => Modules { embedding, block: |job| block(job, false), head: |job| head(job, false) },
+    }
+}
 
 fn builder(job: &Job, name: &'static str, input: (&'static str, &'static [Axis])) -> (GraphBuilder, ValueId, Dims) {
     let tp = u64::from(job.mesh.tp);
@@ -48,7 +53,7 @@ fn embedding(job: &Job) -> Graph {
 }
 
 /// `LlamaDecoderLayer`. Inputs: the hidden state, a mask.
-fn block(job: &Job) -> Graph {
+fn block(job: &Job, again: bool) -> Graph {
     let (mut g, x, dims) = builder(job, "layers", ("h_LBD", BLD));
     let mask = g.input("mask_SS", SS, job.dtype);
     let Dims { d, n, k, h, f, .. } = dims;
@@ -60,7 +65,7 @@ fn block(job: &Job) -> Graph {
     let down = g.param("mlp.down_proj.weight", d, f);
 
     let hn = g.op("input_layernorm", norm(dims), &[x], &[input_norm], ("xn_LBD", BLD));
-    let kind = own(NanotronOp::Column { inputs: d, outputs: (n + 2 * k) * h });
+    let kind = own(NanotronOp::Column { inputs: d, outputs: (n + 2 * k) * h, again });
     let mixed = g.op("attn.qkv_proj", kind, &[hn], &[qkv], ("xqkv_SBQH", BSQH));
     let dtype = g.compute();
     let shapes = [("xq_BSNH", BSNH, dtype), ("xk_BSKH", BSKH, dtype), ("xv_BSKH", BSKH, dtype)];
@@ -76,7 +81,7 @@ fn block(job: &Job) -> Graph {
     g.drop_values(&[attended]);
 
     let hn = g.op("post_attention_layernorm", norm(dims), &[h1], &[second_norm], ("xn_LBD", BLD));
-    let kind = own(NanotronOp::Column { inputs: d, outputs: 2 * f });
+    let kind = own(NanotronOp::Column { inputs: d, outputs: 2 * f, again });
     let up = g.op("mlp.gate_up_proj", kind, &[hn], &[gate_up], ("up_SBF", BSF));
     g.resize(up, dims.tokens() * 2 * f);
     let [gate, linear] = g.split("mlp", up, [("gate_SBF", BSF), ("up_SBF", BSF)]);
@@ -92,14 +97,14 @@ fn block(job: &Job) -> Graph {
 }
 
 /// Norm, head, logits in fp32, losses, their masked mean. Inputs: the hidden state, the label mask.
-fn head(job: &Job) -> Graph {
+fn head(job: &Job, again: bool) -> Graph {
     let (mut g, x, dims) = builder(job, "head", ("h_LBD", BLD));
     let mask = g.input("label_mask_BS", BS, DType::Fp32);
     let (d, v) = (dims.d, dims.v);
     let weight_norm = g.param("final_layer_norm.weight", d, 1);
     let weight = g.param("output_layer.weight", v, d);
     let hn = g.op("final_layer_norm", norm(dims), &[x], &[weight_norm], ("xn_LBD", BLD));
-    let kind = own(NanotronOp::Column { inputs: d, outputs: v });
+    let kind = own(NanotronOp::Column { inputs: d, outputs: v, again });
     let logits = g.op("lm_head", kind, &[hn], &[weight], ("logits_SBV", BSV));
     let wide = g.op_in("cast_to_fp32", OpKind::Cast, &[logits], &[], ("logits_SBV", BSV), DType::Fp32);
     g.drop_values(&[logits, hn]);

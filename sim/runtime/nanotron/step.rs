@@ -11,7 +11,7 @@ use std::rc::Rc;
 use super::buckets::{Buckets, Hooks, add_to_fp32};
 use super::messages::{Messages, Peer};
 use super::update::{Groups, Update};
-use super::{Job, MODULES};
+use super::{Job, modules};
 use crate::program::builder::Section;
 use crate::program::{Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};
@@ -64,7 +64,8 @@ impl<'j> Rank<'j> {
             [mesh.tensor(), mesh.data(), mesh.pipeline(), mesh.embedding(), mesh.world()]
                 .map(|group| program.add_group(group));
         let (first, last) = (rank == 0, rank + 1 == mesh.pp);
-        let chunk = Chunk::of(&MODULES, split, (first, last), split.pipeline.layers[rank as usize], 0);
+        let chunk =
+            Chunk::of(&modules(job.gathers_again), split, (first, last), split.pipeline.layers[rank as usize], 0);
         let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();
         let partial = chunk.params().iter().filter(|param| param.name.contains("norm") && mesh.tp > 1);
         let tied = chunk.params().iter().filter(|param| param.word_embedding && split.model.tied_head && mesh.pp > 1);
@@ -127,7 +128,7 @@ impl<'j> Rank<'j> {
         let split = &self.job.split;
         if split.mesh.tp > 1 {
             let bytes = Bytes(split.batch * split.seq * split.model.width * split.dtype.bytes());
-            for name in ["allgather", "allgather2"] {
+            for name in ["allgather2", "allgather"].into_iter().take(1 + usize::from(self.job.gathers_again)) {
                 self.eager.program.alloc(bytes, COMPUTE, Category::Buffer, name);
             }
         }

@@ -24,6 +24,8 @@ pub struct Nanotron {
     pub pp_engine: Option<Engine>,
     /// `parallelism.recompute_layer`.
     pub recompute_layer: Option<bool>,
+    /// `parallelism.tp_recompute_allgather`.
+    pub tp_recompute_allgather: Option<bool>,
     /// `ddp_bucket_cap_mb`, in MiB of gradients in the parameters' type.
     pub ddp_bucket_cap_mb: Option<Spanned<i64>>,
 }
