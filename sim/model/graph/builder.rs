@@ -1,0 +1,180 @@
+//! Writes a module's operators down, one after the other.
+
+use super::{Axis, Dims, Graph, Op, OpKind, Param, ParamId, Value, ValueId};
+use crate::program::DType;
+
+/// Writes a [`Graph`].
+#[derive(Debug)]
+pub struct GraphBuilder {
+    graph: Graph,
+    compute: DType,
+}
+
+impl GraphBuilder {
+    /// A graph whose input has the given name, shape and type.
+    pub fn new(
+        name: &'static str,
+        dims: Dims,
+        compute: DType,
+        input: (&'static str, &'static [Axis], DType),
+    ) -> (Self, ValueId) {
+        let graph = Graph { name, dims, values: vec![], ops: vec![], params: vec![], output: 0, causal: true };
+        let mut builder = GraphBuilder { graph, compute };
+        let value = builder.value_of(input.0, input.1, input.2);
+        (builder, value)
+    }
+
+    /// The type matmuls run in.
+    pub fn compute(&self) -> DType {
+        self.compute
+    }
+
+    /// Sizes.
+    pub fn dims(&self) -> Dims {
+        self.graph.dims
+    }
+
+    /// A further input, which the caller puts in place.
+    pub fn input(&mut self, name: &'static str, shape: &'static [Axis], dtype: DType) -> ValueId {
+        self.value_of(name, shape, dtype)
+    }
+
+    fn value_of(&mut self, name: &'static str, shape: &'static [Axis], dtype: DType) -> ValueId {
+        let elements = self.graph.dims.elements(shape);
+        self.graph.values.push(Value { name, shape, elements, dtype });
+        self.graph.values.len() - 1
+    }
+
+    /// Registers a parameter, in the order the module would.
+    pub fn param(&mut self, name: &'static str, rows: u64, cols: u64) -> ParamId {
+        self.graph.params.push(Param { name, rows, cols });
+        self.graph.params.len() - 1
+    }
+
+    /// An operator with one output in the compute type.
+    pub fn op(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        output: (&'static str, &'static [Axis]),
+    ) -> ValueId {
+        let dtype = self.compute;
+        self.op_in(module, kind, inputs, params, output, dtype)
+    }
+
+    /// An operator with one output in a stated type.
+    pub fn op_in(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        output: (&'static str, &'static [Axis]),
+        dtype: DType,
+    ) -> ValueId {
+        let value = self.value_of(output.0, output.1, dtype);
+        self.push(module, kind, inputs, params, vec![value]);
+        value
+    }
+
+    /// An operator with several outputs, each with its type.
+    pub fn op_many<const COUNT: usize>(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        outputs: [(&'static str, &'static [Axis], DType); COUNT],
+    ) -> [ValueId; COUNT] {
+        self.op_all(module, kind, inputs, &[], outputs)
+    }
+
+    /// An operator with parameters and several outputs, each with its type.
+    pub fn op_all<const COUNT: usize>(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        outputs: [(&'static str, &'static [Axis], DType); COUNT],
+    ) -> [ValueId; COUNT] {
+        let values = outputs.map(|(name, shape, dtype)| self.value_of(name, shape, dtype));
+        self.push(module, kind, inputs, params, values.to_vec());
+        values
+    }
+
+    /// The latest operator also reads a parameter.
+    pub fn reads(&mut self, param: ParamId) {
+        if let Some(op) = self.graph.ops.last_mut() {
+            op.params.push(param);
+        }
+    }
+
+    /// Several views of one value.
+    pub fn split<const COUNT: usize>(
+        &mut self,
+        module: &'static str,
+        input: ValueId,
+        outputs: [(&'static str, &'static [Axis]); COUNT],
+    ) -> [ValueId; COUNT] {
+        let dtype = self.graph.values[input].dtype;
+        let values = outputs.map(|(name, shape)| self.value_of(name, shape, dtype));
+        self.push(module, OpKind::Split, &[input], &[], values.to_vec());
+        values
+    }
+
+    /// Views of one value as `count` parts of one name.
+    pub fn split_many(
+        &mut self,
+        module: &'static str,
+        input: ValueId,
+        output: (&'static str, &'static [Axis]),
+        count: usize,
+    ) -> Vec<ValueId> {
+        let dtype = self.graph.values[input].dtype;
+        let values: Vec<ValueId> = (0..count).map(|_| self.value_of(output.0, output.1, dtype)).collect();
+        self.push(module, OpKind::Split, &[input], &[], values.clone());
+        values
+    }
+
+    /// Dimension 0 of a parameter.
+    pub fn rows(&self, param: ParamId) -> u64 {
+        self.graph.params[param].rows
+    }
+
+    /// Gives a value a number of elements other than its axes': a part of the tokens.
+    pub fn resize(&mut self, value: ValueId, elements: u64) {
+        self.graph.values[value].elements = elements;
+    }
+
+    /// Operators so far.
+    pub fn ops(&self) -> usize {
+        self.graph.ops.len()
+    }
+
+    fn push(
+        &mut self,
+        module: &'static str,
+        kind: OpKind,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        outputs: Vec<ValueId>,
+    ) {
+        let op = Op { kind, module, inputs: inputs.to_vec(), outputs, params: params.to_vec(), drops: vec![] };
+        self.graph.ops.push(op);
+    }
+
+    /// Python lets go of these values after the latest operator, in this order.
+    pub fn drop_values(&mut self, values: &[ValueId]) {
+        if let Some(op) = self.graph.ops.last_mut() {
+            op.drops.extend_from_slice(values);
+        }
+    }
+
+    /// The finished graph.
+    pub fn finish(mut self, output: ValueId) -> Graph {
+        self.graph.output = output;
+        self.graph
+    }
+}
