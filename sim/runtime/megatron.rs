@@ -15,6 +15,7 @@ mod chunk;
 mod data;
 mod deepspeed;
 mod experts;
+mod groups;
 mod job;
 mod messages;
 mod optimizer;

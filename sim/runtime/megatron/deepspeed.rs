@@ -13,8 +13,9 @@
 //! Left out: what a step does beside moving gradients and parameters (overflow and norm are read back tensor by tensor:
 //! milliseconds), and buckets of 5·10⁸ gradients, which move one after the other what is moved here at once.
 
+use super::groups::TENSOR;
 use super::p2p::End;
-use super::step::{Key, Rank, Received, TENSOR};
+use super::step::{Key, Rank, Received};
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::Kind;

@@ -1,0 +1,119 @@
+//! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
+
+use super::job::Job;
+use crate::program::{Builder, GroupId, StreamId};
+use crate::runtime::eager::{ExpertRanks, Ring};
+
+/// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; under delayed scaling,
+/// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them, and
+/// attention's second stream; where a model has experts, exchanges between their ranks, their data-parallel collectives,
+/// and numbers on their way to the host.
+const STREAMS: [&str; 12] = [
+    "compute",
+    "tensor-parallel",
+    "pipeline",
+    "pipeline (2)",
+    "data-parallel",
+    "fp8 maxima",
+    "context-parallel",
+    "context-parallel (2)",
+    "attention (2)",
+    "expert-parallel",
+    "expert data-parallel",
+    "row counts",
+];
+/// The stream of tensor-parallel collectives.
+pub(super) const TENSOR: StreamId = StreamId(1);
+pub(super) const PIPELINE: [StreamId; 2] = [StreamId(2), StreamId(3)];
+pub(super) const DATA: StreamId = StreamId(4);
+pub(super) const MAXIMA: StreamId = StreamId(5);
+const CONTEXT: [StreamId; 2] = [StreamId(6), StreamId(7)];
+const ATTENTION: StreamId = StreamId(8);
+const EXPERTS: StreamId = StreamId(9);
+pub(super) const EXPERT_DATA: StreamId = StreamId(10);
+const COUNTS: StreamId = StreamId(11);
+
+/// The streams of a job.
+pub(super) fn streams(job: &Job) -> &'static [&'static str] {
+    if job.mixture.is_some() {
+        &STREAMS
+    } else if job.mesh.cp > 1 {
+        &STREAMS[..9]
+    } else if job.matmuls.reduces_maxima() {
+        &STREAMS[..6]
+    } else {
+        &STREAMS[..5]
+    }
+}
+
+/// The ranks that share a sequence, where some do.
+pub(super) fn ring(job: &Job, groups: Groups) -> Option<Ring> {
+    let ranks = job.mesh.cp;
+    (ranks > 1).then_some(Ring { group: groups.context, ranks, messages: CONTEXT, second: ATTENTION })
+}
+
+/// Who exchanges rows of experts, where the model has some.
+pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
+    job.mixture?;
+    let mesh = job.mesh;
+    let some = |several: bool, group: GroupId, stream| several.then_some((group, stream));
+    let balance = if mesh.cp > 1 { groups.sequence } else { Some(groups.tensor) };
+    let balance = balance.filter(|_| mesh.tp * mesh.cp > 1).map(|group| (group, TENSOR));
+    let spread = groups.experts;
+    Some(ExpertRanks {
+        exchange: spread.and_then(|spread| some(mesh.ep > 1, spread.exchange, EXPERTS)),
+        tensor: spread.and_then(|spread| some(mesh.etp > 1, spread.tensor, EXPERTS)),
+        counts: spread.and_then(|spread| some(mesh.ep * mesh.etp > 1, spread.all, EXPERTS)),
+        balance,
+        copies: COUNTS,
+    })
+}
+
+/// Communicators of experts that are spread over ranks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExpertGroups {
+    exchange: GroupId,
+    tensor: GroupId,
+    all: GroupId,
+    pub(super) data: GroupId,
+}
+
+/// Communicators of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Groups {
+    pub(super) tensor: GroupId,
+    pub(super) context: GroupId,
+    pub(super) data: GroupId,
+    pub(super) pipeline: GroupId,
+    pub(super) embedding: GroupId,
+    pub(super) world: GroupId,
+    /// Whose maxima of fp8 numbers are reduced, if several ranks'.
+    pub(super) maxima: Option<GroupId>,
+    /// Of experts that are spread over ranks.
+    pub(super) experts: Option<ExpertGroups>,
+    /// Ranks that share a sequence in either way, where experts are balanced over them.
+    pub(super) sequence: Option<GroupId>,
+}
+
+impl Groups {
+    pub(super) fn new(program: &mut Builder, job: &Job) -> Groups {
+        let mesh = job.mesh;
+        Groups {
+            tensor: program.add_group(mesh.tensor()),
+            context: program.add_group(mesh.context()),
+            data: program.add_group(mesh.data()),
+            pipeline: program.add_group(mesh.pipeline()),
+            embedding: program.add_group(mesh.embedding()),
+            world: program.add_group(mesh.world()),
+            maxima: (job.matmuls.reduces_maxima() && mesh.ranks_of_stage() > 1)
+                .then(|| program.add_group(mesh.stage())),
+            experts: mesh.spreads_experts().then(|| ExpertGroups {
+                exchange: program.add_group(mesh.experts()),
+                tensor: program.add_group(mesh.expert_tensor()),
+                all: program.add_group(mesh.all_experts()),
+                data: program.add_group(mesh.expert_data()),
+            }),
+            sequence: (job.mixture.is_some() && mesh.cp > 1).then(|| program.add_group(mesh.sequence())),
+        }
+    }
+}
