@@ -128,7 +128,8 @@ fn a_micro_batch_more_keeps_nothing_more() {
 
 #[test]
 fn messages_that_block_cost_themselves_and_no_more_than_that() {
-    // Two neighbours meet once a forward and a backward: the period stays that of the slowest stage.
+    // Two neighbours meet once a forward and a backward, so the period stays F + B = 3·F and what the messages take. If all
+    // stages went in step it would be that and 2·B = 4·F.
     let wide = GPT.replace("1.7b", "39.1b");
     let period = |runtime: &str| {
         let time = |count: u32| {
@@ -138,7 +139,7 @@ fn messages_that_block_cost_themselves_and_no_more_than_that() {
         (time(32) - time(16)) / 16.0
     };
     let ratio = period("\"deepspeed\"") / period("\"megatron\"");
-    assert!((1.0..1.15).contains(&ratio), "{ratio}");
+    assert!((1.0..1.25).contains(&ratio), "{ratio}");
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn blooms_prequel_printed_the_time_that_its_tflops_make() {
     assert_eq!(at(&keys, "measured.step_time").and_then(Value::as_str), Some("769.99 s"));
     // 8·N of blocks a token, N = 12·L·D² + 13·L·D (bigscience-workshop/Megatron-DeepSpeed before its pull request 251).
     let blocks = 8.0 * (12.0 * 14400.0 * 14400.0 + 13.0 * 14400.0);
-    let step = 8.0 * blocks * 2048.0 * 2048.0 / (8.0 * 108.47e12);
+    let step: f64 = 8.0 * blocks * 2048.0 * 2048.0 / (8.0 * 108.47e12);
     assert!((step / 769.99 - 1.0).abs() < 1e-3, "{step}");
 }
 
