@@ -11,6 +11,7 @@ mod collectives;
 mod command;
 mod compare;
 mod context;
+mod deepspeed;
 mod determinism;
 mod experts;
 mod folding;

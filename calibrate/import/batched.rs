@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn the_shipped_profiles_hold_what_the_points_make() {
         for chip in &CHIPS {
-            let shipped = Sections::of(&Profile::text(chip.name).unwrap().1);
+            let shipped = Sections::of(&Profile::text(chip.name).expect("a shipped profile").1);
             let shipped = shipped.get("batched").map_or("", |section| section.text.trim());
             assert_eq!(shipped, section(chip).trim(), "{}", chip.name);
         }

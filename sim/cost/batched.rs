@@ -65,17 +65,17 @@ mod tests {
 
     #[test]
     fn heads_that_are_no_multiple_of_eight_cost_more_than_the_next_that_are() {
-        let a100 = Profile::find("a100-sxm-80gb").unwrap();
+        let a100 = Profile::find("a100-sxm-80gb").expect("a shipped profile");
         let [whole, four, two] = [152, 150, 151].map(|head| scores(&a100, head));
         // EleutherAI/cookbook: 98.4 TFLOP/s at 152, 78.5 at 150; odd ones reach half.
         assert!((four / whole - 98.4 * 150.0 / (78.5 * 152.0)).abs() < 0.2, "{}", four / whole);
         assert!((1.7..2.9).contains(&(two / whole)), "{}", two / whole);
-        assert!(scores(&a100, 144) < whole);
+        assert!(scores(&a100, 144) <= whole);
     }
 
     #[test]
     fn where_nobody_measured_alignment_changes_nothing() {
-        let h100 = Profile::find("h100-sxm-80gb").unwrap();
+        let h100 = Profile::find("h100-sxm-80gb").expect("a shipped profile");
         assert!(scores(&h100, 150) <= scores(&h100, 152));
     }
 }

@@ -25,13 +25,11 @@ pub struct Sizes {
 type Formula = fn(Sizes) -> u128;
 
 /// Formulas by name.
-const FORMULAS: [(&str, Formula); 4] = [
+const FORMULAS: [(&str, Formula); 3] = [
     // 96·B·S·L·D²·(1 + S/6D + V/16LD): with a second forward of each block (Narayanan et al. 2021, eq. 3).
     ("96BSLD2", |s| 96 * s.blocks() + 16 * s.scores() + 6 * s.head()),
     // 72·B·S·L·D²·(1 + S/6D + V/12LD): model FLOPs (Korthikanti et al. 2022, appendix A).
     ("72BSLD2", |s| 72 * s.blocks() + 12 * s.scores() + 6 * s.head()),
-    // 8·N of the blocks, 12·D² + 13·D each (bigscience-workshop/Megatron-DeepSpeed before its pull request 251).
-    ("8N of blocks", |s| 8 * (12 * s.blocks() + 13 * u128::from(s.layers) * u128::from(s.width))),
     // 6·N + 12·L·D·S with gated feed-forwards (nanotron, get_flops).
     ("6N + 12LHS, gated", |s| {
         let width = u128::from(s.width);

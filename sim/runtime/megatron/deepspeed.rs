@@ -32,8 +32,8 @@ impl Rank<'_> {
         self.p2p.bytes().0 / u64::from(self.job.mesh.tp)
     }
 
-    /// Bytes of what describes a slice: its type's number, the whole tensor's sizes, and where every rank's slice begins
-    /// (`PartitionedTensor.to_meta`).
+    /// Bytes of what describes a slice: how many sizes the whole has, those, how many slices, which one, and where each begins
+    /// and the last ends (`PartitionedTensor.to_meta`).
     fn meta(&self) -> Bytes {
         let sizes = 1 + 3 + 1 + 1;
         Bytes((sizes + u64::from(self.job.mesh.tp) + 1) * DType::Int64.bytes())
