@@ -143,14 +143,19 @@ fn fused(kernels: &[Kernel]) -> (Vec<(usize, bool)>, usize) {
 #[test]
 fn oracle_split_blocks_fuse_exchanges_with_the_matmuls_that_inductor_fuses_them_with() {
     let Some(file) = read() else { return };
-    let case = file.cases.iter().find(|case| case.tp > 1 && case.recipe == "bf16").unwrap();
-    let ours = compiled(&file, case, true);
-    let (forward_gathers, forward_scatters) = fused(&ours.forward);
-    let (backward_gathers, backward_scatters) = fused(&ours.backward);
-    let backward_reduce_scatters = exchanges(&ours.backward)[1];
-    let ours =
-        Pipelined { forward_gathers, forward_scatters, backward_gathers, backward_scatters, backward_reduce_scatters };
-    assert_eq!(ours, file.pipelined);
+    for case in file.cases.iter().filter(|case| case.tp > 1) {
+        let ours = compiled(&file, case, true);
+        let (forward_gathers, forward_scatters) = fused(&ours.forward);
+        let (backward_gathers, backward_scatters) = fused(&ours.backward);
+        let ours = Pipelined {
+            forward_gathers,
+            forward_scatters,
+            backward_gathers,
+            backward_scatters,
+            backward_reduce_scatters: exchanges(&ours.backward)[1],
+        };
+        assert_eq!(ours, file.pipelined, "{}", case.recipe);
+    }
 }
 
 #[test]
