@@ -41,10 +41,11 @@ fn with(old: &str, new: &str) -> String {
 }
 
 #[test]
-fn runs_with_context_parallelism_keep_to_their_thresholds() {
+fn runs_of_several_parallelisms_keep_to_their_thresholds() {
     let files = check::read(&[public()]).unwrap();
     let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    let choice = Choice { lanes: list(&["context-parallel"]), hardware: list(&["H100"]), grades: list(&["A", "B"]) };
+    let choice =
+        Choice { lanes: list(&["context-parallel", "fsdp+tp"]), hardware: list(&["H100"]), grades: list(&["A", "B"]) };
     let groups = summary(&flown(&files, &choice));
     let thresholds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/receipts/thresholds-parallel.toml");
     let bounds = threshold::parse(thresholds.to_str().unwrap()).unwrap();

@@ -35,13 +35,24 @@ struct File {
     seq: u64,
     model_dims: serde_json::Value,
     cases: Vec<Case>,
+    pipelined: Pipelined,
+}
+
+/// What exchanges and matmuls are fused: for each gather its matmuls and whether it returns the whole, and scatters.
+#[derive(Debug, PartialEq, Deserialize)]
+struct Pipelined {
+    forward_gathers: Vec<(usize, bool)>,
+    forward_scatters: usize,
+    backward_gathers: Vec<(usize, bool)>,
+    backward_scatters: usize,
+    backward_reduce_scatters: usize,
 }
 
 fn read() -> Option<File> {
     cases::read("float8.json").map(|file| serde_json::from_value(file).unwrap())
 }
 
-fn compiled(file: &File, case: &Case) -> Compiled {
+fn compiled(file: &File, case: &Case, pipelined: bool) -> Compiled {
     let dims: Dims = serde_json::from_value(file.model_dims.clone()).unwrap();
     let model = cases::model(&dims);
     let tensor = match case.tp {
@@ -59,7 +70,7 @@ fn compiled(file: &File, case: &Case) -> Compiled {
     let recipe = if case.recipe == "rowwise" { Recipe::Rowwise } else { Recipe::Tensorwise };
     let float8 = Float8 { recipe, all_gather: false, precompute_scale: false };
     let float8 = (case.recipe != "bf16").then_some(float8);
-    fuse::compile(&graph, policy, Options { float8, pipelined: false })
+    fuse::compile(&graph, policy, Options { float8, pipelined })
 }
 
 /// Matmuls in fp8, forward's and gradients'.
@@ -86,7 +97,7 @@ fn oracle_float8_blocks_multiply_as_often_and_save_as_much() {
     let Some(file) = read() else { return };
     let mut table = String::new();
     for case in &file.cases {
-        let ours = compiled(&file, case);
+        let ours = compiled(&file, case, false);
         let [fast, slow] = scaled(&ours.backward);
         let counts = (scaled(&ours.forward)[0], fast, slow);
         assert_eq!(counts, (case.forward_fast, case.backward_fast, case.backward_slow), "{} {}", case.recipe, case.ac);
@@ -109,7 +120,7 @@ fn exchanges(kernels: &[Kernel]) -> [usize; 3] {
 fn oracle_split_blocks_exchange_as_often_as_inductor_lets_them() {
     let Some(file) = read() else { return };
     for case in file.cases.iter().filter(|case| case.tp > 1) {
-        let ours = compiled(&file, case);
+        let ours = compiled(&file, case, false);
         let mut forward = exchanges(&ours.forward);
         if case.recipe == "tensorwise" {
             // Inductor finds the scale of the last weight a second time, at the end, for backward.
@@ -120,12 +131,39 @@ fn oracle_split_blocks_exchange_as_often_as_inductor_lets_them() {
     assert!(file.cases.iter().any(|case| case.tp > 1) || cases::elsewhere());
 }
 
+fn fused(kernels: &[Kernel]) -> (Vec<(usize, bool)>, usize) {
+    let gather = |kernel: &Kernel| match &kernel.launch {
+        Launch::GatherMatmuls { works, keeps, .. } => Some((works.len(), *keeps)),
+        _ => None,
+    };
+    let scatter = |kernel: &&Kernel| matches!(kernel.launch, Launch::MatmulScatter { .. });
+    (kernels.iter().filter_map(gather).collect(), kernels.iter().filter(scatter).count())
+}
+
+#[test]
+fn oracle_split_blocks_fuse_exchanges_with_the_matmuls_that_inductor_fuses_them_with() {
+    let Some(file) = read() else { return };
+    for case in file.cases.iter().filter(|case| case.tp > 1) {
+        let ours = compiled(&file, case, true);
+        let (forward_gathers, forward_scatters) = fused(&ours.forward);
+        let (backward_gathers, backward_scatters) = fused(&ours.backward);
+        let ours = Pipelined {
+            forward_gathers,
+            forward_scatters,
+            backward_gathers,
+            backward_scatters,
+            backward_reduce_scatters: exchanges(&ours.backward)[1],
+        };
+        assert_eq!(ours, file.pipelined, "{}", case.recipe);
+    }
+}
+
 #[test]
 fn oracle_float8_blocks_cast_as_many_bytes_as_inductor() {
     let Some(file) = read() else { return };
     let mut table = String::new();
     for case in file.cases.iter().filter(|case| case.tp == 1) {
-        let ours = compiled(&file, case);
+        let ours = compiled(&file, case, false);
         let pairs = [
             (narrow(&ours, &ours.forward), case.forward_narrow),
             (narrow(&ours, &ours.backward), case.backward_narrow),
