@@ -13,6 +13,7 @@ mod chunk;
 mod data;
 mod experts;
 mod job;
+mod layers;
 mod messages;
 mod optimizer;
 mod p2p;
@@ -55,7 +56,7 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
         halves(&schedule(job).ok()?).then_some(what)
     };
-    if job.model.sinks { Some("attention sinks") } else { Chunk::refuses(job).or_else(split) }
+    Chunk::refuses(job).or_else(split)
 }
 
 /// The programs of all pipeline ranks.

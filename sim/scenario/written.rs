@@ -2,7 +2,9 @@
 
 mod megatron;
 
-pub use megatron::{Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Pipeline, Recompute, Scores};
+pub use megatron::{
+    Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores,
+};
 
 use serde::Deserialize;
 use toml::Spanned;
