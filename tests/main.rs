@@ -15,6 +15,7 @@ mod determinism;
 mod experts;
 mod folding;
 mod fp8;
+mod grouped;
 mod issued;
 mod make;
 mod mapping;

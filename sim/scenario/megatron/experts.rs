@@ -122,7 +122,14 @@ pub(super) fn mixture(
     if model.sinks {
         reader.assumptions.push("note: attention with sinks is taken to be as fast as without".to_owned());
     }
+    let whole = |at: &Spanned<written::Recompute>| {
+        matches!(at.get_ref(), written::Recompute::Uniform(_) | written::Recompute::Block(_))
+    };
     let again = match &table.recompute_modules {
+        Some(at) if table.recompute.as_ref().is_some_and(whole) => {
+            let problem = "recompute_modules runs parts of a block again, and megatron.recompute all of it";
+            return Err(reader.plan(at, problem, "remove one of the two keys"));
+        }
         Some(at) => at.get_ref().clone(),
         None => reader.assume("megatron.recompute_modules", vec![], "[]"),
     };
