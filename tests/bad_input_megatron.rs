@@ -270,6 +270,8 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
     assert!(gathers.contains("only the all-to-all is simulated"), "{gathers}");
     let local = keys("implementation = \"local\"\nmoe_permute_fusion = true");
     assert!(local.contains("moe_permute_fusion is Transformer Engine's"), "{local}");
+    let twice = keys("recompute = { uniform = 1 }\nrecompute_modules = [\"moe_act\"]");
+    assert!(twice.contains("runs parts of a block again"), "{twice}");
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn kept(job: &Job, layers: u64) -> u64 {
     let mut program = Builder::new(job.mesh.ranks(), &["compute", "tp"]);
     let group = program.add_group(job.mesh.tensor());
     program.section(Section::Step);
-    let chunk = Chunk::new(job, false, false, layers, 0);
+    let chunk = Chunk::new(job, false, false, 0..layers, 0);
     let mut eager = Eager::new(program, job.eager(), chunk.params().len());
     eager.main = Some(MainGradients::new(DType::Fp32, true, Box::new(Nothing)));
     if job.mesh.tp > 1 {

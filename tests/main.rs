@@ -17,6 +17,7 @@ mod experts;
 mod folding;
 mod fp8;
 mod frameworks;
+mod grouped;
 mod issued;
 mod make;
 mod mapping;

@@ -150,6 +150,8 @@ pub enum MegatronOp {
     FlashCore {
         /// Whether it is run again in backward.
         again: bool,
+        /// Keys that a query reaches; none: all before it.
+        window: Option<u64>,
     },
     /// Cross-entropy of every token over logits split on the vocabulary (`core/tensor_parallel/cross_entropy.py`).
     /// Inputs: logits.

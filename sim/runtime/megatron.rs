@@ -17,6 +17,7 @@ mod deepspeed;
 mod experts;
 mod groups;
 mod job;
+mod layers;
 mod messages;
 mod optimizer;
 mod p2p;
@@ -62,7 +63,7 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
         halves(&schedule(job).ok()?).then_some(what)
     };
-    if job.model.sinks { Some("attention sinks") } else { Chunk::refuses(job).or_else(split) }
+    Chunk::refuses(job).or_else(split)
 }
 
 /// The programs of all pipeline ranks.

@@ -157,7 +157,7 @@ fn micro_batches(job: &Job) -> Program {
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,
     };
-    let chunk = Chunk::new(job, true, true, job.model.layers, 0);
+    let chunk = Chunk::new(job, true, true, 0..job.model.layers, 0);
     let mut eager = Eager::new(program, settings, chunk.params().len());
     eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, Box::new(Nothing)));
     if job.mesh.tp > 1 {

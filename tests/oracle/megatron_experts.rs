@@ -17,7 +17,10 @@ use windtunnel::units::Bytes;
 fn job(c: &Value) -> Job {
     let number = |key: &str| c[key].as_u64().unwrap();
     let on = |key: &str| c[key].as_bool().unwrap();
+    let again = |module: &str| c["again"].as_array().is_some_and(|all| all.iter().any(|one| one == module));
     let mut job = megatron::job(c);
+    // Megatron-Core fuses no bias with dropout beside experts.
+    job.block.fused_dropout &= !on("bias");
     let experts = Experts {
         count: number("experts"),
         top_k: number("topk"),
@@ -30,11 +33,11 @@ fn job(c: &Value) -> Job {
             score: Score::Softmax,
             normalises: !on("pre_softmax"),
             scales: false,
-            bias: false,
+            bias: on("bias"),
             correction: false,
             groups: None,
         },
-        bias: false,
+        bias: on("bias"),
         auxiliary_loss: false,
         load: Load::Balanced,
     };
@@ -43,6 +46,9 @@ fn job(c: &Value) -> Job {
     job.mixture = Some(Mixture {
         permute_fusion: on("permute_fusion"),
         fp32_router: on("router_fp32"),
+        router_fusion: c["router_fusion"] == true,
+        recompute_activation: again("moe_act"),
+        recompute_norm: again("layernorm"),
         auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,
     });
     job.mesh = Mesh { ep: number("ep") as u32, etp: number("etp") as u32, ..job.mesh };

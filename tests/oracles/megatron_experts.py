@@ -50,6 +50,16 @@ if ENGINE:
         return made
 
     tex.generic_gemm = generic_gemm
+
+    def fused_topk_with_score_function_fwd(logits, *rest):
+        whole = dict(device="cuda")
+        return torch.empty_like(logits), torch.empty(logits.shape, dtype=torch.bool, **whole), torch.empty(logits.shape, dtype=torch.float32, **whole)
+
+    tex.fused_topk_with_score_function_fwd = fused_topk_with_score_function_fwd
+    tex.fused_topk_with_score_function_bwd = lambda tokens, experts, map, scores, gradient, *rest: torch.empty_like(gradient)
+    # Kernels of permutations are Triton's: neither compiled nor run.
+    for kind in (base.triton.runtime.jit.JITFunction, base.triton.runtime.autotuner.Autotuner):
+        kind.run = lambda self, *arguments, **options: None
 else:
     base.module("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=lambda *a: None)
 
@@ -80,7 +90,7 @@ dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = balanced
 
 EXPERTS = dict(
     experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
-    permute_fusion=False, pre_softmax=False,
+    permute_fusion=False, pre_softmax=False, router_fusion=False, again=[],
 )
 config_of = base.config_of
 
@@ -95,8 +105,10 @@ def config_with_experts(c):
         moe_router_load_balancing_type="aux_loss" if c["aux"] else "none", moe_grouped_gemm=c["grouped"],
         moe_shared_expert_intermediate_size=c["shared"] or None, moe_router_dtype="fp32" if c["router_fp32"] else None,
         moe_permute_fusion=c["permute_fusion"], moe_router_pre_softmax=c["pre_softmax"], init_method=None, output_layer_init_method=None,
-        qk_layernorm=c["qk_norm"],
+        qk_layernorm=c["qk_norm"], moe_router_fusion=c["router_fusion"], bias_dropout_fusion=c["fusions"] and not c["bias"],
     )
+    if c["again"]:
+        values.update(recompute_granularity="selective", recompute_modules=c["again"])
     return TransformerConfig(**values)
 
 
@@ -129,6 +141,10 @@ if ENGINE:
         "moe-pp2-first": dict(MIXTRAL, pp=2, rank=0, ep=2),
         "moe-pp2-last": dict(MIXTRAL, pp=2, rank=4, ep=2),
         "moe-vpp2-first": dict(MIXTRAL, pp=2, vpp=2, rank=0, ep=2, layers=4),
+        "moe-fused-permute": dict(MIXTRAL, permute_fusion=True),
+        "moe-fused-router": dict(MIXTRAL, router_fusion=True, aux=0),
+        "moe-bias": dict(MIXTRAL, bias=True),
+        "moe-again": dict(MIXTRAL, again=["layernorm", "moe_act"]),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
 else:

@@ -52,7 +52,7 @@ pub enum Scores {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutedOp {
     /// `TopKRouter`: logits, weights of the chosen experts, the map of the chosen; and the loss that balances experts.
-    /// Parameter: the router's weight. Outputs: weights `[T, E]`, map `[T, E]`.
+    /// Parameters: the router's weight, its bias if any. Outputs: weights `[T, E]`, map `[T, E]`.
     Route {
         /// Sizes.
         routed: Routed,
@@ -60,6 +60,10 @@ pub enum RoutedOp {
         scores: Scores,
         /// Whether the loss has a term that balances the load (`--moe-aux-loss-coeff` above 0).
         auxiliary: bool,
+        /// Whether choice and weights are one kernel of Transformer Engine's (`--moe-router-fusion`).
+        fused: bool,
+        /// Whether the norm before it is run again in backward (`--recompute-modules layernorm`).
+        again: bool,
     },
     /// Which token each row is of, and its weight: counts, exchanged and read by the host, and two selections by the map.
     /// Inputs: weights, map. Outputs: weights of rows, tokens of rows.
@@ -87,7 +91,8 @@ pub enum RoutedOp {
         /// Whether it is Transformer Engine's.
         fused: bool,
     },
-    /// Transformer Engine's `GroupedLinear`: each expert's matrix with its rows. Parameters: one weight for each.
+    /// Transformer Engine's `GroupedLinear`: each expert's matrix with its rows. Parameters: one weight for each, then one
+    /// bias for each if they have some.
     Grouped {
         /// Columns of a weight.
         inputs: u64,
@@ -95,7 +100,12 @@ pub enum RoutedOp {
         outputs: u64,
         /// Experts of the rank.
         local: u64,
+        /// Whether its input is made again in backward (`--recompute-modules moe_act`): by one kernel from so many bytes.
+        again: Option<u64>,
     },
+    /// Each expert's bias times the weights of its rows, expert by expert (`TEGroupedMLP._apply_bias`). Inputs: rows,
+    /// weights. Parameters: one bias for each.
+    AddBiases,
     /// The gated activation times the weights of rows, as one kernel (`weighted_bias_swiglu_impl`). Inputs: rows, weights.
     Weigh,
     /// Rows added to the tokens they are of. Inputs: rows, tokens of rows.

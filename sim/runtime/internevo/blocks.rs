@@ -20,7 +20,7 @@ const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
 
 /// InternLM's own.
-pub const MODULES: Modules = Modules { embedding, block, head };
+pub const MODULES: Modules = Modules { embedding, block: |job, _| block(job), head };
 
 fn dims(job: &Job) -> Dims {
     let tensor = TensorParallel { ranks: u64::from(job.mesh.tp), sequence: false, loss: true, asynchronous: false };

@@ -17,7 +17,7 @@ pub(super) fn program(job: &Job) -> Program {
     let split = &job.split;
     let mut program = Builder::new(split.mesh.ranks(), &STREAMS);
     let groups = Groups::new(&mut program, job);
-    let chunk = Chunk::of(&MODULES, split, (true, true), split.model.layers, 0);
+    let chunk = Chunk::of(&MODULES, split, (true, true), 0..split.model.layers, 0);
     let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();
     let owners = Owners::of(&sizes, job.zero1);
     let own = owners.params[owners.largest()].clone();

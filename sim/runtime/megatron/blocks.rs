@@ -7,6 +7,7 @@
 use super::Job;
 use super::experts;
 use super::job::{Core, Implementation, Recompute};
+use super::layers::Kind;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::{Bias, MegatronOp, Reads};
@@ -179,7 +180,7 @@ pub(super) fn embedding(job: &Job) -> Graph {
 }
 
 /// One block. Inputs: the hidden state, the attention mask.
-pub(super) fn block(job: &Job) -> Graph {
+pub(super) fn block(job: &Job, kind: Kind) -> Graph {
     let (mut m, x) = modules(job, "layers", ("h_LBD", BLD));
     let mask = m.g.input("mask_SS", SS, job.dtype);
     let Dims { d, n, k, h, f, .. } = m.dims;
@@ -195,13 +196,14 @@ pub(super) fn block(job: &Job) -> Graph {
     let wide = if gated { 2 * f } else { f };
     // Transformer Engine's linears have the norms before them as parts of theirs.
     let ln1 = (!engine).then(|| m.norm_params("input_layernorm.weight", "input_layernorm.bias"));
+    let sinks = model.sinks.then(|| m.g.param("self_attention.core_attention.softmax_offset", n, 1));
     let proj = m.linear_params("self_attention.linear_proj.weight", proj_bias, d, n * h);
     let ln1 = ln1.unwrap_or_else(|| {
         m.norm_params("self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias")
     });
     let qkv = m.linear_params("self_attention.linear_qkv.weight", qkv_bias, (n + 2 * k) * h, d);
     let heads = heads_norms(&mut m);
-    let mixture = experts::params(&mut m);
+    let mixture = kind.experts.then(|| experts::params(&mut m)).flatten();
     let ln2 = if mixture.is_some() {
         vec![]
     } else if engine {
@@ -216,7 +218,7 @@ pub(super) fn block(job: &Job) -> Graph {
 
     let added = if model.qkv_bias { Bias::Added } else { Bias::Apart };
     let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (&ln1, &qkv), (added, BSQH));
-    let (context, mut held) = attention(&mut m, mixed, mask, &heads);
+    let (context, mut held) = attention(&mut m, (mixed, mask), (&heads, sinks), kind.window);
     held.extend([mixed, context]);
     let attended = m.row_linear("self_attention.linear_proj", context, (n * h, &proj), &held);
     let h1 = m.residual("self_attn_bda", attended, x, proj.get(1).copied());
@@ -249,7 +251,12 @@ fn heads_norms(m: &mut Modules) -> Vec<usize> {
 }
 
 /// Attention between its projections; also what Python holds until it returns.
-fn attention(m: &mut Modules, mixed: ValueId, mask: ValueId, norms: &[usize]) -> (ValueId, Vec<ValueId>) {
+fn attention(
+    m: &mut Modules,
+    (mixed, mask): (ValueId, ValueId),
+    (norms, sinks): (&[usize], Option<usize>),
+    window: Option<u64>,
+) -> (ValueId, Vec<ValueId>) {
     let block = m.job.block;
     let dtype = m.g.compute();
     let shapes = [("xq_SBNH", BSNH, dtype), ("xk_SBKH", BSKH, dtype), ("xv_SBKH", BSKH, dtype)];
@@ -273,9 +280,10 @@ fn attention(m: &mut Modules, mixed: ValueId, mask: ValueId, norms: &[usize]) ->
         Core::Unfused { fused_softmax } => {
             MegatronOp::Core { fused_softmax, dropout: block.attention_dropout, biased, again }
         }
-        Core::Flash => MegatronOp::FlashCore { again },
+        Core::Flash => MegatronOp::FlashCore { again, window },
     };
-    let context = m.megatron("self_attention.core_attention", kind, &[q, key, v, mask], &[], ("o_SBNH", BSNH));
+    let sinks: Vec<usize> = sinks.into_iter().collect();
+    let context = m.megatron("self_attention.core_attention", kind, &[q, key, v, mask], &sinks, ("o_SBNH", BSNH));
     (context, held)
 }
 

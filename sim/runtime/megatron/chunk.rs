@@ -1,11 +1,14 @@
 //! One model chunk: a virtual stage on a pipeline rank, forward and backward of one micro-batch
 //! (`core/pipeline_parallel/schedules.py`, `forward_step`, `backward_step`; `core/transformer/transformer_block.py`).
 
+use std::ops::Range;
+
 use super::Job;
 use super::blocks;
 use super::experts;
 use super::job::{Core, Fp8Recipe, Implementation, Matmuls, Recompute};
-use crate::model::graph::{Graph, Param};
+use super::layers::{Kind, Layers};
+use crate::model::graph::{Dims, Graph, Param};
 use crate::model::{Norm, NormPlacement, Position, QkNorm};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::fp8;
@@ -29,7 +32,7 @@ pub struct Modules {
     /// Inputs: tokens, positions.
     pub embedding: fn(&Job) -> Graph,
     /// Inputs: the hidden state, the attention mask.
-    pub block: fn(&Job) -> Graph,
+    pub block: fn(&Job, Kind) -> Graph,
     /// Inputs: the hidden state, the loss mask. Its last operator makes the loss, and may make a count of tokens and a
     /// report for the log.
     pub head: fn(&Job) -> Graph,
@@ -61,11 +64,11 @@ pub struct ChunkParam {
 pub struct Chunk {
     job: Job,
     embedding: Option<Graph>,
-    block: Graph,
-    layers: u64,
+    blocks: Layers,
+    dims: Dims,
     head: Option<Graph>,
-    /// Where the first parameter of the embedding, of the blocks and of the head is numbered.
-    first: [usize; 3],
+    /// Where the first parameter of the embedding and of the head is numbered.
+    first: [usize; 2],
     /// The word embedding, where the head is tied to it on this chunk.
     tied: Option<usize>,
     params: Vec<ChunkParam>,
@@ -85,7 +88,7 @@ struct Batch {
 #[derive(Clone, Debug)]
 enum BlocksFrame {
     /// One block's frame.
-    Saved(Box<Frame>),
+    Saved(u64, Box<Frame>),
     /// Blocks that are run again.
     Again(Again),
 }
@@ -154,13 +157,19 @@ impl Chunk {
             (is_blockwise(job, false) && job.overlap_tensor, "tensor-parallel overlap under blockwise scaling of fp8"),
             (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
             (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
+            (model.sinks && !(engine && job.block.core == Core::Flash), "attention sinks without a flash core"),
+            (model.sinks && job.mesh.cp > 1, "attention sinks of a sequence that ranks share"),
             (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
             (
                 model.qk_norm.is_some() && !heads_norms(job),
                 "norms on queries and keys other than Transformer Engine's, head by head",
             ),
             (model.latent.is_some(), "latent attention"),
-            (model.sliding_window.is_some(), "a sliding window"),
+            (
+                model.sliding_window.is_some() && !(engine && job.block.core == Core::Flash),
+                "a sliding window without a flash core",
+            ),
+            (model.sliding_window.is_some() && job.mesh.cp > 1, "a sliding window of a sequence that ranks share"),
             (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
             (model.position == Position::Alibi && job.block.core == Core::Flash, "linear biases in a flash kernel"),
             (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
@@ -169,18 +178,26 @@ impl Chunk {
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what).or_else(|| experts::refuses(job))
     }
 
-    /// A chunk of `layers` blocks, with the embedding if it is the `first` of the model and the head if it is the `last`.
+    /// A chunk of the model's blocks `layers`, with the embedding if it is the `first` of the model and the head if it is the `last`.
     /// Parameters are numbered from `first_param`, in the order of Megatron's modules.
-    pub fn new(job: &Job, first: bool, last: bool, layers: u64, first_param: usize) -> Chunk {
+    pub fn new(job: &Job, first: bool, last: bool, layers: Range<u64>, first_param: usize) -> Chunk {
         Chunk::of(&MODULES, job, (first, last), layers, first_param)
     }
 
     /// A chunk made of a framework's own modules.
-    pub fn of(modules: &Modules, job: &Job, (first, last): (bool, bool), layers: u64, first_param: usize) -> Chunk {
+    pub fn of(
+        modules: &Modules,
+        job: &Job,
+        (first, last): (bool, bool),
+        layers: Range<u64>,
+        first_param: usize,
+    ) -> Chunk {
         let embedding = first.then(|| (modules.embedding)(job));
-        let block = (modules.block)(job);
         let head = last.then(|| (modules.head)(job));
-        let sequence = block.dims.tensor.sequence;
+        let embeddings = embedding.as_ref().map_or(0, |graph| graph.params.len());
+        let blocks = Layers::new(modules, job, layers, first_param + embeddings);
+        let dims = blocks.kinds().first().map_or_else(|| blocks::dims(job), |graph| graph.dims);
+        let sequence = dims.tensor.sequence;
         let mut params = vec![];
         let mut add = |prefix: &str, param: &Param| {
             // Each rank has norms of some heads' queries and keys: of whole ones, as far as parameters go.
@@ -189,14 +206,14 @@ impl Chunk {
             let partial = of_heads
                 || sequence
                     && (param.name.contains("layernorm")
-                        || param.name == experts::ROUTER
+                        || param.name.starts_with(experts::ROUTER)
                         || param.name.contains("layer_norm")
                         || param.name.ends_with("linear_proj.bias")
-                        || param.name.ends_with("linear_fc2.bias"));
+                        || param.name == "mlp.linear_fc2.bias");
             let word_embedding =
                 param.name == "word_embeddings.weight" || (param.name == "output_layer.weight" && job.model.tied_head);
             let name = format!("{prefix}{}", param.name);
-            let linear = param.cols > 1 && prefix.starts_with(LAYERS) && param.name != experts::ROUTER;
+            let linear = param.cols > 1 && prefix.starts_with(LAYERS) && !param.name.starts_with(experts::ROUTER);
             let fp8 = linear && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
             let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
             params.push(ChunkParam { name, elements: param.elements(), partial, word_embedding, fp8, expert });
@@ -204,10 +221,8 @@ impl Chunk {
         for param in embedding.iter().flat_map(|graph| &graph.params) {
             add("embedding.", param);
         }
-        for layer in 0..layers {
-            for param in &block.params {
-                add(&format!("{LAYERS}{layer}."), param);
-            }
+        for (layer, param) in blocks.params() {
+            add(&format!("{LAYERS}{layer}."), param);
         }
         let tied = (first && last && job.model.tied_head).then_some(first_param);
         for param in head.iter().flat_map(|graph| &graph.params) {
@@ -215,11 +230,8 @@ impl Chunk {
                 add("", param);
             }
         }
-        let embeddings = embedding.as_ref().map_or(0, |graph| graph.params.len());
-        let blocks = first_param + embeddings;
-        let heads = blocks + layers as usize * block.params.len();
-        let first = [first_param, blocks, heads];
-        Chunk { job: job.clone(), embedding, block, layers, head, first, tied, params }
+        let first = [first_param, first_param + embeddings + blocks.params().count()];
+        Chunk { job: job.clone(), embedding, blocks, dims, head, first, tied, params }
     }
 
     /// The parameters, in registration order.
@@ -231,12 +243,12 @@ impl Chunk {
     /// the angles of rotary embeddings, the workspace of Transformer Engine's matmuls, and a stand-in for each shape of a
     /// gradient that its matmul has added to the main gradients already (Transformer Engine's `get_dummy_wgrad`).
     pub fn buffers(&self) -> Vec<(u64, &'static str)> {
-        let (d, block, dtype) = (self.block.dims, self.job.block, self.job.dtype.bytes());
+        let (d, block, dtype) = (self.dims, self.job.block, self.job.dtype.bytes());
         let engine = block.implementation == Implementation::TransformerEngine;
         let gathers = d.tensor.sequence && (!engine || self.head.is_some());
         let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
         let scores = match block.core {
-            Core::Unfused { .. } if self.layers > 0 => d.b * d.n * d.s * d.s * dtype,
+            Core::Unfused { .. } if !self.blocks.is_empty() => d.b * d.n * d.s * d.s * dtype,
             _ => 0,
         };
         let mut buffers = vec![(gathered.max(scores), "global memory buffer")];
@@ -244,18 +256,20 @@ impl Chunk {
             buffers.push((d.s * d.r * DType::Fp32.bytes(), "rotary angles"));
         }
         if engine {
-            let grouped = if self.job.mixture.is_some() && self.layers > 0 { GROUPED_STREAMS } else { 0 };
+            let grouped = if self.job.mixture.is_some() && !self.blocks.is_empty() { GROUPED_STREAMS } else { 0 };
             buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(1 + grouped));
         }
         if self.job.gradients.fused_accumulation {
             let matrices = |graph: &Graph| {
                 let own = |param: &&Param| {
                     // Grouped linears take theirs anew each time, and the router's has none.
-                    param.cols > 1 && param.name != experts::ROUTER && !param.name.starts_with(experts::EXPERT)
+                    param.cols > 1
+                        && !param.name.starts_with(experts::ROUTER)
+                        && !param.name.starts_with(experts::EXPERT)
                 };
                 graph.params.iter().filter(own).map(|param| (param.rows, param.cols)).collect::<Vec<_>>()
             };
-            let mut shapes: Vec<(u64, u64)> = self.head.iter().chain([&self.block]).flat_map(matrices).collect();
+            let mut shapes: Vec<(u64, u64)> = self.head.iter().chain(self.blocks.kinds()).flat_map(matrices).collect();
             shapes.sort_unstable();
             shapes.dedup();
             buffers.extend(shapes.iter().map(|(rows, cols)| (rows * cols * dtype, "dummy wgrad")));
@@ -268,7 +282,7 @@ impl Chunk {
     /// transposed one (`get_weight_workspace`); under delayed scaling the maxima of earlier steps.
     pub fn quantised(&self) -> Vec<(u64, &'static str)> {
         let Some(fp8) = self.job.matmuls.fp8() else { return vec![] };
-        let weights = self.block.params.iter().filter(|param| param.cols > 1);
+        let weights = self.blocks.params().map(|(_, param)| param).filter(|param| param.cols > 1);
         let mut each = vec![];
         for weight in weights {
             let copy = fp8::weight_copy(weight.elements(), fp8.recipe);
@@ -278,17 +292,17 @@ impl Chunk {
                 each.extend(fp8::SCALED.map(|tensors| (fp8::HISTORY * tensors * DType::Fp32.bytes(), "amax history")));
             }
         }
-        (0..self.layers).flat_map(|_| each.clone()).collect()
+        each
     }
 
     /// Linears that have fp8 scales.
     pub fn linears(&self) -> u64 {
-        self.layers * self.block.params.iter().filter(|param| param.cols > 1).count() as u64
+        self.blocks.params().filter(|(_, param)| param.cols > 1).count() as u64
     }
 
     fn map(&self, part: usize) -> ParamMap {
         let tied = match (part, &self.head, self.tied) {
-            (2, Some(head), Some(word)) => Some((head.params.len() - 1, word)),
+            (1, Some(head), Some(word)) => Some((head.params.len() - 1, word)),
             _ => None,
         };
         ParamMap { first: self.first[part], tied }
@@ -313,7 +327,7 @@ impl Chunk {
             (None, None) => unreachable!("a stage behind the first is given a hidden state"),
         };
         let mut layer = 0;
-        while layer < self.layers {
+        while layer < self.blocks.len() {
             let again = self.run_again(layer);
             let (done, out) = self.forward_blocks(eager, (hidden, batch.mask), (layer, again));
             eager.release(hidden);
@@ -321,7 +335,7 @@ impl Chunk {
             frame.blocks.push(done);
             layer += again.unwrap_or(1);
         }
-        if self.layers > 0 {
+        if !self.blocks.is_empty() {
             eager.reduce_maxima();
         }
         let Some(graph) = &self.head else {
@@ -329,7 +343,7 @@ impl Chunk {
             eager.release(batch.loss_mask);
             return (frame, hidden);
         };
-        let mut running = eager.frame(graph, hidden, self.map(2), Mode::Train);
+        let mut running = eager.frame(graph, hidden, self.map(1), Mode::Train);
         let mean = graph.ops.len() - 1;
         eager.forward_ops(graph, &mut running, 0..mean);
         self.let_go(eager, &batch);
@@ -349,7 +363,7 @@ impl Chunk {
     /// How many blocks from `layer` on are run again in backward as one; none if they are not.
     fn run_again(&self, layer: u64) -> Option<u64> {
         match self.job.block.recompute {
-            Recompute::Uniform { layers } => Some(layers.min(self.layers - layer)),
+            Recompute::Uniform { layers } => Some(layers.min(self.blocks.len() - layer)),
             Recompute::Block { layers } if layer < layers => Some(1),
             _ => None,
         }
@@ -363,8 +377,8 @@ impl Chunk {
         layer: u64,
         mode: Mode,
     ) -> (Frame, Storage) {
-        let graph = &self.block;
-        let map = ParamMap { first: self.first[1] + layer as usize * graph.params.len(), tied: None };
+        let graph = self.blocks.graph(layer);
+        let map = ParamMap { first: self.blocks.first(layer), tied: None };
         let mut running = eager.frame(graph, x, map, mode);
         eager.give(&mut running, MASK, Some(mask));
         eager.forward_ops(graph, &mut running, 0..graph.ops.len());
@@ -382,7 +396,7 @@ impl Chunk {
     ) -> (BlocksFrame, Storage) {
         let Some(layers) = again else {
             let (frame, out) = self.forward_block(eager, (hidden, mask), first, Mode::Train);
-            return (BlocksFrame::Saved(Box::new(frame)), out);
+            return (BlocksFrame::Saved(first, Box::new(frame)), out);
         };
         let held = Again { input: eager.retain(hidden), mask: eager.retain(mask), first, layers };
         let mut x = eager.retain(hidden);
@@ -418,13 +432,14 @@ impl Chunk {
         let mut gradient = gradient.expect("the last stage has a loss, the others are given a gradient");
         for done in frame.blocks.into_iter().rev() {
             gradient = match done {
-                BlocksFrame::Saved(mut running) => {
-                    eager.backward(&self.block, &mut running, gradient).expect("a block's input has a gradient")
+                BlocksFrame::Saved(layer, mut running) => {
+                    let graph = self.blocks.graph(layer);
+                    eager.backward(graph, &mut running, gradient).expect("a block's input has a gradient")
                 }
                 BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
             };
         }
-        if self.layers > 0 {
+        if !self.blocks.is_empty() {
             eager.reduce_maxima();
         }
         let result = match (&self.embedding, frame.embedding) {
@@ -450,14 +465,15 @@ impl Chunk {
         for layer in again.first..again.first + again.layers {
             let (frame, out) = self.forward_block(eager, (x, again.mask), layer, Mode::Train);
             eager.release(x);
-            frames.push(frame);
+            frames.push((layer, frame));
             x = out;
         }
         eager.program.set_pass(before.0);
         eager.category = before.1;
         let mut running = eager.retain(gradient);
-        for mut frame in frames.into_iter().rev() {
-            running = eager.backward(&self.block, &mut frame, running).expect("a block's input has a gradient");
+        for (layer, mut frame) in frames.into_iter().rev() {
+            running =
+                eager.backward(self.blocks.graph(layer), &mut frame, running).expect("a block's input has a gradient");
         }
         for storage in [x, gradient, again.input, again.mask] {
             eager.release(storage);
@@ -468,7 +484,7 @@ impl Chunk {
     /// What the data loader hands the step: tokens, labels and positions (8 B each), the attention mask of one
     /// sequence (1 B for each pair), and the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
     fn batch(&self, eager: &mut Eager) -> Batch {
-        let d = self.block.dims;
+        let d = self.dims;
         let mut made = |bytes: u64, name| eager.storage(bytes, name);
         Batch {
             tokens: made(8 * d.tokens(), "tokens"),

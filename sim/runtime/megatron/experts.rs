@@ -21,15 +21,17 @@ const EXPERTS: &str = "mlp.experts";
 
 /// What the names of parameters that experts have begin with, and of those that their router has.
 pub(super) const EXPERT: &str = "mlp.experts.";
-/// The router's parameter.
-pub(super) const ROUTER: &str = "mlp.router.weight";
+/// The router's parameters.
+pub(super) const ROUTER: &str = "mlp.router.";
 
 /// Parameters of a mixture, in the order of Megatron's modules.
 pub(super) struct Params {
     norm: Vec<usize>,
-    router: usize,
+    router: Vec<usize>,
     fc1: Vec<usize>,
     fc2: Vec<usize>,
+    /// Biases of the second, which are added by another operator.
+    biases: Vec<usize>,
 }
 
 /// What of a job's mixture has no rules here, if anything.
@@ -41,11 +43,15 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (job.block.implementation != Implementation::TransformerEngine, "experts without Transformer Engine"),
         (job.matmuls.fp8().is_some(), "experts in fp8"),
         (!gated || !job.block.fused_activation, "experts whose activation is not a gated SiLU in one kernel"),
-        (experts.bias || job.model.ffn_bias, "experts with biases"),
+        (experts.bias && job.mesh.etp > 1, "split experts with biases"),
+        (
+            job.mixture.is_some_and(|run| run.router_fusion && run.auxiliary_loss),
+            "a router in one kernel with a loss that balances",
+        ),
+        (experts.bias && job.mixture.is_some_and(|run| run.fp32_router), "experts with biases under a router in fp32"),
         (experts.shared > 0, "shared experts"),
-        (experts.dense_first > 0 || experts.every > 1, "blocks without experts beside those with them"),
         (router.score == Score::Sigmoid, "a router that takes sigmoids"),
-        (router.bias || router.correction, "a router with a bias"),
+        (router.correction, "a router whose choice is corrected"),
         (router.scales, "a router that scales its weights"),
         (router.groups.is_some(), "a router that chooses among groups"),
         (mesh.ep == 1 && mesh.etp != mesh.tp, "experts split otherwise than the rest without being spread over ranks"),
@@ -70,10 +76,18 @@ pub(super) fn params(m: &mut Modules) -> Option<Params> {
     let (d, tensor) = (m.dims.d, u64::from(m.job.mesh.etp));
     let (local, width) = (experts.count / u64::from(m.job.mesh.ep), experts.width / tensor);
     let norm = m.norm_params("pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias");
-    let router = m.g.param(ROUTER, experts.count, d);
-    let fc1 = (0..local).map(|_| m.g.param("mlp.experts.linear_fc1.weight", 2 * width, d)).collect();
-    let fc2 = (0..local).map(|_| m.g.param("mlp.experts.linear_fc2.weight", d, width)).collect();
-    Some(Params { norm, router, fc1, fc2 })
+    let mut router = vec![m.g.param("mlp.router.weight", experts.count, d)];
+    if experts.router.bias {
+        router.push(m.g.param("mlp.router.bias", experts.count, 1));
+    }
+    let mut each = |name, rows, cols| (0..local).map(|_| m.g.param(name, rows, cols)).collect::<Vec<_>>();
+    let mut fc1 = each("mlp.experts.linear_fc1.weight", 2 * width, d);
+    if experts.bias {
+        fc1.extend(each("mlp.experts.linear_fc1.bias", 2 * width, 1));
+    }
+    let fc2 = each("mlp.experts.linear_fc2.weight", d, width);
+    let biases = if experts.bias { each("mlp.experts.linear_fc2.bias", d, 1) } else { vec![] };
+    Some(Params { norm, router, fc1, fc2, biases })
 }
 
 /// The mixture on the hidden state before its norm.
@@ -91,8 +105,9 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
         // Softmax of the chosen is softmax of all, divided by the sum of the chosen.
         _ => Scores::Chosen,
     };
-    let route = RoutedOp::Route { routed, scores, auxiliary: run.auxiliary_loss };
-    let [weights, map] = m.route(route, xn, params.router, weighs);
+    let (auxiliary, again) = (run.auxiliary_loss, run.recompute_norm);
+    let route = RoutedOp::Route { routed, scores, auxiliary, fused: run.router_fusion, again };
+    let [weights, map] = m.route(route, xn, &params.router, weighs);
     m.g.resize(weights, routed.tokens * routed.experts);
     m.g.resize(map, routed.tokens * routed.experts);
     let numbered = if fused { DType::Int32 } else { DType::Int64 };
@@ -128,14 +143,23 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
             m.g.drop_values(&[before, weight_before]);
         }
     }
-    let grouped = |inputs, outputs| MegatronOp::Routed(RoutedOp::Grouped { inputs, outputs, local: routed.local });
-    let up = m.megatron(EXPERTS, grouped(d, 2 * width), &[sorted], &params.fc1, ("up_CX", CX));
+    let grouped =
+        |inputs, outputs, again| MegatronOp::Routed(RoutedOp::Grouped { inputs, outputs, local: routed.local, again });
+    let up = m.megatron(EXPERTS, grouped(d, 2 * width, None), &[sorted], &params.fc1, ("up_CX", CX));
     m.g.resize(up, routed.rows() * 2 * width);
     let active = m.megatron(EXPERTS, MegatronOp::Routed(RoutedOp::Weigh), &[up, of_sorted], &[], ("act_CX", CX));
     m.g.resize(active, routed.rows() * width);
-    let mut out = m.megatron(EXPERTS, grouped(width, d), &[active], &params.fc2, ("out_CD", CD));
+    let again = run.recompute_activation.then(|| routed.rows() * 2 * width * compute.bytes());
+    let mut out = m.megatron(EXPERTS, grouped(width, d, again), &[active], &params.fc2, ("out_CD", CD));
     m.g.resize(out, routed.rows() * d);
     m.g.drop_values(&[up, active]);
+    if !params.biases.is_empty() {
+        let before = out;
+        let kind = MegatronOp::Routed(RoutedOp::AddBiases);
+        out = m.megatron(EXPERTS, kind, &[before, of_sorted], &params.biases, ("out_CD", CD));
+        m.g.resize(out, routed.rows() * d);
+        m.g.drop_values(&[before]);
+    }
     let own: Vec<ValueId> =
         [sorted, of_sorted].into_iter().filter(|value| ![rows, chosen, got, weight].contains(value)).collect();
     for (needed, kind, elements) in [
@@ -169,11 +193,11 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
 }
 
 impl Modules<'_> {
-    /// The router, which has a parameter and two results.
-    fn route(&mut self, kind: RoutedOp, xn: ValueId, router: usize, dtype: DType) -> [ValueId; 2] {
+    /// The router, which has parameters and two results.
+    fn route(&mut self, kind: RoutedOp, xn: ValueId, router: &[usize], dtype: DType) -> [ValueId; 2] {
         let made = [("weights_SBE", SBE, dtype), ("map_SBE", SBE, DType::Fp8)];
         let values = self.g.op_many("mlp.router", OpKind::Megatron(MegatronOp::Routed(kind)), &[xn], made);
-        self.g.reads(router);
+        router.iter().for_each(|&param| self.g.reads(param));
         values
     }
 }

@@ -198,8 +198,14 @@ pub struct Mixture {
     pub permute_fusion: bool,
     /// `--moe-router-dtype fp32`: logits and weights of experts are in fp32.
     pub fp32_router: bool,
+    /// `--moe-router-fusion`: choice and weights of experts are one kernel.
+    pub router_fusion: bool,
     /// `--moe-aux-loss-coeff` above 0: a loss that balances experts.
     pub auxiliary_loss: bool,
+    /// `--recompute-modules moe_act`: the activation is run again in backward.
+    pub recompute_activation: bool,
+    /// `--recompute-modules layernorm`: so is the norm before the experts.
+    pub recompute_norm: bool,
 }
 
 /// How linears multiply.

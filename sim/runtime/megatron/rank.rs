@@ -28,7 +28,9 @@ impl<'j> Rank<'j> {
         let (mut chunks, mut scopes, mut params) = (vec![], vec![], 0);
         for stage in owned() {
             let (first, last) = (stage == 0, stage + 1 == schedule.stages);
-            let chunk = Chunk::new(job, first, last, job.pipeline.layers[stage], params);
+            let before: u64 = job.pipeline.layers[..stage].iter().sum();
+            let own = before..before + job.pipeline.layers[stage];
+            let chunk = Chunk::new(job, first, last, own, params);
             params += chunk.params().len();
             scopes.push(program.add_scope(format!("stage {stage}")));
             chunks.push(chunk);

@@ -21,8 +21,8 @@ const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
 /// nanotron's own; gathered inputs are gathered again in backward, or kept (`tp_recompute_allgather`).
 pub fn modules(again: bool) -> Modules {
     match again {
-        true => Modules { embedding, block: |job| block(job, true), head: |job| head(job, true) },
-        false => Modules { embedding, block: |job| block(job, false), head: |job| head(job, false) },
+        true => Modules { embedding, block: |job, _| block(job, true), head: |job| head(job, true) },
+        false => Modules { embedding, block: |job, _| block(job, false), head: |job| head(job, false) },
     }
 }
 
@@ -70,7 +70,7 @@ fn block(job: &Job, again: bool) -> Graph {
     let dtype = g.compute();
     let shapes = [("xq_BSNH", BSNH, dtype), ("xk_BSKH", BSKH, dtype), ("xv_BSKH", BSKH, dtype)];
     let [q, key, v] = g.op_many("attn", own(NanotronOp::Heads), &[mixed], shapes);
-    let flash = OpKind::Megatron(MegatronOp::FlashCore { again: false });
+    let flash = OpKind::Megatron(MegatronOp::FlashCore { again: false, window: None });
     let context = g.op("attn.attention", flash, &[q, key, v, mask], &[], ("o_BSNH", BSNH));
     let ordered = g.op("attn", own(NanotronOp::Transpose), &[context], &[], ("o_SBNH", BSNH));
     g.drop_values(&[context]);

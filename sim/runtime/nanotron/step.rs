@@ -64,8 +64,9 @@ impl<'j> Rank<'j> {
             [mesh.tensor(), mesh.data(), mesh.pipeline(), mesh.embedding(), mesh.world()]
                 .map(|group| program.add_group(group));
         let (first, last) = (rank == 0, rank + 1 == mesh.pp);
-        let chunk =
-            Chunk::of(&modules(job.gathers_again), split, (first, last), split.pipeline.layers[rank as usize], 0);
+        let before: u64 = split.pipeline.layers[..rank as usize].iter().sum();
+        let own = before..before + split.pipeline.layers[rank as usize];
+        let chunk = Chunk::of(&modules(job.gathers_again), split, (first, last), own, 0);
         let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();
         let partial = chunk.params().iter().filter(|param| param.name.contains("norm") && mesh.tp > 1);
         let tied = chunk.params().iter().filter(|param| param.word_embedding && split.model.tied_head && mesh.pp > 1);

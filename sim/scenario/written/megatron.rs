@@ -80,6 +80,16 @@ pub enum Fp8 {
     Blockwise,
 }
 
+/// One of `recompute_modules`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Module {
+    /// The activation of experts.
+    MoeAct,
+    /// The norm before experts.
+    Layernorm,
+}
+
 /// `moe_token_dispatcher_type`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -124,6 +134,10 @@ pub struct Megatron {
     pub moe_permute_fusion: Option<Spanned<bool>>,
     /// `moe_router_dtype` `fp32`.
     pub moe_router_fp32: Option<Spanned<bool>>,
+    /// `moe_router_fusion`.
+    pub moe_router_fusion: Option<Spanned<bool>>,
+    /// `recompute_modules` of experts.
+    pub recompute_modules: Option<Spanned<Vec<Module>>>,
     /// `moe_aux_loss_coeff` above 0.
     pub moe_aux_loss: Option<Spanned<bool>>,
     /// `tp_comm_overlap`.

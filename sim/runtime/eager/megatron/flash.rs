@@ -6,7 +6,8 @@
 
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
-use crate::model::graph::{Graph, Op};
+use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::megatron::MegatronOp;
 use crate::program::{AttentionShape, Category, MemoryKind, Pass, Work};
 
 /// Bytes of the random state: seed and offset.
@@ -14,7 +15,9 @@ const RANDOM: u64 = 16;
 
 impl Eager {
     fn flash_work(graph: &Graph, op: &Op, backward: bool) -> Work {
-        let d = graph.dims;
+        let (d, OpKind::Megatron(MegatronOp::FlashCore { window, .. })) = (graph.dims, op.kind) else {
+            unreachable!("called for flash cores")
+        };
         let shape = AttentionShape {
             batch: d.b,
             heads: d.n,
@@ -23,7 +26,7 @@ impl Eager {
             keys: d.s,
             head_dim: d.h,
             causal: true,
-            window: None,
+            window,
         };
         Work::Attention { shape, dtype: graph.values[op.inputs[0]].dtype, backward }
     }
@@ -125,6 +128,12 @@ impl Eager {
         };
         for (&input, result) in op.inputs.iter().zip(results) {
             self.accumulate(frame, input, result.into());
+        }
+        // Sinks: one number a head.
+        for &param in &op.params {
+            let dtype = graph.values[op.inputs[0]].dtype;
+            let made = self.temporary(graph.params[param].elements() * dtype.bytes(), "te.fused_attn_bwd");
+            self.store_leaf(frame.params.index(param), made, dtype);
         }
     }
 

@@ -5,7 +5,10 @@ use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::RoutedOp;
-use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
+use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
+
+/// Streams that the matmuls of one call are spread over (`get_num_cublas_streams`).
+const STREAMS: u64 = 4;
 
 /// What the rules read off the operator.
 struct Sizes {
@@ -13,14 +16,17 @@ struct Sizes {
     outputs: u64,
     local: u64,
     rows: u64,
+    again: Option<u64>,
     dtype: DType,
 }
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Grouped { inputs, outputs, local } = kind else { unreachable!("called for grouped linears") };
+        let RoutedOp::Grouped { inputs, outputs, local, again } = kind else {
+            unreachable!("called for grouped linears")
+        };
         let value = &graph.values[op.inputs[0]];
-        Sizes { inputs, outputs, local, rows: value.elements / inputs, dtype: value.dtype }
+        Sizes { inputs, outputs, local, rows: value.elements / inputs, again, dtype: value.dtype }
     }
 
     fn weight(&self) -> u64 {
@@ -29,12 +35,21 @@ impl Sizes {
 }
 
 impl Eager {
-    /// One call of the matmuls of all experts: the host launches each.
-    fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, dispatch: Dispatch) {
-        let &Sizes { inputs, outputs, local, rows, dtype } = sizes;
-        let work = Work::GroupedMatmul { groups: local, rows, inputs, outputs, dtype, layout };
-        self.launch("te.general_grouped_gemm", work, dispatch);
-        self.program.host(Dispatch::Extra, u32::try_from(local - 1).unwrap_or(u32::MAX));
+    /// One call of the matmuls of all experts, of which as many run side by side as there are streams, and fill the chip
+    /// together; the host launches each.
+    fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, mut dispatch: Dispatch) {
+        let &Sizes { inputs, outputs, local, rows, dtype, .. } = sizes;
+        let (mut left, mut rows_left) = (local, rows);
+        while left > 0 {
+            let groups = left.min(STREAMS);
+            let rows = rows_left * groups / left;
+            let work = Work::GroupedMatmul { groups, rows, inputs, outputs, dtype, layout };
+            self.launch("te.general_grouped_gemm", work, dispatch);
+            self.program.host(Dispatch::Extra, groups as u32 - 1);
+            dispatch = Dispatch::Extra;
+            left -= groups;
+            rows_left -= rows;
+        }
     }
 
     pub(super) fn grouped_linear(
@@ -49,8 +64,11 @@ impl Eager {
         let out = self.storage(sizes.rows * sizes.outputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(&sizes, MatmulLayout::Forward, self.settings.forward);
         frame.slots[op.outputs[0]] = Some(out);
-        let input = self.retain(Self::value(frame, op.inputs[0]));
-        self.keep(frame, results, &[input]);
+        let mut saved = vec![];
+        if sizes.again.is_none() {
+            saved.push(self.retain(Self::value(frame, op.inputs[0])));
+        }
+        self.keep(frame, results, &saved);
     }
 
     pub(super) fn grouped_linear_backward(
@@ -63,16 +81,33 @@ impl Eager {
     ) {
         let sizes = Sizes::of(graph, op, kind);
         let dispatch = self.settings.backward;
+        let input = sizes.again.map(|read| {
+            let pass = self.program.set_pass(Pass::Recompute);
+            let input = self.temporary(graph.values[op.inputs[0]].bytes(), "triton_weighted_swiglu");
+            let written = graph.values[op.inputs[0]].bytes();
+            let name = "triton_weighted_swiglu";
+            self.pointwise(name, MemoryKind::Elementwise, read, written, Dispatch::Compiled);
+            self.program.set_pass(pass);
+            input
+        });
         let result = self.temporary(sizes.rows * sizes.inputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(&sizes, MatmulLayout::DataGradient, dispatch);
         // With fused accumulation these are stand-ins, but every expert's is taken.
+        let (of_weights, of_biases) = op.params.split_at(sizes.local as usize);
         let weights: Vec<Storage> =
-            op.params.iter().map(|_| self.temporary(sizes.weight(), "te.general_grouped_gemm")).collect();
+            of_weights.iter().map(|_| self.temporary(sizes.weight(), "te.general_grouped_gemm")).collect();
         self.grouped_matmul(&sizes, MatmulLayout::WeightGradient, dispatch);
+        // The matmul's epilogue leaves the gradients of biases.
+        let width = sizes.outputs * sizes.dtype.bytes();
+        let biases: Vec<Storage> = of_biases.iter().map(|_| self.temporary(width, "te.general_grouped_gemm")).collect();
+        input.into_iter().for_each(|storage| self.release(storage));
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], result.into());
+        for (&param, bias) in of_biases.iter().zip(biases) {
+            self.store_leaf(frame.params.index(param), bias, sizes.dtype);
+        }
         let fused = self.fuses_accumulation();
-        for (&param, weight) in op.params.iter().zip(weights) {
+        for (&param, weight) in of_weights.iter().zip(weights) {
             let param = frame.params.index(param);
             if fused {
                 self.release(weight);
@@ -81,6 +116,54 @@ impl Eager {
                 self.store_leaf(param, weight, sizes.dtype);
             }
         }
+    }
+
+    /// Each expert's rows, its bias times their weights, the sum; all sums side by side.
+    pub(super) fn add_biases(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
+        let bytes = graph.values[op.outputs[0]].bytes();
+        let (experts, dispatch) = (op.params.len() as u64, self.settings.forward);
+        let each = bytes / experts;
+        let mut sums = vec![];
+        for _ in 0..experts {
+            let product = self.made("aten.mul", each, 0, dispatch);
+            sums.push(self.made("aten.add", each, 2 * each, dispatch));
+            self.release(product);
+        }
+        let out = self.made("aten.cat", bytes, bytes, dispatch);
+        sums.into_iter().for_each(|storage| self.release(storage));
+        frame.slots[op.outputs[0]] = Some(out);
+        let saved = [self.retain(Self::value(frame, op.inputs[1]))];
+        self.keep(frame, results, &saved);
+    }
+
+    pub(super) fn add_biases_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let (value, weights) = (&graph.values[op.inputs[0]], &graph.values[op.inputs[1]]);
+        let experts = op.params.len() as u64;
+        let (each, width) = (value.bytes() / experts, graph.params[op.params[0]].elements() * value.dtype.bytes());
+        let mut parts = vec![];
+        for &param in &op.params {
+            // Of the product: both gradients, each summed over the other's axis.
+            let wide = self.pointwise_gradient("aten.mul", each, each);
+            let bias = self.pointwise_gradient("aten.sum", width, each);
+            self.release(wide);
+            let wide = self.pointwise_gradient("aten.mul", each, each);
+            parts.push(self.pointwise_gradient("aten.sum", weights.bytes() / experts, each));
+            self.release(wide);
+            self.store_leaf(frame.params.index(param), bias, value.dtype);
+        }
+        let of_rows = self.pointwise_gradient("aten.cat", value.bytes(), value.bytes());
+        let of_weights = self.pointwise_gradient("aten.cat", weights.bytes(), weights.bytes());
+        parts.into_iter().for_each(|storage| self.release(storage));
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], of_rows.into());
+        self.accumulate(frame, op.inputs[1], of_weights.into());
     }
 
     /// One kernel each way; backward also makes the gradient of the weights of rows.

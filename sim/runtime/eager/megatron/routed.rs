@@ -55,6 +55,7 @@ impl Eager {
             RoutedOp::Select { .. } => return self.select_rows(graph, op, kind, frame, results),
             RoutedOp::Grouped { .. } => return self.grouped_linear(graph, op, kind, frame, results),
             RoutedOp::Weigh => return self.weigh_rows(graph, op, frame, results),
+            RoutedOp::AddBiases => return self.add_biases(graph, op, frame, results),
             RoutedOp::Permute { routed, fused } => {
                 let name = if fused { "te.permute" } else { "aten.index_select" };
                 let rows = self.storage(bytes, name);
@@ -115,6 +116,7 @@ impl Eager {
             RoutedOp::Select { .. } => return self.select_rows_backward(graph, op, (index, kind), frame, gradient),
             RoutedOp::Grouped { .. } => return self.grouped_linear_backward(graph, op, (index, kind), frame, gradient),
             RoutedOp::Weigh => return self.weigh_rows_backward(graph, op, index, frame, gradient),
+            RoutedOp::AddBiases => return self.add_biases_backward(graph, op, index, frame, gradient),
             RoutedOp::Permute { fused: true, .. } => {
                 let result = self.temporary(bytes, "te.unpermute");
                 self.pointwise("te.unpermute", MemoryKind::Gather, read, bytes, dispatch);

@@ -6,7 +6,7 @@ use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp, Scores};
-use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind};
+use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass};
 
 /// Bytes of an index, of a number in fp32.
 const INDEX: u64 = 8;
@@ -18,6 +18,8 @@ struct Sizes {
     routed: Routed,
     scores: Scores,
     auxiliary: bool,
+    fused: bool,
+    again: bool,
     /// Bytes of a matrix of all experts' numbers, and of the chosen's, in the router's type.
     all: u64,
     chosen: u64,
@@ -30,12 +32,14 @@ struct Sizes {
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Route { routed, scores, auxiliary } = kind else { unreachable!("called for routers") };
+        let RoutedOp::Route { routed, scores, auxiliary, fused, again } = kind else {
+            unreachable!("called for routers")
+        };
         let dtype = graph.values[op.outputs[0]].dtype;
         let (every, some) = (routed.tokens * routed.experts, routed.tokens * routed.top_k);
         let bytes = dtype.bytes();
         let narrow = dtype != DType::Fp32;
-        Sizes { routed, scores, auxiliary, all: every * bytes, chosen: some * bytes, every, some, narrow }
+        Sizes { routed, scores, auxiliary, fused, again, all: every * bytes, chosen: some * bytes, every, some, narrow }
     }
 }
 
@@ -84,7 +88,13 @@ impl Eager {
         let logits = self.storage(sizes.all, "te.generic_gemm");
         let shape = (routed.tokens, routed.experts, graph.dims.d);
         self.engine_matmul(shape, value.dtype, MatmulLayout::Forward, self.settings.forward);
-        let mut saved = vec![self.retain(Self::value(frame, op.inputs[0]))];
+        let mut saved = vec![];
+        if !sizes.again {
+            saved.push(self.retain(Self::value(frame, op.inputs[0])));
+        }
+        if sizes.fused {
+            return self.route_at_once(op, sizes, frame, (results, saved, logits));
+        }
         let (values, indices, weights);
         match sizes.scores {
             Scores::Chosen => {
@@ -119,6 +129,36 @@ impl Eager {
         frame.slots[op.outputs[0]] = Some(probs);
         frame.slots[op.outputs[1]] = Some(map);
         self.keep(frame, results, &saved);
+    }
+
+    /// Choice and weights in one kernel, which keeps the scores in fp32.
+    fn route_at_once(
+        &mut self,
+        op: &Op,
+        sizes: Sizes,
+        frame: &mut Frame,
+        (results, mut saved, logits): (Results, Vec<Storage>, Storage),
+    ) {
+        const NAME: &str = "te.fused_topk_with_score_function";
+        let wide = sizes.every * NUMBER;
+        let [probs, map, scores] = [sizes.all, sizes.every, wide].map(|bytes| self.storage(bytes, NAME));
+        let written = sizes.all + sizes.every + wide;
+        self.pointwise(NAME, MemoryKind::Elementwise, sizes.all, written, self.settings.forward);
+        self.release(logits);
+        frame.slots[op.outputs[0]] = Some(probs);
+        frame.slots[op.outputs[1]] = Some(map);
+        saved.extend([self.retain(map), scores]);
+        self.keep(frame, results, &saved);
+    }
+
+    /// The gradient of the logits through that kernel.
+    fn route_at_once_backward(&mut self, sizes: Sizes, saved: &[Storage], gradient: Storage) -> Storage {
+        const NAME: &str = "te.fused_topk_with_score_function_bwd";
+        let read = sizes.all + sizes.every * (1 + NUMBER);
+        let of_logits = self.pointwise_gradient(NAME, sizes.all, read);
+        self.release(gradient);
+        saved.iter().for_each(|&storage| self.release(storage));
+        of_logits
     }
 
     /// The loss that balances experts (`switch_load_balancing_loss_func`): softmax of all logits, times how many copies
@@ -184,7 +224,27 @@ impl Eager {
     ) {
         let sizes = Sizes::of(graph, op, kind);
         let (start, end) = Self::saved(frame, index);
-        let saved = frame.saved[start..end].to_vec();
+        let mut saved = frame.saved[start..end].to_vec();
+        if sizes.again {
+            // The norm, once more: its result lives until the router's gradients are made.
+            let value = &graph.values[op.inputs[0]];
+            let pass = self.program.set_pass(Pass::Recompute);
+            let rows = value.elements / graph.dims.d;
+            let (numbers, out) = self.normalised(value, rows, 1);
+            numbers.into_iter().for_each(|storage| self.release(storage));
+            self.program.set_pass(pass);
+            saved.insert(0, out);
+        }
+        let of_logits = if sizes.fused {
+            self.route_at_once_backward(sizes, &saved[1..], gradient)
+        } else {
+            self.logits_gradient(sizes, &saved, gradient)
+        };
+        self.router_gradients(graph, op, sizes, (frame, of_logits, saved[0]));
+    }
+
+    /// The gradient of the logits, operator by operator.
+    fn logits_gradient(&mut self, sizes: Sizes, saved: &[Storage], gradient: Storage) -> Storage {
         let balanced = (saved.len() > 3).then(|| {
             for name in ["aten.ones_like", "aten.mul", "aten.mul", "aten.mul"] {
                 self.pointwise(name, MemoryKind::Elementwise, NUMBER, NUMBER, self.settings.backward);
@@ -215,6 +275,17 @@ impl Eager {
             self.release(of_logits);
             of_logits = sum;
         }
+        of_logits
+    }
+
+    /// The gradients of the router's input and of its parameters.
+    fn router_gradients(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        sizes: Sizes,
+        (frame, of_logits, input_saved): (&mut Frame, Storage, Storage),
+    ) {
         let (value, routed, d) = (&graph.values[op.inputs[0]], sizes.routed, graph.dims.d);
         let dispatch = self.settings.backward;
         let made = |this: &mut Self, elements: u64, shape, layout| {
@@ -234,9 +305,16 @@ impl Eager {
         let input = made(self, routed.tokens * d, shape, MatmulLayout::DataGradient);
         let shape = (routed.experts, d, routed.tokens);
         let weight = made(self, routed.experts * d, shape, MatmulLayout::WeightGradient);
+        let bias = op
+            .params
+            .get(1)
+            .map(|_| self.pointwise_gradient("aten.sum", routed.experts * value.dtype.bytes(), sizes.all));
         self.release(of_logits);
-        self.release(saved[0]);
+        self.release(input_saved);
         self.accumulate(frame, op.inputs[0], Gradient { storage: input, view: true });
         self.store_leaf(frame.params.index(op.params[0]), weight, value.dtype);
+        if let Some(bias) = bias {
+            self.store_leaf(frame.params.index(op.params[1]), bias, value.dtype);
+        }
     }
 }

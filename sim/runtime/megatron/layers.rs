@@ -1,0 +1,72 @@
+//! The blocks of a chunk: what of them differs, a graph for each kind, and where each block's parameters are numbered.
+
+use std::ops::Range;
+
+use super::Job;
+use super::chunk::Modules;
+use crate::model::graph::{Graph, Param};
+
+/// What of a block may differ from its neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Keys that a query reaches; none: all before it.
+    pub window: Option<u64>,
+    /// Whether it has experts.
+    pub experts: bool,
+}
+
+/// Blocks in a row.
+#[derive(Clone, Debug)]
+pub(super) struct Layers {
+    graphs: Vec<Graph>,
+    /// By block: its graph, and the number of its first parameter.
+    blocks: Vec<(usize, usize)>,
+}
+
+impl Layers {
+    /// The model's blocks `layers`, whose parameters are numbered from `first`.
+    pub(super) fn new(modules: &Modules, job: &Job, layers: Range<u64>, mut first: usize) -> Layers {
+        let (mut kinds, mut graphs, mut blocks): (Vec<Kind>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
+        for layer in layers {
+            let kind = Kind { window: job.model.window(layer), experts: job.model.experts_in(layer).is_some() };
+            let at = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
+                kinds.push(kind);
+                graphs.push((modules.block)(job, kind));
+                kinds.len() - 1
+            });
+            blocks.push((at, first));
+            first += graphs[at].params.len();
+        }
+        Layers { graphs, blocks }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// The graph of a block.
+    pub(super) fn graph(&self, layer: u64) -> &Graph {
+        &self.graphs[self.blocks[layer as usize].0]
+    }
+
+    /// The number of a block's first parameter.
+    pub(super) fn first(&self, layer: u64) -> usize {
+        self.blocks[layer as usize].1
+    }
+
+    /// One graph of each kind.
+    pub(super) fn kinds(&self) -> &[Graph] {
+        &self.graphs
+    }
+
+    /// Parameters of all blocks, each with its block.
+    pub(super) fn params(&self) -> impl Iterator<Item = (u64, &Param)> {
+        (0..self.len()).flat_map(|layer| self.graph(layer).params.iter().map(move |param| (layer, param)))
+    }
+}
