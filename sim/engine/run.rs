@@ -38,7 +38,10 @@ impl Engine<'_> {
         self.events += 1;
         match event {
             Event::Host { rank } => self.run_host(rank),
-            Event::Ready { actor } => self.agenda.push(actor),
+            Event::Ready { actor } => {
+                self.account(actor / self.width);
+                self.agenda.push(actor);
+            }
             Event::Kernel { actor, version } => {
                 if self.actors[actor as usize].running.version == version {
                     self.end_kernel(actor);

@@ -19,16 +19,18 @@ mod groups;
 mod job;
 mod layers;
 mod messages;
+mod modules;
 mod optimizer;
 mod p2p;
 mod rank;
 mod step;
 
-pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport, Modules};
+pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
     Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer, Pipeline,
     Recompute,
 };
+pub use modules::Modules;
 
 use rayon::prelude::*;
 

@@ -7,7 +7,8 @@ use super::Job;
 use super::blocks;
 use super::experts;
 use super::job::{Core, Fp8Recipe, Implementation, Matmuls, Recompute};
-use super::layers::{Kind, Layers};
+use super::layers::Layers;
+use super::modules::{MODULES, Modules};
 use crate::model::graph::{Dims, Graph, Param};
 use crate::model::{Norm, NormPlacement, Position, QkNorm};
 use crate::program::{Category, DType, Pass};
@@ -25,21 +26,6 @@ const LAYERS: &str = "decoder.layers.";
 
 /// The attention mask among a block's values.
 const MASK: usize = 1;
-
-/// The modules that chunks are made of, written down as operators.
-#[derive(Clone, Copy, Debug)]
-pub struct Modules {
-    /// Inputs: tokens, positions.
-    pub embedding: fn(&Job) -> Graph,
-    /// Inputs: the hidden state, the attention mask.
-    pub block: fn(&Job, Kind) -> Graph,
-    /// Inputs: the hidden state, the loss mask. Its last operator makes the loss, and may make a count of tokens and a
-    /// report for the log.
-    pub head: fn(&Job) -> Graph,
-}
-
-/// Megatron-Core's own.
-const MODULES: Modules = Modules { embedding: blocks::embedding, block: blocks::block, head: blocks::head };
 
 /// A parameter of a chunk, this rank's part.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Job;
-use super::chunk::Modules;
+use super::modules::Modules;
 use crate::model::graph::{Graph, Param};
 
 /// What of a block may differ from its neighbours.
