@@ -38,8 +38,15 @@ pub(super) fn work(work: &Work) -> String {
             };
             format!("{} [{m}, {k}]·[{k}, {n}], {layout}", dtype(element))
         }
-        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype: element, .. } => {
-            format!("{} {groups} groups of [{rows}/{groups}, {inputs}]·[{inputs}, {outputs}]", dtype(element))
+        Work::GroupedMatmul { groups, rows, inputs, outputs, dtype: element, layout } => {
+            let product = match layout {
+                MatmulLayout::Forward => format!("[{rows}/{groups}, {inputs}]·[{inputs}, {outputs}]"),
+                MatmulLayout::DataGradient => format!("[{rows}/{groups}, {outputs}]·[{outputs}, {inputs}]"),
+                MatmulLayout::WeightGradient | MatmulLayout::MainGradient(_) => {
+                    format!("[{inputs}, {rows}/{groups}]·[{rows}/{groups}, {outputs}]")
+                }
+            };
+            format!("{} {groups} groups of {product}", dtype(element))
         }
         Work::Attention { shape: s, dtype: element, backward } => {
             let way = if backward { "backward" } else { "forward" };

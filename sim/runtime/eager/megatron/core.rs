@@ -149,7 +149,7 @@ impl Eager {
             }
         }
         let product = self.storage(sizes.queries, "aten.bmm");
-        self.batched((sizes.seq, sizes.head), sizes, MatmulLayout::DataGradient, false);
+        self.batched((sizes.head, sizes.seq), sizes, MatmulLayout::DataGradient, false);
         let out = self.storage(sizes.queries, "aten.clone");
         self.pointwise("aten.clone", MemoryKind::Copy, sizes.queries, sizes.queries, dispatch);
         self.release(product);
@@ -244,7 +244,7 @@ impl Eager {
         let scores = self.softmax_backward(sizes, &kept, probabilities);
         let product = |this: &mut Self| {
             let matmul = this.temporary(sizes.queries, "aten.bmm");
-            this.batched((sizes.seq, sizes.head), sizes, MatmulLayout::DataGradient, true);
+            this.batched((sizes.head, sizes.seq), sizes, MatmulLayout::DataGradient, true);
             let scaled = this.pointwise_gradient("aten.mul", sizes.queries, sizes.queries);
             this.release(matmul);
             scaled
