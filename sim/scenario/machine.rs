@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::error::ScenarioError;
-use super::understood::{MOST_RANKS, Reader, Runtime};
+use super::registry::Runtime;
+use super::understood::{MOST_RANKS, Reader};
 use super::{gate, written};
 use crate::cost::{Backend, Profile, Regime};
 use crate::hardware::{Size, Topology, Vendor};

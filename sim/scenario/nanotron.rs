@@ -6,6 +6,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::megatron::{mesh, pipeline, precision};
+use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{machine, written};
 use crate::cost::Software;
@@ -18,6 +19,10 @@ use crate::runtime::megatron::{
 use crate::runtime::nanotron::{Job, placement};
 use crate::schedule::order;
 use crate::schedule::order::megatron::MEGATRON_1F1B;
+
+/// nanotron.
+pub(super) const NANOTRON: Runtime =
+    Runtime(&Entry { written: "nanotron", name: "nanotron", lane: "nanotron (CUDA)", splits_model: true, decide });
 
 /// Keys that other runtimes read.
 const FOREIGN: Foreign = Foreign {
@@ -122,7 +127,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace: true,
         multiprocessors: topology.chip.cores,
     };
-    let job = runtime::Job::Nanotron(Box::new(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again }));
+    let job = runtime::Job::of(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again });
     let software = Software { attention, tf32: false, cublas, rail };
     Ok(Decided { job, regime, software, expandable_segments })
 }
