@@ -2,7 +2,7 @@
 //!
 //! A runtime is a module here, with a job that is a [`Framework`], and a line in the scenario's registry; each is a
 //! contract of its own, checked against that framework, not one generic parallelism. Today: [`fsdp`], PyTorch's
-//! `fully_shard` (FSDP2) and its predecessor; [`megatron`], Megatron-Core; [`internevo`], InternLM's; [`nanotron`].
+//! `fully_shard` (FSDP2) and its predecessor; [`megatron`], Megatron-Core; [`internevo`], InternLM's; [`nanotron`]; [`spmd`], XLA on TPU.
 //! Whatever runs above asks a [`Job`], which is one of them.
 
 pub mod compiled;
@@ -14,6 +14,7 @@ mod job;
 pub mod megatron;
 pub mod nanotron;
 pub mod optimizer;
+pub mod spmd;
 pub mod train;
 
 pub use flight::Flight;

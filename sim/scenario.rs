@@ -29,6 +29,7 @@ mod train;
 mod training;
 pub mod understood;
 pub mod written;
+mod xla;
 
 pub use defaults::flat;
 pub use error::ScenarioError;

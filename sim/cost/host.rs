@@ -47,6 +47,7 @@ impl Host {
             Dispatch::OptimizerParam => &self.optimizer_param,
             Dispatch::Extra => &self.extra,
             Dispatch::StepOverhead => &self.step_overhead,
+            Dispatch::Static => return Cost::NOTHING,
         };
         class.evidence.cost(class.time.seconds())
     }

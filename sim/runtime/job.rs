@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Flight, megatron, train};
+use super::{Flight, megatron, spmd, train};
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::schedule::Shape;
@@ -59,6 +59,8 @@ pub enum Parts<'j> {
     Whole(&'j train::Job),
     /// Ranks split it on Megatron's axes.
     Split(&'j megatron::Job),
+    /// A compiler shards it over named axes.
+    Compiled(&'j spmd::Job),
 }
 
 impl Job {
@@ -96,14 +98,14 @@ impl Job {
     pub fn train(&self) -> Option<&train::Job> {
         match self.parts() {
             Parts::Whole(job) => Some(job),
-            Parts::Split(_) => None,
+            Parts::Split(_) | Parts::Compiled(_) => None,
         }
     }
 
     /// How ranks split the model, if they do so on Megatron's axes.
     pub fn split(&self) -> Option<&megatron::Job> {
         match self.parts() {
-            Parts::Whole(_) => None,
+            Parts::Whole(_) | Parts::Compiled(_) => None,
             Parts::Split(job) => Some(job),
         }
     }
@@ -113,6 +115,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => &job.model,
             Parts::Split(job) => &job.model,
+            Parts::Compiled(job) => &job.model,
         }
     }
 
@@ -121,6 +124,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => job.batch,
             Parts::Split(job) => job.batch,
+            Parts::Compiled(job) => job.batch,
         }
     }
 
@@ -129,6 +133,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => job.seq,
             Parts::Split(job) => job.seq,
+            Parts::Compiled(job) => job.seq,
         }
     }
 
@@ -137,6 +142,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => job.accumulation,
             Parts::Split(job) => job.micro_batches,
+            Parts::Compiled(_) => 1,
         }
     }
 
@@ -145,6 +151,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => job.tokens(),
             Parts::Split(job) => job.tokens(),
+            Parts::Compiled(job) => job.tokens(),
         }
     }
 
@@ -153,6 +160,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => u64::from(job.data_ranks()) * job.tensor.ranks,
             Parts::Split(job) => u64::from(job.mesh.ranks()),
+            Parts::Compiled(job) => u64::from(job.mesh.ranks()),
         }
     }
 
@@ -164,6 +172,7 @@ impl Job {
                 megatron::Matmuls::Plain => job.dtype,
                 megatron::Matmuls::Fp8 { .. } => DType::Fp8,
             },
+            Parts::Compiled(_) => DType::Bf16,
         }
     }
 
@@ -172,6 +181,7 @@ impl Job {
     pub fn layers_of(&self, class: u32) -> Vec<u64> {
         match self.parts() {
             Parts::Whole(job) => vec![job.model.layers],
+            Parts::Compiled(job) => vec![job.model.layers],
             Parts::Split(job) => {
                 let (ranks, virtual_stages) = (job.mesh.pp, job.pipeline.virtual_stages);
                 let shape = Shape { ranks, virtual_stages, microbatches: job.micro_batches };

@@ -39,7 +39,7 @@ impl Scenario {
                 "`windtunnel show model` describes it; to fly it, take mixtral-8x7b or qwen3-30b-a3b as they are, or a \
                  dense model"
             }
-            Parts::Split(_) => {
+            Parts::Split(_) | Parts::Compiled(_) => {
                 "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\""
             }
         };

@@ -10,6 +10,7 @@ use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, Reader};
 use super::{machine, written};
 use crate::cost::Software;
+use crate::hardware::Vendor;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::internevo::Job;
@@ -27,6 +28,7 @@ pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
     name: "InternEvo",
     lane: "InternEvo v0.1 (CUDA)",
     splits_model: true,
+    vendor: Vendor::Nvidia,
     decide,
 });
 

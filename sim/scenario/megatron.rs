@@ -14,6 +14,7 @@ use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{gate, machine, written};
 use crate::cost::Software;
+use crate::hardware::Vendor;
 use crate::model::Position;
 use crate::program::DType;
 use crate::runtime;
@@ -27,6 +28,7 @@ pub(super) const MEGATRON: Runtime = Runtime(&Entry {
     name: "Megatron-Core",
     lane: "Megatron-Core (CUDA)",
     splits_model: true,
+    vendor: Vendor::Nvidia,
     decide,
 });
 
@@ -36,6 +38,7 @@ pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
     name: "Megatron-DeepSpeed",
     lane: "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
     splits_model: true,
+    vendor: Vendor::Nvidia,
     decide,
 });
 

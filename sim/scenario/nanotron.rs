@@ -10,6 +10,7 @@ use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{machine, written};
 use crate::cost::Software;
+use crate::hardware::Vendor;
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime;
@@ -21,8 +22,14 @@ use crate::schedule::order;
 use crate::schedule::order::megatron::MEGATRON_1F1B;
 
 /// nanotron.
-pub(super) const NANOTRON: Runtime =
-    Runtime(&Entry { written: "nanotron", name: "nanotron", lane: "nanotron (CUDA)", splits_model: true, decide });
+pub(super) const NANOTRON: Runtime = Runtime(&Entry {
+    written: "nanotron",
+    name: "nanotron",
+    lane: "nanotron (CUDA)",
+    splits_model: true,
+    vendor: Vendor::Nvidia,
+    decide,
+});
 
 /// Keys that other runtimes read.
 const FOREIGN: Foreign = Foreign {

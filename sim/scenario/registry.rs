@@ -2,7 +2,8 @@
 
 use super::error::ScenarioError;
 use super::understood::{Base, Decided, Reader};
-use super::{internevo, megatron, nanotron, train};
+use super::{internevo, megatron, nanotron, train, xla};
+use crate::hardware::Vendor;
 
 /// A framework as a scenario names it, and who reads the rest of the file for it.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct Entry {
     pub(super) lane: &'static str,
     /// Whether its ranks split a model on Megatron's axes.
     pub(super) splits_model: bool,
+    /// Whose chips it runs on.
+    pub(super) vendor: Vendor,
     /// Decides what the framework leaves to the file.
     pub(super) decide: fn(&mut Reader<'_>, Base<'_>) -> Result<Decided, ScenarioError>,
 }
@@ -33,7 +36,7 @@ impl Eq for Runtime {}
 
 impl Runtime {
     /// All runtimes: the registry.
-    pub const ALL: [Runtime; 7] = [
+    pub const ALL: [Runtime; 8] = [
         train::FSDP2,
         train::FSDP1,
         train::SINGLE_DEVICE,
@@ -41,6 +44,7 @@ impl Runtime {
         megatron::DEEPSPEED,
         internevo::INTERNEVO,
         nanotron::NANOTRON,
+        xla::XLA,
     ];
 
     /// The runtime that a scenario names so.
@@ -66,6 +70,11 @@ impl Runtime {
     /// Whether its ranks split a model on Megatron's axes.
     pub fn splits_model(self) -> bool {
         self.0.splits_model
+    }
+
+    /// Whose chips it runs on.
+    pub fn vendor(self) -> Vendor {
+        self.0.vendor
     }
 
     pub(super) fn decide(self, reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {

@@ -2,6 +2,7 @@
 
 mod foreign;
 mod megatron;
+mod spmd;
 mod train;
 
 use super::predict::total_if_fits;
@@ -33,6 +34,7 @@ pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
             };
             fitting(scenario, job, changes, megatron::shorter, |split| scenario.job.with_split(split))
         }
+        Parts::Compiled(job) => fitting(scenario, job, spmd::changes(job), spmd::shorter, Job::of),
     }
 }
 
@@ -53,7 +55,7 @@ fn fitting<J: Clone>(
         remedies.extend(total.map(|device_total| Remedy { change, device_total }));
         total.is_some()
     };
-    if !scenario.expandable_segments {
+    if !scenario.expandable_segments && !matches!(scenario.job.parts(), Parts::Compiled(_)) {
         note("memory.expandable_segments = true".to_owned(), total(job.clone(), true));
     }
     for (change, apply) in changes {

@@ -7,7 +7,7 @@ use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
 use super::{context, experts, float8, gate, machine, recompute, sharding, tensor, training, written};
 use crate::cost::{Profile, Software};
-use crate::hardware::Topology;
+use crate::hardware::{Topology, Vendor};
 use crate::model::style::{Rope, Style};
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
@@ -23,6 +23,7 @@ pub(super) const FSDP2: Runtime = Runtime(&Entry {
     name: "FSDP2",
     lane: "FSDP2 (PyTorch fully_shard, CUDA)",
     splits_model: false,
+    vendor: Vendor::Nvidia,
     decide,
 });
 
@@ -32,6 +33,7 @@ pub(super) const FSDP1: Runtime = Runtime(&Entry {
     name: "FSDP1",
     lane: "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
     splits_model: false,
+    vendor: Vendor::Nvidia,
     decide,
 });
 
@@ -41,6 +43,7 @@ pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
     name: "one device",
     lane: "one device (PyTorch, CUDA)",
     splits_model: false,
+    vendor: Vendor::Nvidia,
     decide,
 });
 
@@ -120,6 +123,17 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 /// What only Megatron-Core has.
 fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), ScenarioError> {
     let mesh = scenario.mesh.get_ref();
+    let axes = [
+        ("data", &mesh.data),
+        ("fsdp", &mesh.fsdp),
+        ("fsdp_transpose", &mesh.fsdp_transpose),
+        ("tensor", &mesh.tensor),
+        ("dcn_data", &mesh.dcn_data),
+    ];
+    if let Some((key, Some(at))) = axes.into_iter().find(|(_, at)| at.is_some()) {
+        let problem = format!("mesh.{key} is an axis of runtime = \"xla\"");
+        return Err(reader.plan(at, problem, "write mesh.dp_shard, mesh.dp_replicate or mesh.tp"));
+    }
     for (key, at) in [("pp", &mesh.pp), ("dp", &mesh.dp), ("ep", &mesh.ep), ("etp", &mesh.etp)] {
         if let Some(at) = at {
             let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"");

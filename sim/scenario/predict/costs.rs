@@ -6,7 +6,7 @@ use crate::cost::{Cost, CostModel, Spread};
 use crate::engine::{CommCost, Costs, KernelCost};
 use crate::hardware::Topology;
 use crate::network::LEVELS;
-use crate::program::{Collective, Comm, Dispatch, Kernel, Program, Transfer, TransferId, Work};
+use crate::program::{Collective, Comm, Discipline, Dispatch, Kernel, Program, Transfer, TransferId, Work};
 use crate::scenario::Scenario;
 
 /// The costs a prediction used, by kernel, collective, exchange and dispatch class.
@@ -80,8 +80,10 @@ pub(super) fn costs(
     for (slot, cost) in costs.dispatch.iter_mut().zip(&dispatch) {
         *slot = cost.time;
     }
-    costs.record = costs.dispatch[EVENT as usize];
-    costs.wait = costs.dispatch[EVENT as usize];
+    // A compiled program's units wait for one another without the host.
+    let event = if program.memory == Discipline::Static { Dispatch::Static } else { EVENT };
+    costs.record = costs.dispatch[event as usize];
+    costs.wait = costs.dispatch[event as usize];
     (costs, Evidence { kernels, comms, exchanges, dispatch })
 }
 
