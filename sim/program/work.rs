@@ -100,6 +100,8 @@ pub enum Dispatch {
     Extra,
     /// Python of the training loop around a step.
     StepOverhead,
+    /// An instruction of a program that was compiled whole: the device runs it, no host launches it.
+    Static,
 }
 
 impl Dispatch {
@@ -107,7 +109,7 @@ impl Dispatch {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All classes, in declaration order.
-    pub const ALL: [Dispatch; 10] = [
+    pub const ALL: [Dispatch; 11] = [
         Dispatch::EagerForward,
         Dispatch::EagerBackward,
         Dispatch::Foreach,
@@ -118,6 +120,7 @@ impl Dispatch {
         Dispatch::OptimizerParam,
         Dispatch::Extra,
         Dispatch::StepOverhead,
+        Dispatch::Static,
     ];
 }
 
