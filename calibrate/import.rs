@@ -19,6 +19,7 @@ mod matmul;
 mod memory;
 mod nccl_tests;
 mod tables;
+mod tpu;
 
 pub use imported::Imported;
 
@@ -90,23 +91,30 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
         for section in &sections {
             text.push('\n');
             text.push_str(&section.text);
-            for r in &section.residuals {
-                let _ = writeln!(
-                    report,
-                    "{:22} {:34} {:6} points  median {:5.1} %  p90 {:5.1} %",
-                    chip.name,
-                    r.section,
-                    r.points,
-                    100.0 * r.median,
-                    100.0 * r.p90
-                );
-            }
+            report_on(&mut report, chip.name, &section.residuals);
         }
         let path = out.join(format!("{}.toml", chip.name));
         Profile::save(&path, &text)?;
     }
+    for chip in &tpu::TPUS {
+        bar.set_message(chip.name);
+        let profile = tpu::profile(&tables, chip)?;
+        Profile::save(&out.join(format!("{}.toml", chip.name)), &profile.text)?;
+        report_on(&mut report, chip.name, &profile.residuals);
+    }
     bar.finish_and_clear();
     Ok(report)
+}
+
+fn report_on(report: &mut String, name: &str, residuals: &[Residual]) {
+    for r in residuals {
+        let (median, p90) = (100.0 * r.median, 100.0 * r.p90);
+        let _ = writeln!(
+            report,
+            "{name:22} {:34} {:6} points  median {median:5.1} %  p90 {p90:5.1} %",
+            r.section, r.points
+        );
+    }
 }
 
 fn head(chip: &ChipSpec) -> String {

@@ -25,11 +25,12 @@ pub mod sections;
 mod table;
 #[cfg(test)]
 mod tests;
+pub mod torus;
 pub mod waves;
 
-pub use attention::Backend;
+pub use attention::{Backend, Blocks};
 pub use basis::{Basis, Cost, Evidence};
-pub use collective::{CommCost, Spread};
+pub use collective::{CommCost, Placed, Spread};
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
 pub use table::Shape;
@@ -58,6 +59,8 @@ pub struct Software {
     pub cublas: Option<usize>,
     /// Line rate of the NICs that one GPU owns, one direction; none: the profile's own fabric.
     pub rail: Option<Bandwidth>,
+    /// How attention is cut into blocks, where its kernels are told (splash attention on TPUs).
+    pub blocks: Option<Blocks>,
 }
 
 /// Answers what things cost on one chip.
@@ -110,7 +113,8 @@ impl<'p> CostModel<'p> {
                 Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost }
             }
             Work::Attention { ref shape, backward, dtype } => {
-                let cost = profile.attention.cost(self.software.attention, backward, shape, |seconds, flops| {
+                let Software { attention, blocks, .. } = self.software;
+                let cost = profile.attention.cost((attention, blocks), backward, shape, |seconds, flops| {
                     let share = flops / (profile.bf16.peak().0 * seconds);
                     match self.regime {
                         Regime::Burst => seconds,
@@ -197,15 +201,14 @@ impl<'p> CostModel<'p> {
     }
 
     /// Time of a collective alone on the machine, and how busy it keeps the links.
-    pub fn collective(&self, comm: &Comm, spread: Spread) -> CommCost {
-        let collectives = &self.profile.collectives;
-        let rail = self.software.rail.unwrap_or_else(|| collectives.default_rail());
-        collectives.cost(comm.kind, comm.bytes, spread, rail)
+    pub fn collective(&self, comm: &Comm, placed: impl Into<Placed>) -> CommCost {
+        self.profile.collectives.cost(comm.kind, comm.bytes, placed.into(), self.software.rail)
     }
 
-    /// What the host thread pays for one dispatch.
+    /// What the host thread pays for one dispatch; nothing where the profile has no host, whose programs have `Static`
+    /// ones only (the plan check says so before anything runs).
     pub fn dispatch(&self, dispatch: Dispatch) -> Cost {
-        self.profile.host.cost(dispatch)
+        self.profile.host.as_ref().map_or(Cost::NOTHING, |host| host.cost(dispatch))
     }
 
     /// Time of `work` while a collective is active, over its time alone.

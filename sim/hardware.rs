@@ -12,6 +12,7 @@ pub mod error;
 pub mod place;
 pub mod registry;
 mod spread;
+pub mod torus;
 mod understood;
 mod written;
 
@@ -19,6 +20,7 @@ pub use error::HardwareError;
 pub use place::Place;
 pub use registry::registry;
 pub use spread::Spread;
+pub use torus::{Line, OnTorus};
 
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time};
 

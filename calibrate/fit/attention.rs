@@ -90,9 +90,15 @@ pub fn head() -> String {
 
 /// An entry of the section.
 pub fn write(text: &mut String, kernel: &Kernel, rate: f64, knee: f64, evidence: &str) {
+    write_cut(text, kernel, (rate, knee), "", evidence);
+}
+
+/// An entry of a kernel that is told its blocks: a line that says which.
+pub fn write_cut(text: &mut String, kernel: &Kernel, (rate, knee): (f64, f64), blocks: &str, evidence: &str) {
+    let blocks = if blocks.is_empty() { String::new() } else { format!("{blocks}\n") };
     let _ = write!(
         text,
-        "[[attention.kernels]]\nbackend = \"{}\"\nbackward = {}\nhead_dim = {}\ncausal = {}\n\
+        "[[attention.kernels]]\nbackend = \"{}\"\nbackward = {}\nhead_dim = {}\ncausal = {}\n{blocks}\
          rate = \"{} TFLOP/s\"\nknee = {}\nevidence = {evidence}\n\n",
         kernel.backend,
         kernel.backward,

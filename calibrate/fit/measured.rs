@@ -238,10 +238,10 @@ pub fn fit(path: &str, points: &Points, base: &Profile, base_text: &str, name: &
         made.notes
             .push("the libraries changed while it was measured: the last machine's versions are named".to_owned());
     }
-    if let Some(limit) =
-        machine.power_limit.filter(|limit| (limit / base.machine.power_limit.0 - 1.0).abs() > SAME_POWER)
+    let theirs = base.machine.power_limit.map(|limit| limit.0);
+    if let Some((limit, theirs)) =
+        machine.power_limit.zip(theirs).filter(|(limit, theirs)| (limit / theirs - 1.0).abs() > SAME_POWER)
     {
-        let theirs = base.machine.power_limit.0;
         made.notes.push(format!(
             "the points were measured at a power limit of {limit} W, the base's at {theirs} W: what stays of the base is for its limit"
         ));
@@ -316,16 +316,19 @@ fn head(machine: &Machine, base: &Profile, name: &str) -> String {
 
 fn machine_text(machine: &Machine, base: &Profile) -> String {
     let own = &base.machine;
+    let line = |name: &str, value: Option<f64>, unit: &str| {
+        value.map_or(String::new(), |value| format!("{name} = \"{value} {unit}\"\n"))
+    };
     let mut text = format!(
         "[machine]\nchip = \"{}\"\nprocessors = {}\nmemory_bandwidth = \"{} GB/s\"\nmemory = \"{} B\"\n\
-         power_limit = \"{} W\"\nclock = \"{} MHz\"\nsoftware = \"{}\"\n",
+         {}{}software = \"{}\"\n",
         plain(&machine.chip),
         if machine.processors == 0 { own.processors } else { machine.processors },
         // Datasheets round; topologies are compared with the profile's figure.
         own.memory_bandwidth.0 / 1e9,
         if machine.memory == 0 { own.memory.0 } else { machine.memory },
-        machine.power_limit.unwrap_or(own.power_limit.0),
-        machine.clock.unwrap_or(own.clock.0 / 1e6),
+        line("power_limit", machine.power_limit.or(own.power_limit.map(|limit| limit.0)), "W"),
+        line("clock", machine.clock.or(own.clock.map(|clock| clock.0 / 1e6)), "MHz"),
         plain(&own.software),
     );
     if !machine.versions.is_empty() {

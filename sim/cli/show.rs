@@ -348,7 +348,8 @@ fn costs(class: &Class) -> String {
     });
     let comms = comms.chain(exchanges).collect();
     let _ = writeln!(out, "{}\n", table(&["collective", "group", "size", "time", "", "rests on"], comms, 2));
-    let host = Dispatch::ALL.iter().zip(&class.evidence.dispatch).map(|(class, cost)| {
+    let launched = Dispatch::ALL.iter().zip(&class.evidence.dispatch).filter(|(class, _)| **class != Dispatch::Static);
+    let host = launched.map(|(class, cost)| {
         let (time, spread, basis) = evidence(cost);
         vec![format!("{class:?}"), time, spread, basis]
     });

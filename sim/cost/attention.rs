@@ -9,6 +9,10 @@
 //! `rate` and `knee` are fitted to published sweeps over the sequence s with the device full. The tail is what a
 //! device pays that is not: with B·N·S/128 tiles on P processors the time rises by 0.8·P/tiles. On the published A100
 //! points for 4 to 64 heads this leaves 6 % median forward and 1.3 % backward.
+//!
+//! Splash attention on TPUs is told in which blocks to work. Blocks on the diagonal are computed whole, so that pairs grow
+//! as S·(S + block)/2: the knee is about the block. A backward pass that is not fused computes dQ and dK, dV in kernels of
+//! their own, seven matmuls for five; its FLOPs are counted as five here too.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,11 +35,33 @@ pub enum Backend {
     Flash1,
     /// flash-attn's `flash_attn_triton`, the first version in Triton.
     Triton,
+    /// JAX's splash attention for TPUs (`jax.experimental.pallas.ops.tpu.splash_attention`).
+    Splash,
+    /// Tokamax's splash attention for TPUs, with a bound on the logits (`max_logit_const`).
+    Tokamax,
+}
+
+/// How attention is cut, where its kernels are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blocks {
+    /// Queries, and keys, of a block.
+    pub size: u64,
+    /// Whether backward computes all gradients in one kernel (`use_fused_bwd_kernel`).
+    pub fused: bool,
 }
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Backend; 5] = [Backend::Flash2, Backend::Cudnn, Backend::Flash3, Backend::Flash1, Backend::Triton];
+    pub const ALL: [Backend; 7] = [
+        Backend::Flash2,
+        Backend::Cudnn,
+        Backend::Flash3,
+        Backend::Flash1,
+        Backend::Triton,
+        Backend::Splash,
+        Backend::Tokamax,
+    ];
 
     /// As a scenario writes it.
     pub fn name(self) -> &'static str {
@@ -45,6 +71,8 @@ impl Backend {
             Backend::Flash3 => "flash3",
             Backend::Flash1 => "flash1",
             Backend::Triton => "triton",
+            Backend::Splash => "splash",
+            Backend::Tokamax => "tokamax",
         }
     }
 }
@@ -69,6 +97,8 @@ pub struct Kernel {
     pub head_dim: u64,
     /// Causal mask.
     pub causal: bool,
+    /// Its blocks, for kernels that are told.
+    pub blocks: Option<Blocks>,
     /// Rate of an endless sequence, causal pairs halved.
     pub rate: FlopRate,
     /// Sequence at which half the rate is reached.
@@ -105,10 +135,21 @@ impl Attention {
     }
 
     /// The fitted rate that is nearest to what is asked, and whether it is the very one.
-    fn nearest(&self, backend: Backend, backward: bool, shape: &AttentionShape) -> (&Kernel, bool) {
+    fn nearest(
+        &self,
+        (backend, blocks): (Backend, Option<Blocks>),
+        backward: bool,
+        shape: &AttentionShape,
+    ) -> (&Kernel, bool) {
+        // No block is longer than the sequence.
+        let asked = blocks.map(|blocks| Blocks { size: blocks.size.clamp(1, shape.queries.max(1)), ..blocks });
         let distance = |kernel: &Kernel| {
             let head = libm::fabs(libm::log2(kernel.head_dim as f64 / shape.head_dim.max(1) as f64));
-            (kernel.backend != backend, kernel.causal != shape.causal, head)
+            let cut = asked.zip(kernel.blocks).map_or((false, 0.0), |(asked, own)| {
+                let size = libm::fabs(libm::log2(own.size as f64 / asked.size as f64));
+                (backward && own.fused != asked.fused, size)
+            });
+            (kernel.backend != backend, kernel.causal != shape.causal, head, cut)
         };
         let kernel = self
             .kernels
@@ -116,11 +157,14 @@ impl Attention {
             .filter(|kernel| kernel.backward == backward)
             .min_by(|a, b| {
                 let (a, b) = (distance(a), distance(b));
-                (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
+                let exact = (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2));
+                exact.then(a.3.0.cmp(&b.3.0)).then(a.3.1.total_cmp(&b.3.1))
             })
             .expect("checked on construction: every pass has a kernel");
+        let cut = asked.zip(kernel.blocks);
+        let as_asked = cut.is_none_or(|(asked, own)| asked.size == own.size && (asked.fused == own.fused || !backward));
         let same = kernel.backend == backend && kernel.causal == shape.causal && kernel.head_dim == shape.head_dim;
-        (kernel, same)
+        (kernel, same && as_asked)
     }
 
     /// Whether there are rates for a library's kernels.
@@ -128,10 +172,10 @@ impl Attention {
         self.kernels.iter().any(|kernel| kernel.backend == backend)
     }
 
-    /// Time of one attention kernel; `regime` makes of its seconds at burst clocks and its FLOPs what the clocks allow.
+    /// Time of one attention kernel of a library, cut into blocks where it is told; `regime` makes of its seconds at burst clocks and its FLOPs what the clocks allow.
     pub fn cost(
         &self,
-        backend: Backend,
+        kernels: (Backend, Option<Blocks>),
         backward: bool,
         shape: &AttentionShape,
         regime: impl Fn(f64, f64) -> f64,
@@ -142,7 +186,7 @@ impl Attention {
         if pairs == 0.0 || shape.batch == 0 || shape.heads == 0 || shape.head_dim == 0 {
             return Cost::NOTHING;
         }
-        let (kernel, same) = self.nearest(backend, backward, shape);
+        let (kernel, same) = self.nearest(kernels, backward, shape);
         let matmuls = if backward { 5.0 } else { 2.0 };
         let flops = matmuls * 2.0 * shape.batch as f64 * shape.heads as f64 * pairs * shape.head_dim as f64;
         let sequence = (shape.keys as f64).min(shape.window.map_or(f64::INFINITY, |w| w as f64)).max(1.0);

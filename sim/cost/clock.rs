@@ -6,11 +6,12 @@
 //! cores busy for a share `u` of its time is slowed in that share only: `time = burst · (1 + (1/factor − 1)·u)`; for
 //! attention `u` is its rate over the tensor cores' peak.
 //! Where a board's limit is below the limit the points were measured at, `scale` multiplies the factor; dynamic power
-//! goes as f·V², and V rises almost in step with f, so f goes as about `power^(1/2.5)`.
+//! goes as f·V², and V rises almost in step with f, so f goes as about `power^(1/2.5)`. A profile without the section
+//! answers alike for both regimes.
 
 use serde::Deserialize;
 
-use super::basis::Evidence;
+use super::basis::{Basis, Evidence};
 use crate::program::DType;
 use crate::units::Time;
 
@@ -61,6 +62,13 @@ impl Clock {
         };
         let (matmul, fp8) = (understand(&written.matmul)?, understand(&written.fp8)?);
         Ok(Clock { evidence: written.evidence, matmul, fp8 })
+    }
+
+    /// A chip of which no clocks are known: it runs as it was measured.
+    pub(super) fn steady() -> Clock {
+        let source = "no clocks are known: sustained as measured".to_owned();
+        let evidence = Evidence { basis: Basis::Measured, source, points: 0, median: 0.0, p90: 0.0 };
+        Clock { evidence, matmul: vec![(0.0, 1.0)], fp8: vec![(0.0, 1.0)] }
     }
 
     /// Sustained over burst rate of a matmul that takes `seconds` in a burst.

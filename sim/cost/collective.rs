@@ -1,4 +1,5 @@
-//! Collectives: a measured curve inside a node, a fitted ring or tree across nodes.
+//! Collectives: on switched nodes a measured curve inside a node and a fitted ring or tree across nodes; on the slices of
+//! a torus what its links carry ([`super::torus`]).
 //!
 //! Inside a node (up to 8 GPUs on a switch) the time is read from nccl-tests curves for 2, 4 and 8 ranks: between sizes as
 //! [`Lines`] do, between rank counts in the logarithm. Across N nodes with g ranks each (n = N·g), with x = bytes·f the bytes that
@@ -23,6 +24,8 @@ use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
 use super::lines::Lines;
+use super::torus::{self, Torus};
+use crate::hardware::OnTorus;
 use crate::program::Collective;
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -36,6 +39,27 @@ pub struct Spread {
     pub ranks_per_node: u32,
     /// Nodes the group spans.
     pub nodes: u32,
+}
+
+/// Where the ranks of a group are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Placed {
+    /// On nodes, each a switch.
+    Nodes(Spread),
+    /// On slices of a torus.
+    Torus(OnTorus),
+}
+
+impl From<Spread> for Placed {
+    fn from(spread: Spread) -> Placed {
+        Placed::Nodes(spread)
+    }
+}
+
+impl From<OnTorus> for Placed {
+    fn from(torus: OnTorus) -> Placed {
+        Placed::Torus(torus)
+    }
 }
 
 /// Time of a collective, and how busy it keeps the links.
@@ -57,10 +81,11 @@ pub struct CommCost {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
-    /// Peak of a GPU's link inside the node, one direction.
+    /// Peak of a GPU's link inside the node, or of all links of a TPU, one direction.
     link: Bandwidth,
-    node: WrittenNode,
-    across: Across,
+    node: Option<WrittenNode>,
+    across: Option<Across>,
+    torus: Option<torus::Written>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -152,8 +177,21 @@ impl Protocols {
 /// Collectives of one chip and its fabric.
 #[derive(Clone, Debug)]
 pub struct Collectives {
-    /// Peak of a GPU's link inside the node, one direction.
+    /// Peak of a GPU's link inside the node, or of all links of a TPU, one direction.
     pub link: Bandwidth,
+    fabric: Fabric,
+}
+
+#[derive(Clone, Debug)]
+enum Fabric {
+    Switched(Box<Switched>),
+    Torus(Torus),
+}
+
+/// Nodes on a switch, and a network between them.
+#[derive(Clone, Debug)]
+struct Switched {
+    link: Bandwidth,
     evidence: Evidence,
     /// By collective (all-gather, reduce-scatter, all-reduce, all-to-all), curves by rank count.
     node: [Vec<(u32, Lines)>; 4],
@@ -182,7 +220,49 @@ fn factor(kind: Collective, ranks: f64) -> f64 {
 
 impl Collectives {
     pub(super) fn new(w: Written) -> Result<Collectives, String> {
-        let sizes = w.node.bytes;
+        let link = w.link;
+        let fabric = match (w.node, w.across, w.torus) {
+            (Some(node), Some(across), None) => Fabric::Switched(Box::new(Switched::new(link, node, across)?)),
+            (None, None, Some(torus)) => Fabric::Torus(Torus::new(link, torus)?),
+            _ => {
+                let why = "expected node and across (a switch in each node), or torus alone (a TPU's slices)";
+                return Err(format!("collectives: {why}"));
+            }
+        };
+        Ok(Collectives { link, fabric })
+    }
+
+    /// Whether they are of a torus.
+    pub fn of_a_torus(&self) -> bool {
+        matches!(self.fabric, Fabric::Torus(_))
+    }
+
+    /// Time of a collective over ranks that lie as `placed` says, with `rail` the line rate of one chip's NICs; none: the
+    /// profile's own. The plan check has seen to it that topology and profile are of one kind; if not, a torus' group
+    /// counts as nodes of its slices, and nodes as slices of one line.
+    pub fn cost(&self, kind: Collective, bytes: Bytes, placed: Placed, rail: Option<Bandwidth>) -> CommCost {
+        match (&self.fabric, placed) {
+            (Fabric::Switched(switched), placed) => {
+                let spread = match placed {
+                    Placed::Nodes(spread) => spread,
+                    Placed::Torus(torus) => Spread { ranks_per_node: torus.members(), nodes: torus.slices },
+                };
+                switched.cost(kind, bytes, spread, rail.unwrap_or(switched.across.rail))
+            }
+            (Fabric::Torus(fabric), placed) => {
+                let torus = match placed {
+                    Placed::Torus(torus) => torus,
+                    Placed::Nodes(spread) => OnTorus::chain(spread.ranks_per_node, spread.nodes),
+                };
+                fabric.cost(kind, bytes, torus, rail)
+            }
+        }
+    }
+}
+
+impl Switched {
+    fn new(link: Bandwidth, w: WrittenNode, across: Across) -> Result<Switched, String> {
+        let sizes = w.bytes;
         let understand = |name: &str, curves: Vec<WrittenCurve>| {
             if curves.is_empty() || curves.windows(2).any(|pair| pair[0].ranks >= pair[1].ranks) {
                 return Err(format!("collectives.node.{name} needs curves in rising order of ranks"));
@@ -205,26 +285,21 @@ impl Collectives {
                 .collect::<Result<Vec<_>, String>>()
         };
         let node = [
-            understand("all_gather", w.node.all_gather)?,
-            understand("reduce_scatter", w.node.reduce_scatter)?,
-            understand("all_reduce", w.node.all_reduce)?,
-            understand("all_to_all", w.node.all_to_all)?,
+            understand("all_gather", w.all_gather)?,
+            understand("reduce_scatter", w.reduce_scatter)?,
+            understand("all_reduce", w.all_reduce)?,
+            understand("all_to_all", w.all_to_all)?,
         ];
-        let a = &w.across;
+        let a = &across;
         let shares = [&a.ring, &a.tree, &a.all_to_all].map(|p| [p.low_share, p.middle_share]);
         if shares.iter().flatten().chain([&a.efficiency, &a.inside]).any(|s| !(*s > 0.0 && *s <= 2.0)) {
             return Err("collectives.across has a share outside 0 to 2".to_owned());
         }
-        if !(a.rail.0 > 0.0 && w.link.0 > 0.0 && w.node.pair.bandwidth.0 > 0.0) {
+        if !(a.rail.0 > 0.0 && link.0 > 0.0 && w.pair.bandwidth.0 > 0.0) {
             return Err("collectives: link, rail and pair bandwidths must be above zero".to_owned());
         }
         let largest = sizes.last().map_or(1.0, |&bytes| bytes as f64);
-        Ok(Collectives { link: w.link, evidence: w.node.evidence, node, largest, pair: w.node.pair, across: w.across })
-    }
-
-    /// Line rate of one GPU's NICs that this profile assumes.
-    pub fn default_rail(&self) -> Bandwidth {
-        self.across.rail
+        Ok(Switched { link, evidence: w.evidence, node, largest, pair: w.pair, across })
     }
 
     /// Time inside one node \[s\], and what it rests on.
@@ -272,7 +347,7 @@ impl Collectives {
     }
 
     /// Time of a collective over ranks that lie as `spread` says, with `rail` the line rate of one GPU's NICs.
-    pub fn cost(&self, kind: Collective, bytes: Bytes, spread: Spread, rail: Bandwidth) -> CommCost {
+    fn cost(&self, kind: Collective, bytes: Bytes, spread: Spread, rail: Bandwidth) -> CommCost {
         let (g, nodes) = (f64::from(spread.ranks_per_node.max(1)), f64::from(spread.nodes.max(1)));
         let n = g * nodes;
         if bytes.0 == 0 || n < 2.0 {

@@ -64,7 +64,7 @@ pub(super) fn memory(bytes: Bytes) -> Cost {
     Cost { time: bytes / HOST_MEMORY, spread: HOST_MEMORY_SPREAD, basis: Basis::Assumed }
 }
 
-/// Device memory outside the allocator.
+/// Device memory outside the allocator; none of it where a profile leaves the section out.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overheads {
@@ -78,4 +78,14 @@ pub struct Overheads {
     pub cublas_workspace: Bytes,
     /// What they rest on; the error is relative.
     pub evidence: Evidence,
+}
+
+impl Overheads {
+    /// A device whose memory is a program's alone, as a topology counts it.
+    pub(super) fn none() -> Overheads {
+        let nothing = Bytes(0);
+        let source = "none is stated: what a program may use is the topology's memory".to_owned();
+        let evidence = Evidence { basis: Basis::Assumed, source, points: 0, median: 0.0, p90: 0.0 };
+        Overheads { context: nothing, nccl_first: nothing, nccl_each: nothing, cublas_workspace: nothing, evidence }
+    }
 }

@@ -93,10 +93,10 @@ pub struct Machine {
     pub memory_bandwidth: Bandwidth,
     /// Memory capacity.
     pub memory: Bytes,
-    /// The board's power limit.
-    pub power_limit: Power,
+    /// The board's power limit, where its vendor states one.
+    pub power_limit: Option<Power>,
     /// Clock under tensor load, where known.
-    pub clock: Frequency,
+    pub clock: Option<Frequency>,
     /// Drivers and libraries, where known.
     pub software: String,
     /// Their versions by component: `driver`, `cuda`, `cublas`, `cudnn`, `nccl`.
@@ -122,11 +122,11 @@ struct Written {
     cublas: Vec<Cublas>,
     batched: Option<Batched>,
     layout: Layout,
-    clock: clock::Written,
+    clock: Option<clock::Written>,
     attention: attention::Written,
     memory: memory::Written,
-    host: Host,
-    overheads: Overheads,
+    host: Option<Host>,
+    overheads: Option<Overheads>,
     overlap: Overlap,
     collectives: collective::Written,
 }
@@ -204,8 +204,8 @@ pub struct Profile {
     pub attention: Attention,
     /// Memory-bound kernels.
     pub memory: Memory,
-    /// Host costs.
-    pub host: Host,
+    /// Host costs; none for a chip that runs programs compiled whole.
+    pub host: Option<Host>,
     /// Memory that no tensor owns.
     pub overheads: Overheads,
     /// Interference of collectives with compute.
@@ -302,11 +302,12 @@ impl Profile {
             cublas: cublas(w.cublas).map_err(|why| meaning(path, text, "[cublas]", why))?,
             batched: (w.batched.map(Batched::check).transpose()).map_err(|why| meaning(path, text, "batched", why))?,
             layout: w.layout.check().map_err(|why| meaning(path, text, "layout", why))?,
-            clock: Clock::new(w.clock).map_err(|why| meaning(path, text, "clock", why))?,
+            clock: (w.clock.map_or(Ok(Clock::steady()), Clock::new))
+                .map_err(|why| meaning(path, text, "clock", why))?,
             attention: Attention::new(w.attention, processors).map_err(|why| meaning(path, text, "attention", why))?,
             memory: Memory::new(w.memory).map_err(|why| meaning(path, text, "memory", why))?,
             host: w.host,
-            overheads: w.overheads,
+            overheads: w.overheads.unwrap_or_else(Overheads::none),
             overlap: w.overlap.check().map_err(|why| meaning(path, text, "overlap", why))?,
             collectives: Collectives::new(w.collectives).map_err(|why| meaning(path, text, "collectives", why))?,
             name: w.name,

@@ -1,11 +1,12 @@
 //! The shipped profiles, by name. A new one is one file in `calibrate/profiles/` and one line here.
 
 /// Name and text of each.
-pub(super) const SHIPPED: [(&str, &str); 6] = [
+pub(super) const SHIPPED: [(&str, &str); 7] = [
     ("a100-sxm-80gb", include_str!("../../calibrate/profiles/a100-sxm-80gb.toml")),
     ("a100-sxm-40gb", include_str!("../../calibrate/profiles/a100-sxm-40gb.toml")),
     ("h100-sxm-80gb", include_str!("../../calibrate/profiles/h100-sxm-80gb.toml")),
     ("h100-hbm2e-96gb-500w", include_str!("../../calibrate/profiles/h100-hbm2e-96gb-500w.toml")),
     ("h200-sxm-141gb", include_str!("../../calibrate/profiles/h200-sxm-141gb.toml")),
     ("b200-sxm", include_str!("../../calibrate/profiles/b200-sxm.toml")),
+    ("tpu-v6e", include_str!("../../calibrate/profiles/tpu-v6e.toml")),
 ];

@@ -184,13 +184,19 @@ fn kernel(section: &Section) -> String {
     }
     let written: Option<Written> = toml::from_str(&section.text).ok();
     match written.as_ref().and_then(|written| written.attention.kernels.first()) {
-        Some(k) => format!(
-            "attention.kernels {} {} d{} {}",
-            k.backend.name(),
-            if k.backward { "backward" } else { "forward" },
-            k.head_dim,
-            if k.causal { "causal" } else { "full" }
-        ),
+        Some(k) => {
+            let cut = k.blocks.map_or(String::new(), |blocks| {
+                let fused = if blocks.fused { "" } else { " not fused" };
+                format!(" b{}{fused}", blocks.size)
+            });
+            format!(
+                "attention.kernels {} {} d{} {}{cut}",
+                k.backend.name(),
+                if k.backward { "backward" } else { "forward" },
+                k.head_dim,
+                if k.causal { "causal" } else { "full" },
+            )
+        }
         None => section.name.clone(),
     }
 }
@@ -236,9 +242,8 @@ mod tests {
             let sections = Sections::of(text);
             assert_eq!(sections.text(), text, "{name}");
             let names: Vec<&str> = sections.list.iter().map(|section| section.name.as_str()).collect();
-            for expected in
-                ["machine", "matmul.bf16", "layout", "memory.stream", "overlap.matmul", "collectives.across"]
-            {
+            let fabric = if name.starts_with("tpu") { "collectives.torus" } else { "collectives.across" };
+            for expected in ["machine", "matmul.bf16", "layout", "memory.stream", "overlap.matmul", fabric] {
                 assert!(names.contains(&expected), "{name} has no {expected}: {names:?}");
             }
             let mut sorted = names.clone();

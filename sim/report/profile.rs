@@ -16,15 +16,15 @@ fn evidence(e: &Evidence) -> String {
 pub fn show(profile: &Profile, sections: &Sections) -> String {
     let m = &profile.machine;
     let mut text = format!("{}\n{}\n\n", profile.name, profile.summary);
-    let clock = m.clock.0 / 1e6;
+    let power = m.power_limit.map_or(String::new(), |power| format!(", {:.0} W", power.0));
+    let clock = m.clock.map_or(String::new(), |clock| format!(", {:.0} MHz", clock.0 / 1e6));
     let _ = writeln!(
         text,
-        "{}: {} processors, {:.0} GB/s, {:.1} GiB, {:.0} W, {clock:.0} MHz",
+        "{}: {} processors, {:.0} GB/s, {:.1} GiB{power}{clock}",
         m.chip,
         m.processors,
         m.memory_bandwidth.0 / 1e9,
         m.memory.0 as f64 / 1024f64.powi(3),
-        m.power_limit.0
     );
     let versions: Vec<String> = m.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     let _ = writeln!(text, "software: {}", if versions.is_empty() { m.software.clone() } else { versions.join(", ") });

@@ -100,6 +100,11 @@ pub(super) fn profile(
     profile: &Profile,
 ) -> Result<(), ScenarioError> {
     let at = written.profile.as_ref().unwrap_or(&written.name);
+    if topology.axes().is_some() != profile.collectives.of_a_torus() {
+        let (one, other) = if profile.collectives.of_a_torus() { ("slices", "nodes") } else { ("nodes", "slices") };
+        let problem = format!("the profile {} was measured on {one}, and {} is {other}", profile.name, topology.name);
+        return Err(reader.plan(at, problem, "name a topology and a profile of the same machine"));
+    }
     let link = topology.fabric.first().map_or(0.0, |level| level.bandwidth.0);
     let chip = &topology.chip;
     for (what, here, there, unit) in [

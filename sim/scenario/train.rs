@@ -115,7 +115,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         model,
     };
     gate::check(reader, scenario, &job, topology)?;
-    let software = Software { attention, tf32, cublas, rail };
+    let software = Software { attention, tf32, cublas, rail, blocks: None };
     let job = runtime::Job::of(job);
     Ok(Decided { job, regime, software, expandable_segments })
 }

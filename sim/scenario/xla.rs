@@ -7,8 +7,8 @@ use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
-use super::written;
-use crate::cost::{Regime, Software};
+use super::{machine, written};
+use crate::cost::{Backend, Blocks, Regime, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::runtime;
@@ -99,7 +99,13 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
         model,
     };
-    let software = Software::default();
+    let size = reader.count_or("xla.sa_block_size", table.sa_block_size.as_ref(), 128, MOST_SMALL, 512)?;
+    let blocks = match job.attention {
+        Attention::Splash { fused_backward } => Some(Blocks { size, fused: fused_backward }),
+        Attention::DotProduct => None,
+    };
+    let rail = machine::rail(reader, &scenario.topology, topology)?;
+    let software = Software { attention: Backend::Splash, blocks, rail, ..Software::default() };
     Ok(Decided { job: runtime::Job::of(job), regime: Regime::Sustained, software, expandable_segments: false })
 }
 

@@ -37,6 +37,11 @@ impl Mesh {
         self.fsdp * self.fsdp_transpose
     }
 
+    /// Sizes of the axes within a slice, outermost first.
+    pub fn in_slice(self) -> [u32; 4] {
+        [self.data, self.fsdp, self.fsdp_transpose, self.tensor]
+    }
+
     /// Who gathers weights and scatters their gradients.
     pub(super) fn fsdp_group(self) -> Group {
         Group::new("fsdp", self.shards(), self.tensor)

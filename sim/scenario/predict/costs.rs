@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::cost::{Cost, CostModel, Spread};
+use crate::cost::{Cost, CostModel, Placed, Spread};
 use crate::engine::{CommCost, Costs, KernelCost};
-use crate::hardware::Topology;
+use crate::hardware::{OnTorus, Topology};
 use crate::network::LEVELS;
-use crate::program::{Collective, Comm, Discipline, Dispatch, Kernel, Program, Transfer, TransferId, Work};
+use crate::program::{Collective, Comm, Discipline, Dispatch, Group, Kernel, Program, Transfer, TransferId, Work};
+use crate::runtime::Parts;
 use crate::scenario::Scenario;
 
 /// The costs a prediction used, by kernel, collective, exchange and dispatch class.
@@ -46,10 +47,7 @@ pub(super) fn costs(
     let mut comms = vec![];
     for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
         let group = program.group(comm.group);
-        let spread = scenario.topology.spread(group.size, group.stride);
-        // A group that does not fill its nodes is as slow as its thinnest part.
-        let ranks_per_node = (group.size / spread.nodes).clamp(1, spread.ranks_per_node);
-        let cost = model.collective(comm, Spread { ranks_per_node, nodes: spread.nodes });
+        let cost = model.collective(comm, placed(scenario, group));
         let mut use_of = [0.0; LEVELS];
         use_of[0] = cost.inside;
         use_of[1] = cost.across;
@@ -87,10 +85,32 @@ pub(super) fn costs(
     (costs, Evidence { kernels, comms, exchanges, dispatch })
 }
 
+/// Where the ranks of a group are.
+fn placed(scenario: &Scenario, group: &Group) -> Placed {
+    let topology = &scenario.topology;
+    let mesh = match scenario.job.parts() {
+        Parts::Compiled(job) => job.mesh.in_slice().to_vec(),
+        _ => vec![],
+    };
+    if let Some(torus) = topology.on_torus(group.size, group.stride, &mesh) {
+        return torus.into();
+    }
+    let spread = topology.spread(group.size, group.stride);
+    // A group that does not fill its nodes is as slow as its thinnest part.
+    let ranks_per_node = (group.size / spread.nodes).clamp(1, spread.ranks_per_node);
+    Spread { ranks_per_node, nodes: spread.nodes }.into()
+}
+
 /// How the two ends of a message lie: on two nodes, if the peer of any of the ranks that issue it is on another.
-fn between(topology: &Topology, program: &Program, transfer: &Transfer, ranks: &[u32]) -> Spread {
-    let (group, chips) = (program.group(transfer.group), topology.node.chips.max(1));
+fn between(topology: &Topology, program: &Program, transfer: &Transfer, ranks: &[u32]) -> Placed {
+    let group = program.group(transfer.group);
+    // A torus' neighbours are on one slice, whatever hosts they are on.
+    let slice = topology.axes().map(|axes| axes.iter().map(|axis| axis.size).product());
+    let chips = slice.unwrap_or(topology.node.chips).max(1);
     let leaves = |rank: u32| group.peer(rank, transfer.ahead).is_some_and(|peer| peer / chips != rank / chips);
     let nodes = if ranks.iter().copied().any(leaves) { 2 } else { 1 };
-    Spread { ranks_per_node: 2 / nodes, nodes }
+    match slice {
+        Some(_) => OnTorus::chain(2 / nodes, nodes).into(),
+        None => Spread { ranks_per_node: 2 / nodes, nodes }.into(),
+    }
 }

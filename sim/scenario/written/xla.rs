@@ -25,6 +25,8 @@ pub struct Xla {
     pub attention: Option<XlaAttention>,
     /// `sa_use_fused_bwd_kernel`.
     pub sa_use_fused_bwd_kernel: Option<bool>,
+    /// Queries and keys of a block of the kernel (`sa_block_q`, `sa_block_kv` and their like, taken as one).
+    pub sa_block_size: Option<Spanned<i64>>,
     /// Groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`.
     pub flags: Option<Vec<Spanned<String>>>,
     /// `num_vocab_tiling`.

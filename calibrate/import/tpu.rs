@@ -1,0 +1,41 @@
+//! Profiles of TPUs from published tables: no host that launches, no clocks known, a torus for a fabric.
+//!
+//! Everything is of TPU v6e. Chips of which less is published carry its efficiencies over to their vendor's figures, and
+//! say so (`derived`).
+
+mod attention;
+mod chips;
+mod matmul;
+mod memory;
+mod torus;
+
+use super::tables::Tables;
+use super::{ImportError, Section};
+
+pub use chips::{TPUS, Tpu};
+
+/// The text of a profile, and its residuals.
+pub fn profile(tables: &Tables, tpu: &Tpu) -> Result<Section, ImportError> {
+    let sections = [
+        matmul::section(tables, tpu)?,
+        attention::section(tpu)?,
+        memory::section(tables, tpu)?,
+        memory::overlap(),
+        torus::section(tables, tpu)?,
+    ];
+    let text: Vec<&str> = sections.iter().map(|section| section.text.trim_end()).collect();
+    let text = format!("{}\n{}\n", head(tpu), text.join("\n\n"));
+    Ok(Section { text, residuals: sections.into_iter().flat_map(|section| section.residuals).collect() })
+}
+
+fn head(tpu: &Tpu) -> String {
+    let Tpu { name, summary, chip, bandwidth, memory, software, source, .. } = tpu;
+    format!(
+        "# {summary}\n# Written by `windtunnel-calibrate import published`; do not edit, run it again.\n\
+         # Nothing here was measured by this project: every section names its source and the error to expect.\n\
+         # No [host]: a step is one compiled program. No [clock]: nobody published a TPU's clocks under load.\n\n\
+         format = 2\nname = \"{name}\"\nsummary = \"{summary}\"\n\n\
+         [machine]\nchip = \"{chip}\"\nprocessors = 1\nmemory_bandwidth = \"{bandwidth} GB/s\"\nmemory = \"{memory}\"\n\
+         software = \"{software}\"\nsource = \"{source}\"\n"
+    )
+}

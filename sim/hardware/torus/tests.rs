@@ -1,0 +1,104 @@
+//! Meshes on slices, against JAX's `mesh_utils` and by hand.
+
+use super::*;
+use crate::hardware::Size;
+
+fn slice(name: &str) -> Topology {
+    Topology::load("tpu-v6e", &Size::Slice(name.to_owned())).expect("shipped")
+}
+
+/// Members, whether they wrap, and who shares, of each axis that the group extends along.
+fn lines(name: &str, size: u32, stride: u32, mesh: &[u32]) -> Vec<(u32, bool, u32)> {
+    let on = slice(name).on_torus(size, stride, mesh).expect("a torus");
+    let used = on.lines.into_iter().filter(|line| line.members > 1);
+    used.map(|line| (line.members, line.wraps, line.sharing)).collect()
+}
+
+#[test]
+fn meshes_lie_as_jax_lays_them() {
+    #[derive(serde::Deserialize)]
+    struct Oracle {
+        cases: Vec<Case>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Case {
+        slice: Vec<u32>,
+        mesh: Vec<u32>,
+        sizes: Vec<Vec<u32>>,
+        split: bool,
+    }
+    let text = include_str!("../../../tests/oracles/jax-mesh.json");
+    let oracle: Oracle = serde_json::from_str(text).expect("written by jax_mesh.py");
+    assert!(oracle.cases.len() > 100);
+    for case in oracle.cases {
+        let axes: Vec<Axis> = case.slice.iter().map(|&size| Axis { size, wraps: false }).collect();
+        let whole = whole_axes(&axes, &case.mesh);
+        assert_eq!(whole.is_none(), case.split, "{:?} on {:?}", case.mesh, case.slice);
+        let ours = whole.or_else(|| split_axes(&axes, &case.mesh));
+        assert_eq!(ours, Some(case.sizes), "{:?} on {:?}", case.mesh, case.slice);
+    }
+}
+
+#[test]
+fn a_group_of_the_whole_slice_has_all_of_its_axes() {
+    assert_eq!(lines("2x4", 8, 1, &[8]), [(8, true, 1)]);
+    assert_eq!(lines("4x4", 16, 1, &[16]), [(16, true, 1)]);
+    assert_eq!(lines("4x8", 32, 1, &[32]), [(4, false, 1), (8, false, 1)]);
+    assert_eq!(lines("8x16", 128, 1, &[1, 128]), [(8, false, 1), (16, true, 1)]);
+    assert_eq!(lines("16x16", 256, 1, &[256]), [(16, true, 1), (16, true, 1)]);
+}
+
+#[test]
+fn the_picture_above_is_what_is_computed() {
+    assert_eq!(lines("4x4", 4, 1, &[4, 4]), [(4, false, 1)]);
+    assert_eq!(lines("4x4", 4, 4, &[4, 4]), [(4, false, 1)]);
+    assert_eq!(lines("4x4", 2, 4, &[2, 2, 4]), [(2, false, 1)]);
+    assert_eq!(lines("4x4", 2, 8, &[2, 2, 4]), [(2, false, 2)]);
+}
+
+#[test]
+fn part_of_a_ring_is_none_and_every_second_chip_of_one_is() {
+    // 16x16 as 32 x 8: eight neighbours of one axis, and every eighth chip of that with all of the other.
+    assert_eq!(lines("16x16", 8, 1, &[32, 8]), [(8, false, 1)]);
+    assert_eq!(lines("16x16", 32, 8, &[32, 8]), [(2, false, 8), (16, true, 1)]);
+    // 2x4 is one ring: its halves are chains, and pairs across it share its links.
+    assert_eq!(lines("2x4", 4, 1, &[2, 4]), [(4, false, 1)]);
+    assert_eq!(lines("2x4", 4, 2, &[4, 2]), [(4, true, 2)]);
+}
+
+#[test]
+fn two_logical_axes_together_have_what_each_has() {
+    assert_eq!(lines("16x16", 256, 1, &[16, 16]), [(16, true, 1), (16, true, 1)]);
+    assert_eq!(lines("8x8", 16, 4, &[4, 4, 4]), [(2, false, 4), (8, false, 1)]);
+}
+
+#[test]
+fn without_a_mesh_the_group_stands_between_two_others() {
+    assert_eq!(lines("16x16", 16, 16, &[]), lines("16x16", 16, 16, &[16, 16]));
+    assert_eq!(lines("8x16", 128, 1, &[]), lines("8x16", 128, 1, &[128]));
+    assert_eq!(lines("1x1", 1, 1, &[]), []);
+}
+
+#[test]
+fn more_ranks_than_a_slice_has_are_on_several() {
+    let two = slice("4x4").on_torus(32, 1, &[]).expect("a torus");
+    assert_eq!((two.slices, two.members()), (2, 16));
+    let pair = slice("4x4").on_torus(2, 16, &[]).expect("a torus");
+    assert_eq!((pair.slices, pair.members()), (2, 1));
+    let some = slice("4x4").on_torus(8, 4, &[]).expect("a torus");
+    assert_eq!((some.slices, some.members()), (2, 4));
+}
+
+#[test]
+fn nodes_on_a_switch_are_no_torus() {
+    let gpus = Topology::load("h200-sxm-141gb", &Size::Nodes(2)).expect("shipped");
+    assert_eq!(gpus.on_torus(8, 1, &[]), None);
+}
+
+#[test]
+fn a_mesh_of_another_size_is_no_assignment() {
+    let axes = [Axis { size: 4, wraps: false }, Axis { size: 8, wraps: false }];
+    assert_eq!(assign(&axes, &[4, 4]), None);
+    assert!(assign(&axes, &[16, 2]).is_some_and(|assignment| assignment.split));
+    assert!(assign(&axes, &[8, 4]).is_some_and(|assignment| !assignment.split));
+}
