@@ -198,6 +198,22 @@ impl Topology {
         self.nodes * self.node.chips
     }
 
+    /// Several of a slice, joined by the network outside it.
+    pub fn times(mut self, slices: u32) -> Topology {
+        self.nodes = self.nodes.saturating_mul(slices);
+        self
+    }
+
+    /// Slices of a torus that there are; one where nothing is sliced.
+    pub fn slices(&self) -> u32 {
+        match self.fabric.first() {
+            Some(Level { kind: LevelKind::Torus { .. }, reach: Reach::Chips(slice), .. }) => {
+                (self.chips() / (*slice).max(1)).max(1)
+            }
+            _ => 1,
+        }
+    }
+
     /// Some chips of one node, with their share of its network cards.
     ///
     /// # Panics

@@ -5,6 +5,7 @@
 //! outside the allocator (CUDA context, NCCL buffers). [`caching`] is the allocator, [`mod@replay`] runs a program through it.
 
 pub mod caching;
+mod fixed;
 pub mod replay;
 
 pub use caching::{Allocator, OutOfMemory, Settings};

@@ -275,6 +275,16 @@ pub enum Mark {
     Hook(&'static str, ScopeId),
 }
 
+/// Who gives memory out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discipline {
+    /// PyTorch's caching allocator, while the program runs.
+    #[default]
+    Caching,
+    /// The compiler, before it runs: every buffer has its place for the time it lives.
+    Static,
+}
+
 /// The host-ordered list for one class of identical ranks.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
@@ -304,6 +314,8 @@ pub struct Program {
     pub events: u32,
     /// Named points.
     pub marks: Vec<Mark>,
+    /// Who gives memory out.
+    pub memory: Discipline,
     /// Ranks in the job; one class of them runs this program.
     pub ranks: u32,
     /// FLOPs of one rank's step as PyTorch's FlopCounterMode counts them.

@@ -1,9 +1,9 @@
 //! Runtimes: what a framework issues for a model, as a program.
 //!
-//! A runtime is a module here and a variant of the scenario's `runtime` table; each is a contract of its own, checked
-//! against that framework, not one generic parallelism. Today: [`fsdp`], PyTorch's `fully_shard` (FSDP2) and its
-//! predecessor; [`megatron`], Megatron-Core; [`internevo`], InternLM's; [`nanotron`]. Whatever runs above asks a [`Job`],
-//! which is one of them.
+//! A runtime is a module here, with a job that is a [`Framework`], and a line in the scenario's registry; each is a
+//! contract of its own, checked against that framework, not one generic parallelism. Today: [`fsdp`], PyTorch's
+//! `fully_shard` (FSDP2) and its predecessor; [`megatron`], Megatron-Core; [`internevo`], InternLM's; [`nanotron`]; [`spmd`], XLA on TPU.
+//! Whatever runs above asks a [`Job`], which is one of them.
 
 pub mod compiled;
 pub mod eager;
@@ -14,7 +14,8 @@ mod job;
 pub mod megatron;
 pub mod nanotron;
 pub mod optimizer;
+pub mod spmd;
 pub mod train;
 
 pub use flight::Flight;
-pub use job::{Job, Parts};
+pub use job::{Framework, Job, Modules, Parts};

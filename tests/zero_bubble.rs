@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use windtunnel::program::{Builder, Category, DType, Instr, MatmulLayout, Program, Work};
-use windtunnel::runtime::Job;
 use windtunnel::runtime::eager::Eager;
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
-use windtunnel::runtime::megatron::{self, Chunk};
+use windtunnel::runtime::megatron::Chunk;
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::{Prediction, Settings};
 
@@ -103,7 +102,8 @@ impl ParamHooks for Nothing {
 /// for each block (Qi et al. 2024, arXiv 2401.10241, table 1).
 #[test]
 fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradients_are_made() {
-    let Job::Megatron(job) = make::parse(&with("ZB-H1")).job else { panic!("a job of Megatron's") };
+    let job = make::parse(&with("ZB-H1")).job;
+    let job = job.split().expect("a job of Megatron's");
     let after = |weights: bool| {
         let chunk = Chunk::new(&job, false, false, 0..3, 0);
         let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager(), chunk.params().len());
@@ -136,7 +136,7 @@ fn what_the_zero_bubble_fork_falls_back_from_is_refused() {
         ("\"local\"", "\"local\"\ngradient_accumulation_fusion = false", "gradient_accumulation_fusion"),
         ("\"local\"", "\"local\"\noverlap_grad_reduce = true", "overlap_grad_reduce"),
     ] {
-        let Job::Megatron(job) = make::parse(&with("ZB-H1").replace(old, new)).job else { panic!("of Megatron's") };
-        assert!(megatron::refuses(&job).is_some_and(|said| said.contains(what)), "{new}");
+        let job = make::parse(&with("ZB-H1").replace(old, new)).job;
+        assert!(job.refuses().is_some_and(|said| said.contains(what)), "{new}");
     }
 }

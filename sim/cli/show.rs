@@ -16,7 +16,6 @@ use windtunnel::model::tensor::TensorParallel;
 use windtunnel::model::{ModelConfig, head, unpad::unpad};
 use windtunnel::program::{Collective, Dispatch, ExchangeId, Instr, Mark, Program, Work};
 use windtunnel::report::text::table;
-use windtunnel::runtime::Job;
 use windtunnel::scenario::predict::{Class, Settings};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -145,7 +144,7 @@ fn model(scenario: &Scenario) -> String {
         params.embedding,
         params.head
     );
-    let Job::Train(job) = &scenario.job else {
+    let Some(job) = scenario.job.train() else {
         let _ = writeln!(
             out,
             "operators are those of the runtime: `windtunnel show program` lists them as they are issued"

@@ -4,7 +4,8 @@
 //! read `max_memory_allocated` after warm-up.
 
 use super::caching::{Allocator, BlockId, OutOfMemory, Settings};
-use crate::program::{Category, Instr, Mark, Program};
+use super::fixed;
+use crate::program::{Category, Discipline, Instr, Mark, Program};
 use crate::units::Bytes;
 
 /// Steps replayed; the last is reported.
@@ -17,6 +18,13 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
+    /// Of totals by category, in declaration order.
+    pub(super) fn of(totals: &[u64]) -> Breakdown {
+        let mut breakdown = Breakdown::default();
+        breakdown.totals.iter_mut().zip(totals).for_each(|(slot, total)| *slot = *total);
+        breakdown
+    }
+
     /// Bytes of one category.
     pub fn bytes(&self, category: Category) -> Bytes {
         Bytes(self.totals[category as usize])
@@ -120,8 +128,11 @@ struct Replay<'p> {
     failure: Option<OutOfMemory>,
 }
 
-/// Replays a program. The report is of the third step, or ends where a request failed.
+/// Replays a program. The report is of the third step, or ends where a request failed; of a compiled one, of its only step.
 pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
+    if program.memory == Discipline::Static {
+        return fixed::replay(program, settings.capacity);
+    }
     let mut replay = Replay {
         program,
         allocator: Allocator::new(settings, program.streams.len()),
@@ -291,7 +302,7 @@ impl Replay<'_> {
 }
 
 /// What is live at a position of the steady step, by operator and category, largest first.
-fn live_at(program: &Program, position: usize) -> Vec<Live> {
+pub(super) fn live_at(program: &Program, position: usize) -> Vec<Live> {
     let mut live: Vec<Option<Category>> = vec![None; program.buffers.len()];
     let lists = [&program.setup[..], &program.first[..], &program.step[..program.step.len().min(position + 1)]];
     for instr in lists.into_iter().flatten() {

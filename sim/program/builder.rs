@@ -52,6 +52,11 @@ impl Builder {
         }
     }
 
+    /// Who gives memory out.
+    pub fn memory(&mut self, discipline: super::Discipline) {
+        self.program.memory = discipline;
+    }
+
     /// Chooses the list that later instructions go to.
     pub fn section(&mut self, section: Section) {
         self.section = section;

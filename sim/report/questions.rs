@@ -2,8 +2,7 @@
 
 use crate::model::ModelConfig;
 use crate::program::DType;
-use crate::runtime::megatron::{self, Core, Implementation};
-use crate::runtime::{Job, train};
+use crate::runtime::Job;
 use crate::scenario::{Prediction, Scenario};
 
 /// The five questions every report answers about itself.
@@ -63,18 +62,12 @@ fn path(scenario: &Scenario, answer: &Prediction) -> String {
     let dtype = scenario.job.dtype();
     let mut matmuls = if dtype == DType::Fp32 && scenario.software.tf32 { "tf32" } else { dtype.name() }.to_owned();
     let attention = format!("{:?}", scenario.software.attention).to_lowercase();
-    let (blocks, kernels, own) = match &scenario.job {
-        Job::Train(job) => {
-            if job.float8.is_some() {
-                matmuls = format!("fp8 (head: {})", dtype.name());
-            }
-            let blocks = if job.compile { "compiled" } else { "eager" };
-            (blocks, format!("{attention} attention kernels"), doubts(job))
-        }
-        Job::Megatron(job) => (megatron_blocks(job), megatron_attention(job, &attention), vec![]),
-        Job::InternEvo(_) => ("InternLM's own", format!("{attention} attention kernels"), vec![]),
-        Job::Nanotron(_) => ("nanotron's own", format!("{attention} attention kernels"), vec![]),
-    };
+    let modules = scenario.job.modules();
+    if let Some(linears) = modules.linears {
+        matmuls = format!("{linears} (head: {})", dtype.name());
+    }
+    let blocks = modules.blocks;
+    let kernels = modules.attention.map_or_else(|| format!("{attention} attention kernels"), str::to_owned);
     let mut doubts = vec![];
     let mut kernels_run = answer.classes.iter().flat_map(|class| &class.program.kernels);
     if kernels_run.any(|kernel| kernel.name.contains("efficient_attention")) {
@@ -86,30 +79,10 @@ fn path(scenario: &Scenario, answer: &Prediction) -> String {
     if scenario.job.model().attention_softcap {
         doubts.push("the soft cap on attention scores is not in PyTorch's fused kernels, and is left out".to_owned());
     }
-    doubts.extend(own);
+    doubts.extend(modules.doubts.into_iter().map(str::to_owned));
     if doubts.is_empty() {
         format!("as intended: {blocks} blocks, {kernels}, {matmuls} matmuls, no fallback")
     } else {
         format!("{blocks} blocks, {matmuls} matmuls, but {}", doubts.join("; "))
-    }
-}
-
-fn doubts(job: &train::Job) -> Vec<String> {
-    let offload = "the optimizer runs on the host, at an assumed memory bandwidth";
-    if job.fsdp.cpu_offload { vec![offload.to_owned()] } else { vec![] }
-}
-
-fn megatron_blocks(job: &megatron::Job) -> &'static str {
-    match job.block.implementation {
-        Implementation::Local => "Megatron's own",
-        Implementation::TransformerEngine => "Transformer Engine's",
-    }
-}
-
-fn megatron_attention(job: &megatron::Job, backend: &str) -> String {
-    match job.block.core {
-        Core::Flash => format!("{backend} attention kernels"),
-        Core::Unfused { fused_softmax: true } => "attention in matmuls around a fused softmax".to_owned(),
-        Core::Unfused { fused_softmax: false } => "attention in matmuls around a softmax in parts".to_owned(),
     }
 }

@@ -17,10 +17,10 @@ mod zero;
 pub use blocks::MODULES;
 pub use owners::Owners;
 
-use super::Flight;
-use super::megatron;
+use super::{Flight, Framework, Parts, megatron};
 use crate::model::{Activation, FeedForward, Norm, Position};
 use crate::program::Group;
+use crate::runtime;
 
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
@@ -40,26 +40,43 @@ impl Job {
     }
 }
 
-/// What of a job has no rules here, if anything.
-pub fn refuses(job: &Job) -> Option<&'static str> {
-    let model = &job.split.model;
-    let cases = [
-        (model.norm != Norm::Rms, "norms other than RMSNorm under InternEvo"),
-        (
-            model.feed_forward != FeedForward::Gated(Activation::Silu),
-            "a feed-forward other than SwiGLU under InternEvo",
-        ),
-        (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones under InternEvo"),
-        (model.heads != model.kv_heads, "shared key-value heads under InternEvo"),
-        (model.ffn_bias, "biases in the feed-forward under InternEvo"),
-        (model.tied_head, "a tied head under InternEvo"),
-        (model.sinks, "attention sinks"),
-    ];
-    let own = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
-    own.or_else(|| megatron::Chunk::refuses(&job.split))
-}
+impl Framework for Job {
+    fn parts(&self) -> Parts<'_> {
+        Parts::Split(&self.split)
+    }
 
-/// The program of all ranks, which is that of the rank that owns most: the others wait for what it broadcasts.
-pub fn compile(job: &Job) -> Flight {
-    Flight::alike(step::program(job))
+    fn with_split(&self, split: megatron::Job) -> Option<runtime::Job> {
+        Some(runtime::Job::of(Job { split, ..self.clone() }))
+    }
+
+    fn refuses(&self) -> Option<&'static str> {
+        let model = &self.split.model;
+        let cases = [
+            (model.norm != Norm::Rms, "norms other than RMSNorm under InternEvo"),
+            (
+                model.feed_forward != FeedForward::Gated(Activation::Silu),
+                "a feed-forward other than SwiGLU under InternEvo",
+            ),
+            (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones under InternEvo"),
+            (model.heads != model.kv_heads, "shared key-value heads under InternEvo"),
+            (model.ffn_bias, "biases in the feed-forward under InternEvo"),
+            (model.tied_head, "a tied head under InternEvo"),
+            (model.sinks, "attention sinks"),
+        ];
+        let own = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
+        own.or_else(|| megatron::Chunk::refuses(&self.split))
+    }
+
+    fn modules(&self) -> runtime::Modules {
+        runtime::Modules::of("InternLM's own")
+    }
+
+    fn recompute_flag(&self) -> Option<&'static str> {
+        Some("internevo.checkpoint")
+    }
+
+    /// The program of all ranks, which is that of the rank that owns most: the others wait for what it broadcasts.
+    fn compile(&self) -> Flight {
+        Flight::alike(step::program(self))
+    }
 }

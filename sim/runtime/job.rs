@@ -1,24 +1,56 @@
 //! A job of any runtime: what everything above asks of it, whichever framework it is.
 
-use super::{Flight, internevo, megatron, nanotron, train};
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Flight, megatron, spmd, train};
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::schedule::Shape;
 
-/// A training job, fully decided. To add a runtime: a module beside this file, a variant here, and an arm in
-/// [`Job::parts`] and [`Job::compile`]. A runtime whose ranks split a model as Megatron's do keeps that as a
-/// [`megatron::Job`] among its own settings.
-#[derive(Clone, Debug)]
-pub enum Job {
-    /// PyTorch's own: `fully_shard`, its predecessor, or one device.
-    Train(Box<train::Job>),
-    /// Megatron-Core.
-    Megatron(Box<megatron::Job>),
-    /// InternEvo.
-    InternEvo(Box<internevo::Job>),
-    /// nanotron.
-    Nanotron(Box<nanotron::Job>),
+/// What a framework makes of a training job, fully decided: all that a runtime has to say here.
+pub trait Framework: fmt::Debug + Send + Sync {
+    /// What it is about.
+    fn parts(&self) -> Parts<'_>;
+    /// The same job of the same framework, split otherwise; none if it is not split on Megatron's axes.
+    fn with_split(&self, _split: megatron::Job) -> Option<Job> {
+        None
+    }
+    /// What of the job has no rules here, if anything.
+    fn refuses(&self) -> Option<&'static str>;
+    /// Whose modules run.
+    fn modules(&self) -> Modules;
+    /// The framework's own key that lets blocks run again in backward, where it is a flag.
+    fn recompute_flag(&self) -> Option<&'static str> {
+        None
+    }
+    /// What its ranks run.
+    fn compile(&self) -> Flight;
 }
+
+/// Whose modules a job runs, in words for the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Modules {
+    /// Whose blocks.
+    pub blocks: &'static str,
+    /// How attention is computed, where it is not by fused kernels.
+    pub attention: Option<&'static str>,
+    /// The linears' type, where it is not the head's.
+    pub linears: Option<&'static str>,
+    /// What may part the run from what is simulated.
+    pub doubts: Vec<&'static str>,
+}
+
+impl Modules {
+    /// Blocks with fused attention, and nothing to add.
+    pub fn of(blocks: &'static str) -> Modules {
+        Modules { blocks, attention: None, linears: None, doubts: vec![] }
+    }
+}
+
+/// A training job of any framework.
+#[derive(Clone, Debug)]
+pub struct Job(Arc<dyn Framework>);
 
 /// What a job is about, whichever framework steps it.
 #[derive(Clone, Copy, Debug)]
@@ -27,41 +59,53 @@ pub enum Parts<'j> {
     Whole(&'j train::Job),
     /// Ranks split it on Megatron's axes.
     Split(&'j megatron::Job),
+    /// A compiler shards it over named axes.
+    Compiled(&'j spmd::Job),
 }
 
 impl Job {
+    /// A job of a framework.
+    pub fn of(job: impl Framework + 'static) -> Job {
+        Job(Arc::new(job))
+    }
+
     /// What it is about.
     pub fn parts(&self) -> Parts<'_> {
-        match self {
-            Job::Train(job) => Parts::Whole(job),
-            Job::Megatron(job) => Parts::Split(job),
-            Job::InternEvo(job) => Parts::Split(&job.split),
-            Job::Nanotron(job) => Parts::Split(&job.split),
-        }
+        self.0.parts()
     }
 
     /// The same job of the same framework, split otherwise; a job that is not split stays as it is.
     pub fn with_split(&self, split: megatron::Job) -> Job {
-        match self {
-            Job::Train(_) => self.clone(),
-            Job::Megatron(_) => Job::Megatron(Box::new(split)),
-            Job::InternEvo(job) => Job::InternEvo(Box::new(internevo::Job { split, ..(**job).clone() })),
-            Job::Nanotron(job) => Job::Nanotron(Box::new(nanotron::Job { split, ..(**job).clone() })),
-        }
+        self.0.with_split(split).unwrap_or_else(|| self.clone())
+    }
+
+    /// What of it has no rules here, if anything.
+    pub fn refuses(&self) -> Option<&'static str> {
+        self.0.refuses()
+    }
+
+    /// Whose modules run.
+    pub fn modules(&self) -> Modules {
+        self.0.modules()
+    }
+
+    /// The framework's own key that lets blocks run again in backward, where it is a flag.
+    pub fn recompute_flag(&self) -> Option<&'static str> {
+        self.0.recompute_flag()
     }
 
     /// The job of PyTorch's own runtimes, if it is one.
     pub fn train(&self) -> Option<&train::Job> {
         match self.parts() {
             Parts::Whole(job) => Some(job),
-            Parts::Split(_) => None,
+            Parts::Split(_) | Parts::Compiled(_) => None,
         }
     }
 
     /// How ranks split the model, if they do so on Megatron's axes.
     pub fn split(&self) -> Option<&megatron::Job> {
         match self.parts() {
-            Parts::Whole(_) => None,
+            Parts::Whole(_) | Parts::Compiled(_) => None,
             Parts::Split(job) => Some(job),
         }
     }
@@ -71,6 +115,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => &job.model,
             Parts::Split(job) => &job.model,
+            Parts::Compiled(job) => &job.model,
         }
     }
 
@@ -79,6 +124,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => job.batch,
             Parts::Split(job) => job.batch,
+            Parts::Compiled(job) => job.batch,
         }
     }
 
@@ -87,6 +133,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => job.seq,
             Parts::Split(job) => job.seq,
+            Parts::Compiled(job) => job.seq,
         }
     }
 
@@ -95,6 +142,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => job.accumulation,
             Parts::Split(job) => job.micro_batches,
+            Parts::Compiled(_) => 1,
         }
     }
 
@@ -103,6 +151,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => job.tokens(),
             Parts::Split(job) => job.tokens(),
+            Parts::Compiled(job) => job.tokens(),
         }
     }
 
@@ -111,6 +160,7 @@ impl Job {
         match self.parts() {
             Parts::Whole(job) => u64::from(job.data_ranks()) * job.tensor.ranks,
             Parts::Split(job) => u64::from(job.mesh.ranks()),
+            Parts::Compiled(job) => u64::from(job.mesh.ranks()),
         }
     }
 
@@ -122,6 +172,7 @@ impl Job {
                 megatron::Matmuls::Plain => job.dtype,
                 megatron::Matmuls::Fp8 { .. } => DType::Fp8,
             },
+            Parts::Compiled(_) => DType::Bf16,
         }
     }
 
@@ -130,6 +181,7 @@ impl Job {
     pub fn layers_of(&self, class: u32) -> Vec<u64> {
         match self.parts() {
             Parts::Whole(job) => vec![job.model.layers],
+            Parts::Compiled(job) => vec![job.model.layers],
             Parts::Split(job) => {
                 let (ranks, virtual_stages) = (job.mesh.pp, job.pipeline.virtual_stages);
                 let shape = Shape { ranks, virtual_stages, microbatches: job.micro_batches };
@@ -141,11 +193,6 @@ impl Job {
 
     /// What its ranks run.
     pub fn compile(&self) -> Flight {
-        match self {
-            Job::Train(job) => Flight::alike(train::compile(job)),
-            Job::Megatron(job) => megatron::compile(job),
-            Job::InternEvo(job) => internevo::compile(job),
-            Job::Nanotron(job) => nanotron::compile(job),
-        }
+        self.0.compile()
     }
 }

@@ -34,7 +34,8 @@ pub use modules::Modules;
 
 use rayon::prelude::*;
 
-use super::Flight;
+use super::{Flight, Framework, Parts};
+use crate::runtime;
 use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};
 
 /// The job's schedule; an error if it cannot have this shape.
@@ -79,4 +80,35 @@ pub fn compile(job: &Job) -> Flight {
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
     let program = |rank| step::Rank::program(job, &schedule, &lists, rank);
     Flight::in_turn((0..job.mesh.pp).into_par_iter().map(program).collect())
+}
+
+impl Framework for Job {
+    fn parts(&self) -> Parts<'_> {
+        Parts::Split(self)
+    }
+
+    fn with_split(&self, split: Job) -> Option<runtime::Job> {
+        Some(runtime::Job::of(split))
+    }
+
+    fn refuses(&self) -> Option<&'static str> {
+        refuses(self)
+    }
+
+    fn modules(&self) -> runtime::Modules {
+        let blocks = match self.block.implementation {
+            Implementation::Local => "Megatron's own",
+            Implementation::TransformerEngine => "Transformer Engine's",
+        };
+        let attention = match self.block.core {
+            Core::Flash => None,
+            Core::Unfused { fused_softmax: true } => Some("attention in matmuls around a fused softmax"),
+            Core::Unfused { fused_softmax: false } => Some("attention in matmuls around a softmax in parts"),
+        };
+        runtime::Modules { attention, ..runtime::Modules::of(blocks) }
+    }
+
+    fn compile(&self) -> Flight {
+        compile(self)
+    }
 }

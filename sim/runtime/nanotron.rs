@@ -20,9 +20,9 @@ mod update;
 pub use blocks::modules;
 pub use placement::placement;
 
-use super::Flight;
-use super::megatron;
+use super::{Flight, Framework, Parts, megatron};
 use crate::model::{Activation, FeedForward, Norm, Position};
+use crate::runtime;
 
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
@@ -44,21 +44,41 @@ impl Job {
     }
 }
 
-/// What of a job has no rules here, if anything.
-pub fn refuses(job: &Job) -> Option<&'static str> {
-    let model = &job.split.model;
-    let cases = [
-        (model.norm != Norm::Rms, "norms other than RMSNorm under nanotron"),
-        (model.feed_forward != FeedForward::Gated(Activation::Silu), "a feed-forward other than SwiGLU under nanotron"),
-        (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones under nanotron"),
-        (model.qkv_bias || model.output_bias || model.ffn_bias, "biases under nanotron"),
-        (model.sinks, "attention sinks"),
-    ];
-    let own = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
-    own.or_else(|| megatron::Chunk::refuses(&job.split))
-}
+impl Framework for Job {
+    fn parts(&self) -> Parts<'_> {
+        Parts::Split(&self.split)
+    }
 
-/// The programs of all pipeline ranks.
-pub fn compile(job: &Job) -> Flight {
-    Flight::in_turn((0..job.split.mesh.pp).map(|rank| step::program(job, rank)).collect())
+    fn with_split(&self, split: megatron::Job) -> Option<runtime::Job> {
+        Some(runtime::Job::of(Job { split, ..self.clone() }))
+    }
+
+    fn refuses(&self) -> Option<&'static str> {
+        let model = &self.split.model;
+        let cases = [
+            (model.norm != Norm::Rms, "norms other than RMSNorm under nanotron"),
+            (
+                model.feed_forward != FeedForward::Gated(Activation::Silu),
+                "a feed-forward other than SwiGLU under nanotron",
+            ),
+            (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones under nanotron"),
+            (model.qkv_bias || model.output_bias || model.ffn_bias, "biases under nanotron"),
+            (model.sinks, "attention sinks"),
+        ];
+        let own = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
+        own.or_else(|| megatron::Chunk::refuses(&self.split))
+    }
+
+    fn modules(&self) -> runtime::Modules {
+        runtime::Modules::of("nanotron's own")
+    }
+
+    fn recompute_flag(&self) -> Option<&'static str> {
+        Some("nanotron.recompute_layer")
+    }
+
+    /// The programs of all pipeline ranks.
+    fn compile(&self) -> Flight {
+        Flight::in_turn((0..self.split.mesh.pp).map(|rank| step::program(self, rank)).collect())
+    }
 }

@@ -19,6 +19,7 @@ use crate::units::Bytes;
 
 mod besides;
 mod blocks;
+mod framework;
 mod plan;
 
 use blocks::BlockFrame;

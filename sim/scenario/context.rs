@@ -1,7 +1,9 @@
 //! `mesh.cp` under FSDP2 as understood: PyTorch's context parallelism.
 
 use super::error::ScenarioError;
-use super::understood::{MOST_RANKS, Reader, Runtime};
+use super::registry::Runtime;
+use super::train::FSDP2;
+use super::understood::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
@@ -18,7 +20,7 @@ pub(super) fn context(
     if ranks == 1 {
         return Ok(1);
     }
-    if runtime != Runtime::Fsdp2 {
+    if runtime != FSDP2 {
         let problem = format!("context parallelism beside {} is not modelled", runtime.name());
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\" or \"megatron\", or mesh.cp = 1"));
     }

@@ -7,7 +7,7 @@ use super::error::ScenarioError;
 use super::understood::Reader;
 
 /// Tables that one runtime alone reads, which has their name.
-const OWN: [&str; 3] = ["megatron", "internevo", "nanotron"];
+const OWN: [&str; 4] = ["megatron", "internevo", "nanotron", "xla"];
 
 /// What a runtime does not read.
 pub(super) struct Foreign {

@@ -6,9 +6,11 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::megatron::{mesh, precision};
+use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, Reader};
 use super::{machine, written};
 use crate::cost::Software;
+use crate::hardware::Vendor;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::internevo::Job;
@@ -19,6 +21,16 @@ use crate::schedule::order::megatron::MEGATRON_1F1B;
 
 /// Elements of a bucket: 512 Mi.
 const BUCKET: u64 = 512 << 20;
+
+/// InternEvo, InternLM's framework.
+pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
+    written: "internevo",
+    name: "InternEvo",
+    lane: "InternEvo v0.1 (CUDA)",
+    splits_model: true,
+    vendor: Vendor::Nvidia,
+    decide,
+});
 
 /// Keys that other runtimes read.
 const FOREIGN: Foreign = Foreign {
@@ -110,7 +122,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace: true,
         multiprocessors: topology.chip.cores,
     };
-    let job = runtime::Job::InternEvo(Box::new(Job { split, zero1, bucket }));
+    let job = runtime::Job::of(Job { split, zero1, bucket });
     let software = Software { attention, tf32: false, cublas, rail, blocks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }

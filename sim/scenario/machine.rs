@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::error::ScenarioError;
-use super::understood::{MOST_RANKS, Reader, Runtime};
+use super::registry::Runtime;
+use super::understood::{MOST_RANKS, Reader};
 use super::{gate, written};
 use crate::cost::{Backend, Profile, Regime};
 use crate::hardware::{Size, Topology, Vendor};
@@ -40,9 +41,25 @@ pub(super) fn topology(
         problem: Box::new(problem),
         place: reader.place(&written.name),
     })?;
-    if topology.chip.vendor != Vendor::Nvidia {
-        let problem = format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name());
-        return Err(reader.plan(&written.name, problem, "name a GPU topology: `windtunnel topology list` shows them"));
+    if topology.chip.vendor != runtime.vendor() {
+        let (problem, remedy) = match runtime.vendor() {
+            Vendor::Nvidia => (
+                format!("{} is not a CUDA machine, and {} is the CUDA lane", topology.name, runtime.name()),
+                "name a GPU topology (`windtunnel topology list` shows them), or write runtime = \"xla\"",
+            ),
+            Vendor::Google => (
+                format!("{} has no TPUs, and {} is the TPU lane", topology.name, runtime.name()),
+                "name a TPU topology: `windtunnel topology list` shows them",
+            ),
+        };
+        return Err(reader.plan(&written.name, problem, remedy));
+    }
+    if let Some(at) = &written.slices {
+        let slices = reader.count("topology.slices", at, 1, MOST_RANKS)?;
+        if written.slice.is_none() {
+            return Err(reader.plan(at, "topology.slices without a slice", "write topology.slice = \"16x16\" too"));
+        }
+        return Ok(topology.times(slices as u32));
     }
     let Some(at) = &written.chips else { return Ok(topology) };
     let most = topology.node.chips;

@@ -10,15 +10,37 @@ pub(super) mod pipeline;
 use toml::Spanned;
 
 use super::error::ScenarioError;
+use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{gate, machine, written};
 use crate::cost::Software;
+use crate::hardware::Vendor;
 use crate::model::Position;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::megatron::{
     Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
 };
+
+/// Megatron-Core.
+pub(super) const MEGATRON: Runtime = Runtime(&Entry {
+    written: "megatron",
+    name: "Megatron-Core",
+    lane: "Megatron-Core (CUDA)",
+    splits_model: true,
+    vendor: Vendor::Nvidia,
+    decide,
+});
+
+/// Megatron's modules in DeepSpeed's pipeline engine.
+pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
+    written: "deepspeed",
+    name: "Megatron-DeepSpeed",
+    lane: "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
+    splits_model: true,
+    vendor: Vendor::Nvidia,
+    decide,
+});
 
 /// Everything that Megatron-Core leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
@@ -83,7 +105,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace: true,
         multiprocessors: topology.chip.cores,
     };
-    let job = runtime::Job::Megatron(Box::new(job));
+    let job = runtime::Job::of(job);
     let software = Software { attention, tf32: false, cublas, rail, blocks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }

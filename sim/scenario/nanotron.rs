@@ -6,9 +6,11 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::megatron::{mesh, pipeline, precision};
+use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{machine, written};
 use crate::cost::Software;
+use crate::hardware::Vendor;
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime;
@@ -18,6 +20,16 @@ use crate::runtime::megatron::{
 use crate::runtime::nanotron::{Job, placement};
 use crate::schedule::order;
 use crate::schedule::order::megatron::MEGATRON_1F1B;
+
+/// nanotron.
+pub(super) const NANOTRON: Runtime = Runtime(&Entry {
+    written: "nanotron",
+    name: "nanotron",
+    lane: "nanotron (CUDA)",
+    splits_model: true,
+    vendor: Vendor::Nvidia,
+    decide,
+});
 
 /// Keys that other runtimes read.
 const FOREIGN: Foreign = Foreign {
@@ -122,7 +134,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace: true,
         multiprocessors: topology.chip.cores,
     };
-    let job = runtime::Job::Nanotron(Box::new(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again }));
+    let job = runtime::Job::of(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again });
     let software = Software { attention, tf32: false, cublas, rail, blocks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }

@@ -1,7 +1,9 @@
 //! The table `[activation_checkpointing]` as understood: which blocks run their forward again.
 
 use super::error::ScenarioError;
-use super::understood::{MOST_SMALL, Reader, Runtime};
+use super::registry::Runtime;
+use super::train::FSDP1;
+use super::understood::{MOST_SMALL, Reader};
 use super::written;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::fsdp::OFFLOAD;
@@ -56,7 +58,7 @@ pub(super) fn offload(
     }
     match *at.get_ref() {
         written::OffloadStream::DefaultStream => Ok(Some(Offload::DefaultStream)),
-        written::OffloadStream::OwnStream if runtime == Runtime::Fsdp1 => {
+        written::OffloadStream::OwnStream if runtime == FSDP1 => {
             let problem = "fsdp1's activations have no stream of their own here";
             Err(reader.plan(at, problem, "write offload = \"default_stream\""))
         }

@@ -2,11 +2,12 @@
 
 mod foreign;
 mod megatron;
+mod spmd;
 mod train;
 
 use super::predict::total_if_fits;
 use super::understood::Scenario;
-use crate::runtime::Job;
+use crate::runtime::{Job, Parts};
 use crate::units::Bytes;
 
 /// A single change that would make the plan fit.
@@ -24,17 +25,16 @@ type Change<J> = (String, Box<dyn Fn(&mut J)>);
 /// The single changes, out of those a user would try first, that make the plan fit; and, failing a smaller batch, the
 /// longest sequence that does.
 pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
-    match &scenario.job {
-        Job::Train(job) => fitting(scenario, &**job, train::changes(scenario, job), train::shorter, Job::Train),
-        Job::Megatron(job) => fitting(scenario, &**job, megatron::changes(job), megatron::shorter, Job::Megatron),
-        Job::InternEvo(job) => {
-            let changes = foreign::changes("internevo.checkpoint", &job.split);
-            fitting(scenario, &job.split, changes, megatron::shorter, |split| scenario.job.with_split(*split))
+    match scenario.job.parts() {
+        Parts::Whole(job) => fitting(scenario, job, train::changes(scenario, job), train::shorter, Job::of),
+        Parts::Split(job) => {
+            let changes = match scenario.job.recompute_flag() {
+                Some(flag) => foreign::changes(flag, job),
+                None => megatron::changes(job),
+            };
+            fitting(scenario, job, changes, megatron::shorter, |split| scenario.job.with_split(split))
         }
-        Job::Nanotron(job) => {
-            let changes = foreign::changes("nanotron.recompute_layer", &job.split);
-            fitting(scenario, &job.split, changes, megatron::shorter, |split| scenario.job.with_split(*split))
-        }
+        Parts::Compiled(job) => fitting(scenario, job, spmd::changes(job), spmd::shorter, Job::of),
     }
 }
 
@@ -44,10 +44,10 @@ fn fitting<J: Clone>(
     job: &J,
     changes: Vec<Change<J>>,
     shorter: fn(&J, u64) -> Option<J>,
-    wrap: impl Fn(Box<J>) -> Job,
+    wrap: impl Fn(J) -> Job,
 ) -> Vec<Remedy> {
     let total = |job: J, expandable: bool| {
-        let changed = scenario.with(wrap(Box::new(job)), expandable);
+        let changed = scenario.with(wrap(job), expandable);
         total_if_fits(&changed, &changed.job.compile())
     };
     let mut remedies = vec![];
@@ -55,7 +55,7 @@ fn fitting<J: Clone>(
         remedies.extend(total.map(|device_total| Remedy { change, device_total }));
         total.is_some()
     };
-    if !scenario.expandable_segments {
+    if !scenario.expandable_segments && !matches!(scenario.job.parts(), Parts::Compiled(_)) {
         note("memory.expandable_segments = true".to_owned(), total(job.clone(), true));
     }
     for (change, apply) in changes {

@@ -3,7 +3,9 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{MOST_SMALL, Reader, Runtime};
+use super::registry::Runtime;
+use super::train::{FSDP1, SINGLE_DEVICE};
+use super::understood::{MOST_SMALL, Reader};
 use super::{gate, written};
 use crate::model::ModelConfig;
 use crate::runtime::fsdp::{BackwardPrefetch, Fsdp, MixedPrecision, One, Reshard, Version, Wrap};
@@ -18,7 +20,7 @@ pub(super) fn fsdp(
     mixed_precision: MixedPrecision,
 ) -> Result<Fsdp, ScenarioError> {
     let written = &scenario.fsdp;
-    if runtime == Runtime::SingleDevice {
+    if runtime == SINGLE_DEVICE {
         return alone(reader, scenario, model, (shard, replicate), mixed_precision);
     }
     let version = version(reader, scenario, runtime)?;
@@ -93,33 +95,25 @@ fn alone(
 
 /// The implementation, with the settings only it has.
 fn version(reader: &mut Reader<'_>, scenario: &written::Scenario, runtime: Runtime) -> Result<Version, ScenarioError> {
-    match (runtime, &scenario.fsdp1) {
-        (
-            Runtime::SingleDevice | Runtime::Megatron | Runtime::DeepSpeed | Runtime::InternEvo | Runtime::Nanotron,
-            _,
-        ) => Ok(Version::Unsharded),
-        (Runtime::Fsdp2, None) => Ok(Version::Two),
-        (Runtime::Fsdp2, Some(at)) => {
-            let problem = "[fsdp1] sets what fully_shard does not have, and the runtime is fsdp2";
-            Err(reader.plan(at, problem, "remove the table, or write runtime = \"fsdp1\""))
-        }
-        (Runtime::Fsdp1, written) => {
-            let empty = written::Fsdp1::default();
-            let one = written.as_ref().map_or(&empty, |at| at.get_ref());
-            let backward_prefetch = match one.backward_prefetch {
-                Some(written::BackwardPrefetch::Pre) => BackwardPrefetch::Pre,
-                Some(written::BackwardPrefetch::Post) => BackwardPrefetch::Post,
-                Some(written::BackwardPrefetch::None) => BackwardPrefetch::None,
-                None => reader.assume("fsdp1.backward_prefetch", BackwardPrefetch::Pre, "\"pre\""),
-            };
-            Ok(Version::One(One {
-                use_orig_params: reader.flag("fsdp1.use_orig_params", one.use_orig_params, false),
-                backward_prefetch,
-                limit_all_gathers: reader.flag("fsdp1.limit_all_gathers", one.limit_all_gathers, true),
-                always_pads: one.always_pads.unwrap_or(false),
-            }))
-        }
+    if runtime != FSDP1 {
+        let Some(at) = &scenario.fsdp1 else { return Ok(Version::Two) };
+        let problem = "[fsdp1] sets what fully_shard does not have, and the runtime is fsdp2";
+        return Err(reader.plan(at, problem, "remove the table, or write runtime = \"fsdp1\""));
     }
+    let empty = written::Fsdp1::default();
+    let one = scenario.fsdp1.as_ref().map_or(&empty, |at| at.get_ref());
+    let backward_prefetch = match one.backward_prefetch {
+        Some(written::BackwardPrefetch::Pre) => BackwardPrefetch::Pre,
+        Some(written::BackwardPrefetch::Post) => BackwardPrefetch::Post,
+        Some(written::BackwardPrefetch::None) => BackwardPrefetch::None,
+        None => reader.assume("fsdp1.backward_prefetch", BackwardPrefetch::Pre, "\"pre\""),
+    };
+    Ok(Version::One(One {
+        use_orig_params: reader.flag("fsdp1.use_orig_params", one.use_orig_params, false),
+        backward_prefetch,
+        limit_all_gathers: reader.flag("fsdp1.limit_all_gathers", one.limit_all_gathers, true),
+        always_pads: one.always_pads.unwrap_or(false),
+    }))
 }
 
 fn reshard(reader: &Reader<'_>, at: &Spanned<written::Reshard>, shard: u32) -> Result<Reshard, ScenarioError> {

@@ -3,7 +3,9 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{MOST_RANKS, Reader, Runtime};
+use super::registry::Runtime;
+use super::train::FSDP2;
+use super::understood::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::fuse::float8::MULTIPLE;
@@ -33,7 +35,7 @@ pub(super) fn tensor(
             None => Ok(TensorParallel::NONE),
         };
     };
-    if runtime != Runtime::Fsdp2 {
+    if runtime != FSDP2 {
         let problem = format!("tensor parallelism beside {} is not modelled", runtime.name());
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\", or mesh.tp = 1"));
     }

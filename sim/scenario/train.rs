@@ -3,10 +3,11 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{Base, Decided, MOST_RANKS, Reader, Runtime};
+use super::registry::{Entry, Runtime};
+use super::understood::{Base, Decided, MOST_RANKS, Reader};
 use super::{context, experts, float8, gate, machine, recompute, sharding, tensor, training, written};
 use crate::cost::{Profile, Software};
-use crate::hardware::Topology;
+use crate::hardware::{Topology, Vendor};
 use crate::model::style::{Rope, Style};
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
@@ -15,6 +16,36 @@ use crate::runtime::eager::Settings;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::train::Job;
+
+/// PyTorch `fully_shard`.
+pub(super) const FSDP2: Runtime = Runtime(&Entry {
+    written: "fsdp2",
+    name: "FSDP2",
+    lane: "FSDP2 (PyTorch fully_shard, CUDA)",
+    splits_model: false,
+    vendor: Vendor::Nvidia,
+    decide,
+});
+
+/// PyTorch `FullyShardedDataParallel`.
+pub(super) const FSDP1: Runtime = Runtime(&Entry {
+    written: "fsdp1",
+    name: "FSDP1",
+    lane: "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
+    splits_model: false,
+    vendor: Vendor::Nvidia,
+    decide,
+});
+
+/// PyTorch on one device, with nothing around the model.
+pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
+    written: "single_device",
+    name: "one device",
+    lane: "one device (PyTorch, CUDA)",
+    splits_model: false,
+    vendor: Vendor::Nvidia,
+    decide,
+});
 
 /// Everything that these runtimes leave to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
@@ -85,13 +116,24 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     gate::check(reader, scenario, &job, topology)?;
     let software = Software { attention, tf32, cublas, rail, blocks: None };
-    let job = runtime::Job::Train(Box::new(job));
+    let job = runtime::Job::of(job);
     Ok(Decided { job, regime, software, expandable_segments })
 }
 
 /// What only Megatron-Core has.
 fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), ScenarioError> {
     let mesh = scenario.mesh.get_ref();
+    let axes = [
+        ("data", &mesh.data),
+        ("fsdp", &mesh.fsdp),
+        ("fsdp_transpose", &mesh.fsdp_transpose),
+        ("tensor", &mesh.tensor),
+        ("dcn_data", &mesh.dcn_data),
+    ];
+    if let Some((key, Some(at))) = axes.into_iter().find(|(_, at)| at.is_some()) {
+        let problem = format!("mesh.{key} is an axis of runtime = \"xla\"");
+        return Err(reader.plan(at, problem, "write mesh.dp_shard, mesh.dp_replicate or mesh.tp"));
+    }
     for (key, at) in [("pp", &mesh.pp), ("dp", &mesh.dp), ("ep", &mesh.ep), ("etp", &mesh.etp)] {
         if let Some(at) = at {
             let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"");
@@ -131,7 +173,7 @@ fn precision(
     }
     let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
     let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
-    if runtime == Runtime::SingleDevice {
+    if runtime == SINGLE_DEVICE {
         if let Some(at) = written.param.as_ref().or(written.reduce.as_ref()) {
             let problem = "on one device parameters are used, and gradients kept, in the type they are stored in";
             return Err(reader.plan(

@@ -3,7 +3,9 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{MOST_SMALL, Reader, Runtime};
+use super::registry::Runtime;
+use super::train::SINGLE_DEVICE;
+use super::understood::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
 use crate::runtime::optimizer::{Optimizer, PerParam};
@@ -94,7 +96,7 @@ pub(super) fn in_backward(
     (runtime, accumulation): (Runtime, u64),
 ) -> Result<bool, ScenarioError> {
     let Some(at) = written.in_backward.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
-    if runtime != Runtime::SingleDevice || accumulation > 1 || written.clip_grad_norm != Some(false) {
+    if runtime != SINGLE_DEVICE || accumulation > 1 || written.clip_grad_norm != Some(false) {
         let problem = "a step inside backward sees one gradient at a time: no sharding, accumulation or clipping";
         let remedy = "write runtime = \"single_device\", batch.accumulation = 1, optimizer.clip_grad_norm = false";
         return Err(reader.plan(at, problem, remedy));

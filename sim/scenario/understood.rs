@@ -7,84 +7,12 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
-use super::{gate, internevo, limits, megatron, model, nanotron, plain, train, written};
+use super::registry::Runtime;
+use super::{gate, limits, model, plain, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
 use crate::runtime::Job;
-
-/// The framework whose program is compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runtime {
-    /// PyTorch `fully_shard`.
-    Fsdp2,
-    /// PyTorch `FullyShardedDataParallel`.
-    Fsdp1,
-    /// PyTorch on one device, with nothing around the model.
-    SingleDevice,
-    /// Megatron-Core.
-    Megatron,
-    /// InternEvo, InternLM's framework.
-    InternEvo,
-    /// nanotron.
-    Nanotron,
-    /// Megatron's modules in DeepSpeed's pipeline engine.
-    DeepSpeed,
-}
-
-impl Runtime {
-    /// All runtimes with the names a scenario writes: the registry.
-    pub const ALL: [(&'static str, Runtime); 7] = [
-        ("fsdp2", Runtime::Fsdp2),
-        ("fsdp1", Runtime::Fsdp1),
-        ("single_device", Runtime::SingleDevice),
-        ("megatron", Runtime::Megatron),
-        ("internevo", Runtime::InternEvo),
-        ("nanotron", Runtime::Nanotron),
-        ("deepspeed", Runtime::DeepSpeed),
-    ];
-
-    /// As a scenario writes it.
-    pub fn written(self) -> &'static str {
-        Self::ALL.iter().find(|(_, runtime)| *runtime == self).map_or("", |(name, _)| name)
-    }
-
-    /// The runtime that a scenario names so.
-    pub fn find(written: &str) -> Option<Runtime> {
-        Self::ALL.iter().find(|(name, _)| *name == written).map(|(_, runtime)| *runtime)
-    }
-
-    /// Whether its ranks split a model on Megatron's axes.
-    pub fn splits_model(self) -> bool {
-        matches!(self, Runtime::Megatron | Runtime::DeepSpeed | Runtime::InternEvo | Runtime::Nanotron)
-    }
-
-    /// The framework's short name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Runtime::Fsdp2 => "FSDP2",
-            Runtime::Fsdp1 => "FSDP1",
-            Runtime::SingleDevice => "one device",
-            Runtime::Megatron => "Megatron-Core",
-            Runtime::InternEvo => "InternEvo",
-            Runtime::Nanotron => "nanotron",
-            Runtime::DeepSpeed => "Megatron-DeepSpeed",
-        }
-    }
-
-    /// The lane's name in reports.
-    pub fn lane(self) -> &'static str {
-        match self {
-            Runtime::Fsdp2 => "FSDP2 (PyTorch fully_shard, CUDA)",
-            Runtime::Fsdp1 => "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
-            Runtime::SingleDevice => "one device (PyTorch, CUDA)",
-            Runtime::Megatron => "Megatron-Core (CUDA)",
-            Runtime::InternEvo => "InternEvo v0.1 (CUDA)",
-            Runtime::Nanotron => "nanotron (CUDA)",
-            Runtime::DeepSpeed => "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
-        }
-    }
-}
 
 /// A scenario, fully decided.
 #[derive(Debug)]
@@ -254,13 +182,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
     let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
-    let decided = match runtime {
-        Runtime::Megatron | Runtime::DeepSpeed => megatron::decide(reader, base)?,
-        Runtime::InternEvo => internevo::decide(reader, base)?,
-        Runtime::Nanotron => nanotron::decide(reader, base)?,
-        _ => train::decide(reader, base)?,
-    };
-    let Decided { job, regime, software, expandable_segments } = decided;
+    let Decided { job, regime, software, expandable_segments } = runtime.decide(reader, base)?;
     limits::check(reader, scenario, &job)?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
@@ -287,7 +209,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
 
 fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {
     Runtime::find(written.get_ref()).ok_or_else(|| {
-        let names = Runtime::ALL.map(|(name, _)| name).join(", ");
+        let names = Runtime::ALL.map(Runtime::written).join(", ");
         let problem = format!("there is no runtime {:?}", written.get_ref());
         reader.plan(written, problem, format!("write one of: {names}"))
     })

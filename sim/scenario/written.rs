@@ -4,6 +4,7 @@ mod float8;
 mod internevo;
 mod megatron;
 mod nanotron;
+mod xla;
 
 pub use float8::{Float8, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
@@ -11,6 +12,7 @@ pub use megatron::{
     Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores,
 };
 pub use nanotron::{Engine, Nanotron};
+pub use xla::{Xla, XlaAttention};
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -46,6 +48,8 @@ pub struct Scenario {
     pub internevo: Option<Spanned<InternEvo>>,
     /// What only nanotron has.
     pub nanotron: Option<Spanned<Nanotron>>,
+    /// What only XLA has.
+    pub xla: Option<Spanned<Xla>>,
     /// Types.
     #[serde(default)]
     pub precision: Precision,
@@ -95,6 +99,8 @@ pub struct Topology {
     pub nodes: Option<Spanned<i64>>,
     /// Or a slice of it.
     pub slice: Option<Spanned<String>>,
+    /// How many such slices, joined by the network between them.
+    pub slices: Option<Spanned<i64>>,
     /// Or some chips of one node.
     pub chips: Option<Spanned<i64>>,
     /// A profile of costs other than the topology's own: a shipped name or a path.
@@ -161,6 +167,16 @@ pub struct Mesh {
     pub ep: Option<Spanned<i64>>,
     /// Ranks that each expert is split over.
     pub etp: Option<Spanned<i64>>,
+    /// XLA: replicas in a slice.
+    pub data: Option<Spanned<i64>>,
+    /// XLA: chips that weights' embedding dimension is sharded over.
+    pub fsdp: Option<Spanned<i64>>,
+    /// XLA: chips that an MLP's width is sharded over, and gathered.
+    pub fsdp_transpose: Option<Spanned<i64>>,
+    /// XLA: chips that heads and an MLP's width are split over.
+    pub tensor: Option<Spanned<i64>>,
+    /// XLA: replicas of a slice.
+    pub dcn_data: Option<Spanned<i64>>,
 }
 
 /// `[tensor_parallel]`

@@ -131,9 +131,10 @@ proptest! {
             && model.layers <= 64
         {
             let mut scenario = Scenario::parse(FILE, TINY).unwrap();
-            let Job::Train(job) = &mut scenario.job else { unreachable!("FSDP2") };
+            let mut job = scenario.job.train().expect("FSDP2").clone();
             job.fsdp.wrap.blocks = vec![None; model.layers as usize];
             job.model = model;
+            scenario.job = Job::of(job);
             let _ = predict(&scenario, Settings { remedies: false, ..Settings::default() });
         }
     }

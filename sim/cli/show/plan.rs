@@ -5,7 +5,7 @@ use std::fmt::Write;
 use windtunnel::program::Group;
 use windtunnel::report::text::table;
 use windtunnel::runtime::fsdp::Reshard;
-use windtunnel::runtime::{Parts, megatron, train};
+use windtunnel::runtime::{Parts, megatron, spmd, train};
 use windtunnel::scenario::Scenario;
 
 pub(super) fn plan(scenario: &Scenario) -> String {
@@ -15,6 +15,13 @@ pub(super) fn plan(scenario: &Scenario) -> String {
         Parts::Split(job) => {
             let mesh = job.mesh;
             format!("tp={}, cp={}, dp={}, pp={}", mesh.tp, mesh.cp, mesh.dp, mesh.pp)
+        }
+        Parts::Compiled(job) => {
+            let mesh = job.mesh;
+            format!(
+                "dcn_data={}, data={}, fsdp={}, fsdp_transpose={}, tensor={}",
+                mesh.dcn_data, mesh.data, mesh.fsdp, mesh.fsdp_transpose, mesh.tensor
+            )
         }
     };
     let mut out = format!("mesh ({axes}) on {} ({} chips)\n", scenario.topology.name, scenario.topology.chips());
@@ -33,8 +40,23 @@ pub(super) fn plan(scenario: &Scenario) -> String {
     match scenario.job.parts() {
         Parts::Whole(job) => groups_of(&mut out, job),
         Parts::Split(job) => stages(&mut out, scenario, job),
+        Parts::Compiled(job) => specs(&mut out, job),
     }
     out
+}
+
+/// The spec of each weight, by the axes that each dimension lies on.
+fn specs(out: &mut String, job: &spmd::Job) {
+    let _ = writeln!(out, "\nspecs of a block's weights (rows, columns)");
+    for weight in spmd::Block::of(job, None).weights {
+        let (rows, columns) = match (weight.row_parallel, weight.name.starts_with('w')) {
+            (false, false) => ("fsdp, fsdp_transpose", "tensor"),
+            (false, true) => ("fsdp", "fsdp_transpose, tensor"),
+            (true, false) => ("tensor", "fsdp, fsdp_transpose"),
+            (true, true) => ("fsdp_transpose, tensor", "fsdp"),
+        };
+        let _ = writeln!(out, "  {:<8} P(({rows}), ({columns}))", weight.name);
+    }
 }
 
 fn stages(out: &mut String, scenario: &Scenario, job: &megatron::Job) {

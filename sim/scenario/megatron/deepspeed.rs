@@ -1,8 +1,10 @@
 //! What DeepSpeed's pipeline engine leaves open of Megatron's keys, and what it does not have.
 
+use super::DEEPSPEED;
 use crate::runtime::megatron::Engine;
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::{Reader, Runtime};
+use crate::scenario::registry::Runtime;
+use crate::scenario::understood::Reader;
 use crate::scenario::written;
 
 /// Whose training loop runs Megatron's modules. DeepSpeed's refuses what it does not have: modules of Transformer Engine,
@@ -12,7 +14,7 @@ pub(super) fn engine(
     (scenario, table): (&written::Scenario, &written::Megatron),
     runtime: Runtime,
 ) -> Result<Engine, ScenarioError> {
-    if runtime != Runtime::DeepSpeed {
+    if runtime != DEEPSPEED {
         return Ok(Engine::Core);
     }
     let local = table.implementation != Some(written::Modules::TransformerEngine);

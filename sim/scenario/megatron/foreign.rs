@@ -1,7 +1,7 @@
 //! Keys of other runtimes, each with what Megatron-Core has in its place.
 
 use crate::scenario::foreign::Foreign;
-use crate::scenario::understood::Runtime;
+use crate::scenario::registry::Runtime;
 
 /// Tables that other runtimes read, the keys of each that this one reads too, and what to write instead of the others.
 const TABLES: [(&str, &[&str], &str); 13] = [

@@ -6,7 +6,8 @@ use crate::cost::{Cost, CostModel, Placed, Spread};
 use crate::engine::{CommCost, Costs, KernelCost};
 use crate::hardware::{OnTorus, Topology};
 use crate::network::LEVELS;
-use crate::program::{Collective, Comm, Dispatch, Group, Kernel, Program, Transfer, TransferId, Work};
+use crate::program::{Collective, Comm, Discipline, Dispatch, Group, Kernel, Program, Transfer, TransferId, Work};
+use crate::runtime::Parts;
 use crate::scenario::Scenario;
 
 /// The costs a prediction used, by kernel, collective, exchange and dispatch class.
@@ -46,7 +47,7 @@ pub(super) fn costs(
     let mut comms = vec![];
     for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
         let group = program.group(comm.group);
-        let cost = model.collective(comm, placed(&scenario.topology, group));
+        let cost = model.collective(comm, placed(scenario, group));
         let mut use_of = [0.0; LEVELS];
         use_of[0] = cost.inside;
         use_of[1] = cost.across;
@@ -77,14 +78,21 @@ pub(super) fn costs(
     for (slot, cost) in costs.dispatch.iter_mut().zip(&dispatch) {
         *slot = cost.time;
     }
-    costs.record = costs.dispatch[EVENT as usize];
-    costs.wait = costs.dispatch[EVENT as usize];
+    // A compiled program's units wait for one another without the host.
+    let event = if program.memory == Discipline::Static { Dispatch::Static } else { EVENT };
+    costs.record = costs.dispatch[event as usize];
+    costs.wait = costs.dispatch[event as usize];
     (costs, Evidence { kernels, comms, exchanges, dispatch })
 }
 
 /// Where the ranks of a group are.
-fn placed(topology: &Topology, group: &Group) -> Placed {
-    if let Some(torus) = topology.on_torus(group.size, group.stride, &[]) {
+fn placed(scenario: &Scenario, group: &Group) -> Placed {
+    let topology = &scenario.topology;
+    let mesh = match scenario.job.parts() {
+        Parts::Compiled(job) => job.mesh.in_slice().to_vec(),
+        _ => vec![],
+    };
+    if let Some(torus) = topology.on_torus(group.size, group.stride, &mesh) {
         return torus.into();
     }
     let spread = topology.spread(group.size, group.stride);

@@ -1,0 +1,191 @@
+//! A block's forward as operators on named tensors, with what each needs in backward.
+
+use super::Job;
+use crate::model::{NormPlacement, QkNorm};
+use crate::program::AttentionShape;
+
+/// A tensor of the block, by its place in [`Block::tensors`].
+pub type Tensor = usize;
+
+/// What an operator computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// RMSNorm over the width, or over each head.
+    Norm,
+    /// A matmul with a weight, by its place in [`Block::weights`].
+    Linear(usize),
+    /// Rotary embedding, in fp32.
+    Rope,
+    /// Attention.
+    Attention(AttentionShape),
+    /// The residual sum.
+    Add,
+    /// `act(gate)·up`.
+    Gate,
+}
+
+/// One operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// What it computes.
+    pub kind: Kind,
+    /// From what.
+    pub inputs: Vec<Tensor>,
+    /// Its result.
+    pub output: Tensor,
+}
+
+impl Op {
+    /// What its backward reads besides the gradient of its result. Attention also reads its own result.
+    pub fn needs(&self) -> Vec<Tensor> {
+        match self.kind {
+            Kind::Norm | Kind::Linear(_) | Kind::Gate => self.inputs.clone(),
+            Kind::Attention(_) => self.inputs.iter().copied().chain([self.output]).collect(),
+            Kind::Rope | Kind::Add => vec![],
+        }
+    }
+}
+
+/// A tensor's name, if a policy may speak of it, and its numbers for each token on one chip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// MaxText's `checkpoint_name`.
+    pub name: Option<&'static str>,
+    /// Numbers of a token.
+    pub width: u64,
+}
+
+/// A weight as one chip multiplies with it, gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// Its name.
+    pub name: &'static str,
+    /// Rows that a token's numbers meet.
+    pub inputs: u64,
+    /// Columns.
+    pub outputs: u64,
+    /// Whether its result is a part of a sum over the tensor axis.
+    pub row_parallel: bool,
+}
+
+/// A block's forward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Operators, in order.
+    pub ops: Vec<Op>,
+    /// Tensors; the first is the block's input.
+    pub tensors: Vec<Named>,
+    /// Weights.
+    pub weights: Vec<Weight>,
+    /// Numbers in norms' weights.
+    pub norms: u64,
+}
+
+impl Block {
+    /// The block of a job, with a sliding window if given.
+    pub fn of(job: &Job, window: Option<u64>) -> Block {
+        let (model, tensor) = (&job.model, u64::from(job.mesh.tensor));
+        let (heads, kv_heads) = (model.heads / tensor, (model.kv_heads / tensor).max(1));
+        let (width, ffn) = (model.width, model.ffn / tensor);
+        let (q, kv) = (heads * model.head_dim, kv_heads * model.head_dim);
+        let mut block = Block { ops: vec![], tensors: vec![], weights: vec![], norms: 0 };
+        let around = model.norm_placement == NormPlacement::PreAndPost;
+        let input = block.tensor(Some("decoder_layer_input"), width);
+        let normed = block.norm(input, width);
+        let query = block.linear(normed, Some("query_proj"), ("query", width, q, false));
+        let key = block.linear(normed, Some("key_proj"), ("key", width, kv, false));
+        let value = block.linear(normed, Some("value_proj"), ("value", width, kv, false));
+        let (query, key) = match model.qk_norm {
+            None => (query, key),
+            Some(QkNorm::PerHead) => {
+                (block.norm_of(query, (q, model.head_dim)), block.norm_of(key, (kv, model.head_dim)))
+            }
+            Some(QkNorm::Full) => (block.norm(query, q), block.norm(key, kv)),
+        };
+        let query = block.op(Kind::Rope, &[query], None, q);
+        let key = block.op(Kind::Rope, &[key], None, kv);
+        let shape = AttentionShape {
+            batch: job.batch,
+            heads,
+            kv_heads,
+            queries: job.seq,
+            keys: job.seq,
+            head_dim: model.head_dim,
+            causal: true,
+            window,
+        };
+        let attended = block.op(Kind::Attention(shape), &[query, key, value], Some("context"), q);
+        let mut out = block.linear(attended, Some("out_proj"), ("out", q, width, true));
+        if around {
+            out = block.norm(out, width);
+        }
+        let middle = block.op(Kind::Add, &[input, out], None, width);
+        let normed = block.norm(middle, width);
+        let gate = block.linear(normed, Some("mlpwi_0"), ("wi_0", width, ffn, false));
+        let up = block.linear(normed, Some("mlpwi_1"), ("wi_1", width, ffn, false));
+        let product = block.op(Kind::Gate, &[gate, up], None, ffn);
+        let mut down = block.linear(product, Some("mlpwo"), ("wo", ffn, width, true));
+        if around {
+            down = block.norm(down, width);
+        }
+        block.op(Kind::Add, &[middle, down], None, width);
+        block
+    }
+
+    /// The tensors that backward reads.
+    pub fn needed(&self) -> Vec<Tensor> {
+        let mut needed: Vec<Tensor> = self.ops.iter().flat_map(Op::needs).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        needed
+    }
+
+    /// Operators that run again in backward, in order, if these tensors are found: those whose results are needed, by
+    /// backward or by another that runs again.
+    pub fn again(&self, found: impl Fn(Tensor) -> bool) -> Vec<usize> {
+        let mut wanted: Vec<bool> = vec![false; self.tensors.len()];
+        self.needed().into_iter().for_each(|tensor| wanted[tensor] = true);
+        let mut again = vec![];
+        for (at, op) in self.ops.iter().enumerate().rev() {
+            // A kernel of attention leaves the sums of its softmax behind, which only it makes.
+            let made = matches!(op.kind, Kind::Attention(_)) && !found(op.output);
+            if (wanted[op.output] && !found(op.output)) || made {
+                op.inputs.iter().for_each(|&input| wanted[input] = true);
+                again.push(at);
+            }
+        }
+        again.reverse();
+        again
+    }
+
+    fn tensor(&mut self, name: Option<&'static str>, width: u64) -> Tensor {
+        self.tensors.push(Named { name, width });
+        self.tensors.len() - 1
+    }
+
+    fn op(&mut self, kind: Kind, inputs: &[Tensor], name: Option<&'static str>, width: u64) -> Tensor {
+        let output = self.tensor(name, width);
+        self.ops.push(Op { kind, inputs: inputs.to_vec(), output });
+        output
+    }
+
+    fn norm(&mut self, input: Tensor, width: u64) -> Tensor {
+        self.norm_of(input, (width, width))
+    }
+
+    /// A norm of `width` numbers a token with a weight of `weight` numbers.
+    fn norm_of(&mut self, input: Tensor, (width, weight): (u64, u64)) -> Tensor {
+        self.norms += weight;
+        self.op(Kind::Norm, &[input], None, width)
+    }
+
+    fn linear(
+        &mut self,
+        input: Tensor,
+        name: Option<&'static str>,
+        (weight, inputs, outputs, row_parallel): (&'static str, u64, u64, bool),
+    ) -> Tensor {
+        self.weights.push(Weight { name: weight, inputs, outputs, row_parallel });
+        self.op(Kind::Linear(self.weights.len() - 1), &[input], name, outputs)
+    }
+}

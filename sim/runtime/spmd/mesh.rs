@@ -1,0 +1,59 @@
+//! Named axes, and what is sharded over them.
+//!
+//! MaxText's rules (`configs/base.yml`, `logical_axis_rules`): the embedding dimension of a weight lies on `fsdp` and
+//! `fsdp_transpose` (of an MLP's weights, its width on `fsdp_transpose`), heads and MLP width on `tensor`; a norm's weight
+//! on `tensor` alone, so data-parallel chips all hold it. Batches lie on `data`, `fsdp` and `fsdp_transpose`.
+
+use crate::program::Group;
+
+/// Sizes of the axes, over ICI unless named otherwise; ranks in MaxText's order, `tensor` fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    /// `dcn_data_parallelism`: replicas of the slice, over DCN.
+    pub dcn_data: u32,
+    /// `ici_data_parallelism`: replicas in the slice.
+    pub data: u32,
+    /// `ici_fsdp_parallelism`.
+    pub fsdp: u32,
+    /// `ici_fsdp_transpose_parallelism`.
+    pub fsdp_transpose: u32,
+    /// `ici_tensor_parallelism`.
+    pub tensor: u32,
+}
+
+impl Mesh {
+    /// Chips.
+    pub fn ranks(self) -> u32 {
+        self.data_ranks() * self.tensor
+    }
+
+    /// Groups of chips that have data of their own.
+    pub fn data_ranks(self) -> u32 {
+        self.dcn_data * self.data * self.shards()
+    }
+
+    /// Chips that a weight's embedding dimension is sharded over, and that gather it.
+    pub fn shards(self) -> u32 {
+        self.fsdp * self.fsdp_transpose
+    }
+
+    /// Sizes of the axes within a slice, outermost first.
+    pub fn in_slice(self) -> [u32; 4] {
+        [self.data, self.fsdp, self.fsdp_transpose, self.tensor]
+    }
+
+    /// Who gathers weights and scatters their gradients.
+    pub(super) fn fsdp_group(self) -> Group {
+        Group::new("fsdp", self.shards(), self.tensor)
+    }
+
+    /// Who holds the parts of a head or of an MLP's width.
+    pub(super) fn tensor_group(self) -> Group {
+        Group::new("tensor", self.tensor, 1)
+    }
+
+    /// Who adds up sharded gradients: replicas in a slice and across slices.
+    pub(super) fn data_group(self) -> Group {
+        Group::new("data", self.dcn_data * self.data, self.shards() * self.tensor)
+    }
+}

@@ -1,0 +1,215 @@
+//! A training step as the compiler orders it: embedding, a loop over blocks, the loss, the loop back, the optimizer.
+
+mod attention;
+mod backward;
+mod forward;
+mod head;
+mod optimizer;
+mod weights;
+
+use super::block::{Block, Tensor};
+use super::tape::{At, CORE, FROM_HOST, TO_HOST, Tape, Value};
+use super::{Job, Keep, Policy};
+use crate::program::builder::Section;
+use crate::program::{
+    Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program, ScopeId, Work,
+};
+use crate::units::Bytes;
+
+/// Bytes of a number in compute.
+const HALF: u64 = 2;
+/// Bytes of a number of parameters, moments and gradients.
+const FULL: u64 = 4;
+
+/// The program of every chip.
+pub(super) fn program(job: &Job) -> Program {
+    let mut program = Builder::new(job.mesh.ranks(), &super::tape::UNITS);
+    program.memory(Discipline::Static);
+    let groups = Groups {
+        fsdp: program.add_group(job.mesh.fsdp_group()),
+        tensor: program.add_group(job.mesh.tensor_group()),
+        data: program.add_group(job.mesh.data_group()),
+    };
+    let scopes = Scopes {
+        embedding: program.add_scope("token_embedder".to_owned()),
+        layers: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+        head: program.add_scope("decoder_norm, logits_dense".to_owned()),
+        optimizer: program.add_scope("optimizer".to_owned()),
+    };
+    let mut step = Step::new(job, groups, scopes);
+    step.arguments(&mut program);
+    step.run();
+    program.section(Section::Step);
+    super::emit::emit(&step.tape, &mut program);
+    for _ in 0..job.host_syncs {
+        program.wait_for_host(CORE);
+        program.host(Dispatch::Static, 1);
+    }
+    program.finish()
+}
+
+/// Communicators.
+struct Groups {
+    fsdp: GroupId,
+    tensor: GroupId,
+    data: GroupId,
+}
+
+/// Regions.
+struct Scopes {
+    embedding: ScopeId,
+    layers: Vec<ScopeId>,
+    head: ScopeId,
+    optimizer: ScopeId,
+}
+
+/// Blocks that are alike: they see as far.
+struct Variant {
+    block: Block,
+    /// What of it is kept for backward: tensor, and where.
+    kept: Vec<(Tensor, Keep)>,
+    /// Operators that run again.
+    again: Vec<usize>,
+}
+
+/// A step being written.
+struct Step<'j> {
+    job: &'j Job,
+    groups: Groups,
+    scopes: Scopes,
+    tape: Tape,
+    variants: Vec<Variant>,
+    /// The variant of each block.
+    variant_of: Vec<usize>,
+    /// All blocks' weights in bf16, this chip's shards: made once, used by both loops.
+    shards: Option<Value>,
+    /// What forward kept in HBM, all blocks' in one buffer, by name or place.
+    stacks: Vec<(Tensor, Value)>,
+    /// All blocks' gradients, this chip's shards, in the loop back.
+    gradients: Option<Value>,
+    /// Gradients that the optimizer reads: all blocks', and each table's.
+    tables: Vec<Value>,
+    /// Reductions whose result is not stored yet.
+    pending: Vec<(Value, u64)>,
+    /// Where the last block's backward began: copies for the next one start then.
+    began: Vec<At>,
+}
+
+impl<'j> Step<'j> {
+    fn new(job: &'j Job, groups: Groups, scopes: Scopes) -> Self {
+        let windows: Vec<Option<u64>> = (0..job.model.layers).map(|layer| job.model.window(layer)).collect();
+        let mut seen: Vec<Option<u64>> = vec![];
+        let mut variant_of = vec![];
+        for window in windows {
+            let at = seen.iter().position(|known| *known == window).unwrap_or_else(|| {
+                seen.push(window);
+                seen.len() - 1
+            });
+            variant_of.push(at);
+        }
+        let variants = seen.into_iter().map(|window| Variant::new(job, window)).collect();
+        Step {
+            job,
+            groups,
+            scopes,
+            tape: Tape::new(),
+            variants,
+            variant_of,
+            shards: None,
+            stacks: vec![],
+            gradients: None,
+            tables: vec![],
+            pending: vec![],
+            began: vec![],
+        }
+    }
+
+    /// Parameters, moments and the batch: what the program is called with, and gives back in place.
+    fn arguments(&self, program: &mut Builder) {
+        let (sharded, whole) = self.parameters();
+        let numbers = sharded + whole;
+        program.section(Section::Setup);
+        program.alloc(Bytes(FULL * numbers), CORE, Category::Parameter, "params");
+        program.alloc(Bytes(2 * FULL * numbers), CORE, Category::OptimizerState, "mu, nu");
+        program.alloc(Bytes(2 * 4 * self.job.own_tokens()), CORE, Category::Buffer, "inputs, targets");
+    }
+
+    /// Numbers of parameters on this chip: sharded ones, and those that every data-parallel chip has.
+    fn parameters(&self) -> (u64, u64) {
+        let (job, shards) = (self.job, u64::from(self.job.mesh.shards()));
+        let tensor = u64::from(job.mesh.tensor);
+        let mut sharded = 0;
+        let mut whole = if job.model.final_norm { job.model.width } else { 0 };
+        for &variant in &self.variant_of {
+            let block = &self.variants[variant].block;
+            sharded +=
+                block.weights.iter().map(|weight| (weight.inputs * weight.outputs).div_ceil(shards)).sum::<u64>();
+            whole += block.norms;
+        }
+        let tables = if job.model.tied_head { 1 } else { 2 };
+        sharded += tables * (job.model.vocab * job.model.width / tensor).div_ceil(shards);
+        (sharded, whole)
+    }
+
+    fn run(&mut self) {
+        let input = self.embed();
+        let hidden = self.forward(input);
+        let gradient = self.loss(hidden);
+        self.tape.pass = Pass::Backward;
+        let gradient = self.backward(gradient);
+        self.embed_backward(gradient);
+        self.tape.phase("bwd");
+        self.tape.pass = Pass::Optimizer;
+        self.update();
+        self.tape.phase("opt");
+    }
+
+    fn tokens(&self) -> u64 {
+        self.job.own_tokens()
+    }
+
+    /// Bytes of `width` numbers of each token, in bf16.
+    fn activation(&self, width: u64) -> u64 {
+        HALF * width * self.tokens()
+    }
+
+    /// A kernel bounded by memory.
+    fn memory(kind: MemoryKind, read: u64, written: u64) -> Work {
+        Work::Memory { kind, read: Bytes(read), written: Bytes(written) }
+    }
+
+    fn comm(&self, kind: Collective, group: GroupId, bytes: u64) -> Comm {
+        Comm { kind, group, bytes: Bytes(bytes), dtype: DType::Bf16 }
+    }
+
+    /// Copies a tensor to the host beside what follows.
+    fn to_host(&mut self, value: Value, bytes: u64) {
+        let work = Work::HostCopy { bytes: Bytes(bytes), to_host: true };
+        self.tape.copy(TO_HOST, work, (&[value], &[]), vec![]);
+    }
+
+    /// Copies a tensor back, from when `after` is over.
+    fn from_host(&mut self, bytes: u64, after: Vec<At>) -> Value {
+        let value = self.tape.value("from host", bytes, Category::Activation);
+        let work = Work::HostCopy { bytes: Bytes(bytes), to_host: false };
+        self.tape.copy(FROM_HOST, work, (&[], &[value]), after);
+        value
+    }
+}
+
+impl Variant {
+    fn new(job: &Job, window: Option<u64>) -> Variant {
+        let block = Block::of(job, window);
+        let keep = |tensor: Tensor| job.remat.keep(block.tensors[tensor].name);
+        let found = |tensor: Tensor| keep(tensor) != Keep::Remat;
+        let again = if job.remat == Policy::None { vec![] } else { block.again(found) };
+        // What runs again, and backward, read: all else that the policy would keep, the compiler drops.
+        let mut read = block.needed();
+        again.iter().for_each(|&at| read.extend(&block.ops[at].inputs));
+        read.sort_unstable();
+        read.dedup();
+        let kept = read.into_iter().map(|tensor| (tensor, keep(tensor))).filter(|(_, keep)| *keep != Keep::Remat);
+        let kept = kept.collect();
+        Variant { block, kept, again }
+    }
+}

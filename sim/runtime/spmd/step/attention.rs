@@ -1,0 +1,71 @@
+//! Attention, forward and backward: the splash kernel, or matmuls around a softmax.
+
+use super::{Category, FULL, HALF, Step};
+use crate::program::{AttentionShape, DType, MatmulLayout, MemoryKind, Work};
+use crate::runtime::spmd::Attention;
+use crate::runtime::spmd::tape::Value;
+
+/// Lanes of a vector register: the kernel writes each row's log-sum-exp on all of them
+/// (jax@0.10.2, `pallas/ops/tpu/splash_attention/splash_attention_kernel.py`, `NUM_LANES`).
+const LANES: u64 = 128;
+
+impl Step<'_> {
+    /// Forward, into `output`.
+    pub(super) fn attend(&mut self, shape: AttentionShape, reads: &[Value], output: Value, category: Category) {
+        match self.job.attention {
+            Attention::Splash { .. } => {
+                let sums = self.tape.value("log-sum-exp", FULL * LANES * shape.heads * self.tokens(), category);
+                let work = Work::Attention { shape, dtype: DType::Bf16, backward: false };
+                self.tape.kernel("splash_attention", work, reads, &[output, sums]);
+            }
+            Attention::DotProduct => {
+                let scores = shape.batch * shape.heads * shape.queries * shape.keys;
+                let raw = self.tape.value("scores", FULL * scores, category);
+                self.product(shape, (shape.keys, shape.head_dim), &reads[..reads.len().min(2)], raw);
+                let weights = self.tape.value("probabilities", HALF * scores, category);
+                let softmax = Self::memory(MemoryKind::Softmax, 2 * FULL * scores, HALF * scores);
+                self.tape.kernel("softmax", softmax, &[raw], &[weights]);
+                let last: Vec<Value> = reads.last().copied().into_iter().chain([weights]).collect();
+                self.product(shape, (shape.head_dim, shape.keys), &last, output);
+            }
+        }
+    }
+
+    /// Backward: gradients of queries, keys and values from `gradient`, that of the result.
+    pub(super) fn attend_backward(
+        &mut self,
+        shape: AttentionShape,
+        (reads, gradient): (&[Value], Value),
+        outputs: &[Value],
+    ) {
+        let mut all = reads.to_vec();
+        all.push(gradient);
+        match self.job.attention {
+            // One kernel, or one for queries and one for keys and values: the same matmuls but two, which the second
+            // repeats. Both are costed as one backward.
+            Attention::Splash { .. } => {
+                let work = Work::Attention { shape, dtype: DType::Bf16, backward: true };
+                self.tape.kernel("splash_attention backward", work, &all, outputs);
+            }
+            Attention::DotProduct => {
+                let scores = shape.batch * shape.heads * shape.queries * shape.keys;
+                let raw = self.tape.value("gradient of probabilities", FULL * scores, Category::BackwardTemporary);
+                self.product(shape, (shape.keys, shape.head_dim), &[gradient], raw);
+                let weights = self.tape.value("gradient of scores", HALF * scores, Category::BackwardTemporary);
+                let softmax = Self::memory(MemoryKind::Softmax, 2 * FULL * scores, HALF * scores);
+                self.tape.kernel("softmax backward", softmax, &[raw], &[weights]);
+                for &output in outputs {
+                    all.push(weights);
+                    self.product(shape, (shape.head_dim, shape.keys), &all, output);
+                }
+            }
+        }
+    }
+
+    /// A matmul of every head's queries by something of the given columns, over the given length.
+    fn product(&mut self, shape: AttentionShape, (n, k): (u64, u64), reads: &[Value], output: Value) {
+        let m = shape.batch * shape.heads * shape.queries;
+        let work = Work::Matmul { m, n, k, dtype: DType::Bf16, layout: MatmulLayout::Forward };
+        self.tape.kernel("dot_general", work, reads, &[output]);
+    }
+}

@@ -1,0 +1,175 @@
+//! The loop back over blocks: what was not kept is computed again, then each operator's gradient in reverse.
+
+use super::weights::Gathered;
+use super::{Category, FULL, HALF, Keep, Step};
+use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
+use crate::runtime::spmd::block::{Kind, Op, Tensor};
+use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::tape::Value;
+
+impl Step<'_> {
+    /// From the gradient of the last block's result to that of the first one's input.
+    pub(super) fn backward(&mut self, mut gradient: Value) -> Value {
+        let numbers = self.block_numbers();
+        let stack = self.tape.value("blocks' gradients", FULL * numbers, Category::ShardedGradient);
+        self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, FULL * numbers), &[], &[stack]);
+        self.gradients = Some(stack);
+        self.began = self.tape.now();
+        for layer in (0..self.scopes.layers.len()).rev() {
+            self.tape.scope = self.scopes.layers[layer];
+            gradient = self.block_backward(self.variant_of[layer], gradient);
+        }
+        self.tables.extend(self.gradients.take());
+        gradient
+    }
+
+    /// Numbers of all blocks' gradients on this chip.
+    fn block_numbers(&self) -> u64 {
+        let shards = u64::from(self.job.mesh.shards());
+        let block = |&variant: &usize| {
+            let block = &self.variants[variant].block;
+            let weights = block.weights.iter().map(|weight| (weight.inputs * weight.outputs).div_ceil(shards));
+            weights.sum::<u64>() + block.norms
+        };
+        self.variant_of.iter().map(block).sum()
+    }
+
+    fn block_backward(&mut self, variant: usize, gradient: Value) -> Value {
+        let block = self.variants[variant].block.clone();
+        let mut values: Vec<Option<Value>> = vec![None; block.tensors.len()];
+        let start = self.tape.now();
+        for (tensor, keep) in self.variants[variant].kept.clone() {
+            values[tensor] = self.found(tensor, block.tensors[tensor].width, keep);
+        }
+        self.began = start;
+        let again = self.variants[variant].again.clone();
+        let mut held = vec![];
+        self.tape.pass = Pass::Recompute;
+        let how = match self.job.flags.gather_backward {
+            Overlap::Windowed => Overlap::None,
+            how => how,
+        };
+        self.forward_ops(variant, &again, &mut values, (how, false), &mut held);
+        self.tape.pass = Pass::Backward;
+        let mut gradients: Vec<Option<Value>> = vec![None; block.tensors.len()];
+        let last = gradients.len() - 1;
+        gradients[last] = Some(gradient);
+        for op in block.ops.iter().rev() {
+            self.op_backward((variant, op), &values, &mut gradients, &held);
+        }
+        self.norm_gradients(block.norms);
+        self.store_gradients();
+        gradients[0].unwrap_or(gradient)
+    }
+
+    /// What forward kept of a tensor.
+    fn found(&mut self, tensor: Tensor, width: u64, keep: Keep) -> Option<Value> {
+        let bytes = self.activation(width);
+        match keep {
+            Keep::Remat => None,
+            // The copy for this block was begun when the block after it began.
+            Keep::Offload => Some(self.from_host(bytes, self.began.clone())),
+            Keep::Device => {
+                let stack = self.stack(tensor, bytes);
+                let value = self.tape.value("kept", bytes, Category::Activation);
+                let work = Self::memory(MemoryKind::Copy, bytes, bytes);
+                self.tape.kernel("dynamic_slice", work, &[stack], &[value]);
+                Some(value)
+            }
+        }
+    }
+
+    /// Norms' gradients are summed over all chips with other tokens, while the step waits.
+    fn norm_gradients(&mut self, numbers: u64) {
+        let mesh = self.job.mesh;
+        for (ranks, group) in [(mesh.shards(), self.groups.fsdp), (mesh.dcn_data * mesh.data, self.groups.data)] {
+            if ranks > 1 {
+                let comm = self.comm(Collective::AllReduce, group, HALF * numbers);
+                let after = self.tape.now();
+                let at = self.tape.exchange(comm, (&[], &[]), after);
+                self.tape.join(at);
+            }
+        }
+    }
+
+    fn op_backward(
+        &mut self,
+        (variant, op): (usize, &Op),
+        values: &[Option<Value>],
+        gradients: &mut [Option<Value>],
+        held: &[(usize, Value)],
+    ) {
+        let Some(gradient) = gradients[op.output] else { return };
+        let widths: Vec<u64> = op.inputs.iter().map(|&at| self.variants[variant].block.tensors[at].width).collect();
+        let needs: Vec<Value> = op.needs().into_iter().filter_map(|tensor| values[tensor]).collect();
+        if op.kind == Kind::Add {
+            // The gradient goes both ways as it is.
+            for &input in &op.inputs {
+                self.add(gradients, input, gradient);
+            }
+            return;
+        }
+        let outputs: Vec<Value> = widths
+            .iter()
+            .map(|&width| self.tape.value("gradient", self.activation(width), Category::BackwardTemporary))
+            .collect();
+        let bytes = self.activation(widths[0]);
+        let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
+        match op.kind {
+            Kind::Norm => {
+                // Sums over the width first, then the gradient.
+                let work = Self::memory(MemoryKind::NormBackward, 4 * bytes, bytes);
+                self.tape.kernel("rms_norm backward", work, &reads, &outputs);
+            }
+            Kind::Rope => {
+                let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 2 * bytes);
+                self.tape.kernel("rotary backward", work, &reads, &outputs);
+            }
+            Kind::Gate => {
+                let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 3 * bytes);
+                self.tape.kernel("gate backward", work, &reads, &outputs);
+            }
+            Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
+            Kind::Linear(index) => self.linear_backward((variant, index), (&needs, gradient), outputs[0], held),
+            Kind::Add => {}
+        }
+        for (&input, output) in op.inputs.iter().zip(outputs) {
+            self.add(gradients, input, output);
+        }
+    }
+
+    fn linear_backward(
+        &mut self,
+        (variant, index): (usize, usize),
+        (needs, gradient): (&[Value], Value),
+        output: Value,
+        held: &[(usize, Value)],
+    ) {
+        let weight = self.variants[variant].block.weights[index];
+        let numbers = weight.inputs * weight.outputs;
+        let gathered = match held.iter().find(|(known, _)| *known == index) {
+            Some((_, value)) => Gathered::Whole(*value),
+            None => {
+                // Used once: as in forward.
+                let how = match self.job.flags.gather_backward {
+                    Overlap::None => self.job.flags.gather_forward,
+                    how => how,
+                };
+                let after = self.tape.now();
+                self.gather(numbers, how, after)
+            }
+        };
+        let size = (self.tokens(), weight.inputs, weight.outputs, MatmulLayout::DataGradient);
+        self.matmul(size, &gathered, (&[gradient], &[output]));
+        if !weight.row_parallel {
+            self.sum_parts(weight.inputs, output);
+        }
+        let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
+        self.weight_gradient((weight.inputs, weight.outputs), self.tokens(), &reads);
+    }
+
+    /// A tensor's gradient: the first to arrive, or the sum, which the kernel that makes the second takes in.
+    fn add(&mut self, gradients: &mut [Option<Value>], tensor: Tensor, gradient: Value) {
+        gradients[tensor] = Some(gradient);
+    }
+}

@@ -1,0 +1,203 @@
+//! The embedding, and forward of the blocks.
+
+use super::weights::Gathered;
+use super::{Category, Collective, FULL, HALF, Keep, Step};
+use crate::program::{MatmulLayout, MemoryKind};
+use crate::runtime::spmd::block::{Kind, Tensor};
+use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::tape::Value;
+
+impl Step<'_> {
+    /// Looks tokens up in the table.
+    pub(super) fn embed(&mut self) -> Value {
+        self.tape.scope = self.scopes.embedding;
+        let (width, tokens) = (self.job.model.width, self.tokens());
+        let tensor = u64::from(self.job.mesh.tensor);
+        let table = self.job.model.vocab * width / tensor;
+        let bytes = self.activation(width);
+        let own = table.div_ceil(u64::from(self.job.mesh.shards()));
+        let cast = self.tape.value("embedding in bf16", HALF * own, Category::AllGatherInput);
+        self.tape.kernel("convert", Self::memory(MemoryKind::Elementwise, FULL * own, HALF * own), &[], &[cast]);
+        let output = self.tape.value("embedded", bytes, Category::Activation);
+        if self.job.iota_embed {
+            let after = self.tape.now();
+            let weight = self.gather(table, self.job.flags.gather_forward, after);
+            let vocab = self.job.model.vocab / tensor;
+            self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&[cast], &[output]));
+        } else {
+            // Each chip looks all tokens up in its columns; then tokens and columns change places.
+            let columns = self.tape.value("looked up", bytes, Category::Activation);
+            self.tape.kernel("gather", Self::memory(MemoryKind::Gather, bytes, bytes), &[cast], &[columns]);
+            if self.job.mesh.shards() > 1 {
+                let comm = self.comm(Collective::AllToAll, self.groups.fsdp, bytes);
+                let swapped = self.tape.value("looked up", bytes, Category::Activation);
+                let after = self.tape.now();
+                self.tape.exchange(comm, (&[columns], &[swapped]), after);
+                self.tape.kernel("transpose", Self::memory(MemoryKind::Copy, bytes, bytes), &[swapped], &[output]);
+            } else {
+                self.tape.kernel("copy", Self::memory(MemoryKind::Copy, bytes, bytes), &[columns], &[output]);
+            }
+        }
+        output
+    }
+
+    /// Runs all blocks. What backward will find is stored as it is made.
+    pub(super) fn forward(&mut self, mut input: Value) -> Value {
+        self.cast_weights();
+        for layer in 0..self.scopes.layers.len() {
+            self.tape.scope = self.scopes.layers[layer];
+            let variant = self.variant_of[layer];
+            let ops: Vec<usize> = (0..self.variants[variant].block.ops.len()).collect();
+            let mut values = vec![None; self.variants[variant].block.tensors.len()];
+            values[0] = Some(input);
+            self.keep(variant, 0, input);
+            self.forward_ops(variant, &ops, &mut values, (self.job.flags.gather_forward, true), &mut vec![]);
+            let last = values.len() - 1;
+            input = values[last].unwrap_or(input);
+        }
+        input
+    }
+
+    /// This chip's shards of all blocks' weights, in bf16, before the loops.
+    fn cast_weights(&mut self) {
+        let shards = u64::from(self.job.mesh.shards());
+        let block = |&variant: &usize| {
+            let weights = &self.variants[variant].block.weights;
+            weights.iter().map(|weight| (weight.inputs * weight.outputs).div_ceil(shards)).sum::<u64>()
+        };
+        let numbers: u64 = self.variant_of.iter().map(block).sum();
+        let value = self.tape.value("weights in bf16", HALF * numbers, Category::AllGatherInput);
+        let work = Self::memory(MemoryKind::Elementwise, FULL * numbers, HALF * numbers);
+        self.tape.kernel("convert", work, &[], &[value]);
+        self.shards = Some(value);
+    }
+
+    /// Stores a tensor of forward where backward will look for it.
+    fn keep(&mut self, variant: usize, tensor: Tensor, value: Value) {
+        let kept = &self.variants[variant].kept;
+        let Some(&(_, keep)) = kept.iter().find(|(kept, _)| *kept == tensor) else { return };
+        let bytes = self.activation(self.variants[variant].block.tensors[tensor].width);
+        match keep {
+            Keep::Remat => {}
+            Keep::Offload => self.to_host(value, bytes),
+            Keep::Device => {
+                let stack = self.stack(tensor, bytes);
+                // The slice is written by the kernel that makes it, where that is no matmul.
+                let work = Self::memory(MemoryKind::Copy, bytes, bytes);
+                self.tape.kernel("dynamic_update_slice", work, &[value], &[stack]);
+            }
+        }
+    }
+
+    /// All blocks' values of a tensor.
+    pub(super) fn stack(&mut self, tensor: Tensor, bytes: u64) -> Value {
+        if let Some((_, stack)) = self.stacks.iter().find(|(known, _)| *known == tensor) {
+            return *stack;
+        }
+        let layers = self.scopes.layers.len() as u64;
+        let stack = self.tape.value("kept for backward", layers * bytes, Category::Activation);
+        self.stacks.push((tensor, stack));
+        stack
+    }
+
+    /// Runs operators of a block's forward; in backward those that run again, whose weights stay gathered.
+    pub(super) fn forward_ops(
+        &mut self,
+        variant: usize,
+        ops: &[usize],
+        values: &mut [Option<Value>],
+        (how, keeps): (Overlap, bool),
+        held: &mut Vec<(usize, Value)>,
+    ) {
+        let block = self.variants[variant].block.clone();
+        let category = if keeps { Category::Activation } else { Category::Recompute };
+        let linears: Vec<usize> =
+            ops.iter().copied().filter(|&op| matches!(block.ops[op].kind, Kind::Linear(_))).collect();
+        let mut ahead: Option<(usize, Gathered)> = None;
+        for &at in ops {
+            let op = &block.ops[at];
+            let width = block.tensors[op.output].width;
+            let output = self.tape.value(name(op.kind), self.activation(width), category);
+            let read = |tensor: Tensor| values[tensor];
+            let reads: Vec<Value> = op.inputs.iter().filter_map(|&tensor| read(tensor)).collect();
+            let of = |tensor: usize| self.activation(block.tensors[tensor].width);
+            match op.kind {
+                Kind::Norm => {
+                    let bytes = of(op.inputs[0]);
+                    // Once for the mean square, once to scale.
+                    let work = Self::memory(MemoryKind::Norm, 2 * bytes, bytes);
+                    self.tape.kernel("rms_norm", work, &reads, &[output]);
+                }
+                Kind::Rope => {
+                    let bytes = of(op.output);
+                    // Halves are taken in fp32 and put together in bf16.
+                    let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 2 * bytes);
+                    self.tape.kernel("rotary", work, &reads, &[output]);
+                }
+                Kind::Add => {
+                    let bytes = of(op.output);
+                    let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
+                    self.tape.kernel("add", work, &reads, &[output]);
+                }
+                Kind::Gate => {
+                    let bytes = of(op.output);
+                    let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
+                    self.tape.kernel("gate", work, &reads, &[output]);
+                }
+                Kind::Attention(shape) => self.attend(shape, &reads, output, category),
+                Kind::Linear(index) => {
+                    let weight = block.weights[index];
+                    let numbers = weight.inputs * weight.outputs;
+                    let now = self.tape.now();
+                    let gathered = match ahead.take() {
+                        Some((known, gathered)) if known == index => gathered,
+                        _ => self.gather(numbers, how, now.clone()),
+                    };
+                    if how == Overlap::Asynchronous {
+                        let next =
+                            linears.iter().position(|&linear| linear == at).and_then(|place| linears.get(place + 1));
+                        if let Some(&next) = next
+                            && let Kind::Linear(next) = block.ops[next].kind
+                        {
+                            let weight = block.weights[next];
+                            ahead = Some((next, self.gather(weight.inputs * weight.outputs, how, now)));
+                        }
+                    }
+                    if let (Gathered::Whole(value), false) = (&gathered, keeps) {
+                        held.push((index, *value));
+                    }
+                    let size = (self.tokens(), weight.outputs, weight.inputs, MatmulLayout::Forward);
+                    self.matmul(size, &gathered, (&reads, &[output]));
+                    if weight.row_parallel {
+                        self.sum_parts(weight.outputs, output);
+                    }
+                }
+            }
+            values[op.output] = Some(output);
+            if keeps {
+                self.keep(variant, op.output, output);
+            }
+        }
+    }
+
+    /// Adds up parts of a sum over the tensor axis, while the step waits.
+    pub(super) fn sum_parts(&mut self, width: u64, value: Value) {
+        if self.job.mesh.tensor > 1 {
+            let comm = self.comm(Collective::AllReduce, self.groups.tensor, self.activation(width));
+            let after = self.tape.now();
+            let at = self.tape.exchange(comm, (&[value], &[]), after);
+            self.tape.join(at);
+        }
+    }
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Norm => "normed",
+        Kind::Linear(_) => "projected",
+        Kind::Rope => "rotated",
+        Kind::Attention(_) => "attended",
+        Kind::Add => "residual",
+        Kind::Gate => "gated",
+    }
+}

@@ -1,0 +1,65 @@
+//! What everything above asks of a job of PyTorch's own runtimes.
+
+use super::{Checkpoint, Job, compile};
+use crate::model::experts::{Experts, Score};
+use crate::runtime::fsdp::Version;
+use crate::runtime::{Flight, Framework, Modules, Parts};
+
+impl Framework for Job {
+    fn parts(&self) -> Parts<'_> {
+        Parts::Whole(self)
+    }
+
+    fn refuses(&self) -> Option<&'static str> {
+        refuses(self)
+    }
+
+    fn modules(&self) -> Modules {
+        let linears = self.float8.as_ref().map(|_| "fp8");
+        let offload = "the optimizer runs on the host, at an assumed memory bandwidth";
+        let doubts = if self.fsdp.cpu_offload { vec![offload] } else { vec![] };
+        Modules { linears, doubts, ..Modules::of(if self.compile { "compiled" } else { "eager" }) }
+    }
+
+    fn compile(&self) -> Flight {
+        Flight::alike(compile(self))
+    }
+}
+
+/// The first thing in a job that has no rules.
+fn refuses(job: &Job) -> Option<&'static str> {
+    let model = &job.model;
+    if model.latent.is_some() {
+        return Some("latent attention");
+    }
+    if model.sinks {
+        return Some("attention sinks");
+    }
+    let experts = model.experts.as_ref()?;
+    let list = [
+        (matches!(job.fsdp.version, Version::One(_)), "experts under FSDP1"),
+        (job.tensor.splits(), "experts under tensor parallelism"),
+        (job.compile, "compiled blocks with experts"),
+        (job.checkpoint == Checkpoint::SelectiveOp, "selective checkpointing of blocks with experts"),
+        (job.eager.offload.is_some(), "checkpoints of blocks with experts in the host's memory"),
+    ];
+    list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what).or_else(|| mixture(job, experts))
+}
+
+/// The first thing in a mixture that has no rules.
+fn mixture(job: &Job, experts: &Experts) -> Option<&'static str> {
+    let router = experts.router;
+    let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, job.batch * job.seq);
+    let list = [
+        (router.score != Score::Softmax, "a router that is not a softmax over all experts"),
+        (!router.normalises, "a router whose weights do not sum to one"),
+        (router.scales, "a router that scales its weights"),
+        (router.bias || router.correction, "a router with a bias"),
+        (router.groups.is_some(), "a router that chooses among groups"),
+        (experts.bias, "experts with biases"),
+        (experts.auxiliary_loss, "a loss that balances experts"),
+        (job.model.ffn_bias, "dense blocks with biases beside experts"),
+        (counts.contains(&0), "experts that no token reaches"),
+    ];
+    list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)
+}

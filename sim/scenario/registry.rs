@@ -1,0 +1,83 @@
+//! The runtimes that a scenario can name. To add one: a reader with its [`Entry`], and a line in [`Runtime::ALL`].
+
+use super::error::ScenarioError;
+use super::understood::{Base, Decided, Reader};
+use super::{internevo, megatron, nanotron, train, xla};
+use crate::hardware::Vendor;
+
+/// A framework as a scenario names it, and who reads the rest of the file for it.
+#[derive(Debug)]
+pub struct Entry {
+    /// As a scenario writes it.
+    pub(super) written: &'static str,
+    /// The framework's short name.
+    pub(super) name: &'static str,
+    /// The lane's name in reports.
+    pub(super) lane: &'static str,
+    /// Whether its ranks split a model on Megatron's axes.
+    pub(super) splits_model: bool,
+    /// Whose chips it runs on.
+    pub(super) vendor: Vendor,
+    /// Decides what the framework leaves to the file.
+    pub(super) decide: fn(&mut Reader<'_>, Base<'_>) -> Result<Decided, ScenarioError>,
+}
+
+/// The framework whose program is compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct Runtime(pub(super) &'static Entry);
+
+impl PartialEq for Runtime {
+    fn eq(&self, other: &Runtime) -> bool {
+        self.0.written == other.0.written
+    }
+}
+
+impl Eq for Runtime {}
+
+impl Runtime {
+    /// All runtimes: the registry.
+    pub const ALL: [Runtime; 8] = [
+        train::FSDP2,
+        train::FSDP1,
+        train::SINGLE_DEVICE,
+        megatron::MEGATRON,
+        megatron::DEEPSPEED,
+        internevo::INTERNEVO,
+        nanotron::NANOTRON,
+        xla::XLA,
+    ];
+
+    /// The runtime that a scenario names so.
+    pub fn find(written: &str) -> Option<Runtime> {
+        Self::ALL.into_iter().find(|runtime| runtime.written() == written)
+    }
+
+    /// As a scenario writes it.
+    pub fn written(self) -> &'static str {
+        self.0.written
+    }
+
+    /// The framework's short name.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// The lane's name in reports.
+    pub fn lane(self) -> &'static str {
+        self.0.lane
+    }
+
+    /// Whether its ranks split a model on Megatron's axes.
+    pub fn splits_model(self) -> bool {
+        self.0.splits_model
+    }
+
+    /// Whose chips it runs on.
+    pub fn vendor(self) -> Vendor {
+        self.0.vendor
+    }
+
+    pub(super) fn decide(self, reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
+        (self.0.decide)(reader, base)
+    }
+}

@@ -1,0 +1,244 @@
+//! A job of the SPMD lane as understood. What the file leaves open is what MaxText's `configs/base.yml` has for it
+//! (e591f30cb), and is listed.
+
+use toml::{Spanned, Value};
+
+use super::error::ScenarioError;
+use super::foreign::Foreign;
+use super::registry::{Entry, Runtime};
+use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
+use super::{machine, written};
+use crate::cost::{Backend, Blocks, Regime, Software};
+use crate::hardware::{Topology, Vendor};
+use crate::model::ModelConfig;
+use crate::runtime;
+use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, TENSORS};
+
+/// XLA SPMD on TPU.
+pub(super) const XLA: Runtime = Runtime(&Entry {
+    written: "xla",
+    name: "XLA SPMD",
+    lane: "ZeRO-3-shaped sharding on TPU XLA",
+    splits_model: false,
+    vendor: Vendor::Google,
+    decide,
+});
+
+/// Keys that other runtimes read: here nothing is wrapped, and the compiler places the collectives.
+const FOREIGN: Foreign = Foreign {
+    runtime: "xla",
+    own: "xla",
+    tables: &[
+        (
+            "fsdp",
+            &[],
+            "nothing is wrapped, resharded or prefetched here: the compiler gathers weights; write mesh.fsdp",
+        ),
+        ("fsdp1", &[], "nothing is wrapped here: the compiler gathers weights; write mesh.fsdp"),
+        ("pipeline", &[], "remove the table: pipelines are not simulated on XLA"),
+        ("tensor_parallel", &[], "the compiler places what tensor parallelism exchanges: write mesh.tensor"),
+        ("compile", &[], "the whole step is compiled: remove the table"),
+        ("float8", &[], "remove the table: fp8 is not simulated on XLA"),
+        ("loss", &[], "write xla.num_vocab_tiling to take the loss in parts"),
+        ("loop", &[], "write xla.host_syncs_per_step"),
+        ("framework", &[], "remove the table: it is MaxText's model, compiled whole"),
+        ("activation_checkpointing", &[], "write xla.remat_policy = \"full\", or another of MaxText's"),
+        ("optimizer", &[], "it is AdamW with moments in fp32; write xla.gradient_clipping"),
+        ("attention", &[], "write xla.attention = \"flash\" or \"dot_product\""),
+        ("memory", &[], "the compiler gives every buffer its place: there is no allocator to set"),
+        (
+            "precision",
+            &[],
+            "parameters are in fp32 and computed with in bf16, as MaxText's defaults are: remove the table",
+        ),
+        ("topology", &["name", "slice", "slices", "profile"], "a TPU is rented as slices: write topology.slice"),
+        (
+            "mesh",
+            &["dcn_data", "data", "fsdp", "fsdp_transpose", "tensor"],
+            "axes here are data, fsdp, fsdp_transpose, tensor, and dcn_data over slices",
+        ),
+        ("batch", &["sequence", "micro"], "write batch.micro: sequences on each chip"),
+    ],
+    keys: &[],
+};
+
+fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
+    let Base { scenario, topology, model, seq, micro, .. } = base;
+    FOREIGN.check(reader)?;
+    let none = written::Xla::default();
+    let table = scenario.xla.as_ref().map_or(&none, Spanned::get_ref);
+    let mesh = mesh(reader, &scenario.mesh, topology)?;
+    divides(reader, &scenario.mesh, (&model, mesh))?;
+    let remat = policy(reader, table)?;
+    let attention = match table.attention {
+        Some(written::XlaAttention::DotProduct) => Attention::DotProduct,
+        written => {
+            if written.is_none() {
+                reader.assumptions.push("xla.attention = \"flash\"".to_owned());
+            }
+            let fused_backward = reader.flag("xla.sa_use_fused_bwd_kernel", table.sa_use_fused_bwd_kernel, false);
+            Attention::Splash { fused_backward }
+        }
+    };
+    let vocab_tiling = reader.count_or("xla.num_vocab_tiling", table.num_vocab_tiling.as_ref(), 1, MOST_SMALL, 1)?;
+    if let (Some(at), false) = (&table.num_vocab_tiling, (micro * seq).is_multiple_of(vocab_tiling)) {
+        let problem = format!("num_vocab_tiling = {vocab_tiling} does not divide the {} tokens of a chip", micro * seq);
+        return Err(reader.plan(at, problem, "write a divisor of them"));
+    }
+    let syncs = table.host_syncs_per_step.as_ref();
+    let job = Job {
+        batch: micro,
+        seq,
+        mesh,
+        remat,
+        attention,
+        flags: flags(reader, table)?,
+        vocab_tiling,
+        iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
+        clip: reader.flag("xla.gradient_clipping", table.gradient_clipping, true),
+        host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
+        model,
+    };
+    let size = reader.count_or("xla.sa_block_size", table.sa_block_size.as_ref(), 128, MOST_SMALL, 512)?;
+    let blocks = match job.attention {
+        Attention::Splash { fused_backward } => Some(Blocks { size, fused: fused_backward }),
+        Attention::DotProduct => None,
+    };
+    let rail = machine::rail(reader, &scenario.topology, topology)?;
+    let software = Software { attention: Backend::Splash, blocks, rail, ..Software::default() };
+    Ok(Decided { job: runtime::Job::of(job), regime: Regime::Sustained, software, expandable_segments: false })
+}
+
+/// Axes, whose product is the chips there are; what is left open takes what the others leave: `dcn_data` the slices, `fsdp`
+/// a slice's chips.
+fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &Topology) -> Result<Mesh, ScenarioError> {
+    let axes = written.get_ref();
+    let slices = topology.slices();
+    let chips = topology.chips() / slices;
+    let mut axis = |key: &str, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1);
+    let data = axis("mesh.data", &axes.data)?;
+    let transpose = axis("mesh.fsdp_transpose", &axes.fsdp_transpose)?;
+    let tensor = axis("mesh.tensor", &axes.tensor)?;
+    let dcn_data = match &axes.dcn_data {
+        Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
+        None => reader.assume("mesh.dcn_data", u64::from(slices), &slices.to_string()),
+    };
+    if dcn_data != u64::from(slices) {
+        let problem = format!("mesh.dcn_data = {dcn_data}, and {slices} slices are rented");
+        let at = axes.dcn_data.as_ref().map_or_else(|| reader.place(written), |at| reader.place(at));
+        let remedy = "write topology.slices, or as many in mesh.dcn_data".to_owned();
+        return Err(ScenarioError::Plan { problem, place: at, remedy });
+    }
+    let others = data * transpose * tensor;
+    let fsdp = match &axes.fsdp {
+        Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
+        None => {
+            let rest = (u64::from(chips) / others).max(1);
+            reader.assume("mesh.fsdp", rest, &rest.to_string())
+        }
+    };
+    if fsdp * others != u64::from(chips) {
+        let problem = format!(
+            "data × fsdp × fsdp_transpose × tensor = {} × {fsdp} × {transpose} × {tensor} = {}, and a slice of {} has {chips} \
+             chips",
+            data,
+            fsdp * others,
+            topology.name
+        );
+        return Err(reader.plan(written, problem, "write axes whose product is the chips of a slice"));
+    }
+    let [dcn_data, data, fsdp, fsdp_transpose, tensor] =
+        [dcn_data, data, fsdp, transpose, tensor].map(|size| size as u32);
+    Ok(Mesh { dcn_data, data, fsdp, fsdp_transpose, tensor })
+}
+
+/// Specs must divide what they shard.
+fn divides(
+    reader: &Reader<'_>,
+    at: &Spanned<written::Mesh>,
+    (model, mesh): (&ModelConfig, Mesh),
+) -> Result<(), ScenarioError> {
+    let tensor = u64::from(mesh.tensor);
+    let parts = [
+        ("query heads", model.heads),
+        ("key-value heads", model.kv_heads),
+        ("feed-forward width", model.ffn),
+        ("words", model.vocab),
+    ];
+    if let Some((what, size)) = parts.into_iter().find(|(_, size)| !size.is_multiple_of(tensor)) {
+        let problem = format!("mesh.tensor = {tensor} does not divide the {size} {what} of {}", model.name);
+        return Err(reader.plan(at, problem, "write a divisor, or shard over mesh.fsdp"));
+    }
+    let shards = u64::from(mesh.shards());
+    if !model.width.is_multiple_of(shards) {
+        let problem = format!("{shards} chips do not divide the width {} of {}", model.width, model.name);
+        return Err(reader.plan(at, problem, "shard over fewer chips, and write mesh.data for the rest"));
+    }
+    Ok(())
+}
+
+/// What of forward is kept.
+fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, ScenarioError> {
+    let Some(at) = &table.remat_policy else {
+        if let Some(remat) = &table.remat {
+            return Err(reader.plan(remat, "[xla.remat] goes with a custom policy", "write remat_policy = \"custom\""));
+        }
+        return Ok(reader.assume("xla.remat_policy", Policy::NAMED[1].1, "\"full\""));
+    };
+    let named = Policy::NAMED.iter().find(|(name, _)| name == at.get_ref());
+    match (named, &table.remat) {
+        (Some((name, _)), Some(remat)) => {
+            let problem = format!("[xla.remat] goes with a custom policy, and the policy is {name:?}");
+            Err(reader.plan(remat, problem, "remove the table, or write remat_policy = \"custom\""))
+        }
+        (Some((_, policy)), None) => Ok(*policy),
+        (None, remat) if at.get_ref() == "custom" => {
+            let mut names = [Keep::Remat; TENSORS.len()];
+            names[0] = Keep::Device;
+            let Some(remat) = remat else { return Ok(Policy::Names(names)) };
+            for (tensor, value) in remat.get_ref() {
+                let Some(place) = TENSORS.iter().position(|known| known == tensor) else {
+                    let problem = format!("[xla.remat] has no tensor {tensor:?}");
+                    return Err(reader.plan(remat, problem, format!("write one of: {}", TENSORS.join(", "))));
+                };
+                names[place] = match value.as_str() {
+                    Some("device") => Keep::Device,
+                    Some("offload") => Keep::Offload,
+                    Some("remat") if place > 0 => Keep::Remat,
+                    _ => {
+                        let problem = format!("xla.remat.{tensor} = {}", Value::to_string(value));
+                        let remedy = match place {
+                            0 => "write \"device\" or \"offload\": a block's input cannot be computed again",
+                            _ => "write \"device\", \"offload\" or \"remat\"",
+                        };
+                        return Err(reader.plan(remat, problem, remedy));
+                    }
+                };
+            }
+            Ok(Policy::Names(names))
+        }
+        (None, _) => {
+            let names: Vec<&str> = Policy::NAMED.iter().map(|(name, _)| *name).collect();
+            let problem = format!("there is no remat_policy {:?}", at.get_ref());
+            Err(reader.plan(at, problem, format!("write one of: {}, custom", names.join(", "))))
+        }
+    }
+}
+
+/// What the compiler's flags let it do.
+fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Flags, ScenarioError> {
+    let Some(list) = &table.flags else {
+        return Ok(reader.assume("xla.flags", Flags::DEFAULT, "[]"));
+    };
+    let names: Vec<&str> = list.iter().map(|at| at.get_ref().as_str()).collect();
+    Flags::of(&names).or_else(|unknown| {
+        let known: Vec<&str> = Flags::GROUPS.iter().map(|(name, _)| *name).collect();
+        let problem = format!("there is no group of flags {unknown:?}");
+        let at = list.iter().find(|at| at.get_ref() == unknown);
+        let remedy = format!("write some of: {}", known.join(", "));
+        Err(at.map_or_else(
+            || reader.plan(&Spanned::new(0..0, ()), &problem, &remedy),
+            |at| reader.plan(at, &problem, &remedy),
+        ))
+    })
+}
