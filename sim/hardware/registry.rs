@@ -29,6 +29,9 @@ const SHIPPED: &[Shipped] = shipped! {
     "h200-sxm-141gb" also "h200-sxm";
     "b200-sxm";
     "tpu-v6e";
+    "tpu-v5e";
+    "tpu-v5p";
+    "tpu-v7x" also "tpu7x";
 };
 
 /// One entry of the list of shipped topologies.

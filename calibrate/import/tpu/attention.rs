@@ -6,7 +6,8 @@
 //! The knee is the block itself, for blocks on the diagonal are computed whole ([`windtunnel::cost::attention`]); where
 //! sequences reach from one to at least four blocks, it is fitted with the rate. Nothing else was measured: head
 //! dimension 64 is given half the rate (a block costs the vector unit as much, and the matrix unit loads 256 rows for
-//! either), 256 four thirds of it, an open mask the rate of an endless causal sequence.
+//! either), 256 four thirds of it, an open mask the rate of an endless causal sequence. Other chips have v6e's rate as far as
+//! their vector units go ([`Tpu::vector`]) and their matrix units let them ([`OF_PEAK`]).
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,10 @@ use super::super::tables::{Row, Table};
 use super::super::{ImportError, Residual, Section, evidence, fit};
 use super::Tpu;
 use crate::fit::attention::{self, Kernel, LAUNCH, flops};
+
+/// Share of the matrix units' peak that attention is not believed to pass on a chip where nobody measured it. On v6e it is
+/// the vector units that keep it at 22 to 45 %.
+const OF_PEAK: f64 = 0.65;
 
 const CALLS: &str = include_str!("attention.csv");
 
@@ -94,6 +99,7 @@ pub fn section(tpu: &Tpu) -> Result<Section, ImportError> {
                 (true, true) => ("extrapolated", 0.25),
                 _ => ("extrapolated", 0.3),
             };
+            let rate = if tpu.derived { (tpu.vector * rate).min(OF_PEAK * tpu.peaks[0] * 1e12) } else { rate };
             let own = format!(
                 "{backend} on v6e, 32 heads of 128, causal, blocks of {block} (calibrate/import/tpu/attention.csv)"
             );

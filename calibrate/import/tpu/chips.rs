@@ -13,6 +13,8 @@ pub struct Tpu {
     pub derived: bool,
     /// Peaks \[TFLOP/s\]: bf16, and eight-bit numbers (int8 where the units have no fp8).
     pub peaks: [f64; 2],
+    /// What its vector units do in a second, over v6e's: cores and clocks.
+    pub vector: f64,
     /// Peak memory bandwidth \[GB/s\].
     pub bandwidth: f64,
     /// Capacity.
@@ -31,14 +33,14 @@ pub struct Tpu {
     pub source: &'static str,
 }
 
-/// Every TPU, in the order they are built.
-pub const TPUS: [Tpu; 1] = [Tpu {
+const V6E: Tpu = Tpu {
     name: "tpu-v6e",
     summary: "Google TPU v6e (Trillium) on slices of its 2D torus, from published tables",
     chip: "TPU v6e",
     derived: false,
     // No fp8 units: eight-bit matmuls are int8.
     peaks: [918.0, 1836.0],
+    vector: 1.0,
     bandwidth: 1638.0,
     memory: "31.25 GiB",
     links: 4,
@@ -47,4 +49,58 @@ pub const TPUS: [Tpu; 1] = [Tpu {
     host: 32.0,
     software: "jax 0.5 to 0.9, libtpu of their time",
     source: "hw_specs.csv: docs.cloud.google.com/tpu/docs/v6e; jax-ml/scaling-book (links, host); xprof (31.25 GiB)",
-}];
+};
+
+/// Every TPU, in the order they are built.
+pub const TPUS: [Tpu; 4] = [
+    V6E,
+    Tpu {
+        name: "tpu-v5e",
+        summary: "Google TPU v5e on slices of its 2D torus: carried over from TPU v6e by its vendor's figures",
+        chip: "TPU v5e",
+        derived: true,
+        peaks: [197.0, 393.0],
+        // 1.5 GHz for 1.75.
+        vector: 0.857,
+        bandwidth: 819.0,
+        memory: "15.75 GiB",
+        link: 45.0,
+        nic: 3.125,
+        host: 16.0,
+        source: "hw_specs.csv: docs.cloud.google.com/tpu/docs/v5e; jax-ml/scaling-book (links, host); memory as v6e's less 2.3 %",
+        ..V6E
+    },
+    Tpu {
+        name: "tpu-v5p",
+        summary: "Google TPU v5p on slices of its 3D torus: carried over from TPU v6e by its vendor's figures",
+        chip: "TPU v5p",
+        derived: true,
+        peaks: [459.0, 918.0],
+        // Two cores at 1.75 GHz.
+        vector: 2.0,
+        bandwidth: 2765.0,
+        memory: "95 GiB",
+        links: 6,
+        nic: 6.25,
+        host: 16.0,
+        source: "hw_specs.csv: docs.cloud.google.com/tpu/docs/v5p; jax-ml/scaling-book (links, host); int8 twice bf16",
+        ..V6E
+    },
+    Tpu {
+        name: "tpu-v7x",
+        summary: "Google TPU7x (Ironwood) on slices of its 3D torus: bf16 matmuls of its own, all else carried over from \
+                  TPU v6e by its vendor's figures",
+        chip: "TPU7x",
+        derived: true,
+        peaks: [2307.0, 4614.0],
+        // Two cores, each with a quarter more in bf16 than v6e's one.
+        vector: 2.5,
+        bandwidth: 7380.0,
+        memory: "192 GiB",
+        links: 6,
+        link: 100.0,
+        host: 16.0,
+        source: "hw_specs.csv: docs.cloud.google.com/tpu/docs/tpu7x, AI-Hypercomputer/accelerator-microbenchmarks; host and NICs assumed",
+        ..V6E
+    },
+];

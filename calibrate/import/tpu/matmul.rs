@@ -12,11 +12,13 @@
 
 use std::collections::BTreeMap;
 
+use windtunnel::cost::waves::Waves;
 use windtunnel::units::Time;
 
 use super::super::tables::Tables;
 use super::super::{ImportError, Residual, Section, evidence, fit};
 use super::Tpu;
+use crate::fit::grid::Shape;
 use crate::fit::matmul::{Points, Spec, fit_waves, write_waves};
 
 /// What a host's clock adds \[s\].
@@ -28,66 +30,86 @@ const TIMED: f64 = 60e-6;
 /// The shortest kernel \[s\]: a 128³ matmul on v7x takes 1.62 us (gemm_tpu.csv).
 const LAUNCH: f64 = 1.6e-6;
 
+/// Whose rows a profile's matmuls are fitted to, with the board that was measured.
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    /// `tpu` in the table.
+    tpu: &'static str,
+    dtype: &'static str,
+    /// Bytes of an operand's element.
+    size: f64,
+    /// Peaks of what was measured: \[TFLOP/s\], \[GB/s\].
+    peak: f64,
+    bandwidth: f64,
+}
+
+const BF16: Rows = Rows { tpu: "v6e", dtype: "bfloat16", size: 2.0, peak: 918.0, bandwidth: 1638.0 };
+const INT8: Rows = Rows { dtype: "int8", size: 1.0, peak: 1836.0, ..BF16 };
+const FP32: Rows = Rows { dtype: "float32", size: 4.0, ..BF16 };
+/// One of the two cores of a v7x chip, each with half of its memory.
+const V7X: Rows = Rows { tpu: "v7", peak: 1153.5, bandwidth: 3690.0, ..BF16 };
+
 /// Times of one number format.
-fn read(tables: &Tables, dtype: &str) -> Result<Points, ImportError> {
+fn read(tables: &Tables, rows: Rows) -> Result<Points, ImportError> {
     let table = tables.get("gemm_tpu.csv")?;
     let mut all: BTreeMap<(u64, u64, u64), Vec<f64>> = BTreeMap::new();
-    for row in table.rows().filter(|row| row.text("tpu") == "v6e" && row.text("dtype") == dtype) {
+    let cube = (8192.0, 8192.0, 8192.0);
+    for row in table.rows().filter(|row| row.text("tpu") == rows.tpu && row.text("dtype") == rows.dtype) {
         let [Some(m), Some(n), Some(k), Some(us)] = ["m", "n", "k", "time_us"].map(|column| row.number(column)) else {
             continue;
         };
-        let timing = row.text("timing");
-        // The one shape that was traced is known without its host's clock.
-        let traced = timing.starts_with("device trace");
-        if traced
-            || !(timing.starts_with("host timing") || dtype == "bfloat16" && (m, n, k) == (8192.0, 8192.0, 8192.0))
-        {
-            let seconds = us * 1e-6 - if traced { 0.0 } else { DISPATCH };
-            if seconds >= TIMED {
-                all.entry((m as u64, n as u64, k as u64)).or_default().push(seconds);
-            }
+        // On v7x, and of v6e's one shape that was traced, the host's clock is not needed.
+        let hosted = row.text("timing").starts_with("host");
+        let traced = rows.tpu != "v6e" || rows.dtype == "bfloat16" && (m, n, k) == cube;
+        let seconds = us * 1e-6 - if hosted { DISPATCH } else { 0.0 };
+        if !(hosted && (traced || seconds < TIMED)) {
+            all.entry((m as u64, n as u64, k as u64)).or_default().push(seconds);
         }
     }
     let points: Points = all.into_iter().map(|(shape, times)| (shape, fit::median(&times))).collect();
-    if points.is_empty() { Err(table.error(&format!("no {dtype} rows of v6e"))) } else { Ok(points) }
+    if points.is_empty() { Err(table.error(&format!("no {} rows of {}", rows.dtype, rows.tpu))) } else { Ok(points) }
+}
+
+/// The wave model of points, and its errors on each of them without it.
+fn fitted(points: &Points, rows: Rows) -> (Waves, Vec<f64>) {
+    let Rows { size, peak, bandwidth, .. } = rows;
+    let spec = Spec { processors: 1, peak, size, measured_bandwidth: bandwidth, own_bandwidth: bandwidth };
+    let model = |points: &Points| Waves { launch: Time::from_seconds(LAUNCH), ..fit_waves(points, &spec, 1) };
+    let without = |out: &Shape, seconds: f64| {
+        let rest = points.iter().filter(|(shape, _)| *shape != out).map(|(shape, t)| (*shape, *t)).collect();
+        let (m, n, k) = *out;
+        fit::error(model(&rest).seconds(&spec.measured(), (m as f64, n as f64, k as f64), size), seconds)
+    };
+    (model(points), points.iter().map(|(out, seconds)| without(out, *seconds)).collect())
 }
 
 /// The sections `matmul` and `layout`.
 pub fn section(tables: &Tables, tpu: &Tpu) -> Result<Section, ImportError> {
     let mut text = String::new();
     let mut residuals = Vec::new();
-    let mut one = |names: &[&str], dtype: &str, of: (f64, f64), size: f64, doubt: f64, note: &str| {
-        let points = read(tables, dtype)?;
-        let (measured, own) = of;
-        let spec = Spec { processors: 1, peak: measured, size, measured_bandwidth: 1638.0, own_bandwidth: 1638.0 };
-        let model = |points: &Points| {
-            let waves = fit_waves(points, &spec, 1);
-            windtunnel::cost::waves::Waves { launch: Time::from_seconds(LAUNCH), ..waves }
-        };
-        let errors: Vec<f64> = points
-            .iter()
-            .map(|(out, seconds)| {
-                let rest = points.iter().filter(|(shape, _)| *shape != out).map(|(s, t)| (*s, *t)).collect();
-                let (m, n, k) = *out;
-                fit::error(model(&rest).seconds(&spec.measured(), (m as f64, n as f64, k as f64), size), *seconds)
-            })
-            .collect();
+    let [half, eight] = tpu.peaks;
+    let once = "; operands of four bytes, multiplied once as bf16 (JAX's default precision)";
+    let bf16 = if tpu.name == "tpu-v7x" { V7X } else { BF16 };
+    for (names, rows, peak, note) in [
+        (&["bf16"][..], bf16, half, ""),
+        (&["fp8"], INT8, eight, "; int8 stands for all eight-bit numbers"),
+        (&["tf32", "fp32"], FP32, half, once),
+    ] {
+        let points = read(tables, rows)?;
+        let (waves, errors) = fitted(&points, rows);
+        let own = !tpu.derived || rows.tpu == "v7";
+        let (basis, doubt) = if own { ("published", 0.05) } else { ("extrapolated", 0.15) };
         let (median, p90) = (fit::median(&errors), fit::quantile(&errors, 0.9) + doubt);
-        let basis = if tpu.derived { "extrapolated" } else { "published" };
-        let source =
-            format!("gemm_tpu.csv, {dtype} on v6e, less {:.0} us of dispatch where a host timed{note}", DISPATCH * 1e6);
+        let how = match rows.tpu {
+            "v6e" => format!("v6e, less {:.0} us of dispatch where a host timed", DISPATCH * 1e6),
+            _ => "one core of v7x, device traces and long loops".to_owned(),
+        };
+        let source = format!("gemm_tpu.csv, {} on {how}{note}", rows.dtype);
         for name in names {
-            let e = evidence(basis, points.len(), median, p90, &source);
-            write_waves(&mut text, name, own, &model(&points), &e);
+            write_waves(&mut text, name, peak, &waves, &evidence(basis, points.len(), median, p90, &source));
         }
         residuals.push(Residual { section: format!("matmul {}", names[0]), points: points.len(), median, p90 });
-        Ok::<(), ImportError>(())
-    };
-    let doubt = if tpu.derived { 0.15 } else { 0.05 };
-    one(&["bf16"], "bfloat16", (918.0, tpu.peaks[0]), 2.0, doubt, "")?;
-    one(&["fp8"], "int8", (1836.0, tpu.peaks[1]), 1.0, doubt, "; int8 stands for all eight-bit numbers")?;
-    let once = "; operands of four bytes, multiplied once as bf16 (JAX's default precision)";
-    one(&["tf32", "fp32"], "float32", (918.0, tpu.peaks[0]), 4.0, doubt, once)?;
+    }
     let why = "assumed: the compiler lays operands out as a matrix unit wants them, at the cost of copies that are kernels of their own";
     text.push_str(&format!(
         "[layout]\ndata_gradient = 1\nweight_gradient = 1\nevidence = {}\n",

@@ -31,7 +31,8 @@ pub fn section(tables: &Tables, tpu: &Tpu) -> Result<Section, ImportError> {
     let between = rate("v6e's psum between slices", &op("2x v6e-256", "psum over DCN", ""))?;
     let efficiency = gathered / V7X_GRID;
     // An all-reduce is a reduce-scatter and an all-gather of the same bytes: the one takes what the other leaves.
-    let adds = 1.0 / (2.0 / reduced - 1.0 / (V6E_LINKS * efficiency));
+    // Sums are read from and written to memory.
+    let adds = tpu.bandwidth / 1638.0 / (2.0 / reduced - 1.0 / (V6E_LINKS * efficiency));
     let share = between / V6E_NIC;
     let basis = if tpu.derived { "extrapolated" } else { "published" };
     let inside = "tpu_collectives.csv: efficiency from all-gathers of 64 MiB on v7x 2x2x1 (0.89; ppermute on v6e-8 0.96, all-gather on \
