@@ -9,7 +9,6 @@ mod cudnn;
 mod device;
 mod error;
 mod hostcopy;
-mod interrupt;
 mod journal;
 mod library;
 mod list;

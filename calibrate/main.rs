@@ -7,8 +7,12 @@ mod cli;
 mod cuda;
 mod fit;
 mod import;
+mod interrupt;
+mod pjrt;
 mod plan;
 mod points;
+mod stablehlo;
+mod xla;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,8 +42,13 @@ enum Command {
     Residuals(cli::residuals::Args),
     /// Measure the CUDA devices of this machine.
     Cuda(cuda::Arguments),
-    /// Measure a TPU through XLA, or ask its compiler ahead of time.
-    Xla,
+    /// Ask XLA's compilers, for a TPU that need not be here.
+    Xla(xla::Arguments),
+    /// Fetch XLA's compilers and list them.
+    Plugins(cli::plugins::Args),
+    /// Hold a plugin for another command.
+    #[command(hide = true)]
+    XlaWorker,
 }
 
 #[derive(Debug, Subcommand)]
@@ -66,9 +75,6 @@ enum Source {
     Csv(import::asked::Csv),
 }
 
-/// Exit code of what is not measured yet.
-const NOT_YET: u8 = 3;
-
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Import { source: Source::Published { from, out, held_out } } => {
@@ -89,17 +95,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => cli::finish(cli::plan::run(&args)),
         Command::Residuals(args) => cli::finish(cli::residuals::run(&args)),
         Command::Cuda(arguments) => cuda::run(&arguments),
-        Command::Xla => not_yet(
-            "xla",
-            "no PJRT plugin is looked for yet",
-            "matmuls, attention and collectives on the TPU through PJRT; without a TPU, the compiler's own cycle \
-             and memory estimates for v6e",
-        ),
+        Command::Xla(arguments) => xla::run(&arguments),
+        Command::Plugins(args) => cli::plugins::run(&args),
+        Command::XlaWorker => cli::finish(pjrt::worker::serve().map(|()| String::new())),
     }
-}
-
-fn not_yet(name: &str, machine: &str, what: &str) -> ExitCode {
-    eprintln!("`calibrate {name}` will measure {what}. It measures nothing yet: use `import published`");
-    eprintln!("this machine: {machine}");
-    ExitCode::from(NOT_YET)
 }
