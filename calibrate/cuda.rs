@@ -9,7 +9,6 @@ mod cudnn;
 mod device;
 mod error;
 mod hostcopy;
-mod journal;
 mod library;
 mod list;
 mod machine;
@@ -21,7 +20,6 @@ mod open;
 mod overhead;
 mod overlap;
 mod session;
-mod statistics;
 mod sweep;
 mod timer;
 

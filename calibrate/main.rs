@@ -8,10 +8,14 @@ mod cuda;
 mod fit;
 mod import;
 mod interrupt;
+mod journal;
 mod pjrt;
 mod plan;
 mod points;
+#[allow(dead_code, reason = "a vocabulary, of which not every word is in use")]
 mod stablehlo;
+mod stamp;
+mod statistics;
 mod xla;
 
 use std::path::PathBuf;
@@ -42,8 +46,8 @@ enum Command {
     Residuals(cli::residuals::Args),
     /// Measure the CUDA devices of this machine.
     Cuda(cuda::Arguments),
-    /// Ask XLA's compilers, for a TPU that need not be here.
-    Xla(xla::Arguments),
+    /// Measure a TPU through XLA, or ask its compiler about one that is not here.
+    Xla(Box<xla::Arguments>),
     /// Fetch XLA's compilers and list them.
     Plugins(cli::plugins::Args),
     /// Hold a plugin for another command.

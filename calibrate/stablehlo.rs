@@ -6,12 +6,14 @@
 //! their syntax: <https://openxla.org/stablehlo/spec>; shardings: <https://openxla.org/shardy/sharding_representation>. To
 //! add an operation: a method.
 
+mod collectives;
 mod function;
 mod sharding;
 #[cfg(test)]
 mod tests;
 mod types;
 
+pub use collectives::Collective;
 pub use function::{Comparison, Function, Reduction, Value};
 pub use sharding::{Mesh, Spec};
 pub use types::{Element, Type};

@@ -220,13 +220,13 @@ fn made(facts: Facts, compiled: &[u8], target: &Target, cached: bool) -> Result<
     })
 }
 
-/// What was needed and what there is, from XLA's words `Used 40.5G of 31.25G hbm`.
+/// What was needed and what there is: the first two sizes in the compiler's words, as `requires 83.50G, exceeds 31.24G`.
 fn sizes(message: &str) -> (Option<u64>, Option<u64>) {
-    let Some((_, rest)) = message.split_once("Used ") else { return (None, None) };
-    let mut words = rest.split_whitespace();
-    let needed = words.next().and_then(size);
-    let limit = words.nth(1).and_then(size);
-    (needed, limit)
+    let mut sizes = message.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.')).filter_map(size);
+    match (sizes.next(), sizes.next()) {
+        (Some(needed), Some(limit)) => (Some(needed), Some(limit)),
+        _ => (None, None),
+    }
 }
 
 /// XLA's `31.25G`, binary, to two digits.
@@ -236,10 +236,10 @@ fn size(word: &str) -> Option<u64> {
         'M' => 20,
         'G' => 30,
         'T' => 40,
-        _ => return word.parse().ok(),
+        _ => return None,
     };
     let number: f64 = word[..word.len() - 1].parse().ok()?;
-    Some((number * f64::from(1_u32 << 10).powi(shift / 10)) as u64)
+    Some((number * (1_u64 << shift) as f64) as u64)
 }
 
 #[cfg(test)]
@@ -248,9 +248,14 @@ mod tests {
 
     #[test]
     fn what_was_needed_is_read_from_the_compiler_s_words() {
-        let said = "Ran out of memory in memory space hbm. Used 40.50G of 31.25G hbm. Exceeded hbm capacity by 9.25G.";
-        assert_eq!(sizes(said), (Some(81 << 29), Some(125 << 28)));
+        let expected = (Some(81 << 29), Some(125 << 28));
+        for said in [
+            "Ran out of memory in memory space hbm. Used 40.50G of 31.25G hbm. Exceeded hbm capacity by 9.25G.",
+            "E1000: CompileTimeHbmOom: the total memory required for HLO temporaries (40.50G) exceeds available HBM (31.25G).",
+        ] {
+            assert_eq!(sizes(said), expected, "{said}");
+        }
         assert_eq!(sizes("something else"), (None, None));
-        assert_eq!(sizes("Used many of few"), (None, None));
+        assert_eq!(sizes("Used many of few. RUNNING 3 KG"), (None, None));
     }
 }

@@ -45,6 +45,16 @@ impl Slice {
         settings
     }
 
+    /// One chip of the same kind.
+    pub fn single(&self) -> Self {
+        Self { shape: "1x1".to_owned(), axes: vec![(1, false); self.axes.len()], ..self.clone() }
+    }
+
+    /// What its chips are called in files of points.
+    pub fn chip(&self) -> String {
+        format!("TPU {}", self.generation)
+    }
+
     /// The accelerator type that Google names it by, as `v6e-16`.
     pub fn accelerator(&self) -> String {
         format!("{}-{}", self.generation, self.chips())

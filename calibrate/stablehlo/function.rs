@@ -12,6 +12,12 @@ pub struct Value {
     pub of: Type,
 }
 
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
 /// How many values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
@@ -35,7 +41,7 @@ pub enum Comparison {
 /// A function in the making.
 #[derive(Clone, Debug, Default)]
 pub struct Function {
-    parameters: Vec<String>,
+    parameters: Vec<(String, Type)>,
     results: Vec<(Value, Option<Spec>)>,
     body: String,
     values: usize,
@@ -54,14 +60,20 @@ impl Function {
         let types: Vec<String> = self.results.iter().map(result).collect();
         let names: Vec<&str> = self.results.iter().map(|(value, _)| value.name.as_str()).collect();
         let plain: Vec<String> = self.results.iter().map(|(value, _)| value.of.to_string()).collect();
+        let parameters: Vec<&str> = self.parameters.iter().map(|(text, _)| text.as_str()).collect();
         format!(
             "  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n",
-            self.parameters.join(", "),
+            parameters.join(", "),
             types.join(", "),
             self.body,
             names.join(", "),
             plain.join(", ")
         )
+    }
+
+    /// The types of its parameters.
+    pub fn takes(&self) -> Vec<Type> {
+        self.parameters.iter().map(|(_, of)| of.clone()).collect()
     }
 
     /// A parameter, and how it lies.
@@ -80,7 +92,7 @@ impl Function {
         let goes = result.map(|place| format!("tf.aliasing_output = {place} : i32"));
         let attributes: Vec<String> = lies.into_iter().chain(goes).collect();
         let attributes = if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) };
-        self.parameters.push(format!("{name}: {of}{attributes}"));
+        self.parameters.push((format!("{name}: {of}{attributes}"), of.clone()));
         Value { name, of }
     }
 
@@ -90,7 +102,7 @@ impl Function {
     }
 
     /// Writes an operation; `after` is all after the equals sign but the type.
-    fn line(&mut self, of: Type, after: &str, types: &str) -> Value {
+    pub(super) fn line(&mut self, of: Type, after: &str, types: &str) -> Value {
         let name = format!("%{}", self.values);
         self.values += 1;
         let indent = "  ".repeat(self.depth + 2);
@@ -313,7 +325,7 @@ fn attribute(spec: Option<&Spec>) -> String {
     spec.map(|spec| format!(" {{sdy.sharding = #sdy.sharding{}}}", spec.text())).unwrap_or_default()
 }
 
-fn list<T: std::fmt::Display>(numbers: &[T]) -> String {
+pub(super) fn list<T: std::fmt::Display>(numbers: &[T]) -> String {
     let numbers: Vec<String> = numbers.iter().map(T::to_string).collect();
     format!("[{}]", numbers.join(", "))
 }

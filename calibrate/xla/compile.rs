@@ -1,7 +1,6 @@
 //! `calibrate xla compile`: one program, one slice, what the compiler made of it.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,6 +10,8 @@ use crate::pjrt::compile::{CompileError, Compiled, Setup, Target, compile};
 use crate::pjrt::hlo::print;
 use crate::pjrt::plugins::Plugin;
 use crate::pjrt::slice::Slice;
+
+use super::error::{EXIT_CODES, Failure};
 
 /// Arguments of `calibrate xla compile`.
 #[derive(Debug, Args)]
@@ -44,36 +45,14 @@ pub struct Arguments {
     hlo: Option<PathBuf>,
 }
 
-const EXIT_CODES: &str = "\
-Exit codes:
-    0  it compiles
-    2  a wrong argument, or a program that the compiler refuses
-    3  the plugin is missing, too old, or cannot be used
-    6  the plugin died, or did not answer in time
-    8  it compiles, and does not fit into a device's memory";
-
 fn flag(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write a flag as NAME=VALUE")?;
     Ok((name.trim_start_matches('-').to_owned(), value.to_owned()))
 }
 
 /// Runs the command.
-pub fn run(arguments: &Arguments) -> ExitCode {
-    match asked(arguments) {
-        Ok(report) => {
-            crate::cli::print(&report);
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::from(match why {
-                CompileError::Input(_) | CompileError::Refused { .. } => 2,
-                CompileError::Unusable(_) => 3,
-                CompileError::Lost(_) => 6,
-                CompileError::OutOfMemory { .. } => 8,
-            })
-        }
-    }
+pub fn compiled(arguments: &Arguments) -> Result<String, Failure> {
+    Ok(asked(arguments)?)
 }
 
 fn asked(arguments: &Arguments) -> Result<String, CompileError> {

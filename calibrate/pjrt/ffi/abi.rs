@@ -97,9 +97,6 @@ mod structs {
         }
         TopologyDescription_Destroy = 83 { topology: Opaque }
         TopologyDescription_PlatformVersion = 85 { topology: Opaque, version: *const c_char, version_size: usize }
-        TopologyDescription_GetDeviceDescriptions = 86 {
-            topology: Opaque, descriptions: *const Opaque, descriptions_count: usize,
-        }
         Compile = 89 {
             topology: Opaque, program: *const Program, options: *const c_char, options_size: usize, client: Opaque,
             executable: Opaque,

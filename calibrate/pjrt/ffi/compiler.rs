@@ -46,18 +46,6 @@ impl Topology {
         }
     }
 
-    /// How many devices it has.
-    ///
-    /// # Errors
-    /// The plugin's.
-    pub fn devices(&self) -> Result<usize, PjrtError> {
-        let mut asked = zero::<abi::TopologyDescription_GetDeviceDescriptions>();
-        asked.topology = self.handle;
-        // SAFETY: the handle is this plugin's and alive.
-        unsafe { self.plugin.call(&mut asked) }?;
-        Ok(asked.descriptions_count)
-    }
-
     /// Compiles MLIR with options in the plugin's encoding ([`crate::pjrt::options`]).
     ///
     /// # Errors

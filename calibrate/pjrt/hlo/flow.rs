@@ -86,7 +86,7 @@ fn counted(
     condition: &Computation,
 ) -> Option<u64> {
     let (comparison, inside) = comparison(module, condition)?;
-    let carried = |at: usize| -> Option<Term> { term(module, &inside, comparison, at) };
+    let carried = |at: usize| -> Option<Term> { term(&inside, comparison, at) };
     let (counter, bound) = match (carried(0)?, carried(1)?, comparison.direction.as_str()) {
         (Term::Carried(counter), bound, "LT") | (bound, Term::Carried(counter), "GT") => (counter, bound),
         _ => return None,
@@ -130,7 +130,7 @@ fn comparison<'m>(module: &'m Module, condition: &'m Computation) -> Option<(&'m
 }
 
 /// An operand followed back to the loop's tuple or to a number.
-fn term(module: &Module, place: &Place, user: &Instruction, at: usize) -> Option<Term> {
+fn term(place: &Place, user: &Instruction, at: usize) -> Option<Term> {
     let source = through(place.computation, place.computation.operand(user, at)?)?;
     match source.opcode.as_str() {
         "constant" => source.literal.as_ref()?.number().map(Term::Constant),
@@ -138,7 +138,7 @@ fn term(module: &Module, place: &Place, user: &Instruction, at: usize) -> Option
         "parameter" => {
             let (fusion, around) = place.fusion?;
             let outer = Place { computation: around, fusion: None };
-            term(module, &outer, fusion, usize::try_from(source.parameter).ok()?)
+            term(&outer, fusion, usize::try_from(source.parameter).ok()?)
         }
         _ => None,
     }
@@ -157,7 +157,7 @@ fn step(module: &Module, body: &Computation, counter: i64) -> Option<u64> {
         }
         _ => return None,
     };
-    match (term(module, &place, sum, 0)?, term(module, &place, sum, 1)?) {
+    match (term(&place, sum, 0)?, term(&place, sum, 1)?) {
         (Term::Carried(at), Term::Constant(by)) | (Term::Constant(by), Term::Carried(at)) if at == counter => {
             u64::try_from(by).ok().filter(|by| *by > 0)
         }
