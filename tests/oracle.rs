@@ -15,3 +15,4 @@ mod memory;
 mod schedules;
 mod single;
 mod styles;
+mod vocabulary;
