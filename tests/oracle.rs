@@ -16,3 +16,4 @@ mod schedules;
 mod single;
 mod styles;
 mod xla;
+mod vocabulary;

@@ -62,6 +62,8 @@ pub enum MegatronOp {
         learned: bool,
         /// Whether there is dropout.
         dropout: bool,
+        /// Whether the words' rows are given in the tokens' place, looked up on all pipeline ranks and summed.
+        summed: bool,
     },
     /// `LinearWithGradAccumulationAndAsyncCommunication`. Parameters: weight, bias if any.
     Linear {

@@ -32,6 +32,7 @@ mod vocabulary;
 
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
+pub use megatron::spread;
 pub use megatron::{ExpertRanks, Ring};
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;

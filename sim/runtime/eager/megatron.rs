@@ -18,6 +18,7 @@ mod ring;
 mod rotary;
 mod routed;
 mod router;
+pub mod spread;
 
 pub use ring::Ring;
 pub use routed::ExpertRanks;
@@ -32,7 +33,9 @@ use crate::units::Bytes;
 impl Eager {
     pub(super) fn megatron(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
         match kind {
-            MegatronOp::Embed { learned, dropout } => self.embed(graph, op, (learned, dropout), frame, results),
+            MegatronOp::Embed { learned, dropout, summed } => {
+                self.embed(graph, op, (learned, dropout, summed), frame, results);
+            }
             MegatronOp::Linear { .. } => self.parallel_linear(graph, op, kind, frame, results),
             MegatronOp::Sum => self.sum_over_ranks(graph, op, frame, results),
             MegatronOp::BiasDropoutAdd { .. } => self.bias_dropout_add(graph, op, kind, frame, results),
@@ -61,8 +64,8 @@ impl Eager {
         gradient: Storage,
     ) {
         match kind {
-            MegatronOp::Embed { learned, dropout } => {
-                self.embed_backward(graph, op, (index, learned, dropout), frame, gradient);
+            MegatronOp::Embed { learned, dropout, summed } => {
+                self.embed_backward(graph, op, (index, learned, dropout, summed), frame, gradient);
             }
             MegatronOp::Linear { .. } => self.parallel_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Sum => self.sum_over_ranks_backward(graph, op, frame, gradient),

@@ -61,13 +61,20 @@ pub struct Chunk {
 }
 
 /// What a micro-batch reads, besides what the stage before sends.
-#[derive(Clone, Debug)]
-struct Batch {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batch {
     tokens: Storage,
     labels: Storage,
     positions: Storage,
     mask: Storage,
     loss_mask: Storage,
+}
+
+impl Batch {
+    /// All of it.
+    pub(super) fn all(self) -> [Storage; 5] {
+        [self.tokens, self.labels, self.positions, self.mask, self.loss_mask]
+    }
 }
 
 /// What forward leaves of some blocks in a row.
@@ -298,14 +305,23 @@ impl Chunk {
     /// Returns what backward needs, and the hidden state, or the loss.
     pub fn forward(&self, eager: &mut Eager, input: Option<Storage>) -> (ChunkFrame, Storage) {
         let batch = self.batch(eager);
+        self.forward_on(eager, input, batch)
+    }
+
+    /// Does the same on a micro-batch that has been read before. With the embedding, an input is the words' rows.
+    pub(super) fn forward_on(&self, eager: &mut Eager, input: Option<Storage>, batch: Batch) -> (ChunkFrame, Storage) {
         let mut frame = ChunkFrame { embedding: None, blocks: vec![], head: None, report: None };
         let mut hidden = match (&self.embedding, input) {
-            (Some(graph), _) => {
-                let mut running = eager.frame(graph, batch.tokens, self.map(0), Mode::Train);
+            (Some(graph), words) => {
+                let input = words.unwrap_or(batch.tokens);
+                let mut running = eager.frame(graph, input, self.map(0), Mode::Train);
                 eager.give(&mut running, 1, Some(batch.positions));
                 eager.forward_ops(graph, &mut running, 0..graph.ops.len());
                 eager.give(&mut running, 1, None);
                 let out = eager.finish_forward(graph, &mut running);
+                if let Some(words) = words {
+                    eager.release(words);
+                }
                 frame.embedding = Some(running);
                 out
             }
@@ -397,19 +413,21 @@ impl Chunk {
         (BlocksFrame::Again(held), x)
     }
 
-    /// Backward of one micro-batch from the gradient of its output, which it takes over; none on the last stage, where
-    /// the loss is the start. Returns the gradient of the input; none on the first stage.
+    /// Backward of one micro-batch from the gradient of its output, which it takes over; none where the output is the
+    /// loss. Returns the gradient of the input; none on the first stage, unless that was given the words' rows.
     pub fn backward(&self, eager: &mut Eager, frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
         let before = eager.program.set_pass(Pass::Backward);
         eager.shared = self.tied.map(|word| (word, 2));
         let mut seeds = vec![];
         let mut gradient = gradient;
         if let (Some(graph), Some(mut running)) = (&self.head, frame.head) {
-            // The loss times the loss scale, and its gradient.
-            let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
-            let seed = eager.seed_gradient(DType::Fp32);
-            seeds = vec![seed, scaled];
-            eager.retain(seed);
+            let seed = gradient.unwrap_or_else(|| {
+                // The loss times the loss scale, and its gradient.
+                let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
+                let seed = eager.seed_gradient(DType::Fp32);
+                seeds = vec![seed, scaled];
+                eager.retain(seed)
+            });
             gradient = eager.backward(graph, &mut running, seed);
         }
         // Transformer Engine's norm hands on a view.
@@ -430,8 +448,7 @@ impl Chunk {
         }
         let result = match (&self.embedding, frame.embedding) {
             (Some(graph), Some(mut running)) => {
-                eager.backward(graph, &mut running, gradient);
-                None
+                eager.backward(graph, &mut running, gradient)
             }
             _ => Some(gradient),
         };
@@ -469,7 +486,7 @@ impl Chunk {
 
     /// What the data loader hands the step: tokens, labels and positions (8 B each), the attention mask of one
     /// sequence (1 B for each pair), and the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
-    fn batch(&self, eager: &mut Eager) -> Batch {
+    pub(super) fn batch(&self, eager: &mut Eager) -> Batch {
         let d = self.dims;
         let mut made = |bytes: u64, name| eager.storage(bytes, name);
         Batch {

@@ -33,9 +33,18 @@ const EXPERTS: StreamId = StreamId(9);
 pub(super) const EXPERT_DATA: StreamId = StreamId(10);
 const COUNTS: StreamId = StreamId(11);
 
+/// Streams where pipeline ranks share the vocabulary: those of every job, the collectives of the words and of the last
+/// result, and the reductions of the head, with what they need of arithmetic or as collectives of their own.
+const WITH_VOCABULARY: [&str; 7] =
+    ["compute", "tensor-parallel", "pipeline", "pipeline (2)", "data-parallel", "vocabulary", "head's reductions"];
+pub(super) const VOCABULARY: StreamId = StreamId(5);
+pub(super) const REDUCTIONS: StreamId = StreamId(6);
+
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> &'static [&'static str] {
-    if job.mixture.is_some() {
+    if job.spread().is_some() {
+        &WITH_VOCABULARY
+    } else if job.mixture.is_some() {
         &STREAMS
     } else if job.mesh.cp > 1 {
         &STREAMS[..9]

@@ -7,6 +7,8 @@ pub use crate::model::megatron::Fp8Recipe;
 use crate::program::{DType, Dispatch, Group};
 use crate::runtime::eager::Settings;
 use crate::schedule::order::Entry;
+use crate::schedule::order::vocabulary::Spread;
+use crate::schedule::{Batching, Shape};
 
 /// How many ranks each axis has. Ranks are counted `tp-cp-dp-pp`, the first fastest (`--use-tp-pp-dp-mapping` unset;
 /// `core/parallel_state.py`, `initialize_model_parallel`, order `tp-cp-ep-dp-pp`).
@@ -339,6 +341,23 @@ impl Job {
     /// (`megatron/training/tokenizer/tokenizer.py`, `_vocab_size_with_padding`).
     pub fn padded_vocabulary(&self) -> u64 {
         self.model.vocab.next_multiple_of(self.vocabulary_multiple * u64::from(self.mesh.tp))
+    }
+
+    /// What the job's schedule is a function of.
+    pub fn shape(&self) -> Shape {
+        Shape {
+            ranks: self.mesh.pp,
+            virtual_stages: self.pipeline.virtual_stages,
+            microbatches: self.micro_batches,
+        }
+    }
+
+    /// How pipeline ranks meet over the vocabulary, where the schedule spreads it over them.
+    pub fn spread(&self) -> Option<Spread> {
+        match (self.pipeline.schedule.batching)(self.shape()) {
+            Batching::Vocabulary(spread) => Some(spread),
+            _ => None,
+        }
     }
 
     /// How its operators run: as PyTorch's own.
