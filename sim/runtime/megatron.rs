@@ -25,10 +25,11 @@ mod p2p;
 mod rank;
 mod step;
 
+pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
-    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer, Pipeline,
-    Recompute,
+    Block, Core, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer,
+    Pipeline, Recompute,
 };
 pub use modules::Modules;
 

@@ -5,6 +5,7 @@
 
 mod activation;
 mod core;
+mod dispatch;
 mod dropout;
 mod embedding;
 mod engine;
@@ -19,6 +20,7 @@ mod rotary;
 mod routed;
 mod router;
 
+pub use dispatch::{DISPATCHERS, Dispatcher, Routing};
 pub use ring::Ring;
 pub use routed::ExpertRanks;
 

@@ -1,22 +1,20 @@
-//! A block's mixture of experts as operators (`core/transformer/moe/moe_layer.py`, `token_dispatcher.py`, `experts.py`,
-//! 0.16.1): Transformer Engine's grouped linears between two all-to-alls.
+//! A block's mixture of experts as operators (`core/transformer/moe/moe_layer.py`, `experts.py`, 0.16.1): a router, and
+//! Transformer Engine's grouped linears between a dispatcher's two ways.
 
 use super::Job;
 use super::blocks::Modules;
-use super::job::Implementation;
+use super::job::{Implementation, Mixture};
 use crate::model::experts::{Experts, Score};
-use crate::model::graph::{Axis, OpKind, ValueId};
+use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::Scores;
 use crate::model::megatron::{MegatronOp, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
+use crate::runtime::eager::Routing;
 
-const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const CD: &[Axis] = &[Axis::C, Axis::D];
 const CX: &[Axis] = &[Axis::C, Axis::X];
-const C: &[Axis] = &[Axis::C];
 const SBE: &[Axis] = &[Axis::S, Axis::B, Axis::E];
-const MODULE: &str = "mlp";
 const EXPERTS: &str = "mlp.experts";
 
 /// What the names of parameters that experts have begin with, and of those that their router has.
@@ -57,7 +55,8 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (mesh.ep == 1 && mesh.etp != mesh.tp, "experts split otherwise than the rest without being spread over ranks"),
         (mesh.tp > 1 && !job.sequence_parallel, "experts under tensor parallelism without sequence parallelism"),
     ];
-    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(job));
+    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what).or_else(dispatcher)
 }
 
 /// How many rows are where: under a load that is not balanced, on the rank that is sent the most.
@@ -96,7 +95,6 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let run = m.job.mixture.expect("a job of a model with experts says how they are run");
     let (d, tensor, compute) = (m.dims.d, u64::from(m.job.mesh.etp), m.g.compute());
     let (routed, width) = (routed(m.job, &experts, m.dims.local_tokens()), experts.width / tensor);
-    let fused = run.permute_fusion;
     let weighs = if run.fp32_router { DType::Fp32 } else { compute };
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
 
@@ -110,86 +108,35 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let [weights, map] = m.route(route, xn, &params.router, weighs);
     m.g.resize(weights, routed.tokens * routed.experts);
     m.g.resize(map, routed.tokens * routed.experts);
-    let numbered = if fused { DType::Int32 } else { DType::Int64 };
-    let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Select { routed, fused }));
-    let [chosen, of] = m.g.op_many(MODULE, kind, &[weights, map], [("chosen_C", C, weighs), ("of_C", C, numbered)]);
-    m.g.resize(chosen, routed.sent);
-    m.g.resize(of, if fused { routed.tokens * (2 * routed.experts + 1) } else { routed.sent });
-    let op = |m: &mut Modules, kind, inputs: &[ValueId], (name, elements): (&'static str, u64), dtype| {
-        let shape = if elements == routed.sent { C } else { CD };
-        let kind = OpKind::Megatron(MegatronOp::Routed(kind));
-        let value = m.g.op_in(MODULE, kind, inputs, &[], (name, shape), dtype);
-        m.g.resize(value, elements);
-        value
-    };
-    let rows = op(m, RoutedOp::Permute { routed, fused }, &[xn, of], ("rows_CD", routed.sent * d), compute);
-    // Under an exchange the local variables name what was sent and what came until the layer returns.
-    let (mut got, mut weight) = (rows, chosen);
-    if routed.ranks > 1 {
-        got = op(m, RoutedOp::Exchange, &[rows], ("got_CD", routed.received * d), compute);
-        weight = op(m, RoutedOp::Exchange, &[chosen], ("weight_C", routed.received), weighs);
-        m.g.drop_values(&[chosen]);
-    }
-    let (mut sorted, mut of_sorted) = (got, weight);
-    if tensor > 1 {
-        sorted = op(m, RoutedOp::Collect, &[sorted], ("all_CD", routed.rows() * d), compute);
-        of_sorted = op(m, RoutedOp::Collect, &[of_sorted], ("weight_C", routed.rows()), weighs);
-    }
-    if routed.sorts() {
-        let (before, weight_before) = (sorted, of_sorted);
-        sorted = op(m, RoutedOp::Sort { fused }, &[before], ("sorted_CD", routed.rows() * d), compute);
-        of_sorted = op(m, RoutedOp::Sort { fused }, &[weight_before], ("weight_C", routed.rows()), weighs);
-        if before != got {
-            m.g.drop_values(&[before, weight_before]);
-        }
-    }
-    let grouped =
-        |inputs, outputs, again| MegatronOp::Routed(RoutedOp::Grouped { inputs, outputs, local: routed.local, again });
-    let up = m.megatron(EXPERTS, grouped(d, 2 * width, None), &[sorted], &params.fc1, ("up_CX", CX));
-    m.g.resize(up, routed.rows() * 2 * width);
-    let active = m.megatron(EXPERTS, MegatronOp::Routed(RoutedOp::Weigh), &[up, of_sorted], &[], ("act_CX", CX));
-    m.g.resize(active, routed.rows() * width);
+    let routing = Routing { routed, fused: run.permute_fusion, tokens: xn, weights, map, weighs };
     let again = run.recompute_activation.then(|| routed.rows() * 2 * width * compute.bytes());
-    let mut out = m.megatron(EXPERTS, grouped(width, d, again), &[active], &params.fc2, ("out_CD", CD));
-    m.g.resize(out, routed.rows() * d);
-    m.g.drop_values(&[up, active]);
-    if !params.biases.is_empty() {
-        let before = out;
-        let kind = MegatronOp::Routed(RoutedOp::AddBiases);
-        out = m.megatron(EXPERTS, kind, &[before, of_sorted], &params.biases, ("out_CD", CD));
-        m.g.resize(out, routed.rows() * d);
-        m.g.drop_values(&[before]);
-    }
-    let own: Vec<ValueId> =
-        [sorted, of_sorted].into_iter().filter(|value| ![rows, chosen, got, weight].contains(value)).collect();
-    for (needed, kind, elements) in [
-        (routed.sorts(), RoutedOp::Sort { fused }, routed.rows() * d),
-        (tensor > 1, RoutedOp::Spread, routed.received * d),
-    ] {
-        if needed {
-            let before = out;
-            out = op(m, kind, &[before], ("out_CD", elements), compute);
-            m.g.drop_values(&[before]);
+    let mut each = |g: &mut GraphBuilder, [rows, weights]: [ValueId; 2]| {
+        let op = |g: &mut GraphBuilder, kind, inputs: &[ValueId], params: &[usize], (name, shape, columns)| {
+            let value = g.op(EXPERTS, OpKind::Megatron(MegatronOp::Routed(kind)), inputs, params, (name, shape));
+            g.resize(value, routed.rows() * columns);
+            value
+        };
+        let grouped = |inputs, outputs, again| RoutedOp::Grouped { inputs, outputs, local: routed.local, again };
+        let up = op(g, grouped(d, 2 * width, None), &[rows], &params.fc1, ("up_CX", CX, 2 * width));
+        let active = op(g, RoutedOp::Weigh, &[up, weights], &[], ("act_CX", CX, width));
+        let out = op(g, grouped(width, d, again), &[active], &params.fc2, ("out_CD", CD, d));
+        g.drop_values(&[up, active]);
+        if params.biases.is_empty() {
+            return out;
         }
-    }
-    m.g.drop_values(&own);
-    if routed.ranks > 1 {
-        let before = out;
-        out = op(m, RoutedOp::Exchange, &[before], ("back_CD", routed.sent * d), compute);
-        m.g.drop_values(&[before]);
-    }
-    let back = out;
-    let kind = MegatronOp::Routed(RoutedOp::Unpermute { fused });
-    out = m.megatron(MODULE, kind, &[back, of], &[], ("ffn_LBD", LBD));
-    m.g.drop_values(&[back, rows]);
-    let held = [weight, got].into_iter().filter(|value| ![rows, chosen].contains(value));
-    m.g.drop_values(&held.collect::<Vec<_>>());
-    // The router's results and the norm's: the dispatcher names them until it is used again.
-    m.g.drop_values(&[weights, map, of, xn]);
-    if routed.ranks == 1 {
-        m.g.drop_values(&[chosen]);
-    }
-    out
+        let sum = op(g, RoutedOp::AddBiases, &[out, weights], &params.biases, ("out_CD", CD, d));
+        g.drop_values(&[out]);
+        sum
+    };
+    (run.dispatcher.write)(&mut m.g, &routing, &mut each)
+}
+
+/// Bytes that rows take in the buffer that all gathers share.
+pub(super) fn shared_buffer(job: &Job, dims: Dims) -> u64 {
+    let of = |(experts, run): (&Experts, Mixture)| {
+        (run.dispatcher.shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
+    };
+    job.model.experts.as_ref().zip(job.mixture).map_or(0, of)
 }
 
 impl Modules<'_> {

@@ -54,13 +54,14 @@ pub(super) fn ring(job: &Job, groups: Groups) -> Option<Ring> {
 
 /// Who exchanges rows of experts, where the model has some.
 pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
-    job.mixture?;
+    let dispatcher = job.mixture?.dispatcher;
     let mesh = job.mesh;
     let some = |several: bool, group: GroupId, stream| several.then_some((group, stream));
     let balance = if mesh.cp > 1 { groups.sequence } else { Some(groups.tensor) };
     let balance = balance.filter(|_| mesh.tp * mesh.cp > 1).map(|group| (group, TENSOR));
     let spread = groups.experts;
     Some(ExpertRanks {
+        dispatcher,
         exchange: spread.and_then(|spread| some(mesh.ep > 1, spread.exchange, EXPERTS)),
         tensor: spread.and_then(|spread| some(mesh.etp > 1, spread.tensor, EXPERTS)),
         counts: spread.and_then(|spread| some(mesh.ep * mesh.etp > 1, spread.all, EXPERTS)),

@@ -1,5 +1,5 @@
-//! Tokens to the ranks of their experts and back (`core/transformer/moe/token_dispatcher.py`, `MoEAlltoAllTokenDispatcher`,
-//! `moe_utils.py`, 0.16.1).
+//! What dispatchers put their ways of rows together from (`core/transformer/moe/token_dispatcher.py`, `moe_utils.py`,
+//! 0.16.1).
 //!
 //! How many rows go where is known on the device. The host needs the numbers for the sizes of what is received: they are
 //! copied on a stream of their own and the host waits for them before the first exchange. Rows in their order are selected
@@ -7,6 +7,7 @@
 
 use super::super::forward::Results;
 use super::super::{COMPUTE, Eager, Frame, Gradient, Storage};
+use super::dispatch::Dispatcher;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
 use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
@@ -19,6 +20,8 @@ const NUMBER: u64 = 4;
 /// Who exchanges what, where there are several: communicator and stream.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertRanks {
+    /// How they do.
+    pub dispatcher: &'static Dispatcher,
     /// The ranks that experts are spread over.
     pub exchange: Option<(GroupId, StreamId)>,
     /// Those that share an expert.
@@ -32,6 +35,10 @@ pub struct ExpertRanks {
 }
 
 impl Eager {
+    fn dispatcher(&self) -> &'static Dispatcher {
+        self.experts.as_ref().expect("a job with experts says how rows get to them").dispatcher
+    }
+
     /// A collective that the default stream waits for, if several ranks take part. `bytes`: the whole buffer.
     pub(super) fn expert_exchange(
         &mut self,
@@ -56,13 +63,18 @@ impl Eager {
             RoutedOp::Grouped { .. } => return self.grouped_linear(graph, op, kind, frame, results),
             RoutedOp::Weigh => return self.weigh_rows(graph, op, frame, results),
             RoutedOp::AddBiases => return self.add_biases(graph, op, frame, results),
-            RoutedOp::Permute { routed, fused } => {
+            RoutedOp::Own { step, routed } => {
+                return (self.dispatcher().forward)(self, graph, op, (step, routed), frame, results);
+            }
+            RoutedOp::Permute { fused, waits } => {
                 let name = if fused { "te.permute" } else { "aten.index_select" };
                 let rows = self.storage(bytes, name);
                 self.pointwise(name, MemoryKind::Gather, bytes, bytes, self.settings.forward);
                 frame.slots[op.outputs[0]] = Some(rows);
                 saved.push(self.retain(Self::value(frame, op.inputs[1])));
-                self.wait_for_counts(routed);
+                if waits {
+                    self.wait_for_counts();
+                }
             }
             RoutedOp::Exchange => {
                 let got = self.storage(bytes, "all_to_all_single");
@@ -117,6 +129,9 @@ impl Eager {
             RoutedOp::Grouped { .. } => return self.grouped_linear_backward(graph, op, (index, kind), frame, gradient),
             RoutedOp::Weigh => return self.weigh_rows_backward(graph, op, index, frame, gradient),
             RoutedOp::AddBiases => return self.add_biases_backward(graph, op, index, frame, gradient),
+            RoutedOp::Own { step, routed } => {
+                return (self.dispatcher().backward)(self, graph, op, (index, step, routed), frame, gradient);
+            }
             RoutedOp::Permute { fused: true, .. } => {
                 let result = self.temporary(bytes, "te.unpermute");
                 self.pointwise("te.unpermute", MemoryKind::Gather, read, bytes, dispatch);
@@ -190,7 +205,7 @@ impl Eager {
     }
 
     /// The host needs the sizes of what it is about to receive.
-    fn wait_for_counts(&mut self, _: Routed) {
+    fn wait_for_counts(&mut self) {
         if let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) {
             self.program.wait_for_host(copies);
         }
