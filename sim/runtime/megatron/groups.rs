@@ -70,13 +70,12 @@ pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
     })
 }
 
-/// Communicators of experts that are spread over ranks.
+/// Communicators of ranks whose experts are spread or split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpertGroups {
     exchange: GroupId,
     tensor: GroupId,
     all: GroupId,
-    pub(super) data: GroupId,
 }
 
 /// Communicators of a rank.
@@ -90,8 +89,10 @@ pub(super) struct Groups {
     pub(super) world: GroupId,
     /// Whose maxima of fp8 numbers are reduced, if several ranks'.
     pub(super) maxima: Option<GroupId>,
-    /// Of experts that are spread over ranks.
+    /// Of experts that are spread over ranks, or split.
     pub(super) experts: Option<ExpertGroups>,
+    /// Ranks with the same experts, where others have others.
+    pub(super) expert_data: Option<GroupId>,
     /// Ranks that share a sequence in either way, where experts are balanced over them.
     pub(super) sequence: Option<GroupId>,
 }
@@ -108,12 +109,12 @@ impl Groups {
             world: program.add_group(mesh.world()),
             maxima: (job.matmuls.reduces_maxima() && mesh.ranks_of_stage() > 1)
                 .then(|| program.add_group(mesh.stage())),
-            experts: mesh.spreads_experts().then(|| ExpertGroups {
+            experts: (job.mixture.is_some() && mesh.ep * mesh.etp > 1).then(|| ExpertGroups {
                 exchange: program.add_group(mesh.experts()),
                 tensor: program.add_group(mesh.expert_tensor()),
                 all: program.add_group(mesh.all_experts()),
-                data: program.add_group(mesh.expert_data()),
             }),
+            expert_data: mesh.spreads_experts().then(|| program.add_group(mesh.expert_data())),
             sequence: (job.mixture.is_some() && mesh.cp > 1).then(|| program.add_group(mesh.sequence())),
         }
     }
