@@ -96,8 +96,19 @@ fn rows(
 
 /// Rows added to the tokens they are of: what leaves the mixture.
 fn unpermute(g: &mut GraphBuilder, fused: bool, [rows, of]: [ValueId; 2]) -> ValueId {
-    let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Unpermute { fused }));
-    g.op(MODULE, kind, &[rows, of], &[], ("ffn_LBD", LBD))
+    let elements = g.dims().elements(LBD);
+    unpermute_to(g, fused, [rows, of], ("ffn_LBD", LBD, elements))
+}
+
+/// The same, to tokens that may be other ranks', too.
+fn unpermute_to(
+    g: &mut GraphBuilder,
+    fused: bool,
+    [of_experts, of]: [ValueId; 2],
+    result: (&'static str, &'static [Axis], u64),
+) -> ValueId {
+    let compute = g.compute();
+    rows(g, RoutedOp::Unpermute { fused }, &[of_experts, of], result, compute)
 }
 
 /// For a dispatcher all of whose operators others have, too.

@@ -10,7 +10,7 @@ use super::super::{COMPUTE, Eager, Frame, Gradient, Storage};
 use super::dispatch::Dispatcher;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
-use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
+use crate::program::{Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
 
 /// Bytes of an index, of a row's number of Transformer Engine's kernels.
@@ -212,7 +212,7 @@ impl Eager {
     }
 
     /// What a mask selects: where its ones are, a number that the host waits for, and the values there.
-    fn masked_select(&mut self, mask: u64, (bytes, rows): (u64, u64)) -> Storage {
+    pub(super) fn masked_select(&mut self, mask: u64, (bytes, rows): (u64, u64)) -> Storage {
         const NAME: &str = "aten.nonzero";
         let places = self.storage(2 * rows * INDEX, NAME);
         let count = self.storage(NUMBER, NAME);
@@ -227,6 +227,15 @@ impl Eager {
         self.pointwise("aten.index", MemoryKind::Gather, read, bytes, self.settings.forward);
         self.release(places);
         selected
+    }
+
+    /// Values put where a mask's ones are, in place: how many come before each is counted first.
+    pub(super) fn masked_scatter(&mut self, mask: u64, bytes: u64) {
+        const NAME: &str = "aten.masked_scatter_";
+        let before = self.temporary(mask * INDEX, NAME);
+        self.pointwise(NAME, MemoryKind::Elementwise, mask, mask * INDEX, Dispatch::Extra);
+        self.pointwise(NAME, MemoryKind::Elementwise, mask * INDEX + bytes, bytes, self.settings.backward);
+        self.release(before);
     }
 
     fn select_rows(&mut self, graph: &Graph, op: &Op, kind: RoutedOp, frame: &mut Frame, results: Results) {
@@ -271,12 +280,7 @@ impl Eager {
         let bytes = graph.values[op.inputs[0]].bytes();
         let result = self.pointwise_gradient("aten.zeros_like", bytes, 0);
         if !fused {
-            let every = routed.tokens * routed.experts * INDEX;
-            let before = self.storage_as(every, Category::BackwardTemporary, "aten.masked_scatter_");
-            self.pointwise("aten.masked_scatter_", MemoryKind::Elementwise, every / INDEX, every, Dispatch::Extra);
-            let read = every + bytes;
-            self.pointwise("aten.masked_scatter_", MemoryKind::Elementwise, read, bytes, self.settings.backward);
-            self.release(before);
+            self.masked_scatter(routed.tokens * routed.experts, bytes);
         }
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], result.into());
