@@ -4,6 +4,7 @@
 //!
 //! To add one: a file in `dispatch/` and a line in [`DISPATCHERS`].
 
+mod allgather;
 mod alltoall;
 
 use super::super::forward::Results;
@@ -14,7 +15,7 @@ use crate::program::DType;
 use crate::runtime::megatron::Job;
 
 /// The dispatchers there are.
-pub static DISPATCHERS: [Dispatcher; 1] = [alltoall::ALLTOALL];
+pub static DISPATCHERS: [Dispatcher; 2] = [alltoall::ALLTOALL, allgather::ALLGATHER];
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const C: &[Axis] = &[Axis::C];
