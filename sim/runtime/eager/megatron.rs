@@ -4,6 +4,7 @@
 //! gradient it was given and of what forward saved.
 
 mod activation;
+mod column;
 mod core;
 mod dispatch;
 mod dropout;
@@ -43,6 +44,7 @@ impl Eager {
             MegatronOp::Core { .. } => self.unfused_core(graph, op, kind, frame, results),
             MegatronOp::Norm => self.engine_norm(graph, op, frame, results),
             MegatronOp::NormLinear { .. } => self.norm_linear(graph, op, kind, frame, results),
+            MegatronOp::ColumnLinear { .. } => self.column_linear(graph, op, kind, frame, results),
             MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
             MegatronOp::FlashCore { again, .. } => self.flash_core(graph, op, again, frame, results),
             MegatronOp::VocabularyLoss { fused: true } => self.fused_vocabulary_loss(graph, op, frame, results),
@@ -80,6 +82,7 @@ impl Eager {
             MegatronOp::Core { .. } => self.unfused_core_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Norm => self.engine_norm_backward(graph, op, index, frame, gradient),
             MegatronOp::NormLinear { .. } => self.norm_linear_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::ColumnLinear { .. } => self.column_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::RowLinear { .. } => self.row_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::FlashCore { again, .. } => self.flash_core_backward(graph, op, (index, again), frame, gradient),
             MegatronOp::VocabularyLoss { fused: true } => {

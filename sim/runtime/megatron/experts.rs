@@ -12,10 +12,14 @@ use crate::model::{Activation, FeedForward};
 use crate::program::DType;
 use crate::runtime::eager::Routing;
 
+const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
+const SBF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
 const CD: &[Axis] = &[Axis::C, Axis::D];
 const CX: &[Axis] = &[Axis::C, Axis::X];
 const SBE: &[Axis] = &[Axis::S, Axis::B, Axis::E];
+const MODULE: &str = "mlp";
 const EXPERTS: &str = "mlp.experts";
+const SHARED: &str = "mlp.shared_experts";
 
 /// What the names of parameters that experts have begin with, and of those that their router has.
 pub(super) const EXPERT: &str = "mlp.experts.";
@@ -30,6 +34,8 @@ pub(super) struct Params {
     fc2: Vec<usize>,
     /// Biases of the second, which are added by another operator.
     biases: Vec<usize>,
+    /// The shared experts' two, which are one wide one.
+    shared: Option<[usize; 2]>,
 }
 
 /// What of a job's mixture has no rules here, if anything.
@@ -47,7 +53,8 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
             "a router in one kernel with a loss that balances",
         ),
         (experts.bias && job.mixture.is_some_and(|run| run.fp32_router), "experts with biases under a router in fp32"),
-        (experts.shared > 0, "shared experts"),
+        (experts.shared > 0 && job.model.ffn_bias, "shared experts with biases"),
+        (!experts.shared.is_multiple_of(u64::from(mesh.tp)), "shared experts whose width does not divide"),
         (router.score == Score::Sigmoid, "a router that takes sigmoids"),
         (router.correction, "a router whose choice is corrected"),
         (router.scales, "a router that scales its weights"),
@@ -86,7 +93,12 @@ pub(super) fn params(m: &mut Modules) -> Option<Params> {
     }
     let fc2 = each("mlp.experts.linear_fc2.weight", d, width);
     let biases = if experts.bias { each("mlp.experts.linear_fc2.bias", d, 1) } else { vec![] };
-    Some(Params { norm, router, fc1, fc2, biases })
+    let (tp, wide) = (u64::from(m.job.mesh.tp), experts.shared);
+    let shared = (wide > 0).then(|| {
+        let up = m.g.param("mlp.shared_experts.linear_fc1.weight", 2 * wide / tp, d);
+        [up, m.g.param("mlp.shared_experts.linear_fc2.weight", d, wide / tp)]
+    });
+    Some(Params { norm, router, fc1, fc2, biases, shared })
 }
 
 /// The mixture on the hidden state before its norm.
@@ -98,6 +110,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let weighs = if run.fp32_router { DType::Fp32 } else { compute };
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
 
+    let shared = params.shared.map(|params| shared(m, xn, (params, experts.shared)));
     let scores = match (experts.router.score, experts.router.normalises) {
         (Score::Softmax, false) => Scores::All,
         // Softmax of the chosen is softmax of all, divided by the sum of the chosen.
@@ -128,7 +141,24 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
         g.drop_values(&[out]);
         sum
     };
-    (run.dispatcher.write)(&mut m.g, &routing, &mut each)
+    let routed = (run.dispatcher.write)(&mut m.g, &routing, &mut each);
+    let Some(shared) = shared else { return routed };
+    let both = m.g.op(MODULE, OpKind::Add, &[routed, shared], &[], ("ffn_LBD", LBD));
+    m.g.drop_values(&[routed, shared]);
+    both
+}
+
+/// The experts that every token passes (`shared_experts.py`), ahead of the router.
+fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -> ValueId {
+    let (d, width, tokens) = (m.dims.d, wide / u64::from(m.job.mesh.tp), m.dims.tokens());
+    let kind = MegatronOp::ColumnLinear { inputs: d, outputs: 2 * width, reads: m.reads() };
+    let both = m.megatron(SHARED, kind, &[xn], &[up], ("up_SBF", SBF));
+    m.g.resize(both, tokens * 2 * width);
+    let kind = MegatronOp::Activate { activation: Activation::Silu, gated: true, fused: true };
+    let active = m.megatron(SHARED, kind, &[both], &[], ("act_SBF", SBF));
+    m.g.resize(active, tokens * width);
+    m.g.drop_values(&[both]);
+    m.row_linear(SHARED, active, (width, &[down]), &[active])
 }
 
 /// Bytes that rows take in the buffer that all gathers share.
