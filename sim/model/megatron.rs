@@ -135,6 +135,15 @@ pub enum MegatronOp {
         /// fp8 matmuls, if so.
         fp8: Option<Fp8>,
     },
+    /// Transformer Engine's `Linear` without a norm, split on its rows or whole on every rank. Parameter: the weight.
+    ColumnLinear {
+        /// Columns of the weight.
+        inputs: u64,
+        /// Rows of the rank's part of it.
+        outputs: u64,
+        /// What is exchanged.
+        reads: Reads,
+    },
     /// Transformer Engine's `Linear`, split on its columns, with the sum over ranks of what it leaves. Parameters: weight,
     /// and the bias it hands on, if any.
     RowLinear {

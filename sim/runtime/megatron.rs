@@ -27,10 +27,11 @@ mod rank;
 mod step;
 mod vocabulary;
 
+pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
-    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer, Pipeline,
-    Recompute,
+    Block, Core, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer,
+    Pipeline, Recompute,
 };
 pub use modules::Modules;
 

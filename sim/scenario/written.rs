@@ -8,9 +8,7 @@ mod xla;
 
 pub use float8::{Float8, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
-pub use megatron::{
-    Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores,
-};
+pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores};
 pub use nanotron::{Engine, Nanotron};
 pub use xla::{Xla, XlaAttention};
 

@@ -4,7 +4,9 @@
 //! gradient it was given and of what forward saved.
 
 mod activation;
+mod column;
 mod core;
+mod dispatch;
 mod dropout;
 mod embedding;
 mod engine;
@@ -20,6 +22,7 @@ mod routed;
 mod router;
 pub mod spread;
 
+pub use dispatch::{DISPATCHERS, Dispatcher, Routing};
 pub use ring::Ring;
 pub use routed::ExpertRanks;
 
@@ -44,6 +47,7 @@ impl Eager {
             MegatronOp::Core { .. } => self.unfused_core(graph, op, kind, frame, results),
             MegatronOp::Norm => self.engine_norm(graph, op, frame, results),
             MegatronOp::NormLinear { .. } => self.norm_linear(graph, op, kind, frame, results),
+            MegatronOp::ColumnLinear { .. } => self.column_linear(graph, op, kind, frame, results),
             MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
             MegatronOp::FlashCore { again, .. } => self.flash_core(graph, op, again, frame, results),
             MegatronOp::VocabularyLoss { fused: true } => self.fused_vocabulary_loss(graph, op, frame, results),
@@ -81,6 +85,7 @@ impl Eager {
             MegatronOp::Core { .. } => self.unfused_core_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Norm => self.engine_norm_backward(graph, op, index, frame, gradient),
             MegatronOp::NormLinear { .. } => self.norm_linear_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::ColumnLinear { .. } => self.column_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::RowLinear { .. } => self.row_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::FlashCore { again, .. } => self.flash_core_backward(graph, op, (index, again), frame, gradient),
             MegatronOp::VocabularyLoss { fused: true } => {

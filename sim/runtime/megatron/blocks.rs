@@ -80,7 +80,7 @@ impl Modules<'_> {
     }
 
     /// What a linear split on its rows reads.
-    fn reads(&self) -> Reads {
+    pub(super) fn reads(&self) -> Reads {
         match (self.dims.tensor.sequence, self.dims.tensor.splits()) {
             (true, _) => Reads::Gathered,
             (false, true) => Reads::Copied,
@@ -118,7 +118,7 @@ impl Modules<'_> {
     }
 
     /// A linear split on its columns, and the sum over ranks of what it leaves. Python lets go of `held` after it.
-    fn row_linear(
+    pub(super) fn row_linear(
         &mut self,
         module: &'static str,
         input: ValueId,

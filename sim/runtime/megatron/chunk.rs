@@ -244,7 +244,8 @@ impl Chunk {
             Core::Unfused { .. } if !self.blocks.is_empty() => d.b * d.n * d.s * d.s * dtype,
             _ => 0,
         };
-        let mut buffers = vec![(gathered.max(scores), "global memory buffer")];
+        let dispatched = if self.blocks.is_empty() { 0 } else { experts::shared_buffer(&self.job, d) };
+        let mut buffers = vec![(gathered.max(scores).max(dispatched), "global memory buffer")];
         if matches!(self.job.model.position, Position::Rope { .. }) {
             buffers.push((d.s * d.r * DType::Fp32.bytes(), "rotary angles"));
         }

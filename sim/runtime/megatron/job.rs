@@ -5,6 +5,7 @@ use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
 pub use crate::model::megatron::Fp8Recipe;
 use crate::program::{DType, Dispatch, Group};
+pub use crate::runtime::eager::Dispatcher;
 use crate::runtime::eager::Settings;
 use crate::schedule::order::Entry;
 use crate::schedule::order::vocabulary::Spread;
@@ -196,6 +197,8 @@ pub struct Block {
 /// How a mixture of experts is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mixture {
+    /// `--moe-token-dispatcher-type`: how rows get to experts and back.
+    pub dispatcher: &'static Dispatcher,
     /// `--moe-permute-fusion`: rows are put in order by Transformer Engine's kernels.
     pub permute_fusion: bool,
     /// `--moe-router-dtype fp32`: logits and weights of experts are in fp32.

@@ -53,7 +53,7 @@ impl<'j> Rank<'j> {
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
         let of = |experts: bool, on| Rc::new(RefCell::new(Data::new(job, (rank == 0, experts), &slots, on)));
         let mut data = vec![of(false, (groups.data, DATA))];
-        data.extend(groups.experts.map(|groups| of(true, (groups.data, EXPERT_DATA))));
+        data.extend(groups.expert_data.map(|group| of(true, (group, EXPERT_DATA))));
         let all: Vec<Slot> = slots.iter().flatten().copied().collect();
         let part = |(param, elements): (usize, u64)| Part { elements, fp8: all[param].fp8 };
         let weights = all.iter().filter(|slot| slot.fp8).count() as u64;
