@@ -29,6 +29,7 @@ mod readme;
 mod receipt_maker;
 mod receipts;
 mod schedule;
+mod spmd;
 mod tidy;
 mod titan;
 mod zero_bubble;

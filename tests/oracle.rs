@@ -15,5 +15,5 @@ mod memory;
 mod schedules;
 mod single;
 mod styles;
-mod xla;
 mod vocabulary;
+mod xla;

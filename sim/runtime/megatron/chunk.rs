@@ -448,9 +448,7 @@ impl Chunk {
             eager.reduce_maxima();
         }
         let result = match (&self.embedding, frame.embedding) {
-            (Some(graph), Some(mut running)) => {
-                eager.backward(graph, &mut running, gradient)
-            }
+            (Some(graph), Some(mut running)) => eager.backward(graph, &mut running, gradient),
             _ => Some(gradient),
         };
         for seed in seeds {
