@@ -31,4 +31,5 @@ mod receipts;
 mod schedule;
 mod tidy;
 mod titan;
+mod vocabulary;
 mod zero_bubble;

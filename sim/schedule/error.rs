@@ -32,8 +32,10 @@ pub enum ScheduleError {
         least: u32,
     },
     /// Neighbours take turns in pairs.
-    #[error("Interlaced lets one of two neighbours go forward while the other goes back, and {found} ranks are odd: \
-             take an even number, or Vocab1")]
+    #[error(
+        "Interlaced lets one of two neighbours go forward while the other goes back, and {found} ranks are odd: \
+             take an even number, or Vocab1"
+    )]
     OddRanks {
         /// Ranks asked for.
         found: u32,

@@ -26,7 +26,8 @@ fn all_ranks_meet_over_the_vocabulary_in_one_order() {
             let lists = schedule::lower(&schedule, &Lowering::default()).unwrap();
             let meetings = |rank| {
                 let all = lists.rank(rank).iter();
-                let shared = all.filter(|action| matches!(action.kind, SumEmbed | ShareGradient | ShareHidden | SumOutput));
+                let shared =
+                    all.filter(|action| matches!(action.kind, SumEmbed | ShareGradient | ShareHidden | SumOutput));
                 shared.map(|action| (action.kind, action.microbatch)).collect::<Vec<_>>()
             };
             for rank in 1..ranks as usize {

@@ -345,11 +345,7 @@ impl Job {
 
     /// What the job's schedule is a function of.
     pub fn shape(&self) -> Shape {
-        Shape {
-            ranks: self.mesh.pp,
-            virtual_stages: self.pipeline.virtual_stages,
-            microbatches: self.micro_batches,
-        }
+        Shape { ranks: self.mesh.pp, virtual_stages: self.pipeline.virtual_stages, microbatches: self.micro_batches }
     }
 
     /// How pipeline ranks meet over the vocabulary, where the schedule spreads it over them.

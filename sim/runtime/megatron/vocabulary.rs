@@ -16,7 +16,7 @@ mod head;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::chunk::Batch;
+use super::batch::Batch;
 use super::groups::{PIPELINE, REDUCTIONS, VOCABULARY};
 use super::job::{Implementation, Job};
 use super::step::{Key, Open, Rank};
@@ -36,7 +36,10 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (job.mesh.tp > 1, "a vocabulary over pipeline ranks that tensor-parallel ranks share too"),
         (job.mesh.cp > 1, "a vocabulary over pipeline ranks with context parallelism"),
         (model.tied_head, "a vocabulary over pipeline ranks whose head is tied to its embedding"),
-        (!job.padded_vocabulary().is_multiple_of(u64::from(job.mesh.pp)), "words that pipeline ranks cannot share evenly"),
+        (
+            !job.padded_vocabulary().is_multiple_of(u64::from(job.mesh.pp)),
+            "words that pipeline ranks cannot share evenly",
+        ),
         (job.mixture.is_some(), "a vocabulary over pipeline ranks of a mixture of experts"),
         (job.matmuls.fp8().is_some(), "a vocabulary over pipeline ranks with fp8 matmuls"),
         (job.gradients.overlap_reduce, "a vocabulary over pipeline ranks with overlap_grad_reduce"),
@@ -201,7 +204,12 @@ impl Rank<'_> {
     }
 
     /// A collective of all pipeline ranks, behind what the computation has issued; when it will have ended.
-    fn meet(&mut self, kind: Collective, (bytes, dtype): (u64, DType), (from, stream): (StreamId, StreamId)) -> EventId {
+    fn meet(
+        &mut self,
+        kind: Collective,
+        (bytes, dtype): (u64, DType),
+        (from, stream): (StreamId, StreamId),
+    ) -> EventId {
         let group = self.groups.pipeline;
         self.eager.program.wait_stream(stream, from);
         self.eager.program.collective(stream, Comm { kind, group, bytes: Bytes(bytes), dtype });

@@ -106,7 +106,9 @@ fn words(w: &mut Writer<'_>) {
     let heads = w.done(Output);
     let (forward, backward) = (heads >= w.shape.ranks && w.left(Embed), heads >= w.shape.ranks + 2);
     match (forward, backward) {
-        (true, true) => [ShareGradient, Embed, SumEmbed, EmbedBackward, WaitSumEmbed].into_iter().for_each(|kind| w.add(kind)),
+        (true, true) => {
+            [ShareGradient, Embed, SumEmbed, EmbedBackward, WaitSumEmbed].into_iter().for_each(|kind| w.add(kind))
+        }
         (true, false) => embed(w),
         (false, true) => gradient(w),
         (false, false) => {}

@@ -252,7 +252,11 @@ fn beside(mut w: Writer<'_>) {
         if w.last() && reduces_early {
             sum(&mut w);
         }
-        if in_steady { w.call([SendBackward, RecvForward]) } else { w.call([SendBackward]) }
+        if in_steady {
+            w.call([SendBackward, RecvForward])
+        } else {
+            w.call([SendBackward])
+        }
         if !w.last() && reduces_early {
             sum(&mut w);
         }

@@ -194,8 +194,7 @@ impl Eager {
         });
         if let Meet::AtOnce(group, stream) = meet {
             self.program.wait_stream(stream, COMPUTE);
-            let comm =
-                Comm { kind: Collective::AllReduce, group, bytes: Bytes(part.hidden()), dtype: part.dtype };
+            let comm = Comm { kind: Collective::AllReduce, group, bytes: Bytes(part.hidden()), dtype: part.dtype };
             self.program.collective(stream, comm);
         }
         let weight = self.made_weight_gradient((part.words, part.width, tokens), part.dtype);

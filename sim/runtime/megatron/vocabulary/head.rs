@@ -8,17 +8,8 @@ use crate::runtime::eager::{COMPUTE, Storage};
 use crate::units::Bytes;
 
 /// Kernels of a few numbers that take a micro-batch's loss and its gradient (`loss_func`, and its backward).
-const LOSS: [&str; 9] = [
-    "aten.mul",
-    "aten.sum",
-    "aten.sum",
-    "aten.cat",
-    "aten.clone",
-    "aten.clone",
-    "aten.div_",
-    "aten.div_",
-    "aten.mul",
-];
+const LOSS: [&str; 9] =
+    ["aten.mul", "aten.sum", "aten.sum", "aten.cat", "aten.clone", "aten.clone", "aten.div_", "aten.div_", "aten.mul"];
 const LOSS_BACKWARD: [&str; 5] = ["aten.mul", "aten.div", "aten.div", "aten.select_backward", "aten.mul"];
 
 impl Rank<'_> {
