@@ -32,4 +32,5 @@ mod schedule;
 mod spmd;
 mod tidy;
 mod titan;
+mod vocabulary;
 mod zero_bubble;

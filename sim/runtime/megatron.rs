@@ -10,6 +10,7 @@
 //! Megatron-DeepSpeed runs the same modules in DeepSpeed's pipeline engine, with messages of its own (`deepspeed`). Where a
 //! schedule spreads the vocabulary over pipeline ranks, each runs its part of the embedding and of the head (`vocabulary`).
 
+mod batch;
 mod blocks;
 mod buckets;
 mod chunk;

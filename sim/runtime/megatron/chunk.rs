@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::Job;
+use super::batch::Batch;
 use super::blocks;
 use super::experts;
 use super::job::{Core, Fp8Recipe, Implementation, Matmuls, Recompute};
@@ -58,23 +59,6 @@ pub struct Chunk {
     /// The word embedding, where the head is tied to it on this chunk.
     tied: Option<usize>,
     params: Vec<ChunkParam>,
-}
-
-/// What a micro-batch reads, besides what the stage before sends.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Batch {
-    tokens: Storage,
-    labels: Storage,
-    positions: Storage,
-    mask: Storage,
-    loss_mask: Storage,
-}
-
-impl Batch {
-    /// All of it.
-    pub(super) fn all(self) -> [Storage; 5] {
-        [self.tokens, self.labels, self.positions, self.mask, self.loss_mask]
-    }
 }
 
 /// What forward leaves of some blocks in a row.
@@ -483,18 +467,9 @@ impl Chunk {
         running
     }
 
-    /// What the data loader hands the step: tokens, labels and positions (8 B each), the attention mask of one
-    /// sequence (1 B for each pair), and the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
+    /// What the data loader hands the step.
     pub(super) fn batch(&self, eager: &mut Eager) -> Batch {
-        let d = self.dims;
-        let mut made = |bytes: u64, name| eager.storage(bytes, name);
-        Batch {
-            tokens: made(8 * d.tokens(), "tokens"),
-            labels: made(8 * d.tokens(), "labels"),
-            positions: made(8 * d.tokens(), "position_ids"),
-            mask: made(d.s * self.job.seq, "attention_mask"),
-            loss_mask: made(4 * d.tokens(), "loss_mask"),
-        }
+        Batch::read(eager, self.dims, self.job.seq)
     }
 
     /// Lets go of all but the loss mask.

@@ -195,6 +195,7 @@ impl<'j> Rank<'j> {
                 self.compute(action);
             }
         } else if let [action] = portion
+            && self.vocabulary.is_some()
             && !action.kind.is_message()
         {
             self.of_vocabulary(*action);

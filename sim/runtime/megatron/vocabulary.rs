@@ -16,7 +16,7 @@ mod head;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::chunk::Batch;
+use super::batch::Batch;
 use super::groups::{PIPELINE, REDUCTIONS, VOCABULARY};
 use super::job::{Implementation, Job};
 use super::step::{Key, Open, Rank};
