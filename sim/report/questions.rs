@@ -2,7 +2,7 @@
 
 use crate::model::ModelConfig;
 use crate::program::DType;
-use crate::runtime::Job;
+use crate::runtime::{Job, Parts};
 use crate::scenario::{Prediction, Scenario};
 
 /// The five questions every report answers about itself.
@@ -29,6 +29,11 @@ fn kind(model: &ModelConfig) -> String {
 }
 
 fn start_up(job: &Job) -> String {
+    if let Parts::Compiled(_) = job.parts() {
+        return "steady state; the whole step is compiled before the first one, and again when a shape changes: minutes, which \
+                are not predicted and which a persistent cache spares"
+            .to_owned();
+    }
     match job.train().map_or((false, false), |job| (job.compile, job.loss.compiled())) {
         (false, false) => {
             "steady state; eager, so nothing is compiled and no start-up is spread over the run".to_owned()
