@@ -2,6 +2,7 @@
 
 pub mod fit;
 pub mod plan;
+pub mod plugins;
 pub mod residuals;
 
 use std::process::ExitCode;

@@ -9,8 +9,6 @@ mod cudnn;
 mod device;
 mod error;
 mod hostcopy;
-mod interrupt;
-mod journal;
 mod library;
 mod list;
 mod machine;
@@ -22,7 +20,6 @@ mod open;
 mod overhead;
 mod overlap;
 mod session;
-mod statistics;
 mod sweep;
 mod timer;
 

@@ -7,8 +7,16 @@ mod cli;
 mod cuda;
 mod fit;
 mod import;
+mod interrupt;
+mod journal;
+mod pjrt;
 mod plan;
 mod points;
+#[allow(dead_code, reason = "a vocabulary, of which not every word is in use")]
+mod stablehlo;
+mod stamp;
+mod statistics;
+mod xla;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,8 +46,13 @@ enum Command {
     Residuals(cli::residuals::Args),
     /// Measure the CUDA devices of this machine.
     Cuda(cuda::Arguments),
-    /// Measure a TPU through XLA, or ask its compiler ahead of time.
-    Xla,
+    /// Measure a TPU through XLA, or ask its compiler about one that is not here.
+    Xla(Box<xla::Arguments>),
+    /// Fetch XLA's compilers and list them.
+    Plugins(cli::plugins::Args),
+    /// Hold a plugin for another command.
+    #[command(hide = true)]
+    XlaWorker,
 }
 
 #[derive(Debug, Subcommand)]
@@ -66,9 +79,6 @@ enum Source {
     Csv(import::asked::Csv),
 }
 
-/// Exit code of what is not measured yet.
-const NOT_YET: u8 = 3;
-
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Import { source: Source::Published { from, out, held_out } } => {
@@ -89,17 +99,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => cli::finish(cli::plan::run(&args)),
         Command::Residuals(args) => cli::finish(cli::residuals::run(&args)),
         Command::Cuda(arguments) => cuda::run(&arguments),
-        Command::Xla => not_yet(
-            "xla",
-            "no PJRT plugin is looked for yet",
-            "matmuls, attention and collectives on the TPU through PJRT; without a TPU, the compiler's own cycle \
-             and memory estimates for v6e",
-        ),
+        Command::Xla(arguments) => xla::run(&arguments),
+        Command::Plugins(args) => cli::plugins::run(&args),
+        Command::XlaWorker => cli::finish(pjrt::worker::serve().map(|()| String::new())),
     }
-}
-
-fn not_yet(name: &str, machine: &str, what: &str) -> ExitCode {
-    eprintln!("`calibrate {name}` will measure {what}. It measures nothing yet: use `import published`");
-    eprintln!("this machine: {machine}");
-    ExitCode::from(NOT_YET)
 }

@@ -22,6 +22,8 @@ pub enum Line {
     Point(Point),
     /// What was to be measured and could not be.
     Skipped(Skipped),
+    /// What a compiler says of something that nobody ran.
+    Compiled(Compiled),
 }
 
 impl Line {
@@ -156,6 +158,30 @@ pub struct Skipped {
     pub why: String,
 }
 
+/// What a compiler says of something that nobody ran: facts, which hold, and an estimate, which is no measurement. No fit
+/// takes it for one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compiled {
+    /// What was compiled.
+    pub what: What,
+    /// For which slice, as `v6e:4x4`.
+    pub slice: String,
+    /// Memory of a device for arguments, exact \[B\].
+    pub argument: u64,
+    /// For results, exact \[B\].
+    pub output: u64,
+    /// In between, exact \[B\].
+    pub temp: u64,
+    /// Matrix products of a device, exact \[FLOP\].
+    pub flops: u64,
+    /// How often a step runs each kind of collective, exact.
+    pub collectives: BTreeMap<String, u64>,
+    /// The compiler's estimate of the fusions' time \[cycles\], where it makes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_cycles: Option<u64>,
+}
+
 /// Clocks of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -192,7 +218,7 @@ pub enum What {
         n: u64,
         /// Length of the dot products.
         k: u64,
-        /// `bf16`, `fp8_tensor`, `fp8_row`, `fp8_block`, `tf32` or `fp32`.
+        /// `bf16`, `fp8_tensor`, `fp8_row`, `fp8_block`, `tf32`, `fp32` or `int8`.
         dtype: String,
         /// `forward`, `data_gradient`, `weight_gradient`, or `weight_gradient_fp32` (adds into an fp32 main gradient).
         layout: String,
@@ -212,7 +238,7 @@ pub enum What {
     },
     /// Fused attention.
     Attention {
-        /// Whose kernels: `cudnn`, `flash2`, `flash3`.
+        /// Whose kernels: `cudnn`, `flash2`, `flash3`, or what `xla` makes of products and a softmax.
         backend: String,
         /// Backward or forward.
         backward: bool,
@@ -273,7 +299,7 @@ pub enum What {
         /// Bytes a second that the other moves.
         bandwidth: u64,
     },
-    /// A collective of NCCL.
+    /// A collective, of NCCL or XLA.
     Collective {
         /// `all_gather`, `reduce_scatter`, `all_reduce`, `all_to_all`, `send_recv`, `broadcast`, `reduce`.
         kind: String,
@@ -322,6 +348,8 @@ pub struct Points {
     pub points: Vec<(usize, Point)>,
     /// What could not be measured, and why.
     pub skipped: Vec<Skipped>,
+    /// What compilers said.
+    pub compiled: Vec<Compiled>,
     /// The last line, from 1, where an interrupt left it half-written; nothing of it counts.
     pub half: Option<usize>,
 }
@@ -352,6 +380,7 @@ pub fn parse(path: &str, bytes: impl AsRef<[u8]>) -> Result<Points, FileError> {
         match read {
             Line::Machine(machine) => points.machines.push(machine),
             Line::Skipped(skipped) => points.skipped.push(skipped),
+            Line::Compiled(compiled) => points.compiled.push(compiled),
             Line::Point(point) => {
                 let [low, middle, high] = [point.p10, point.median, point.p90];
                 if !(low > 0.0 && low <= middle && middle <= high && high.is_finite()) {
@@ -369,6 +398,6 @@ pub fn parse(path: &str, bytes: impl AsRef<[u8]>) -> Result<Points, FileError> {
 
 /// Whether a line without its end begins as a line of points does.
 fn breaks_off(line: &[u8]) -> bool {
-    let heads: [&[u8]; 3] = [br#"{"machine":"#, br#"{"point":"#, br#"{"skipped":"#];
+    let heads: [&[u8]; 4] = [br#"{"machine":"#, br#"{"point":"#, br#"{"skipped":"#, br#"{"compiled":"#];
     !line.ends_with(b"\n") && heads.iter().any(|head| line.starts_with(head) || head.starts_with(line))
 }

@@ -266,8 +266,9 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
         assert!(said.contains(problem) && said.contains(remedy), "{said}");
     }
     let keys = |keys: &str| said(&format!("{split}\n[megatron]\n{keys}\n"));
-    let gathers = keys("moe_token_dispatcher_type = \"allgather\"");
-    assert!(gathers.contains("only the all-to-all is simulated"), "{gathers}");
+    let unknown = keys("moe_token_dispatcher_type = \"pigeons\"");
+    assert!(unknown.contains("no dispatcher of tokens is called \"pigeons\""), "{unknown}");
+    assert!(unknown.contains("\"alltoall\" (rows go to the ranks of their experts)"), "{unknown}");
     let local = keys("implementation = \"local\"\nmoe_permute_fusion = true");
     assert!(local.contains("moe_permute_fusion is Transformer Engine's"), "{local}");
     let twice = keys("recompute = { uniform = 1 }\nrecompute_modules = [\"moe_act\"]");

@@ -29,6 +29,8 @@ mod readme;
 mod receipt_maker;
 mod receipts;
 mod schedule;
+mod spmd;
 mod tidy;
 mod titan;
+mod vocabulary;
 mod zero_bubble;

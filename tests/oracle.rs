@@ -15,3 +15,5 @@ mod memory;
 mod schedules;
 mod single;
 mod styles;
+mod vocabulary;
+mod xla;

@@ -10,13 +10,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::device::{Device, Facts};
 use super::error::{EXIT_CODES, Failure};
-use super::interrupt::Stop;
-use super::journal::Journal;
 use super::library::Libraries;
 use super::nvml::Monitor;
 use super::session::{Outcome, Progress, Session};
 use super::sweep::Sweep;
 use super::{list, machine, open};
+use crate::interrupt::Stop;
+use crate::journal::Journal;
 use crate::plan::{Job, ranked};
 use crate::points::{Machine, Regime, What, sizes};
 

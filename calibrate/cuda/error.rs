@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUresult;
 use cudarc::nvrtc::result::NvrtcError;
 
 use super::library::Library;
+use crate::journal::Refused;
 
 /// A call into one of NVIDIA's libraries that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +107,15 @@ impl Failure {
     /// The same, for `main`.
     pub fn exit(&self) -> ExitCode {
         ExitCode::from(self.code())
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Input(why) => Self::Input(why),
+            Refused::Busy(why) => Self::Busy(why),
+        }
     }
 }
 

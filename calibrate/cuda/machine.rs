@@ -1,7 +1,6 @@
 //! The machine line of a file of points: chip, software, limits, date.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use cudarc::{cublaslt, driver, nvrtc};
 
@@ -9,6 +8,7 @@ use super::device::Facts;
 use super::library::{Libraries, Library};
 use super::nvml::Monitor;
 use crate::points::Machine;
+use crate::stamp::{now, program};
 
 /// Describes this machine; `disturbed` says who else uses it.
 pub fn machine(facts: &Facts, libraries: &Libraries, monitor: Option<&Monitor>, disturbed: Option<String>) -> Machine {
@@ -22,17 +22,11 @@ pub fn machine(facts: &Facts, libraries: &Libraries, monitor: Option<&Monitor>, 
         clock: monitor.and_then(Monitor::highest_clock),
         gpus: super::nccl::gpus().max(1),
         versions: versions(libraries, monitor),
-        date: iso(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
-        tool: tool(),
+        date: now(),
+        tool: program(),
         source: "measured".to_owned(),
         disturbed,
     }
-}
-
-/// This program's version, and its commit where the build knew it.
-fn tool() -> String {
-    let name = concat!("windtunnel-calibrate ", env!("CARGO_PKG_VERSION"));
-    option_env!("WINDTUNNEL_COMMIT").map_or_else(|| name.to_owned(), |commit| format!("{name} ({commit})"))
 }
 
 fn versions(libraries: &Libraries, monitor: Option<&Monitor>) -> BTreeMap<String, String> {
@@ -122,33 +116,5 @@ fn nccl_version(libraries: &Libraries) -> Option<i32> {
         let handle = libraries.handle(Library::Nccl)?;
         let get = handle.get::<unsafe extern "C" fn(*mut i32) -> i32>(b"ncclGetVersion").ok()?;
         (get(&mut version) == 0).then_some(version)
-    }
-}
-
-/// Seconds since 1970 as UTC, ISO 8601 (Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`).
-fn iso(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = year_of_era + 400 * era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second % 3600 / 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::iso;
-
-    #[test]
-    fn dates_are_the_calendar_s() {
-        assert_eq!(iso(0), "1970-01-01T00:00:00Z");
-        assert_eq!(iso(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(iso(1_767_225_599), "2025-12-31T23:59:59Z");
-        assert_eq!(iso(4_107_542_400), "2100-03-01T00:00:00Z");
     }
 }

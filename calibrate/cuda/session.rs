@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::device::Device;
 use super::error::Failure;
-use super::interrupt::Stop;
-use super::journal::Journal;
 use super::nccl;
 use super::nvml::Monitor;
 use super::sweep::{Prepared, Skip, Sweep};
 use super::timer::{Care, Untimed, time};
+use crate::interrupt::Stop;
+use crate::journal::Journal;
 use crate::plan::Job;
 use crate::points::{Point, Regime, What, sizes};
 

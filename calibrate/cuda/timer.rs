@@ -11,11 +11,11 @@ use cudarc::driver::CudaEvent;
 
 use super::device::Device;
 use super::error::CudaError;
-use super::interrupt::Stop;
 use super::nvml::{self, Monitor};
-use super::statistics::{Summary, summary};
 use super::sweep::{Prepared, Watch};
+use crate::interrupt::Stop;
 use crate::points::{Board, Regime};
+use crate::statistics::{Summary, summary};
 
 /// How well to time.
 #[derive(Clone, Copy, Debug, PartialEq)]

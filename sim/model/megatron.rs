@@ -62,6 +62,8 @@ pub enum MegatronOp {
         learned: bool,
         /// Whether there is dropout.
         dropout: bool,
+        /// Whether the words' rows are given in the tokens' place, looked up on all pipeline ranks and summed.
+        summed: bool,
     },
     /// `LinearWithGradAccumulationAndAsyncCommunication`. Parameters: weight, bias if any.
     Linear {
@@ -132,6 +134,15 @@ pub enum MegatronOp {
         bias: Bias,
         /// fp8 matmuls, if so.
         fp8: Option<Fp8>,
+    },
+    /// Transformer Engine's `Linear` without a norm, split on its rows or whole on every rank. Parameter: the weight.
+    ColumnLinear {
+        /// Columns of the weight.
+        inputs: u64,
+        /// Rows of the rank's part of it.
+        outputs: u64,
+        /// What is exchanged.
+        reads: Reads,
     },
     /// Transformer Engine's `Linear`, split on its columns, with the sum over ranks of what it leaves. Parameters: weight,
     /// and the bias it hands on, if any.

@@ -17,7 +17,8 @@ use super::pattern::matches;
 
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
-const SHIPPED: [(&str, &str); 17] = [
+const SHIPPED: [(&str, &str); 18] = [
+    ("maxtext", include_str!("frameworks/maxtext.toml")),
     ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
     ("torchtitan", include_str!("frameworks/torchtitan.toml")),
     ("torchtune", include_str!("frameworks/torchtune.toml")),
@@ -180,8 +181,13 @@ pub fn switches(row: &Value) -> Vec<String> {
         }
     }
     if let Some(Value::Object(switches)) = row.get("switches") {
-        fields
-            .extend(switches.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| format!("switches.{name}")));
+        for (name, value) in switches.iter().filter(|(_, value)| !value.is_null()) {
+            // MaxText's parameters are a table of switches of their own.
+            match value.as_object().filter(|_| name == "tuning_params") {
+                Some(inner) => fields.extend(inner.keys().map(|key| format!("switches.{name}.{key}"))),
+                None => fields.push(format!("switches.{name}")),
+            }
+        }
     }
     fields
 }

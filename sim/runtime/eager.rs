@@ -32,7 +32,8 @@ mod vocabulary;
 
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
-pub use megatron::{ExpertRanks, Ring};
+pub use megatron::spread;
+pub use megatron::{DISPATCHERS, Dispatcher, ExpertRanks, Ring, Routing};
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 

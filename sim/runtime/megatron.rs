@@ -7,8 +7,10 @@
 //!                                   └─ optimizer
 //! ```
 //!
-//! Megatron-DeepSpeed runs the same modules in DeepSpeed's pipeline engine, with messages of its own (`deepspeed`).
+//! Megatron-DeepSpeed runs the same modules in DeepSpeed's pipeline engine, with messages of its own (`deepspeed`). Where a
+//! schedule spreads the vocabulary over pipeline ranks, each runs its part of the embedding and of the head (`vocabulary`).
 
+mod batch;
 mod blocks;
 mod buckets;
 mod chunk;
@@ -24,11 +26,13 @@ mod optimizer;
 mod p2p;
 mod rank;
 mod step;
+mod vocabulary;
 
+pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
-    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer, Pipeline,
-    Recompute,
+    Block, Core, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer,
+    Pipeline, Recompute,
 };
 pub use modules::Modules;
 
@@ -40,12 +44,7 @@ use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};
 
 /// The job's schedule; an error if it cannot have this shape.
 pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
-    let shape = schedule::Shape {
-        ranks: job.mesh.pp,
-        virtual_stages: job.pipeline.virtual_stages,
-        microbatches: job.micro_batches,
-    };
-    job.pipeline.schedule.build(shape)
+    job.pipeline.schedule.build(job.shape())
 }
 
 /// Whether a schedule's backwards come in halves, as those of zero-bubble schedules do.
@@ -66,7 +65,7 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
         halves(&schedule(job).ok()?).then_some(what)
     };
-    Chunk::refuses(job).or_else(split)
+    Chunk::refuses(job).or_else(split).or_else(|| vocabulary::refuses(job))
 }
 
 /// The programs of all pipeline ranks.

@@ -3,14 +3,14 @@
 mod float8;
 mod internevo;
 mod megatron;
+mod mesh;
 mod nanotron;
 mod xla;
 
 pub use float8::{Float8, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
-pub use megatron::{
-    Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores,
-};
+pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores};
+pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};
 pub use xla::{Xla, XlaAttention};
 
@@ -145,38 +145,6 @@ pub struct Model {
     pub tied_head: Option<bool>,
     /// Rows of the table of learned positions, where the run differs from the config.
     pub positions: Option<Spanned<i64>>,
-}
-
-/// `[mesh]`
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Mesh {
-    /// Ranks over which parameters are sharded.
-    pub dp_shard: Option<Spanned<i64>>,
-    /// Ranks over which shards are replicated (HSDP).
-    pub dp_replicate: Option<Spanned<i64>>,
-    /// Ranks over which modules are split: neighbours.
-    pub tp: Option<Spanned<i64>>,
-    /// Ranks that share a sequence.
-    pub cp: Option<Spanned<i64>>,
-    /// Pipeline ranks.
-    pub pp: Option<Spanned<i64>>,
-    /// Replicas of the model.
-    pub dp: Option<Spanned<i64>>,
-    /// Ranks that experts are spread over.
-    pub ep: Option<Spanned<i64>>,
-    /// Ranks that each expert is split over.
-    pub etp: Option<Spanned<i64>>,
-    /// XLA: replicas in a slice.
-    pub data: Option<Spanned<i64>>,
-    /// XLA: chips that weights' embedding dimension is sharded over.
-    pub fsdp: Option<Spanned<i64>>,
-    /// XLA: chips that an MLP's width is sharded over, and gathered.
-    pub fsdp_transpose: Option<Spanned<i64>>,
-    /// XLA: chips that heads and an MLP's width are split over.
-    pub tensor: Option<Spanned<i64>>,
-    /// XLA: replicas of a slice.
-    pub dcn_data: Option<Spanned<i64>>,
 }
 
 /// `[tensor_parallel]`

@@ -1,7 +1,7 @@
 //! A job of the SPMD lane as understood. What the file leaves open is what MaxText's `configs/base.yml` has for it
 //! (e591f30cb), and is listed.
 
-use toml::{Spanned, Value};
+use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::foreign::Foreign;
@@ -57,16 +57,20 @@ const FOREIGN: Foreign = Foreign {
             &["dcn_data", "data", "fsdp", "fsdp_transpose", "tensor"],
             "axes here are data, fsdp, fsdp_transpose, tensor, and dcn_data over slices",
         ),
-        ("batch", &["sequence", "micro"], "write batch.micro: sequences on each chip"),
+        ("batch", &["sequence", "micro", "accumulation"], "write batch.micro: sequences on each chip"),
     ],
     keys: &[],
 };
 
 fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, model, seq, micro, .. } = base;
+    let Base { scenario, topology, model, seq, micro, accumulation, .. } = base;
     FOREIGN.check(reader)?;
     let none = written::Xla::default();
     let table = scenario.xla.as_ref().map_or(&none, Spanned::get_ref);
+    if let Some(at) = scenario.batch.accumulation.as_ref().filter(|_| accumulation > 1) {
+        let problem = "gradient accumulation is not simulated on XLA";
+        return Err(reader.plan(at, problem, "write batch.accumulation = 1, and a larger batch.micro"));
+    }
     let mesh = mesh(reader, &scenario.mesh, topology)?;
     divides(reader, &scenario.mesh, (&model, mesh))?;
     let remat = policy(reader, table)?;
@@ -179,49 +183,40 @@ fn divides(
 
 /// What of forward is kept.
 fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, ScenarioError> {
+    let written = table.tensors().into_iter().zip(TENSORS).find_map(|(at, name)| Some((at.as_ref()?, name)));
     let Some(at) = &table.remat_policy else {
-        if let Some(remat) = &table.remat {
-            return Err(reader.plan(remat, "[xla.remat] goes with a custom policy", "write remat_policy = \"custom\""));
+        if let Some((at, name)) = written {
+            let problem = format!("xla.{name} goes with a custom policy");
+            return Err(reader.plan(at, problem, "write remat_policy = \"custom\""));
         }
         return Ok(reader.assume("xla.remat_policy", Policy::NAMED[1].1, "\"full\""));
     };
-    let named = Policy::NAMED.iter().find(|(name, _)| name == at.get_ref());
-    match (named, &table.remat) {
-        (Some((name, _)), Some(remat)) => {
-            let problem = format!("[xla.remat] goes with a custom policy, and the policy is {name:?}");
-            Err(reader.plan(remat, problem, "remove the table, or write remat_policy = \"custom\""))
+    if at.get_ref() == "custom" {
+        let mut names = [Keep::Remat; TENSORS.len()];
+        for (place, tensor) in table.tensors().into_iter().enumerate() {
+            names[place] = match tensor {
+                Some(tensor) if place == 0 && *tensor.get_ref() == Keep::Remat => {
+                    let problem = "a block's input cannot be computed again";
+                    return Err(reader.plan(tensor, problem, "write \"device\" or \"offload\""));
+                }
+                Some(tensor) => *tensor.get_ref(),
+                None if place == 0 => reader.assume("xla.decoder_layer_input", Keep::Device, "\"device\""),
+                None => Keep::Remat,
+            };
         }
-        (Some((_, policy)), None) => Ok(*policy),
-        (None, remat) if at.get_ref() == "custom" => {
-            let mut names = [Keep::Remat; TENSORS.len()];
-            names[0] = Keep::Device;
-            let Some(remat) = remat else { return Ok(Policy::Names(names)) };
-            for (tensor, value) in remat.get_ref() {
-                let Some(place) = TENSORS.iter().position(|known| known == tensor) else {
-                    let problem = format!("[xla.remat] has no tensor {tensor:?}");
-                    return Err(reader.plan(remat, problem, format!("write one of: {}", TENSORS.join(", "))));
-                };
-                names[place] = match value.as_str() {
-                    Some("device") => Keep::Device,
-                    Some("offload") => Keep::Offload,
-                    Some("remat") if place > 0 => Keep::Remat,
-                    _ => {
-                        let problem = format!("xla.remat.{tensor} = {}", Value::to_string(value));
-                        let remedy = match place {
-                            0 => "write \"device\" or \"offload\": a block's input cannot be computed again",
-                            _ => "write \"device\", \"offload\" or \"remat\"",
-                        };
-                        return Err(reader.plan(remat, problem, remedy));
-                    }
-                };
-            }
-            Ok(Policy::Names(names))
+        return Ok(Policy::Names(names));
+    }
+    let Some((name, policy)) = Policy::NAMED.iter().find(|(name, _)| name == at.get_ref()) else {
+        let names: Vec<&str> = Policy::NAMED.iter().map(|(name, _)| *name).collect();
+        let problem = format!("there is no remat_policy {:?}", at.get_ref());
+        return Err(reader.plan(at, problem, format!("write one of: {}, custom", names.join(", "))));
+    };
+    match written {
+        Some((tensor, key)) => {
+            let problem = format!("xla.{key} goes with a custom policy, and the policy is {name:?}");
+            Err(reader.plan(tensor, problem, "remove the key, or write remat_policy = \"custom\""))
         }
-        (None, _) => {
-            let names: Vec<&str> = Policy::NAMED.iter().map(|(name, _)| *name).collect();
-            let problem = format!("there is no remat_policy {:?}", at.get_ref());
-            Err(reader.plan(at, problem, format!("write one of: {}, custom", names.join(", "))))
-        }
+        None => Ok(*policy),
     }
 }
 

@@ -33,11 +33,29 @@ pub enum Kind {
     ReduceGrad,
     /// Waits for that reduction.
     WaitReduceGrad,
+    /// Looks a micro-batch's words up in the rank's part of the embedding.
+    Embed,
+    /// Starts the sum over ranks of what they have looked up.
+    SumEmbed,
+    /// Waits for that sum.
+    WaitSumEmbed,
+    /// Sends the gradient of the looked up words from the first rank to all.
+    ShareGradient,
+    /// Backward of the rank's part of the embedding.
+    EmbedBackward,
+    /// Sends the last stage's result to all ranks, and with it the gradient of the loss of the micro-batch before.
+    ShareHidden,
+    /// The rank's part of the head: backward of the micro-batch before, forward of this one.
+    Output,
+    /// Starts the reductions over ranks of what that has made.
+    SumOutput,
+    /// The loss, on the last rank.
+    Loss,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 23] = [
         Kind::Forward,
         Kind::Backward,
         Kind::Input,
@@ -52,9 +70,18 @@ impl Kind {
         Kind::WaitSendBackward,
         Kind::ReduceGrad,
         Kind::WaitReduceGrad,
+        Kind::Embed,
+        Kind::SumEmbed,
+        Kind::WaitSumEmbed,
+        Kind::ShareGradient,
+        Kind::EmbedBackward,
+        Kind::ShareHidden,
+        Kind::Output,
+        Kind::SumOutput,
+        Kind::Loss,
     ];
 
-    /// PyTorch's word.
+    /// PyTorch's word; for the parts of a vocabulary that ranks share, one of ours.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Forward => "F",
@@ -71,12 +98,31 @@ impl Kind {
             Kind::WaitSendBackward => "WAIT_SEND_B",
             Kind::ReduceGrad => "REDUCE_GRAD",
             Kind::WaitReduceGrad => "WAIT_REDUCE_GRAD",
+            Kind::Embed => "E",
+            Kind::SumEmbed => "SUM_E",
+            Kind::WaitSumEmbed => "WAIT_SUM_E",
+            Kind::ShareGradient => "CAST_B",
+            Kind::EmbedBackward => "D",
+            Kind::ShareHidden => "CAST_F",
+            Kind::Output => "S",
+            Kind::SumOutput => "SUM_S",
+            Kind::Loss => "L",
         }
     }
 
-    /// Whether it computes.
+    /// Whether it computes a stage's blocks.
     pub fn computes(self) -> bool {
         matches!(self, Kind::Forward | Kind::Backward | Kind::Input | Kind::Weight)
+    }
+
+    /// Whether it sends to or receives from another stage.
+    pub fn is_message(self) -> bool {
+        matches!(self, Kind::SendForward | Kind::RecvForward | Kind::SendBackward | Kind::RecvBackward)
+    }
+
+    /// Whether it belongs to a vocabulary that ranks share.
+    pub fn of_vocabulary(self) -> bool {
+        self >= Kind::Embed
     }
 
     /// Whether it yields the gradient that the previous stage waits for.

@@ -21,6 +21,25 @@ pub enum ScheduleError {
         /// The most there may be.
         most: u64,
     },
+    /// Fewer than it takes.
+    #[error("{what} is {found}: expected {least} or more")]
+    Few {
+        /// What was counted.
+        what: &'static str,
+        /// How many.
+        found: u32,
+        /// How many it takes.
+        least: u32,
+    },
+    /// Neighbours take turns in pairs.
+    #[error(
+        "Interlaced lets one of two neighbours go forward while the other goes back, and {found} ranks are odd: \
+             take an even number, or Vocab1"
+    )]
+    OddRanks {
+        /// Ranks asked for.
+        found: u32,
+    },
     /// It is made for another number of stages on each rank.
     #[error("{schedule} runs {expected} on each rank, not {found}: give it virtual = {remedy}")]
     VirtualStages {

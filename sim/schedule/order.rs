@@ -9,6 +9,7 @@ mod looped_bfs;
 pub mod megatron;
 mod nanotron;
 mod one_forward_one_backward;
+pub mod vocabulary;
 mod zb_h1;
 mod zb_h2;
 mod zbv;
@@ -17,7 +18,7 @@ pub mod zero_bubble;
 use super::{Action, Lists, Schedule, ScheduleError};
 
 /// The schedules there are.
-pub const ENTRIES: [Entry; 15] = [
+pub const ENTRIES: [Entry; 18] = [
     gpipe::GPIPE,
     one_forward_one_backward::ONE_FORWARD_ONE_BACKWARD,
     interleaved::INTERLEAVED,
@@ -33,6 +34,9 @@ pub const ENTRIES: [Entry; 15] = [
     megatron::MEGATRON_INTERLEAVED,
     nanotron::AFAB,
     deepspeed::DEEPSPEED_1F1B,
+    vocabulary::VOCAB_1,
+    vocabulary::VOCAB_2,
+    vocabulary::INTERLACED,
 ];
 
 /// What a schedule is a function of.
@@ -82,6 +86,8 @@ pub enum Batching {
     Parity,
     /// All ranks step together; after a step each sends what it computed and receives what its next one needs.
     Stepwise(megatron::Settings),
+    /// Between computations as the lists say, which also hold the vocabulary's parts and exchanges.
+    Vocabulary(vocabulary::Spread),
     /// Receives are posted as soon as the sender has issued its send; parameters are gathered and let go stage by stage.
     Eager,
 }

@@ -10,7 +10,7 @@ use windtunnel::model::QkNorm;
 use windtunnel::model::experts::{Experts, Router, Score};
 use windtunnel::model::routing::Load;
 use windtunnel::program::Program;
-use windtunnel::runtime::megatron::{Job, Mesh, Mixture, compile};
+use windtunnel::runtime::megatron::{Dispatcher, Job, Mesh, Mixture, compile};
 use windtunnel::schedule::find;
 use windtunnel::units::Bytes;
 
@@ -44,6 +44,7 @@ fn job(c: &Value) -> Job {
     job.model.experts = Some(experts);
     job.model.qk_norm = on("qk_norm").then_some(QkNorm::PerHead);
     job.mixture = Some(Mixture {
+        dispatcher: Dispatcher::find(c["dispatcher"].as_str().unwrap()).unwrap(),
         permute_fusion: on("permute_fusion"),
         fp32_router: on("router_fp32"),
         router_fusion: c["router_fusion"] == true,

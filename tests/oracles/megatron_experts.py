@@ -88,6 +88,24 @@ def balanced(self, point, tokens_per_expert=None):
 real = dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize
 dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = balanced
 
+
+
+def gathered(self, hidden, probs):
+    """As `balanced`, where every rank has all tokens and picks those of its experts."""
+    config = self.config
+    each = hidden.shape[0] * config.moe_router_topk // config.num_moe_experts
+    CHOSEN["copies"] = each * self.num_local_experts
+    cpu = torch.Tensor.cpu
+    torch.Tensor.cpu = lambda values: torch.full_like(cpu(values), each)
+    try:
+        return picks(self, hidden, probs)
+    finally:
+        torch.Tensor.cpu = cpu
+
+
+picks = dispatcher.MoEAllGatherTokenDispatcher.dispatch_postprocess
+dispatcher.MoEAllGatherTokenDispatcher.dispatch_postprocess = gathered
+
 EXPERTS = dict(
     experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
     permute_fusion=False, pre_softmax=False, router_fusion=False, again=[],
@@ -145,6 +163,16 @@ if ENGINE:
         "moe-fused-router": dict(MIXTRAL, router_fusion=True, aux=0),
         "moe-bias": dict(MIXTRAL, bias=True),
         "moe-again": dict(MIXTRAL, again=["layernorm", "moe_act"]),
+        "moe-ep1-etp2": dict(MIXTRAL, ep=1, etp=2),
+        "moe-gather": dict(MIXTRAL, dispatcher="allgather"),
+        "moe-gather-tp1": dict(MIXTRAL, dispatcher="allgather", tp=1),
+        "moe-gather-ep8": dict(MIXTRAL, dispatcher="allgather", tp=1, ep=8, world=16),
+        "moe-gather-etp2": dict(MIXTRAL, dispatcher="allgather", ep=2, etp=2),
+        "moe-gather-ep1-etp2": dict(MIXTRAL, dispatcher="allgather", ep=1, etp=2),
+        "moe-gather-one-rank": dict(MIXTRAL, dispatcher="allgather", tp=1, ep=1, world=1),
+        "moe-gather-fp32-router": dict(MIXTRAL, dispatcher="allgather", router_fp32=True),
+        "moe-gather-fused-permute": dict(MIXTRAL, dispatcher="allgather", permute_fusion=True),
+        "moe-gather-uniform": dict(MIXTRAL, dispatcher="allgather", recompute="uniform"),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
 else:

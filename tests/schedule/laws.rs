@@ -202,7 +202,7 @@ proptest! {
             }
             // Computations run; of what stands at the head of a list, matched pairs go.
             for list in &mut left {
-                while list.last().is_some_and(|portion| portion.is_empty() || portion[0].kind.computes()) {
+                while list.last().is_some_and(|portion| portion.is_empty() || !portion[0].kind.is_message()) {
                     list.pop();
                 }
             }

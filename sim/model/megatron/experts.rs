@@ -75,10 +75,10 @@ pub enum RoutedOp {
     },
     /// Rows of tokens in the order of experts. Inputs: tokens, tokens of rows.
     Permute {
-        /// Sizes.
-        routed: Routed,
         /// Whether it is Transformer Engine's.
         fused: bool,
+        /// Whether the host waits for counts on their way to it.
+        waits: bool,
     },
     /// Rows to the ranks of their experts, or back (`all_to_all`).
     Exchange,
@@ -108,6 +108,13 @@ pub enum RoutedOp {
     AddBiases,
     /// The gated activation times the weights of rows, as one kernel (`weighted_bias_swiglu_impl`). Inputs: rows, weights.
     Weigh,
+    /// A step that only one dispatcher has, by the name that its rules know it by (`runtime/eager/megatron/dispatch`).
+    Own {
+        /// The step.
+        step: &'static str,
+        /// Sizes.
+        routed: Routed,
+    },
     /// Rows added to the tokens they are of. Inputs: rows, tokens of rows.
     Unpermute {
         /// Whether it is Transformer Engine's.

@@ -9,7 +9,7 @@ use super::Assumption;
 use crate::receipt::table::{Rule, word};
 
 /// Tables of a scenario in the order people write them.
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "",
     "topology",
     "model",
@@ -21,6 +21,7 @@ const ORDER: [&str; 23] = [
     "megatron",
     "internevo",
     "nanotron",
+    "xla",
     "fsdp",
     "fsdp1",
     "compile",

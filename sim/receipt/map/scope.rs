@@ -18,7 +18,12 @@ pub(super) fn without(row: &Row, what: impl Into<String>) -> Reason {
 
 /// What neither the row's lane nor the `runtime` it maps to has.
 pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reason> {
-    if row.hardware.vendor.as_deref().is_some_and(|vendor| vendor != "nvidia") {
+    let vendor = row.hardware.vendor.as_deref().unwrap_or("nvidia");
+    if vendor == "google" && row.lane.starts_with("tpu") {
+        let experts = row.model.n_experts.is_some_and(|experts| experts > 1);
+        return if experts { Err(Reason::Uncovered("a mixture of experts".to_owned())) } else { Ok(()) };
+    }
+    if vendor != "nvidia" {
         return Err(Reason::Outside("not a CUDA machine".to_owned()));
     }
     let within = PARALLEL.contains(&row.lane.as_str());

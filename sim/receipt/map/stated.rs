@@ -5,6 +5,7 @@ use toml::Value as Key;
 
 use super::Reason;
 use super::keys::Gathered;
+use crate::hardware::Vendor;
 use crate::receipt::row::{Row, degree};
 use crate::scenario::Runtime;
 
@@ -30,6 +31,10 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
     let (hardware, family) =
         (row.hardware.name.as_deref().unwrap_or("?"), row.framework.name.as_deref().unwrap_or("?"));
     keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
+    if Runtime::find(runtime).is_some_and(|runtime| runtime.vendor() == Vendor::Google) {
+        slices(row, count, keys)?;
+        return batch(row, keys);
+    }
     machine(row, count, keys)?;
     if Runtime::find(runtime).is_some_and(Runtime::splits_model) {
         split_model(row, count, keys)?;
@@ -37,6 +42,24 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
         sharded(row, count, keys)?;
     }
     batch(row, keys)
+}
+
+/// Slices of v6e, by the chips they have; all of a slice's chips shard parameters.
+fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
+    const SHAPES: [(u64, &str); 8] =
+        [(1, "1x1"), (4, "2x2"), (8, "2x4"), (16, "4x4"), (32, "4x8"), (64, "8x8"), (128, "8x16"), (256, "16x16")];
+    let slices = row.hardware.slices.unwrap_or(1).max(1);
+    let chips = count / slices;
+    let shape = SHAPES.iter().find(|(size, _)| *size == chips && chips * slices == count);
+    let Some((_, shape)) = shape else {
+        return Err(Reason::Uncovered(format!("{slices} slices of {count} chips in all, and none has as many")));
+    };
+    keys.stated("topology.slice", *shape);
+    if slices > 1 {
+        keys.stated("topology.slices", integer(slices));
+    }
+    keys.stated("mesh.fsdp", integer(chips));
+    Ok(())
 }
 
 fn machine(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {

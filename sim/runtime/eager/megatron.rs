@@ -4,7 +4,9 @@
 //! gradient it was given and of what forward saved.
 
 mod activation;
+mod column;
 mod core;
+mod dispatch;
 mod dropout;
 mod embedding;
 mod engine;
@@ -18,7 +20,9 @@ mod ring;
 mod rotary;
 mod routed;
 mod router;
+pub mod spread;
 
+pub use dispatch::{DISPATCHERS, Dispatcher, Routing};
 pub use ring::Ring;
 pub use routed::ExpertRanks;
 
@@ -32,7 +36,9 @@ use crate::units::Bytes;
 impl Eager {
     pub(super) fn megatron(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
         match kind {
-            MegatronOp::Embed { learned, dropout } => self.embed(graph, op, (learned, dropout), frame, results),
+            MegatronOp::Embed { learned, dropout, summed } => {
+                self.embed(graph, op, (learned, dropout, summed), frame, results);
+            }
             MegatronOp::Linear { .. } => self.parallel_linear(graph, op, kind, frame, results),
             MegatronOp::Sum => self.sum_over_ranks(graph, op, frame, results),
             MegatronOp::BiasDropoutAdd { .. } => self.bias_dropout_add(graph, op, kind, frame, results),
@@ -41,6 +47,7 @@ impl Eager {
             MegatronOp::Core { .. } => self.unfused_core(graph, op, kind, frame, results),
             MegatronOp::Norm => self.engine_norm(graph, op, frame, results),
             MegatronOp::NormLinear { .. } => self.norm_linear(graph, op, kind, frame, results),
+            MegatronOp::ColumnLinear { .. } => self.column_linear(graph, op, kind, frame, results),
             MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
             MegatronOp::FlashCore { again, .. } => self.flash_core(graph, op, again, frame, results),
             MegatronOp::VocabularyLoss { fused: true } => self.fused_vocabulary_loss(graph, op, frame, results),
@@ -61,8 +68,8 @@ impl Eager {
         gradient: Storage,
     ) {
         match kind {
-            MegatronOp::Embed { learned, dropout } => {
-                self.embed_backward(graph, op, (index, learned, dropout), frame, gradient);
+            MegatronOp::Embed { learned, dropout, summed } => {
+                self.embed_backward(graph, op, (index, learned, dropout, summed), frame, gradient);
             }
             MegatronOp::Linear { .. } => self.parallel_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Sum => self.sum_over_ranks_backward(graph, op, frame, gradient),
@@ -78,6 +85,7 @@ impl Eager {
             MegatronOp::Core { .. } => self.unfused_core_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Norm => self.engine_norm_backward(graph, op, index, frame, gradient),
             MegatronOp::NormLinear { .. } => self.norm_linear_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::ColumnLinear { .. } => self.column_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::RowLinear { .. } => self.row_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::FlashCore { again, .. } => self.flash_core_backward(graph, op, (index, again), frame, gradient),
             MegatronOp::VocabularyLoss { fused: true } => {

@@ -80,7 +80,7 @@ impl Modules<'_> {
     }
 
     /// What a linear split on its rows reads.
-    fn reads(&self) -> Reads {
+    pub(super) fn reads(&self) -> Reads {
         match (self.dims.tensor.sequence, self.dims.tensor.splits()) {
             (true, _) => Reads::Gathered,
             (false, true) => Reads::Copied,
@@ -118,7 +118,7 @@ impl Modules<'_> {
     }
 
     /// A linear split on its columns, and the sum over ranks of what it leaves. Python lets go of `held` after it.
-    fn row_linear(
+    pub(super) fn row_linear(
         &mut self,
         module: &'static str,
         input: ValueId,
@@ -160,15 +160,27 @@ fn modules<'a>(job: &'a Job, name: &'static str, input: (&'static str, &'static 
 
 /// The embedding. Inputs: tokens, positions.
 pub(super) fn embedding(job: &Job) -> Graph {
-    let (mut m, tokens) = modules(job, "embedding", ("tokens_BS", BS));
+    embedded(job, ("tokens_BS", BS), false)
+}
+
+/// What is left of it where the words are given. Inputs: their rows, positions.
+fn summed_embedding(job: &Job) -> Graph {
+    embedded(job, ("words_LBD", BLD), true)
+}
+
+fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> Graph {
+    let (mut m, tokens) = modules(job, "embedding", input);
     let positions = m.g.input("positions_BS", BS, job.dtype);
-    let mut params = vec![m.g.param("word_embeddings.weight", m.dims.v, m.dims.d)];
+    let mut params = vec![];
+    if !summed {
+        params.push(m.g.param("word_embeddings.weight", m.dims.v, m.dims.d));
+    }
     let learned = match job.model.position {
         Position::Learned { positions } => Some(positions),
         _ => None,
     };
     params.extend(learned.map(|rows| m.g.param("position_embeddings.weight", rows, m.dims.d)));
-    let kind = MegatronOp::Embed { learned: learned.is_some(), dropout: job.block.hidden_dropout };
+    let kind = MegatronOp::Embed { learned: learned.is_some(), dropout: job.block.hidden_dropout, summed };
     let mut out = m.megatron("embedding", kind, &[tokens, positions], &params, ("h_LBD", BLD));
     if job.model.embedding_norm {
         let norm = m.norm_params("embedding.norm.weight", "embedding.norm.bias");
@@ -308,3 +320,33 @@ pub(super) fn head(job: &Job) -> Graph {
     m.g.drop_values(&[losses]);
     m.g.finish(loss)
 }
+
+/// What stands behind the last block where the head is elsewhere: norm, and the result in fp32, which `Float16Module`
+/// hands on from a pipeline's last rank.
+fn last_norm(job: &Job) -> Graph {
+    let (mut m, x) = modules(job, "last norm", ("h_LBD", BLD));
+    m.g.input("loss_mask_BS", BS, DType::Fp32);
+    let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
+    let xn = m.norm("decoder.final_layernorm", x, &ln);
+    let out = m.g.op_in("decoder", OpKind::Cast, &[xn], &[], ("h_LBD", BLD), DType::Fp32);
+    m.g.drop_values(&[xn]);
+    m.g.finish(out)
+}
+
+/// A rank's part of a table that pipeline ranks share.
+fn part_of_table(job: &Job, name: &'static str) -> Graph {
+    let (mut m, x) = modules(job, name, ("h_LBD", BLD));
+    m.g.param(name, m.dims.v / u64::from(job.mesh.pp), m.dims.d);
+    m.g.finish(x)
+}
+
+/// The stage's own modules where pipeline ranks share the vocabulary: all but its tables.
+pub(super) const WITHOUT_TABLES: super::Modules =
+    super::Modules { embedding: summed_embedding, block, head: last_norm };
+
+/// The tables, each of a chunk of its own.
+pub(super) const TABLES: super::Modules = super::Modules {
+    embedding: |job| part_of_table(job, "word_embeddings.weight"),
+    block,
+    head: |job| part_of_table(job, "output_layer.weight"),
+};

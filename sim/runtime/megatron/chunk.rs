@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::Job;
+use super::batch::Batch;
 use super::blocks;
 use super::experts;
 use super::job::{Core, Fp8Recipe, Implementation, Matmuls, Recompute};
@@ -58,16 +59,6 @@ pub struct Chunk {
     /// The word embedding, where the head is tied to it on this chunk.
     tied: Option<usize>,
     params: Vec<ChunkParam>,
-}
-
-/// What a micro-batch reads, besides what the stage before sends.
-#[derive(Clone, Debug)]
-struct Batch {
-    tokens: Storage,
-    labels: Storage,
-    positions: Storage,
-    mask: Storage,
-    loss_mask: Storage,
 }
 
 /// What forward leaves of some blocks in a row.
@@ -237,7 +228,8 @@ impl Chunk {
             Core::Unfused { .. } if !self.blocks.is_empty() => d.b * d.n * d.s * d.s * dtype,
             _ => 0,
         };
-        let mut buffers = vec![(gathered.max(scores), "global memory buffer")];
+        let dispatched = if self.blocks.is_empty() { 0 } else { experts::shared_buffer(&self.job, d) };
+        let mut buffers = vec![(gathered.max(scores).max(dispatched), "global memory buffer")];
         if matches!(self.job.model.position, Position::Rope { .. }) {
             buffers.push((d.s * d.r * DType::Fp32.bytes(), "rotary angles"));
         }
@@ -298,14 +290,23 @@ impl Chunk {
     /// Returns what backward needs, and the hidden state, or the loss.
     pub fn forward(&self, eager: &mut Eager, input: Option<Storage>) -> (ChunkFrame, Storage) {
         let batch = self.batch(eager);
+        self.forward_on(eager, input, batch)
+    }
+
+    /// Does the same on a micro-batch that has been read before. With the embedding, an input is the words' rows.
+    pub(super) fn forward_on(&self, eager: &mut Eager, input: Option<Storage>, batch: Batch) -> (ChunkFrame, Storage) {
         let mut frame = ChunkFrame { embedding: None, blocks: vec![], head: None, report: None };
         let mut hidden = match (&self.embedding, input) {
-            (Some(graph), _) => {
-                let mut running = eager.frame(graph, batch.tokens, self.map(0), Mode::Train);
+            (Some(graph), words) => {
+                let input = words.unwrap_or(batch.tokens);
+                let mut running = eager.frame(graph, input, self.map(0), Mode::Train);
                 eager.give(&mut running, 1, Some(batch.positions));
                 eager.forward_ops(graph, &mut running, 0..graph.ops.len());
                 eager.give(&mut running, 1, None);
                 let out = eager.finish_forward(graph, &mut running);
+                if let Some(words) = words {
+                    eager.release(words);
+                }
                 frame.embedding = Some(running);
                 out
             }
@@ -397,19 +398,21 @@ impl Chunk {
         (BlocksFrame::Again(held), x)
     }
 
-    /// Backward of one micro-batch from the gradient of its output, which it takes over; none on the last stage, where
-    /// the loss is the start. Returns the gradient of the input; none on the first stage.
+    /// Backward of one micro-batch from the gradient of its output, which it takes over; none where the output is the
+    /// loss. Returns the gradient of the input; none on the first stage, unless that was given the words' rows.
     pub fn backward(&self, eager: &mut Eager, frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
         let before = eager.program.set_pass(Pass::Backward);
         eager.shared = self.tied.map(|word| (word, 2));
         let mut seeds = vec![];
         let mut gradient = gradient;
         if let (Some(graph), Some(mut running)) = (&self.head, frame.head) {
-            // The loss times the loss scale, and its gradient.
-            let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
-            let seed = eager.seed_gradient(DType::Fp32);
-            seeds = vec![seed, scaled];
-            eager.retain(seed);
+            let seed = gradient.unwrap_or_else(|| {
+                // The loss times the loss scale, and its gradient.
+                let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
+                let seed = eager.seed_gradient(DType::Fp32);
+                seeds = vec![seed, scaled];
+                eager.retain(seed)
+            });
             gradient = eager.backward(graph, &mut running, seed);
         }
         // Transformer Engine's norm hands on a view.
@@ -429,10 +432,7 @@ impl Chunk {
             eager.reduce_maxima();
         }
         let result = match (&self.embedding, frame.embedding) {
-            (Some(graph), Some(mut running)) => {
-                eager.backward(graph, &mut running, gradient);
-                None
-            }
+            (Some(graph), Some(mut running)) => eager.backward(graph, &mut running, gradient),
             _ => Some(gradient),
         };
         for seed in seeds {
@@ -467,18 +467,9 @@ impl Chunk {
         running
     }
 
-    /// What the data loader hands the step: tokens, labels and positions (8 B each), the attention mask of one
-    /// sequence (1 B for each pair), and the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
-    fn batch(&self, eager: &mut Eager) -> Batch {
-        let d = self.dims;
-        let mut made = |bytes: u64, name| eager.storage(bytes, name);
-        Batch {
-            tokens: made(8 * d.tokens(), "tokens"),
-            labels: made(8 * d.tokens(), "labels"),
-            positions: made(8 * d.tokens(), "position_ids"),
-            mask: made(d.s * self.job.seq, "attention_mask"),
-            loss_mask: made(4 * d.tokens(), "loss_mask"),
-        }
+    /// What the data loader hands the step.
+    pub(super) fn batch(&self, eager: &mut Eager) -> Batch {
+        Batch::read(eager, self.dims, self.job.seq)
     }
 
     /// Lets go of all but the loss mask.

@@ -1,23 +1,25 @@
-//! A block's mixture of experts as operators (`core/transformer/moe/moe_layer.py`, `token_dispatcher.py`, `experts.py`,
-//! 0.16.1): Transformer Engine's grouped linears between two all-to-alls.
+//! A block's mixture of experts as operators (`core/transformer/moe/moe_layer.py`, `experts.py`, 0.16.1): a router, and
+//! Transformer Engine's grouped linears between a dispatcher's two ways.
 
 use super::Job;
 use super::blocks::Modules;
-use super::job::Implementation;
+use super::job::{Implementation, Mixture};
 use crate::model::experts::{Experts, Score};
-use crate::model::graph::{Axis, OpKind, ValueId};
+use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::Scores;
 use crate::model::megatron::{MegatronOp, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
+use crate::runtime::eager::Routing;
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
+const SBF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
 const CD: &[Axis] = &[Axis::C, Axis::D];
 const CX: &[Axis] = &[Axis::C, Axis::X];
-const C: &[Axis] = &[Axis::C];
 const SBE: &[Axis] = &[Axis::S, Axis::B, Axis::E];
 const MODULE: &str = "mlp";
 const EXPERTS: &str = "mlp.experts";
+const SHARED: &str = "mlp.shared_experts";
 
 /// What the names of parameters that experts have begin with, and of those that their router has.
 pub(super) const EXPERT: &str = "mlp.experts.";
@@ -32,6 +34,8 @@ pub(super) struct Params {
     fc2: Vec<usize>,
     /// Biases of the second, which are added by another operator.
     biases: Vec<usize>,
+    /// The shared experts' two, which are one wide one.
+    shared: Option<[usize; 2]>,
 }
 
 /// What of a job's mixture has no rules here, if anything.
@@ -49,7 +53,8 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
             "a router in one kernel with a loss that balances",
         ),
         (experts.bias && job.mixture.is_some_and(|run| run.fp32_router), "experts with biases under a router in fp32"),
-        (experts.shared > 0, "shared experts"),
+        (experts.shared > 0 && job.model.ffn_bias, "shared experts with biases"),
+        (!experts.shared.is_multiple_of(u64::from(mesh.tp)), "shared experts whose width does not divide"),
         (router.score == Score::Sigmoid, "a router that takes sigmoids"),
         (router.correction, "a router whose choice is corrected"),
         (router.scales, "a router that scales its weights"),
@@ -57,7 +62,8 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (mesh.ep == 1 && mesh.etp != mesh.tp, "experts split otherwise than the rest without being spread over ranks"),
         (mesh.tp > 1 && !job.sequence_parallel, "experts under tensor parallelism without sequence parallelism"),
     ];
-    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(job));
+    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what).or_else(dispatcher)
 }
 
 /// How many rows are where: under a load that is not balanced, on the rank that is sent the most.
@@ -87,7 +93,12 @@ pub(super) fn params(m: &mut Modules) -> Option<Params> {
     }
     let fc2 = each("mlp.experts.linear_fc2.weight", d, width);
     let biases = if experts.bias { each("mlp.experts.linear_fc2.bias", d, 1) } else { vec![] };
-    Some(Params { norm, router, fc1, fc2, biases })
+    let (tp, wide) = (u64::from(m.job.mesh.tp), experts.shared);
+    let shared = (wide > 0).then(|| {
+        let up = m.g.param("mlp.shared_experts.linear_fc1.weight", 2 * wide / tp, d);
+        [up, m.g.param("mlp.shared_experts.linear_fc2.weight", d, wide / tp)]
+    });
+    Some(Params { norm, router, fc1, fc2, biases, shared })
 }
 
 /// The mixture on the hidden state before its norm.
@@ -96,10 +107,10 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let run = m.job.mixture.expect("a job of a model with experts says how they are run");
     let (d, tensor, compute) = (m.dims.d, u64::from(m.job.mesh.etp), m.g.compute());
     let (routed, width) = (routed(m.job, &experts, m.dims.local_tokens()), experts.width / tensor);
-    let fused = run.permute_fusion;
     let weighs = if run.fp32_router { DType::Fp32 } else { compute };
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
 
+    let shared = params.shared.map(|params| shared(m, xn, (params, experts.shared)));
     let scores = match (experts.router.score, experts.router.normalises) {
         (Score::Softmax, false) => Scores::All,
         // Softmax of the chosen is softmax of all, divided by the sum of the chosen.
@@ -110,86 +121,52 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let [weights, map] = m.route(route, xn, &params.router, weighs);
     m.g.resize(weights, routed.tokens * routed.experts);
     m.g.resize(map, routed.tokens * routed.experts);
-    let numbered = if fused { DType::Int32 } else { DType::Int64 };
-    let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Select { routed, fused }));
-    let [chosen, of] = m.g.op_many(MODULE, kind, &[weights, map], [("chosen_C", C, weighs), ("of_C", C, numbered)]);
-    m.g.resize(chosen, routed.sent);
-    m.g.resize(of, if fused { routed.tokens * (2 * routed.experts + 1) } else { routed.sent });
-    let op = |m: &mut Modules, kind, inputs: &[ValueId], (name, elements): (&'static str, u64), dtype| {
-        let shape = if elements == routed.sent { C } else { CD };
-        let kind = OpKind::Megatron(MegatronOp::Routed(kind));
-        let value = m.g.op_in(MODULE, kind, inputs, &[], (name, shape), dtype);
-        m.g.resize(value, elements);
-        value
-    };
-    let rows = op(m, RoutedOp::Permute { routed, fused }, &[xn, of], ("rows_CD", routed.sent * d), compute);
-    // Under an exchange the local variables name what was sent and what came until the layer returns.
-    let (mut got, mut weight) = (rows, chosen);
-    if routed.ranks > 1 {
-        got = op(m, RoutedOp::Exchange, &[rows], ("got_CD", routed.received * d), compute);
-        weight = op(m, RoutedOp::Exchange, &[chosen], ("weight_C", routed.received), weighs);
-        m.g.drop_values(&[chosen]);
-    }
-    let (mut sorted, mut of_sorted) = (got, weight);
-    if tensor > 1 {
-        sorted = op(m, RoutedOp::Collect, &[sorted], ("all_CD", routed.rows() * d), compute);
-        of_sorted = op(m, RoutedOp::Collect, &[of_sorted], ("weight_C", routed.rows()), weighs);
-    }
-    if routed.sorts() {
-        let (before, weight_before) = (sorted, of_sorted);
-        sorted = op(m, RoutedOp::Sort { fused }, &[before], ("sorted_CD", routed.rows() * d), compute);
-        of_sorted = op(m, RoutedOp::Sort { fused }, &[weight_before], ("weight_C", routed.rows()), weighs);
-        if before != got {
-            m.g.drop_values(&[before, weight_before]);
-        }
-    }
-    let grouped =
-        |inputs, outputs, again| MegatronOp::Routed(RoutedOp::Grouped { inputs, outputs, local: routed.local, again });
-    let up = m.megatron(EXPERTS, grouped(d, 2 * width, None), &[sorted], &params.fc1, ("up_CX", CX));
-    m.g.resize(up, routed.rows() * 2 * width);
-    let active = m.megatron(EXPERTS, MegatronOp::Routed(RoutedOp::Weigh), &[up, of_sorted], &[], ("act_CX", CX));
-    m.g.resize(active, routed.rows() * width);
+    let routing = Routing { routed, fused: run.permute_fusion, tokens: xn, weights, map, weighs };
     let again = run.recompute_activation.then(|| routed.rows() * 2 * width * compute.bytes());
-    let mut out = m.megatron(EXPERTS, grouped(width, d, again), &[active], &params.fc2, ("out_CD", CD));
-    m.g.resize(out, routed.rows() * d);
-    m.g.drop_values(&[up, active]);
-    if !params.biases.is_empty() {
-        let before = out;
-        let kind = MegatronOp::Routed(RoutedOp::AddBiases);
-        out = m.megatron(EXPERTS, kind, &[before, of_sorted], &params.biases, ("out_CD", CD));
-        m.g.resize(out, routed.rows() * d);
-        m.g.drop_values(&[before]);
-    }
-    let own: Vec<ValueId> =
-        [sorted, of_sorted].into_iter().filter(|value| ![rows, chosen, got, weight].contains(value)).collect();
-    for (needed, kind, elements) in [
-        (routed.sorts(), RoutedOp::Sort { fused }, routed.rows() * d),
-        (tensor > 1, RoutedOp::Spread, routed.received * d),
-    ] {
-        if needed {
-            let before = out;
-            out = op(m, kind, &[before], ("out_CD", elements), compute);
-            m.g.drop_values(&[before]);
+    let mut each = |g: &mut GraphBuilder, [rows, weights]: [ValueId; 2]| {
+        let op = |g: &mut GraphBuilder, kind, inputs: &[ValueId], params: &[usize], (name, shape, columns)| {
+            let value = g.op(EXPERTS, OpKind::Megatron(MegatronOp::Routed(kind)), inputs, params, (name, shape));
+            g.resize(value, routed.rows() * columns);
+            value
+        };
+        let grouped = |inputs, outputs, again| RoutedOp::Grouped { inputs, outputs, local: routed.local, again };
+        let up = op(g, grouped(d, 2 * width, None), &[rows], &params.fc1, ("up_CX", CX, 2 * width));
+        let active = op(g, RoutedOp::Weigh, &[up, weights], &[], ("act_CX", CX, width));
+        let out = op(g, grouped(width, d, again), &[active], &params.fc2, ("out_CD", CD, d));
+        g.drop_values(&[up, active]);
+        if params.biases.is_empty() {
+            return out;
         }
-    }
-    m.g.drop_values(&own);
-    if routed.ranks > 1 {
-        let before = out;
-        out = op(m, RoutedOp::Exchange, &[before], ("back_CD", routed.sent * d), compute);
-        m.g.drop_values(&[before]);
-    }
-    let back = out;
-    let kind = MegatronOp::Routed(RoutedOp::Unpermute { fused });
-    out = m.megatron(MODULE, kind, &[back, of], &[], ("ffn_LBD", LBD));
-    m.g.drop_values(&[back, rows]);
-    let held = [weight, got].into_iter().filter(|value| ![rows, chosen].contains(value));
-    m.g.drop_values(&held.collect::<Vec<_>>());
-    // The router's results and the norm's: the dispatcher names them until it is used again.
-    m.g.drop_values(&[weights, map, of, xn]);
-    if routed.ranks == 1 {
-        m.g.drop_values(&[chosen]);
-    }
-    out
+        let sum = op(g, RoutedOp::AddBiases, &[out, weights], &params.biases, ("out_CD", CD, d));
+        g.drop_values(&[out]);
+        sum
+    };
+    let routed = (run.dispatcher.write)(&mut m.g, &routing, &mut each);
+    let Some(shared) = shared else { return routed };
+    let both = m.g.op(MODULE, OpKind::Add, &[routed, shared], &[], ("ffn_LBD", LBD));
+    m.g.drop_values(&[routed, shared]);
+    both
+}
+
+/// The experts that every token passes (`shared_experts.py`), ahead of the router.
+fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -> ValueId {
+    let (d, width, tokens) = (m.dims.d, wide / u64::from(m.job.mesh.tp), m.dims.tokens());
+    let kind = MegatronOp::ColumnLinear { inputs: d, outputs: 2 * width, reads: m.reads() };
+    let both = m.megatron(SHARED, kind, &[xn], &[up], ("up_SBF", SBF));
+    m.g.resize(both, tokens * 2 * width);
+    let kind = MegatronOp::Activate { activation: Activation::Silu, gated: true, fused: true };
+    let active = m.megatron(SHARED, kind, &[both], &[], ("act_SBF", SBF));
+    m.g.resize(active, tokens * width);
+    m.g.drop_values(&[both]);
+    m.row_linear(SHARED, active, (width, &[down]), &[active])
+}
+
+/// Bytes that rows take in the buffer that all gathers share.
+pub(super) fn shared_buffer(job: &Job, dims: Dims) -> u64 {
+    let of = |(experts, run): (&Experts, Mixture)| {
+        (run.dispatcher.shared_buffer)(&routed(job, experts, dims.local_tokens()), dims.d * job.dtype.bytes())
+    };
+    job.model.experts.as_ref().zip(job.mixture).map_or(0, of)
 }
 
 impl Modules<'_> {

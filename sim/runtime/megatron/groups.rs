@@ -33,9 +33,18 @@ const EXPERTS: StreamId = StreamId(9);
 pub(super) const EXPERT_DATA: StreamId = StreamId(10);
 const COUNTS: StreamId = StreamId(11);
 
+/// Streams where pipeline ranks share the vocabulary: those of every job, the collectives of the words and of the last
+/// result, and the reductions of the head, with what they need of arithmetic or as collectives of their own.
+const WITH_VOCABULARY: [&str; 7] =
+    ["compute", "tensor-parallel", "pipeline", "pipeline (2)", "data-parallel", "vocabulary", "head's reductions"];
+pub(super) const VOCABULARY: StreamId = StreamId(5);
+pub(super) const REDUCTIONS: StreamId = StreamId(6);
+
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> &'static [&'static str] {
-    if job.mixture.is_some() {
+    if job.spread().is_some() {
+        &WITH_VOCABULARY
+    } else if job.mixture.is_some() {
         &STREAMS
     } else if job.mesh.cp > 1 {
         &STREAMS[..9]
@@ -54,13 +63,14 @@ pub(super) fn ring(job: &Job, groups: Groups) -> Option<Ring> {
 
 /// Who exchanges rows of experts, where the model has some.
 pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
-    job.mixture?;
+    let dispatcher = job.mixture?.dispatcher;
     let mesh = job.mesh;
     let some = |several: bool, group: GroupId, stream| several.then_some((group, stream));
     let balance = if mesh.cp > 1 { groups.sequence } else { Some(groups.tensor) };
     let balance = balance.filter(|_| mesh.tp * mesh.cp > 1).map(|group| (group, TENSOR));
     let spread = groups.experts;
     Some(ExpertRanks {
+        dispatcher,
         exchange: spread.and_then(|spread| some(mesh.ep > 1, spread.exchange, EXPERTS)),
         tensor: spread.and_then(|spread| some(mesh.etp > 1, spread.tensor, EXPERTS)),
         counts: spread.and_then(|spread| some(mesh.ep * mesh.etp > 1, spread.all, EXPERTS)),
@@ -69,13 +79,12 @@ pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
     })
 }
 
-/// Communicators of experts that are spread over ranks.
+/// Communicators of ranks whose experts are spread or split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpertGroups {
     exchange: GroupId,
     tensor: GroupId,
     all: GroupId,
-    pub(super) data: GroupId,
 }
 
 /// Communicators of a rank.
@@ -89,8 +98,10 @@ pub(super) struct Groups {
     pub(super) world: GroupId,
     /// Whose maxima of fp8 numbers are reduced, if several ranks'.
     pub(super) maxima: Option<GroupId>,
-    /// Of experts that are spread over ranks.
+    /// Of experts that are spread over ranks, or split.
     pub(super) experts: Option<ExpertGroups>,
+    /// Ranks with the same experts, where others have others.
+    pub(super) expert_data: Option<GroupId>,
     /// Ranks that share a sequence in either way, where experts are balanced over them.
     pub(super) sequence: Option<GroupId>,
 }
@@ -107,12 +118,12 @@ impl Groups {
             world: program.add_group(mesh.world()),
             maxima: (job.matmuls.reduces_maxima() && mesh.ranks_of_stage() > 1)
                 .then(|| program.add_group(mesh.stage())),
-            experts: mesh.spreads_experts().then(|| ExpertGroups {
+            experts: (job.mixture.is_some() && mesh.ep * mesh.etp > 1).then(|| ExpertGroups {
                 exchange: program.add_group(mesh.experts()),
                 tensor: program.add_group(mesh.expert_tensor()),
                 all: program.add_group(mesh.all_experts()),
-                data: program.add_group(mesh.expert_data()),
             }),
+            expert_data: mesh.spreads_experts().then(|| program.add_group(mesh.expert_data())),
             sequence: (job.mixture.is_some() && mesh.cp > 1).then(|| program.add_group(mesh.sequence())),
         }
     }

@@ -5,8 +5,11 @@ use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
 pub use crate::model::megatron::Fp8Recipe;
 use crate::program::{DType, Dispatch, Group};
+pub use crate::runtime::eager::Dispatcher;
 use crate::runtime::eager::Settings;
 use crate::schedule::order::Entry;
+use crate::schedule::order::vocabulary::Spread;
+use crate::schedule::{Batching, Shape};
 
 /// How many ranks each axis has. Ranks are counted `tp-cp-dp-pp`, the first fastest (`--use-tp-pp-dp-mapping` unset;
 /// `core/parallel_state.py`, `initialize_model_parallel`, order `tp-cp-ep-dp-pp`).
@@ -194,6 +197,8 @@ pub struct Block {
 /// How a mixture of experts is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mixture {
+    /// `--moe-token-dispatcher-type`: how rows get to experts and back.
+    pub dispatcher: &'static Dispatcher,
     /// `--moe-permute-fusion`: rows are put in order by Transformer Engine's kernels.
     pub permute_fusion: bool,
     /// `--moe-router-dtype fp32`: logits and weights of experts are in fp32.
@@ -339,6 +344,19 @@ impl Job {
     /// (`megatron/training/tokenizer/tokenizer.py`, `_vocab_size_with_padding`).
     pub fn padded_vocabulary(&self) -> u64 {
         self.model.vocab.next_multiple_of(self.vocabulary_multiple * u64::from(self.mesh.tp))
+    }
+
+    /// What the job's schedule is a function of.
+    pub fn shape(&self) -> Shape {
+        Shape { ranks: self.mesh.pp, virtual_stages: self.pipeline.virtual_stages, microbatches: self.micro_batches }
+    }
+
+    /// How pipeline ranks meet over the vocabulary, where the schedule spreads it over them.
+    pub fn spread(&self) -> Option<Spread> {
+        match (self.pipeline.schedule.batching)(self.shape()) {
+            Batching::Vocabulary(spread) => Some(spread),
+            _ => None,
+        }
     }
 
     /// How its operators run: as PyTorch's own.

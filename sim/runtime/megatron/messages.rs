@@ -3,6 +3,7 @@
 use super::job::Engine;
 use super::p2p::End;
 use super::step::{Rank, Received, Sent};
+use super::vocabulary::Vocabulary;
 use crate::program::{Category, EventId};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::{Action, Kind};
@@ -11,7 +12,7 @@ impl Rank<'_> {
     /// Sends and receives of one call.
     pub(super) fn exchange(&mut self, portion: &[Action]) {
         let ends: Vec<End> =
-            portion.iter().filter(|action| is_message(action.kind)).map(|&one| self.end(one)).collect();
+            portion.iter().filter(|action| action.kind.is_message()).map(|&one| self.end(one)).collect();
         if ends.is_empty() {
             return;
         }
@@ -29,14 +30,17 @@ impl Rank<'_> {
                 _ => self.input_gradients.remove(&key).expect("what is sent has been computed"),
             });
         }
-        let beside = !self.p2p.is_batched() && (self.halves || self.counts.beside());
+        let later = |vocabulary: &Vocabulary| vocabulary.waits_later(portion);
+        let beside = !self.p2p.is_batched() && (self.halves || self.counts.beside())
+            || self.vocabulary.as_ref().is_some_and(later);
         let events = self.p2p.issue(&mut self.eager.program, &ends);
         if !beside {
             // All of them are waited for, by the host too where they are batched.
             for &event in events.iter().take(if self.p2p.is_batched() { 1 } else { events.len() }) {
                 self.eager.program.wait(COMPUTE, event);
             }
-            if self.p2p.is_batched() {
+            // The fork that spreads the vocabulary has switched the host's waiting off.
+            if self.p2p.is_batched() && self.vocabulary.is_none() {
                 self.eager.program.wait_for_host(COMPUTE);
             }
         }
@@ -105,8 +109,4 @@ impl Rank<'_> {
             self.eager.release(storage);
         }
     }
-}
-
-fn is_message(kind: Kind) -> bool {
-    matches!(kind, Kind::SendForward | Kind::RecvForward | Kind::SendBackward | Kind::RecvBackward)
 }

@@ -13,6 +13,8 @@ use super::job::Job;
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
 use super::step::{Counts, Rank};
+use super::vocabulary::Vocabulary;
+use super::{blocks, modules};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
 use crate::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
@@ -24,21 +26,34 @@ impl<'j> Rank<'j> {
     pub(super) fn new(job: &'j Job, schedule: &'j Schedule, rank: u32) -> Rank<'j> {
         let mut program = Builder::new(job.mesh.ranks(), streams(job));
         let groups = Groups::new(&mut program, job);
+        let spread = job.spread();
         let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);
         let (mut chunks, mut scopes, mut params) = (vec![], vec![], 0);
         for stage in owned() {
             let (first, last) = (stage == 0, stage + 1 == schedule.stages);
             let before: u64 = job.pipeline.layers[..stage].iter().sum();
             let own = before..before + job.pipeline.layers[stage];
-            let chunk = Chunk::new(job, first, last, own, params);
+            let modules = if spread.is_some() { &blocks::WITHOUT_TABLES } else { &modules::MODULES };
+            let chunk = Chunk::of(modules, job, (first, last), own, params);
             params += chunk.params().len();
             scopes.push(program.add_scope(format!("stage {stage}")));
             chunks.push(chunk);
         }
+        let mut vocabulary = None;
+        if let Some(spread) = spread {
+            let tables = [params, params + 1];
+            // The head's table is registered before the embedding's.
+            for (name, ends) in [("part of the head", (false, true)), ("part of the embedding", (true, false))] {
+                chunks.push(Chunk::of(&blocks::TABLES, job, ends, 0..0, params));
+                params += 1;
+                scopes.push(program.add_scope(name.to_owned()));
+            }
+            vocabulary = Some(Vocabulary::new(job, spread, tables));
+        }
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
         let of = |experts: bool, on| Rc::new(RefCell::new(Data::new(job, (rank == 0, experts), &slots, on)));
         let mut data = vec![of(false, (groups.data, DATA))];
-        data.extend(groups.experts.map(|groups| of(true, (groups.data, EXPERT_DATA))));
+        data.extend(groups.expert_data.map(|group| of(true, (group, EXPERT_DATA))));
         let all: Vec<Slot> = slots.iter().flatten().copied().collect();
         let part = |(param, elements): (usize, u64)| Part { elements, fp8: all[param].fp8 };
         let weights = all.iter().filter(|slot| slot.fp8).count() as u64;
@@ -91,6 +106,7 @@ impl<'j> Rank<'j> {
             reports: vec![],
             copies: vec![],
             started,
+            vocabulary,
         }
     }
 

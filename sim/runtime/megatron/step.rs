@@ -11,6 +11,7 @@ use super::groups::Groups;
 use super::job::{Engine, Job};
 use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
+use super::vocabulary::Vocabulary;
 use crate::program::builder::Section;
 use crate::program::{BufferId, Category, Dispatch, EventId, Mark, Pass, Program, ScopeId};
 use crate::runtime::eager::main_gradients::WeightWork;
@@ -30,8 +31,8 @@ pub(super) struct Received {
 /// A micro-batch between its forward and its backward.
 #[derive(Debug)]
 pub(super) struct Open {
-    frame: ChunkFrame,
-    input: Option<Storage>,
+    pub(super) frame: ChunkFrame,
+    pub(super) input: Option<Storage>,
     /// What is left of an output that was sent: one number (`deallocate_output_tensor`). Of the last stage, the loss.
     pub(super) output: Option<Storage>,
 }
@@ -55,7 +56,7 @@ pub(super) struct Sent {
 /// Counts of a rank's forwards and backwards: which of its messages are waited for at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    forwards: usize,
+    pub(super) forwards: usize,
     backwards: usize,
     warmup: usize,
     total: usize,
@@ -120,6 +121,8 @@ pub(super) struct Rank<'j> {
     pub(super) copies: Vec<BufferId>,
     /// Chunks whose gradients are being reduced.
     pub(super) started: Vec<bool>,
+    /// Its part of a vocabulary that pipeline ranks share.
+    pub(super) vocabulary: Option<Vocabulary>,
 }
 
 impl<'j> Rank<'j> {
@@ -170,12 +173,16 @@ impl<'j> Rank<'j> {
         if self.aligns_gather() {
             (0..2).for_each(|chunk| self.prefetch(chunk));
         }
+        if let Some(vocabulary) = &mut self.vocabulary {
+            vocabulary.begin(list);
+        }
         for portion in lists.portions(self.rank as usize) {
             self.portion(portion);
         }
         self.finalize();
         self.eager.release(tokens);
         self.drain();
+        self.close_vocabulary();
         self.keep();
         self.phase_end("forward-backward");
         self.update();
@@ -187,6 +194,11 @@ impl<'j> Rank<'j> {
             for &action in portion {
                 self.compute(action);
             }
+        } else if let [action] = portion
+            && self.vocabulary.is_some()
+            && !action.kind.is_message()
+        {
+            self.of_vocabulary(*action);
         } else {
             self.exchange(portion);
             self.counts.portions += 1;
@@ -211,16 +223,13 @@ impl<'j> Rank<'j> {
     }
 
     fn forward(&mut self, key: Key) {
+        if self.vocabulary.is_some() {
+            return self.forward_without_tables(key);
+        }
         self.align_gather();
         self.counts.forwards += 1;
         let chunk = self.chunk_of(key.0);
-        let input = (key.0 > 0).then(|| {
-            let received = self.inputs.remove(&key).expect("a schedule receives before it computes");
-            if let Some(event) = received.event {
-                self.eager.program.wait(COMPUTE, event);
-            }
-            received.storage
-        });
+        let input = (key.0 > 0).then(|| self.received(key));
         let last = usize::from(key.0) + 1 == self.schedule.stages;
         let before = self.eager.program.enter(self.scopes[chunk]);
         self.eager.program.set_pass(Pass::Forward);
@@ -260,6 +269,15 @@ impl<'j> Rank<'j> {
         self.open.insert(key, open);
     }
 
+    /// What another stage has sent, once it is there.
+    pub(super) fn received(&mut self, key: Key) -> Storage {
+        let received = self.inputs.remove(&key).expect("a schedule receives before it computes");
+        if let Some(event) = received.event {
+            self.eager.program.wait(COMPUTE, event);
+        }
+        received.storage
+    }
+
     fn backward(&mut self, key: Key) {
         let (stage, chunk) = (usize::from(key.0), self.chunk_of(key.0));
         let last = stage + 1 == self.schedule.stages;
@@ -279,6 +297,7 @@ impl<'j> Rank<'j> {
             self.gather_output(key);
             self.whole(gradient, Category::BackwardTemporary)
         });
+        let gradient = gradient.or_else(|| self.gradient_of_head());
         let open = self.open.remove(&key).expect("a backward follows its forward");
         self.overlap_reduction(chunk);
         let before = self.eager.program.enter(self.scopes[chunk]);
@@ -291,6 +310,9 @@ impl<'j> Rank<'j> {
         self.counts.backwards += 1;
         self.start_reductions();
         let Some(made) = made else { return };
+        if let Some(vocabulary) = self.vocabulary.as_mut().filter(|_| stage == 0) {
+            return vocabulary.words_gradient(made);
+        }
         if let Some(given) = self.given[chunk].as_mut().filter(|given| given.key == key) {
             given.gradient = Some(self.eager.retain(made));
         }
@@ -316,7 +338,7 @@ impl<'j> Rank<'j> {
     }
 
     /// A chunk is given an input, and lets go of the one before: that of the step before, at first.
-    fn give(&mut self, chunk: usize, key: Key, input: Storage) {
+    pub(super) fn give(&mut self, chunk: usize, key: Key, input: Storage) {
         let given = Given { key, input: self.eager.retain(input), gradient: None };
         match self.given[chunk].replace(given) {
             Some(before) => {

@@ -47,7 +47,7 @@ fn embedding(job: &Job) -> Graph {
     let (mut g, tokens, dims) = builder(job, "embedding", ("tokens_BS", BS));
     let positions = g.input("positions_BS", BS, job.dtype);
     let table = g.param("word_embeddings.weight", dims.v, dims.d);
-    let kind = OpKind::Megatron(MegatronOp::Embed { learned: false, dropout: false });
+    let kind = OpKind::Megatron(MegatronOp::Embed { learned: false, dropout: false, summed: false });
     let out = g.op("embedding", kind, &[tokens, positions], &[table], ("h_LBD", BLD));
     g.finish(out)
 }

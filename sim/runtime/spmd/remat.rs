@@ -3,8 +3,11 @@
 //! Names and policies are MaxText's (`layers/decoders.py`, `get_remat_policy`; `configs/base.yml`). What backward needs and
 //! does not find, it computes again from what it finds, and only that: the compiler drops the rest of the second forward.
 
+use serde::Deserialize;
+
 /// What becomes of a named tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Keep {
     /// Computed again in backward.
     #[default]

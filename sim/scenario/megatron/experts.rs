@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Implementation, Mesh, Mixture};
+use crate::runtime::megatron::{DISPATCHERS, Dispatcher, Implementation, Mesh, Mixture};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_RANKS, Reader};
 use crate::scenario::written;
@@ -104,14 +104,7 @@ pub(super) fn mixture(
             None => Ok(None),
         };
     }
-    match table.moe_token_dispatcher_type.as_ref().map(|at| (at, *at.get_ref())) {
-        None => reader.assume("megatron.moe_token_dispatcher_type", (), "\"alltoall\""),
-        Some((_, written::Dispatcher::Alltoall)) => {}
-        Some((at, _)) => {
-            let problem = "of the ways to send rows to experts only the all-to-all is simulated";
-            return Err(reader.plan(at, problem, "write megatron.moe_token_dispatcher_type = \"alltoall\""));
-        }
-    }
+    let dispatcher = dispatcher(reader, table)?;
     reader.assumptions.push("note: every expert gets as many tokens as any other".to_owned());
     let engine = implementation == Implementation::TransformerEngine;
     let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
@@ -134,6 +127,7 @@ pub(super) fn mixture(
         None => reader.assume("megatron.recompute_modules", vec![], "[]"),
     };
     Ok(Some(Mixture {
+        dispatcher,
         permute_fusion: reader.flag("megatron.moe_permute_fusion", flag(&table.moe_permute_fusion), false),
         fp32_router: reader.flag("megatron.moe_router_fp32", flag(&table.moe_router_fp32), false),
         router_fusion: reader.flag("megatron.moe_router_fusion", flag(&table.moe_router_fusion), false),
@@ -141,4 +135,16 @@ pub(super) fn mixture(
         recompute_norm: again.contains(&written::Module::Layernorm),
         auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),
     }))
+}
+
+/// How rows get to experts and back.
+fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Dispatcher, ScenarioError> {
+    let Some(at) = &table.moe_token_dispatcher_type else {
+        return Ok(reader.assume("megatron.moe_token_dispatcher_type", &DISPATCHERS[0], "\"alltoall\""));
+    };
+    Dispatcher::find(at.get_ref()).ok_or_else(|| {
+        let known: Vec<String> = DISPATCHERS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();
+        let problem = format!("no dispatcher of tokens is called \"{}\"", at.get_ref());
+        reader.plan(at, problem, format!("write megatron.moe_token_dispatcher_type = {}", known.join(" or ")))
+    })
 }

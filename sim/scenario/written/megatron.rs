@@ -90,18 +90,6 @@ pub enum Module {
     Layernorm,
 }
 
-/// `moe_token_dispatcher_type`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum Dispatcher {
-    /// Rows go to the ranks of their experts.
-    Alltoall,
-    /// All rows go to all ranks.
-    Allgather,
-    /// DeepEP's or HybridEP's kernels.
-    Flex,
-}
-
 /// `[megatron]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -129,7 +117,7 @@ pub struct Megatron {
     /// `cp_comm_type`.
     pub cp_comm_type: Option<Spanned<Exchange>>,
     /// `moe_token_dispatcher_type`.
-    pub moe_token_dispatcher_type: Option<Spanned<Dispatcher>>,
+    pub moe_token_dispatcher_type: Option<Spanned<String>>,
     /// `moe_permute_fusion`.
     pub moe_permute_fusion: Option<Spanned<bool>>,
     /// `moe_router_dtype` `fp32`.

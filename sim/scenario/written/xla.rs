@@ -1,7 +1,9 @@
 //! The table of the SPMD lane. Keys are those of MaxText's configuration (`configs/base.yml`).
 
 use serde::Deserialize;
-use toml::{Spanned, Table};
+use toml::Spanned;
+
+use crate::runtime::spmd::{Keep, TENSORS};
 
 /// `attention`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -13,14 +15,47 @@ pub enum XlaAttention {
     DotProduct,
 }
 
+impl Xla {
+    /// What the file says of each tensor, in the order of a block's forward.
+    pub fn tensors(&self) -> [&Option<Spanned<Keep>>; TENSORS.len()] {
+        [
+            &self.decoder_layer_input,
+            &self.query_proj,
+            &self.key_proj,
+            &self.value_proj,
+            &self.context,
+            &self.out_proj,
+            &self.mlpwi_0,
+            &self.mlpwi_1,
+            &self.mlpwo,
+        ]
+    }
+}
+
 /// `[xla]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Xla {
     /// `remat_policy`: one of MaxText's, or `custom`.
     pub remat_policy: Option<Spanned<String>>,
-    /// With `custom`: by tensor, `device`, `offload` or `remat`.
-    pub remat: Option<Spanned<Table>>,
+    /// With `custom`: what becomes of `decoder_layer_input`.
+    pub decoder_layer_input: Option<Spanned<Keep>>,
+    /// With `custom`: what becomes of `query_proj`.
+    pub query_proj: Option<Spanned<Keep>>,
+    /// With `custom`: what becomes of `key_proj`.
+    pub key_proj: Option<Spanned<Keep>>,
+    /// With `custom`: what becomes of `value_proj`.
+    pub value_proj: Option<Spanned<Keep>>,
+    /// With `custom`: what becomes of `context`.
+    pub context: Option<Spanned<Keep>>,
+    /// With `custom`: what becomes of `out_proj`.
+    pub out_proj: Option<Spanned<Keep>>,
+    /// With `custom`: what becomes of `mlpwi_0`.
+    pub mlpwi_0: Option<Spanned<Keep>>,
+    /// With `custom`: what becomes of `mlpwi_1`.
+    pub mlpwi_1: Option<Spanned<Keep>>,
+    /// With `custom`: what becomes of `mlpwo`.
+    pub mlpwo: Option<Spanned<Keep>>,
     /// `attention`.
     pub attention: Option<XlaAttention>,
     /// `sa_use_fused_bwd_kernel`.

@@ -2,7 +2,7 @@
 //! part of the table, positions, the transposition to `[S, B, D]`, the rank's part of the sequence, dropout.
 //!
 //! Words that other ranks have are zeroed and the sum is taken over ranks: all-reduced where positions are added next,
-//! else reduced and scattered under sequence parallelism.
+//! else reduced and scattered under sequence parallelism. Where pipeline ranks share the table, the words' sum is given.
 
 use super::super::embedding::EMBEDDING_UNSORTED;
 use super::super::forward::Results;
@@ -18,7 +18,7 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        (learned, dropout): (bool, bool),
+        (learned, dropout, summed): (bool, bool, bool),
         frame: &mut Frame,
         results: Results,
     ) {
@@ -30,10 +30,10 @@ impl Eager {
         if d.tensor.splits() {
             let (elsewhere, rows) = self.masked_rows(d.tokens());
             saved.extend([elsewhere, rows]);
-        } else {
+        } else if !summed {
             saved.push(self.retain(tokens));
         }
-        let mut word = self.looked_up(d.tokens(), whole);
+        let mut word = if summed { self.retain(tokens) } else { self.looked_up(d.tokens(), whole) };
         if d.tensor.splits() {
             self.pointwise("aten.masked_fill_", MemoryKind::Elementwise, d.tokens(), whole, dispatch);
         }
@@ -91,14 +91,14 @@ impl Eager {
     }
 
     /// Rows of a table.
-    fn looked_up(&mut self, tokens: u64, bytes: u64) -> Storage {
+    pub(super) fn looked_up(&mut self, tokens: u64, bytes: u64) -> Storage {
         let rows = self.storage(bytes, "aten.embedding");
         self.pointwise("aten.embedding", MemoryKind::Gather, bytes + tokens * INDEX, bytes, self.settings.forward);
         rows
     }
 
     /// A contiguous copy in the place of a transposed view.
-    fn copied(&mut self, storage: Storage, bytes: u64) -> Storage {
+    pub(super) fn copied(&mut self, storage: Storage, bytes: u64) -> Storage {
         let copy = self.part_of(bytes);
         self.release(storage);
         copy
@@ -114,7 +114,7 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        (index, learned, dropout): (usize, bool, bool),
+        (index, learned, dropout, summed): (usize, bool, bool, bool),
         frame: &mut Frame,
         mut gradient: Storage,
     ) {
@@ -137,12 +137,21 @@ impl Eager {
             gradient = all;
         }
         if learned {
-            let param = &graph.params[op.params[1]];
+            let local = op.params[usize::from(!summed)];
+            let param = &graph.params[local];
             let positions = saved.pop().expect("learned positions save their rows");
             self.retain(gradient);
             let table = self.table_gradient(graph, param, gradient, value.dtype);
             self.release(positions);
-            self.store_leaf(frame.params.index(op.params[1]), table, value.dtype);
+            self.store_leaf(frame.params.index(local), table, value.dtype);
+        }
+        if summed {
+            if d.b > 1 {
+                let copy = self.part_of(whole);
+                self.release(gradient);
+                gradient = copy;
+            }
+            return self.accumulate(frame, op.inputs[0], gradient.into());
         }
         let rows = saved.pop().expect("an embedding saves its rows");
         if let Some(elsewhere) = saved.pop() {

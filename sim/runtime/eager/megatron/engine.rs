@@ -31,6 +31,12 @@ pub(super) struct Sizes {
 
 impl Sizes {
     pub(super) fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Sizes {
+        if let MegatronOp::ColumnLinear { inputs, outputs, .. } = kind {
+            let (value, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
+            let (tokens, dtype, tensor) = (out.elements / outputs, value.dtype, graph.dims.tensor);
+            let [sequence, splits, overlap] = [tensor.sequence, tensor.splits(), false];
+            return Sizes { inputs, outputs, tokens, sequence, splits, ranks: tensor.ranks, overlap, dtype, fp8: None };
+        }
         let (MegatronOp::NormLinear { inputs, outputs, overlap, fp8, .. }
         | MegatronOp::RowLinear { inputs, outputs, overlap, fp8 }) = kind
         else {
@@ -186,7 +192,7 @@ impl Eager {
         self.keep(frame, results, &saved);
     }
 
-    fn gathered(&mut self, bytes: u64, dtype: DType) -> Storage {
+    pub(super) fn gathered(&mut self, bytes: u64, dtype: DType) -> Storage {
         let whole = self.storage(bytes, "all_gather_into_tensor");
         self.exchange_now(Collective::AllGather, bytes, dtype);
         whole

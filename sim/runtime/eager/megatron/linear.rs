@@ -98,7 +98,8 @@ impl Eager {
         if later && linear.reads != Reads::Own {
             self.end_exchange();
         }
-        let weight = if later { None } else { self.weight_gradient(&linear, dispatch) };
+        let made = (linear.outputs, linear.inputs, linear.tokens);
+        let weight = if later { None } else { self.made_weight_gradient(made, dtype) };
         let bias = match linear.bias {
             Bias::Apart => None,
             Bias::Added => Some(self.sum_rows(linear.tokens, linear.outputs, dtype)),
@@ -132,16 +133,16 @@ impl Eager {
         }
     }
 
-    /// The weight's gradient, or none where the matmul adds it to the main gradients.
-    fn weight_gradient(&mut self, linear: &Linear, dispatch: Dispatch) -> Option<Storage> {
-        let shape = (linear.outputs, linear.inputs, linear.tokens);
-        let bytes = linear.outputs * linear.inputs * linear.dtype.bytes();
+    /// The gradient of a weight of so many outputs and inputs, from so many tokens; none where the matmul adds it to the
+    /// main gradients.
+    pub(super) fn made_weight_gradient(&mut self, shape: (u64, u64, u64), dtype: DType) -> Option<Storage> {
+        let dispatch = self.settings.backward;
         if self.fuses_accumulation() {
-            self.accumulating_matmul(shape, linear.dtype, dispatch);
+            self.accumulating_matmul(shape, dtype, dispatch);
             return None;
         }
-        let made = self.temporary(bytes, "aten.mm");
-        self.matmul("aten.mm", shape, linear.dtype, MatmulLayout::WeightGradient, dispatch);
+        let made = self.temporary(shape.0 * shape.1 * dtype.bytes(), "aten.mm");
+        self.matmul("aten.mm", shape, dtype, MatmulLayout::WeightGradient, dispatch);
         Some(made)
     }
 

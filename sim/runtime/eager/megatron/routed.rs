@@ -1,5 +1,5 @@
-//! Tokens to the ranks of their experts and back (`core/transformer/moe/token_dispatcher.py`, `MoEAlltoAllTokenDispatcher`,
-//! `moe_utils.py`, 0.16.1).
+//! What dispatchers put their ways of rows together from (`core/transformer/moe/token_dispatcher.py`, `moe_utils.py`,
+//! 0.16.1).
 //!
 //! How many rows go where is known on the device. The host needs the numbers for the sizes of what is received: they are
 //! copied on a stream of their own and the host waits for them before the first exchange. Rows in their order are selected
@@ -7,9 +7,10 @@
 
 use super::super::forward::Results;
 use super::super::{COMPUTE, Eager, Frame, Gradient, Storage};
+use super::dispatch::Dispatcher;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
-use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
+use crate::program::{Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
 
 /// Bytes of an index, of a row's number of Transformer Engine's kernels.
@@ -19,6 +20,8 @@ const NUMBER: u64 = 4;
 /// Who exchanges what, where there are several: communicator and stream.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertRanks {
+    /// How they do.
+    pub dispatcher: &'static Dispatcher,
     /// The ranks that experts are spread over.
     pub exchange: Option<(GroupId, StreamId)>,
     /// Those that share an expert.
@@ -32,6 +35,10 @@ pub struct ExpertRanks {
 }
 
 impl Eager {
+    fn dispatcher(&self) -> &'static Dispatcher {
+        self.experts.as_ref().expect("a job with experts says how rows get to them").dispatcher
+    }
+
     /// A collective that the default stream waits for, if several ranks take part. `bytes`: the whole buffer.
     pub(super) fn expert_exchange(
         &mut self,
@@ -56,13 +63,18 @@ impl Eager {
             RoutedOp::Grouped { .. } => return self.grouped_linear(graph, op, kind, frame, results),
             RoutedOp::Weigh => return self.weigh_rows(graph, op, frame, results),
             RoutedOp::AddBiases => return self.add_biases(graph, op, frame, results),
-            RoutedOp::Permute { routed, fused } => {
+            RoutedOp::Own { step, routed } => {
+                return (self.dispatcher().forward)(self, graph, op, (step, routed), frame, results);
+            }
+            RoutedOp::Permute { fused, waits } => {
                 let name = if fused { "te.permute" } else { "aten.index_select" };
                 let rows = self.storage(bytes, name);
                 self.pointwise(name, MemoryKind::Gather, bytes, bytes, self.settings.forward);
                 frame.slots[op.outputs[0]] = Some(rows);
                 saved.push(self.retain(Self::value(frame, op.inputs[1])));
-                self.wait_for_counts(routed);
+                if waits {
+                    self.wait_for_counts();
+                }
             }
             RoutedOp::Exchange => {
                 let got = self.storage(bytes, "all_to_all_single");
@@ -117,6 +129,9 @@ impl Eager {
             RoutedOp::Grouped { .. } => return self.grouped_linear_backward(graph, op, (index, kind), frame, gradient),
             RoutedOp::Weigh => return self.weigh_rows_backward(graph, op, index, frame, gradient),
             RoutedOp::AddBiases => return self.add_biases_backward(graph, op, index, frame, gradient),
+            RoutedOp::Own { step, routed } => {
+                return (self.dispatcher().backward)(self, graph, op, (index, step, routed), frame, gradient);
+            }
             RoutedOp::Permute { fused: true, .. } => {
                 let result = self.temporary(bytes, "te.unpermute");
                 self.pointwise("te.unpermute", MemoryKind::Gather, read, bytes, dispatch);
@@ -190,14 +205,14 @@ impl Eager {
     }
 
     /// The host needs the sizes of what it is about to receive.
-    fn wait_for_counts(&mut self, _: Routed) {
+    fn wait_for_counts(&mut self) {
         if let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) {
             self.program.wait_for_host(copies);
         }
     }
 
     /// What a mask selects: where its ones are, a number that the host waits for, and the values there.
-    fn masked_select(&mut self, mask: u64, (bytes, rows): (u64, u64)) -> Storage {
+    pub(super) fn masked_select(&mut self, mask: u64, (bytes, rows): (u64, u64)) -> Storage {
         const NAME: &str = "aten.nonzero";
         let places = self.storage(2 * rows * INDEX, NAME);
         let count = self.storage(NUMBER, NAME);
@@ -212,6 +227,15 @@ impl Eager {
         self.pointwise("aten.index", MemoryKind::Gather, read, bytes, self.settings.forward);
         self.release(places);
         selected
+    }
+
+    /// Values put where a mask's ones are, in place: how many come before each is counted first.
+    pub(super) fn masked_scatter(&mut self, mask: u64, bytes: u64) {
+        const NAME: &str = "aten.masked_scatter_";
+        let before = self.temporary(mask * INDEX, NAME);
+        self.pointwise(NAME, MemoryKind::Elementwise, mask, mask * INDEX, Dispatch::Extra);
+        self.pointwise(NAME, MemoryKind::Elementwise, mask * INDEX + bytes, bytes, self.settings.backward);
+        self.release(before);
     }
 
     fn select_rows(&mut self, graph: &Graph, op: &Op, kind: RoutedOp, frame: &mut Frame, results: Results) {
@@ -256,12 +280,7 @@ impl Eager {
         let bytes = graph.values[op.inputs[0]].bytes();
         let result = self.pointwise_gradient("aten.zeros_like", bytes, 0);
         if !fused {
-            let every = routed.tokens * routed.experts * INDEX;
-            let before = self.storage_as(every, Category::BackwardTemporary, "aten.masked_scatter_");
-            self.pointwise("aten.masked_scatter_", MemoryKind::Elementwise, every / INDEX, every, Dispatch::Extra);
-            let read = every + bytes;
-            self.pointwise("aten.masked_scatter_", MemoryKind::Elementwise, read, bytes, self.settings.backward);
-            self.release(before);
+            self.masked_scatter(routed.tokens * routed.experts, bytes);
         }
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], result.into());

@@ -65,7 +65,8 @@ impl Step<'_> {
         parts: u64,
     ) {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
-        let scores = self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits);
+        // The gradient takes the place of the logits in bf16.
+        let scores = half;
         let work = Self::memory(MemoryKind::Softmax, FULL * tokens * words, HALF * tokens * words);
         self.tape.kernel("softmax backward", work, &[logits, half], &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);

@@ -6,8 +6,18 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::error::Failure;
-use crate::points::{self, Line, Machine, Point, Regime, Skipped, What};
+use crate::points::{self, Compiled, Line, Machine, Point, Regime, Skipped, What};
+
+/// Why a file of points cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It is not one, it is another machine's, or the file system says no.
+    #[error("{0}")]
+    Input(String),
+    /// Somebody else writes to it.
+    #[error("{0}")]
+    Busy(String),
+}
 
 /// A file of points, open for more.
 pub struct Journal {
@@ -15,27 +25,28 @@ pub struct Journal {
     path: PathBuf,
     known: BTreeSet<(What, Regime)>,
     skipped: BTreeSet<Skipped>,
+    compiled: BTreeSet<(What, String)>,
 }
 
 impl Journal {
     /// Opens a file of points for a machine, or starts one. What an interrupt left half-written is cut off; a file of
     /// another machine, and one that another program writes to, are refused.
-    pub fn open(path: &Path, machine: &Machine) -> Result<Self, Failure> {
+    pub fn open(path: &Path, machine: &Machine) -> Result<Self, Refused> {
         let name = path.display();
-        let io = |why: std::io::Error| Failure::Input(format!("{name}: {why}"));
+        let io = |why: std::io::Error| Refused::Input(format!("{name}: {why}"));
         // A device or a pipe may never end, and nothing that is written there can be gone on with.
         if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-            return Err(Failure::Input(format!("{name}: not a plain file: name a file for the points")));
+            return Err(Refused::Input(format!("{name}: not a plain file: name a file for the points")));
         }
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         // Some file systems have no locks; there nobody is kept out.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             let remedy = "wait for it, or name another file";
-            return Err(Failure::Busy(format!("{name}: another calibration writes to it: {remedy}")));
+            return Err(Refused::Busy(format!("{name}: another calibration writes to it: {remedy}")));
         }
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).map_err(io)?;
-        let old = points::parse(&name.to_string(), &bytes).map_err(|why| Failure::Input(why.to_string()))?;
+        let old = points::parse(&name.to_string(), &bytes).map_err(|why| Refused::Input(why.to_string()))?;
         if let Some(other) = old.machines.last() {
             same_machine(&name.to_string(), other, machine)?;
         }
@@ -50,7 +61,8 @@ impl Journal {
         let known = old.points.into_iter().filter(|(at, _)| quiet(*at));
         let known = known.map(|(_, point)| (point.what, point.regime)).collect();
         let skipped = old.skipped.into_iter().collect();
-        let mut journal = Self { file, path: path.to_owned(), known, skipped };
+        let compiled = old.compiled.into_iter().map(|compiled| (compiled.what, compiled.slice)).collect();
+        let mut journal = Self { file, path: path.to_owned(), known, skipped, compiled };
         if old.machines.last().map(undated) != Some(undated(machine)) {
             journal.write(&Line::Machine(machine.clone()))?;
         }
@@ -62,26 +74,37 @@ impl Journal {
         self.known.contains(&(what.clone(), regime))
     }
 
+    /// Whether a compiler has been asked about this for a slice.
+    pub fn compiled(&self, what: &What, slice: &str) -> bool {
+        self.compiled.contains(&(what.clone(), slice.to_owned()))
+    }
+
+    /// Adds what a compiler says.
+    pub fn compile(&mut self, compiled: Compiled) -> Result<(), Refused> {
+        self.compiled.insert((compiled.what.clone(), compiled.slice.clone()));
+        self.write(&Line::Compiled(compiled))
+    }
+
     /// Points in the file.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
     /// Adds a point, and sees to it that it is on the disk.
-    pub fn add(&mut self, point: Point) -> Result<(), Failure> {
+    pub fn add(&mut self, point: Point) -> Result<(), Refused> {
         self.write(&Line::Point(point.clone()))?;
         self.known.insert((point.what, point.regime));
         Ok(())
     }
 
     /// Writes down what could not be measured; the same reason once, however often it is tried.
-    pub fn skip(&mut self, what: &What, regime: Regime, why: &str) -> Result<(), Failure> {
+    pub fn skip(&mut self, what: &What, regime: Regime, why: &str) -> Result<(), Refused> {
         let skipped = Skipped { what: what.clone(), regime, why: why.to_owned() };
         if self.skipped.insert(skipped.clone()) { self.write(&Line::Skipped(skipped)) } else { Ok(()) }
     }
 
-    fn write(&mut self, line: &Line) -> Result<(), Failure> {
-        let io = |why: std::io::Error| Failure::Input(format!("{}: {why}", self.path.display()));
+    fn write(&mut self, line: &Line) -> Result<(), Refused> {
+        let io = |why: std::io::Error| Refused::Input(format!("{}: {why}", self.path.display()));
         let text = line.text();
         self.file.write_all(text.as_bytes()).map_err(io)?;
         self.file.sync_data().map_err(io)
@@ -93,9 +116,9 @@ fn undated(machine: &Machine) -> Machine {
 }
 
 /// Points of different chips, and of one chip under different power limits, do not belong into one profile.
-fn same_machine(path: &str, old: &Machine, new: &Machine) -> Result<(), Failure> {
+fn same_machine(path: &str, old: &Machine, new: &Machine) -> Result<(), Refused> {
     let differs = |what: &str, old: String, new: String| {
-        Err(Failure::Input(format!(
+        Err(Refused::Input(format!(
             "{path} holds points of another machine: its {what} is {old}, here it is {new}: name another file"
         )))
     };

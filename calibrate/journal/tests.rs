@@ -91,7 +91,7 @@ fn points_of_another_chip_or_power_limit_are_refused_and_left_alone() {
         Machine { power_limit: Some(500.0), ..machine() },
         Machine { processors: 114, ..machine() },
     ] {
-        let Err(Failure::Input(why)) = Journal::open(&path, &other).map(|_| ()) else { panic!("accepted") };
+        let Err(Refused::Input(why)) = Journal::open(&path, &other).map(|_| ()) else { panic!("accepted") };
         assert!(why.contains("another machine"), "{why}");
     }
     assert_eq!(std::fs::read(&path).unwrap(), before);
@@ -102,7 +102,7 @@ fn a_file_that_is_something_else_is_not_touched() {
     let path = path("else");
     for text in ["[profile]\nname = 1\n", "no newline at all", "{\"machine\": 5}\n"] {
         std::fs::write(&path, text).unwrap();
-        assert!(matches!(Journal::open(&path, &machine()).map(|_| ()), Err(Failure::Input(_))), "{text}");
+        assert!(matches!(Journal::open(&path, &machine()).map(|_| ()), Err(Refused::Input(_))), "{text}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
 }
@@ -111,7 +111,7 @@ fn a_file_that_is_something_else_is_not_touched() {
 fn two_programs_never_write_to_one_file() {
     let path = path("locked");
     let first = Journal::open(&path, &machine()).unwrap();
-    assert!(matches!(Journal::open(&path, &machine()).map(|_| ()), Err(Failure::Busy(_))));
+    assert!(matches!(Journal::open(&path, &machine()).map(|_| ()), Err(Refused::Busy(_))));
     drop(first);
     Journal::open(&path, &machine()).unwrap();
 }

@@ -1,0 +1,17 @@
+//! PJRT: XLA's compilers and devices behind one C interface, from plugins that are loaded at run time.
+//!
+//! [`compile`] asks a compiler about a program, in a process of its own; [`ffi`] is the interface itself, and the only place
+//! here with `unsafe`; [`hlo`] reads what was compiled; [`plugins`] are fetched from PyPI and never come with this program.
+
+pub mod cache;
+pub mod child;
+pub mod compile;
+pub mod error;
+pub mod ffi;
+pub mod hlo;
+pub mod memory;
+pub mod message;
+pub mod options;
+pub mod plugins;
+pub mod slice;
+pub mod worker;

@@ -1,0 +1,175 @@
+//! Starts the process that holds a plugin, in an environment of its own, and ends it when its time is up.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// It could not be started.
+    #[error("cannot start the process that holds the plugin: {0}")]
+    Start(String),
+    /// It died.
+    #[error(
+        "the plugin died: {how}{said}\nif it does so again, try another version (`windtunnel calibrate plugins list`)"
+    )]
+    Died {
+        /// Of what.
+        how: String,
+        /// What it printed last.
+        said: String,
+    },
+    /// It took too long.
+    #[error("the plugin was ended after {} s without an answer: give it longer by --timeout{said}", limit.as_secs_f64())]
+    Late {
+        /// How long it had.
+        limit: Duration,
+        /// What it printed last.
+        said: String,
+    },
+}
+
+/// Lines of what a plugin printed that are shown.
+const LINES: usize = 12;
+
+/// Runs `program` with `arguments`, `environment` and nothing else, writes `input` to it, and gives what it printed. However
+/// that ends, nothing of it is left running.
+pub fn run(
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(OsString, OsString)],
+    input: Vec<u8>,
+    limit: Duration,
+) -> Result<(Vec<u8>, ExitStatus, String), Lost> {
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().envs(environment.iter().cloned()).process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Group(command.spawn().map_err(|why| Lost::Start(why.to_string()))?);
+    let writer = child.0.stdin.take().map(|mut pipe| {
+        // A child that does not read its input says why by other means.
+        std::thread::spawn(move || drop(pipe.write_all(&input)))
+    });
+    let (out, err) = (child.0.stdout.take().map(reader), child.0.stderr.take().map(reader));
+    let end = Instant::now() + limit;
+    let status = child.wait(end);
+    drop(child);
+    let all = |thread: Option<JoinHandle<Vec<u8>>>| thread.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    let (out, err) = (all(out), all(err));
+    writer.map(JoinHandle::join);
+    let said = last(&err);
+    match status {
+        Ok(Some(status)) => Ok((out, status, said)),
+        Ok(None) => Err(Lost::Late { limit, said }),
+        Err(why) => Err(Lost::Start(why.to_string())),
+    }
+}
+
+/// Signals that end what goes wrong, by number.
+const SIGNALS: [(i32, &str); 6] = [
+    (4, "illegal instruction"),
+    (6, "abort"),
+    (7, "bus error"),
+    (9, "killed; perhaps there was no memory left"),
+    (11, "segmentation fault"),
+    (15, "terminated"),
+];
+
+/// How a process ended that gave no answer.
+pub fn died(status: ExitStatus, said: String) -> Lost {
+    let how = match (status.signal(), status.code()) {
+        (Some(signal), _) => match SIGNALS.iter().find(|(number, _)| *number == signal) {
+            Some((_, name)) => format!("signal {signal} ({name})"),
+            None => format!("signal {signal}"),
+        },
+        (None, Some(code)) => format!("exit code {code}"),
+        (None, None) => "for unknown reasons".to_owned(),
+    };
+    Lost::Died { how, said }
+}
+
+/// A child and all that it started, ended when this goes.
+pub struct Group(pub Child);
+
+impl Group {
+    /// Waits for the child until `end`; none if it is still at work then.
+    fn wait(&mut self, end: Instant) -> std::io::Result<Option<ExitStatus>> {
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            std::thread::sleep(left.min(Duration::from_millis(20)));
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            // There is nobody left to end if all went well.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+fn reader(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut all = vec![];
+        let _ = pipe.read_to_end(&mut all);
+        all
+    })
+}
+
+/// The last lines, on lines of their own.
+fn last(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n  {line}")).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> Result<(Vec<u8>, ExitStatus, String), Lost> {
+        run(Path::new("/bin/sh"), &["-c", script], &[("ONLY".into(), "this".into())], b"in".to_vec(), limit)
+    }
+
+    #[test]
+    fn a_process_sees_its_own_environment_and_no_other() {
+        let (out, status, _) = shell("/usr/bin/env; /bin/cat", Duration::from_secs(20)).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(status.success());
+        assert!(text.contains("ONLY=this\n") && text.ends_with("in"), "{text}");
+        assert!(!text.contains("HOME="), "{text}");
+    }
+
+    #[test]
+    fn what_hangs_is_ended_with_all_that_it_started() {
+        let late = shell("/bin/sleep 1000 & echo waiting >&2; echo $!; wait", Duration::from_millis(300)).unwrap_err();
+        // What still ran would hold the pipe open, and this line would not be reached for 1000 s.
+        let Lost::Late { said, .. } = late else { panic!("{late}") };
+        assert_eq!(said, "\n  waiting");
+    }
+
+    #[test]
+    fn how_something_died_is_said() {
+        let (_, status, said) = shell("echo because >&2; kill -SEGV $$", Duration::from_secs(20)).unwrap();
+        assert_eq!(
+            died(status, said).to_string().lines().next(),
+            Some("the plugin died: signal 11 (segmentation fault)")
+        );
+    }
+}

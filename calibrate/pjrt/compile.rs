@@ -1,0 +1,261 @@
+//! Compiles a program for a slice that need not be here, or for the devices of a plugin: in a process of its own, with a
+//! time limit, and remembered.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::cache::Cache;
+use super::child::{self, Lost};
+use super::error::Code;
+use super::hlo::{self, Module, collectives, flops};
+use super::memory::MemoryStats;
+use super::message::{Answer, Facts, Request, unframed};
+use super::options::Options;
+use super::plugins::Plugin;
+use super::slice::Slice;
+
+/// What to compile for, and how.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The compiler.
+    pub plugin: Plugin,
+    /// The slice; none for the devices that the plugin finds on this machine.
+    pub slice: Option<Slice>,
+    /// Devices that the program is partitioned over: as many as its mesh has.
+    pub partitions: u32,
+    /// The compiler's flags, without dashes.
+    pub flags: BTreeMap<String, String>,
+}
+
+/// Where and how compilers are run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// This program, whose `xla-worker` holds the plugin.
+    pub worker: PathBuf,
+    /// How long a compilation may take.
+    pub limit: Duration,
+    /// Where answers are kept; none to ask again each time.
+    pub cache: Option<Cache>,
+}
+
+impl Setup {
+    /// This program, ten minutes, and the user's cache.
+    ///
+    /// # Errors
+    /// No place for a cache, or the program does not know where it is.
+    pub fn usual() -> Result<Self, CompileError> {
+        let worker = std::env::current_exe().map_err(|why| CompileError::Input(why.to_string()))?;
+        let folder = super::cache::folder().map_err(CompileError::Input)?;
+        Ok(Self { worker, limit: Duration::from_secs(600), cache: Some(Cache::within(&folder)) })
+    }
+}
+
+/// What the compiler made of a program.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compiled {
+    /// What it needs of each device's memory: exact.
+    pub memory: MemoryStats,
+    /// Matrix products of one device in one step: exact, but for calls whose insides are not seen.
+    pub flops: flops::Flops,
+    /// Collectives of one step: exact.
+    pub collectives: Vec<collectives::Collective>,
+    /// The compiler's estimates of fusions' times, added up over a step \[cycles\]; none where it makes none. A prior for
+    /// matmuls, and 2 to 10 times off on what memory bounds.
+    pub estimated_cycles: Option<u64>,
+    /// The compiler's own cost analysis, by its names. Loops count one turn.
+    pub cost: BTreeMap<String, f64>,
+    /// How long compiling took, when it was compiled \[s\].
+    pub compile_seconds: f64,
+    /// The plugin and its version.
+    pub plugin: String,
+    /// Which compiler, in its own words.
+    pub compiler: String,
+    /// Whether the answer was kept from before.
+    pub cached: bool,
+    /// The program as it will run.
+    #[serde(skip)]
+    pub program: Module,
+}
+
+/// Why there is no compiled program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CompileError {
+    /// It does not fit into a device's memory: an answer, too.
+    #[error("{message}")]
+    OutOfMemory {
+        /// What it would need \[B\], where the compiler says so.
+        needed: Option<u64>,
+        /// What there is \[B\], where the compiler says so.
+        limit: Option<u64>,
+        /// The compiler's words.
+        message: String,
+        /// How long it took to find out \[s\].
+        seconds: f64,
+    },
+    /// The compiler says no for another reason.
+    #[error("{call}: {code}: {message}")]
+    Refused {
+        /// The function that was called.
+        call: String,
+        /// The kind of error.
+        code: Code,
+        /// The compiler's words.
+        message: String,
+    },
+    /// The plugin cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// The plugin died, or was too slow.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Input(String),
+}
+
+/// Compiles StableHLO, as text.
+///
+/// # Errors
+/// See [`CompileError`]. Nothing is left running, and nothing half-written.
+pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled, CompileError> {
+    fits(program, target)?;
+    let options =
+        Options { partitions: target.partitions, shardy: program.contains("sdy."), flags: &target.flags }.encode();
+    let request = Request {
+        plugin: target.plugin.path.clone(),
+        topology: target.slice.as_ref().map(|slice| (slice.name(), slice.settings())),
+        client: target.plugin.client_settings(target.partitions),
+        options,
+    };
+    let json = |request: &Request| serde_json::to_vec(request).expect("a request has no keys but strings");
+    let asked = json(&Request { plugin: PathBuf::new(), ..request.clone() });
+    let key = Cache::key(&[b"1", target.plugin.identity().as_bytes(), &asked, program.as_bytes()]);
+    let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
+    if let Some((answer, compiled)) = kept.as_deref().and_then(unframed) {
+        return understood(answer, compiled, target, true);
+    }
+    let mut input = json(&request);
+    input.push(b'\n');
+    input.extend(program.as_bytes());
+    let environment = environment(target);
+    let (out, status, said) = child::run(&setup.worker, &["xla-worker"], &environment, input, setup.limit)?;
+    let (answer, compiled) = unframed(&out).ok_or_else(|| child::died(status, said))?;
+    if let Some(cache) = setup.cache.as_ref().filter(|_| lasting(&answer)) {
+        // An answer that cannot be kept is still an answer.
+        let _ = cache.put(&key, &super::message::framed(&answer, compiled));
+    }
+    understood(answer, compiled, target, false)
+}
+
+/// A mesh that is not the slice's is found before the compiler is bothered.
+fn fits(program: &str, target: &Target) -> Result<(), CompileError> {
+    let chips = target.slice.as_ref().map(Slice::chips);
+    match chips {
+        Some(chips) if chips != target.partitions => Err(CompileError::Input(format!(
+            "the program is partitioned over {} devices but the slice has {chips} chips",
+            target.partitions
+        ))),
+        _ if program.trim().is_empty() => Err(CompileError::Input("the program is empty".to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an answer would be the same again.
+fn lasting(answer: &Answer) -> bool {
+    match answer {
+        Answer::Compiled(_) => true,
+        Answer::Refused { code, .. } => Code(*code) == Code::RESOURCE_EXHAUSTED,
+        Answer::Unusable(_) => false,
+    }
+}
+
+/// What a plugin may see of the environment. Without a TPU, libtpu would ask a metadata server for minutes, refuse a second
+/// process, and look for other hosts; and it reads variables of common names.
+fn environment(target: &Target) -> Vec<(OsString, OsString)> {
+    let kept = ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"];
+    let mut all: Vec<(OsString, OsString)> =
+        kept.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))).collect();
+    let mut set = |name: &str, value: &str| all.push((name.into(), value.into()));
+    if let Some(slice) = &target.slice {
+        set("TPU_SKIP_MDS_QUERY", "1");
+        set("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
+        set("TPU_WORKER_HOSTNAMES", "localhost");
+        set("TPU_WORKER_ID", "0");
+        set("TPU_ACCELERATOR_TYPE", &slice.accelerator());
+        set("TPU_LOG_DIR", "disabled");
+        set("TPU_MIN_LOG_LEVEL", "3");
+    }
+    all
+}
+
+fn understood(answer: Answer, compiled: &[u8], target: &Target, cached: bool) -> Result<Compiled, CompileError> {
+    match answer {
+        Answer::Compiled(facts) => made(facts, compiled, target, cached),
+        Answer::Refused { code, message, seconds, .. } if Code(code) == Code::RESOURCE_EXHAUSTED => {
+            let (needed, limit) = sizes(&message);
+            Err(CompileError::OutOfMemory { needed, limit, message, seconds })
+        }
+        Answer::Refused { code, call, message, .. } => Err(CompileError::Refused { call, code: Code(code), message }),
+        Answer::Unusable(why) => Err(CompileError::Unusable(why)),
+    }
+}
+
+fn made(facts: Facts, compiled: &[u8], target: &Target, cached: bool) -> Result<Compiled, CompileError> {
+    let program = hlo::read(compiled, &facts.format).map_err(|why| CompileError::Unusable(why.to_string()))?;
+    Ok(Compiled {
+        memory: facts.memory,
+        flops: flops::flops(&program),
+        collectives: collectives::collectives(&program, u64::from(target.partitions)),
+        estimated_cycles: hlo::cycles::cycles(&program),
+        cost: facts.cost.into_iter().collect(),
+        compile_seconds: facts.seconds,
+        plugin: target.plugin.to_string(),
+        compiler: facts.compiler,
+        cached,
+        program,
+    })
+}
+
+/// What was needed and what there is: the first two sizes in the compiler's words, as `requires 83.50G, exceeds 31.24G`.
+fn sizes(message: &str) -> (Option<u64>, Option<u64>) {
+    let mut sizes = message.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.')).filter_map(size);
+    match (sizes.next(), sizes.next()) {
+        (Some(needed), Some(limit)) => (Some(needed), Some(limit)),
+        _ => (None, None),
+    }
+}
+
+/// XLA's `31.25G`, binary, to two digits.
+fn size(word: &str) -> Option<u64> {
+    let shift = match word.chars().last()? {
+        'K' => 10,
+        'M' => 20,
+        'G' => 30,
+        'T' => 40,
+        _ => return None,
+    };
+    let number: f64 = word[..word.len() - 1].parse().ok()?;
+    Some((number * (1_u64 << shift) as f64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_needed_is_read_from_the_compiler_s_words() {
+        let expected = (Some(81 << 29), Some(125 << 28));
+        for said in [
+            "Ran out of memory in memory space hbm. Used 40.50G of 31.25G hbm. Exceeded hbm capacity by 9.25G.",
+            "E1000: CompileTimeHbmOom: the total memory required for HLO temporaries (40.50G) exceeds available HBM (31.25G).",
+        ] {
+            assert_eq!(sizes(said), expected, "{said}");
+        }
+        assert_eq!(sizes("something else"), (None, None));
+        assert_eq!(sizes("Used many of few. RUNNING 3 KG"), (None, None));
+    }
+}

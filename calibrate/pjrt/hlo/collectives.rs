@@ -1,0 +1,116 @@
+//! A program's collectives: kind, bytes, who takes part, how often.
+//!
+//! Bytes are those of the whole buffer, as nccl-tests counts them: of an all-gather the result, of a reduce-scatter, an
+//! all-reduce, an all-to-all and a permutation what one device puts in. An asynchronous pair counts once, where it starts. A
+//! fusion that the compiler made of an all-reduce and a slice is entered and shows its all-reduce.
+
+use serde::{Deserialize, Serialize};
+
+use super::flow::{Entered, entered};
+use super::{Computation, Instruction, Module};
+
+mod groups;
+
+/// Collectives that are alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Collective {
+    /// `all-gather`, `reduce-scatter`, `all-reduce`, `all-to-all`, `collective-permute`, `collective-broadcast` or
+    /// `ragged-all-to-all`.
+    pub kind: String,
+    /// Of the whole buffer \[B\].
+    pub bytes: u64,
+    /// Devices that take part together; of a permutation, pairs of a sender and a receiver. Empty if the compiler says it in
+    /// a way that is not known here.
+    pub groups: Vec<Vec<u64>>,
+    /// Whether it starts and ends apart, so that something may run beside it.
+    pub asynchronous: bool,
+    /// How many the program's text has.
+    pub written: u64,
+    /// How often they run in a step: each as often as the loops around it turn.
+    pub count: u64,
+}
+
+const KINDS: [&str; 7] = [
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "ragged-all-to-all",
+];
+
+/// Those of one step, alike ones as one, in order of kind and bytes. `devices` is how many take part where a collective
+/// does not say.
+pub fn collectives(module: &Module, devices: u64) -> Vec<Collective> {
+    let mut found: Vec<Collective> = vec![];
+    for Entered { computation, times } in entered(module).0 {
+        for instruction in &computation.instructions {
+            let Some((kind, started)) = kind(&instruction.opcode) else { continue };
+            let wrapped = started || wraps(module, computation);
+            let bytes = bytes(kind, computation, instruction);
+            let groups = groups::of(instruction, devices);
+            let same = |one: &&mut Collective| {
+                (one.kind.as_str(), one.bytes, one.asynchronous) == (kind, bytes, wrapped) && one.groups == groups
+            };
+            match found.iter_mut().find(same) {
+                Some(known) => {
+                    known.written += 1;
+                    known.count += times;
+                }
+                None => found.push(Collective {
+                    kind: kind.to_owned(),
+                    bytes,
+                    groups,
+                    asynchronous: wrapped,
+                    written: 1,
+                    count: times,
+                }),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The kind, and whether this only starts it; none for what ends one.
+fn kind(opcode: &str) -> Option<(&'static str, bool)> {
+    let (plain, started) = opcode.strip_suffix("-start").map_or((opcode, false), |plain| (plain, true));
+    KINDS.iter().find(|kind| **kind == plain).map(|kind| (*kind, started))
+}
+
+/// Whether a function is the inside of an asynchronous instruction.
+fn wraps(module: &Module, computation: &Computation) -> bool {
+    let starts = |one: &Instruction| one.opcode == "async-start" && one.calls.contains(&computation.id);
+    module.computations.iter().any(|outer| outer.instructions.iter().any(starts))
+}
+
+fn bytes(kind: &str, within: &Computation, instruction: &Instruction) -> u64 {
+    let operands = || -> u64 {
+        let shapes = instruction.operands.iter().filter_map(|id| within.instruction(*id)?.shape.as_ref());
+        shapes.map(super::Shape::bytes).sum()
+    };
+    if kind != "all-gather" {
+        return operands();
+    }
+    let Some(shape) = &instruction.shape else { return 0 };
+    // What starts a gather gives its operands beside its results.
+    match instruction.opcode.ends_with("-start") {
+        true => shape.bytes() - operands().min(shape.bytes()),
+        false => shape.bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_counts_and_a_done_does_not() {
+        assert_eq!(kind("all-gather-start"), Some(("all-gather", true)));
+        assert_eq!(kind("all-gather"), Some(("all-gather", false)));
+        assert_eq!(kind("all-gather-done"), None);
+        assert_eq!(kind("async-start"), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! Why `calibrate xla` ended early, each kind with its exit code.
+
+use std::process::ExitCode;
+
+use crate::journal::Refused;
+use crate::pjrt::compile::CompileError;
+use crate::pjrt::error::PjrtError;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// An argument, a file, or a program that the compiler refuses.
+    #[error("{0}")]
+    Input(String),
+    /// A plugin that is missing or cannot be used, or no device.
+    #[error("{0}")]
+    Missing(String),
+    /// Somebody else writes the file of points.
+    #[error("{0}")]
+    Busy(String),
+    /// The plugin died, hung, or a device computed something else.
+    #[error("{0}")]
+    Device(String),
+    /// It compiles, and does not fit.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// Somebody asked to stop.
+    #[error("interrupted; what was measured is in the file, and the same command goes on from there")]
+    Interrupted,
+}
+
+impl Failure {
+    /// The exit code, as `--help` lists them.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Input(_) => 2,
+            Self::Missing(_) => 3,
+            Self::Busy(_) => 5,
+            Self::Device(_) => 6,
+            Self::OutOfMemory(_) => 8,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Input(why) => Self::Input(why),
+            Refused::Busy(why) => Self::Busy(why),
+        }
+    }
+}
+
+impl From<CompileError> for Failure {
+    fn from(error: CompileError) -> Self {
+        let text = error.to_string();
+        match error {
+            CompileError::Input(_) | CompileError::Refused { .. } => Self::Input(text),
+            CompileError::Unusable(_) => Self::Missing(text),
+            CompileError::Lost(_) => Self::Device(text),
+            CompileError::OutOfMemory { .. } => Self::OutOfMemory(text),
+        }
+    }
+}
+
+impl From<PjrtError> for Failure {
+    fn from(error: PjrtError) -> Self {
+        match error {
+            PjrtError::Refused { .. } | PjrtError::Nonsense(_) => Self::Device(error.to_string()),
+            _ => Self::Missing(error.to_string()),
+        }
+    }
+}
+
+/// Prints what went well, or says what did not.
+pub fn finish(done: Result<String, Failure>) -> ExitCode {
+    match done {
+        Ok(report) => {
+            crate::cli::print(&report);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// The exit codes, for `--help`.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+    0  it went well, or the time budget ran out
+    2  a wrong argument or file, or a program that the compiler refuses
+    3  the plugin is missing, too old, or cannot be used; or there is no device
+    5  another calibration writes to the file of points
+    6  the plugin died or did not answer in time, or a device failed or computed something else
+    8  it compiles, and does not fit into a device's memory
+  130  interrupted; what was measured is kept, and the same command goes on";

@@ -1,0 +1,79 @@
+//! Transformer Engine's `Linear` without a norm before it (`transformer_engine/pytorch/module/linear.py`, 2.9): split on its
+//! rows, or whole on every rank.
+//!
+//! Its input is kept as it is and gathered again in backward, beside the gradient of the input; that is reduced and
+//! scattered beside the gradient of the weight.
+
+use super::super::forward::Results;
+use super::super::{Eager, Frame, Gradient, Storage};
+use super::engine::Sizes;
+use crate::model::graph::{Graph, Op};
+use crate::model::megatron::{MegatronOp, Reads};
+use crate::program::{Collective, MatmulLayout};
+
+impl Eager {
+    pub(super) fn column_linear(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        kind: MegatronOp,
+        frame: &mut Frame,
+        results: Results,
+    ) {
+        let (sizes, reads) = (Sizes::of(graph, op, kind), Self::reads(kind));
+        let whole = (reads == Reads::Gathered).then(|| self.gathered(sizes.read(), sizes.dtype));
+        let out = self.storage(sizes.made(), "te.generic_gemm");
+        let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
+        self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, self.settings.forward);
+        whole.into_iter().for_each(|storage| self.release(storage));
+        frame.slots[op.outputs[0]] = Some(out);
+        let input = self.retain(Self::value(frame, op.inputs[0]));
+        self.keep(frame, results, &[input]);
+    }
+
+    fn reads(kind: MegatronOp) -> Reads {
+        let MegatronOp::ColumnLinear { reads, .. } = kind else { unreachable!("called for linears without a norm") };
+        reads
+    }
+
+    pub(super) fn column_linear_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, kind): (usize, MegatronOp),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let (sizes, reads) = (Sizes::of(graph, op, kind), Self::reads(kind));
+        let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
+        let gathers = reads == Reads::Gathered;
+        let whole = gathers.then(|| self.temporary(sizes.read(), "all_gather_into_tensor"));
+        if gathers {
+            self.begin_exchange(Collective::AllGather, sizes.read(), dtype);
+        }
+        let mut result = self.temporary(sizes.read(), "te.generic_gemm");
+        let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
+        self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
+        let part = gathers.then(|| {
+            self.end_exchange();
+            let part = self.temporary(graph.values[op.inputs[0]].bytes(), "reduce_scatter_tensor");
+            self.begin_exchange(Collective::ReduceScatter, sizes.read(), dtype);
+            part
+        });
+        if reads == Reads::Copied {
+            self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
+        }
+        let weight = self.engine_weight_gradient(sizes, dispatch);
+        whole.into_iter().for_each(|storage| self.release(storage));
+        if reads != Reads::Own {
+            self.end_exchange();
+        }
+        if let Some(part) = part {
+            self.release(result);
+            result = part;
+        }
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
+        self.store_engine_weight(frame.params.index(op.params[0]), weight, sizes);
+    }
+}

@@ -1,0 +1,129 @@
+//! Token dispatchers: ways of rows to the ranks of their experts and back (`core/transformer/moe/token_dispatcher.py`,
+//! 0.16.1). Each is a function that writes operators down around the experts, and rules for those operators that only it
+//! has.
+//!
+//! To add one: a file in `dispatch/` and a line in [`DISPATCHERS`].
+
+mod allgather;
+mod alltoall;
+
+use super::super::forward::Results;
+use super::super::{Eager, Frame, Storage};
+use crate::model::graph::{Axis, Graph, GraphBuilder, Op, OpKind, ValueId};
+use crate::model::megatron::{MegatronOp, Routed, RoutedOp};
+use crate::program::DType;
+use crate::runtime::megatron::Job;
+
+/// The dispatchers there are.
+pub static DISPATCHERS: [Dispatcher; 2] = [alltoall::ALLTOALL, allgather::ALLGATHER];
+
+const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
+const C: &[Axis] = &[Axis::C];
+const CD: &[Axis] = &[Axis::C, Axis::D];
+const MODULE: &str = "mlp";
+
+/// What the router leaves, and sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Routing {
+    /// How many rows are where.
+    pub routed: Routed,
+    /// Whether rows are put in order by Transformer Engine's kernels (`--moe-permute-fusion`).
+    pub fused: bool,
+    /// The hidden state behind its norm.
+    pub tokens: ValueId,
+    /// Weights of the chosen experts, `[T, E]`.
+    pub weights: ValueId,
+    /// The map of the chosen, `[T, E]`.
+    pub map: ValueId,
+    /// The type of the weights.
+    pub weighs: DType,
+}
+
+/// Writes the experts of a rank down: from rows in the order of experts and their weights to what they make of them.
+pub type Experts<'e> = &'e mut dyn FnMut(&mut GraphBuilder, [ValueId; 2]) -> ValueId;
+
+/// A dispatcher of the table.
+#[derive(Clone, Copy)]
+pub struct Dispatcher {
+    /// `--moe-token-dispatcher-type`.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// What of a job it has no rules for, if anything.
+    pub refuses: fn(&Job) -> Option<&'static str>,
+    /// Writes down its way to the experts and back.
+    pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>) -> ValueId,
+    /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.
+    pub shared_buffer: fn(&Routed, u64) -> u64,
+    /// Forward of its own operators ([`RoutedOp::Own`]).
+    pub(super) forward: fn(&mut Eager, &Graph, &Op, (&'static str, Routed), &mut Frame, Results),
+    /// Their backward; the operator's index stands first.
+    pub(super) backward: fn(&mut Eager, &Graph, &Op, (usize, &'static str, Routed), &mut Frame, Storage),
+}
+
+impl PartialEq for Dispatcher {
+    fn eq(&self, other: &Dispatcher) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Dispatcher {}
+
+impl std::fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Dispatcher {
+    /// The dispatcher of a name, if there is one.
+    pub fn find(name: &str) -> Option<&'static Dispatcher> {
+        DISPATCHERS.iter().find(|one| one.name == name)
+    }
+}
+
+/// An operator on rows, with so many elements as a result.
+fn rows(
+    g: &mut GraphBuilder,
+    kind: RoutedOp,
+    inputs: &[ValueId],
+    (name, shape, elements): (&'static str, &'static [Axis], u64),
+    dtype: DType,
+) -> ValueId {
+    let value = g.op_in(MODULE, OpKind::Megatron(MegatronOp::Routed(kind)), inputs, &[], (name, shape), dtype);
+    g.resize(value, elements);
+    value
+}
+
+/// Rows added to the tokens they are of: what leaves the mixture.
+fn unpermute(g: &mut GraphBuilder, fused: bool, [rows, of]: [ValueId; 2]) -> ValueId {
+    let elements = g.dims().elements(LBD);
+    unpermute_to(g, fused, [rows, of], ("ffn_LBD", LBD, elements))
+}
+
+/// The same, to tokens that may be other ranks', too.
+fn unpermute_to(
+    g: &mut GraphBuilder,
+    fused: bool,
+    [of_experts, of]: [ValueId; 2],
+    result: (&'static str, &'static [Axis], u64),
+) -> ValueId {
+    let compute = g.compute();
+    rows(g, RoutedOp::Unpermute { fused }, &[of_experts, of], result, compute)
+}
+
+/// For a dispatcher all of whose operators others have, too.
+fn no_forward(_: &mut Eager, _: &Graph, _: &Op, (step, _): (&'static str, Routed), _: &mut Frame, _: Results) {
+    unreachable!("a dispatcher without operators of its own writes none down: {step}")
+}
+
+fn no_backward(
+    _: &mut Eager,
+    _: &Graph,
+    _: &Op,
+    (_, step, _): (usize, &'static str, Routed),
+    _: &mut Frame,
+    _: Storage,
+) {
+    unreachable!("a dispatcher without operators of its own writes none down: {step}")
+}

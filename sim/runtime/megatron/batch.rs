@@ -1,0 +1,34 @@
+//! What a micro-batch reads, besides what the stage before sends.
+
+use crate::model::graph::Dims;
+use crate::runtime::eager::{Eager, Storage};
+
+/// The data loader's part of a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batch {
+    pub(super) tokens: Storage,
+    pub(super) labels: Storage,
+    pub(super) positions: Storage,
+    pub(super) mask: Storage,
+    pub(super) loss_mask: Storage,
+}
+
+impl Batch {
+    /// Tokens, labels and positions (8 B each), the attention mask of one sequence of `seq` tokens (1 B for each pair), and
+    /// the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
+    pub(super) fn read(eager: &mut Eager, d: Dims, seq: u64) -> Batch {
+        let mut made = |bytes: u64, name| eager.storage(bytes, name);
+        Batch {
+            tokens: made(8 * d.tokens(), "tokens"),
+            labels: made(8 * d.tokens(), "labels"),
+            positions: made(8 * d.tokens(), "position_ids"),
+            mask: made(d.s * seq, "attention_mask"),
+            loss_mask: made(4 * d.tokens(), "loss_mask"),
+        }
+    }
+
+    /// All of it.
+    pub(super) fn all(self) -> [Storage; 5] {
+        [self.tokens, self.labels, self.positions, self.mask, self.loss_mask]
+    }
+}

@@ -1,0 +1,36 @@
+//! Axes of the mesh, of every runtime.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+/// `[mesh]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mesh {
+    /// Ranks over which parameters are sharded.
+    pub dp_shard: Option<Spanned<i64>>,
+    /// Ranks over which shards are replicated (HSDP).
+    pub dp_replicate: Option<Spanned<i64>>,
+    /// Ranks over which modules are split: neighbours.
+    pub tp: Option<Spanned<i64>>,
+    /// Ranks that share a sequence.
+    pub cp: Option<Spanned<i64>>,
+    /// Pipeline ranks.
+    pub pp: Option<Spanned<i64>>,
+    /// Replicas of the model.
+    pub dp: Option<Spanned<i64>>,
+    /// Ranks that experts are spread over.
+    pub ep: Option<Spanned<i64>>,
+    /// Ranks that each expert is split over.
+    pub etp: Option<Spanned<i64>>,
+    /// XLA: replicas in a slice.
+    pub data: Option<Spanned<i64>>,
+    /// XLA: chips that weights' embedding dimension is sharded over.
+    pub fsdp: Option<Spanned<i64>>,
+    /// XLA: chips that an MLP's width is sharded over, and gathered.
+    pub fsdp_transpose: Option<Spanned<i64>>,
+    /// XLA: chips that heads and an MLP's width are split over.
+    pub tensor: Option<Spanned<i64>>,
+    /// XLA: replicas of a slice.
+    pub dcn_data: Option<Spanned<i64>>,
+}

@@ -1,0 +1,212 @@
+"""What XLA's TPU compiler makes of a training step: bytes, collectives and buffers, with no TPU.
+
+A decoder as MaxText writes it (RMSNorm, rotary, grouped queries, gated MLP), its blocks in one scan under a remat policy,
+parameters and AdamW's state in fp32 and sharded as MaxText's rules shard them, computed in bf16, splash attention under
+shard_map. It is compiled ahead of time for a slice of v6e; nothing runs.
+
+    python xla_step.py OUT.json [CASE ...]
+"""
+import json, os, re, sys, time
+os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1", TPU_WORKER_HOSTNAMES="localhost", TPU_WORKER_ID="0",
+                  TPU_ACCELERATOR_TYPE="v6e-16", JAX_PLATFORMS="cpu")
+import functools
+import jax, jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as sk, splash_attention_mask as sm
+
+BASE = dict(d=2048, ff=5632, h=16, kv=16, hd=128, vocab=32000, layers=8, batch=64, seq=2048, mesh=[16, 1], topo="v6e:4x4",
+            remat="full", attention="splash", scan=True, block=512, flags={}, experts=0)
+RECIPE = dict(xla_tpu_scoped_vmem_limit_kib="98304", xla_tpu_enable_async_collective_fusion="true",
+              xla_tpu_enable_async_collective_fusion_fuse_all_gather="true", xla_tpu_enable_async_collective_fusion_multiple_steps="true",
+              xla_tpu_overlap_compute_collective_tc="true", xla_enable_async_all_gather="true",
+              xla_tpu_use_minor_sharding_for_major_trivial_input="true", xla_tpu_relayout_group_size_threshold_for_reduce_scatter="1",
+              xla_tpu_assign_all_reduce_scatter_layout="true", xla_tpu_enable_data_parallel_all_reduce_opt="true",
+              xla_tpu_data_parallel_opt_different_sized_ops="true", xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000")
+CASES = {
+    "maxtext-8b-l4-2x4": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=4, batch=24, seq=8192, mesh=[8, 1], topo="v6e:2x4",
+                              remat="offload:decoder_layer_input,out_proj,query_proj,key_proj,value_proj", block=2048, fused=True,
+                              loss="maxtext", iota=True, clip=True, flags=RECIPE),
+    "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),
+    "notes-scan": {},
+    "llama8b-l8-4x4": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, batch=32, seq=4096),
+    "d2048-l2": dict(layers=2),
+    "d2048-l32": dict(layers=32),
+    "d2048-l8-none": dict(remat="none", batch=32),
+    "d2048-l8-dots": dict(remat="dots", batch=32),
+    "d2048-l8-qkvo": dict(remat="names:query_proj,key_proj,value_proj,out_proj", batch=64),
+    "d2048-l8-4x4-model4": dict(mesh=[4, 4], batch=32),
+    "d4096-l8-2x4": dict(d=4096, ff=14336, h=32, kv=8, layers=8, batch=8, seq=2048, mesh=[8, 1], topo="v6e:2x4"),
+    "d4096-l8-16x16": dict(d=4096, ff=14336, h=32, kv=8, layers=8, batch=256, seq=2048, mesh=[256, 1], topo="v6e:16x16"),
+    "notes-plain": dict(d=4096, ff=14336, h=32, kv=8, layers=2, batch=16, seq=4096, mesh=[4, 4], remat="none",
+                        attention="plain", scan=False),
+}
+
+def norm(x, w):
+    y = x.astype(jnp.float32)
+    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + 1e-5)
+    return (y.astype(jnp.bfloat16)) * w.astype(jnp.bfloat16)
+
+def rope(x, base=500000.0):
+    hd = x.shape[-1]; half = hd // 2
+    pos = jnp.arange(x.shape[1], dtype=jnp.float32)
+    f = 1.0 / (base ** (jnp.arange(half, dtype=jnp.float32) / half))
+    ang = pos[:, None] * f[None]
+    s, c = jnp.sin(ang)[None, :, None], jnp.cos(ang)[None, :, None]
+    a, b = jnp.split(x.astype(jnp.float32), 2, -1)
+    return jnp.concatenate([a * c - b * s, b * c + a * s], -1).astype(jnp.bfloat16)
+
+@jax.custom_vjp
+def cross_entropy(logits, targets):
+    return -jnp.sum(targets * jax.nn.log_softmax(logits), -1)
+
+def _fwd(logits, targets):
+    shifted = logits - logits.max(-1, keepdims=True)
+    e = jnp.exp(shifted)
+    total = jnp.sum(e, -1, keepdims=True)
+    return -jnp.sum(targets * (shifted - jnp.log(total)), -1), (targets, e, total)
+
+def _bwd(saved, g):
+    targets, e, total = saved
+    return g[..., None] * (e / total - targets), None
+
+cross_entropy.defvjp(_fwd, _bwd)
+
+def build(c):
+    topo = topologies.get_topology_desc(platform="tpu", topology_name=c["topo"], **c.get("topo_args", {}))
+    devs = np.array(topo.devices).reshape(c["mesh"])
+    mesh = Mesh(devs, ("data", "model"))
+    d, ff, h, kv, hd, V, L = (c[k] for k in ("d", "ff", "h", "kv", "hd", "vocab", "layers"))
+    S = c["seq"]
+    shapes = {"embed": ((V, d), P("model", "data")), "head": ((d, V), P("data", "model")), "norm": ((d,), P(None))}
+    layer = {"ln1": ((d,), P(None)), "ln2": ((d,), P(None)), "q": ((d, h, hd), P("data", "model", None)),
+             "k": ((d, kv, hd), P("data", "model", None)), "v": ((d, kv, hd), P("data", "model", None)),
+             "o": ((h, hd, d), P("model", None, "data")), "w0": ((d, ff), P("data", "model")), "w1": ((d, ff), P("data", "model")),
+             "w2": ((ff, d), P("model", "data"))}
+    act = P("data", None, "model") if c["mesh"][1] > 1 and c.get("sp") else P("data", None, None)
+    con = lambda x, s: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, s))
+    def attend(q, k, v):
+        if c["attention"] == "plain":
+            B = q.shape[0]; g = h // kv
+            q = q.reshape(B, S, kv, g, hd)
+            s = jnp.einsum("bskgh,btkh->bkgst", q, k, preferred_element_type=jnp.float32) / np.sqrt(hd)
+            s = jnp.where(jnp.tril(jnp.ones((S, S), bool)), s, -1e30)
+            p = jax.nn.softmax(s, -1).astype(jnp.bfloat16)
+            return jnp.einsum("bkgst,btkh->bskgh", p, v).reshape(B, S, h, hd)
+        b = min(c["block"], S)
+        sizes = sk.BlockSizes(block_q=b, block_kv=b, block_kv_compute=b, block_q_dkv=b, block_kv_dkv=b, block_kv_dkv_compute=b,
+                              block_q_dq=None if c.get("fused") else b, block_kv_dq=None if c.get("fused") else b,
+                              use_fused_bwd_kernel=bool(c.get("fused")))
+        local = h // c["mesh"][1]
+        mask = sm.MultiHeadMask([sm.CausalMask((S, S))] * local)
+        kernel = sk.make_splash_mha(mask=mask, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+        q, k, v = (jnp.transpose(t, (0, 2, 1, 3)) for t in (q, k, v))
+        q = q / np.sqrt(hd).astype(np.float32)
+        q = q.astype(jnp.bfloat16)
+        spec = P("data", "model", None, None)
+        @functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec, check_vma=False)
+        def run(q, k, v):
+            if k.shape[1] != q.shape[1]:
+                g = q.shape[1] // k.shape[1]
+                k, v = jnp.repeat(k, g, 1), jnp.repeat(v, g, 1)
+            return jax.vmap(kernel)(q, k, v)
+        return jnp.transpose(run(q, k, v), (0, 2, 1, 3))
+    bf = lambda w: w.astype(jnp.bfloat16)
+    def block(x, w):
+        x = con(x, act)
+        x = checkpoint_name(x, "decoder_layer_input")
+        y = norm(x, w["ln1"])
+        q = checkpoint_name(jnp.einsum("bsd,dhk->bshk", y, bf(w["q"])), "query_proj")
+        k = checkpoint_name(jnp.einsum("bsd,dhk->bshk", y, bf(w["k"])), "key_proj")
+        v = checkpoint_name(jnp.einsum("bsd,dhk->bshk", y, bf(w["v"])), "value_proj")
+        q, k = rope(q), rope(k)
+        a = attend(q, k, v)
+        a = checkpoint_name(a, "context")
+        o = checkpoint_name(jnp.einsum("bshk,hkd->bsd", a, bf(w["o"])), "out_proj")
+        x = con(x + o, act)
+        y = norm(x, w["ln2"])
+        g = checkpoint_name(jnp.einsum("bsd,df->bsf", y, bf(w["w0"])), "mlpwi_0")
+        u = checkpoint_name(jnp.einsum("bsd,df->bsf", y, bf(w["w1"])), "mlpwi_1")
+        z = con(jax.nn.silu(g) * u, P("data", None, "model"))
+        m = checkpoint_name(jnp.einsum("bsf,fd->bsd", z, bf(w["w2"])), "mlpwo")
+        return con(x + m, act), None
+    r = c["remat"]
+    if r == "full": policy = jax.checkpoint_policies.nothing_saveable
+    elif r == "dots": policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    elif r.startswith("names:"): policy = jax.checkpoint_policies.save_only_these_names(*r[6:].split(","))
+    elif r.startswith("offload:"):
+        on, off = (r[8:].split("/") + [""])[:2]
+        policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[n for n in off.split(",") if n], names_which_can_be_offloaded=on.split(","),
+            offload_src="device", offload_dst="pinned_host")
+    body = block if r == "none" else jax.checkpoint(block, policy=policy, prevent_cse=not c["scan"])
+    def loss(p, tokens, targets):
+        if c.get("iota"):
+            hot = (tokens[..., None] == jnp.arange(V, dtype=jnp.int32)).astype(jnp.bfloat16)
+            x = con(jnp.einsum("bsv,vd->bsd", hot, bf(p["embed"])), act)
+        else:
+            x = con(bf(p["embed"])[tokens], act)
+        if c["scan"]:
+            x, _ = jax.lax.scan(lambda x, w: body(x, w), x, p["layers"])
+        else:
+            for i in range(L):
+                x, _ = body(x, jax.tree.map(lambda t: t[i], p["layers"]))
+        x = norm(x, p["norm"])
+        logits = con(jnp.einsum("bsd,dv->bsv", x, bf(p["head"])), P("data", None, "model"))
+        logits = logits.astype(jnp.float32)
+        if c.get("loss") == "maxtext":
+            return jnp.mean(cross_entropy(logits, jax.nn.one_hot(targets, V)))
+        lse = jax.nn.logsumexp(logits, -1)
+        hit = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
+        return jnp.mean(lse - hit)
+    def step(p, m, v, t, tokens, targets):
+        l, g = jax.value_and_grad(loss)(p, tokens, targets)
+        t = t + 1
+        def up(p, m, v, g):
+            g = g.astype(jnp.float32)
+            m = 0.9 * m + 0.1 * g
+            v = 0.95 * v + 0.05 * g * g
+            u = (m / (1 - 0.9 ** t)) / (jnp.sqrt(v / (1 - 0.95 ** t)) + 1e-8) + 0.1 * p
+            return p - 3e-4 * u, m, v
+        if c.get("clip"):
+            norm = jnp.sqrt(sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in jax.tree.leaves(g)))
+            scale = jnp.minimum(1.0, 1.0 / (norm + 1e-6))
+            g = jax.tree.map(lambda x: x * scale, g)
+        o = jax.tree.map(up, p, m, v, g)
+        pick = lambda i: jax.tree.map(lambda x: x[i], o, is_leaf=lambda x: isinstance(x, tuple))
+        return pick(0), pick(1), pick(2), t, l
+    mk = lambda s, spec: jax.ShapeDtypeStruct(s, jnp.float32, sharding=NamedSharding(mesh, spec))
+    params = {k: mk(*v) for k, v in shapes.items()}
+    params["layers"] = {k: mk((L,) + s, P(None, *spec)) for k, (s, spec) in layer.items()}
+    tok = jax.ShapeDtypeStruct((c["batch"], S), jnp.int32, sharding=NamedSharding(mesh, P("data", None)))
+    sc = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()))
+    sh = jax.tree.map(lambda x: x.sharding, params)
+    f = jax.jit(step, donate_argnums=(0, 1, 2, 3), out_shardings=(sh, sh, sh, sc.sharding, sc.sharding))
+    return f.lower(params, params, params, sc, tok, tok)
+
+def main():
+    out = sys.argv[1]
+    done = json.load(open(out)) if os.path.exists(out) else {}
+    for name in sys.argv[2:] or CASES:
+        if name in done: continue
+        c = {**BASE, **CASES[name]}
+        t0 = time.process_time(); w0 = time.time()
+        try:
+            low = build(c)
+            comp = low.compile(compiler_options=c["flags"] or None)
+            ma = comp.memory_analysis()
+            r = dict(argument=ma.argument_size_in_bytes, output=ma.output_size_in_bytes, temp=ma.temp_size_in_bytes,
+                     alias=ma.alias_size_in_bytes, code=ma.generated_code_size_in_bytes, host_temp=ma.host_temp_size_in_bytes,
+                     peak=getattr(ma, "peak_memory_in_bytes", None))
+            text = comp.as_text()
+            import gzip
+            gzip.open(f"{os.path.dirname(out)}/{name}.hlo.gz", "wt").write(text)
+        except Exception as e:
+            r = dict(error=str(e)[:3000])
+        r.update(case=c, cpu_s=round(time.process_time() - t0, 1), wall_s=round(time.time() - w0, 1))
+        done[name] = r
+        json.dump(done, open(out, "w"), indent=1)
+        print(name, {k: v for k, v in r.items() if k not in ("case",)}, flush=True)
+main()

@@ -1,0 +1,167 @@
+//! The SPMD lane: what its axes, policies and flags mean, and what it refuses.
+
+use windtunnel::program::Category;
+use windtunnel::runtime::Parts;
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Prediction, Scenario, predict};
+use windtunnel::units::Bytes;
+
+const BASE: &str = r#"
+runtime = "xla"
+
+[topology]
+name = "tpu-v6e"
+slice = "4x4"
+
+[model]
+name = "llama-3.1-8b"
+layers = 4
+
+[mesh]
+fsdp = 16
+
+[batch]
+sequence = 4096
+micro = 2
+
+[xla]
+remat_policy = "full"
+flags = []
+"#;
+
+fn with(changes: &[(&str, &str)]) -> String {
+    let mut text = BASE.to_owned();
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from}");
+        text = text.replace(from, to);
+    }
+    text
+}
+
+fn fly(changes: &[(&str, &str)]) -> Prediction {
+    let scenario = Scenario::parse("spmd.toml", &with(changes)).unwrap();
+    predict(&scenario, Settings { remedies: false, ..Settings::default() }).unwrap()
+}
+
+fn refused(changes: &[(&str, &str)]) -> String {
+    Scenario::parse("spmd.toml", &with(changes)).unwrap_err().to_string()
+}
+
+fn kept(policy: &str) -> Bytes {
+    fly(&[("remat_policy = \"full\"", policy)]).memory.report.phases[0].breakdown.bytes(Category::Activation)
+}
+
+#[test]
+fn what_a_policy_keeps_in_hbm_is_there_when_forward_ends() {
+    let (full, projections, all) =
+        (kept("remat_policy = \"full\""), kept("remat_policy = \"save_qkv_proj\""), kept("remat_policy = \"minimal\""));
+    assert!(full < projections && projections < all, "{full:?} {projections:?} {all:?}");
+    // Queries, keys and values of 8,192 tokens in bf16, in each of four blocks.
+    let own = 4 * 2 * 8192 * (4096 + 2 * 1024);
+    assert_eq!(projections.0 - full.0, own);
+}
+
+#[test]
+fn what_is_offloaded_leaves_hbm_and_crosses_to_the_host_and_back() {
+    let offloaded = fly(&[("remat_policy = \"full\"", "remat_policy = \"qkv_proj_offloaded\"")]);
+    let copies = offloaded.parts.iter().filter(|part| part.name == "copy").map(|part| part.count).sum::<u64>();
+    // Three tensors, four blocks, there and back.
+    assert_eq!(copies, 3 * 4 * 2);
+    assert_eq!(kept("remat_policy = \"qkv_proj_offloaded\""), kept("remat_policy = \"full\""));
+}
+
+#[test]
+fn less_kept_is_more_computed() {
+    let flops = |policy: &str| fly(&[("remat_policy = \"full\"", policy)]).classes[0].program.flops.0;
+    let (none, minimal, full) =
+        (flops("remat_policy = \"none\""), flops("remat_policy = \"minimal\""), flops("remat_policy = \"full\""));
+    assert!(none < minimal && minimal < full);
+}
+
+#[test]
+fn every_chip_gathers_every_weight_in_forward_and_again_in_backward() {
+    let flown = fly(&[]);
+    let bytes: u64 = {
+        let program = &flown.classes[0].program;
+        let gathers = program.step.iter().filter_map(|instr| match instr {
+            windtunnel::program::Instr::Collective { comm, .. } => Some(program.comm(*comm)),
+            _ => None,
+        });
+        gathers.filter(|comm| comm.kind == windtunnel::program::Collective::AllGather).map(|comm| comm.bytes.0).sum()
+    };
+    let block: u64 = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336;
+    let head = 4096 * 128_256;
+    // In bf16; the head's once, for both of its matmuls.
+    assert_eq!(bytes, 2 * (2 * 4 * block + head));
+}
+
+#[test]
+fn replicas_over_slices_add_up_gradients_over_the_network_between_them() {
+    let one = fly(&[]);
+    let two = fly(&[("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2")]);
+    assert_eq!(two.tokens, 2 * one.tokens);
+    assert!(two.step > one.step);
+    let text = with(&[("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2")]);
+    let scenario = Scenario::parse("spmd.toml", &text).unwrap();
+    let Parts::Compiled(job) = scenario.job.parts() else { panic!("of the SPMD lane") };
+    assert_eq!((job.mesh.dcn_data, job.mesh.ranks()), (2, 32));
+}
+
+#[test]
+fn a_chip_waits_for_the_host_only_where_the_loop_reads_something_back() {
+    let quiet = fly(&[]);
+    assert_eq!(quiet.breakdown.host_bound.0, 0);
+    let asked = fly(&[("flags = []", "flags = []\nhost_syncs_per_step = 4")]);
+    assert!(asked.step >= quiet.step);
+}
+
+#[test]
+fn keys_of_wrapped_models_are_refused_with_the_reason() {
+    for (table, reason) in [
+        ("[fsdp]\nreshard_after_forward = true", "nothing is wrapped, resharded or prefetched here"),
+        ("[fsdp]\nforward_prefetch = 1", "nothing is wrapped, resharded or prefetched here"),
+        ("[activation_checkpointing]\npolicy = \"full\"", "write xla.remat_policy"),
+        ("[compile]\nblocks = true", "the whole step is compiled"),
+        ("[memory]\nexpandable_segments = true", "there is no allocator to set"),
+        ("[precision]\nparam = \"bf16\"", "parameters are in fp32"),
+    ] {
+        let said = refused(&[("[xla]", &format!("{table}\n\n[xla]"))]);
+        assert!(said.contains(reason) && said.contains("spmd.toml:"), "{table}: {said}");
+    }
+}
+
+#[test]
+fn specs_that_do_not_divide_and_slices_nobody_rents_are_refused() {
+    for (change, reason) in [
+        (("fsdp = 16", "fsdp = 8"), "a slice of tpu-v6e has 16 chips"),
+        (("fsdp = 16", "tensor = 16"), "does not divide the 8 key-value heads"),
+        (("fsdp = 16", "fsdp = 16\ndcn_data = 2"), "1 slices are rented"),
+        (("fsdp = 16", "dp_shard = 16"), "axes here are data, fsdp"),
+        (("slice = \"4x4\"", "slice = \"3x5\""), "its slices are"),
+        (("slice = \"4x4\"", "slice = \"16x32\""), "its slices are"),
+        (("slice = \"4x4\"", "nodes = 2"), "sold in slices"),
+        (("name = \"tpu-v6e\"\nslice = \"4x4\"", "name = \"h200-sxm-141gb\"\nnodes = 2"), "has no TPUs"),
+        (("remat_policy = \"full\"", "remat_policy = \"most\""), "save_qkv_proj"),
+        (("remat_policy = \"full\"", "remat_policy = \"full\"\nquery_proj = \"device\""), "goes with a custom policy"),
+        (
+            ("remat_policy = \"full\"", "remat_policy = \"custom\"\ndecoder_layer_input = \"remat\""),
+            "cannot be computed again",
+        ),
+        (("flags = []", "flags = [\"GO_FASTER\"]"), "there is no group of flags \"GO_FASTER\""),
+        (("flags = []", "flags = []\nnum_vocab_tiling = 3"), "does not divide the 8192 tokens"),
+        (("micro = 2", "micro = 2\naccumulation = 2"), "not simulated on XLA"),
+    ] {
+        let said = refused(&[change]);
+        assert!(said.contains(reason), "{change:?}: {said}");
+    }
+}
+
+#[test]
+fn its_axes_and_table_are_refused_elsewhere() {
+    let cuda = "runtime = \"fsdp2\"\n[topology]\nname = \"h200-sxm-141gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n\
+                [mesh]\nfsdp = 8\n[batch]\nsequence = 4096\n";
+    let said = Scenario::parse("spmd.toml", cuda).unwrap_err().to_string();
+    assert!(said.contains("mesh.fsdp is an axis of runtime = \"xla\""), "{said}");
+    let said = Scenario::parse("spmd.toml", &cuda.replace("fsdp = 8", "[xla]")).unwrap_err().to_string();
+    assert!(said.contains("[xla] belongs to runtime = \"xla\""), "{said}");
+}
