@@ -88,6 +88,13 @@ pub(super) struct Written {
     torus: Option<torus::Written>,
 }
 
+impl Written {
+    /// Whether they are of a torus.
+    pub(super) fn of_a_torus(&self) -> bool {
+        self.torus.is_some()
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenNode {

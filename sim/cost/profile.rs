@@ -289,6 +289,19 @@ impl Profile {
                 "processors and memory_bandwidth must be above zero".to_owned(),
             ));
         }
+        // What a chip that runs programs compiled whole may lack, a GPU's profile must have.
+        let here = [
+            ("host", w.host.is_some()),
+            ("clock", w.clock.is_some()),
+            ("overheads", w.overheads.is_some()),
+            ("machine.power_limit", w.machine.power_limit.is_some()),
+            ("machine.clock", w.machine.clock.is_some()),
+        ];
+        if let Some((name, _)) = here.iter().find(|(_, there)| !there && !w.collectives.of_a_torus()) {
+            let why =
+                format!("{name} is missing, and only the profile of a TPU, with [collectives.torus], does without");
+            return Err(ProfileError::Meaning { path: path.to_owned(), why });
+        }
         let processors = f64::from(w.machine.processors);
         let chip = Chip { processors, peak: FlopRate(0.0), bandwidth: w.machine.memory_bandwidth };
         let matmul = |section: &str, written, size| {

@@ -222,6 +222,82 @@ fn a_mistake_in_a_profile_is_named_with_its_place() {
 }
 
 #[test]
+fn only_a_tpu_does_without_a_host_clocks_and_overheads() {
+    let good = include_str!("../../calibrate/profiles/a100-sxm-80gb.toml");
+    for family in ["host", "clock", "overheads"] {
+        let mut sections = super::sections::Sections::of(good);
+        sections.list.retain(|section| section.name.split('.').next() != Some(family));
+        let message = Profile::parse("x.toml", &sections.text()).expect_err("a GPU needs it").to_string();
+        assert!(message.contains(&format!("x.toml: {family} is missing")), "{message}");
+    }
+    let without = good.replacen("power_limit = \"400 W\"\n", "", 1);
+    let message = Profile::parse("x.toml", &without).expect_err("a GPU needs it").to_string();
+    assert!(message.contains("machine.power_limit is missing"), "{message}");
+    let neither = good.replacen("[collectives.node]", "[collectives.nodes]", 1);
+    assert!(Profile::parse("x.toml", &neither).is_err());
+    let tpu = profile("tpu-v6e");
+    assert!(tpu.host.is_none() && tpu.collectives.of_a_torus() && tpu.machine.power_limit.is_none());
+}
+
+#[test]
+fn attention_on_a_tpu_takes_what_its_calls_take_in_traces() {
+    // One call for 32 heads of 128 and 8,192 tokens (calibrate/import/tpu/attention.csv): MaxText's, Tokamax's.
+    let tpu = profile("tpu-v6e");
+    let blocks = Some(Blocks { size: 2048, fused: true });
+    for (kernels, batch, backward, ms) in [
+        (Backend::Splash, 3, false, 9.41),
+        (Backend::Splash, 3, true, 13.87),
+        (Backend::Tokamax, 5, false, 10.06),
+        (Backend::Tokamax, 4, true, 17.91),
+    ] {
+        let costs = CostModel::new(&tpu, Regime::Sustained).with(Software {
+            attention: kernels,
+            blocks,
+            ..Software::default()
+        });
+        let cost = costs.work(&attention(batch, 32, 8192, 128, true, backward));
+        assert!((cost.time.micros() / (1e3 * ms) - 1.0).abs() < 0.01, "{kernels:?} {}: {ms} ms", cost.time);
+        assert_eq!(cost.basis, Basis::Published);
+    }
+}
+
+#[test]
+fn smaller_blocks_and_gradients_apart_take_longer() {
+    let tpu = profile("tpu-v6e");
+    let time = |size, fused, backward| {
+        let software =
+            Software { attention: Backend::Splash, blocks: Some(Blocks { size, fused }), ..Software::default() };
+        let costs = CostModel::new(&tpu, Regime::Sustained).with(software);
+        costs.work(&attention(1, 32, 8192, 128, true, backward)).time
+    };
+    assert!(time(512, true, false) > time(1024, true, false));
+    assert!(time(512, true, true) > time(1024, true, true) && time(1024, true, true) > time(2048, true, true));
+    for size in [512, 1024, 2048] {
+        assert!(time(size, false, true) > time(size, true, true));
+        assert_eq!(time(size, false, false), time(size, true, false));
+    }
+}
+
+#[test]
+fn a_matmul_on_v6e_reaches_what_traces_and_clocks_say() {
+    let tpu = profile("tpu-v6e");
+    let costs = CostModel::new(&tpu, Regime::Sustained);
+    let rate = |m: u64, n: u64, k: u64| {
+        2.0 * (m * n * k) as f64 / costs.work(&matmul(m, n, k, DType::Bf16)).time.seconds() / 1e12
+    };
+    // 8,192 cubed: 728 and 827 TFLOP/s in two device traces, by flags (gemm_tpu.csv).
+    assert!((728.0..827.0).contains(&rate(8192, 8192, 8192)));
+    assert!((700.0..850.0).contains(&rate(32768, 4096, 14336)));
+    // Few rows: the weights' bytes.
+    let bytes = 2.0 * 8192.0 * 8192.0 / costs.work(&matmul(128, 8192, 8192, DType::Bf16)).time.seconds();
+    assert!((1.3e12..1.638e12).contains(&bytes), "{bytes}");
+    assert_eq!(
+        costs.work(&matmul(4096, 4096, 4096, DType::Bf16)),
+        CostModel::new(&tpu, Regime::Burst).work(&matmul(4096, 4096, 4096, DType::Bf16))
+    );
+}
+
+#[test]
 fn every_answer_has_a_basis_weaker_than_measured() {
     for profile in every_profile() {
         let costs = CostModel::new(&profile, Regime::Sustained);

@@ -90,6 +90,19 @@ fn more_ranks_than_a_slice_has_are_on_several() {
 }
 
 #[test]
+fn whole_cubes_of_v5p_have_rings_on_three_axes_and_parts_of_one_have_none() {
+    let links = |name: &str, chips: u32| {
+        let slice = Topology::load("tpu-v5p", &Size::Slice(name.to_owned())).expect("shipped");
+        assert_eq!(slice.chips(), chips);
+        let on = slice.on_torus(chips, 1, &[chips]).expect("a torus");
+        on.lines.map(|line| (line.members, line.wraps))
+    };
+    assert_eq!(links("4x4x8", 128), [(4, true), (4, true), (8, true)]);
+    assert_eq!(links("2x4x4", 32), [(2, false), (4, false), (4, false)]);
+    assert_eq!(links("2x2x2", 8), [(8, true), (1, false), (1, false)]);
+}
+
+#[test]
 fn nodes_on_a_switch_are_no_torus() {
     let gpus = Topology::load("h200-sxm-141gb", &Size::Nodes(2)).expect("shipped");
     assert_eq!(gpus.on_torus(8, 1, &[]), None);
