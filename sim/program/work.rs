@@ -98,6 +98,16 @@ pub enum Dispatch {
     OptimizerParam,
     /// A further kernel of an operator that launches several.
     Extra,
+    /// An operator of Megatron-Core's modules, with its part of the Python around it.
+    ModuleForward,
+    /// The same in backward: half of them are autograd functions in Python.
+    ModuleBackward,
+    /// An operator of Transformer Engine's modules, with its part of the Python around it.
+    TransformerEngineForward,
+    /// The same in backward.
+    TransformerEngineBackward,
+    /// From the end of a kernel until a host that waits for it goes on.
+    Synchronize,
     /// Python of the training loop around a step.
     StepOverhead,
 }
@@ -107,7 +117,7 @@ impl Dispatch {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All classes, in declaration order.
-    pub const ALL: [Dispatch; 10] = [
+    pub const ALL: [Dispatch; 15] = [
         Dispatch::EagerForward,
         Dispatch::EagerBackward,
         Dispatch::Foreach,
@@ -117,6 +127,11 @@ impl Dispatch {
         Dispatch::FsdpParam,
         Dispatch::OptimizerParam,
         Dispatch::Extra,
+        Dispatch::ModuleForward,
+        Dispatch::ModuleBackward,
+        Dispatch::TransformerEngineForward,
+        Dispatch::TransformerEngineBackward,
+        Dispatch::Synchronize,
         Dispatch::StepOverhead,
     ];
 }
