@@ -107,9 +107,15 @@ impl<'p> CostModel<'p> {
                         (inputs * groups, outputs, rows.div_ceil(groups.max(1)))
                     }
                 };
-                let cost = self.matmul(m, n, k, dtype, layout);
                 let rows = [inputs, outputs].map(|numbers| numbers * dtype.bytes());
-                let cost = profile.batched.as_ref().map_or(cost, |batched| batched.slowed(cost, rows));
+                let release = self.software.cublas.and_then(|at| profile.cublas.get(at));
+                let cost = match release.and_then(|release| release.unaligned_batched) {
+                    Some(as_if) if !batched::are_aligned(rows) => self.matmul(m, n, k, as_if, layout),
+                    _ => {
+                        let cost = self.matmul(m, n, k, dtype, layout);
+                        profile.batched.as_ref().map_or(cost, |batched| batched.slowed(cost, rows))
+                    }
+                };
                 Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost }
             }
             Work::Attention { ref shape, backward, dtype } => {

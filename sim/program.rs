@@ -4,6 +4,7 @@
 //! events, the allocator reads allocations and frees. A runtime (`runtime/`) writes the list through [`Builder`].
 //! Every kernel and collective is interned, so a cost is asked once per distinct kernel and never per launch.
 
+mod blocking;
 pub mod builder;
 mod exchange;
 mod group;

@@ -143,6 +143,35 @@ fn messages_that_block_cost_themselves_and_no_more_than_that() {
 }
 
 #[test]
+fn a_host_that_waits_for_every_launch_does_its_own_work_between_them() {
+    let one = GPT.replace("tp = 2", "tp = 1").replace("pp = 4", "pp = 1").replace("nodes = 1", "chips = 1");
+    let waits = make::with(&one, "framework", "launch_blocking", true);
+    let (free, held) = (make::fly(&one), make::fly(&waits));
+    // The same kernels, one at a time: what the device does takes as long as before, what the host does is no longer hidden.
+    assert_eq!(free.breakdown.compute, held.breakdown.compute);
+    let program = held.programs()[0];
+    let launches = program.step.iter().filter(|instr| matches!(instr, Instr::Launch { .. })).count();
+    let each = (held.step.seconds() - free.step.seconds()) / launches as f64;
+    assert!((10e-6..100e-6).contains(&each), "{each} s a launch");
+}
+
+#[test]
+fn with_blocking_launches_nothing_is_issued_before_the_last_has_ended() {
+    for program in stages(GPT).into_iter().map(Program::blocking) {
+        for (at, instr) in program.step.iter().enumerate() {
+            let (Instr::Launch { stream, .. } | Instr::Collective { stream, .. } | Instr::Exchange { stream, .. }) =
+                *instr
+            else {
+                continue;
+            };
+            let Instr::Record { stream: marked, event } = program.step[at + 1] else { panic!("no event") };
+            assert_eq!(marked, stream);
+            assert_eq!(program.step[at + 2], Instr::HostWait { event });
+        }
+    }
+}
+
+#[test]
 fn what_the_engine_does_not_have_is_refused_with_what_would_do() {
     let add = |line: &str| format!("{GPT}\n{line}\n");
     let cases = [

@@ -1,4 +1,7 @@
-//! `windtunnel profile`: what a merged profile says about itself.
+//! What profiles say: of themselves when merged (`windtunnel profile`), and of what was measured.
+
+use windtunnel::cost::Profile;
+use windtunnel::program::Dispatch;
 
 use crate::command::Folder;
 
@@ -30,4 +33,36 @@ fn a_merged_profile_says_that_it_is_one() {
     let output = folder.windtunnel(&["profile", "merge", "own.toml", "h200-sxm-141gb", "--out", "back.toml"]);
     assert!(output.status.success());
     assert!(String::from_utf8(folder.read("back.toml")).expect("text").contains("source = \"timed here\""));
+}
+
+/// A host's time for a forward of `torch.nn.Linear` on a DGX H100 \[us\], and how much longer Transformer Engine's takes on
+/// two other hosts (NVIDIA/TransformerEngine#2053).
+const LINEAR: f64 = 13.48;
+const ENGINE_OVER_LINEAR: f64 = (90.53 / 33.17 + 99.66 / 37.08) / 2.0;
+
+#[test]
+fn modules_cost_the_host_what_megatrons_own_took_at_the_scale_of_a_known_host() {
+    let read: serde_json::Value = serde_json::from_str(include_str!("oracles/host-time.json")).unwrap();
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let engine = LINEAR * ENGINE_OVER_LINEAR / number(&read["linear_forward_us"]["transformer_engine.pytorch.Linear"]);
+    // Each block at the mean of two scales: that of a linear in Python, and that of the plain block beside it.
+    let block = |at: usize, pass: &str| {
+        let times = &read["cases"][at]["us_per_block"];
+        let plain = LINEAR * number(&read["plain_kernels"]) / number(&times["plain_forward"]);
+        (number(&times[pass]) * (engine + plain) / 2.0, number(&read["cases"][at]["kernels"][pass]))
+    };
+    let profile = Profile::find("h100-sxm-80gb").expect("a shipped profile");
+    let host = |dispatch| profile.host.cost(dispatch).time.seconds() * 1e6;
+    for (pass, module, in_engine) in [
+        ("forward", Dispatch::ModuleForward, Dispatch::TransformerEngineForward),
+        ("backward", Dispatch::ModuleBackward, Dispatch::TransformerEngineBackward),
+    ] {
+        let own = [0, 1].map(|at| block(at, pass)).map(|(time, kernels)| time / kernels);
+        let (mean, module) = ((own[0] + own[1]) / 2.0, host(module));
+        assert!((module / mean - 1.0).abs() < 0.1, "{pass}: {module} of {mean}");
+        let (time, kernels) = block(2, pass);
+        let compiled = number(&read["cases"][2]["compiled"][pass]);
+        let (rest, in_engine) = ((time - compiled * module) / (kernels - compiled), host(in_engine));
+        assert!((in_engine / rest - 1.0).abs() < 0.1, "{pass}: {in_engine} of {rest}");
+    }
 }

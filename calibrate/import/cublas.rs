@@ -11,9 +11,22 @@ use super::{ImportError, evidence};
 
 const POINTS: &str = include_str!("cublas.csv");
 
+/// What is known of batched matmuls on A100 in the year before CUDA 11.7.
+const UNALIGNED: &str = "bf16: as the measured release, nobody compared them. \
+                         batched: attention that is not fused, rows of 197 numbers, takes 1.23 times as long backward in fp16 as in fp32 on \
+                         A100 (facebookresearch/xformers#587, 2260.9 and 1841.9 us): no \
+                         tensor cores; carried over to rows of multiples of 4 and 8 bytes and to this release";
+
 /// The entries `[[cublas]]`; empty for chips of which nothing is known.
 pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<String, ImportError> {
     let mut text = String::new();
+    if chip.matmul == "a100" {
+        let e = evidence("extrapolated", 1, 0.25, 0.5, UNALIGNED);
+        let _ = write!(
+            text,
+            "[[cublas]]\nversions = [\"11.5\"]\nbf16 = 1.0000\nunaligned_batched = \"fp32\"\nevidence = {e}\n\n"
+        );
+    }
     if !matches!(chip.matmul, "h100" | "h200") {
         return Ok(text);
     }

@@ -9,6 +9,11 @@ use serde::Deserialize;
 use super::basis::{Basis, Cost, Evidence};
 use crate::units::Time;
 
+/// Whether rows of so many bytes all begin at multiples of 16.
+pub(super) fn are_aligned(rows: [u64; 2]) -> bool {
+    rows.iter().all(|bytes| bytes.is_multiple_of(16))
+}
+
 /// Time over that of the same matmuls with aligned rows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -32,7 +37,7 @@ impl Batched {
     /// What aligned matmuls cost, for rows of so many bytes.
     pub(super) fn slowed(&self, aligned: Cost, rows: [u64; 2]) -> Cost {
         let all = |multiple: u64| rows.iter().all(|bytes| bytes.is_multiple_of(multiple));
-        let factor = match (all(16), all(4)) {
+        let factor = match (are_aligned(rows), all(4)) {
             (true, _) => return aligned,
             (_, true) => self.by_4_bytes,
             _ => self.by_2_bytes,
@@ -47,20 +52,24 @@ impl Batched {
 
 #[cfg(test)]
 mod tests {
-    use crate::cost::{CostModel, Profile, Regime};
+    use crate::cost::{CostModel, Profile, Regime, Software};
     use crate::program::{DType, MatmulLayout, Work};
 
-    /// Seconds of the scores of 64 heads of 2,048 tokens.
-    fn scores(profile: &Profile, head: u64) -> f64 {
-        let work = Work::GroupedMatmul {
+    /// The scores of 64 heads of 2,048 tokens.
+    fn scores_of(head: u64) -> Work {
+        Work::GroupedMatmul {
             groups: 64,
             rows: 64 * 2048,
             inputs: head,
             outputs: 2048,
             dtype: DType::Fp16,
             layout: MatmulLayout::Forward,
-        };
-        CostModel::new(profile, Regime::Burst).work(&work).time.seconds()
+        }
+    }
+
+    /// Their time in seconds.
+    fn scores(profile: &Profile, head: u64) -> f64 {
+        CostModel::new(profile, Regime::Burst).work(&scores_of(head)).time.seconds()
     }
 
     #[test]
@@ -70,6 +79,21 @@ mod tests {
         // EleutherAI/cookbook: 98.4 TFLOP/s at 152, 78.5 at 150; odd ones reach half.
         assert!((four / whole - 98.4 * 150.0 / (78.5 * 152.0)).abs() < 0.2, "{}", four / whole);
         assert!((1.7..2.9).contains(&(two / whole)), "{}", two / whole);
+    }
+
+    #[test]
+    fn before_cuda_11_7_unaligned_heads_have_no_tensor_cores() {
+        let a100 = Profile::find("a100-sxm-80gb").expect("a shipped profile");
+        let at = a100.cublas.iter().position(|entry| entry.versions.contains(&"11.5".to_owned()));
+        let old = Software { cublas: Some(at.expect("a release")), ..Software::default() };
+        let rate = |head: u64| {
+            let work = scores_of(head);
+            let time = CostModel::new(&a100, Regime::Burst).with(old).work(&work).time;
+            work.flops().0 as f64 / time.seconds()
+        };
+        assert!(rate(152) > 90e12, "{}", rate(152));
+        // 19.5 TFLOP/s are the chip's peak without them.
+        assert!([150, 108, 151].into_iter().all(|head| (5e12..19.5e12).contains(&rate(head))), "{}", rate(150));
     }
 
     #[test]

@@ -30,6 +30,11 @@ pub struct Host {
     fsdp_param: Class,
     optimizer_param: Class,
     extra: Class,
+    module_forward: Class,
+    module_backward: Class,
+    transformer_engine_forward: Class,
+    transformer_engine_backward: Class,
+    synchronize: Class,
     step_overhead: Class,
 }
 
@@ -46,6 +51,11 @@ impl Host {
             Dispatch::FsdpParam => &self.fsdp_param,
             Dispatch::OptimizerParam => &self.optimizer_param,
             Dispatch::Extra => &self.extra,
+            Dispatch::ModuleForward => &self.module_forward,
+            Dispatch::ModuleBackward => &self.module_backward,
+            Dispatch::TransformerEngineForward => &self.transformer_engine_forward,
+            Dispatch::TransformerEngineBackward => &self.transformer_engine_backward,
+            Dispatch::Synchronize => &self.synchronize,
             Dispatch::StepOverhead => &self.step_overhead,
             Dispatch::Static => return Cost::NOTHING,
         };

@@ -19,6 +19,7 @@ use super::memory::{self, Memory};
 use super::overlap::Overlap;
 use super::registry;
 use super::waves::Chip;
+use crate::program::DType;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
 
 /// The newest version of the format: 2 has points of a machine of one's own, its versions, and dates.
@@ -148,6 +149,8 @@ pub struct Cublas {
     pub versions: Vec<String>,
     /// Time of a bf16 or fp16 matmul over that of the measured release.
     pub bf16: f64,
+    /// The type at whose rate batched matmuls run whose rows begin at no multiple of 16 bytes, where not on tensor cores.
+    pub unaligned_batched: Option<DType>,
     /// What it rests on.
     pub evidence: super::Evidence,
 }

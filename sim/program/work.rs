@@ -98,6 +98,16 @@ pub enum Dispatch {
     OptimizerParam,
     /// A further kernel of an operator that launches several.
     Extra,
+    /// An operator of Megatron-Core's modules, with its part of the Python around it.
+    ModuleForward,
+    /// The same in backward: half of them are autograd functions in Python.
+    ModuleBackward,
+    /// An operator of Transformer Engine's modules, with its part of the Python around it.
+    TransformerEngineForward,
+    /// The same in backward.
+    TransformerEngineBackward,
+    /// From the end of a kernel until a host that waits for it goes on.
+    Synchronize,
     /// Python of the training loop around a step.
     StepOverhead,
     /// An instruction of a program that was compiled whole: the device runs it, no host launches it.
@@ -109,7 +119,7 @@ impl Dispatch {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All classes, in declaration order.
-    pub const ALL: [Dispatch; 11] = [
+    pub const ALL: [Dispatch; 16] = [
         Dispatch::EagerForward,
         Dispatch::EagerBackward,
         Dispatch::Foreach,
@@ -119,6 +129,11 @@ impl Dispatch {
         Dispatch::FsdpParam,
         Dispatch::OptimizerParam,
         Dispatch::Extra,
+        Dispatch::ModuleForward,
+        Dispatch::ModuleBackward,
+        Dispatch::TransformerEngineForward,
+        Dispatch::TransformerEngineBackward,
+        Dispatch::Synchronize,
         Dispatch::StepOverhead,
         Dispatch::Static,
     ];

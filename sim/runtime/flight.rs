@@ -17,6 +17,11 @@ impl Flight {
         Flight { class_of: vec![0; program.ranks as usize], classes: vec![program] }
     }
 
+    /// The same of hosts that wait for the end of everything they launch.
+    pub fn blocking(self) -> Flight {
+        Flight { classes: self.classes.into_iter().map(Program::blocking).collect(), ..self }
+    }
+
     /// Ranks run one class after the other, each class as many neighbours: the stages of a pipeline.
     pub fn in_turn(classes: Vec<Program>) -> Flight {
         let ranks = classes.first().map_or(0, |program| program.ranks);

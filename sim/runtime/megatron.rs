@@ -24,6 +24,7 @@ mod messages;
 mod modules;
 mod optimizer;
 mod p2p;
+mod python;
 mod rank;
 mod step;
 mod vocabulary;
@@ -77,7 +78,11 @@ pub fn compile(job: &Job) -> Flight {
     let schedule = schedule(job).expect("a job's schedule was built when the job was decided");
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
-    let program = |rank| step::Rank::program(job, &schedule, &lists, rank);
+    let program = |rank| {
+        let mut program = step::Rank::program(job, &schedule, &lists, rank);
+        python::launched_by_modules(&mut program);
+        program
+    };
     Flight::in_turn((0..job.mesh.pp).into_par_iter().map(program).collect())
 }
 

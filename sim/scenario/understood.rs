@@ -31,6 +31,8 @@ pub struct Scenario {
     pub regime: Regime,
     /// Software settings that costs depend on.
     pub software: Software,
+    /// `CUDA_LAUNCH_BLOCKING`.
+    pub launch_blocking: bool,
     /// The job.
     pub job: Job,
     /// `expandable_segments`.
@@ -197,6 +199,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         profile,
         regime,
         software,
+        launch_blocking: scenario.framework.launch_blocking == Some(true),
         job,
         expandable_segments,
         overrides: !scenario.fsdp.overrides.is_empty(),

@@ -355,6 +355,8 @@ pub struct Framework {
     pub fused_rms_norm: Option<bool>,
     /// Release of cuBLAS, `major.minor`, where it is not the profile's.
     pub cublas: Option<Spanned<String>>,
+    /// `CUDA_LAUNCH_BLOCKING` in the environment: the host waits for every launch.
+    pub launch_blocking: Option<bool>,
     /// Whether a cuBLAS workspace stays taken once used (2.6).
     pub persistent_cublas_workspace: Option<bool>,
     /// How the model's code writes rotary embeddings.

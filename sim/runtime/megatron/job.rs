@@ -360,6 +360,18 @@ impl Job {
     }
 
     /// How its operators run: as PyTorch's own.
+    /// How modules run eagerly: Megatron's own with the Python around their operators. What Transformer Engine's cost stands
+    /// with its kernels (`python.rs`).
+    pub fn modules(&self) -> Settings {
+        match self.block.implementation {
+            Implementation::Local => {
+                Settings { forward: Dispatch::ModuleForward, backward: Dispatch::ModuleBackward, ..self.eager() }
+            }
+            Implementation::TransformerEngine => self.eager(),
+        }
+    }
+
+    /// How modules run eagerly.
     pub fn eager(&self) -> Settings {
         Settings {
             workspace: self.workspace,

@@ -62,7 +62,7 @@ impl<'j> Rank<'j> {
         let stages = owned().collect();
         let halves = super::halves(schedule);
         let p2p = P2p::new(job, (rank, halves), (&job.mesh.pipeline(), groups.pipeline), PIPELINE);
-        let mut eager = Eager::new(program, job.eager(), params);
+        let mut eager = Eager::new(program, job.modules(), params);
         let experts = all.iter().map(|slot| slot.expert).collect();
         let hooks = Box::new(Hooks { data: data.clone(), experts });
         eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, hooks));

@@ -12,7 +12,11 @@ const TABLES: [(&str, &[&str], &str); 13] = [
     ("loss", &[], "write megatron.cross_entropy_loss_fusion"),
     ("loop", &[], "write megatron.check_for_nan for the numbers that its loop reads back"),
     ("activation_checkpointing", &[], "write megatron.recompute = \"core_attn\", { uniform = 1 } or { block = 4 }"),
-    ("framework", &["cublas"], "write megatron.implementation = \"transformer_engine\" or \"local\", and its fusions"),
+    (
+        "framework",
+        &["cublas", "launch_blocking"],
+        "write megatron.implementation = \"transformer_engine\" or \"local\", and its fusions",
+    ),
     ("optimizer", &["clip_grad_norm"], "it is Adam in one kernel: remove the key, or see megatron.exp_avg_dtype"),
     ("attention", &["backend"], "write megatron.attention = \"flash\" or \"unfused\""),
     ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
