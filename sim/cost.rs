@@ -13,6 +13,7 @@ pub mod batched;
 pub mod clock;
 pub mod collective;
 pub mod curve;
+pub mod deepep;
 pub mod host;
 pub mod lines;
 pub mod matmul;
@@ -34,7 +35,7 @@ pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
 pub use table::Shape;
 
-use crate::program::{Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
+use crate::program::{Collective, Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
 use crate::units::{Bandwidth, Bytes, Time};
 
 /// Which clocks the chip runs at.
@@ -200,7 +201,10 @@ impl<'p> CostModel<'p> {
     pub fn collective(&self, comm: &Comm, spread: Spread) -> CommCost {
         let collectives = &self.profile.collectives;
         let rail = self.software.rail.unwrap_or_else(|| collectives.default_rail());
-        collectives.cost(comm.kind, comm.bytes, spread, rail)
+        match comm.kind {
+            Collective::Rows(rows) => deepep::cost(self.profile, rows, comm.bytes, spread, rail),
+            kind => collectives.cost(kind, comm.bytes, spread, rail),
+        }
     }
 
     /// What the host thread pays for one dispatch.

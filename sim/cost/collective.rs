@@ -167,7 +167,7 @@ fn table(kind: Collective) -> usize {
         Collective::AllGather | Collective::Broadcast | Collective::SendRecv => 0,
         Collective::ReduceScatter => 1,
         Collective::AllReduce => 2,
-        Collective::AllToAll => 3,
+        Collective::AllToAll | Collective::Rows(_) => 3,
     }
 }
 
@@ -329,7 +329,7 @@ impl Collectives {
                 let bus = if nodes <= 2.0 { (rail * factor(kind, n) / share).min(inside) } else { ring };
                 (&a.tree, a.tree.tree_floor(nodes), bus, x / factor(kind, n) * share)
             }
-            Collective::AllToAll => {
+            Collective::AllToAll | Collective::Rows(_) => {
                 let leaving = (n - g) / (n - 1.0);
                 (&a.all_to_all, a.all_to_all.ring_floor(n, nodes), (rail / leaving).min(inside), x * leaving)
             }
@@ -337,7 +337,7 @@ impl Collectives {
         }
     }
 
-    fn finish(
+    pub(super) fn finish(
         &self,
         seconds: f64,
         basis: Basis,
