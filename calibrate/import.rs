@@ -13,6 +13,7 @@ mod clock;
 mod collectives;
 mod csv_points;
 mod cublas;
+mod deepep;
 mod host;
 mod imported;
 mod matmul;
@@ -86,7 +87,8 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
         step("write");
         let releases = Section { text: cublas::section(&tables, chip)?, residuals: Vec::new() };
         let batched = Section { text: batched::section(chip), residuals: Vec::new() };
-        let sections = [matmul, releases, batched, clock, attention, memory, host::section(chip), collectives];
+        let mut sections = vec![matmul, releases, batched, clock, attention, memory, host::section(chip), collectives];
+        sections.extend(deepep::section(&tables, chip)?);
         let mut text = head(chip);
         for section in &sections {
             text.push('\n');

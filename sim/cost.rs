@@ -13,6 +13,7 @@ pub mod batched;
 pub mod clock;
 pub mod collective;
 pub mod curve;
+pub mod deepep;
 pub mod host;
 pub mod lines;
 pub mod matmul;
@@ -35,7 +36,7 @@ pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
 pub use table::Shape;
 
-use crate::program::{Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
+use crate::program::{Collective, Comm, DType, Dispatch, Kernel, MatmulLayout, Work};
 use crate::units::{Bandwidth, Bytes, Time};
 
 /// Which clocks the chip runs at.
@@ -208,7 +209,13 @@ impl<'p> CostModel<'p> {
 
     /// Time of a collective alone on the machine, and how busy it keeps the links.
     pub fn collective(&self, comm: &Comm, placed: impl Into<Placed>) -> CommCost {
-        self.profile.collectives.cost(comm.kind, comm.bytes, placed.into(), self.software.rail)
+        let (placed, rail) = (placed.into(), self.software.rail);
+        match (comm.kind, placed) {
+            (Collective::Rows(rows), Placed::Nodes(spread)) => {
+                deepep::cost(self.profile, rows, comm.bytes, spread, rail)
+            }
+            (kind, placed) => self.profile.collectives.cost(kind, comm.bytes, placed, rail),
+        }
     }
 
     /// What the host thread pays for one dispatch; nothing where the profile has no host, whose programs have `Static`

@@ -13,7 +13,7 @@ pub mod work;
 pub use builder::Builder;
 pub use exchange::{Direction, Transfer};
 pub use group::Group;
-pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
+pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Rows, Way, Work};
 
 use crate::units::{Bytes, Flops};
 

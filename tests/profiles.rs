@@ -52,7 +52,7 @@ fn modules_cost_the_host_what_megatrons_own_took_at_the_scale_of_a_known_host() 
         (number(&times[pass]) * (engine + plain) / 2.0, number(&read["cases"][at]["kernels"][pass]))
     };
     let profile = Profile::find("h100-sxm-80gb").expect("a shipped profile");
-    let host = |dispatch| profile.host.cost(dispatch).time.seconds() * 1e6;
+    let host = |dispatch| profile.host.as_ref().unwrap().cost(dispatch).time.seconds() * 1e6;
     for (pass, module, in_engine) in [
         ("forward", Dispatch::ModuleForward, Dispatch::TransformerEngineForward),
         ("backward", Dispatch::ModuleBackward, Dispatch::TransformerEngineBackward),

@@ -197,7 +197,7 @@ enum Fabric {
 
 /// Nodes on a switch, and a network between them.
 #[derive(Clone, Debug)]
-struct Switched {
+pub(super) struct Switched {
     link: Bandwidth,
     evidence: Evidence,
     /// By collective (all-gather, reduce-scatter, all-reduce, all-to-all), curves by rank count.
@@ -212,7 +212,7 @@ fn table(kind: Collective) -> usize {
         Collective::AllGather | Collective::Broadcast | Collective::SendRecv => 0,
         Collective::ReduceScatter => 1,
         Collective::AllReduce => 2,
-        Collective::AllToAll => 3,
+        Collective::AllToAll | Collective::Rows(_) => 3,
     }
 }
 
@@ -265,9 +265,22 @@ impl Collectives {
             }
         }
     }
+
+    /// The nodes on a switch, where the chips are joined so.
+    pub(super) fn switched(&self) -> Option<&Switched> {
+        match &self.fabric {
+            Fabric::Switched(switched) => Some(switched),
+            Fabric::Torus(_) => None,
+        }
+    }
 }
 
 impl Switched {
+    /// Line rate of one GPU's NICs that the profile assumes.
+    pub(super) fn default_rail(&self) -> Bandwidth {
+        self.across.rail
+    }
+
     fn new(link: Bandwidth, w: WrittenNode, across: Across) -> Result<Switched, String> {
         let sizes = w.bytes;
         let understand = |name: &str, curves: Vec<WrittenCurve>| {
@@ -411,7 +424,7 @@ impl Switched {
                 let bus = if nodes <= 2.0 { (rail * factor(kind, n) / share).min(inside) } else { ring };
                 (&a.tree, a.tree.tree_floor(nodes), bus, x / factor(kind, n) * share)
             }
-            Collective::AllToAll => {
+            Collective::AllToAll | Collective::Rows(_) => {
                 let leaving = (n - g) / (n - 1.0);
                 (&a.all_to_all, a.all_to_all.ring_floor(n, nodes), (rail / leaving).min(inside), x * leaving)
             }
@@ -419,7 +432,7 @@ impl Switched {
         }
     }
 
-    fn finish(
+    pub(super) fn finish(
         &self,
         seconds: f64,
         basis: Basis,

@@ -13,6 +13,7 @@ use super::attention::{self, Attention};
 use super::batched::Batched;
 use super::clock::{self, Clock};
 use super::collective::{self, Collectives};
+use super::deepep::DeepEp;
 use super::host::{Host, Overheads};
 use super::matmul::{self, Matmul};
 use super::memory::{self, Memory};
@@ -122,6 +123,7 @@ struct Written {
     #[serde(default)]
     cublas: Vec<Cublas>,
     batched: Option<Batched>,
+    deepep: Option<DeepEp>,
     layout: Layout,
     clock: Option<clock::Written>,
     attention: attention::Written,
@@ -199,6 +201,8 @@ pub struct Profile {
     pub cublas: Vec<Cublas>,
     /// Batched matmuls of rows that are not aligned, where somebody measured them.
     pub batched: Option<Batched>,
+    /// DeepEP's kernels, where somebody measured them.
+    pub deepep: Option<DeepEp>,
     /// Gradient layouts.
     pub layout: Layout,
     /// Sustained over burst clocks.
@@ -317,6 +321,7 @@ impl Profile {
             fp32: matmul("matmul.fp32", w.matmul.fp32, 4.0)?,
             cublas: cublas(w.cublas).map_err(|why| meaning(path, text, "[cublas]", why))?,
             batched: (w.batched.map(Batched::check).transpose()).map_err(|why| meaning(path, text, "batched", why))?,
+            deepep: (w.deepep.map(DeepEp::check).transpose()).map_err(|why| meaning(path, text, "deepep", why))?,
             layout: w.layout.check().map_err(|why| meaning(path, text, "layout", why))?,
             clock: (w.clock.map_or(Ok(Clock::steady()), Clock::new))
                 .map_err(|why| meaning(path, text, "clock", why))?,

@@ -167,7 +167,8 @@ impl Torus {
             Collective::AllGather | Collective::Broadcast => (self.gather(size, &on), size / inside * leaving),
             Collective::ReduceScatter => (self.scatter(size, &on), size / inside * leaving),
             Collective::AllReduce => (self.scatter(size, &on) + self.gather(size, &on), 2.0 * size / inside * leaving),
-            Collective::AllToAll => (self.exchange(size, &on), size * leaving),
+            // Rows to experts, as the all-to-all that they are.
+            Collective::AllToAll | Collective::Rows(_) => (self.exchange(size, &on), size * leaving),
             Collective::SendRecv if slices > 1.0 => (Stage::default(), size),
             Collective::SendRecv => (self.pass(size, &on), 0.0),
         };

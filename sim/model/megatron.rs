@@ -5,9 +5,11 @@
 //! `[S, B, …]`, so that parts of the sequence lie side by side whatever the micro-batch.
 
 pub mod experts;
+pub mod latent;
 
 use super::Activation;
 pub use experts::{Routed, RoutedOp};
+pub use latent::LatentOp;
 
 /// What a linear's ranks exchange around its matmuls (`core/tensor_parallel/layers.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +172,8 @@ pub enum MegatronOp {
         /// Whether it is one compiled graph (`fusions/fused_cross_entropy.py`).
         fused: bool,
     },
+    /// What latent attention does between its projections.
+    Latent(LatentOp),
     /// What a mixture of experts does.
     Routed(RoutedOp),
     /// The masked mean of the losses (`pretrain_gpt.py`, `loss_func`). Inputs: losses, the loss mask. Outputs: the loss,

@@ -298,6 +298,46 @@ pub enum Collective {
     Broadcast,
     /// Point to point.
     SendRecv,
+    /// Rows of tokens to the ranks of their experts or back, by DeepEP; the buffer is that of the rank's own tokens.
+    Rows(Rows),
+}
+
+/// Rows of tokens between ranks that have all experts together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Rows {
+    /// What is done.
+    pub way: Way,
+    /// Tokens of a rank.
+    pub tokens: u64,
+    /// Experts of all ranks.
+    pub experts: u64,
+    /// Experts that a token is sent to.
+    pub top_k: u64,
+}
+
+/// What is done with rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Ranks tell each other how many will come.
+    Notify,
+    /// Each row goes once to every rank on which its token has an expert.
+    Dispatch,
+    /// Rows come back, and those of a token are added up.
+    Combine,
+}
+
+impl Rows {
+    /// How many of `parts` equal parts of the experts a token has experts in, where all choices are as likely:
+    /// `parts·(1 − C(E − E/parts, k) / C(E, k))`.
+    pub fn reached(&self, parts: u64) -> f64 {
+        let own = self.experts / parts.max(1);
+        let missed = (0..self.top_k).map(|at| {
+            let (left, all) = ((self.experts - own).saturating_sub(at), self.experts.saturating_sub(at));
+            left as f64 / all.max(1) as f64
+        });
+        parts as f64 * (1.0 - missed.product::<f64>())
+    }
 }
 
 impl Collective {
@@ -310,6 +350,22 @@ impl Collective {
             Collective::AllToAll => "all-to-all",
             Collective::Broadcast => "broadcast",
             Collective::SendRecv => "send/recv",
+            Collective::Rows(Rows { way: Way::Notify, .. }) => "notify",
+            Collective::Rows(Rows { way: Way::Dispatch, .. }) => "dispatch",
+            Collective::Rows(Rows { way: Way::Combine, .. }) => "combine",
+        }
+    }
+
+    /// Where costs of its kind err together: a number below 8.
+    pub fn family(self) -> usize {
+        match self {
+            Collective::AllGather => 0,
+            Collective::ReduceScatter => 1,
+            Collective::AllReduce => 2,
+            Collective::AllToAll => 3,
+            Collective::Broadcast => 4,
+            Collective::SendRecv => 5,
+            Collective::Rows(_) => 6,
         }
     }
 }

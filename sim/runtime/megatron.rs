@@ -19,6 +19,7 @@ mod deepspeed;
 mod experts;
 mod groups;
 mod job;
+mod latent;
 mod layers;
 mod messages;
 mod modules;

@@ -6,9 +6,10 @@ use super::megatron;
 use super::megatron_step::issued;
 use serde_json::Value;
 use windtunnel::memory::{Settings, replay};
-use windtunnel::model::QkNorm;
 use windtunnel::model::experts::{Experts, Router, Score};
+use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
+use windtunnel::model::{Position, QkNorm};
 use windtunnel::program::Program;
 use windtunnel::runtime::megatron::{Dispatcher, Job, Mesh, Mixture, compile};
 use windtunnel::schedule::find;
@@ -30,12 +31,12 @@ fn job(c: &Value) -> Job {
         every: 1,
         every_first: true,
         router: Router {
-            score: Score::Softmax,
+            score: if c["score"] == "sigmoid" { Score::Sigmoid } else { Score::Softmax },
             normalises: !on("pre_softmax"),
-            scales: false,
+            scales: c["scale"].is_number(),
             bias: on("bias"),
-            correction: false,
-            groups: None,
+            correction: c["correction"] == true,
+            groups: c["groups"].as_array().map(|groups| (groups[0].as_u64().unwrap(), groups[1].as_u64().unwrap())),
         },
         bias: on("bias"),
         auxiliary_loss: false,
@@ -52,6 +53,20 @@ fn job(c: &Value) -> Job {
         recompute_norm: again("layernorm"),
         auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,
     });
+    if c["latent"].is_object() {
+        let size = |key: &str| c["latent"][key].as_u64().unwrap();
+        let latent = LatentAttention {
+            query_rank: c["latent"]["q_lora_rank"].as_u64(),
+            rank: size("kv_lora_rank"),
+            plain: size("qk_head_dim"),
+            rotated: size("qk_pos_emb_head_dim"),
+            value: size("v_head_dim"),
+        };
+        job.model.latent = Some(latent);
+        job.model.head_dim = latent.plain + latent.rotated;
+        job.model.position = Position::Rope { dims: latent.rotated };
+        job.model.qk_norm = None;
+    }
     job.mesh = Mesh { ep: number("ep") as u32, etp: number("etp") as u32, ..job.mesh };
     job.sequence_parallel = job.mesh.tp > 1;
     job.vocabulary_multiple = 1;

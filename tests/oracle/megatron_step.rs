@@ -28,6 +28,10 @@ pub fn issued(program: &Program) -> Vec<String> {
                     (Collective::AllReduce, true) => continue,
                     (Collective::AllReduce, false) => "allreduce",
                     (Collective::AllToAll, _) => "alltoall_base",
+                    (Collective::Rows(rows), _) => {
+                        list.push(format!("{}:{}", Collective::Rows(rows).name(), comm.bytes.0));
+                        continue;
+                    }
                     (kind, _) => panic!("{}", kind.name()),
                 };
                 // Rows of experts are gathered and scattered as lists, of which the script writes down one.

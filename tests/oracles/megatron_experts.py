@@ -8,8 +8,11 @@ import json, os, sys
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import deep_ep
 import megatron_core as base
 from megatron_core import ENGINE, LLAMA, TransformerConfig, ps
+
+from megatron.core.transformer import MLATransformerConfig
 
 import megatron.core.transformer.moe.token_dispatcher as dispatcher
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
@@ -106,9 +109,28 @@ def gathered(self, hidden, probs):
 picks = dispatcher.MoEAllGatherTokenDispatcher.dispatch_postprocess
 dispatcher.MoEAllGatherTokenDispatcher.dispatch_postprocess = gathered
 
+def expert_map(self, indices, weights):
+    """DeepEP's choices as a map: as many are the rank's own as any other's."""
+    rows, local = indices.shape[0], self.num_local_experts
+    copies = CHOSEN["copies"] = int(self.tokens_per_expert.sum())
+    chosen, many = torch.zeros((rows, local), dtype=torch.long, device="cuda"), torch.zeros((rows, local), dtype=torch.float, device="cuda")
+    mask = indices != -1
+    where = torch.nonzero_static(mask, size=copies)
+    expert = indices[where[:, 0], where[:, 1]]
+    row = torch.arange(rows, device="cuda").repeat_interleave(mask.sum(dim=1), output_size=copies)
+    chosen[row, expert] = 1
+    many[row, expert] = Selected.apply(weights, mask, copies)
+    return chosen.bool(), many
+
+
+dispatcher._DeepepManager._indices_to_multihot = expert_map
+begin_log = base.Collectives.__init__
+base.Collectives.__init__ = lambda self, log: (deep_ep.LOG.append(log), begin_log(self, log))[1]
+
 EXPERTS = dict(
     experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
-    permute_fusion=False, pre_softmax=False, router_fusion=False, again=[],
+    permute_fusion=False, pre_softmax=False, router_fusion=False, again=[], score="softmax", correction=False, scale=None, groups=None, shared_overlap=False,
+    latent=None,
 )
 config_of = base.config_of
 
@@ -122,16 +144,26 @@ def config_with_experts(c):
         expert_tensor_parallel_size=c["etp"], moe_token_dispatcher_type=c["dispatcher"], moe_aux_loss_coeff=c["aux"],
         moe_router_load_balancing_type="aux_loss" if c["aux"] else "none", moe_grouped_gemm=c["grouped"],
         moe_shared_expert_intermediate_size=c["shared"] or None, moe_router_dtype="fp32" if c["router_fp32"] else None,
-        moe_permute_fusion=c["permute_fusion"], moe_router_pre_softmax=c["pre_softmax"], init_method=None, output_layer_init_method=None,
+        moe_permute_fusion=c["permute_fusion"], moe_flex_dispatcher_backend="deepep", moe_router_pre_softmax=c["pre_softmax"], init_method=None, output_layer_init_method=None,
         qk_layernorm=c["qk_norm"], moe_router_fusion=c["router_fusion"], bias_dropout_fusion=c["fusions"] and not c["bias"],
     )
     if c["again"]:
         values.update(recompute_granularity="selective", recompute_modules=c["again"])
+    if c["groups"]:
+        values.update(moe_router_num_groups=c["groups"][0], moe_router_group_topk=c["groups"][1])
+    values.update(
+        moe_router_score_function=c["score"], moe_router_enable_expert_bias=c["correction"], moe_router_topk_scaling_factor=c["scale"],
+        moe_shared_expert_overlap=c["shared_overlap"],
+    )
+    if c["latent"]:
+        return MLATransformerConfig(**{**values, "multi_latent_attention": True, **c["latent"]})
     return TransformerConfig(**values)
 
 
 base.config_of = config_with_experts
-spec = lambda make: lambda: make(num_experts=CASE["experts"], moe_grouped_gemm=CASE["grouped"], qk_layernorm=CASE["qk_norm"])
+spec = lambda make: lambda: make(
+    num_experts=CASE["experts"], moe_grouped_gemm=CASE["grouped"], qk_layernorm=CASE["qk_norm"], multi_latent_attention=bool(CASE["latent"])
+)
 base.get_gpt_layer_local_spec = spec(get_gpt_layer_local_spec)
 base.get_gpt_layer_with_transformer_engine_spec = spec(get_gpt_layer_with_transformer_engine_spec)
 initialize = ps.initialize_model_parallel
@@ -139,6 +171,7 @@ ps.initialize_model_parallel = lambda *a, **more: initialize(
     *a, **more, expert_model_parallel_size=CASE["ep"], expert_tensor_parallel_size=CASE["etp"]
 )
 
+LATENT = dict(q_lora_rank=384, kv_lora_rank=128, qk_head_dim=64, qk_pos_emb_head_dim=32, v_head_dim=64)
 MIXTRAL = dict(LLAMA, **EXPERTS, rms_norm=True, layers=2, micro_batches=2, events=True, qk_norm=False)
 if ENGINE:
     MIXTRAL.update(transformer_engine=True, fused_accumulation=True)
@@ -173,6 +206,25 @@ if ENGINE:
         "moe-gather-fp32-router": dict(MIXTRAL, dispatcher="allgather", router_fp32=True),
         "moe-gather-fused-permute": dict(MIXTRAL, dispatcher="allgather", permute_fusion=True),
         "moe-gather-uniform": dict(MIXTRAL, dispatcher="allgather", recompute="uniform"),
+        "moe-flex": dict(MIXTRAL, dispatcher="flex"),
+        "moe-flex-ep8": dict(MIXTRAL, dispatcher="flex", tp=1, ep=8, world=16),
+        "moe-flex-fp32-router": dict(MIXTRAL, dispatcher="flex", tp=1, router_fp32=True),
+        "moe-flex-fused-permute": dict(MIXTRAL, dispatcher="flex", router_fp32=True, permute_fusion=True),
+        "moe-flex-uniform": dict(MIXTRAL, dispatcher="flex", recompute="uniform"),
+        "moe-sigmoid": dict(MIXTRAL, score="sigmoid"),
+        "moe-correction": dict(MIXTRAL, score="sigmoid", correction=True, scale=2.5, router_fp32=True),
+        "moe-groups": dict(MIXTRAL, score="sigmoid", correction=True, scale=2.5, groups=[4, 2], aux=0, topk=4),
+        "moe-device-limited": dict(MIXTRAL, pre_softmax=True, scale=16.0, groups=[4, 2], topk=4),
+        "moe-shared-overlap": dict(MIXTRAL, shared=1024, shared_overlap=True),
+        "latent": dict(MIXTRAL, latent=LATENT, qk_norm=True, kv=16),
+        "latent-tp1": dict(MIXTRAL, latent=LATENT, qk_norm=True, kv=16, tp=1),
+        "latent-whole-queries": dict(MIXTRAL, latent=dict(LATENT, q_lora_rank=None), qk_norm=True, kv=16),
+        "latent-uniform": dict(MIXTRAL, latent=LATENT, qk_norm=True, kv=16, recompute="uniform"),
+        "latent-pp2-first": dict(MIXTRAL, latent=LATENT, qk_norm=True, kv=16, pp=2, rank=0, ep=2),
+        "deepseek": dict(
+            MIXTRAL, latent=LATENT, qk_norm=True, kv=16, shared=1024, score="sigmoid", correction=True, scale=2.5, groups=[4, 2], topk=4,
+            router_fp32=True, permute_fusion=True,
+        ),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
 else:
@@ -187,6 +239,7 @@ if __name__ == "__main__":
         if only and name not in only:
             continue
         CASE = c = dict(base.BASE, **over)
+        deep_ep.CASE.update(c)
         out = base.child(base.peaks, c)
         out.update(base.child(base.collectives, c))
         print(name, {key: out.get(key) for key in ("peak_allocated", "peak_reserved", "error")}, len(out.get("collectives", "").split()), flush=True)

@@ -13,6 +13,7 @@ mod engine;
 mod flash;
 pub mod fp8;
 mod grouped;
+mod latent;
 mod linear;
 mod loss;
 mod overlap;
@@ -53,6 +54,7 @@ impl Eager {
             MegatronOp::VocabularyLoss { fused: true } => self.fused_vocabulary_loss(graph, op, frame, results),
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
+            MegatronOp::Latent(kind) => self.latent(graph, op, kind, frame, results),
             MegatronOp::Routed(kind) => self.routed(graph, op, kind, frame, results),
             MegatronOp::SplitQkv => self.split_qkv(graph, op, frame, results),
             MegatronOp::Rotate { fused } => self.rotate_heads(graph, op, fused, frame, results),
@@ -93,6 +95,7 @@ impl Eager {
             }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(graph, op, index, frame, gradient),
             MegatronOp::MaskedMean => self.masked_mean_backward(graph, op, index, frame, gradient),
+            MegatronOp::Latent(kind) => self.latent_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Routed(kind) => self.routed_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::SplitQkv => self.split_qkv_backward(graph, op, frame, gradient),
             MegatronOp::Rotate { fused } => self.rotate_heads_backward(graph, op, (index, fused), frame, gradient),

@@ -7,9 +7,11 @@
 use super::Job;
 use super::experts;
 use super::job::{Core, Implementation, Recompute};
+use super::latent;
 use super::layers::Kind;
 use crate::model::block;
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use crate::model::latent::LatentAttention;
 use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::model::tensor::TensorParallel;
 use crate::model::{FeedForward, Norm, Position};
@@ -195,26 +197,19 @@ fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> 
 pub(super) fn block(job: &Job, kind: Kind) -> Graph {
     let (mut m, x) = modules(job, "layers", ("h_LBD", BLD));
     let mask = m.g.input("mask_SS", SS, job.dtype);
-    let Dims { d, n, k, h, f, .. } = m.dims;
+    let Dims { d, f, .. } = m.dims;
     let model = &job.model;
     let engine = job.block.implementation == Implementation::TransformerEngine;
     let bias = |on: bool, name| on.then_some(name);
-    let proj_bias = bias(model.output_bias, "self_attention.linear_proj.bias");
-    let qkv_bias = bias(model.qkv_bias, "self_attention.linear_qkv.bias");
     let (gated, activation) = match model.feed_forward {
         FeedForward::Gated(activation) => (true, activation),
         FeedForward::Plain(activation) => (false, activation),
     };
     let wide = if gated { 2 * f } else { f };
-    // Transformer Engine's linears have the norms before them as parts of theirs.
-    let ln1 = (!engine).then(|| m.norm_params("input_layernorm.weight", "input_layernorm.bias"));
-    let sinks = model.sinks.then(|| m.g.param("self_attention.core_attention.softmax_offset", n, 1));
-    let proj = m.linear_params("self_attention.linear_proj.weight", proj_bias, d, n * h);
-    let ln1 = ln1.unwrap_or_else(|| {
-        m.norm_params("self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias")
-    });
-    let qkv = m.linear_params("self_attention.linear_qkv.weight", qkv_bias, (n + 2 * k) * h, d);
-    let heads = heads_norms(&mut m);
+    let attend = match model.latent {
+        Some(latent) => Attend::Latent(latent, latent::params(&mut m, latent)),
+        None => Attend::Plain(plain_params(&mut m)),
+    };
     let mixture = kind.experts.then(|| experts::params(&mut m)).flatten();
     let ln2 = if mixture.is_some() {
         vec![]
@@ -228,14 +223,16 @@ pub(super) fn block(job: &Job, kind: Kind) -> Graph {
         (fc1, m.linear_params("mlp.linear_fc2.weight", bias(model.ffn_bias, "mlp.linear_fc2.bias"), d, f))
     });
 
-    let added = if model.qkv_bias { Bias::Added } else { Bias::Apart };
-    let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (&ln1, &qkv), (added, BSQH));
-    let (context, mut held) = attention(&mut m, (mixed, mask), (&heads, sinks), kind.window);
-    held.extend([mixed, context]);
-    let attended = m.row_linear("self_attention.linear_proj", context, (n * h, &proj), &held);
-    let h1 = m.residual("self_attn_bda", attended, x, proj.get(1).copied());
+    let (attended, held, bias) = match &attend {
+        Attend::Latent(latent, params) => {
+            let (out, xn) = latent::attention(&mut m, *latent, [x, mask], params);
+            (out, vec![xn], None)
+        }
+        Attend::Plain(params) => plain_attention(&mut m, [x, mask], params, kind.window),
+    };
+    let h1 = m.residual("self_attn_bda", attended, x, bias);
     m.g.drop_values(&[attended]);
-    m.g.drop_values(&xn);
+    m.g.drop_values(&held);
 
     let Some((fc1, fc2)) = dense else {
         let mixed = experts::mixture(&mut m, h1, &mixture.expect("a block is dense or has experts"));
@@ -253,6 +250,55 @@ pub(super) fn block(job: &Job, kind: Kind) -> Graph {
     m.g.drop_values(&hn);
     m.g.drop_values(&[down, h1]);
     m.g.finish(out)
+}
+
+/// Attention of a block and its parameters.
+enum Attend {
+    Plain(PlainParams),
+    Latent(LatentAttention, latent::Params),
+}
+
+/// Parameters of attention of one product, its norm's among them.
+struct PlainParams {
+    ln1: Vec<usize>,
+    sinks: Option<usize>,
+    proj: Vec<usize>,
+    qkv: Vec<usize>,
+    heads: Vec<usize>,
+}
+
+fn plain_params(m: &mut Modules) -> PlainParams {
+    let Dims { d, n, k, h, .. } = m.dims;
+    let model = &m.job.model;
+    let bias = |on: bool, name| on.then_some(name);
+    let proj_bias = bias(model.output_bias, "self_attention.linear_proj.bias");
+    let qkv_bias = bias(model.qkv_bias, "self_attention.linear_qkv.bias");
+    // Transformer Engine's linears have the norms before them as parts of theirs.
+    let ln1 = (!m.engine()).then(|| m.norm_params("input_layernorm.weight", "input_layernorm.bias"));
+    let sinks = model.sinks.then(|| m.g.param("self_attention.core_attention.softmax_offset", n, 1));
+    let proj = m.linear_params("self_attention.linear_proj.weight", proj_bias, d, n * h);
+    let ln1 = ln1.unwrap_or_else(|| {
+        m.norm_params("self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias")
+    });
+    let qkv = m.linear_params("self_attention.linear_qkv.weight", qkv_bias, (n + 2 * k) * h, d);
+    let heads = heads_norms(m);
+    PlainParams { ln1, sinks, proj, qkv, heads }
+}
+
+/// The hidden state behind attention, before its residual; what Python holds until that is added; the bias that is added
+/// with it.
+fn plain_attention(
+    m: &mut Modules,
+    [x, mask]: [ValueId; 2],
+    PlainParams { ln1, sinks, proj, qkv, heads }: &PlainParams,
+    window: Option<u64>,
+) -> (ValueId, Vec<ValueId>, Option<usize>) {
+    let added = if m.job.model.qkv_bias { Bias::Added } else { Bias::Apart };
+    let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (ln1, qkv), (added, BSQH));
+    let (context, mut held) = attention(m, (mixed, mask), (heads, *sinks), window);
+    held.extend([mixed, context]);
+    let attended = m.row_linear("self_attention.linear_proj", context, (m.dims.n * m.dims.h, proj), &held);
+    (attended, xn, proj.get(1).copied())
 }
 
 /// Norms of queries and of keys, head by head, where the model has them (`--qk-layernorm`).

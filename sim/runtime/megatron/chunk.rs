@@ -8,6 +8,7 @@ use super::batch::Batch;
 use super::blocks;
 use super::experts;
 use super::job::{Core, Fp8Recipe, Implementation, Matmuls, Recompute};
+use super::latent;
 use super::layers::Layers;
 use super::modules::{MODULES, Modules};
 use crate::model::graph::{Dims, Graph, Param};
@@ -141,7 +142,6 @@ impl Chunk {
                 model.qk_norm.is_some() && !heads_norms(job),
                 "norms on queries and keys other than Transformer Engine's, head by head",
             ),
-            (model.latent.is_some(), "latent attention"),
             (
                 model.sliding_window.is_some() && !(engine && job.block.core == Core::Flash),
                 "a sliding window without a flash core",
@@ -152,7 +152,11 @@ impl Chunk {
             (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
             (model.attention_softcap || model.logit_softcap, "capped scores or logits"),
         ];
-        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what).or_else(|| experts::refuses(job))
+        cases
+            .into_iter()
+            .find(|(applies, _)| *applies)
+            .map(|(_, what)| what)
+            .or_else(|| latent::refuses(job).or_else(|| experts::refuses(job)))
     }
 
     /// A chunk of the model's blocks `layers`, with the embedding if it is the `first` of the model and the head if it is the `last`.
@@ -184,6 +188,7 @@ impl Chunk {
                 || sequence
                     && (param.name.contains("layernorm")
                         || param.name.starts_with(experts::ROUTER)
+                        || param.name.ends_with(latent::WHOLE)
                         || param.name.contains("layer_norm")
                         || param.name.ends_with("linear_proj.bias")
                         || param.name == "mlp.linear_fc2.bias");
@@ -231,7 +236,8 @@ impl Chunk {
         let dispatched = if self.blocks.is_empty() { 0 } else { experts::shared_buffer(&self.job, d) };
         let mut buffers = vec![(gathered.max(scores).max(dispatched), "global memory buffer")];
         if matches!(self.job.model.position, Position::Rope { .. }) {
-            buffers.push((d.s * d.r * DType::Fp32.bytes(), "rotary angles"));
+            let angles = (d.s * d.r * DType::Fp32.bytes(), "rotary angles");
+            buffers.extend(latent::tables(&self.job, (self.blocks.len(), d.r), angles));
         }
         if engine {
             let grouped = if self.job.mixture.is_some() && !self.blocks.is_empty() { GROUPED_STREAMS } else { 0 };

@@ -105,6 +105,10 @@ pub(super) fn mixture(
         };
     }
     let dispatcher = dispatcher(reader, table)?;
+    if dispatcher.name == "flex" {
+        let backend = "note: the flex dispatcher is taken to be DeepEP, on 20 processors";
+        reader.assumptions.push(backend.to_owned());
+    }
     reader.assumptions.push("note: every expert gets as many tokens as any other".to_owned());
     let engine = implementation == Implementation::TransformerEngine;
     let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());

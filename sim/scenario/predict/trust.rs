@@ -40,10 +40,10 @@ pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> ((Time, Time), Ve
         add(family(&kernel.work), busy.kernel[index].seconds(), &evidence.kernels[index]);
     }
     for (index, comm) in program.comms.iter().enumerate() {
-        add(16 + comm.kind as usize, busy.comm_exposed[index].seconds(), &evidence.comms[index]);
+        add(16 + comm.kind.family(), busy.comm_exposed[index].seconds(), &evidence.comms[index]);
     }
     for (index, cost) in evidence.exchanges.iter().enumerate() {
-        add(16 + Collective::SendRecv as usize, busy.exchange_exposed[index].seconds(), cost);
+        add(16 + Collective::SendRecv.family(), busy.exchange_exposed[index].seconds(), cost);
     }
     let host = (breakdown.host_bound + breakdown.waiting).seconds();
     add(23, host, &evidence.dispatch[Dispatch::EagerForward as usize]);

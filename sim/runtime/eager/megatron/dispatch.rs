@@ -6,6 +6,7 @@
 
 mod allgather;
 mod alltoall;
+mod flex;
 
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
@@ -15,7 +16,7 @@ use crate::program::DType;
 use crate::runtime::megatron::Job;
 
 /// The dispatchers there are.
-pub static DISPATCHERS: [Dispatcher; 2] = [alltoall::ALLTOALL, allgather::ALLGATHER];
+pub static DISPATCHERS: [Dispatcher; 3] = [alltoall::ALLTOALL, allgather::ALLGATHER, flex::FLEX];
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const C: &[Axis] = &[Axis::C];

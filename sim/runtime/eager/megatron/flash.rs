@@ -18,13 +18,15 @@ impl Eager {
         let (d, OpKind::Megatron(MegatronOp::FlashCore { window, .. })) = (graph.dims, op.kind) else {
             unreachable!("called for flash cores")
         };
+        // Where values are narrower than keys, both products do the work of a head between them.
+        let head_dim = if d.latent.0 > 0 { (d.h + d.latent.0) / 2 } else { d.h };
         let shape = AttentionShape {
             batch: d.b,
             heads: d.n,
             kv_heads: d.k,
             queries: d.s,
             keys: d.s,
-            head_dim: d.h,
+            head_dim,
             causal: true,
             window,
         };

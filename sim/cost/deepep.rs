@@ -1,0 +1,179 @@
+//! DeepEP's kernels in normal mode (deepseek-ai/DeepEP, `csrc/kernels/legacy`), on 20 of the chip's processors.
+//!
+//! Each processor copies rows; a token is read once and goes once to every rank on which it has an expert. Of a rank's T
+//! tokens, rows of w bytes and r ranks reached:
+//!
+//! ```text
+//! inside a node   launch + T · max(per_token + w/token, r·(per_row + w/row))
+//! across nodes    across.launch + T · max(r₈·w/across.row, out·w/(efficiency·rail))
+//! r    = n·(1 − C(E − E/n, k) / C(E, k))       r₈: of a node's ranks; out: of the other nodes
+//! ```
+//!
+//! Both ways have constants of their own. Where a profile has no such section, rows are priced as the all-to-all of what
+//! they are, and said to be assumed.
+
+use serde::Deserialize;
+
+use super::basis::{Basis, Evidence};
+use super::collective::{CommCost, Spread};
+use super::profile::Profile;
+use crate::program::{Collective, Rows, Way};
+use crate::units::{Bandwidth, Bytes, Time};
+
+/// The section.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeepEp {
+    /// Rows to experts.
+    pub dispatch: Inside,
+    /// Rows back.
+    pub combine: Inside,
+    /// Over several nodes.
+    pub across: Across,
+}
+
+/// Constants of one way inside a node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inside {
+    /// Time of a few tokens.
+    pub launch: Time,
+    /// Time of a token, whatever its size \[ns\].
+    pub per_token_ns: f64,
+    /// Rate at which tokens are read.
+    pub token: Bandwidth,
+    /// Time of a row, whatever its size \[ns\].
+    pub per_row_ns: f64,
+    /// Rate at which rows go out.
+    pub row: Bandwidth,
+    /// What they rest on.
+    pub evidence: Evidence,
+}
+
+/// Constants over several nodes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Across {
+    /// Most nodes that were measured.
+    pub nodes: u32,
+    /// Time of a few tokens.
+    pub launch: Time,
+    /// Time in which ranks tell each other how many rows will come.
+    pub notify: Time,
+    /// Rate at which rows to experts go on inside a node.
+    pub dispatch: Bandwidth,
+    /// Rate at which rows back come together inside a node.
+    pub combine: Bandwidth,
+    /// Share of the line rate of a GPU's NICs that is reached.
+    pub efficiency: f64,
+    /// What they rest on.
+    pub evidence: Evidence,
+}
+
+impl DeepEp {
+    pub(super) fn check(self) -> Result<DeepEp, String> {
+        let inside = [&self.dispatch, &self.combine];
+        let rates =
+            inside.iter().flat_map(|way| [way.token, way.row]).chain([self.across.dispatch, self.across.combine]);
+        if rates.map(|rate| rate.0).any(|rate| rate <= 0.0) {
+            return Err("rates must be above zero".to_owned());
+        }
+        if inside.iter().any(|way| way.per_token_ns < 0.0 || way.per_row_ns < 0.0) {
+            return Err("times of a token and of a row must not be below zero".to_owned());
+        }
+        match self.across.efficiency {
+            share if share > 0.0 && share <= 1.0 => Ok(self),
+            share => {
+                Err(format!("across.efficiency is {share}: expected a share of the line rate, above 0, at most 1"))
+            }
+        }
+    }
+}
+
+impl Inside {
+    /// Seconds of `tokens` tokens, each in `reached` rows of `width` bytes.
+    pub fn seconds(&self, tokens: f64, reached: f64, width: f64) -> f64 {
+        let token = self.per_token_ns * 1e-9 + width / self.token.0;
+        let rows = reached * (self.per_row_ns * 1e-9 + width / self.row.0);
+        self.launch.seconds() + tokens * token.max(rows)
+    }
+}
+
+/// Time of rows over ranks that lie as `spread` says, with `rail` the line rate of one GPU's NICs.
+pub(super) fn cost(profile: &Profile, rows: Rows, bytes: Bytes, spread: Spread, rail: Option<Bandwidth>) -> CommCost {
+    let collectives = &profile.collectives;
+    let (nodes, ranks) = (u64::from(spread.nodes), u64::from(spread.nodes * spread.ranks_per_node));
+    let (tokens, width) = (rows.tokens as f64, bytes.0 as f64 / rows.tokens.max(1) as f64);
+    let (reached, out) = (rows.reached(ranks), rows.reached(nodes) * (nodes - 1) as f64 / nodes as f64);
+    if rows.way == Way::Notify && (nodes == 1 || profile.deepep.is_none()) {
+        // A few numbers from all to all.
+        let counts = Bytes(ranks * (ranks + rows.experts / ranks.max(1)) * 4);
+        let cost = collectives.cost(Collective::AllGather, counts, spread.into(), rail);
+        return CommCost { basis: cost.basis.and(Basis::Assumed), ..cost };
+    }
+    let (Some(section), Some(switched)) = (&profile.deepep, collectives.switched()) else {
+        let sent = Bytes((tokens * reached * width) as u64);
+        let cost = collectives.cost(Collective::AllToAll, sent, spread.into(), rail);
+        return CommCost { basis: Basis::Assumed, spread: cost.spread.max(0.5), ..cost };
+    };
+    let rail = rail.unwrap_or(switched.default_rail());
+    let sent = tokens * reached * width;
+    let through_link = sent * (ranks - 1) as f64 / ranks.max(1) as f64;
+    if nodes == 1 {
+        let way = if rows.way == Way::Dispatch { &section.dispatch } else { &section.combine };
+        let basis = way.evidence.basis.and(Basis::Interpolated);
+        let seconds = way.seconds(tokens, reached, width);
+        return switched.finish(seconds, basis, way.evidence.spread(), through_link, 0.0, rail);
+    }
+    let across = &section.across;
+    let beyond = spread.nodes > across.nodes;
+    let basis = across.evidence.basis.and(if beyond { Basis::Extrapolated } else { Basis::Interpolated });
+    let error = across.evidence.spread() * if beyond { 2.0 } else { 1.0 };
+    let rate = if rows.way == Way::Dispatch { across.dispatch } else { across.combine };
+    let inner = reached * width / rate.0;
+    let outer = out * width / (across.efficiency * rail.0.max(1.0));
+    let (seconds, sent) = match rows.way {
+        Way::Notify => (across.notify.seconds(), 0.0),
+        _ => (across.launch.seconds() + tokens * inner.max(outer), tokens * out * width),
+    };
+    switched.finish(seconds, basis, error, through_link, sent, rail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Bytes;
+
+    const RAIL: Bandwidth = Bandwidth(50e9);
+
+    /// Microseconds of 4,096 tokens of 7,168 numbers in 8 of 256 experts, as DeepEP's own tests have them.
+    fn microseconds(way: Way, row: u64, nodes: u32) -> f64 {
+        let profile = Profile::find("h100-sxm-80gb").expect("a shipped profile");
+        let rows = Rows { way, tokens: 4096, experts: 256, top_k: 8 };
+        let spread = Spread { ranks_per_node: 8, nodes };
+        cost(&profile, rows, Bytes(4096 * row), spread, Some(RAIL)).time.seconds() * 1e6
+    }
+
+    #[test]
+    fn a_node_of_h100_takes_what_was_published() {
+        // aiconfigurator, 20 processors: 492 us of rows in fp8 and their scales, 983 us of rows in bf16.
+        assert!((microseconds(Way::Dispatch, 7168 + 224, 1) / 492.0 - 1.0).abs() < 0.1);
+        assert!((microseconds(Way::Combine, 14336, 1) / 983.0 - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn four_nodes_are_bound_by_their_network_cards() {
+        // 1,801 us and 3,528 us.
+        assert!((microseconds(Way::Dispatch, 7168 + 224, 4) / 1801.0 - 1.0).abs() < 0.1);
+        assert!((microseconds(Way::Combine, 14336, 4) / 3528.0 - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn ranks_reached_are_the_closed_form() {
+        let rows = |experts, top_k| Rows { way: Way::Dispatch, tokens: 1, experts, top_k };
+        assert_eq!(rows(8, 2).reached(8), 2.0);
+        assert!((rows(256, 8).reached(8) - 5.2947).abs() < 1e-3);
+        // Whoever sends to all experts reaches all ranks.
+        assert_eq!(rows(8, 8).reached(4), 4.0);
+    }
+}
