@@ -5,7 +5,7 @@ mod internevo;
 mod megatron;
 mod nanotron;
 
-pub use float8::{Float8, Recipe as Float8Recipe};
+pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{
     Dispatcher, Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores,
@@ -379,6 +379,8 @@ pub struct Framework {
     pub repeat_kv: Option<bool>,
     /// How experts are run.
     pub experts: Option<Spanned<Implementation>>,
+    /// What multiplies in linears.
+    pub linears: Option<Spanned<LinearStyle>>,
 }
 
 /// Policy of activation checkpointing.
