@@ -13,6 +13,7 @@ mod compare;
 mod context;
 mod deepspeed;
 mod determinism;
+mod engine_linears;
 mod experts;
 mod folding;
 mod fp8;

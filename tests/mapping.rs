@@ -223,8 +223,7 @@ fn what_is_not_mapped_says_why() {
 fn reasons_name_what_is_missing() {
     let why = |id: &str| mapped(id).unwrap_err().words().to_owned();
     assert_eq!(why("nv-nemo-longseq-llama-2-7b-h100-s4k-cp1"), "states no micro-batch");
-    assert_eq!(why("misc-vocabpar-4b-pp8-s2k-v32k-vocab-2"), "the vocabulary spread over pipeline stages");
-    assert_eq!(why("llmf-1b-s8192-h100-80gbx8-mb2-ga4-amp-fp8-noac"), "fp8");
+    assert_eq!(why("jaxtb-paxml-5b-h100x256-te-fp8-dp1fsdp256tp1-2048"), "fp8");
 }
 
 #[test]

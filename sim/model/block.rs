@@ -8,7 +8,7 @@ use super::experts::Experts;
 use super::experts::forward as mixture;
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::latent::{self, LatentAttention};
-use super::style::{Rope, Style};
+use super::style::{Linears, Rope, Style};
 use super::tensor::{self, TensorParallel};
 use super::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use crate::program::DType;
@@ -135,7 +135,7 @@ fn attention(
 ) -> ValueId {
     let dims = g.dims();
     let (d, q_out, kv_out) = (dims.d, dims.n * dims.h, dims.k * dims.h);
-    let linear = |inputs, outputs| OpKind::Linear { inputs, outputs };
+    let linear = |inputs, outputs| style.linears.linear(inputs, outputs);
     let mut held = vec![];
     let (mut xq, mut xk, mut xv);
     if m.fused_qkv {
@@ -317,10 +317,9 @@ fn activation(g: &mut GraphBuilder, act: Activation, h1: ValueId) -> ValueId {
     square
 }
 
-fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnParams) -> ValueId {
+fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnParams, linears: Linears) -> ValueId {
     let Dims { d, f, .. } = g.dims();
-    let up = OpKind::Linear { inputs: d, outputs: f };
-    let down = OpKind::Linear { inputs: f, outputs: d };
+    let (up, down) = (linears.linear(d, f), linears.linear(f, d));
     let h1 = tensor::column_linear(g, "feed_forward.w1", up, x, &params.w1, ("h1_BSF", BSF));
     let hidden = match m.feed_forward {
         FeedForward::Gated(act) => {
@@ -361,7 +360,7 @@ impl<'m> Second<'m> {
 
     fn forward(&self, g: &mut GraphBuilder, m: &ModelConfig, style: Style, x: ValueId) -> ValueId {
         match self {
-            Second::Dense(params) => feed_forward(g, m, x, params),
+            Second::Dense(params) => feed_forward(g, m, x, params, style.linears),
             Second::Mixture(experts, params) => {
                 mixture::mixture(g, experts, (m.feed_forward, style.experts), x, params)
             }

@@ -146,6 +146,14 @@ pub enum MegatronOp {
         /// What is exchanged.
         reads: Reads,
     },
+    /// Transformer Engine's `Linear` in fp8 in a model that says nothing of micro-batches: its weight is cast for each.
+    /// Parameters: weight, bias if any.
+    EngineLinear {
+        /// Columns of the weight.
+        inputs: u64,
+        /// Its rows.
+        outputs: u64,
+    },
     /// Transformer Engine's `Linear`, split on its columns, with the sum over ranks of what it leaves. Parameters: weight,
     /// and the bias it hands on, if any.
     RowLinear {

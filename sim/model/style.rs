@@ -4,6 +4,8 @@
 //! among its query heads.
 
 use super::experts::Implementation;
+use super::graph::OpKind;
+use super::megatron::MegatronOp;
 
 /// Rotary embedding in eager operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,26 @@ pub enum Rope {
     Stacked,
 }
 
+/// What multiplies in a block's linears.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Linears {
+    /// `nn.Linear`, in the type of its input.
+    #[default]
+    Torch,
+    /// Transformer Engine's `Linear` under `fp8_autocast`, with delayed scaling.
+    EngineFp8,
+}
+
+impl Linears {
+    /// One linear.
+    pub fn linear(self, inputs: u64, outputs: u64) -> OpKind {
+        match self {
+            Linears::Torch => OpKind::Linear { inputs, outputs },
+            Linears::EngineFp8 => OpKind::Megatron(MegatronOp::EngineLinear { inputs, outputs }),
+        }
+    }
+}
+
 /// How the model is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
@@ -27,4 +49,6 @@ pub struct Style {
     pub repeat_kv: bool,
     /// How experts are run, where there are any.
     pub experts: Implementation,
+    /// Linears of dense blocks; the head's is PyTorch's.
+    pub linears: Linears,
 }

@@ -4,13 +4,13 @@
 //! optimizer.zero_grad(set_to_none=True)`. Python's references are followed: a hidden state lives until the next one has
 //! taken its name, logits until the loss has been computed.
 
-use super::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Settings, Storage};
+use super::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Settings, Storage, fp8};
 use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
-use crate::model::style::Style;
+use crate::model::style::{Linears, Style};
 use crate::model::tensor::TensorParallel;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
@@ -215,6 +215,9 @@ impl Training<'_> {
         }
         if let Some(twice) = twice {
             program.free(twice);
+        }
+        if job.style.linears == Linears::EngineFp8 {
+            program.alloc(Bytes(fp8::WORKSPACE), COMPUTE, Category::Buffer, "te cublas workspace");
         }
         if keeps_logits {
             let head = &self.graphs.head;

@@ -1,4 +1,4 @@
-//! `[float8]` as understood.
+//! `[float8]` and `framework.linears` as understood.
 
 use toml::Spanned;
 
@@ -6,8 +6,10 @@ use super::error::ScenarioError;
 use super::understood::Reader;
 use super::written;
 use crate::cost::Profile;
+use crate::model::ModelConfig;
 use crate::model::fuse::Float8;
 use crate::model::fuse::float8::Recipe;
+use crate::model::style::Linears;
 
 /// Linears in fp8, where the file asks for them.
 pub(super) fn float8(
@@ -58,4 +60,38 @@ pub(super) fn float8(
         );
     }
     Ok(Some(Float8 { recipe, all_gather, precompute_scale }))
+}
+
+/// What multiplies in linears.
+pub(super) fn linears(
+    reader: &Reader<'_>,
+    framework: &written::Framework,
+    (profile, compiled): (&Profile, bool),
+    (model, tokens, tensor): (&ModelConfig, u64, u64),
+) -> Result<Linears, ScenarioError> {
+    let Some(at) = framework.linears.as_ref().filter(|at| *at.get_ref() != written::LinearStyle::Torch) else {
+        return Ok(Linears::Torch);
+    };
+    let chips = format!("the chips of the profile {} do not multiply in fp8", profile.name);
+    // `assert_dim_for_fp8_forward_exec`: tokens in 8s, widths in 16s.
+    let widths = [model.width, model.heads * model.head_dim, model.kv_heads * model.head_dim, model.ffn];
+    let odd = !tokens.is_multiple_of(8) || widths.iter().any(|width| !width.is_multiple_of(16));
+    let cases = [
+        (profile.fp8_peak().0 <= profile.bf16_peak().0, chips.as_str(), "H100, H200 or B200"),
+        (
+            compiled,
+            "Transformer Engine's linears break a compiled graph, which has no rules here",
+            "compile.blocks = false",
+        ),
+        (tensor > 1, "Transformer Engine's linears have no rules beside tensor parallelism here", "mesh.tp = 1"),
+        (model.experts.is_some() || model.latent.is_some(), "its blocks are not dense", "a dense model"),
+        (odd, "fp8 takes tokens in 8s and widths in 16s", "another sequence or model"),
+    ];
+    match cases.into_iter().find(|(applies, ..)| *applies) {
+        Some((_, problem, instead)) => {
+            let remedy = format!("write {instead}, or remove framework.linears");
+            Err(reader.plan(at, problem.to_owned(), remedy))
+        }
+        None => Ok(Linears::EngineFp8),
+    }
 }

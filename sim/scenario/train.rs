@@ -87,6 +87,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let experts = experts::implementation(reader, &scenario.framework, &model)?;
     let compile = reader.flag("compile.blocks", scenario.compile.blocks, false);
     let float8 = float8::float8(reader, scenario, (profile, compile, shard))?;
+    let linears =
+        float8::linears(reader, &scenario.framework, (profile, compile), (&model, micro * seq, tensor.ranks))?;
     let job = Job {
         batch: micro,
         seq,
@@ -104,7 +106,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
         keep_logits: scenario.loss.keep_logits.unwrap_or(false),
         training_loop: training::training_loop(reader, scenario, loss)?,
-        style: Style { experts, ..style(&scenario.framework) },
+        style: Style { experts, linears, ..style(&scenario.framework) },
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
         eager: eager(reader, scenario, (topology, profile), (&model, early_stop, offload)),
         optimizer,

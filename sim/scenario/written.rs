@@ -7,7 +7,7 @@ mod mesh;
 mod nanotron;
 mod xla;
 
-pub use float8::{Float8, Recipe as Float8Recipe};
+pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores};
 pub use mesh::Mesh;
@@ -365,6 +365,8 @@ pub struct Framework {
     pub repeat_kv: Option<bool>,
     /// How experts are run.
     pub experts: Option<Spanned<Implementation>>,
+    /// What multiplies in linears.
+    pub linears: Option<Spanned<LinearStyle>>,
 }
 
 /// Policy of activation checkpointing.

@@ -49,7 +49,9 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
     let has = |field: &str, what: &str| word(value, field).is_some_and(|word| word.to_lowercase().contains(what));
     // torchao's linears, under FSDP2.
     let float8 = within && runtime == "fsdp2" && has("precision.compute", "float8");
-    if !megatron && !float8 && (has("precision.compute", "fp8") || has("precision.recipe", "fp8")) {
+    // Transformer Engine's, under Composer.
+    let engine = within && runtime == "fsdp1" && has("precision.compute", "amp_fp8");
+    if !megatron && !float8 && !engine && (has("precision.compute", "fp8") || has("precision.recipe", "fp8")) {
         return Err(without(row, "fp8"));
     }
     if word(value, "switches.lora").is_some_and(|word| word == "true")

@@ -50,6 +50,7 @@ impl Eager {
             MegatronOp::NormLinear { .. } => self.norm_linear(graph, op, kind, frame, results),
             MegatronOp::ColumnLinear { .. } => self.column_linear(graph, op, kind, frame, results),
             MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
+            MegatronOp::EngineLinear { .. } => self.fp8_linear(graph, op, frame, results),
             MegatronOp::FlashCore { again, .. } => self.flash_core(graph, op, again, frame, results),
             MegatronOp::VocabularyLoss { fused: true } => self.fused_vocabulary_loss(graph, op, frame, results),
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
@@ -89,6 +90,7 @@ impl Eager {
             MegatronOp::NormLinear { .. } => self.norm_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::ColumnLinear { .. } => self.column_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::RowLinear { .. } => self.row_linear_backward(graph, op, (index, kind), frame, gradient),
+            MegatronOp::EngineLinear { .. } => self.fp8_linear_backward(graph, op, index, frame, gradient),
             MegatronOp::FlashCore { again, .. } => self.flash_core_backward(graph, op, (index, again), frame, gradient),
             MegatronOp::VocabularyLoss { fused: true } => {
                 self.fused_vocabulary_loss_backward(graph, op, index, frame, gradient);

@@ -1,4 +1,4 @@
-//! `[float8]` as written.
+//! `[float8]` and `framework.linears` as written.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -23,4 +23,14 @@ pub struct Float8 {
     pub all_gather: Option<Spanned<bool>>,
     /// `precompute_float8_dynamic_scale_for_fsdp`.
     pub precompute_scale: Option<Spanned<bool>>,
+}
+
+/// What multiplies in a block's linears.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum LinearStyle {
+    /// PyTorch's own.
+    Torch,
+    /// Transformer Engine's, in fp8 with delayed scaling.
+    TransformerEngineFp8,
 }
