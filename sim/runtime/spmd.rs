@@ -25,6 +25,8 @@ pub use flags::Flags;
 pub use mesh::Mesh;
 pub use remat::{Keep, Policy, TENSORS};
 
+use serde::Deserialize;
+
 use super::{Flight, Framework, Modules, Parts};
 use crate::model::experts::{Experts, Score};
 use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
@@ -39,6 +41,17 @@ pub enum Attention {
     },
     /// Matmuls around a softmax (`attention: dot_product`).
     DotProduct,
+}
+
+/// How the loss finds the logit of the right word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Targets {
+    /// By a product with one-hot rows (MaxText's `cross_entropy_with_logits`): everything is elementwise or a sum, and the
+    /// compiler keeps no logits but those that the matmul makes, in bf16.
+    OneHot,
+    /// By index (`take_along_axis`): what is indexed is an array in fp32 of its own.
+    Indexed,
 }
 
 /// A training job, fully decided.
@@ -58,6 +71,8 @@ pub struct Job {
     pub attention: Attention,
     /// What the compiler's flags let it do.
     pub flags: Flags,
+    /// How the loss finds the logit of the right word.
+    pub targets: Targets,
     /// Parts that the loss is computed in (`num_vocab_tiling`).
     pub vocab_tiling: u64,
     /// Embedding by a matmul with one-hot rows (`use_iota_embed`).

@@ -12,7 +12,7 @@ use crate::cost::{Backend, Blocks, Regime, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::runtime;
-use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, TENSORS};
+use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, TENSORS, Targets};
 
 /// XLA SPMD on TPU.
 pub(super) const XLA: Runtime = Runtime(&Entry {
@@ -97,6 +97,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         remat,
         attention,
         flags: flags(reader, table)?,
+        targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "\"one_hot\"")),
         vocab_tiling,
         iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
         capacity_factor: capacity(reader, table, &model)?,

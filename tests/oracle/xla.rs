@@ -33,6 +33,8 @@ struct Case {
     clip: bool,
     #[serde(default)]
     iota: bool,
+    #[serde(default)]
+    loss: String,
 }
 
 fn steps() -> Vec<Step> {
@@ -56,7 +58,7 @@ impl Case {
              [model]\nname = \"llama-3.1-8b\"\nlayers = {}\nhidden = {}\nheads = {}\nkv_heads = {}\nffn = {}\nvocab = {}\n\
              [mesh]\nfsdp = {}\ntensor = {}\n[batch]\nsequence = {}\nmicro = {}\n\
              [xla]\nremat_policy = \"{policy}\"\nattention = \"{attention}\"\ngradient_clipping = {}\nuse_iota_embed = {}\n\
-             flags = []\n{kept}",
+             targets = \"{}\"\nflags = []\n{kept}",
             self.topo.trim_start_matches("v6e:"),
             self.layers,
             self.d,
@@ -70,6 +72,7 @@ impl Case {
             self.batch / self.mesh[0],
             self.clip,
             self.iota,
+            if self.loss == "maxtext" { "one_hot" } else { "indexed" },
         );
         Scenario::parse("case.toml", &text).unwrap()
     }

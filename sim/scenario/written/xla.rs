@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::runtime::spmd::{Keep, TENSORS};
+use crate::runtime::spmd::{Keep, TENSORS, Targets};
 
 /// `attention`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub struct Xla {
     pub sa_block_size: Option<Spanned<i64>>,
     /// Groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`.
     pub flags: Option<Vec<Spanned<String>>>,
+    /// How the loss finds the logit of the right word.
+    pub targets: Option<Targets>,
     /// `num_vocab_tiling`.
     pub num_vocab_tiling: Option<Spanned<i64>>,
     /// `capacity_factor` of experts, with `megablox` and `sparse_matmul` off.

@@ -3,6 +3,7 @@
 use super::weights::Gathered;
 use super::{Category, Collective, FULL, HALF, Step};
 use crate::program::{MatmulLayout, MemoryKind, Pass};
+use crate::runtime::spmd::Targets;
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::Value;
 
@@ -24,12 +25,12 @@ impl Step<'_> {
         let gradient = self.tape.value("gradient", bytes, Category::BackwardTemporary);
         for part in 0..parts {
             self.tape.pass = if parts > 1 { Pass::Recompute } else { Pass::Forward };
-            let (logits, half, weight) = self.logits(normed, parts);
+            let (logits, weight) = self.logits(normed, parts);
             if part == 0 {
                 self.tape.phase("fwd");
             }
             self.tape.pass = Pass::Backward;
-            self.logits_backward((logits, half), weight, (normed, gradient), parts);
+            self.logits_backward(&logits, &weight, (normed, gradient), parts);
         }
         let result = self.tape.value("gradient", bytes, Category::BackwardTemporary);
         let work = Self::memory(MemoryKind::NormBackward, 4 * bytes, bytes);
@@ -43,34 +44,35 @@ impl Step<'_> {
         self.job.model.vocab / u64::from(self.job.mesh.tensor)
     }
 
-    /// Logits of a part of the tokens, in bf16 as the matmul makes them and in fp32 as the loss takes them.
-    fn logits(&mut self, normed: Value, parts: u64) -> (Value, Value, Gathered) {
+    /// Logits of a part of the tokens as the matmul makes them, and what the loss keeps of them besides.
+    fn logits(&mut self, normed: Value, parts: u64) -> (Vec<Value>, Gathered) {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
         let after = self.tape.now();
         let weight = self.gather(words * width, Overlap::None, after);
-        let half = self.tape.value("logits in bf16", HALF * tokens * words, Category::Logits);
-        let logits = self.tape.value("logits", FULL * tokens * words, Category::Logits);
+        let mut logits = vec![self.tape.value("logits in bf16", HALF * tokens * words, Category::Logits)];
+        let read = match self.job.targets {
+            Targets::OneHot => HALF,
+            Targets::Indexed => {
+                logits.push(self.tape.value("logits", FULL * tokens * words, Category::Logits));
+                FULL
+            }
+        };
         let size = (tokens, words, width, MatmulLayout::Forward);
-        self.matmul(size, &weight, (&[normed], &[half, logits]));
-        let sums = Self::memory(MemoryKind::Softmax, FULL * tokens * words, 0);
-        self.tape.kernel("log_softmax", sums, &[logits, half], &[]);
-        (logits, half, weight)
+        self.matmul(size, &weight, (&[normed], &logits));
+        let sums = Self::memory(MemoryKind::Softmax, read * tokens * words, 0);
+        self.tape.kernel("log_softmax", sums, &logits, &[]);
+        (logits, weight)
     }
 
-    fn logits_backward(
-        &mut self,
-        (logits, half): (Value, Value),
-        weight: Gathered,
-        (normed, gradient): (Value, Value),
-        parts: u64,
-    ) {
+    fn logits_backward(&mut self, logits: &[Value], weight: &Gathered, (normed, gradient): (Value, Value), parts: u64) {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
         // The gradient takes the place of the logits in bf16.
-        let scores = half;
-        let work = Self::memory(MemoryKind::Softmax, FULL * tokens * words, HALF * tokens * words);
-        self.tape.kernel("softmax backward", work, &[logits, half], &[scores]);
+        let scores = logits[0];
+        let read = if self.job.targets == Targets::Indexed { FULL } else { HALF };
+        let work = Self::memory(MemoryKind::Softmax, read * tokens * words, HALF * tokens * words);
+        self.tape.kernel("softmax backward", work, logits, &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);
-        self.matmul(size, &weight, (&[scores], &[gradient]));
+        self.matmul(size, weight, (&[scores], &[gradient]));
         self.sum_parts(HALF * tokens * width, gradient);
         self.weight_gradient((width, words), tokens, &[normed, scores]);
     }
