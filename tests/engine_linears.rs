@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use windtunnel::model::block;
 use windtunnel::model::style::{Linears, Style};
 use windtunnel::program::{Builder, Category, DType, Instr, Program, Work};
-use windtunnel::runtime::Job;
 use windtunnel::runtime::eager::{Eager, Mode, ParamMap};
 use windtunnel::scenario::Scenario;
 
@@ -63,7 +62,8 @@ fn blocks_multiply_in_one_byte_and_the_head_in_two() {
 
 #[test]
 fn a_transposed_byte_of_every_input_and_weight_is_kept_for_backward() {
-    let Job::Train(job) = make::parse(MPT).job else { panic!("a job of PyTorch's") };
+    let scenario = make::parse(MPT);
+    let job = scenario.job.train().expect("a job of PyTorch's own");
     let dims = block::dims(&job.model, job.batch, job.seq, job.tensor);
     let kept = |linears| {
         let style = Style { linears, ..job.style };
