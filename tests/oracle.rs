@@ -16,4 +16,5 @@ mod schedules;
 mod single;
 mod styles;
 mod vocabulary;
+mod vocabulary_head;
 mod xla;

@@ -180,9 +180,11 @@ impl Eager {
         let every = self.small_block(tokens * INDEX, "aten.arange");
         let mask = self.small_block(numbers, "aten._to_copy");
         let update = self.small_block(numbers, "aten.rsub");
+        self.release(mask);
         let found = self.small_block(numbers, "aten.index");
         change(self, "aten.sub_", MemoryKind::Elementwise, numbers);
         change(self, "aten.index_put_", MemoryKind::Scatter, numbers);
+        self.release(found);
         change(self, "aten.mul_", MemoryKind::Elementwise, wide);
         let gradient = self.storage(narrow, "aten._to_copy");
         self.pointwise("aten._to_copy", MemoryKind::Elementwise, wide, narrow, dispatch);
@@ -201,7 +203,7 @@ impl Eager {
         if let Meet::AtOnce(_, stream) = meet {
             self.program.wait_stream(COMPUTE, stream);
         }
-        let held = [every, mask, update, found, gradient, frame.softmax, frame.input];
+        let held = [every, update, gradient, frame.softmax, frame.input];
         for storage in held.into_iter().chain(frame.small) {
             self.release(storage);
         }
