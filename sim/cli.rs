@@ -45,7 +45,7 @@ enum Command {
     Topology(topology::Args),
     /// Show, compare, merge or fit what kernels and collectives cost on a machine.
     Profile(profile::Args),
-    /// Measure costs on a GPU or import published ones (starts windtunnel-calibrate).
+    /// Measure costs on a GPU or a TPU, ask XLA's compilers, or import published costs (starts windtunnel-calibrate).
     #[command(disable_help_flag = true)]
     Calibrate(calibrate::Args),
 }

@@ -153,6 +153,9 @@ pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled
 
 /// A mesh that is not the slice's is found before the compiler is bothered.
 fn fits(program: &str, target: &Target) -> Result<(), CompileError> {
+    if let (None, Some(why)) = (&target.slice, target.plugin.no_device()) {
+        return Err(CompileError::Unusable(why.to_owned()));
+    }
     let chips = target.slice.as_ref().map(Slice::chips);
     match chips {
         Some(chips) if chips != target.partitions => Err(CompileError::Input(format!(

@@ -160,6 +160,15 @@ impl Plugin {
         format!("{} {size} {nanos}", self.path.display())
     }
 
+    /// Why it can have no devices here, if that is certain: without a TPU libtpu would look for one for minutes.
+    pub fn no_device(&self) -> Option<&'static str> {
+        let files = ["/dev/accel0", "/dev/vfio/0"];
+        let none = self.kind == Some(Kind::Tpu) && !files.iter().any(|path| Path::new(path).exists());
+        none.then_some(
+            "no TPU is here: name a slice to compile for (--topology v6e:4x4), or another plugin (--plugin cpu)",
+        )
+    }
+
     /// How its client is told to have as many devices, where it can be told.
     pub fn client_settings(&self, devices: u32) -> Vec<(String, Setting)> {
         match self.kind {

@@ -26,7 +26,7 @@ pub struct Arguments {
     #[arg(long, default_value = "tpu")]
     plugin: String,
     /// Devices that the program is partitioned over, where it does not say; a slice's chips otherwise, else one.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     partitions: Option<u32>,
     /// A flag of the compiler, as xla_tpu_enable_async_collective_fusion=true; may be repeated.
     #[arg(long = "flag", value_parser = flag)]
@@ -57,8 +57,10 @@ pub fn compiled(arguments: &Arguments) -> Result<String, Failure> {
 
 fn asked(arguments: &Arguments) -> Result<String, CompileError> {
     let path = arguments.program.display();
-    let program =
-        std::fs::read_to_string(&arguments.program).map_err(|why| CompileError::Input(format!("{path}: {why}")))?;
+    let bytes = std::fs::read(&arguments.program).map_err(|why| CompileError::Input(format!("{path}: {why}")))?;
+    let program = String::from_utf8(bytes).map_err(|_| {
+        CompileError::Input(format!("{path}: is no text: export the program as text (`.as_text()`), not as bytecode"))
+    })?;
     let cache = cache::folder().map_err(CompileError::Input)?;
     let target = Target {
         plugin: Plugin::named(&arguments.plugin, &cache).map_err(CompileError::Unusable)?,

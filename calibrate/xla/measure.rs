@@ -32,7 +32,7 @@ pub struct Measured {
     #[arg(long, default_value = "tpu")]
     plugin: String,
     /// Devices that a CPU is taken for.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     devices: u32,
     /// Compare what the devices compute with what the host does, and measure nothing.
     #[arg(long, conflicts_with = "topology")]
@@ -98,11 +98,8 @@ fn ask(arguments: &Measured, asked: Asked, stop: &Stop) -> Result<String, Failur
 }
 
 fn run(arguments: &Measured, plugin: &Plugin, stop: &Stop) -> Result<String, Failure> {
-    if plugin.kind == Some(Kind::Tpu) && !has_tpu() {
-        return Err(Failure::Missing(
-            "no TPU is here: name a slice to compile for (--topology v6e:4x4), or another plugin (--plugin cpu)"
-                .to_owned(),
-        ));
+    if let Some(why) = plugin.no_device() {
+        return Err(Failure::Missing(why.to_owned()));
     }
     let api = ffi::Plugin::load(&plugin.path)?;
     let client = Client::create(api, &plugin.client_settings(arguments.devices))?;
@@ -143,11 +140,6 @@ fn one(client: &Client, what: &What, journal: &mut Journal, stop: &Stop) -> Resu
         Ok(None) => Err(Failure::Interrupted),
         Err(why) => journal.skip(what, Regime::Burst, &why).map(|()| false).map_err(Failure::from),
     }
-}
-
-/// Whether the kernel has a TPU's device files: libtpu itself would look for one for minutes.
-fn has_tpu() -> bool {
-    ["/dev/accel0", "/dev/vfio/0"].iter().any(|path| Path::new(path).exists())
 }
 
 fn bar(length: usize, what: &'static str) -> ProgressBar {

@@ -106,7 +106,7 @@ impl Executable {
         })
     }
 
-    /// What the compiler thinks that it costs, by the plugin's names; only numbers.
+    /// What the compiler thinks that it costs, by the plugin's names; only numbers, and those finite.
     ///
     /// # Errors
     /// A plugin that does not know.
@@ -118,7 +118,7 @@ impl Executable {
         unsafe {
             self.plugin.call(&mut asked)?;
             let number = |property: &NamedValue| match property.kind {
-                kind::FLOAT => Some(f64::from(property.value.float)),
+                kind::FLOAT => Some(f64::from(property.value.float)).filter(|number| number.is_finite()),
                 kind::INT64 => Some(property.value.int64 as f64),
                 _ => None,
             };
