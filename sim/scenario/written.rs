@@ -1,10 +1,12 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
+mod experts;
 mod float8;
 mod internevo;
 mod megatron;
 mod nanotron;
 
+pub use experts::ExpertLoad;
 pub use float8::{Float8, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores};
@@ -137,6 +139,8 @@ pub struct Model {
     pub tied_head: Option<bool>,
     /// Rows of the table of learned positions, where the run differs from the config.
     pub positions: Option<Spanned<i64>>,
+    /// How tokens spread over experts.
+    pub expert_load: Option<Spanned<ExpertLoad>>,
 }
 
 /// `[mesh]`
