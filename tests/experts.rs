@@ -4,7 +4,7 @@ use windtunnel::model::block::{self, Variant};
 use windtunnel::model::huggingface::shipped;
 use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
-use windtunnel::program::DType;
+use windtunnel::program::{Collective, DType};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 
@@ -136,4 +136,38 @@ fn mfu_counts_the_parameters_a_token_meets_and_grouped_matmuls_do_the_same_work(
     assert_eq!(six.flops.0, 6 * met * u128::from(one.tokens));
     // A loop launches each expert's matmuls on their own, and fills the gradient of all for each.
     assert!(one.step > all.step);
+}
+
+#[test]
+fn the_rank_that_is_sent_the_most_sets_the_pace_whichever_it_is() {
+    let step = |load: &str| {
+        let text = scenario("mixtral-8x7b", "[megatron]\n")
+            .replacen("fsdp2", "megatron", 1)
+            .replacen("layers = 4", &format!("layers = 4\nexpert_load{load}"), 1)
+            .replacen("[mesh]", "[mesh]\nep = 8", 1);
+        predict(&parse(&text), Settings::default()).unwrap_or_else(|error| panic!("{error}")).step
+    };
+    let even = step(" = \"balanced\"");
+    let first = step(".measured = [2, 1, 1, 1, 1, 1, 1, 0]");
+    // One expert on each rank: which of them is asked for twice as often does not matter.
+    assert_eq!(first, step(".measured = [0, 1, 1, 1, 1, 1, 1, 2]"));
+    assert!(first > even);
+    assert_eq!(even, step(".power_law = 0.0"));
+    assert_eq!(even, step(".measured = [7, 7, 7, 7, 7, 7, 7, 7]"));
+    assert!(step(".power_law = 1.0") > step(".power_law = 0.5"));
+}
+
+#[test]
+fn deepseek_flies_under_megatron_with_every_dispatcher() {
+    for dispatcher in ["alltoall", "allgather", "flex"] {
+        let keys = format!("[megatron]\nmoe_token_dispatcher_type = \"{dispatcher}\"\n");
+        let text =
+            scenario("deepseek-v3", &keys).replacen("fsdp2", "megatron", 1).replacen("[mesh]", "[mesh]\nep = 8", 1);
+        let scenario = parse(&text);
+        let answer = predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{dispatcher}: {error}"));
+        let issued = answer.classes[0].program.comms.iter().filter(|comm| matches!(comm.kind, Collective::Rows(_)));
+        assert_eq!(issued.count() > 0, dispatcher == "flex");
+        let noted = scenario.assumptions.iter().any(|line| line.contains("is taken to be DeepEP"));
+        assert_eq!(noted, dispatcher == "flex");
+    }
 }

@@ -23,10 +23,7 @@ pub(super) fn implementation(
         }
         Some(at) => Ok(*at.get_ref()),
         None if model.experts.is_none() => Ok(Implementation::default()),
-        None => {
-            reader.assumptions.push("note: every expert gets as many tokens as any other".to_owned());
-            Ok(reader.assume("framework.experts", Implementation::Loop, "\"loop\""))
-        }
+        None => Ok(reader.assume("framework.experts", Implementation::Loop, "\"loop\"")),
     }
 }
 

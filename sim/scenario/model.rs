@@ -10,7 +10,11 @@ use super::understood::{MOST_SEQUENCE, Reader};
 use super::written;
 use crate::hardware::registry::edits;
 use crate::model::huggingface::ModelError;
+use crate::model::routing::Load;
 use crate::model::{ModelConfig, Position, huggingface};
+
+/// The steepest power law of tokens over experts.
+const STEEPEST: f64 = 10.0;
 
 /// A model that ships with the program, or the names that come near.
 fn shipped(reader: &Reader<'_>, name: &Spanned<String>) -> Result<Result<ModelConfig, ModelError>, ScenarioError> {
@@ -60,9 +64,55 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
             }
         }
     }
+    expert_load(reader, at.expert_load.as_ref(), &mut model)?;
     let notes: Vec<String> = model.notes.iter().map(|note| format!("model: {note}")).collect();
     reader.assumptions.extend(notes);
     Ok(model)
+}
+
+/// How tokens spread over experts, where the model has some.
+fn expert_load(
+    reader: &mut Reader<'_>,
+    written: Option<&Spanned<written::ExpertLoad>>,
+    model: &mut ModelConfig,
+) -> Result<(), ScenarioError> {
+    let name = &model.name;
+    let (at, experts) = match (written, &mut model.experts) {
+        (None, None) => return Ok(()),
+        (Some(at), None) => {
+            let problem = format!("model.expert_load says how tokens spread over experts, and {name} has none");
+            return Err(reader.plan(at, problem, "remove the key, or take a model with experts"));
+        }
+        (None, Some(experts)) => {
+            experts.load = reader.assume("model.expert_load", Load::Balanced, "\"balanced\"");
+            return Ok(());
+        }
+        (Some(at), Some(experts)) => (at, experts),
+    };
+    experts.load = match at.get_ref() {
+        written::ExpertLoad::Balanced => Load::Balanced,
+        &written::ExpertLoad::PowerLaw(exponent) if (0.0..=STEEPEST).contains(&exponent) => Load::PowerLaw { exponent },
+        written::ExpertLoad::PowerLaw(exponent) => {
+            let problem = format!("model.expert_load.power_law = {exponent} is out of range");
+            return Err(reader.plan(at, problem, format!("write a number from 0 (balanced) to {STEEPEST}")));
+        }
+        written::ExpertLoad::Measured(counts) => {
+            let read: Option<Vec<u64>> = counts.iter().map(|&count| u64::try_from(count).ok()).collect();
+            match read.filter(|counts| counts.len() as u64 == experts.count && counts.iter().any(|&count| count > 0)) {
+                Some(counts) => Load::Measured(counts),
+                None => {
+                    let problem = format!(
+                        "{} counts are no histogram over the {} experts of {name}",
+                        counts.len(),
+                        experts.count
+                    );
+                    let remedy = "write one count for each expert, 0 or more, not all of them 0";
+                    return Err(reader.plan(at, problem, remedy));
+                }
+            }
+        }
+    };
+    Ok(())
 }
 
 /// Other sizes than the named model's: one of its family, such as GPT-3's many.
@@ -117,6 +167,7 @@ fn sizes(reader: &Reader<'_>, written: &Spanned<written::Model>, model: &mut Mod
 
 #[cfg(test)]
 mod tests {
+    use crate::model::routing::Load;
     use crate::scenario::Scenario;
 
     fn parse(model: &str) -> Result<Scenario, String> {
@@ -139,6 +190,29 @@ mod tests {
             resized.source.clone_from(&named.source);
             assert_eq!(resized, named, "{sizes}");
         }
+    }
+
+    #[test]
+    fn tokens_spread_over_experts_as_the_file_says() {
+        let load = |key: &str| {
+            let parsed = parse(&format!("name = \"mixtral-8x7b\"\n{key}"))?;
+            Ok::<Load, String>(parsed.job.model().experts.clone().expect("Mixtral has experts").load)
+        };
+        assert_eq!(load("").expect("a default"), Load::Balanced);
+        assert_eq!(load("expert_load = \"balanced\"").expect("as the default"), Load::Balanced);
+        assert_eq!(load("expert_load.power_law = 1.5").expect("a law"), Load::PowerLaw { exponent: 1.5 });
+        let counts = load("expert_load.measured = [4, 4, 4, 4, 2, 2, 2, 0]").expect("a histogram");
+        assert_eq!(counts, Load::Measured(vec![4, 4, 4, 4, 2, 2, 2, 0]));
+        for (key, words) in [
+            ("expert_load.measured = [1, 2]", "2 counts are no histogram over the 8 experts of mixtral-8x7b"),
+            ("expert_load.measured = [0, 0, 0, 0, 0, 0, 0, 0]", "not all of them 0"),
+            ("expert_load.power_law = -1.0", "out of range"),
+        ] {
+            let error = load(key).expect_err("refused");
+            assert!(error.contains(words), "{key}: {error}");
+        }
+        let error = parse("name = \"llama-3.1-8b\"\nexpert_load = \"balanced\"").expect_err("refused");
+        assert!(error.contains("llama-3.1-8b has none"), "{error}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
+mod experts;
 mod float8;
 mod internevo;
 mod megatron;
@@ -7,6 +8,7 @@ mod mesh;
 mod nanotron;
 mod xla;
 
+pub use experts::ExpertLoad;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores};
@@ -145,6 +147,8 @@ pub struct Model {
     pub tied_head: Option<bool>,
     /// Rows of the table of learned positions, where the run differs from the config.
     pub positions: Option<Spanned<i64>>,
+    /// How tokens spread over experts.
+    pub expert_load: Option<Spanned<ExpertLoad>>,
 }
 
 /// `[tensor_parallel]`

@@ -46,6 +46,20 @@ pub enum Scores {
     Chosen,
     /// Softmax of all logits, then the k largest (`--moe-router-pre-softmax`).
     All,
+    /// Sigmoid of all logits, then the k largest, divided by their sum (`--moe-router-score-function sigmoid`).
+    Sigmoid,
+}
+
+/// What else decides which experts are chosen, and with which weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// A number for each expert that is added for the choice alone (`--moe-router-enable-expert-bias`).
+    pub correction: bool,
+    /// Groups of experts, and those of them that a token may choose from (`--moe-router-num-groups`,
+    /// `--moe-router-group-topk`).
+    pub groups: Option<(u64, u64)>,
+    /// Whether weights are multiplied by a number (`--moe-router-topk-scaling-factor`).
+    pub scales: bool,
 }
 
 /// One operator.
@@ -58,6 +72,8 @@ pub enum RoutedOp {
         routed: Routed,
         /// Scores.
         scores: Scores,
+        /// The choice.
+        choice: Choice,
         /// Whether the loss has a term that balances the load (`--moe-aux-loss-coeff` above 0).
         auxiliary: bool,
         /// Whether choice and weights are one kernel of Transformer Engine's (`--moe-router-fusion`).

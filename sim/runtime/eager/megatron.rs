@@ -21,6 +21,7 @@ mod ring;
 mod rotary;
 mod routed;
 mod router;
+mod scores;
 pub mod spread;
 
 pub use dispatch::{DISPATCHERS, Dispatcher, Routing};

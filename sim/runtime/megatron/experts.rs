@@ -4,9 +4,9 @@
 use super::Job;
 use super::blocks::Modules;
 use super::job::{Implementation, Mixture};
-use crate::model::experts::{Experts, Score};
+use crate::model::experts::{Experts, Router, Score};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
-use crate::model::megatron::experts::Scores;
+use crate::model::megatron::experts::{Choice, Scores};
 use crate::model::megatron::{MegatronOp, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
@@ -55,10 +55,8 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (experts.bias && job.mixture.is_some_and(|run| run.fp32_router), "experts with biases under a router in fp32"),
         (experts.shared > 0 && job.model.ffn_bias, "shared experts with biases"),
         (!experts.shared.is_multiple_of(u64::from(mesh.tp)), "shared experts whose width does not divide"),
-        (router.score == Score::Sigmoid, "a router that takes sigmoids"),
-        (router.correction, "a router whose choice is corrected"),
-        (router.scales, "a router that scales its weights"),
-        (router.groups.is_some(), "a router that chooses among groups"),
+        (router.score == Score::Sigmoid && !router.normalises, "a router whose sigmoids do not sum to one"),
+        (router.correction && router.score != Score::Sigmoid, "a router that corrects the choice of a softmax"),
         (mesh.ep == 1 && mesh.etp != mesh.tp, "experts split otherwise than the rest without being spread over ranks"),
         (mesh.tp > 1 && !job.sequence_parallel, "experts under tensor parallelism without sequence parallelism"),
     ];
@@ -112,12 +110,15 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
 
     let shared = params.shared.map(|params| shared(m, xn, (params, experts.shared)));
     let scores = match (experts.router.score, experts.router.normalises) {
+        (Score::Sigmoid, _) => Scores::Sigmoid,
         (Score::Softmax, false) => Scores::All,
         // Softmax of the chosen is softmax of all, divided by the sum of the chosen.
         _ => Scores::Chosen,
     };
+    let Router { correction, groups, scales, .. } = experts.router;
+    let choice = Choice { correction, groups, scales };
     let (auxiliary, again) = (run.auxiliary_loss, run.recompute_norm);
-    let route = RoutedOp::Route { routed, scores, auxiliary, fused: run.router_fusion, again };
+    let route = RoutedOp::Route { routed, scores, choice, auxiliary, fused: run.router_fusion, again };
     let [weights, map] = m.route(route, xn, &params.router, weighs);
     m.g.resize(weights, routed.tokens * routed.experts);
     m.g.resize(map, routed.tokens * routed.experts);

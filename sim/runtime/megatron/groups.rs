@@ -79,6 +79,11 @@ pub(super) fn expert_ranks(job: &Job, groups: Groups) -> Option<ExpertRanks> {
     })
 }
 
+/// Whether the choice of experts is corrected by how many copies each got.
+pub(super) fn corrects(job: &Job) -> bool {
+    job.model.experts.as_ref().is_some_and(|experts| experts.router.correction)
+}
+
 /// Communicators of ranks whose experts are spread or split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpertGroups {
@@ -96,7 +101,7 @@ pub(super) struct Groups {
     pub(super) pipeline: GroupId,
     pub(super) embedding: GroupId,
     pub(super) world: GroupId,
-    /// Whose maxima of fp8 numbers are reduced, if several ranks'.
+    /// Whose maxima of fp8 numbers, and counts of experts' copies, are reduced, if several ranks'.
     pub(super) maxima: Option<GroupId>,
     /// Of experts that are spread over ranks, or split.
     pub(super) experts: Option<ExpertGroups>,
@@ -116,7 +121,7 @@ impl Groups {
             pipeline: program.add_group(mesh.pipeline()),
             embedding: program.add_group(mesh.embedding()),
             world: program.add_group(mesh.world()),
-            maxima: (job.matmuls.reduces_maxima() && mesh.ranks_of_stage() > 1)
+            maxima: ((job.matmuls.reduces_maxima() || corrects(job)) && mesh.ranks_of_stage() > 1)
                 .then(|| program.add_group(mesh.stage())),
             experts: (job.mixture.is_some() && mesh.ep * mesh.etp > 1).then(|| ExpertGroups {
                 exchange: program.add_group(mesh.experts()),

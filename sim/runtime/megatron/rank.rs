@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::data::Data;
-use super::groups::{DATA, EXPERT_DATA, Groups, MAXIMA, PIPELINE, TENSOR, expert_ranks, ring, streams};
+use super::groups::{DATA, EXPERT_DATA, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, ring, streams};
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
@@ -187,6 +187,15 @@ impl<'j> Rank<'j> {
         if let Some(param) = shared {
             let bytes = Bytes(param.elements * gradients.bytes());
             reduce(program, (self.groups.embedding, DATA), bytes, gradients);
+        }
+        // `_update_router_expert_bias`: copies of all micro-batches, in the parameters' type.
+        let router = |param: &&ChunkParam| param.name.ends_with("mlp.router.weight");
+        let routers = self.chunks.iter().flat_map(Chunk::params).filter(router).count() as u64;
+        if let (true, Some(group), Some(experts)) = (corrects(self.job), self.groups.maxima, &self.job.model.experts)
+            && routers > 0
+        {
+            let bytes = Bytes(routers * experts.count * self.job.dtype.bytes());
+            reduce(program, (group, MAXIMA), bytes, self.job.dtype);
         }
     }
 

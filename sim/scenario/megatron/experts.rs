@@ -109,7 +109,6 @@ pub(super) fn mixture(
         let backend = "note: the flex dispatcher is taken to be DeepEP, on 20 processors";
         reader.assumptions.push(backend.to_owned());
     }
-    reader.assumptions.push("note: every expert gets as many tokens as any other".to_owned());
     let engine = implementation == Implementation::TransformerEngine;
     let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
     if let (Some(at), false) = (table.moe_permute_fusion.as_ref().filter(|at| *at.get_ref()), engine) {

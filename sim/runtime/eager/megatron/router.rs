@@ -5,41 +5,54 @@
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op};
-use crate::model::megatron::experts::{Routed, RoutedOp, Scores};
+use crate::model::megatron::experts::{Choice, Routed, RoutedOp, Scores};
 use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass};
 
 /// Bytes of an index, of a number in fp32.
-const INDEX: u64 = 8;
-const NUMBER: u64 = 4;
+pub(super) const INDEX: u64 = 8;
+pub(super) const NUMBER: u64 = 4;
 
 /// What the rules read off the operator.
 #[derive(Clone, Copy)]
-struct Sizes {
-    routed: Routed,
-    scores: Scores,
-    auxiliary: bool,
-    fused: bool,
-    again: bool,
+pub(super) struct Sizes {
+    pub(super) routed: Routed,
+    pub(super) scores: Scores,
+    pub(super) choice: Choice,
+    pub(super) auxiliary: bool,
+    pub(super) fused: bool,
+    pub(super) again: bool,
     /// Bytes of a matrix of all experts' numbers, and of the chosen's, in the router's type.
-    all: u64,
-    chosen: u64,
+    pub(super) all: u64,
+    pub(super) chosen: u64,
     /// Numbers of both.
-    every: u64,
-    some: u64,
+    pub(super) every: u64,
+    pub(super) some: u64,
     /// Whether the router's type is narrower than fp32, in which softmax is taken.
-    narrow: bool,
+    pub(super) narrow: bool,
 }
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Route { routed, scores, auxiliary, fused, again } = kind else {
+        let RoutedOp::Route { routed, scores, choice, auxiliary, fused, again } = kind else {
             unreachable!("called for routers")
         };
         let dtype = graph.values[op.outputs[0]].dtype;
         let (every, some) = (routed.tokens * routed.experts, routed.tokens * routed.top_k);
         let bytes = dtype.bytes();
         let narrow = dtype != DType::Fp32;
-        Sizes { routed, scores, auxiliary, fused, again, all: every * bytes, chosen: some * bytes, every, some, narrow }
+        Sizes {
+            routed,
+            scores,
+            choice,
+            auxiliary,
+            fused,
+            again,
+            all: every * bytes,
+            chosen: some * bytes,
+            every,
+            some,
+            narrow,
+        }
     }
 }
 
@@ -49,16 +62,8 @@ impl Eager {
         self.made(name, bytes, read, self.settings.forward)
     }
 
-    /// The k largest of each row, and where they are: a selection and a sort.
-    fn top_k(&mut self, read: u64, (values, some): (u64, u64)) -> [Storage; 2] {
-        let made = [self.storage(values, "aten.topk"), self.storage(some * INDEX, "aten.topk")];
-        self.pointwise("aten.topk", MemoryKind::Elementwise, read, values + some * INDEX, self.settings.forward);
-        self.pointwise("aten.topk", MemoryKind::Elementwise, values, values + some * INDEX, Dispatch::Extra);
-        made
-    }
-
     /// Softmax in fp32 of numbers in the router's type.
-    fn wide_softmax(&mut self, numbers: u64, narrow: bool) -> Storage {
+    pub(super) fn wide_softmax(&mut self, numbers: u64, narrow: bool) -> Storage {
         let wide = numbers * NUMBER;
         let cast = narrow.then(|| self.few("aten._to_copy", wide, wide / 2));
         let soft = self.storage(wide, "aten._softmax");
@@ -95,35 +100,21 @@ impl Eager {
         if sizes.fused {
             return self.route_at_once(op, sizes, frame, (results, saved, logits));
         }
-        let (values, indices, weights);
-        match sizes.scores {
-            Scores::Chosen => {
-                [values, indices] = self.top_k(sizes.all, (sizes.chosen, sizes.some));
-                let soft = self.wide_softmax(sizes.some, sizes.narrow);
-                weights = if sizes.narrow {
-                    self.few("aten._to_copy", sizes.chosen, 2 * sizes.chosen)
-                } else {
-                    self.retain(soft)
-                };
-                saved.extend([indices, soft]);
-            }
-            Scores::All => {
-                let soft = self.wide_softmax(sizes.every, sizes.narrow);
-                weights =
-                    if sizes.narrow { self.few("aten._to_copy", sizes.all, 2 * sizes.all) } else { self.retain(soft) };
-                [values, indices] = self.top_k(sizes.all, (sizes.chosen, sizes.some));
-                saved.extend([indices, soft]);
-            }
-        }
+        let (weights, kept) = self.weights(sizes);
+        saved.extend(kept);
         let zeros = self.few("aten.zeros_like", sizes.all, 0);
         let probs = self.few("aten.scatter", sizes.all, sizes.all + sizes.chosen + sizes.some * INDEX);
         self.release(zeros);
         let map = self.chosen_map(sizes);
-        self.release(values);
         self.release(weights);
         // Under a checkpoint's `no_grad` the loss is left to the recompute.
         if sizes.auxiliary && results == Results::Save {
             saved.extend(self.balance(sizes));
+        }
+        if sizes.choice.correction && results == Results::Save {
+            // How many copies each expert got, for the correction of the next step.
+            let counted = sizes.every + sizes.routed.experts * NUMBER;
+            self.pointwise("triton_count", MemoryKind::Elementwise, counted, counted - sizes.every, Dispatch::Compiled);
         }
         self.release(logits);
         frame.slots[op.outputs[0]] = Some(probs);
@@ -165,8 +156,16 @@ impl Eager {
     /// each expert was sent by the ranks that share a sequence. Returns what backward needs.
     fn balance(&mut self, sizes: Sizes) -> [Storage; 3] {
         let experts = sizes.routed.experts;
-        let soft = self.wide_softmax(sizes.every, sizes.narrow);
         let wide = sizes.every * NUMBER;
+        let soft = if sizes.scores == Scores::Sigmoid {
+            let soft = self.few("aten.sigmoid", sizes.all, sizes.all);
+            let sum = self.few("aten.sum", sizes.routed.tokens * NUMBER, sizes.all);
+            self.pointwise("aten.div", MemoryKind::Elementwise, sizes.all, sizes.all, self.settings.forward);
+            self.release(sum);
+            soft
+        } else {
+            self.wide_softmax(sizes.every, sizes.narrow)
+        };
         let [values, indices] = self.top_k(wide, (sizes.some * NUMBER, sizes.some));
         let map = self.chosen_map(sizes);
         self.release(values);
@@ -245,35 +244,61 @@ impl Eager {
 
     /// The gradient of the logits, operator by operator.
     fn logits_gradient(&mut self, sizes: Sizes, saved: &[Storage], gradient: Storage) -> Storage {
-        let balanced = (saved.len() > 3).then(|| {
+        let own = saved.len() - if self.balances(sizes, saved.len()) { 3 } else { 0 };
+        let balanced = (own < saved.len()).then(|| {
             for name in ["aten.ones_like", "aten.mul", "aten.mul", "aten.mul"] {
                 self.pointwise(name, MemoryKind::Elementwise, NUMBER, NUMBER, self.settings.backward);
             }
             let made = self.softmax_gradient(sizes.every, sizes.narrow);
-            saved[3..].iter().rev().for_each(|&storage| self.release(storage));
+            saved[own..].iter().rev().for_each(|&storage| self.release(storage));
             made
         });
         let picked = self.pointwise_gradient("aten.gather", sizes.chosen, sizes.chosen + sizes.some * INDEX);
         self.release(gradient);
-        let widened = sizes.narrow.then(|| self.pointwise_gradient("aten._to_copy", 2 * sizes.chosen, sizes.chosen));
-        let of_chosen = match sizes.scores {
-            Scores::Chosen => self.softmax_gradient(sizes.some, sizes.narrow),
-            Scores::All => self.retain(picked),
-        };
-        widened.into_iter().chain([picked, saved[2]]).for_each(|storage| self.release(storage));
-        let zeros = self.pointwise_gradient("aten.new_zeros", sizes.all, 0);
-        let mut of_logits = self.pointwise_gradient("aten.scatter", sizes.all, sizes.all + sizes.chosen);
-        [zeros, of_chosen, saved[1]].into_iter().for_each(|storage| self.release(storage));
-        if sizes.scores == Scores::All {
-            let through = self.softmax_gradient(sizes.every, sizes.narrow);
-            self.release(of_logits);
-            of_logits = through;
+        if sizes.choice.scales {
+            self.pointwise("aten.mul", MemoryKind::Elementwise, sizes.chosen, sizes.chosen, self.settings.backward);
         }
+        let of_scores = if sizes.scores == Scores::Sigmoid {
+            let kept = saved[1..5].try_into().expect("four things of a sigmoid are kept");
+            let made = self.sigmoid_gradient(sizes, kept);
+            self.release(picked);
+            made
+        } else {
+            self.softmax_logits(sizes, [saved[1], saved[2]], picked)
+        };
+        let first = if sizes.scores == Scores::Sigmoid { 5 } else { 3 };
+        saved[first..own].iter().for_each(|&storage| self.release(storage));
+        let mut of_logits = of_scores;
         if let Some(other) = balanced {
             let sum = self.pointwise_gradient("aten.add", sizes.all, 2 * sizes.all);
             self.release(other);
             self.release(of_logits);
             of_logits = sum;
+        }
+        of_logits
+    }
+
+    /// Whether what was saved ends with what the balancing loss needs.
+    fn balances(&self, sizes: Sizes, saved: usize) -> bool {
+        let masks = usize::from(sizes.choice.groups.is_some() && !sizes.choice.correction);
+        saved > masks + if sizes.scores == Scores::Sigmoid { 5 } else { 3 }
+    }
+
+    /// The gradient of the logits through softmax and the choice.
+    fn softmax_logits(&mut self, sizes: Sizes, [indices, soft]: [Storage; 2], picked: Storage) -> Storage {
+        let widened = sizes.narrow.then(|| self.pointwise_gradient("aten._to_copy", 2 * sizes.chosen, sizes.chosen));
+        let of_chosen = match sizes.scores {
+            Scores::Chosen => self.softmax_gradient(sizes.some, sizes.narrow),
+            _ => self.retain(picked),
+        };
+        widened.into_iter().chain([picked, soft]).for_each(|storage| self.release(storage));
+        let zeros = self.pointwise_gradient("aten.new_zeros", sizes.all, 0);
+        let mut of_logits = self.pointwise_gradient("aten.scatter", sizes.all, sizes.all + sizes.chosen);
+        [zeros, of_chosen, indices].into_iter().for_each(|storage| self.release(storage));
+        if sizes.scores == Scores::All {
+            let through = self.softmax_gradient(sizes.every, sizes.narrow);
+            self.release(of_logits);
+            of_logits = through;
         }
         of_logits
     }

@@ -1,0 +1,15 @@
+//! `model.expert_load`.
+
+use serde::Deserialize;
+
+/// How tokens spread over experts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertLoad {
+    /// Every expert gets as many as any other.
+    Balanced,
+    /// The i-th expert's share falls with this power of i.
+    PowerLaw(f64),
+    /// As counted: one number for each expert.
+    Measured(Vec<i64>),
+}
