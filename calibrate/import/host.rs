@@ -18,11 +18,29 @@ const CLASSES: [(&str, f64, &str, f64, &str); 15] = [
     ("fsdp_param", 8.0, "assumed", 0.8, "assumed: a view and an attribute swap for each parameter"),
     ("optimizer_param", 8.0, "assumed", 0.8, "assumed: state look-ups for each parameter"),
     ("extra", 2.3, "published", 0.45, "second_order_effects.csv: cuLaunchKernel 1.3 to 3.3 us"),
-    ("module_forward", 50.0, "published", 0.5, "a kernel's part of the host's time for a block of Megatron-Core 0.16.1's own modules, on a device that does nothing, at the scale of 2.7 times torch.nn.Linear's 13.48 us on a DGX H100's host, as te.Linear is (NVIDIA/TransformerEngine#2053), to tests/oracles/host-time.json, where that is 122 us (43 to 59)"),
+    (
+        "module_forward",
+        50.0,
+        "published",
+        0.5,
+        "a kernel's part of the host's time for a block of Megatron-Core 0.16.1's own modules, on a device that does nothing, at the scale of 2.7 times torch.nn.Linear's 13.48 us on a DGX H100's host, as te.Linear is (NVIDIA/TransformerEngine#2053), to tests/oracles/host-time.json, where that is 122 us (43 to 59)",
+    ),
     ("module_backward", 20.0, "published", 0.5, "the same backward (19 to 21)"),
-    ("transformer_engine_forward", 146.0, "published", 0.5, "the same of a block of Transformer Engine 2.9's modules, less what inductor compiled, a kernel of its own"),
+    (
+        "transformer_engine_forward",
+        146.0,
+        "published",
+        0.5,
+        "the same of a block of Transformer Engine 2.9's modules, less what inductor compiled, a kernel of its own",
+    ),
     ("transformer_engine_backward", 44.0, "published", 0.5, "the same backward"),
-    ("synchronize", 7.0, "published", 0.5, "second_order_effects.csv: an eager add of 3 MB on A100 takes 17 us with a wait, 8 of them its submission and 2 the kernel"),
+    (
+        "synchronize",
+        7.0,
+        "published",
+        0.5,
+        "second_order_effects.csv: an eager add of 3 MB on A100 takes 17 us with a wait, 8 of them its submission and 2 the kernel",
+    ),
     ("step_overhead", 1000.0, "assumed", 0.9, "assumed: data loader, logging and Python of the loop"),
 ];
 
