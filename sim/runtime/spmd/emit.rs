@@ -35,6 +35,13 @@ pub(super) fn emit(tape: &Tape, program: &mut Builder) {
         for value in step.writes.iter().map(|value| value.0 as usize) {
             if first[value] == Some(at) {
                 let sized = tape.values[value];
+                if step.in_place {
+                    let reads = step.reads.iter().map(|read| read.0 as usize);
+                    let place = reads.filter(|&read| last[read] == at && tape.values[read].bytes == sized.bytes);
+                    if let Some(buffer) = place.filter_map(|read| buffers[read].take()).next() {
+                        program.free(buffer);
+                    }
+                }
                 buffers[value] = Some(program.alloc(sized.bytes, step.unit, sized.category, sized.name));
             }
         }

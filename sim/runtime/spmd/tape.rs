@@ -45,6 +45,8 @@ pub(super) struct Step {
     pub(super) scope: ScopeId,
     pub(super) reads: Vec<Value>,
     pub(super) writes: Vec<Value>,
+    /// Whether it works number by number, so that a result may take the place of what it reads for the last time.
+    pub(super) in_place: bool,
     /// Instructions that must be over before it starts, besides those that wrote what it reads.
     pub(super) after: Vec<At>,
 }
@@ -95,6 +97,13 @@ impl Tape {
         at
     }
 
+    /// The same of a kernel that works number by number.
+    pub(super) fn elementwise(&mut self, name: &'static str, work: Work, reads: &[Value], writes: &[Value]) -> At {
+        let at = self.kernel(name, work, reads, writes);
+        self.steps[at.0 as usize].in_place = true;
+        at
+    }
+
     /// A copy on one of the other units, that starts when what it reads is there and `after` is over.
     pub(super) fn copy(
         &mut self,
@@ -124,7 +133,7 @@ impl Tape {
     fn push(&mut self, what: What, unit: StreamId, (reads, writes): (&[Value], &[Value]), after: Vec<At>) -> At {
         let (pass, scope) = (self.pass, self.scope);
         let (reads, writes) = (reads.to_vec(), writes.to_vec());
-        self.steps.push(Step { what, unit, pass, scope, reads, writes, after });
+        self.steps.push(Step { what, unit, pass, scope, reads, writes, in_place: false, after });
         At(self.steps.len() as u32 - 1)
     }
 }

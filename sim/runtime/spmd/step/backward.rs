@@ -120,7 +120,7 @@ impl Step<'_> {
             Kind::Norm => {
                 // Sums over the width first, then the gradient.
                 let work = Self::memory(MemoryKind::NormBackward, 4 * bytes, bytes);
-                self.tape.kernel("rms_norm backward", work, &reads, &outputs);
+                self.tape.elementwise("rms_norm backward", work, &reads, &outputs);
             }
             Kind::Rope => {
                 let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 2 * bytes);
@@ -128,7 +128,7 @@ impl Step<'_> {
             }
             Kind::Gate => {
                 let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 3 * bytes);
-                self.tape.kernel("gate backward", work, &reads, &outputs);
+                self.tape.elementwise("gate backward", work, &reads, &outputs);
             }
             Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
             Kind::Linear(index) => {

@@ -136,12 +136,12 @@ impl Step<'_> {
                 Kind::Add => {
                     let bytes = of(op.output);
                     let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
-                    self.tape.kernel("add", work, &reads, &[output]);
+                    self.tape.elementwise("add", work, &reads, &[output]);
                 }
                 Kind::Gate => {
                     let bytes = of(op.output);
                     let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
-                    self.tape.kernel("gate", work, &reads, &[output]);
+                    self.tape.elementwise("gate", work, &reads, &[output]);
                 }
                 Kind::Masks => {
                     // Places are counted up over the sequence; one mask of zeros and ones, one of weights.

@@ -34,7 +34,7 @@ impl Step<'_> {
         }
         let result = self.tape.value("gradient", bytes, Category::BackwardTemporary);
         let work = Self::memory(MemoryKind::NormBackward, 4 * bytes, bytes);
-        self.tape.kernel("rms_norm backward", work, &[hidden, gradient], &[result]);
+        self.tape.elementwise("rms_norm backward", work, &[hidden, gradient], &[result]);
         self.store_gradients();
         result
     }
