@@ -105,7 +105,7 @@ fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradien
     let job = make::parse(&with("ZB-H1")).job;
     let job = job.split().expect("a job of Megatron's");
     let after = |weights: bool| {
-        let chunk = Chunk::new(&job, false, false, 0..3, 0);
+        let chunk = Chunk::new(job, false, false, 0..3, 0);
         let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager(), chunk.params().len());
         eager.main = Some(MainGradients::new(DType::Fp32, true, Box::new(Nothing)));
         let hidden = 2 * job.seq * job.batch * job.model.width;

@@ -243,14 +243,11 @@ fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Flags, Scenari
         return Ok(reader.assume("xla.flags", Flags::DEFAULT, "[]"));
     };
     let names: Vec<&str> = list.iter().map(|at| at.get_ref().as_str()).collect();
-    Flags::of(&names).or_else(|unknown| {
+    Flags::of(&names).map_err(|unknown| {
         let known: Vec<&str> = Flags::GROUPS.iter().map(|(name, _)| *name).collect();
         let problem = format!("there is no group of flags {unknown:?}");
-        let at = list.iter().find(|at| at.get_ref() == unknown);
         let remedy = format!("write some of: {}", known.join(", "));
-        Err(at.map_or_else(
-            || reader.plan(&Spanned::new(0..0, ()), &problem, &remedy),
-            |at| reader.plan(at, &problem, &remedy),
-        ))
+        let at = list.iter().find(|at| at.get_ref() == unknown).map_or(0..0, Spanned::span);
+        reader.plan(&Spanned::new(at, ()), problem, remedy)
     })
 }

@@ -187,13 +187,13 @@ impl<'j> Step<'j> {
     }
 
     /// Copies a tensor to the host beside what follows.
-    fn to_host(&mut self, value: Value, bytes: u64) {
+    fn send_to_host(&mut self, value: Value, bytes: u64) {
         let work = Work::HostCopy { bytes: Bytes(bytes), to_host: true };
         self.tape.copy(TO_HOST, work, (&[value], &[]), vec![]);
     }
 
     /// Copies a tensor back, from when `after` is over.
-    fn from_host(&mut self, bytes: u64, after: Vec<At>) -> Value {
+    fn fetch_from_host(&mut self, bytes: u64, after: Vec<At>) -> Value {
         let value = self.tape.value("from host", bytes, Category::Activation);
         let work = Work::HostCopy { bytes: Bytes(bytes), to_host: false };
         self.tape.copy(FROM_HOST, work, (&[], &[value]), after);

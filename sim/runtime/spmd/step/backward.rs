@@ -67,7 +67,7 @@ impl Step<'_> {
         match keep {
             Keep::Remat => None,
             // The copy for this block was begun when the block after it began.
-            Keep::Offload => Some(self.from_host(bytes, self.began.clone())),
+            Keep::Offload => Some(self.fetch_from_host(bytes, self.began.clone())),
             Keep::Device => {
                 let stack = self.stack(tensor, bytes);
                 let value = self.tape.value("kept", bytes, Category::Activation);

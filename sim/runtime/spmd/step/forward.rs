@@ -79,7 +79,7 @@ impl Step<'_> {
         let bytes = Self::bytes(self.variants[variant].block.tensors[tensor]);
         match keep {
             Keep::Remat => {}
-            Keep::Offload => self.to_host(value, bytes),
+            Keep::Offload => self.send_to_host(value, bytes),
             Keep::Device => {
                 let stack = self.stack(tensor, bytes);
                 // The slice is written by the kernel that makes it, where that is no matmul.
