@@ -71,6 +71,15 @@ fn what_a_loop_does_counts_as_often_as_it_turns() {
 
 #[test]
 #[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
+fn a_gradient_that_is_kept_split_is_summed_whole_and_then_cut() {
+    // No reduce-scatter with default flags: each device receives all of the sum and keeps a sixteenth.
+    let answer = for_slice("gradient.mlir");
+    assert_eq!(collectives(&answer), [("all-reduce".to_owned(), 1024 * 1024 * 2, vec![(0..16).collect()], 1)]);
+    assert_eq!(answer["memory"]["output"], 1024 * 1024 * 2 / 16);
+}
+
+#[test]
+#[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
 fn what_does_not_fit_is_an_answer_with_an_exit_code_of_its_own() {
     // The first product's result alone is 16,777,216 x 32,768 x 2 bytes, 64 GiB on each of 16 chips.
     let text = std::fs::read_to_string(format!("{PROGRAMS}/matmul.mlir")).unwrap();
