@@ -4,6 +4,7 @@
 //! `jobs` plans, `programs` writes StableHLO, `execute` runs and times it, `check` looks at the results, `estimate` asks the
 //! compiler only; `compile` takes a program from a file.
 
+mod attention;
 mod check;
 mod compile;
 mod error;

@@ -2,7 +2,7 @@
 //!
 //! Plugins hand programs out in protobuf; numbers are those of `xla/service/hlo.proto` and `xla/xla_data.proto` (OpenXLA).
 //! [`flow`] says how often each instruction runs, [`flops`] and [`collectives`] what runs, [`cycles`] what
-//! the compiler expects of it, [`print`] shows it.
+//! the compiler expects of it, [`mod@print`] shows it.
 
 pub mod collectives;
 pub mod cycles;

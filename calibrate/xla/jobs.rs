@@ -2,7 +2,8 @@
 
 use crate::points::What;
 
-use super::programs::{BACKEND, COLLECTIVES, KERNELS};
+use super::attention::BACKEND;
+use super::programs::{COLLECTIVES, KERNELS};
 
 /// How large things may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +57,9 @@ fn matmuls(scale: Scale) -> Vec<What> {
 fn attentions(scale: Scale) -> Vec<What> {
     let lengths: &[u64] = if scale == Scale::Chip { &[2048, 4096, 8192] } else { &[128] };
     let (heads, kv_heads, head_dim) = if scale == Scale::Chip { (32, 8, 128) } else { (4, 2, 32) };
-    let of = |length: &u64| What::Attention {
+    let of = |length: &u64, backward: bool| What::Attention {
         backend: BACKEND.to_owned(),
-        backward: false,
+        backward,
         batch: 1,
         heads,
         kv_heads,
@@ -70,7 +71,7 @@ fn attentions(scale: Scale) -> Vec<What> {
         window: None,
         dtype: "bf16".to_owned(),
     };
-    lengths.iter().map(of).collect()
+    lengths.iter().flat_map(|length| [of(length, false), of(length, true)]).collect()
 }
 
 fn memory(scale: Scale) -> Vec<What> {

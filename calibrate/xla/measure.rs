@@ -37,7 +37,7 @@ pub struct Measured {
     /// Compare what the devices compute with what the host does, and measure nothing.
     #[arg(long, conflicts_with = "topology")]
     check: bool,
-    /// How long to measure or compile.
+    /// How long to measure or compile; one thing is done at least.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
     /// Which kinds of things; all if not named.
@@ -86,7 +86,7 @@ fn ask(arguments: &Measured, asked: Asked, stop: &Stop) -> Result<String, Failur
         if stop.asked() {
             return Err(Failure::Interrupted);
         }
-        if stop.late() {
+        if at > 0 && stop.late() {
             told.left = open.len() - at;
             break;
         }
@@ -115,7 +115,7 @@ fn run(arguments: &Measured, plugin: &Plugin, stop: &Stop) -> Result<String, Fai
     let mut told = Tally { known: all.len() - open.len(), ..Tally::default() };
     let bar = bar(open.len(), "measuring");
     for (at, what) in open.iter().enumerate() {
-        if stop.late() {
+        if at > 0 && stop.late() {
             told.left = open.len() - at;
             break;
         }

@@ -3,8 +3,9 @@
 //! Matrix products and attention as a framework writes them (two products and a softmax: XLA fuses what it can); kernels that
 //! memory bounds as chains of elementwise operations; collectives one at a time over a mesh of one axis.
 
+use super::attention::{self, softmax};
 use crate::points::What;
-use crate::stablehlo::{Collective, Comparison, Element, Function, Mesh, Reduction, Spec, Type, Value, module};
+use crate::stablehlo::{Collective, Element, Function, Mesh, Reduction, Spec, Type, Value, module};
 
 /// A program, and what it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,36 +32,7 @@ pub fn program(what: &What) -> Result<Program, String> {
             let (given, element) = elements(dtype)?;
             matmul(&mut main, [*m, *n, *k], given, element, layout)?;
         }
-        What::Attention {
-            backend,
-            backward: false,
-            batch,
-            heads,
-            kv_heads,
-            queries,
-            keys,
-            head_dim,
-            value_dim,
-            causal,
-            window: None,
-            dtype,
-        } if backend == BACKEND
-            && dtype == "bf16"
-            && value_dim == head_dim
-            && kv_heads > &0
-            && heads % kv_heads == 0
-            && (!causal || queries == keys) =>
-        {
-            let shape = Attention {
-                batch: *batch,
-                heads: *heads,
-                kv_heads: *kv_heads,
-                queries: *queries,
-                keys: *keys,
-                head_dim: *head_dim,
-            };
-            attention(&mut main, &shape, *causal);
-        }
+        What::Attention { .. } => attention::write(&mut main, what)?,
         What::Memory { kernel, read, .. } => memory(&mut main, kernel, *read)?,
         What::Collective { kind, ranks, bytes, dtype, .. } if dtype == "bfloat16" => {
             return collective(kind, *ranks, *bytes);
@@ -70,9 +42,6 @@ pub fn program(what: &What) -> Result<Program, String> {
     let arguments = main.takes();
     Ok(Program { text: module("measured", None, &main), devices: 1, arguments })
 }
-
-/// XLA's own attention, in the words of points.
-pub const BACKEND: &str = "xla";
 
 /// Elements of operands and of the result, by the words of points.
 fn elements(dtype: &str) -> Result<(Element, Element), String> {
@@ -103,52 +72,6 @@ fn matmul(
     let c = main.dot(&a, &b, (&[], &[]), (&contracted[..1], &contracted[1..]), element);
     main.result(&c, None);
     Ok(())
-}
-
-/// Sizes of attention: sequences, query and key-value heads, lengths, a head's dimension.
-struct Attention {
-    batch: u64,
-    heads: u64,
-    kv_heads: u64,
-    queries: u64,
-    keys: u64,
-    head_dim: u64,
-}
-
-/// `softmax(Q·Kᵀ/√H + mask)·V`, of B S N H; query heads of one key-value head go together.
-fn attention(main: &mut Function, shape: &Attention, causal: bool) {
-    let Attention { batch, heads, kv_heads, queries, keys, head_dim } = *shape;
-    let group = heads / kv_heads;
-    let q = main.parameter(Type::new(Element::Bf16, [batch, queries, kv_heads, group, head_dim]), None);
-    let k = main.parameter(Type::new(Element::Bf16, [batch, keys, kv_heads, head_dim]), None);
-    let v = main.parameter(Type::new(Element::Bf16, [batch, keys, kv_heads, head_dim]), None);
-    // [B, K, S, G, T]
-    let scores = main.dot(&q, &k, (&[0, 2], &[0, 2]), (&[4], &[3]), Element::F32);
-    let scale = main.constant(1.0 / (head_dim as f64).sqrt(), scores.of.clone());
-    let mut scores = main.zip("multiply", &scores, &scale);
-    if causal {
-        let place = scores.of.of(Element::I32);
-        let (row, column) = (main.iota(place.clone(), 2), main.iota(place, 4));
-        let seen = main.compare(Comparison::AtLeast, &row, &column);
-        let never = main.constant(f64::NEG_INFINITY, scores.of.clone());
-        scores = main.select(&seen, &scores, &never);
-    }
-    let weights = softmax(main, &scores, 4);
-    let weights = main.convert(&weights, Element::Bf16);
-    // [B, K, S, G, H]
-    let output = main.dot(&weights, &v, (&[0, 1], &[0, 2]), (&[4], &[1]), Element::Bf16);
-    main.result(&output, None);
-}
-
-fn softmax(main: &mut Function, scores: &Value, axis: usize) -> Value {
-    let others: Vec<usize> = (0..scores.of.dims.len()).filter(|other| *other != axis).collect();
-    let most = main.reduce(Reduction::Max, scores, &[axis]);
-    let most = main.broadcast(&most, &scores.of.dims, &others);
-    let less = main.zip("subtract", scores, &most);
-    let powers = main.map("exponential", &less);
-    let sum = main.reduce(Reduction::Sum, &powers, &[axis]);
-    let sum = main.broadcast(&sum, &scores.of.dims, &others);
-    main.zip("divide", &powers, &sum)
 }
 
 /// Columns of what memory bounds.

@@ -59,6 +59,9 @@ pub fn sift(file: &Points) -> Sifted<'_> {
         *skipped.entry(&skip.why).or_default() += 1;
     }
     sifted.notes.extend(skipped.into_iter().map(|(why, count)| format!("{count} could not be measured: {why}")));
+    if !file.compiled.is_empty() {
+        sifted.notes.push(format!("{} are a compiler's word, not measured: they are left out", file.compiled.len()));
+    }
     sifted
 }
 

@@ -71,6 +71,15 @@ fn what_a_loop_does_counts_as_often_as_it_turns() {
 
 #[test]
 #[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
+fn a_gradient_that_is_kept_split_is_summed_whole_and_then_cut() {
+    // No reduce-scatter with default flags: each device receives all of the sum and keeps a sixteenth.
+    let answer = for_slice("gradient.mlir");
+    assert_eq!(collectives(&answer), [("all-reduce".to_owned(), 1024 * 1024 * 2, vec![(0..16).collect()], 1)]);
+    assert_eq!(answer["memory"]["output"], 1024 * 1024 * 2 / 16);
+}
+
+#[test]
+#[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
 fn what_does_not_fit_is_an_answer_with_an_exit_code_of_its_own() {
     // The first product's result alone is 16,777,216 x 32,768 x 2 bytes, 64 GiB on each of 16 chips.
     let text = std::fs::read_to_string(format!("{PROGRAMS}/matmul.mlir")).unwrap();
@@ -98,7 +107,7 @@ fn a_flag_that_the_compiler_does_not_know_is_named() {
 fn what_is_not_here_is_compiled_and_said_to_be_compiled() {
     let out = folder("estimate").join("points.jsonl");
     let out = out.to_str().unwrap();
-    let output = run(&["xla", "--topology", "v6e:2x2", "--kernels", "collectives", "--minutes", "0.2", "--out", out]);
+    let output = run(&["xla", "--topology", "v6e:2x2", "--kernels", "collectives", "--minutes", "0.001", "--out", out]);
     assert!(output.status.success(), "{}", said(&output).1);
     let lines: Vec<Value> =
         std::fs::read_to_string(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -118,6 +127,24 @@ fn devices_compute_what_the_host_does() {
     assert!(output.status.success(), "{}", said(&output).1);
     for agreed in ["matmul bf16: equal", "matmul int8: equal", "reduce_scatter on 4 devices: equal"] {
         assert!(text.contains(agreed), "{text}");
+    }
+}
+
+#[test]
+#[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
+fn attention_is_two_products_forward_and_with_one_again_five_backward() {
+    let out = folder("attention").join("points.jsonl");
+    let out = out.to_str().unwrap();
+    let arguments = ["xla", "--topology", "v6e:1x1", "--kernels", "attention", "--minutes", "0.001", "--out", out];
+    // Each time one at least is compiled.
+    assert!(run(&arguments).status.success());
+    assert!(run(&arguments).status.success());
+    let text = std::fs::read_to_string(out).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // 32 heads of 128 over 2048 tokens: a product of all queries and all keys.
+    let one = 2 * 32 * 128 * 2048 * 2048_u64;
+    for (line, products) in lines[1..3].iter().zip([2, 5]) {
+        assert_eq!(line["compiled"]["flops"], products * one, "{line}");
     }
 }
 

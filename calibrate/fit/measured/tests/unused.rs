@@ -125,6 +125,23 @@ fn of_what_was_measured_several_times_the_median_counts() {
 }
 
 #[test]
+fn what_a_compiler_says_is_no_measurement() {
+    let said = Line::Compiled(crate::points::Compiled {
+        what: gemm("bf16", "forward"),
+        slice: "v6e:1x1".to_owned(),
+        argument: 1,
+        output: 1,
+        temp: 0,
+        flops: 1,
+        collectives: std::collections::BTreeMap::new(),
+        estimated_cycles: Some(1),
+    });
+    let with_it = fitted(&with(sweep(), &[said]));
+    assert!(with_it.notes.iter().any(|note| note == "1 are a compiler's word, not measured: they are left out"));
+    assert_eq!(with_it.text, fitted(&sweep()).text);
+}
+
+#[test]
 fn a_line_that_breaks_off_and_what_could_not_be_measured_are_said() {
     let skip = Line::Skipped(crate::points::Skipped {
         what: gemm("fp8_block", "forward"),
