@@ -124,8 +124,8 @@ impl Step<'_> {
             match op.kind {
                 Kind::Norm => {
                     let bytes = of(op.inputs[0]);
-                    // Once for the mean square, once to scale.
-                    let work = Self::memory(MemoryKind::Norm, 2 * bytes, bytes);
+                    // Read for the mean square; scaling is part of the matmuls that take the result.
+                    let work = Self::memory(MemoryKind::Norm, bytes, 0);
                     self.tape.kernel("rms_norm", work, &reads, &[output]);
                 }
                 Kind::Rope => {
@@ -135,13 +135,13 @@ impl Step<'_> {
                     self.tape.kernel("rotary", work, &reads, &[output]);
                 }
                 Kind::Add => {
-                    let bytes = of(op.output);
-                    let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
+                    // Part of the matmul before it.
+                    let work = Self::memory(MemoryKind::Elementwise, 0, 0);
                     self.tape.kernel("add", work, &reads, &[output]);
                 }
                 Kind::Gate => {
-                    let bytes = of(op.output);
-                    let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
+                    // Part of the matmul behind it.
+                    let work = Self::memory(MemoryKind::Elementwise, 0, 0);
                     self.tape.kernel("gate", work, &reads, &[output]);
                 }
                 Kind::Attention(shape) => self.attend(shape, &reads, output, category),
