@@ -26,6 +26,7 @@ pub use mesh::Mesh;
 pub use remat::{Keep, Policy, TENSORS};
 
 use super::{Flight, Framework, Modules, Parts};
+use crate::model::experts::{Experts, Score};
 use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 
 /// How attention is computed.
@@ -61,6 +62,8 @@ pub struct Job {
     pub vocab_tiling: u64,
     /// Embedding by a matmul with one-hot rows (`use_iota_embed`).
     pub iota_embed: bool,
+    /// Places of experts over tokens sent (`capacity_factor`); none where the model has no experts.
+    pub capacity_factor: Option<f64>,
     /// Whether gradients are clipped to a norm.
     pub clip: bool,
     /// Device-to-host reads that the loop waits for in a step (`.item()`, a logged metric).
@@ -71,6 +74,12 @@ impl Job {
     /// Tokens on each chip in a step.
     pub fn own_tokens(&self) -> u64 {
         self.batch * self.seq
+    }
+
+    /// Places of all experts for a sequence: as many for each (`moe.py`, `generate_masks`).
+    pub fn places(&self, experts: &Experts) -> u64 {
+        let sent = (self.seq * experts.top_k) as f64 * self.capacity_factor.unwrap_or(1.0);
+        (sent / experts.count as f64).floor().max(1.0) as u64 * experts.count
     }
 
     /// Tokens of one step of the whole job: chips of the tensor axis share theirs.
@@ -88,7 +97,18 @@ impl Framework for Job {
         let model = &self.model;
         let cases = [
             (model.latent.is_some(), "latent attention on XLA"),
-            (model.experts.is_some(), "experts on XLA"),
+            (
+                model.experts.is_some() && self.capacity_factor.is_none(),
+                "experts without a capacity_factor, whose rows are sorted, on XLA",
+            ),
+            (
+                model.experts.as_ref().is_some_and(|experts| experts.shared > 0 || experts.dense_first > 0),
+                "shared experts, or dense blocks beside those with experts, on XLA",
+            ),
+            (
+                model.experts.as_ref().is_some_and(|experts| experts.router.score != Score::Softmax),
+                "a router that is not a softmax, on XLA",
+            ),
             (model.sinks, "attention sinks"),
             (model.norm != Norm::Rms, "norms other than RMSNorm on XLA"),
             (

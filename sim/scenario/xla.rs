@@ -99,6 +99,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         flags: flags(reader, table)?,
         vocab_tiling,
         iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
+        capacity_factor: capacity(reader, table, &model)?,
         clip: reader.flag("xla.gradient_clipping", table.gradient_clipping, true),
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
         model,
@@ -218,6 +219,21 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
         }
         None => Ok(*policy),
     }
+}
+
+/// How many places experts have.
+fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> Result<Option<f64>, ScenarioError> {
+    let Some(at) = &table.capacity_factor else { return Ok(None) };
+    let factor = *at.get_ref();
+    if model.experts.is_none() {
+        let problem = format!("xla.capacity_factor says how many places experts have, and {} has none", model.name);
+        return Err(reader.plan(at, problem, "remove the key"));
+    }
+    if !(factor.is_finite() && (0.01..=1e3).contains(&factor)) {
+        let problem = format!("xla.capacity_factor = {factor}");
+        return Err(reader.plan(at, problem, "write places over tokens sent, such as 1.25"));
+    }
+    Ok(Some(factor))
 }
 
 /// What the compiler's flags let it do.

@@ -59,7 +59,10 @@ impl Gathered {
             // "$field": what the row has there.
             let field = value.as_str().and_then(|text| text.strip_prefix('$'));
             match field.map(|field| word(row, field)) {
-                Some(Some(word)) => self.put(key, value_of(word), source),
+                Some(Some(word)) => {
+                    let number = field.and_then(|field| number(row, field));
+                    self.put(key, number.unwrap_or_else(|| value_of(word)), source);
+                }
                 Some(None) => {}
                 None => self.put(key, value.clone(), source),
             }
@@ -126,6 +129,12 @@ impl Gathered {
         }
         out
     }
+}
+
+/// A number with a point, where the row has one there and not a word that looks like one.
+fn number(row: &Value, field: &str) -> Option<Key> {
+    let value = field.split('.').try_fold(row, |value, part| value.get(part))?;
+    value.as_f64().filter(|_| value.is_f64()).filter(|number| number.fract() != 0.0).map(Key::Float)
 }
 
 /// A word of a row as a key's value.

@@ -1,6 +1,7 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
 use super::Job;
+use crate::model::experts::Experts;
 use crate::model::{NormPlacement, QkNorm};
 use crate::program::AttentionShape;
 
@@ -22,6 +23,12 @@ pub enum Kind {
     Add,
     /// `act(gate)·up`.
     Gate,
+    /// Which token goes to which place of which expert, from the router's scores: two masks.
+    Masks,
+    /// Tokens to experts' places, by a matmul with a mask of each sequence; the places of a sequence.
+    Dispatch(u64),
+    /// Experts' results back to tokens, the same way.
+    Combine(u64),
 }
 
 /// One operator.
@@ -39,20 +46,32 @@ impl Op {
     /// What its backward reads besides the gradient of its result. Attention also reads its own result.
     pub fn needs(&self) -> Vec<Tensor> {
         match self.kind {
-            Kind::Norm | Kind::Linear(_) | Kind::Gate => self.inputs.clone(),
+            Kind::Norm | Kind::Linear(_) | Kind::Gate | Kind::Masks => self.inputs.clone(),
+            // The mask, by which the other's gradient is taken; the weights in it have a gradient of their own.
+            Kind::Dispatch(_) => self.inputs[1..].to_vec(),
+            Kind::Combine(_) => self.inputs.clone(),
             Kind::Attention(_) => self.inputs.iter().copied().chain([self.output]).collect(),
             Kind::Rope | Kind::Add => vec![],
         }
     }
 }
 
-/// A tensor's name, if a policy may speak of it, and its numbers for each token on one chip.
+/// A tensor's name, if a policy may speak of it, and its numbers on one chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
     /// MaxText's `checkpoint_name`.
     pub name: Option<&'static str>,
-    /// Numbers of a token.
+    /// Rows: tokens, or places of experts.
+    pub rows: u64,
+    /// Numbers of a row.
     pub width: u64,
+}
+
+impl Named {
+    /// All of its numbers.
+    pub fn numbers(self) -> u64 {
+        self.rows * self.width
+    }
 }
 
 /// A weight as one chip multiplies with it, gathered.
@@ -64,8 +83,17 @@ pub struct Weight {
     pub inputs: u64,
     /// Columns.
     pub outputs: u64,
+    /// How many of it there are: one, or one for each expert.
+    pub copies: u64,
     /// Whether its result is a part of a sum over the tensor axis.
     pub row_parallel: bool,
+}
+
+impl Weight {
+    /// All of its numbers.
+    pub fn numbers(self) -> u64 {
+        self.inputs * self.outputs * self.copies
+    }
 }
 
 /// A block's forward.
@@ -79,6 +107,8 @@ pub struct Block {
     pub weights: Vec<Weight>,
     /// Numbers in norms' weights.
     pub norms: u64,
+    /// Rows of the tensors that are being written down.
+    rows: u64,
 }
 
 impl Block {
@@ -88,7 +118,7 @@ impl Block {
         let (heads, kv_heads) = (model.heads / tensor, (model.kv_heads / tensor).max(1));
         let (width, ffn) = (model.width, model.ffn / tensor);
         let (q, kv) = (heads * model.head_dim, kv_heads * model.head_dim);
-        let mut block = Block { ops: vec![], tensors: vec![], weights: vec![], norms: 0 };
+        let mut block = Block { ops: vec![], tensors: vec![], weights: vec![], norms: 0, rows: job.own_tokens() };
         let around = model.norm_placement == NormPlacement::PreAndPost;
         let input = block.tensor(Some("decoder_layer_input"), width);
         let normed = block.norm(input, width);
@@ -121,15 +151,37 @@ impl Block {
         }
         let middle = block.op(Kind::Add, &[input, out], None, width);
         let normed = block.norm(middle, width);
-        let gate = block.linear(normed, Some("mlpwi_0"), ("wi_0", width, ffn, false));
-        let up = block.linear(normed, Some("mlpwi_1"), ("wi_1", width, ffn, false));
-        let product = block.op(Kind::Gate, &[gate, up], None, ffn);
-        let mut down = block.linear(product, Some("mlpwo"), ("wo", ffn, width, true));
+        let mut down = match &model.experts {
+            None => block.feed_forward(normed, (width, ffn, 1)),
+            Some(experts) => block.mixture(normed, job, (width, experts)),
+        };
         if around {
             down = block.norm(down, width);
         }
         block.op(Kind::Add, &[middle, down], None, width);
         block
+    }
+
+    /// The gated feed-forward, of one or of every expert.
+    fn feed_forward(&mut self, input: Tensor, (width, ffn, copies): (u64, u64, u64)) -> Tensor {
+        let gate = self.linear_of(input, Some("mlpwi_0"), ("wi_0", width, ffn, false), copies);
+        let up = self.linear_of(input, Some("mlpwi_1"), ("wi_1", width, ffn, false), copies);
+        let product = self.op(Kind::Gate, &[gate, up], None, ffn);
+        self.linear_of(product, Some("mlpwo"), ("wo", ffn, width, true), copies)
+    }
+
+    /// Experts with as many places each for every sequence; tokens that find none are dropped (MaxText's `dense_matmul` with
+    /// a `capacity_factor`).
+    fn mixture(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+        let places = job.places(experts);
+        let tensor = u64::from(job.mesh.tensor);
+        let scores = self.linear(input, None, ("gate", width, experts.count, false));
+        let masks = self.op(Kind::Masks, &[scores], None, places);
+        let tokens = std::mem::replace(&mut self.rows, job.batch * places);
+        let sent = self.op(Kind::Dispatch(places), &[input, masks], None, width);
+        let made = self.feed_forward(sent, (width, experts.width / tensor, experts.count));
+        self.rows = tokens;
+        self.op(Kind::Combine(places), &[made, masks], None, width)
     }
 
     /// The tensors that backward reads.
@@ -159,7 +211,7 @@ impl Block {
     }
 
     fn tensor(&mut self, name: Option<&'static str>, width: u64) -> Tensor {
-        self.tensors.push(Named { name, width });
+        self.tensors.push(Named { name, rows: self.rows, width });
         self.tensors.len() - 1
     }
 
@@ -179,13 +231,18 @@ impl Block {
         self.op(Kind::Norm, &[input], None, width)
     }
 
-    fn linear(
+    fn linear(&mut self, input: Tensor, name: Option<&'static str>, weight: (&'static str, u64, u64, bool)) -> Tensor {
+        self.linear_of(input, name, weight, 1)
+    }
+
+    fn linear_of(
         &mut self,
         input: Tensor,
         name: Option<&'static str>,
         (weight, inputs, outputs, row_parallel): (&'static str, u64, u64, bool),
+        copies: u64,
     ) -> Tensor {
-        self.weights.push(Weight { name: weight, inputs, outputs, row_parallel });
+        self.weights.push(Weight { name: weight, inputs, outputs, copies, row_parallel });
         self.op(Kind::Linear(self.weights.len() - 1), &[input], name, outputs)
     }
 }

@@ -7,7 +7,7 @@ mod head;
 mod optimizer;
 mod weights;
 
-use super::block::{Block, Tensor};
+use super::block::{Block, Named, Tensor};
 use super::tape::{At, CORE, FROM_HOST, TO_HOST, Tape, Value};
 use super::{Job, Keep, Policy};
 use crate::program::builder::Section;
@@ -142,8 +142,7 @@ impl<'j> Step<'j> {
         let mut whole = if job.model.final_norm { job.model.width } else { 0 };
         for &variant in &self.variant_of {
             let block = &self.variants[variant].block;
-            sharded +=
-                block.weights.iter().map(|weight| (weight.inputs * weight.outputs).div_ceil(shards)).sum::<u64>();
+            sharded += block.weights.iter().map(|weight| weight.numbers().div_ceil(shards)).sum::<u64>();
             whole += block.norms;
         }
         let tables = if job.model.tied_head { 1 } else { 2 };
@@ -171,6 +170,11 @@ impl<'j> Step<'j> {
     /// Bytes of `width` numbers of each token, in bf16.
     fn activation(&self, width: u64) -> u64 {
         HALF * width * self.tokens()
+    }
+
+    /// Bytes of a tensor in bf16.
+    fn bytes(tensor: Named) -> u64 {
+        HALF * tensor.numbers()
     }
 
     /// A kernel bounded by memory.

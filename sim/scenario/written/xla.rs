@@ -66,6 +66,8 @@ pub struct Xla {
     pub flags: Option<Vec<Spanned<String>>>,
     /// `num_vocab_tiling`.
     pub num_vocab_tiling: Option<Spanned<i64>>,
+    /// `capacity_factor` of experts, with `megablox` and `sparse_matmul` off.
+    pub capacity_factor: Option<Spanned<f64>>,
     /// `use_iota_embed`.
     pub use_iota_embed: Option<bool>,
     /// Whether gradients are clipped (`gradient_clipping_threshold` above zero).

@@ -3,7 +3,7 @@
 use super::weights::Gathered;
 use super::{Category, FULL, HALF, Keep, Step};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
-use crate::runtime::spmd::block::{Kind, Op, Tensor};
+use crate::runtime::spmd::block::{Kind, Named, Op, Tensor};
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::Value;
 
@@ -28,7 +28,7 @@ impl Step<'_> {
         let shards = u64::from(self.job.mesh.shards());
         let block = |&variant: &usize| {
             let block = &self.variants[variant].block;
-            let weights = block.weights.iter().map(|weight| (weight.inputs * weight.outputs).div_ceil(shards));
+            let weights = block.weights.iter().map(|weight| weight.numbers().div_ceil(shards));
             weights.sum::<u64>() + block.norms
         };
         self.variant_of.iter().map(block).sum()
@@ -39,7 +39,7 @@ impl Step<'_> {
         let mut values: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let start = self.tape.now();
         for (tensor, keep) in self.variants[variant].kept.clone() {
-            values[tensor] = self.found(tensor, block.tensors[tensor].width, keep);
+            values[tensor] = self.found(tensor, Self::bytes(block.tensors[tensor]), keep);
         }
         self.began = start;
         let again = self.variants[variant].again.clone();
@@ -63,8 +63,7 @@ impl Step<'_> {
     }
 
     /// What forward kept of a tensor.
-    fn found(&mut self, tensor: Tensor, width: u64, keep: Keep) -> Option<Value> {
-        let bytes = self.activation(width);
+    fn found(&mut self, tensor: Tensor, bytes: u64, keep: Keep) -> Option<Value> {
         match keep {
             Keep::Remat => None,
             // The copy for this block was begun when the block after it began.
@@ -100,7 +99,9 @@ impl Step<'_> {
         held: &[(usize, Value)],
     ) {
         let Some(gradient) = gradients[op.output] else { return };
-        let widths: Vec<u64> = op.inputs.iter().map(|&at| self.variants[variant].block.tensors[at].width).collect();
+        let tensors = &self.variants[variant].block.tensors;
+        let inputs: Vec<Named> = op.inputs.iter().map(|&at| tensors[at]).collect();
+        let to = tensors[op.output];
         let needs: Vec<Value> = op.needs().into_iter().filter_map(|tensor| values[tensor]).collect();
         if op.kind == Kind::Add {
             // The gradient goes both ways as it is.
@@ -109,11 +110,11 @@ impl Step<'_> {
             }
             return;
         }
-        let outputs: Vec<Value> = widths
+        let outputs: Vec<Value> = inputs
             .iter()
-            .map(|&width| self.tape.value("gradient", self.activation(width), Category::BackwardTemporary))
+            .map(|&input| self.tape.value("gradient", Self::bytes(input), Category::BackwardTemporary))
             .collect();
-        let bytes = self.activation(widths[0]);
+        let bytes = Self::bytes(inputs[0]);
         let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
         match op.kind {
             Kind::Norm => {
@@ -130,10 +131,28 @@ impl Step<'_> {
                 self.tape.kernel("gate backward", work, &reads, &outputs);
             }
             Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
-            Kind::Linear(index) => self.linear_backward((variant, index), (&needs, gradient), outputs[0], held),
+            Kind::Linear(index) => {
+                self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0]), held);
+            }
+            Kind::Masks => {
+                let work = Self::memory(MemoryKind::Elementwise, Self::bytes(to), bytes);
+                self.tape.kernel("masks backward", work, &reads, &outputs);
+            }
+            // The mask of zeros and ones has no gradient.
+            Kind::Dispatch(places) => {
+                let size = (inputs[0].rows, inputs[0].width, places, MatmulLayout::Forward);
+                self.matmul(size, &Gathered::Own, (&reads, &outputs[..1]));
+            }
+            Kind::Combine(places) => {
+                let size = (inputs[0].rows, inputs[0].width, self.job.seq, MatmulLayout::Forward);
+                self.matmul(size, &Gathered::Own, (&reads, &outputs[..1]));
+                let size = (to.rows, places, to.width, MatmulLayout::Forward);
+                self.matmul(size, &Gathered::Own, (&reads, &outputs[1..]));
+            }
             Kind::Add => {}
         }
-        for (&input, output) in op.inputs.iter().zip(outputs) {
+        let passed = if matches!(op.kind, Kind::Dispatch(_)) { 1 } else { outputs.len() };
+        for (&input, output) in op.inputs.iter().zip(outputs).take(passed) {
             self.add(gradients, input, output);
         }
     }
@@ -142,11 +161,11 @@ impl Step<'_> {
         &mut self,
         (variant, index): (usize, usize),
         (needs, gradient): (&[Value], Value),
-        output: Value,
+        (input, output): (Named, Value),
         held: &[(usize, Value)],
     ) {
         let weight = self.variants[variant].block.weights[index];
-        let numbers = weight.inputs * weight.outputs;
+        let numbers = weight.numbers();
         let gathered = match held.iter().find(|(known, _)| *known == index) {
             Some((_, value)) => Gathered::Whole(*value),
             None => {
@@ -159,13 +178,13 @@ impl Step<'_> {
                 self.gather(numbers, how, after)
             }
         };
-        let size = (self.tokens(), weight.inputs, weight.outputs, MatmulLayout::DataGradient);
+        let size = (input.rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);
         self.matmul(size, &gathered, (&[gradient], &[output]));
         if !weight.row_parallel {
-            self.sum_parts(weight.inputs, output);
+            self.sum_parts(Self::bytes(input), output);
         }
         let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
-        self.weight_gradient((weight.inputs, weight.outputs), self.tokens(), &reads);
+        self.weight_gradient((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies, &reads);
     }
 
     /// A tensor's gradient: the first to arrive, or the sum, which the kernel that makes the second takes in.

@@ -63,7 +63,7 @@ impl Step<'_> {
         let shards = u64::from(self.job.mesh.shards());
         let block = |&variant: &usize| {
             let weights = &self.variants[variant].block.weights;
-            weights.iter().map(|weight| (weight.inputs * weight.outputs).div_ceil(shards)).sum::<u64>()
+            weights.iter().map(|weight| weight.numbers().div_ceil(shards)).sum::<u64>()
         };
         let numbers: u64 = self.variant_of.iter().map(block).sum();
         let value = self.tape.value("weights in bf16", HALF * numbers, Category::AllGatherInput);
@@ -76,7 +76,7 @@ impl Step<'_> {
     fn keep(&mut self, variant: usize, tensor: Tensor, value: Value) {
         let kept = &self.variants[variant].kept;
         let Some(&(_, keep)) = kept.iter().find(|(kept, _)| *kept == tensor) else { return };
-        let bytes = self.activation(self.variants[variant].block.tensors[tensor].width);
+        let bytes = Self::bytes(self.variants[variant].block.tensors[tensor]);
         match keep {
             Keep::Remat => {}
             Keep::Offload => self.to_host(value, bytes),
@@ -116,11 +116,10 @@ impl Step<'_> {
         let mut ahead: Option<(usize, Gathered)> = None;
         for &at in ops {
             let op = &block.ops[at];
-            let width = block.tensors[op.output].width;
-            let output = self.tape.value(name(op.kind), self.activation(width), category);
+            let output = self.tape.value(name(op.kind), Self::bytes(block.tensors[op.output]), category);
             let read = |tensor: Tensor| values[tensor];
             let reads: Vec<Value> = op.inputs.iter().filter_map(|&tensor| read(tensor)).collect();
-            let of = |tensor: usize| self.activation(block.tensors[tensor].width);
+            let of = |tensor: usize| Self::bytes(block.tensors[tensor]);
             match op.kind {
                 Kind::Norm => {
                     let bytes = of(op.inputs[0]);
@@ -144,10 +143,26 @@ impl Step<'_> {
                     let work = Self::memory(MemoryKind::Elementwise, 0, 0);
                     self.tape.kernel("gate", work, &reads, &[output]);
                 }
+                Kind::Masks => {
+                    // Places are counted up over the sequence; one mask of zeros and ones, one of weights.
+                    let bytes = of(op.output);
+                    let work = Self::memory(MemoryKind::Elementwise, bytes, 2 * bytes);
+                    self.tape.kernel("masks", work, &reads, &[output]);
+                }
+                Kind::Dispatch(_) => {
+                    let to = block.tensors[op.output];
+                    let size = (to.rows, to.width, self.job.seq, MatmulLayout::Forward);
+                    self.matmul(size, &Gathered::Own, (&reads, &[output]));
+                }
+                Kind::Combine(places) => {
+                    let to = block.tensors[op.output];
+                    let size = (to.rows, to.width, places, MatmulLayout::Forward);
+                    self.matmul(size, &Gathered::Own, (&reads, &[output]));
+                }
                 Kind::Attention(shape) => self.attend(shape, &reads, output, category),
                 Kind::Linear(index) => {
                     let weight = block.weights[index];
-                    let numbers = weight.inputs * weight.outputs;
+                    let numbers = weight.numbers();
                     let now = self.tape.now();
                     let gathered = match ahead.take() {
                         Some((known, gathered)) if known == index => gathered,
@@ -160,16 +175,16 @@ impl Step<'_> {
                             && let Kind::Linear(next) = block.ops[next].kind
                         {
                             let weight = block.weights[next];
-                            ahead = Some((next, self.gather(weight.inputs * weight.outputs, how, now)));
+                            ahead = Some((next, self.gather(weight.numbers(), how, now)));
                         }
                     }
                     if let (Gathered::Whole(value), false) = (&gathered, keeps) {
                         held.push((index, *value));
                     }
-                    let size = (self.tokens(), weight.outputs, weight.inputs, MatmulLayout::Forward);
+                    let size = (block.tensors[op.output].rows, weight.outputs, weight.inputs, MatmulLayout::Forward);
                     self.matmul(size, &gathered, (&reads, &[output]));
                     if weight.row_parallel {
-                        self.sum_parts(weight.outputs, output);
+                        self.sum_parts(of(op.output), output);
                     }
                 }
             }
@@ -181,9 +196,9 @@ impl Step<'_> {
     }
 
     /// Adds up parts of a sum over the tensor axis, while the step waits.
-    pub(super) fn sum_parts(&mut self, width: u64, value: Value) {
+    pub(super) fn sum_parts(&mut self, bytes: u64, value: Value) {
         if self.job.mesh.tensor > 1 {
-            let comm = self.comm(Collective::AllReduce, self.groups.tensor, self.activation(width));
+            let comm = self.comm(Collective::AllReduce, self.groups.tensor, bytes);
             let after = self.tape.now();
             let at = self.tape.exchange(comm, (&[value], &[]), after);
             self.tape.join(at);
@@ -199,5 +214,8 @@ fn name(kind: Kind) -> &'static str {
         Kind::Attention(_) => "attended",
         Kind::Add => "residual",
         Kind::Gate => "gated",
+        Kind::Masks => "masks",
+        Kind::Dispatch(_) => "dispatched",
+        Kind::Combine(_) => "combined",
     }
 }

@@ -71,7 +71,7 @@ impl Step<'_> {
         self.tape.kernel("softmax backward", work, &[logits, half], &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);
         self.matmul(size, &weight, (&[scores], &[gradient]));
-        self.sum_parts(width, gradient);
+        self.sum_parts(HALF * tokens * width, gradient);
         self.weight_gradient((width, words), tokens, &[normed, scores]);
     }
 
