@@ -14,6 +14,7 @@ pub mod clock;
 pub mod collective;
 pub mod curve;
 pub mod deepep;
+pub mod fusion;
 pub mod host;
 pub mod lines;
 pub mod matmul;
@@ -90,7 +91,12 @@ impl<'p> CostModel<'p> {
 
     /// Time of a kernel alone on the device.
     pub fn kernel(&self, kernel: &Kernel) -> Cost {
-        self.work(&kernel.work)
+        let cost = self.work(&kernel.work);
+        let is_matmul = matches!(kernel.work, Work::Matmul { .. } | Work::GroupedMatmul { .. });
+        match &self.profile.fusion {
+            Some(fusion) if is_matmul && kernel.dispatch == Dispatch::Static => fusion.slowed(cost),
+            _ => cost,
+        }
     }
 
     /// Time of a piece of work alone on the device.

@@ -172,7 +172,8 @@ impl Attention {
         self.kernels.iter().any(|kernel| kernel.backend == backend)
     }
 
-    /// Time of one attention kernel of a library, cut into blocks where it is told; `regime` makes of its seconds at burst clocks and its FLOPs what the clocks allow.
+    /// Time of one attention kernel of a library, cut into blocks where it is told; `regime` makes of its seconds at burst
+    /// clocks and its FLOPs what the clocks allow.
     pub fn cost(
         &self,
         kernels: (Backend, Option<Blocks>),

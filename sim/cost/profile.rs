@@ -14,6 +14,7 @@ use super::batched::Batched;
 use super::clock::{self, Clock};
 use super::collective::{self, Collectives};
 use super::deepep::DeepEp;
+use super::fusion::Fusion;
 use super::host::{Host, Overheads};
 use super::matmul::{self, Matmul};
 use super::memory::{self, Memory};
@@ -125,6 +126,7 @@ struct Written {
     batched: Option<Batched>,
     deepep: Option<DeepEp>,
     layout: Layout,
+    fusion: Option<Fusion>,
     clock: Option<clock::Written>,
     attention: attention::Written,
     memory: memory::Written,
@@ -205,6 +207,8 @@ pub struct Profile {
     pub deepep: Option<DeepEp>,
     /// Gradient layouts.
     pub layout: Layout,
+    /// What fusion adds to the matmuls of a program compiled whole, where it was measured.
+    pub fusion: Option<Fusion>,
     /// Sustained over burst clocks.
     pub clock: Clock,
     /// Attention.
@@ -322,6 +326,7 @@ impl Profile {
             cublas: cublas(w.cublas).map_err(|why| meaning(path, text, "[cublas]", why))?,
             batched: (w.batched.map(Batched::check).transpose()).map_err(|why| meaning(path, text, "batched", why))?,
             deepep: (w.deepep.map(DeepEp::check).transpose()).map_err(|why| meaning(path, text, "deepep", why))?,
+            fusion: (w.fusion.map(Fusion::check).transpose()).map_err(|why| meaning(path, text, "fusion", why))?,
             layout: w.layout.check().map_err(|why| meaning(path, text, "layout", why))?,
             clock: (w.clock.map_or(Ok(Clock::steady()), Clock::new))
                 .map_err(|why| meaning(path, text, "clock", why))?,

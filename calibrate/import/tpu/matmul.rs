@@ -83,7 +83,33 @@ fn fitted(points: &Points, rows: Rows) -> (Waves, Vec<f64>) {
     (model(points), points.iter().map(|(out, seconds)| without(out, *seconds)).collect())
 }
 
-/// The sections `matmul` and `layout`.
+/// Rate of all matmuls, with what is fused into them, in traces of two training steps \[TFLOP/s\]: FLOPs by time of
+/// "convolution fusion" (Llama 3 8B, 4 and 5 sequences of 8,192 tokens a chip).
+const FUSED: [f64; 2] = [720.0, 728.0];
+
+/// Widths, inputs and outputs, of the projections of a block of Llama 3 8B.
+const PROJECTIONS: [(u64, u64); 7] =
+    [(4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 14336), (4096, 14336), (14336, 4096)];
+
+/// The section `fusion`: the bare rate of a step's matmuls over that of its fusions.
+fn fusion(waves: &Waves, tpu: &Tpu) -> String {
+    let tokens = 32768;
+    let v6e = Spec { processors: 1, peak: 918.0, size: 2.0, measured_bandwidth: 1638.0, own_bandwidth: 1638.0 };
+    let seconds = |(m, n, k): Shape| waves.seconds(&v6e.measured(), (m as f64, n as f64, k as f64), 2.0);
+    // Forward, again in backward, and both gradients.
+    let step = PROJECTIONS.iter().map(|&(inputs, outputs)| {
+        let forward = seconds((tokens, outputs, inputs));
+        2.0 * forward + seconds((tokens, inputs, outputs)) + seconds((inputs, outputs, tokens))
+    });
+    let flops: f64 = PROJECTIONS.iter().map(|&(inputs, outputs)| 8.0 * (tokens * inputs * outputs) as f64).sum();
+    let factor = flops / step.sum::<f64>() / (FUSED.iter().sum::<f64>() / FUSED.len() as f64 * 1e12);
+    let source = "vlasenkoalexey/tpu_performance_autoresearch_wiki@6dbda52 jax exp15 and exp28b: 720 and 728 TFLOP/s in all matmul fusions \
+                  of a training step on v6e, over the bare ones here at its shapes; what is fused: the HLO in its commit c5e3f7aa";
+    let (basis, p90) = if tpu.derived { ("extrapolated", 0.12) } else { ("published", 0.06) };
+    format!("[fusion]\nmatmul = {factor:.4}\nevidence = {}\n\n", evidence(basis, 2, p90 / 2.0, p90, source))
+}
+
+/// The sections `matmul`, `fusion` and `layout`.
 pub fn section(tables: &Tables, tpu: &Tpu) -> Result<Section, ImportError> {
     let mut text = String::new();
     let mut residuals = Vec::new();
@@ -110,6 +136,8 @@ pub fn section(tables: &Tables, tpu: &Tpu) -> Result<Section, ImportError> {
         }
         residuals.push(Residual { section: format!("matmul {}", names[0]), points: points.len(), median, p90 });
     }
+    let bf16 = fitted(&read(tables, BF16)?, BF16).0;
+    text.push_str(&fusion(&bf16, tpu));
     let why = "assumed: the compiler lays operands out as a matrix unit wants them, at the cost of copies that are kernels of their own";
     text.push_str(&format!(
         "[layout]\ndata_gradient = 1\nweight_gradient = 1\nevidence = {}\n",

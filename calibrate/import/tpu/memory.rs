@@ -42,7 +42,7 @@ pub fn section(tables: &Tables, tpu: &Tpu) -> Result<Section, ImportError> {
     let measured = copy(tables)?;
     let own = measured * tpu.bandwidth / 1638.0;
     let points: Vec<(f64, f64)> =
-        (12..=33).map(|power| libm::exp2(f64::from(power))).map(|b| (b, LAUNCH + b / own)).collect();
+        (12..=37).map(|power| libm::exp2(f64::from(power))).map(|b| (b, LAUNCH + b / own)).collect();
     let basis = if tpu.derived { "extrapolated" } else { "published" };
     let mut text = String::new();
     let source = "memory_bandwidth.csv: copy of 32 MiB in a device trace; others saw 1.21 to 1.53 TB/s by streams and sizes; \

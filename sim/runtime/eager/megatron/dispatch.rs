@@ -43,6 +43,9 @@ pub struct Routing {
 /// Writes the experts of a rank down: from rows in the order of experts and their weights to what they make of them.
 pub type Experts<'e> = &'e mut dyn FnMut(&mut GraphBuilder, [ValueId; 2]) -> ValueId;
 
+/// Backward of an operator, whose index stands first, with its name.
+type Backward = fn(&mut Eager, &Graph, &Op, (usize, &'static str, Routed), &mut Frame, Storage);
+
 /// A dispatcher of the table.
 #[derive(Clone, Copy)]
 pub struct Dispatcher {
@@ -59,7 +62,7 @@ pub struct Dispatcher {
     /// Forward of its own operators ([`RoutedOp::Own`]).
     pub(super) forward: fn(&mut Eager, &Graph, &Op, (&'static str, Routed), &mut Frame, Results),
     /// Their backward; the operator's index stands first.
-    pub(super) backward: fn(&mut Eager, &Graph, &Op, (usize, &'static str, Routed), &mut Frame, Storage),
+    pub(super) backward: Backward,
 }
 
 impl PartialEq for Dispatcher {

@@ -123,8 +123,8 @@ impl Step<'_> {
             match op.kind {
                 Kind::Norm => {
                     let bytes = of(op.inputs[0]);
-                    // Once for the mean square, once to scale.
-                    let work = Self::memory(MemoryKind::Norm, 2 * bytes, bytes);
+                    // Read for the mean square; scaling is part of the matmuls that take the result.
+                    let work = Self::memory(MemoryKind::Norm, bytes, 0);
                     self.tape.kernel("rms_norm", work, &reads, &[output]);
                 }
                 Kind::Rope => {
@@ -134,12 +134,14 @@ impl Step<'_> {
                     self.tape.kernel("rotary", work, &reads, &[output]);
                 }
                 Kind::Add => {
-                    let bytes = of(op.output);
+                    // Part of the matmul before it, where that is one.
+                    let bytes = if how == Overlap::Windowed { of(op.output) } else { 0 };
                     let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
                     self.tape.elementwise("add", work, &reads, &[output]);
                 }
                 Kind::Gate => {
-                    let bytes = of(op.output);
+                    // Part of the matmul behind it.
+                    let bytes = if how == Overlap::Windowed { of(op.output) } else { 0 };
                     let work = Self::memory(MemoryKind::Elementwise, 2 * bytes, bytes);
                     self.tape.elementwise("gate", work, &reads, &[output]);
                 }
