@@ -43,6 +43,11 @@ pub struct Routing {
 /// Writes the experts of a rank down: from rows in the order of experts and their weights to what they make of them.
 pub type Experts<'e> = &'e mut dyn FnMut(&mut GraphBuilder, [ValueId; 2]) -> ValueId;
 
+/// Forward of an operator by its step's name.
+type Forward = fn(&mut Eager, &Graph, &Op, (&'static str, Routed), &mut Frame, Results);
+/// Its backward; its index stands first.
+type Backward = fn(&mut Eager, &Graph, &Op, (usize, &'static str, Routed), &mut Frame, Storage);
+
 /// A dispatcher of the table.
 #[derive(Clone, Copy)]
 pub struct Dispatcher {
@@ -57,9 +62,9 @@ pub struct Dispatcher {
     /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.
     pub shared_buffer: fn(&Routed, u64) -> u64,
     /// Forward of its own operators ([`RoutedOp::Own`]).
-    pub(super) forward: fn(&mut Eager, &Graph, &Op, (&'static str, Routed), &mut Frame, Results),
-    /// Their backward; the operator's index stands first.
-    pub(super) backward: fn(&mut Eager, &Graph, &Op, (usize, &'static str, Routed), &mut Frame, Storage),
+    pub(super) forward: Forward,
+    /// Their backward.
+    pub(super) backward: Backward,
 }
 
 impl PartialEq for Dispatcher {
