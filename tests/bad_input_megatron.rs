@@ -269,6 +269,10 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
     let unknown = keys("moe_token_dispatcher_type = \"pigeons\"");
     assert!(unknown.contains("no dispatcher of tokens is called \"pigeons\""), "{unknown}");
     assert!(unknown.contains("\"alltoall\" (rows go to the ranks of their experts)"), "{unknown}");
+    let padded = keys("moe_pad_expert_input_to_capacity = true");
+    assert!(padded.contains("filled up to a capacity, and none is written"), "{padded}");
+    let nothing = keys("moe_expert_capacity_factor = 0.0");
+    assert!(nothing.contains("1.0 is a balanced load"), "{nothing}");
     let local = keys("implementation = \"local\"\nmoe_permute_fusion = true");
     assert!(local.contains("moe_permute_fusion is Transformer Engine's"), "{local}");
     let twice = keys("recompute = { uniform = 1 }\nrecompute_modules = [\"moe_act\"]");

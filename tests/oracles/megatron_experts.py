@@ -3,7 +3,7 @@
 What only a device could say is said here: how many copies of tokens each expert gets (as many as any other), and with it the sizes
 of what is selected by a mask. Usage: as `megatron_core.py`; with TRANSFORMER_ENGINE=FOLDER, experts are its grouped linears.
 """
-import json, os, sys
+import json, math, os, sys
 
 import torch
 
@@ -71,6 +71,9 @@ def balanced(self, point, tokens_per_expert=None):
     """What the host reads of the device: each rank sends each expert as many copies as any other."""
     copies = self.hidden_shape[0] * self.hidden_shape[1] * self.config.moe_router_topk
     each = copies // self.num_experts
+    if self.config.moe_expert_capacity_factor is not None:
+        each = min(each, math.ceil(each * self.config.moe_expert_capacity_factor))
+        copies = each * self.num_experts
     CHOSEN["copies"] = copies
     read = {
         "input_splits": [each * self.num_local_experts] * self.ep_size,
@@ -80,6 +83,7 @@ def balanced(self, point, tokens_per_expert=None):
     made = real(self, point, tokens_per_expert)
     if point == self.cuda_dtoh_point and not self.drop_and_pad:
         made = torch.full((self.num_local_experts,), each * self.ep_size * self.tp_size)
+        self.num_out_tokens = copies
         for name, values in read.items():
             if getattr(self, name) is not None:
                 setattr(self, name, torch.tensor(values).numpy())
@@ -130,7 +134,7 @@ base.Collectives.__init__ = lambda self, log: (deep_ep.LOG.append(log), begin_lo
 EXPERTS = dict(
     experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
     permute_fusion=False, pre_softmax=False, router_fusion=False, again=[], score="softmax", correction=False, scale=None, groups=None, shared_overlap=False,
-    latent=None,
+    latent=None, capacity=None, pad=False,
 )
 config_of = base.config_of
 
@@ -153,7 +157,7 @@ def config_with_experts(c):
         values.update(moe_router_num_groups=c["groups"][0], moe_router_group_topk=c["groups"][1])
     values.update(
         moe_router_score_function=c["score"], moe_router_enable_expert_bias=c["correction"], moe_router_topk_scaling_factor=c["scale"],
-        moe_shared_expert_overlap=c["shared_overlap"],
+        moe_shared_expert_overlap=c["shared_overlap"], moe_expert_capacity_factor=c["capacity"], moe_pad_expert_input_to_capacity=c["pad"],
     )
     if c["latent"]:
         return MLATransformerConfig(**{**values, "multi_latent_attention": True, **c["latent"]})
@@ -225,6 +229,11 @@ if ENGINE:
             MIXTRAL, latent=LATENT, qk_norm=True, kv=16, shared=1024, score="sigmoid", correction=True, scale=2.5, groups=[4, 2], topk=4,
             router_fp32=True, permute_fusion=True,
         ),
+        "moe-drop": dict(MIXTRAL, capacity=1.0),
+        "moe-drop-half": dict(MIXTRAL, capacity=0.5, router_fp32=True),
+        "moe-pad": dict(MIXTRAL, capacity=1.0, pad=True),
+        "moe-pad-more": dict(MIXTRAL, capacity=1.25, pad=True, aux=0, router_fp32=True),
+        "moe-pad-etp2": dict(MIXTRAL, capacity=1.0, pad=True, ep=2, etp=2),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
 else:

@@ -21,13 +21,29 @@ pub struct Routed {
     pub ranks: u64,
     /// Ranks that each expert is split over (`--expert-tensor-parallel-size`).
     pub tensor: u64,
-    /// Rows that leave the rank: T·k.
+    /// The most rows that an expert takes of one rank, if it is not whatever comes.
+    pub capacity: Option<Capacity>,
+    /// Rows that leave the rank: T·k, or what experts take of them.
     pub sent: u64,
     /// Rows that reach it from the ranks that it exchanges with.
     pub received: u64,
 }
 
+/// The most rows that an expert takes of a rank (`--moe-expert-capacity-factor`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Rows.
+    pub rows: u64,
+    /// Whether fewer are filled up to as many (`--moe-pad-expert-input-to-capacity`): sizes are then known beforehand.
+    pub pads: bool,
+}
+
 impl Routed {
+    /// Whether every expert is given as many rows, known beforehand.
+    pub fn pads(&self) -> bool {
+        self.capacity.is_some_and(|capacity| capacity.pads)
+    }
+
     /// Rows that the rank's experts multiply: those that reached any rank that shares them.
     pub fn rows(&self) -> u64 {
         self.received * self.tensor

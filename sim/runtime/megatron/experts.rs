@@ -6,7 +6,7 @@ use super::blocks::Modules;
 use super::job::{Implementation, Mixture};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
-use crate::model::megatron::experts::{Choice, Scores};
+use crate::model::megatron::experts::{Capacity, Choice, Scores};
 use crate::model::megatron::{MegatronOp, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
@@ -49,6 +49,10 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (!gated || !job.block.fused_activation, "experts whose activation is not a gated SiLU in one kernel"),
         (experts.bias && job.mesh.etp > 1, "split experts with biases"),
         (
+            job.mixture.is_some_and(|run| run.capacity.is_some() && run.router_fusion),
+            "experts' capacity under a router in one kernel",
+        ),
+        (
             job.mixture.is_some_and(|run| run.router_fusion && run.auxiliary_loss),
             "a router in one kernel with a loss that balances",
         ),
@@ -68,10 +72,27 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
 fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
     let (ranks, tensor) = (u64::from(job.mesh.ep), u64::from(job.mesh.etp));
     let local = experts.count / ranks;
-    let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, tokens);
+    let mut counts = experts.load.tokens_per_expert(experts.count, experts.top_k, tokens);
+    let capacity = job.mixture.and_then(|run| run.capacity).map(|(factor, pads)| {
+        let even = (tokens * experts.top_k) as f64 / experts.count as f64;
+        Capacity { rows: (even * factor).ceil() as u64, pads }
+    });
+    if let Some(Capacity { rows, pads }) = capacity {
+        counts.iter_mut().for_each(|count| *count = if pads { rows } else { rows.min(*count) });
+    }
     let most = counts.chunks(local.max(1) as usize).map(|own| own.iter().sum::<u64>()).max().unwrap_or(0);
-    let sent = tokens * experts.top_k;
-    Routed { tokens, experts: experts.count, top_k: experts.top_k, local, ranks, tensor, sent, received: most * ranks }
+    let sent = counts.iter().sum();
+    Routed {
+        tokens,
+        experts: experts.count,
+        top_k: experts.top_k,
+        local,
+        ranks,
+        tensor,
+        capacity,
+        sent,
+        received: most * ranks,
+    }
 }
 
 /// Registers the parameters of a mixture, if the model has one.

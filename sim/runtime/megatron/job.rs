@@ -195,10 +195,13 @@ pub struct Block {
 }
 
 /// How a mixture of experts is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mixture {
     /// `--moe-token-dispatcher-type`: how rows get to experts and back.
     pub dispatcher: &'static Dispatcher,
+    /// The most rows an expert takes, over what it would get of a balanced load (`--moe-expert-capacity-factor`), and whether
+    /// it is filled up to that (`--moe-pad-expert-input-to-capacity`); none: it takes whatever comes.
+    pub capacity: Option<(f64, bool)>,
     /// `--moe-permute-fusion`: rows are put in order by Transformer Engine's kernels.
     pub permute_fusion: bool,
     /// `--moe-router-dtype fp32`: logits and weights of experts are in fp32.

@@ -9,6 +9,9 @@ use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_RANKS, Reader};
 use crate::scenario::written;
 
+/// The largest capacity of an expert, over a balanced load.
+const MOST_CAPACITY: f64 = 1000.0;
+
 /// The sizes of `count` below `most` that divide it.
 fn divisors(count: u64, most: u64) -> String {
     let all: Vec<String> = (1..=most).filter(|&size| count.is_multiple_of(size)).map(|size| size.to_string()).collect();
@@ -89,6 +92,8 @@ pub(super) fn mixture(
 ) -> Result<Option<Mixture>, ScenarioError> {
     let keys = [
         table.moe_token_dispatcher_type.as_ref().map(|at| at.span()),
+        table.moe_expert_capacity_factor.as_ref().map(|at| at.span()),
+        table.moe_pad_expert_input_to_capacity.as_ref().map(|at| at.span()),
         table.moe_permute_fusion.as_ref().map(|at| at.span()),
         table.moe_router_fp32.as_ref().map(|at| at.span()),
         table.moe_aux_loss.as_ref().map(|at| at.span()),
@@ -105,6 +110,7 @@ pub(super) fn mixture(
         };
     }
     let dispatcher = dispatcher(reader, table)?;
+    let capacity = capacity(reader, table)?;
     if dispatcher.name == "flex" {
         let backend = "note: the flex dispatcher is taken to be DeepEP, on 20 processors";
         reader.assumptions.push(backend.to_owned());
@@ -131,6 +137,7 @@ pub(super) fn mixture(
     };
     Ok(Some(Mixture {
         dispatcher,
+        capacity,
         permute_fusion: reader.flag("megatron.moe_permute_fusion", flag(&table.moe_permute_fusion), false),
         fp32_router: reader.flag("megatron.moe_router_fp32", flag(&table.moe_router_fp32), false),
         router_fusion: reader.flag("megatron.moe_router_fusion", flag(&table.moe_router_fusion), false),
@@ -138,6 +145,31 @@ pub(super) fn mixture(
         recompute_norm: again.contains(&written::Module::Layernorm),
         auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),
     }))
+}
+
+/// The most rows that an expert takes, over a balanced load's, and whether it is filled up to that.
+fn capacity(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Option<(f64, bool)>, ScenarioError> {
+    let pads = table.moe_pad_expert_input_to_capacity.as_ref();
+    let Some(at) = &table.moe_expert_capacity_factor else {
+        return match pads.filter(|at| *at.get_ref()) {
+            Some(at) => {
+                let problem = "experts are filled up to a capacity, and none is written";
+                Err(reader.plan(at, problem, "write megatron.moe_expert_capacity_factor = 1.0, or remove the key"))
+            }
+            None => Ok(None),
+        };
+    };
+    let factor = *at.get_ref();
+    if !(factor > 0.0 && factor <= MOST_CAPACITY) {
+        let problem = format!("megatron.moe_expert_capacity_factor = {factor} is out of range");
+        return Err(reader.plan(
+            at,
+            problem,
+            format!("write a number above 0, at most {MOST_CAPACITY}; 1.0 is a balanced load"),
+        ));
+    }
+    let pads = reader.flag("megatron.moe_pad_expert_input_to_capacity", pads.map(|at| *at.get_ref()), false);
+    Ok(Some((factor, pads)))
 }
 
 /// How rows get to experts and back.

@@ -118,6 +118,10 @@ pub struct Megatron {
     pub cp_comm_type: Option<Spanned<Exchange>>,
     /// `moe_token_dispatcher_type`.
     pub moe_token_dispatcher_type: Option<Spanned<String>>,
+    /// `moe_expert_capacity_factor`.
+    pub moe_expert_capacity_factor: Option<Spanned<f64>>,
+    /// `moe_pad_expert_input_to_capacity`.
+    pub moe_pad_expert_input_to_capacity: Option<Spanned<bool>>,
     /// `moe_permute_fusion`.
     pub moe_permute_fusion: Option<Spanned<bool>>,
     /// `moe_router_dtype` `fp32`.

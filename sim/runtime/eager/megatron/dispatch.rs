@@ -43,7 +43,9 @@ pub struct Routing {
 /// Writes the experts of a rank down: from rows in the order of experts and their weights to what they make of them.
 pub type Experts<'e> = &'e mut dyn FnMut(&mut GraphBuilder, [ValueId; 2]) -> ValueId;
 
-/// Backward of an operator, whose index stands first, with its name.
+/// Forward of an operator by its step's name.
+type Forward = fn(&mut Eager, &Graph, &Op, (&'static str, Routed), &mut Frame, Results);
+/// Its backward; its index stands first.
 type Backward = fn(&mut Eager, &Graph, &Op, (usize, &'static str, Routed), &mut Frame, Storage);
 
 /// A dispatcher of the table.
@@ -60,8 +62,8 @@ pub struct Dispatcher {
     /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.
     pub shared_buffer: fn(&Routed, u64) -> u64,
     /// Forward of its own operators ([`RoutedOp::Own`]).
-    pub(super) forward: fn(&mut Eager, &Graph, &Op, (&'static str, Routed), &mut Frame, Results),
-    /// Their backward; the operator's index stands first.
+    pub(super) forward: Forward,
+    /// Their backward.
     pub(super) backward: Backward,
 }
 

@@ -238,11 +238,35 @@ impl Eager {
         self.release(before);
     }
 
+    /// As many tokens of each expert as it takes, by a sort of the map; their weights; what backward needs.
+    fn sorted_rows(&mut self, routed: Routed, (probs, chosen): (u64, u64)) -> (Storage, Storage, Vec<Storage>) {
+        let every = routed.tokens * routed.experts;
+        let small = self.few("aten._to_copy", every, every);
+        let map = self.few("aten.clone", every, every);
+        self.release(small);
+        let values = self.storage(every, "aten.sort");
+        let order = self.made("aten.sort", every * INDEX, every, self.settings.forward);
+        self.pointwise("aten.sort", MemoryKind::Elementwise, every * INDEX, every * INDEX, Dispatch::Extra);
+        let rows = self.few("aten.clone", routed.sent * INDEX, routed.sent * INDEX);
+        [values, order].into_iter().for_each(|storage| self.release(storage));
+        let by_expert = self.few("aten.clone", probs, probs);
+        let places = self.few("aten.add", routed.sent * INDEX, routed.sent * INDEX);
+        let weights = self.few("aten.index_select", chosen, chosen + routed.sent * INDEX);
+        [map, by_expert].into_iter().for_each(|storage| self.release(storage));
+        (rows, weights, vec![places])
+    }
+
     fn select_rows(&mut self, graph: &Graph, op: &Op, kind: RoutedOp, frame: &mut Frame, results: Results) {
         let RoutedOp::Select { routed, fused } = kind else { unreachable!("called for selections") };
         let (probs, chosen) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
         let every = routed.tokens * routed.experts;
-        self.tell_counts(routed);
+        if !routed.pads() {
+            self.tell_counts(routed);
+        }
+        if routed.capacity.is_some() && !routed.pads() {
+            // How many rows there are, the host knows no earlier.
+            self.wait_for_counts();
+        }
         let (rows, weights, mut saved) = if fused {
             let map = graph.values[op.outputs[1]].bytes();
             let rows = self.storage(map, "te.make_row_id_map");
@@ -250,6 +274,8 @@ impl Eager {
                 self.pointwise("te.make_row_id_map", MemoryKind::Elementwise, map, map, dispatch);
             }
             (rows, self.storage(chosen.bytes(), "te.permute"), vec![])
+        } else if routed.pads() {
+            self.sorted_rows(routed, (probs.bytes(), chosen.bytes()))
         } else {
             let mask = self.few("aten.clone", every, every);
             let tokens = self.few("aten.arange", routed.tokens * INDEX, 0);
@@ -279,7 +305,7 @@ impl Eager {
         let RoutedOp::Select { routed, fused } = kind else { unreachable!("called for selections") };
         let bytes = graph.values[op.inputs[0]].bytes();
         let result = self.pointwise_gradient("aten.zeros_like", bytes, 0);
-        if !fused {
+        if !fused && !routed.pads() {
             self.masked_scatter(routed.tokens * routed.experts, bytes);
         }
         self.let_go(frame, index, gradient);

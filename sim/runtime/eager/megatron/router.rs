@@ -103,10 +103,14 @@ impl Eager {
         let (weights, kept) = self.weights(sizes);
         saved.extend(kept);
         let zeros = self.few("aten.zeros_like", sizes.all, 0);
-        let probs = self.few("aten.scatter", sizes.all, sizes.all + sizes.chosen + sizes.some * INDEX);
+        let mut probs = self.few("aten.scatter", sizes.all, sizes.all + sizes.chosen + sizes.some * INDEX);
         self.release(zeros);
-        let map = self.chosen_map(sizes);
+        let mut map = self.chosen_map(sizes);
         self.release(weights);
+        if let Some(capacity) = sizes.routed.capacity {
+            [probs, map] = self.dropped(sizes, capacity, [probs, map]);
+            saved.push(self.retain(map));
+        }
         // Under a checkpoint's `no_grad` the loss is left to the recompute.
         if sizes.auxiliary && results == Results::Save {
             saved.extend(self.balance(sizes));
@@ -253,6 +257,12 @@ impl Eager {
             saved[own..].iter().rev().for_each(|&storage| self.release(storage));
             made
         });
+        let mut gradient = gradient;
+        if sizes.routed.capacity.is_some() {
+            let kept = self.pointwise_gradient("aten.mul", sizes.all, sizes.all + sizes.every);
+            self.release(gradient);
+            gradient = kept;
+        }
         let picked = self.pointwise_gradient("aten.gather", sizes.chosen, sizes.chosen + sizes.some * INDEX);
         self.release(gradient);
         if sizes.choice.scales {
@@ -281,6 +291,7 @@ impl Eager {
     /// Whether what was saved ends with what the balancing loss needs.
     fn balances(&self, sizes: Sizes, saved: usize) -> bool {
         let masks = usize::from(sizes.choice.groups.is_some() && !sizes.choice.correction);
+        let masks = masks + usize::from(sizes.routed.capacity.is_some());
         saved > masks + if sizes.scores == Scores::Sigmoid { 5 } else { 3 }
     }
 

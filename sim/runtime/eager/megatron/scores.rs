@@ -4,7 +4,7 @@
 
 use super::super::{Eager, Storage};
 use super::router::{INDEX, NUMBER, Sizes};
-use crate::model::megatron::experts::Scores;
+use crate::model::megatron::experts::{Capacity, Scores};
 use crate::program::{Dispatch, MemoryKind};
 
 impl Eager {
@@ -101,6 +101,36 @@ impl Eager {
         self.release(sum);
         let weights = self.few("aten.div", sizes.chosen, sizes.chosen + rows);
         (weights, [vec![indices, soft, picked, divisor], masks].concat())
+    }
+
+    /// Of each expert's tokens no more than it takes, those of the largest weights (`apply_router_token_dropping`).
+    pub(super) fn dropped(&mut self, sizes: Sizes, capacity: Capacity, [probs, map]: [Storage; 2]) -> [Storage; 2] {
+        let (all, every, forward) = (sizes.all, sizes.every, self.settings.forward);
+        let kept = if capacity.rows > sizes.routed.tokens {
+            let ones = self.few("aten.ones_like", all, 0);
+            let kept = self.few("aten._to_copy", every, all);
+            self.release(ones);
+            kept
+        } else {
+            let most = capacity.rows * sizes.routed.experts;
+            let best = self.top_k(all, (most * (all / every), most));
+            let zeros = self.few("aten.zeros_like", all, 0);
+            let marked = self.few("aten.scatter", all, all + most * INDEX);
+            self.release(zeros);
+            let kept = self.few("aten._to_copy", every, all);
+            [marked, best[0], best[1]].into_iter().for_each(|storage| self.release(storage));
+            kept
+        };
+        let kept = if capacity.pads {
+            kept
+        } else {
+            let both = self.made("aten.logical_and", every, 2 * every, forward);
+            self.release(kept);
+            both
+        };
+        let weights = self.few("aten.mul", all, all + every);
+        [probs, map].into_iter().for_each(|storage| self.release(storage));
+        [weights, kept]
     }
 
     /// Softmax's gradient through the sum over the chosen, and through the choice: that of the scores of all.

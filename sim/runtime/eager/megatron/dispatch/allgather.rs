@@ -12,7 +12,10 @@ use crate::units::Bytes;
 pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     name: "allgather",
     about: "all rows go to all ranks",
-    refuses: |_| None,
+    refuses: |job| {
+        let capacity = job.mixture.is_some_and(|run| run.capacity.is_some());
+        capacity.then_some("experts' capacity under the all-gather dispatcher")
+    },
     write,
     shared_buffer: |routed, row| if peers(routed) > 1 { routed.tokens * peers(routed) * row } else { 0 },
     forward,

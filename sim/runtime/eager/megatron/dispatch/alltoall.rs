@@ -24,7 +24,7 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>) -> Value
     g.resize(chosen, routed.sent);
     g.resize(of, if fused { routed.tokens * (2 * routed.experts + 1) } else { routed.sent });
     let wide = |name, count| (name, CD, count * d);
-    let kind = RoutedOp::Permute { fused, waits: true };
+    let kind = RoutedOp::Permute { fused, waits: routed.capacity.is_none() };
     let sorted_by_rank = rows(g, kind, &[tokens, of], wide("rows_CD", routed.sent), compute);
     // Under an exchange the local variables name what was sent and what came until the layer returns.
     let (mut got, mut weight) = (sorted_by_rank, chosen);

@@ -48,7 +48,9 @@ const NUMBER: u64 = 4;
 fn refuses(job: &Job) -> Option<&'static str> {
     let split = (job.mesh.etp > 1, "DeepEP's way to experts that are split over ranks");
     let odd = (!RANKS.contains(&job.mesh.ep), "DeepEP over a number of ranks that it has no settings for");
-    [split, odd].into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    let capacity = job.mixture.is_some_and(|run| run.capacity.is_some());
+    let capacity = (capacity, "experts' capacity under DeepEP");
+    [split, odd, capacity].into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
 }
 
 fn exchanged(routed: &Routed, way: Way) -> Rows {
