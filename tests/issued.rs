@@ -1,6 +1,6 @@
 //! What a step issues besides the plain loop, counted by hand: kernels and their bytes, waits of the host, collectives.
 
-use windtunnel::program::{Category, Collective, Instr, Kernel, Pass, Program, Work};
+use windtunnel::program::{Category, Collective, Dispatch, Instr, Kernel, Pass, Program, Work};
 
 use crate::make::{self, TINY};
 
@@ -251,4 +251,26 @@ fn pytorch_1_13_copies_every_gradient_that_needs_no_padding() {
     let parameters = 4 * make::parse(&text).job.model().params().total;
     assert_eq!(copied.len(), 4);
     assert_eq!(copied.iter().copied().reduce(|a, b| (a.0 + b.0, a.1 + b.1)), Some((parameters, parameters)));
+}
+
+#[test]
+fn a_host_pays_for_modules_more_than_for_operators() {
+    let flown = make::fly(make::MEGATRON);
+    let [linear, fused, operator] =
+        [Dispatch::TransformerEngineForward, Dispatch::ModuleForward, Dispatch::EagerForward].map(|dispatch| {
+            let program = flown.programs()[0];
+            let names: Vec<_> = program.kernels.iter().filter(|k| k.dispatch == dispatch).map(|k| k.name).collect();
+            (names, flown.classes[0].evidence.dispatch[dispatch as usize].time)
+        });
+    assert!(linear.0.contains(&"te.generic_gemm"), "{:?}", linear.0);
+    assert!(fused.0.contains(&"fused_rope"), "{:?}", fused.0);
+    assert!(operator.0.iter().all(|name| !name.starts_with("te.")), "{:?}", operator.0);
+    assert!(linear.1 > fused.1 && fused.1 > operator.1);
+    // Megatron's own modules are Python throughout.
+    let own = make::fly(&format!("{}\n[megatron]\nimplementation = \"local\"\n", make::MEGATRON));
+    let matmuls = own.programs()[0].kernels.iter().filter(|kernel| matches!(kernel.work, Work::Matmul { .. }));
+    assert!(matmuls.clone().count() > 0);
+    for kernel in matmuls {
+        assert!([Dispatch::ModuleForward, Dispatch::ModuleBackward].contains(&kernel.dispatch), "{}", kernel.name);
+    }
 }
