@@ -40,28 +40,34 @@ fn with(old: &str, new: &str) -> String {
     GOOD.replace(old, new)
 }
 
-#[test]
-fn runs_of_several_parallelisms_keep_to_their_thresholds() {
+/// Holds public runs of some lanes against the thresholds of a file beside them.
+fn keeps_to(thresholds: &str, choice: &Choice) {
     let files = check::read(&[public()]).unwrap();
-    let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    let choice =
-        Choice { lanes: list(&["context-parallel", "fsdp+tp"]), hardware: list(&["H100"]), grades: list(&["A", "B"]) };
-    let groups = summary(&flown(&files, &choice));
-    let thresholds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/receipts/thresholds-parallel.toml");
+    assert_eq!(files.receipts.faults, [], "every line of the public file is a receipt");
+    let groups = summary(&flown(&files, choice));
+    let thresholds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/receipts").join(thresholds);
     let bounds = threshold::parse(thresholds.to_str().unwrap()).unwrap();
     assert!(!bounds.is_empty());
     assert_eq!(threshold::broken(&bounds, &groups), [], "see tests/receipts/README.md");
 }
 
 #[test]
+fn runs_of_several_parallelisms_keep_to_their_thresholds() {
+    let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let lanes = list(&["context-parallel", "fsdp+tp"]);
+    keeps_to("thresholds-parallel.toml", &Choice { lanes, hardware: list(&["H100"]), grades: list(&["A", "B"]) });
+}
+
+#[test]
+fn runs_on_tpu_keep_to_their_thresholds() {
+    let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let lanes = list(&["tpu-v6e-dense", "tpu-v6e-moe"]);
+    keeps_to("thresholds-tpu.toml", &Choice { lanes, hardware: vec![], grades: list(&["A", "B"]) });
+}
+
+#[test]
 fn the_lanes_keep_to_their_thresholds() {
-    let files = check::read(&[public()]).unwrap();
-    assert_eq!(files.receipts.faults, [], "every line of the public file is a receipt");
-    let groups = summary(&flown(&files, &lanes()));
-    let thresholds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/receipts/thresholds.toml");
-    let bounds = threshold::parse(thresholds.to_str().unwrap()).unwrap();
-    assert!(!bounds.is_empty());
-    assert_eq!(threshold::broken(&bounds, &groups), [], "see tests/receipts/README.md");
+    keeps_to("thresholds.toml", &lanes());
 }
 
 #[test]

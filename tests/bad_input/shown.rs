@@ -83,7 +83,7 @@ fn a_misspelt_key_is_told_the_right_one() {
         "dp_shard",
         "dp_shards",
         "
-error: there is no key `dp_shards` here (did you mean `dp_shard`?): expected one of `dp_shard`, `dp_replicate`, `tp`, `cp`, `pp`, `dp`, `ep`, `etp`
+error: there is no key `dp_shards` here (did you mean `dp_shard`?): expected one of `dp_shard`, `dp_replicate`, `tp`, `cp`, `pp`, `dp`, `ep`, `etp`, `data`, `fsdp`, `fsdp_transpose`, `tensor`, `dcn_data`
   --> my.toml:11:1
 11 | dp_shards = 8
    | ^",
@@ -131,7 +131,7 @@ error: tpu-v6e is not a CUDA machine, and FSDP2 is the CUDA lane
  --> my.toml:4:8
 4 | name = \"tpu-v6e\"
   |        ^
-name a GPU topology: `windtunnel topology list` shows them",
+name a GPU topology (`windtunnel topology list` shows them), or write runtime = \"xla\"",
     );
 }
 
