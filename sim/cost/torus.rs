@@ -1,7 +1,7 @@
 //! Collectives on the slices of a torus, from what each link carries.
 //!
 //! A chip has a few links, each of bandwidth w one way. Along an axis that wraps a member has two of them; at the end of
-//! one that does not, one, and a collective waits for the end. With V the whole buffer [B], N members, and the axes of a
+//! one that does not, one, and a collective waits for the end. With V the whole buffer \[B\], N members, and the axes of a
 //! group used at once (each has a part of the buffer, gathered along the axes in another order):
 //!
 //! ```text
