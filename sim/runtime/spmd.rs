@@ -48,7 +48,7 @@ pub enum Attention {
 #[serde(rename_all = "snake_case")]
 pub enum Targets {
     /// By a product with one-hot rows (MaxText's `cross_entropy_with_logits`): everything is elementwise or a sum, and the
-    /// compiler keeps no logits but those that the matmul makes, in bf16.
+    /// compiler keeps no logits but those that the matmul makes, in bf16, and their gradient beside them.
     OneHot,
     /// By index (`take_along_axis`): what is indexed is an array in fp32 of its own.
     Indexed,

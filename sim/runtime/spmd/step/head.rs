@@ -66,9 +66,12 @@ impl Step<'_> {
 
     fn logits_backward(&mut self, logits: &[Value], weight: &Gathered, (normed, gradient): (Value, Value), parts: u64) {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
-        // The gradient takes the place of the logits in bf16.
-        let scores = logits[0];
-        let read = if self.job.targets == Targets::Indexed { FULL } else { HALF };
+        let (scores, read) = match self.job.targets {
+            // The loss is summed in the same kernel, so the gradient is beside the logits,
+            Targets::OneHot => (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF),
+            // or takes the place of those in bf16.
+            Targets::Indexed => (logits[0], FULL),
+        };
         let work = Self::memory(MemoryKind::Softmax, read * tokens * words, HALF * tokens * words);
         self.tape.kernel("softmax backward", work, logits, &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);
