@@ -1,9 +1,11 @@
 //! What XLA's TPU compiler makes of a training step (`oracles/xla_steps.json`, by `oracles/xla_step.py`): bytes of arguments,
 //! and the most that is live.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
+use windtunnel::program::{Collective, Instr};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 
@@ -13,6 +15,10 @@ struct Step {
     case: Case,
     argument: u64,
     peak: u64,
+    #[serde(default)]
+    collectives: Vec<Ran>,
+    #[serde(default)]
+    matmul_flops: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -111,4 +117,76 @@ fn the_peak_is_the_compilers_within_five_percent_in_the_median_and_ten_at_worst(
     let (worst, name) = errors.last().unwrap();
     assert!(median <= 0.05, "median {:.1} %: {errors:?}", median * 100.0);
     assert!(worst.abs() <= 0.1, "{name}: {:+.1} %", worst * 100.0);
+}
+
+/// A collective of a compiled step, as often as a step runs it.
+#[derive(Clone, Deserialize)]
+struct Ran {
+    kind: String,
+    bytes: u64,
+    count: u64,
+}
+
+/// How often each thing is exchanged: what (weights and their gradients, sums over the tensor axis, swaps), by its whole
+/// bytes. Below a megabyte only norms' gradients, the loss and words' numbers are sent, which are left out on both sides.
+type Exchanged = BTreeMap<(&'static str, u64), u64>;
+
+const LEAST: u64 = 1 << 20;
+
+fn ours(step: &Step) -> Exchanged {
+    let mut all = Exchanged::new();
+    let program = step.case.scenario().job.compile().classes.remove(0);
+    for instr in &program.step {
+        if let Instr::Collective { comm, .. } = instr {
+            let comm = program.comm(*comm);
+            let over_tensor = program.groups[comm.group.0 as usize].name == "tensor";
+            let what = match comm.kind {
+                _ if over_tensor => "sums over tensor",
+                Collective::AllToAll => "swaps",
+                _ => "weights",
+            };
+            *all.entry((what, comm.bytes.0)).or_default() += 1;
+        }
+    }
+    all.into_iter().filter(|((_, bytes), _)| *bytes >= LEAST).collect()
+}
+
+/// The compiler's, and how often each shard of a weight is sent to a neighbour: an exchange in windows is a chain of those.
+fn theirs(step: &Step) -> (Exchanged, BTreeMap<u64, u64>) {
+    let (mut all, mut permutes) = (Exchanged::new(), BTreeMap::new());
+    let shards = step.case.mesh[0];
+    for ran in &step.collectives {
+        let what = match ran.kind.as_str() {
+            "all-gather" | "reduce-scatter" => "weights",
+            "all-reduce" if step.case.mesh[1] == 1 => "weights",
+            "all-reduce" => "sums over tensor",
+            "all-to-all" => "swaps",
+            "collective-permute" => {
+                *permutes.entry(ran.bytes * shards).or_default() += ran.count;
+                continue;
+            }
+            kind => panic!("{}: a {kind}", step.name),
+        };
+        *all.entry((what, ran.bytes)).or_default() += ran.count;
+    }
+    all.retain(|(_, bytes), _| *bytes >= LEAST);
+    permutes.retain(|bytes, _| *bytes >= LEAST);
+    (all, permutes)
+}
+
+#[test]
+fn collectives_are_the_compilers() {
+    for step in steps().iter().filter(|step| !step.collectives.is_empty()) {
+        let (ours, (mut theirs, permutes)) = (ours(step), theirs(step));
+        let shards = step.case.mesh[0];
+        for (bytes, sent) in permutes {
+            // A chain over n shards is n − 1 permutes where it is unrolled, n + 1 in a loop.
+            let whole = theirs.entry(("weights", bytes)).or_default();
+            let windows = ours.get(&("weights", bytes)).copied().unwrap_or_default().saturating_sub(*whole);
+            let chains = windows * (shards - 1)..=windows * (shards + 1);
+            assert!(chains.contains(&sent), "{}: {sent} permutes of {bytes} B / {shards}, {chains:?} expected", step.name);
+            *whole += windows;
+        }
+        println!("{}\n ours   {ours:?}\n theirs {theirs:?}", step.name);
+    }
 }

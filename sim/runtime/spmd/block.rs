@@ -54,6 +54,22 @@ impl Op {
             Kind::Rope | Kind::Add => vec![],
         }
     }
+
+    /// Bytes that its derivative keeps besides what it [`needs`](Self::needs), where nothing is computed again.
+    ///
+    /// JAX keeps what each elementary step of an operator asks for, and the loop over blocks stores all of it: the arrays that
+    /// a loop without checkpointing carries (jax 0.10.2, `tests/oracles/xla_step.py` with `remat="none"`). A norm keeps its
+    /// input in fp32 in place of bf16, two sums a row, and what it has before its weight; splash attention its result once
+    /// more, and a sum a row and head; `silu(g)·u` has three more arrays than its factors.
+    pub fn also_keeps(&self, tensors: &[Named]) -> u64 {
+        let (input, output) = (tensors[self.inputs[0]], tensors[self.output]);
+        match self.kind {
+            Kind::Norm => 4 * input.numbers() + 2 * 4 * input.rows,
+            Kind::Attention(shape) => 2 * output.numbers() + 4 * output.rows * shape.heads,
+            Kind::Gate => 3 * 2 * output.numbers(),
+            _ => 0,
+        }
+    }
 }
 
 /// A tensor's name, if a policy may speak of it, and its numbers on one chip.

@@ -54,7 +54,11 @@ impl Step<'_> {
         let mut gradients: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let last = gradients.len() - 1;
         gradients[last] = Some(gradient);
-        for op in block.ops.iter().rev() {
+        for (at, op) in block.ops.iter().enumerate().rev() {
+            if let Some((place, bytes)) = self.more(variant, at) {
+                let stack = self.stack(place, bytes);
+                self.tape.kernel("dynamic_slice", Self::memory(MemoryKind::Copy, bytes, 0), &[stack], &[]);
+            }
             self.op_backward((variant, op), &values, &mut gradients, &held);
         }
         self.norm_gradients(block.norms);
@@ -132,7 +136,8 @@ impl Step<'_> {
             }
             Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
             Kind::Linear(index) => {
-                self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0]), held);
+                let from = (op.inputs.as_slice(), inputs[0], outputs[0]);
+                self.linear_backward((variant, index), (&needs, gradient), from, held);
             }
             Kind::Masks => {
                 let work = Self::memory(MemoryKind::Elementwise, Self::bytes(to), bytes);
@@ -161,7 +166,7 @@ impl Step<'_> {
         &mut self,
         (variant, index): (usize, usize),
         (needs, gradient): (&[Value], Value),
-        (input, output): (Named, Value),
+        (inputs, input, output): (&[Tensor], Named, Value),
         held: &[(usize, Value)],
     ) {
         let weight = self.variants[variant].block.weights[index];
@@ -180,7 +185,11 @@ impl Step<'_> {
         };
         let size = (input.rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);
         self.matmul(size, &gathered, (&[gradient], &[output]));
-        if !weight.row_parallel {
+        // Parts of the gradient of one input are added up before they are summed over the tensor axis.
+        let linears = &self.variants[variant].block.ops;
+        let reads = |op: &&Op| matches!(op.kind, Kind::Linear(_)) && op.inputs == inputs;
+        let last = linears.iter().find(reads).is_some_and(|op| op.kind == Kind::Linear(index));
+        if !weight.row_parallel && last {
             self.sum_parts(Self::bytes(input), output);
         }
         let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();

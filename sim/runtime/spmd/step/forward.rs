@@ -1,7 +1,7 @@
 //! The embedding, and forward of the blocks.
 
 use super::weights::Gathered;
-use super::{Category, Collective, FULL, HALF, Keep, Step};
+use super::{Category, Collective, FULL, HALF, Keep, Policy, Step};
 use crate::program::{MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
 use crate::runtime::spmd::flags::Overlap;
@@ -28,6 +28,8 @@ impl Step<'_> {
             // Each chip looks all tokens up in its columns; then tokens and columns change places.
             let columns = self.tape.value("looked up", bytes, Category::Activation);
             self.tape.kernel("gather", Self::memory(MemoryKind::Gather, bytes, bytes), &[cast], &[columns]);
+            // Words of other chips' parts of the table are zero.
+            self.sum_parts(bytes, columns);
             if self.job.mesh.shards() > 1 {
                 let comm = self.comm(Collective::AllToAll, self.groups.fsdp, bytes);
                 let swapped = self.tape.value("looked up", bytes, Category::Activation);
@@ -87,6 +89,22 @@ impl Step<'_> {
                 self.tape.kernel("dynamic_update_slice", work, &[value], &[stack]);
             }
         }
+    }
+
+    /// Stores what an operator keeps besides tensors, where nothing is computed again.
+    fn keep_more(&mut self, variant: usize, op: usize, output: Value) {
+        if let Some((place, bytes)) = self.more(variant, op) {
+            let stack = self.stack(place, bytes);
+            let work = Self::memory(MemoryKind::Copy, 0, bytes);
+            self.tape.kernel("dynamic_update_slice", work, &[output], &[stack]);
+        }
+    }
+
+    /// Where that is among the stacks, behind the tensors, and its bytes.
+    pub(super) fn more(&self, variant: usize, op: usize) -> Option<(usize, u64)> {
+        let block = &self.variants[variant].block;
+        let bytes = block.ops[op].also_keeps(&block.tensors);
+        (self.job.remat == Policy::None && bytes > 0).then_some((block.tensors.len() + op, bytes))
     }
 
     /// All blocks' values of a tensor.
@@ -168,6 +186,10 @@ impl Step<'_> {
                     let now = self.tape.now();
                     let gathered = match ahead.take() {
                         Some((known, gathered)) if known == index => gathered,
+                        // A product whose parts are summed over the tensor axis is not cut into windows.
+                        _ if weight.row_parallel && self.job.mesh.tensor > 1 && how == Overlap::Windowed => {
+                            self.gather(numbers, Overlap::None, now.clone())
+                        }
                         _ => self.gather(numbers, how, now.clone()),
                     };
                     if how == Overlap::Asynchronous {
@@ -193,6 +215,7 @@ impl Step<'_> {
             values[op.output] = Some(output);
             if keeps {
                 self.keep(variant, op.output, output);
+                self.keep_more(variant, at, output);
             }
         }
     }

@@ -100,9 +100,18 @@ impl Step<'_> {
             let after = self.tape.now();
             self.tape.exchange(comm, (&[laid], &[columns]), after);
         }
-        let table = self.tape.value("embedding's gradient", HALF * own, Category::ShardedGradient);
-        let work = Self::memory(MemoryKind::Scatter, 2 * bytes, bytes + HALF * own);
+        // Chips of the tensor axis share the tokens, and each has a part of a sum over all words.
+        let tensor = u64::from(self.job.mesh.tensor);
+        let mut table = self.tape.value("embedding's gradient", HALF * own * tensor, Category::ShardedGradient);
+        let work = Self::memory(MemoryKind::Scatter, 2 * bytes / tensor, bytes / tensor + HALF * own * tensor);
         self.tape.kernel("scatter-add", work, &[columns], &[table]);
+        if tensor > 1 {
+            let whole = table;
+            table = self.tape.value("embedding's gradient", HALF * own, Category::ShardedGradient);
+            let comm = self.comm(Collective::ReduceScatter, self.groups.tensor, HALF * own * tensor);
+            let at = self.tape.exchange(comm, (&[whole], &[table]), vec![]);
+            self.tape.join(at);
+        }
         self.tables.push(table);
     }
 }
