@@ -19,11 +19,13 @@ mod mesh;
 mod remat;
 mod step;
 mod tape;
+mod windows;
 
 pub use block::Block;
 pub use flags::Flags;
 pub use mesh::Mesh;
 pub use remat::{Keep, Policy, TENSORS};
+pub use windows::Windows;
 
 use serde::Deserialize;
 
@@ -67,10 +69,14 @@ pub struct Job {
     pub mesh: Mesh,
     /// What of forward is kept for backward, and where.
     pub remat: Policy,
+    /// Whether blocks run in one loop (`scan_layers`), or are written out one after the other.
+    pub scan: bool,
     /// Attention.
     pub attention: Attention,
     /// What the compiler's flags let it do.
     pub flags: Flags,
+    /// Which matmuls exchange in windows, where the flags allow it.
+    pub windows: Windows,
     /// How the loss finds the logit of the right word.
     pub targets: Targets,
     /// Parts that the loss is computed in (`num_vocab_tiling`).

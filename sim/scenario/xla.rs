@@ -9,10 +9,10 @@ use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
 use super::{machine, written};
 use crate::cost::{Backend, Blocks, Regime, Software};
-use crate::hardware::{Topology, Vendor};
+use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::runtime;
-use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, TENSORS, Targets};
+use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, TENSORS, Targets, Windows};
 
 /// XLA SPMD on TPU.
 pub(super) const XLA: Runtime = Runtime(&Entry {
@@ -95,8 +95,10 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         seq,
         mesh,
         remat,
+        scan: reader.flag("xla.scan_layers", table.scan_layers, true),
         attention,
         flags: flags(reader, table)?,
+        windows: windows(topology, mesh),
         targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "\"one_hot\"")),
         vocab_tiling,
         iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
@@ -235,6 +237,19 @@ fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> R
         return Err(reader.plan(at, problem, "write places over tokens sent, such as 1.25"));
     }
     Ok(Some(factor))
+}
+
+/// What the compiler's partitioner takes the chip and the axes of a weight's shards to be.
+fn windows(topology: &Topology, mesh: Mesh) -> Windows {
+    let torus = topology.fabric.iter().find_map(|level| match &level.kind {
+        LevelKind::Torus { axes, links } => Some((axes, level.bandwidth.0 * 2.0 / f64::from(*links))),
+        _ => None,
+    });
+    // One chip has nobody to exchange with.
+    let Some((axes, axis)) = torus else { return Windows { even_rows: f64::INFINITY, rings: 0 } };
+    let on = topology.on_torus(mesh.shards(), mesh.tensor, &mesh.in_slice());
+    let closed = |on: OnTorus| axes.iter().zip(on.lines).filter(|(axis, line)| axis.wraps && line.wraps).count() as u32;
+    Windows { even_rows: topology.chip.peak.bf16.0 / axis, rings: on.map_or(0, closed) }
 }
 
 /// What the compiler's flags let it do.

@@ -1,6 +1,6 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
-use super::Job;
+use super::{Attention, Job};
 use crate::model::experts::Experts;
 use crate::model::{NormPlacement, QkNorm};
 use crate::program::AttentionShape;
@@ -57,18 +57,29 @@ impl Op {
 
     /// Bytes that its derivative keeps besides what it [`needs`](Self::needs), where nothing is computed again.
     ///
-    /// JAX keeps what each elementary step of an operator asks for, and the loop over blocks stores all of it: the arrays that
+    /// JAX keeps what each elementary step of an operator asks for, and a loop over blocks stores all of it: the arrays that
     /// a loop without checkpointing carries (jax 0.10.2, `tests/oracles/xla_step.py` with `remat="none"`). A norm keeps its
     /// input in fp32 in place of bf16, two sums a row, and what it has before its weight; splash attention its result once
-    /// more, and a sum a row and head; `silu(g)·u` has three more arrays than its factors.
-    pub fn also_keeps(&self, tensors: &[Named]) -> u64 {
+    /// more, and a sum a row and head; `silu(g)·u` has three more arrays than its factors. Attention in matmuls keeps the
+    /// scores in fp32 and the probabilities in bf16, and does so without a loop, too.
+    pub fn also_keeps(&self, tensors: &[Named], attention: Attention, scan: bool) -> u64 {
         let (input, output) = (tensors[self.inputs[0]], tensors[self.output]);
-        match self.kind {
-            Kind::Norm => 4 * input.numbers() + 2 * 4 * input.rows,
-            Kind::Attention(shape) => 2 * output.numbers() + 4 * output.rows * shape.heads,
-            Kind::Gate => 3 * 2 * output.numbers(),
+        match (self.kind, attention) {
+            (Kind::Attention(shape), Attention::DotProduct) => {
+                (4 + 2) * shape.batch * shape.heads * shape.queries * shape.keys
+            }
+            _ if !scan => 0,
+            (Kind::Norm, _) => 4 * input.numbers() + 2 * 4 * input.rows,
+            (Kind::Attention(shape), _) => 2 * output.numbers() + 4 * output.rows * shape.heads,
+            (Kind::Gate, _) => 3 * 2 * output.numbers(),
             _ => 0,
         }
+    }
+
+    /// Whether the compiler makes its result again within whatever reads it, where nothing bars its way, as the end of a
+    /// loop's turn does.
+    pub fn is_fused(&self) -> bool {
+        matches!(self.kind, Kind::Norm | Kind::Gate)
     }
 }
 

@@ -5,7 +5,7 @@
 pub enum Overlap {
     /// The computation waits for it.
     None,
-    /// In parts beside the parts of its own matmul (windowed einsum).
+    /// In parts beside the parts of its own matmul (windowed einsum), where that pays; else the computation waits.
     Windowed,
     /// Beside the computation before it, or behind.
     Asynchronous,
@@ -25,13 +25,13 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// With no flag set: matmuls exchange in windows in forward and for weight gradients; in backward a weight that is used
-    /// twice is gathered at once, and waited for.
+    /// With no flag set: matmuls exchange in windows in forward and for weight gradients, where that pays; in backward a weight
+    /// that is used twice is gathered at once, and waited for. A gradient that is not reduced in windows is all-reduced.
     pub const DEFAULT: Flags = Flags {
         gather_forward: Overlap::Windowed,
         gather_backward: Overlap::None,
         scatter: Overlap::Windowed,
-        all_reduce_and_slice: false,
+        all_reduce_and_slice: true,
     };
 
     /// Groups of flags that are understood, with what they do here.
@@ -56,6 +56,9 @@ impl Flags {
         let has = |name: &str| groups.contains(&name);
         if has("DISABLE_COLLECTIVE_MATMUL") {
             (flags.gather_forward, flags.scatter) = (Overlap::None, Overlap::None);
+        }
+        if has("LAYOUT_FOR_ALL_REDUCE_SCATTER") {
+            flags.all_reduce_and_slice = false;
         }
         if has("CF_FOR_ALL_GATHER") {
             (flags.gather_forward, flags.gather_backward) = (Overlap::Asynchronous, Overlap::Asynchronous);

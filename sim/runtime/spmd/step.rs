@@ -210,6 +210,9 @@ impl Variant {
         // What runs again, and backward, read: all else that the policy would keep, the compiler drops.
         let mut read = block.needed();
         again.iter().for_each(|&at| read.extend(&block.ops[at].inputs));
+        if job.remat == Policy::None && !job.scan {
+            read.retain(|tensor| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));
+        }
         read.sort_unstable();
         read.dedup();
         let kept = read.into_iter().map(|tensor| (tensor, keep(tensor))).filter(|(_, keep)| *keep != Keep::Remat);

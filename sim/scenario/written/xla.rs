@@ -56,6 +56,8 @@ pub struct Xla {
     pub mlpwi_1: Option<Spanned<Keep>>,
     /// With `custom`: what becomes of `mlpwo`.
     pub mlpwo: Option<Spanned<Keep>>,
+    /// `scan_layers`: blocks in one loop.
+    pub scan_layers: Option<bool>,
     /// `attention`.
     pub attention: Option<XlaAttention>,
     /// `sa_use_fused_bwd_kernel`.

@@ -2,8 +2,8 @@
 
 use super::{Category, FULL, HALF, Step};
 use crate::program::{AttentionShape, DType, MatmulLayout, MemoryKind, Work};
-use crate::runtime::spmd::Attention;
 use crate::runtime::spmd::tape::Value;
+use crate::runtime::spmd::{Attention, Policy};
 
 /// Lanes of a vector register: the kernel writes each row's log-sum-exp on all of them
 /// (jax@0.10.2, `pallas/ops/tpu/splash_attention/splash_attention_kernel.py`, `NUM_LANES`).
@@ -20,9 +20,12 @@ impl Step<'_> {
             }
             Attention::DotProduct => {
                 let scores = shape.batch * shape.heads * shape.queries * shape.keys;
-                let raw = self.tape.value("scores", FULL * scores, category);
+                // What is kept of them is stored as it is made.
+                let element = |bytes| if self.job.remat == Policy::None { 0 } else { bytes };
+                let (full, half) = (element(FULL), element(HALF));
+                let raw = self.tape.value("scores", full * scores, category);
                 self.product(shape, (shape.keys, shape.head_dim), &reads[..reads.len().min(2)], raw);
-                let weights = self.tape.value("probabilities", HALF * scores, category);
+                let weights = self.tape.value("probabilities", half * scores, category);
                 let softmax = Self::memory(MemoryKind::Softmax, 2 * FULL * scores, HALF * scores);
                 self.tape.kernel("softmax", softmax, &[raw], &[weights]);
                 let last: Vec<Value> = reads.last().copied().into_iter().chain([weights]).collect();
@@ -49,9 +52,15 @@ impl Step<'_> {
             }
             Attention::DotProduct => {
                 let scores = shape.batch * shape.heads * shape.queries * shape.keys;
-                let raw = self.tape.value("gradient of probabilities", FULL * scores, Category::BackwardTemporary);
+                // The softmax's backward is part of the matmuls around it; scores that were not kept are there once more.
+                let kept = self.job.remat == Policy::None;
+                let element = if kept { HALF } else { FULL };
+                let raw = self.tape.value("gradient of probabilities", element * scores, Category::BackwardTemporary);
                 self.product(shape, (shape.keys, shape.head_dim), &[gradient], raw);
-                let weights = self.tape.value("gradient of scores", HALF * scores, Category::BackwardTemporary);
+                let weights = match kept {
+                    true => raw,
+                    false => self.tape.value("gradient of scores", HALF * scores, Category::BackwardTemporary),
+                };
                 let softmax = Self::memory(MemoryKind::Softmax, 2 * FULL * scores, HALF * scores);
                 self.tape.kernel("softmax backward", softmax, &[raw], &[weights]);
                 for &output in outputs {

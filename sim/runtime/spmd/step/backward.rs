@@ -179,6 +179,7 @@ impl Step<'_> {
                     Overlap::None => self.job.flags.gather_forward,
                     how => how,
                 };
+                let how = self.settle(how, input.rows / weight.copies);
                 let after = self.tape.now();
                 self.gather(numbers, how, after)
             }

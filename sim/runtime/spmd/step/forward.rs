@@ -21,7 +21,8 @@ impl Step<'_> {
         let output = self.tape.value("embedded", bytes, Category::Activation);
         if self.job.iota_embed {
             let after = self.tape.now();
-            let weight = self.gather(table, self.job.flags.gather_forward, after);
+            let how = self.settle(self.job.flags.gather_forward, tokens);
+            let weight = self.gather(table, how, after);
             let vocab = self.job.model.vocab / tensor;
             self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&[cast], &[output]));
         } else {
@@ -103,7 +104,7 @@ impl Step<'_> {
     /// Where that is among the stacks, behind the tensors, and its bytes.
     pub(super) fn more(&self, variant: usize, op: usize) -> Option<(usize, u64)> {
         let block = &self.variants[variant].block;
-        let bytes = block.ops[op].also_keeps(&block.tensors);
+        let bytes = block.ops[op].also_keeps(&block.tensors, self.job.attention, self.job.scan);
         (self.job.remat == Policy::None && bytes > 0).then_some((block.tensors.len() + op, bytes))
     }
 
@@ -184,6 +185,7 @@ impl Step<'_> {
                     let weight = block.weights[index];
                     let numbers = weight.numbers();
                     let now = self.tape.now();
+                    let how = self.settle(how, block.tensors[op.output].rows / weight.copies);
                     let gathered = match ahead.take() {
                         Some((known, gathered)) if known == index => gathered,
                         // A product whose parts are summed over the tensor axis is not cut into windows.

@@ -16,6 +16,12 @@ pub(super) enum Gathered {
 }
 
 impl Step<'_> {
+    /// How a matmul of so many rows exchanges: in windows only where that pays.
+    pub(super) fn settle(&self, how: Overlap, rows: u64) -> Overlap {
+        let pays = self.job.windows.pay(rows, self.job.mesh.shards());
+        if how == Overlap::Windowed && !pays { Overlap::None } else { how }
+    }
+
     /// Gathers a weight of `numbers`, which starts when `after` is over.
     pub(super) fn gather(&mut self, numbers: u64, how: Overlap, after: Vec<At>) -> Gathered {
         if self.job.mesh.shards() < 2 {
@@ -66,7 +72,7 @@ impl Step<'_> {
     pub(super) fn weight_gradient(&mut self, (inputs, outputs): (u64, u64), tokens: u64, reads: &[Value]) {
         let (numbers, shards) = (inputs * outputs, u64::from(self.job.mesh.shards()));
         let own = numbers.div_ceil(shards);
-        let how = if shards < 2 { Overlap::None } else { self.job.flags.scatter };
+        let how = if shards < 2 { Overlap::None } else { self.settle(self.job.flags.scatter, tokens) };
         let before = self.tape.now();
         let whole = how != Overlap::Windowed;
         let bytes = HALF * if whole { numbers } else { own };
