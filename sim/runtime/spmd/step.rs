@@ -89,6 +89,8 @@ struct Step<'j> {
     gradients: Option<Value>,
     /// Gradients that the optimizer reads: all blocks', and each table's.
     tables: Vec<Value>,
+    /// The head's gradient where the loss was taken in parts, whole until blocks' backward is over.
+    whole_head: Option<Value>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
     /// Where the last block's backward began: copies for the next one start then.
@@ -119,6 +121,7 @@ impl<'j> Step<'j> {
             stacks: vec![],
             gradients: None,
             tables: vec![],
+            whole_head: None,
             pending: vec![],
             began: vec![],
         }
@@ -156,6 +159,7 @@ impl<'j> Step<'j> {
         let gradient = self.loss(hidden);
         self.tape.pass = Pass::Backward;
         let gradient = self.backward(gradient);
+        self.reduce_head();
         self.embed_backward(gradient);
         self.tape.phase("bwd");
         self.tape.pass = Pass::Optimizer;
