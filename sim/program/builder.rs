@@ -1,7 +1,6 @@
 //! Writes a [`Program`]: interns kernels and collectives, hands out buffers and events, recycles their ids.
 
-use std::collections::HashMap;
-
+use super::hash::Table;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
     Mark, Pass, Program, ScopeId, StreamId, Transfer, TransferId, Work,
@@ -24,10 +23,10 @@ pub enum Section {
 pub struct Builder {
     program: Program,
     section: Section,
-    kernels: HashMap<Kernel, KernelId>,
-    comms: HashMap<Comm, CommId>,
-    transfers: HashMap<Transfer, TransferId>,
-    exchanges: HashMap<Vec<TransferId>, ExchangeId>,
+    kernels: Table<Kernel, KernelId>,
+    comms: Table<Comm, CommId>,
+    transfers: Table<Transfer, TransferId>,
+    exchanges: Table<Vec<TransferId>, ExchangeId>,
     scope: ScopeId,
     pass: Pass,
     /// Where in the step the instructions of [`Builder::first_only`] stand in the first step.
@@ -42,10 +41,10 @@ impl Builder {
         Builder {
             program,
             section: Section::Setup,
-            kernels: HashMap::new(),
-            comms: HashMap::new(),
-            transfers: HashMap::new(),
-            exchanges: HashMap::new(),
+            kernels: Table::default(),
+            comms: Table::default(),
+            transfers: Table::default(),
+            exchanges: Table::default(),
             scope: ScopeId(0),
             pass: Pass::Forward,
             first_at: None,
