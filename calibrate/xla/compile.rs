@@ -45,7 +45,8 @@ pub struct Arguments {
     hlo: Option<PathBuf>,
 }
 
-fn flag(text: &str) -> Result<(String, String), String> {
+/// `NAME=VALUE`, with dashes before it or without.
+pub fn flag(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write a flag as NAME=VALUE")?;
     Ok((name.trim_start_matches('-').to_owned(), value.to_owned()))
 }

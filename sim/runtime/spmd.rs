@@ -20,7 +20,7 @@ mod remat;
 mod step;
 mod tape;
 
-pub use block::Block;
+pub use block::{Block, Kind, Named, Op, Tensor, Weight};
 pub use flags::Flags;
 pub use mesh::Mesh;
 pub use remat::{Keep, Policy, TENSORS};

@@ -9,7 +9,7 @@ mod weights;
 
 use super::block::{Block, Named, Tensor};
 use super::tape::{At, CORE, FROM_HOST, TO_HOST, Tape, Value};
-use super::{Job, Keep, Policy};
+use super::{Job, Keep};
 use crate::program::builder::Section;
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program, ScopeId, Work,
@@ -204,16 +204,7 @@ impl<'j> Step<'j> {
 impl Variant {
     fn new(job: &Job, window: Option<u64>) -> Variant {
         let block = Block::of(job, window);
-        let keep = |tensor: Tensor| job.remat.keep(block.tensors[tensor].name);
-        let found = |tensor: Tensor| keep(tensor) != Keep::Remat;
-        let again = if job.remat == Policy::None { vec![] } else { block.again(found) };
-        // What runs again, and backward, read: all else that the policy would keep, the compiler drops.
-        let mut read = block.needed();
-        again.iter().for_each(|&at| read.extend(&block.ops[at].inputs));
-        read.sort_unstable();
-        read.dedup();
-        let kept = read.into_iter().map(|tensor| (tensor, keep(tensor))).filter(|(_, keep)| *keep != Keep::Remat);
-        let kept = kept.collect();
+        let (kept, again) = (job.remat.kept(&block), job.remat.again(&block));
         Variant { block, kept, again }
     }
 }
