@@ -22,7 +22,7 @@ use crate::pjrt::compile::{CompileError, Setup, Target, compile};
 use crate::pjrt::plugins::{Kind, Plugin};
 use crate::pjrt::slice::Slice;
 use crate::step;
-use crate::xla::Failure;
+use crate::xla::{Failure, partitions};
 
 use sides::{Compiler, Ours};
 
@@ -51,8 +51,8 @@ pub struct Arguments {
     /// Write the answer as JSON to this file (`-`: standard output, instead of the report).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the program that is compiled to this file.
-    #[arg(long, value_name = "FILE")]
+    /// Write the step that is written from the scenario to this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "program")]
     emit: Option<PathBuf>,
 }
 
@@ -106,10 +106,10 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
         return Err(Failure::Input(format!("{}: runtime is {runtime:?}: {why}", arguments.scenario.display())));
     };
     let cpu = arguments.plugin.split('@').next() == Some("cpu");
-    let program = program(arguments, &scenario, job, cpu)?;
-    if let Some(file) = &arguments.emit {
-        std::fs::write(file, &program).map_err(|why| Failure::Input(format!("{}: {why}", file.display())))?;
-    }
+    let program = match &arguments.program {
+        Some(path) => exported(path, job)?,
+        None => written(arguments, &scenario, job, cpu)?,
+    };
     let folder = cache::folder().map_err(Failure::Input)?;
     let plugin = Plugin::named(&arguments.plugin, &folder).map_err(Failure::Missing)?;
     let (mut flags, unknown) = if cpu { Default::default() } else { flags::of(&text) };
@@ -154,15 +154,25 @@ fn read(path: &Path) -> Result<(Scenario, String), Failure> {
     Ok((scenario, text))
 }
 
-/// That of the file, or the scenario's step.
-fn program(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: bool) -> Result<String, Failure> {
-    if let Some(path) = &arguments.program {
-        let bytes = std::fs::read(path).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
-        return String::from_utf8(bytes).map_err(|_| {
-            let remedy = "export the program as text (`.as_text()`), not as bytecode";
-            Failure::Input(format!("{}: is no text: {remedy}", path.display()))
-        });
+/// A program that was exported.
+fn exported(path: &Path, job: &spmd::Job) -> Result<String, Failure> {
+    let bytes = std::fs::read(path).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
+    let program = String::from_utf8(bytes).map_err(|_| {
+        let remedy = "export the program as text (`.as_text()`), not as bytecode";
+        Failure::Input(format!("{}: is no text: {remedy}", path.display()))
+    })?;
+    match partitions(&program) {
+        Some(said) if said != job.mesh.ranks() => Err(Failure::Input(format!(
+            "{}: the program is partitioned over {said} devices, and the scenario's mesh has {}",
+            path.display(),
+            job.mesh.ranks()
+        ))),
+        _ => Ok(program),
     }
+}
+
+/// The scenario's step.
+fn written(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: bool) -> Result<String, Failure> {
     if cpu && job.attention != spmd::Attention::DotProduct {
         return Err(Failure::Input(
             "the splash kernel is a TPU's, and the cpu plugin has no compiler for it: write xla.attention = \
@@ -171,10 +181,13 @@ fn program(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: boo
         ));
     }
     let kernel_block = scenario.software.blocks.map_or(DEFAULT_BLOCK, |blocks| blocks.size);
-    let written = step::write(job, step::Options { kernel_block });
-    written.map(|step| step.text).map_err(|why| {
+    let step = step::write(job, step::Options { kernel_block }).map_err(|why| {
         Failure::Input(format!("{}: {why}\nexport the step from JAX and name it by --program", scenario.file))
-    })
+    })?;
+    if let Some(file) = &arguments.emit {
+        std::fs::write(file, step.listing()).map_err(|why| Failure::Input(format!("{}: {why}", file.display())))?;
+    }
+    Ok(step.text)
 }
 
 /// Queries of a block of the splash kernel where nothing is said (`sa_block_q`).

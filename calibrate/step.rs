@@ -59,6 +59,19 @@ pub struct Argument {
     pub spec: Spec,
 }
 
+impl Step {
+    /// The program, below a list of what it takes.
+    pub fn listing(&self) -> String {
+        let kept = 3 * self.parameters + 1;
+        let mut text =
+            format!("// Arguments, the first {kept} of them given back in place; the last result is the loss.\n");
+        for (at, argument) in self.arguments.iter().enumerate() {
+            text += &format!("//   %arg{at}: {}, {}\n", argument.name, argument.of);
+        }
+        text + &self.text
+    }
+}
+
 /// Writes a job's step.
 ///
 /// # Errors

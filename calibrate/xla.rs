@@ -14,7 +14,7 @@ mod jobs;
 mod measure;
 mod programs;
 
-pub use compile::flag;
+pub use compile::{flag, said as partitions};
 pub use error::Failure;
 
 use std::process::ExitCode;

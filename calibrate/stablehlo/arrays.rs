@@ -69,32 +69,38 @@ impl Function {
 
     /// Of each row of an array (of any number of axes, the last the row's) the number at its place.
     pub fn pick(&mut self, value: &Value, places: &Value) -> Value {
-        let axes = places.of.dims.len();
-        let at = self.column(places);
-        let of = Type::new(value.of.element, places.of.dims.clone());
-        let before: Vec<usize> = (0..axes).collect();
+        let (dims, at) = (places.of.dims.clone(), self.row_of_one(places));
+        let of = Type::new(value.of.element, [&dims[..], &[1]].concat());
+        let (axis, before) = (dims.len(), list(&(0..dims.len()).collect::<Vec<_>>()));
         let numbers = format!(
-            "#stablehlo.gather<collapsed_slice_dims = [{axes}], operand_batching_dims = {0}, start_indices_batching_dims = {0}, start_index_map = [{axes}], index_vector_dim = {axes}>",
-            list(&before)
+            "#stablehlo.gather<collapsed_slice_dims = [{axis}], operand_batching_dims = {before}, start_indices_batching_dims = {before}, start_index_map = [{axis}], index_vector_dim = {}>",
+            axis + 1
         );
-        let ones = vec!["1"; axes + 1].join(", ");
+        let ones = vec!["1"; axis + 1].join(", ");
         let after = format!(
             "\"stablehlo.gather\"({value}, {at}) <{{dimension_numbers = {numbers}, indices_are_sorted = false, slice_sizes = array<i64: {ones}>}}>"
         );
         let types = format!("({}, {}) -> {of}", value.of, at.of);
-        self.line(of, &after, &types)
+        let rows = self.line(of, &after, &types);
+        self.reshape(&rows, &dims)
     }
 
     /// An array to which a number is added in each row at its place: what [`Self::pick`] gives back.
     pub fn put(&mut self, value: &Value, places: &Value, numbers: &Value) -> Value {
-        let axes = places.of.dims.len();
-        let at = self.column(places);
-        let before: Vec<usize> = (0..axes).collect();
+        let (dims, at) = (places.of.dims.clone(), self.row_of_one(places));
+        let numbers = self.reshape(numbers, &[&dims[..], &[1]].concat());
+        let (axis, before) = (dims.len(), list(&(0..dims.len()).collect::<Vec<_>>()));
         let dimensions = format!(
-            "#stablehlo.scatter<inserted_window_dims = [{axes}], input_batching_dims = {0}, scatter_indices_batching_dims = {0}, scatter_dims_to_operand_dims = [{axes}], index_vector_dim = {axes}>",
-            list(&before)
+            "#stablehlo.scatter<inserted_window_dims = [{axis}], input_batching_dims = {before}, scatter_indices_batching_dims = {before}, scatter_dims_to_operand_dims = [{axis}], index_vector_dim = {}>",
+            axis + 1
         );
-        self.scatter(value, &at, numbers, &dimensions)
+        self.scatter(value, &at, &numbers, &dimensions)
+    }
+
+    /// Indices of rows of one place each, as `take_along_axis` has them: without the axis of length one, TPU's compiler sorts
+    /// what it would otherwise select, and keeps three arrays of the size of the whole.
+    fn row_of_one(&mut self, places: &Value) -> Value {
+        self.reshape(places, &[&places.of.dims[..], &[1, 1]].concat())
     }
 
     /// Indices with an axis of their own.
