@@ -3,6 +3,7 @@
 //! This is the one crate that may touch an accelerator. It meets the simulator in files: a profile written here is
 //! read there. `import published` builds the shipped profiles; run twice, it writes the same bytes.
 
+mod check;
 mod cli;
 mod cuda;
 mod fit;
@@ -16,6 +17,7 @@ mod points;
 mod stablehlo;
 mod stamp;
 mod statistics;
+mod step;
 mod xla;
 
 use std::path::PathBuf;
@@ -50,6 +52,8 @@ enum Command {
     Xla(Box<xla::Arguments>),
     /// Fetch XLA's compilers and list them.
     Plugins(cli::plugins::Args),
+    /// Compile a scenario's training step, and hold what the compiler says against the prediction.
+    CompileCheck(check::Arguments),
     /// Hold a plugin for another command.
     #[command(hide = true)]
     XlaWorker,
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
         Command::Cuda(arguments) => cuda::run(&arguments),
         Command::Xla(arguments) => xla::run(&arguments),
         Command::Plugins(args) => cli::plugins::run(&args),
+        Command::CompileCheck(arguments) => check::run(&arguments),
         Command::XlaWorker => cli::finish(pjrt::worker::serve().map(|()| String::new())),
     }
 }

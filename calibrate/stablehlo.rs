@@ -6,6 +6,8 @@
 //! their syntax: <https://openxla.org/stablehlo/spec>; shardings: <https://openxla.org/shardy/sharding_representation>. To
 //! add an operation: a method.
 
+mod arrays;
+mod calls;
 mod collectives;
 mod function;
 mod sharding;
@@ -13,6 +15,7 @@ mod sharding;
 mod tests;
 mod types;
 
+pub use calls::Memory;
 pub use collectives::Collective;
 pub use function::{Comparison, Function, Reduction, Value};
 pub use sharding::{Mesh, Spec};

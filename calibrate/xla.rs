@@ -14,6 +14,9 @@ mod jobs;
 mod measure;
 mod programs;
 
+pub use compile::{flag, said as partitions};
+pub use error::Failure;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};

@@ -45,6 +45,10 @@ enum Command {
     Topology(topology::Args),
     /// Show, compare, merge or fit what kernels and collectives cost on a machine.
     Profile(profile::Args),
+    /// Compile a scenario's step with XLA's own compiler, and hold the prediction against what it says (starts
+    /// windtunnel-calibrate).
+    #[command(disable_help_flag = true)]
+    CompileCheck(calibrate::Args),
     /// Measure costs on a GPU or a TPU, ask XLA's compilers, or import published costs (starts windtunnel-calibrate).
     #[command(disable_help_flag = true)]
     Calibrate(calibrate::Args),
@@ -81,6 +85,7 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show::run(&args),
         Command::Topology(args) => topology::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::CompileCheck(args) => calibrate::start("compile-check", &args),
         Command::Calibrate(args) => calibrate::run(&args),
     };
     outcome.unwrap_or_else(|failure| {

@@ -7,6 +7,7 @@ use super::{Element, Spec, Type};
 /// A result, or a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
+    /// Its name in the text.
     name: String,
     /// Its type.
     pub of: Type,
@@ -110,6 +111,48 @@ impl Function {
         Value { name, of }
     }
 
+    /// Writes an operation of several results.
+    pub(super) fn lines(&mut self, of: Vec<Type>, after: &str, types: &str) -> Vec<Value> {
+        let (name, count) = (format!("%{}", self.values), of.len());
+        self.values += 1;
+        let indent = "  ".repeat(self.depth + 2);
+        let _ = writeln!(self.body, "{indent}{name}:{count} = {after} : {types}");
+        let result = |(place, of)| Value { name: format!("{name}#{place}"), of };
+        of.into_iter().enumerate().map(result).collect()
+    }
+
+    /// Names for what an inner part is given.
+    pub(super) fn names(&mut self, of: &[Type]) -> Vec<Value> {
+        let at = self.values;
+        self.values += 1;
+        let one = |(place, of): (usize, &Type)| Value { name: format!("%p{at}_{place}"), of: of.clone() };
+        of.iter().enumerate().map(one).collect()
+    }
+
+    /// Writes an operation that has a part of its own, which `body` writes: it gives what the part returns, and the types of
+    /// the results, as values and as text.
+    pub(super) fn region(
+        &mut self,
+        head: &str,
+        end: &str,
+        body: impl FnOnce(&mut Self) -> (Vec<Value>, Vec<Type>, String),
+    ) -> Vec<Value> {
+        let (at, indent) = (self.values, "  ".repeat(self.depth + 2));
+        self.values += 1;
+        let before = std::mem::take(&mut self.body);
+        self.depth += 1;
+        let (made, of, types) = body(self);
+        self.depth -= 1;
+        let inside = std::mem::replace(&mut self.body, before);
+        let names: Vec<&str> = made.iter().map(|value| value.name.as_str()).collect();
+        let plain: Vec<String> = made.iter().map(|value| value.of.to_string()).collect();
+        let _ = write!(self.body, "{indent}%{at}:{} = {head}\n{inside}", of.len());
+        let _ =
+            writeln!(self.body, "{indent}  {end} {} : {}\n{indent}}} : {types}", names.join(", "), plain.join(", "));
+        let result = |(place, of)| Value { name: format!("%{at}#{place}"), of };
+        of.into_iter().enumerate().map(result).collect()
+    }
+
     /// The same number everywhere.
     pub fn constant(&mut self, number: f64, of: Type) -> Value {
         let number = match of.element {
@@ -130,12 +173,12 @@ impl Function {
         self.line(of, &format!("stablehlo.iota dim = {axis}"), &types)
     }
 
-    /// An operation on each element: `exponential`, `negate`, `rsqrt`, `tanh`, `logistic`, `log`, `sqrt`.
+    /// An operation on each element: `exponential`, `negate`, `rsqrt`, `tanh`, `logistic`, `log`, `sqrt`, `sine`, `cosine`.
     pub fn map(&mut self, operation: &str, value: &Value) -> Value {
         self.line(value.of.clone(), &format!("stablehlo.{operation} {}", value.name), &value.of.to_string())
     }
 
-    /// An operation on pairs of elements: `add`, `subtract`, `multiply`, `divide`, `maximum`.
+    /// An operation on pairs of elements: `add`, `subtract`, `multiply`, `divide`, `maximum`, `minimum`, `power`.
     pub fn zip(&mut self, operation: &str, a: &Value, b: &Value) -> Value {
         assert_eq!(a.of, b.of, "{operation} takes two arrays of one type");
         self.line(a.of.clone(), &format!("stablehlo.{operation} {}, {}", a.name, b.name), &a.of.to_string())

@@ -1,5 +1,7 @@
 //! Meshes of devices, and how arrays lie on them, in Shardy's notation.
 
+use super::Type;
+
 /// Devices along named axes; they are numbered with the last axis fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mesh {
@@ -22,6 +24,11 @@ impl Mesh {
         self.axes.iter().find(|(name, _)| name == axis).map_or(1, |(_, size)| *size)
     }
 
+    /// Names of the axes, slowest first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.axes.iter().map(|(name, _)| name.as_str())
+    }
+
     /// The line that declares it.
     pub(super) fn declaration(&self) -> String {
         let axes: Vec<String> = self.axes.iter().map(|(name, size)| format!("{name:?}={size}")).collect();
@@ -42,6 +49,27 @@ impl Spec {
     /// Whole on every device.
     pub fn replicated(axes: usize) -> Self {
         Self(vec![vec![]; axes])
+    }
+
+    /// What a device has of an array.
+    pub fn piece(&self, whole: &Type, mesh: &Mesh) -> Type {
+        let cut = |(length, axes): (&u64, &Vec<String>)| length / Self::parts(axes, mesh);
+        Type::new(whole.element, whole.dims.iter().zip(&self.0).map(cut).collect::<Vec<_>>())
+    }
+
+    /// The array that devices have such pieces of.
+    pub fn whole(&self, piece: &Type, mesh: &Mesh) -> Type {
+        let all = |(length, axes): (&u64, &Vec<String>)| length * Self::parts(axes, mesh);
+        Type::new(piece.element, piece.dims.iter().zip(&self.0).map(all).collect::<Vec<_>>())
+    }
+
+    fn parts(axes: &[String], mesh: &Mesh) -> u64 {
+        axes.iter().map(|axis| mesh.size(axis)).product()
+    }
+
+    /// The same with a whole axis before the others: of arrays that are stacked.
+    pub fn stacked(&self) -> Self {
+        Self([&[vec![]], &self.0[..]].concat())
     }
 
     /// As Shardy writes it; it says where the array lies and leaves nothing to the compiler.

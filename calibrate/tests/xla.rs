@@ -1,4 +1,4 @@
-//! `calibrate xla` and `calibrate plugins`: against a stub plugin, built here, that fails in every way; and, where plugins
+//! `calibrate xla`, `compile-check` and `calibrate plugins`: against a stub plugin, built here, that fails in every way; and, where plugins
 //! have been fetched, against the real ones.
 //!
 //! The real ones are hundreds of megabytes, so their tests are ignored unless asked for, as CI does:
@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "xla/check.rs"]
+mod check;
 #[path = "xla/real.rs"]
 mod real;
 

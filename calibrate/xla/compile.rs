@@ -45,7 +45,8 @@ pub struct Arguments {
     hlo: Option<PathBuf>,
 }
 
-fn flag(text: &str) -> Result<(String, String), String> {
+/// `NAME=VALUE`, with dashes before it or without.
+pub fn flag(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write a flag as NAME=VALUE")?;
     Ok((name.trim_start_matches('-').to_owned(), value.to_owned()))
 }
@@ -87,12 +88,15 @@ fn written(path: &Path, text: &str) -> Result<(), CompileError> {
     std::fs::write(path, text).map_err(|why| CompileError::Input(format!("{}: {why}", path.display())))
 }
 
+/// Devices that a program says it is partitioned over.
+pub fn said(program: &str) -> Option<u32> {
+    let (_, rest) = program.split_once("mhlo.num_partitions = ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
 /// As the program says itself (`mhlo.num_partitions`), as asked for, as the slice has chips, or one.
 fn partitions(arguments: &Arguments, program: &str) -> Result<u32, CompileError> {
-    let said = program
-        .split_once("mhlo.num_partitions = ")
-        .and_then(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()));
-    match (said, arguments.partitions) {
+    match (said(program), arguments.partitions) {
         (Some(said), Some(asked)) if said != asked => {
             Err(CompileError::Input(format!("--partitions is {asked}, but the program says that it is for {said}")))
         }

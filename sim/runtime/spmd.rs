@@ -21,7 +21,7 @@ mod step;
 mod tape;
 mod windows;
 
-pub use block::Block;
+pub use block::{Block, Kind, Named, Op, Tensor, Weight};
 pub use flags::Flags;
 pub use mesh::Mesh;
 pub use remat::{Keep, Policy, TENSORS};

@@ -1,5 +1,5 @@
 //! A PJRT plugin that does nothing well. Which way it fails is chosen when it is built: `--cfg old`, `crashes`, `hangs`,
-//! `empty`; else it refuses every call with an error of its own.
+//! `empty`, `full` (no program fits its memory); else it refuses every call with an error of its own.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -32,7 +32,7 @@ struct GetCode {
     code: c_int,
 }
 
-const WORDS: &str = "the stub says no";
+const WORDS: &str = if cfg!(full) { "Ran out of memory: used 40.50G of 31.25G hbm." } else { "the stub says no" };
 
 extern "C" fn destroy(_: *mut c_void) {}
 
@@ -44,7 +44,7 @@ extern "C" fn message(argument: *mut Message) {
 }
 
 extern "C" fn code(argument: *mut GetCode) -> *mut c_void {
-    unsafe { (*argument).code = 13 };
+    unsafe { (*argument).code = if cfg!(full) { 8 } else { 13 } };
     std::ptr::null_mut()
 }
 

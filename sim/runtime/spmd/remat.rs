@@ -5,6 +5,8 @@
 
 use serde::Deserialize;
 
+use super::block::{Block, Tensor};
+
 /// What becomes of a named tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -72,5 +74,24 @@ impl Policy {
             Policy::None => Keep::Device,
             Policy::Names(names) => name.and_then(place).map_or(Keep::Remat, |at| names[at]),
         }
+    }
+
+    /// Operators of a block that run again in backward.
+    pub fn again(self, block: &Block) -> Vec<usize> {
+        match self {
+            Policy::None => vec![],
+            Policy::Names(_) => block.again(|tensor| self.keep(block.tensors[tensor].name) != Keep::Remat),
+        }
+    }
+
+    /// What of a block is kept for backward, and where: what backward and operators that run again read. All else that the
+    /// policy would keep, the compiler drops.
+    pub fn kept(self, block: &Block) -> Vec<(Tensor, Keep)> {
+        let mut read = block.needed();
+        self.again(block).iter().for_each(|&at| read.extend(&block.ops[at].inputs));
+        read.sort_unstable();
+        read.dedup();
+        let kept = read.into_iter().map(|tensor| (tensor, self.keep(block.tensors[tensor].name)));
+        kept.filter(|(_, keep)| *keep != Keep::Remat).collect()
     }
 }

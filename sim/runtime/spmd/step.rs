@@ -208,19 +208,10 @@ impl<'j> Step<'j> {
 impl Variant {
     fn new(job: &Job, window: Option<u64>) -> Variant {
         let block = Block::of(job, window);
-        let keep = |tensor: Tensor| job.remat.keep(block.tensors[tensor].name);
-        let found = |tensor: Tensor| keep(tensor) != Keep::Remat;
-        let again = if job.remat == Policy::None { vec![] } else { block.again(found) };
-        // What runs again, and backward, read: all else that the policy would keep, the compiler drops.
-        let mut read = block.needed();
-        again.iter().for_each(|&at| read.extend(&block.ops[at].inputs));
+        let (mut kept, again) = (job.remat.kept(&block), job.remat.again(&block));
         if job.remat == Policy::None && !job.scan {
-            read.retain(|tensor| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));
+            kept.retain(|(tensor, _)| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));
         }
-        read.sort_unstable();
-        read.dedup();
-        let kept = read.into_iter().map(|tensor| (tensor, keep(tensor))).filter(|(_, keep)| *keep != Keep::Remat);
-        let kept = kept.collect();
         Variant { block, kept, again }
     }
 }

@@ -1,0 +1,214 @@
+//! `compile-check`: a scenario's training step as XLA's compiler makes it, beside what is predicted.
+//!
+//! `step` writes the program, or a file has it; `pjrt` compiles it for the scenario's slice with the scenario's flags;
+//! `sides` reads both answers off as the same figures, `verdict` says how far they may be apart, `report` prints them.
+
+mod flags;
+mod report;
+mod sides;
+mod verdict;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use windtunnel::runtime::{Parts, spmd};
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Scenario, predict};
+
+use crate::pjrt::cache;
+use crate::pjrt::compile::{CompileError, Setup, Target, compile};
+use crate::pjrt::plugins::{Kind, Plugin};
+use crate::pjrt::slice::Slice;
+use crate::step;
+use crate::xla::{Failure, partitions};
+
+use sides::{Compiler, Ours};
+
+/// Arguments of `compile-check`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Arguments {
+    /// The scenario file, with runtime = "xla".
+    scenario: PathBuf,
+    /// Compile this program in place of the step that is written from the scenario: StableHLO as text, as JAX and torch_xla
+    /// export it.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// The compiler: tpu, tpu@VERSION, the file of a plugin, or cpu, which compiles for this machine's processors.
+    #[arg(long, default_value = "tpu")]
+    plugin: String,
+    /// A flag of the compiler besides the scenario's groups, as xla_tpu_scoped_vmem_limit_kib=98304; may be repeated.
+    #[arg(long = "flag", value_name = "NAME=VALUE", value_parser = crate::xla::flag)]
+    flags: Vec<(String, String)>,
+    /// Seconds that compiling may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
+    timeout: u64,
+    /// Compile again, whatever was compiled before, and keep nothing.
+    #[arg(long)]
+    no_cache: bool,
+    /// Write the answer as JSON to this file (`-`: standard output, instead of the report).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the step that is written from the scenario to this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "program")]
+    emit: Option<PathBuf>,
+}
+
+/// Exit code of a prediction that is further from the compiler than it may be.
+const APART: u8 = 9;
+/// Exit code of a step that does not fit, as predicted.
+const OUT_OF_MEMORY: u8 = 8;
+
+/// The exit codes, for `--help`.
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  it compiles and fits, and the prediction agrees with the compiler
+    2  a wrong argument or file, something that no program is written for, or a program that the compiler refuses
+    3  the plugin is missing, too old, or cannot be used
+    6  the plugin died or did not answer in time
+    8  it does not fit into a device's memory, as predicted
+    9  the prediction is further from the compiler than it may be: arguments by more than 0.2 %, the peak by more than
+       10 %, or it says the other of fits and does not fit";
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    match answer(arguments) {
+        Ok((text, code)) => {
+            crate::cli::print(&text);
+            ExitCode::from(code)
+        }
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// What was compiled, by what and how.
+pub struct Question {
+    scenario: Scenario,
+    /// Of the program: `emitted`, or a file.
+    program: String,
+    target: Target,
+    /// Groups of flags that are not passed on.
+    unknown: Vec<String>,
+    /// Whether the kernels in it are stand-ins.
+    stand_ins: bool,
+}
+
+fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
+    let (scenario, text) = read(&arguments.scenario)?;
+    let Parts::Compiled(job) = scenario.job.parts() else {
+        let runtime = scenario.runtime.written();
+        let why = "compile-check asks XLA's compiler, which compiles scenarios with runtime = \"xla\"";
+        return Err(Failure::Input(format!("{}: runtime is {runtime:?}: {why}", arguments.scenario.display())));
+    };
+    let cpu = arguments.plugin.split('@').next() == Some("cpu");
+    let program = match &arguments.program {
+        Some(path) => exported(path, job)?,
+        None => written(arguments, &scenario, job, cpu)?,
+    };
+    let folder = cache::folder().map_err(Failure::Input)?;
+    let plugin = Plugin::named(&arguments.plugin, &folder).map_err(Failure::Missing)?;
+    let (mut flags, unknown) = if cpu { Default::default() } else { flags::of(&text) };
+    flags.extend(arguments.flags.iter().cloned());
+    let slice = match plugin.kind {
+        Some(Kind::Cpu) => None,
+        _ => Some(slice(&scenario)?),
+    };
+    let target = Target { plugin, slice, partitions: job.mesh.ranks(), flags };
+    let written = arguments.program.as_ref().map(|path| path.display().to_string());
+    let question = Question {
+        program: written.clone().unwrap_or_else(|| "emitted".to_owned()),
+        stand_ins: written.is_none(),
+        scenario,
+        target,
+        unknown,
+    };
+    let mut setup = Setup { limit: Duration::from_secs(arguments.timeout), ..Setup::usual()? };
+    if arguments.no_cache {
+        setup.cache = None;
+    }
+    if question.target.slice.is_some() {
+        eprintln!("compiling for {} chips: a step takes minutes, and is kept", question.target.partitions);
+    }
+    let compiler = asked(&program, &question.target, &setup)?;
+    let settings = Settings { remedies: false, ..Settings::default() };
+    let prediction = predict(&question.scenario, settings).map_err(|why| Failure::Input(why.to_string()))?;
+    let ours = Ours::of(&prediction);
+    let (verdict, code) = verdict::verdict(&compiler, &ours, question.target.slice.is_some());
+    let json_to_stdout = arguments.json.as_deref() == Some(Path::new("-"));
+    let json = format!("{:#}\n", report::json(&question, &compiler, &ours, &verdict));
+    if let (Some(path), false) = (&arguments.json, json_to_stdout) {
+        std::fs::write(path, &json).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
+    }
+    Ok((if json_to_stdout { json } else { report::text(&question, &compiler, &ours, &verdict) }, code))
+}
+
+fn read(path: &Path) -> Result<(Scenario, String), Failure> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|why| Failure::Input(format!("{file}: {why}")))?;
+    let scenario = Scenario::parse(&file, &text).map_err(|why| Failure::Input(why.to_string()))?;
+    Ok((scenario, text))
+}
+
+/// A program that was exported.
+fn exported(path: &Path, job: &spmd::Job) -> Result<String, Failure> {
+    let bytes = std::fs::read(path).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
+    let program = String::from_utf8(bytes).map_err(|_| {
+        let remedy = "export the program as text (`.as_text()`), not as bytecode";
+        Failure::Input(format!("{}: is no text: {remedy}", path.display()))
+    })?;
+    match partitions(&program) {
+        Some(said) if said != job.mesh.ranks() => Err(Failure::Input(format!(
+            "{}: the program is partitioned over {said} devices, and the scenario's mesh has {}",
+            path.display(),
+            job.mesh.ranks()
+        ))),
+        _ => Ok(program),
+    }
+}
+
+/// The scenario's step.
+fn written(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: bool) -> Result<String, Failure> {
+    if cpu && job.attention != spmd::Attention::DotProduct {
+        return Err(Failure::Input(
+            "the splash kernel is a TPU's, and the cpu plugin has no compiler for it: write xla.attention = \
+             \"dot_product\", or leave --plugin at tpu"
+                .to_owned(),
+        ));
+    }
+    let kernel_block = scenario.software.blocks.map_or(DEFAULT_BLOCK, |blocks| blocks.size);
+    let step = step::write(job, step::Options { kernel_block }).map_err(|why| {
+        Failure::Input(format!("{}: {why}\nexport the step from JAX and name it by --program", scenario.file))
+    })?;
+    if let Some(file) = &arguments.emit {
+        std::fs::write(file, step.listing()).map_err(|why| Failure::Input(format!("{}: {why}", file.display())))?;
+    }
+    Ok(step.text)
+}
+
+/// Queries of a block of the splash kernel where nothing is said (`sa_block_q`).
+const DEFAULT_BLOCK: u64 = 512;
+
+/// The slice that the scenario rents.
+fn slice(scenario: &Scenario) -> Result<Slice, Failure> {
+    let topology = &scenario.topology;
+    let axes = topology.axes().ok_or_else(|| Failure::Input(format!("{} is no torus", topology.name)))?;
+    let shape: Vec<String> = axes.iter().map(|axis| axis.size.to_string()).collect();
+    let generation = topology.name.trim_start_matches("tpu-");
+    format!("{generation}:{}", shape.join("x")).parse().map_err(Failure::Input)
+}
+
+/// A verdict of the compiler's is an answer, too.
+fn asked(program: &str, target: &Target, setup: &Setup) -> Result<Compiler, Failure> {
+    match compile(program, target, setup) {
+        Ok(compiled) => Ok(Compiler::Fits(Box::new(compiled))),
+        Err(CompileError::OutOfMemory { needed, limit, message, seconds }) => {
+            Ok(Compiler::OutOfMemory { needed, limit, message, seconds })
+        }
+        Err(other) => Err(other.into()),
+    }
+}

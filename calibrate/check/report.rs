@@ -1,0 +1,199 @@
+//! Both answers side by side, as text and as JSON.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::Question;
+use super::sides::{Compiler, Exchange, Ours};
+use super::verdict::{Verdict, difference};
+use crate::step::KERNEL;
+
+/// The report.
+pub fn text(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Verdict) -> String {
+    let scenario = &question.scenario;
+    let title = if scenario.description.is_empty() { &scenario.file } else { &scenario.description };
+    let mut text = format!("{title}\none step, on each of {} chips\n\n", question.target.partitions);
+    text += &figures(compiler, ours, question.target.slice.is_some());
+    if compiler.compiled().is_some() {
+        text += &collectives(compiler, ours);
+    }
+    text += &notes(question, compiler);
+    text.push('\n');
+    match &verdict.apart[..] {
+        [] => text += "The prediction agrees with the compiler.\n",
+        apart => {
+            text += "The prediction and the compiler are further apart than they may be:\n";
+            apart.iter().for_each(|one| text += &format!("  {one}\n"));
+        }
+    }
+    text
+}
+
+/// A line: what, the compiler's, ours, the difference.
+fn line(what: &str, theirs: &str, own: &str, by: Option<f64>) -> String {
+    let by = by.map(|by| format!("{:+.2} %", by * 100.0)).unwrap_or_default();
+    format!("{what:24}{theirs:>24}{own:>24}{by:>13}").trim_end().to_owned() + "\n"
+}
+
+fn figures(compiler: &Compiler, ours: &Ours, for_slice: bool) -> String {
+    let mut text = line("", "compiler", "predicted", None).replace("predicted", "predicted   difference");
+    let both = |what: &str, theirs: u128, own: u128| {
+        line(what, &thousands(theirs), &thousands(own), difference(theirs as f64, own as f64))
+    };
+    match compiler {
+        Compiler::Fits(compiled) => {
+            let memory = &compiled.memory;
+            text += &both("arguments [B]", memory.argument.into(), ours.arguments.into());
+            let peak = thousands(ours.peak.into());
+            text += &match for_slice {
+                true => both("peak [B]", memory.peak.into(), ours.peak.into()),
+                false => line("peak [B]", "another chip's", &peak, None),
+            };
+            text += &line("temporary [B]", &thousands(memory.temp.into()), "", None);
+            text += &both("host memory [B]", memory.host_temp.into(), ours.host.into());
+            text += &both("matmuls [FLOP]", compiled.flops.matmul.into(), ours.matmul);
+            if ours.attention > 0 {
+                let calls = compiled.flops.unseen.get(KERNEL).copied().unwrap_or(0);
+                text +=
+                    &line("attention [FLOP]", &format!("{calls} calls, not seen"), &thousands(ours.attention), None);
+            }
+            if for_slice {
+                text += &line("verdict", "fits", fits(ours.fits), None);
+            }
+        }
+        Compiler::OutOfMemory { needed, limit, .. } => {
+            let size = |bytes: &Option<u64>| bytes.map_or("not said".to_owned(), |bytes| thousands(bytes.into()));
+            text += &line("needed [B]", &size(needed), &thousands(ours.peak.into()), None);
+            text += &line("there is [B]", &size(limit), &thousands(ours.capacity.into()), None);
+            text += &line("verdict", "does not fit", fits(ours.fits), None);
+        }
+    }
+    text
+}
+
+fn fits(fits: bool) -> &'static str {
+    if fits { "fits" } else { "does not fit" }
+}
+
+/// Kinds with all their bytes, and what they are made of.
+fn collectives(compiler: &Compiler, ours: &Ours) -> String {
+    let (theirs, own) = (compiler.collectives(), &ours.collectives);
+    let all: BTreeSet<&Exchange> = theirs.keys().chain(own.keys()).collect();
+    if all.is_empty() {
+        return "\nno collectives\n".to_owned();
+    }
+    let count = |side: &std::collections::BTreeMap<Exchange, u64>, one: &Exchange| side.get(one).copied().unwrap_or(0);
+    let mut text = "\ncollectives: times in a step, bytes of the whole buffer, ranks of a group\n".to_owned();
+    let kinds: BTreeSet<&str> = all.iter().map(|one| one.kind.as_str()).collect();
+    for kind in kinds {
+        let of_kind = || all.iter().filter(|one| one.kind == kind);
+        let bytes = |side| of_kind().map(|one| u128::from(one.bytes) * u128::from(count(side, one))).sum::<u128>();
+        let (sum, own_sum) = (bytes(&theirs), bytes(own));
+        text +=
+            &line(&format!("{kind} [B]"), &thousands(sum), &thousands(own_sum), difference(sum as f64, own_sum as f64));
+        for one in of_kind() {
+            let what = format!("  {} B on {}", thousands(one.bytes.into()), one.ranks);
+            let times = |count: u64| if count == 0 { "-".to_owned() } else { format!("{count} x") };
+            text += &line(&what, &times(count(&theirs, one)), &times(count(own, one)), None);
+        }
+    }
+    text
+}
+
+/// What the figures are worth, and where they come from.
+fn notes(question: &Question, compiler: &Compiler) -> String {
+    let target = &question.target;
+    let mut text = "\n".to_owned();
+    let mut note = |what: &str| text += &format!("- {what}\n");
+    if let Some(compiled) = compiler.compiled() {
+        let from =
+            if question.stand_ins { "the program is written from the scenario" } else { "the program is a file's" };
+        let when = if compiled.cached { ", kept from an earlier run" } else { "" };
+        note(&format!("{}: {:.1} s to compile{when}; {from}", compiled.plugin, compiled.compile_seconds));
+        let kernels = compiled.flops.unseen.contains_key(KERNEL);
+        if kernels && question.stand_ins {
+            note(
+                "in place of the splash attention kernel stands a call with its operands and results, and nothing inside: \
+                 memory and collectives are the kernel's, its FLOPs are counted here",
+            );
+        }
+        for unbounded in &compiled.flops.unbounded {
+            note(&format!("counted once: the loop {unbounded}, whose turns are not known"));
+        }
+    } else if let Compiler::OutOfMemory { message, seconds, .. } = compiler {
+        note(&format!("{}: {seconds:.1} s to find out: {}", target.plugin, message.lines().next().unwrap_or_default()));
+    }
+    match target.slice {
+        Some(_) => {
+            let flags: Vec<String> = target.flags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            note(&format!(
+                "flags: {}",
+                if flags.is_empty() { "the compiler's defaults".to_owned() } else { flags.join(" ") }
+            ));
+        }
+        None => note("compiled for this machine's processors: neither flags nor memory are a TPU's"),
+    }
+    for group in &question.unknown {
+        note(&format!("the group {group} is not passed on: give its value by --flag xla_tpu_scoped_vmem_limit_kib=…"));
+    }
+    text
+}
+
+/// The answer as JSON.
+pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Verdict) -> Value {
+    let compiled = compiler.compiled();
+    let pair = |theirs: Option<u128>, own: u128| {
+        let by = theirs.and_then(|theirs| difference(theirs as f64, own as f64));
+        json!({"compiler": theirs.map(|theirs| theirs as u64), "predicted": own as u64, "difference": by})
+    };
+    let memory = compiled.map(|compiled| compiled.memory);
+    let (theirs, own) = (compiler.collectives(), &ours.collectives);
+    let all: BTreeSet<&Exchange> = theirs.keys().chain(own.keys()).collect();
+    let exchange = |one: &&Exchange| {
+        let counts = (theirs.get(one).copied().unwrap_or(0), own.get(one).copied().unwrap_or(0));
+        json!({"kind": one.kind, "bytes": one.bytes, "ranks": one.ranks, "compiler": counts.0, "predicted": counts.1})
+    };
+    let (needed, limit, message) = match compiler {
+        Compiler::OutOfMemory { needed, limit, message, .. } => (*needed, *limit, Some(message)),
+        Compiler::Fits(_) => (None, None, None),
+    };
+    json!({
+        "scenario": question.scenario.file,
+        "program": question.program,
+        "plugin": question.target.plugin.to_string(),
+        "compiler": compiled.map(|compiled| &compiled.compiler),
+        "slice": question.target.slice.as_ref().map(ToString::to_string),
+        "chips": question.target.partitions,
+        "flags": question.target.flags,
+        "cached": compiled.map(|compiled| compiled.cached),
+        "compile_seconds": compiled.map(|compiled| compiled.compile_seconds),
+        "fits": {"compiler": compiled.is_some(), "predicted": ours.fits, "needed": needed, "limit": limit, "message": message},
+        "memory": {
+            "argument": pair(memory.map(|memory| memory.argument.into()), ours.arguments.into()),
+            "peak": pair(memory.map(|memory| memory.peak.into()), ours.peak.into()),
+            "temp": memory.map(|memory| memory.temp),
+            "host": pair(memory.map(|memory| memory.host_temp.into()), ours.host.into()),
+        },
+        "flops": {
+            "matmul": pair(compiled.map(|compiled| compiled.flops.matmul.into()), ours.matmul),
+            "attention": ours.attention as u64,
+            "unseen": compiled.map(|compiled| &compiled.flops.unseen),
+        },
+        "collectives": all.iter().map(exchange).collect::<Vec<_>>(),
+        "apart": verdict.apart,
+    })
+}
+
+/// `131,072`.
+fn thousands(number: u128) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,138 @@
+//! Both answers as the same figures: of one chip, in one step.
+
+use std::collections::BTreeMap;
+
+use windtunnel::program::{Category, Collective, Instr, Program, Work};
+use windtunnel::scenario::predict::Prediction;
+
+use crate::pjrt::compile::Compiled;
+
+/// What the compiler says.
+pub enum Compiler {
+    /// It compiles and fits.
+    Fits(Box<Compiled>),
+    /// It does not fit.
+    OutOfMemory {
+        /// What it would need \[B\], where the compiler says so.
+        needed: Option<u64>,
+        /// What there is \[B\], where the compiler says so.
+        limit: Option<u64>,
+        /// The compiler's words.
+        message: String,
+        /// How long it took to find out \[s\].
+        seconds: f64,
+    },
+}
+
+impl Compiler {
+    /// What was compiled, if it was.
+    pub fn compiled(&self) -> Option<&Compiled> {
+        match self {
+            Self::Fits(compiled) => Some(compiled),
+            Self::OutOfMemory { .. } => None,
+        }
+    }
+
+    /// Collectives that are alike, with how often they run.
+    pub fn collectives(&self) -> BTreeMap<Exchange, u64> {
+        let mut all = BTreeMap::new();
+        for one in self.compiled().into_iter().flat_map(|compiled| &compiled.collectives) {
+            let ranks = one.groups.first().map_or(0, |group| group.len() as u64);
+            let (kind, bytes) = (one.kind.clone(), one.bytes);
+            *all.entry(Exchange { kind, bytes, ranks }).or_default() += one.count;
+        }
+        all
+    }
+}
+
+/// A collective: what, how much, and how many take part. Of a permutation, whose ranks send and receive in pairs, two do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Exchange {
+    /// XLA's name.
+    pub kind: String,
+    /// Of the whole buffer \[B\].
+    pub bytes: u64,
+    /// Of a group.
+    pub ranks: u64,
+}
+
+/// What is predicted.
+#[derive(Clone, Debug)]
+pub struct Ours {
+    /// Parameters, moments and the batch \[B\].
+    pub arguments: u64,
+    /// The most at one time \[B\].
+    pub peak: u64,
+    /// What is copied to the host's memory and stays there until backward \[B\].
+    pub host: u64,
+    /// FLOPs of matmuls.
+    pub matmul: u128,
+    /// FLOPs of attention kernels, of whole squares of queries and keys.
+    pub attention: u128,
+    /// Collectives, and how often each runs.
+    pub collectives: BTreeMap<Exchange, u64>,
+    /// What there is \[B\].
+    pub capacity: u64,
+    /// Whether it fits.
+    pub fits: bool,
+}
+
+impl Ours {
+    /// Of a prediction: all chips run the same program.
+    pub fn of(prediction: &Prediction) -> Self {
+        let (class, memory) = (&prediction.classes[0], &prediction.memory);
+        let program = &class.program;
+        let mut ours = Self {
+            arguments: arguments(program),
+            peak: memory.report.peak_allocated.0,
+            host: 0,
+            matmul: 0,
+            attention: 0,
+            collectives: BTreeMap::new(),
+            capacity: memory.capacity.0,
+            fits: memory.fits,
+        };
+        for instruction in &program.step {
+            match instruction {
+                Instr::Launch { kernel, .. } => match program.kernel(*kernel).work {
+                    Work::HostCopy { bytes, to_host: true } => ours.host += bytes.0,
+                    work @ Work::Attention { .. } => ours.attention += work.flops().0,
+                    work => ours.matmul += work.flops().0,
+                },
+                Instr::Collective { comm, .. } => {
+                    let comm = program.comm(*comm);
+                    let ranks = u64::from(program.group(comm.group).size);
+                    let exchange = Exchange { kind: kind(comm.kind).to_owned(), bytes: comm.bytes.0, ranks };
+                    *ours.collectives.entry(exchange).or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+        ours
+    }
+}
+
+/// What is there before the step.
+fn arguments(program: &Program) -> u64 {
+    let of = |instruction: &Instr| match instruction {
+        Instr::Alloc { buffer } => {
+            let buffer = program.buffer(*buffer);
+            let given = [Category::Parameter, Category::OptimizerState, Category::Buffer];
+            given.contains(&buffer.category).then_some(buffer.bytes.0)
+        }
+        _ => None,
+    };
+    program.setup.iter().filter_map(of).sum()
+}
+
+/// XLA's name of a collective.
+fn kind(kind: Collective) -> &'static str {
+    match kind {
+        Collective::AllGather => "all-gather",
+        Collective::ReduceScatter => "reduce-scatter",
+        Collective::AllReduce => "all-reduce",
+        Collective::AllToAll | Collective::Rows(_) => "all-to-all",
+        Collective::Broadcast => "collective-broadcast",
+        Collective::SendRecv => "collective-permute",
+    }
+}

@@ -1,0 +1,211 @@
+//! A scenario's training step in StableHLO, as JAX hands it to the compiler.
+//!
+//! ```text
+//! spmd::Block ─► a loop over blocks, forward ─► loss ─► the loop back ─► AdamW, in place
+//! ```
+//!
+//! What a block computes, and what of it backward finds, is the simulator's ([`Block`], [`Policy`](windtunnel::runtime::spmd::Policy)): one description serves
+//! both. What each kind of operator is in arrays, forward and backward, is written here once (`operators`, `attention`).
+//! Types, casts and constraints are those that JAX makes of `tests/oracles/xla_step.py`, because memory depends on them.
+//! Shapes: B sequences of S tokens, D wide, N query heads and K key-value heads of H, F the feed-forward's width, V words, all
+//! of the whole job: the compiler shares them out.
+
+mod attention;
+mod blocks;
+mod kernel;
+mod layout;
+mod loss;
+mod operators;
+mod optimizer;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use windtunnel::model::{Activation, FeedForward, Position, QkNorm};
+use windtunnel::runtime::spmd::{Attention, Block, Job, Mesh};
+
+use crate::stablehlo::{Element, Function, Spec, Type, Value, module};
+pub use kernel::TARGET as KERNEL;
+use layout::{Layout, Logical};
+use weights::Weight;
+
+/// What a step is written with, besides the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Queries, and keys, of a block of the splash kernel.
+    pub kernel_block: u64,
+}
+
+/// A step, written.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// StableHLO.
+    pub text: String,
+    /// What it takes and how that lies: parameters, first moments, second moments, steps so far, tokens, targets. It gives
+    /// the first four back, and the loss.
+    pub arguments: Vec<Argument>,
+    /// Parameters among the arguments.
+    pub parameters: usize,
+}
+
+/// An argument of a step.
+#[derive(Clone, Debug)]
+pub struct Argument {
+    /// Its name.
+    pub name: String,
+    /// The whole array.
+    pub of: Type,
+    /// How it lies.
+    pub spec: Spec,
+}
+
+impl Step {
+    /// The program, below a list of what it takes.
+    pub fn listing(&self) -> String {
+        let kept = 3 * self.parameters + 1;
+        let mut text =
+            format!("// Arguments, the first {kept} of them given back in place; the last result is the loss.\n");
+        for (at, argument) in self.arguments.iter().enumerate() {
+            text += &format!("//   %arg{at}: {}, {}\n", argument.name, argument.of);
+        }
+        text + &self.text
+    }
+}
+
+/// Writes a job's step.
+///
+/// # Errors
+/// A job with something that is not written yet; the text names it.
+pub fn write(job: &Job, options: Options) -> Result<Step, String> {
+    if let Some(lacks) = lacks(job) {
+        return Err(format!("no program is written yet for {lacks}"));
+    }
+    Ok(Writer::new(job, options).step())
+}
+
+/// What a job has that no step is written with.
+fn lacks(job: &Job) -> Option<&'static str> {
+    let model = &job.model;
+    let windows = |job: &Job| (1..job.model.layers).any(|layer| job.model.window(layer) != job.model.window(0));
+    let cases = [
+        (job.mesh.dcn_data > 1, "several slices: set topology.slices = 1"),
+        (model.experts.is_some(), "experts"),
+        (job.vocab_tiling > 1, "num_vocab_tiling above 1"),
+        (model.qk_norm == Some(QkNorm::Full), "norms over all heads at once"),
+        (model.embedding_norm, "a norm on the embedding"),
+        (model.attention_softcap && job.attention == Attention::DotProduct, "capped scores in dot_product attention"),
+        (windows(job) && job.attention == Attention::DotProduct, "windows of some blocks in dot_product attention"),
+        (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
+    ];
+    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+}
+
+/// The job as one chip would run it all: what the compiler is given is of the whole.
+fn whole(job: &Job) -> Job {
+    let mesh = Mesh { dcn_data: 1, data: 1, fsdp: 1, fsdp_transpose: 1, tensor: 1 };
+    Job { mesh, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
+}
+
+/// A step being written.
+struct Writer<'j> {
+    job: &'j Job,
+    options: Options,
+    layout: Layout,
+    block: Block,
+    weights: Vec<Weight>,
+    main: Function,
+}
+
+impl<'j> Writer<'j> {
+    fn new(job: &'j Job, options: Options) -> Self {
+        let whole = whole(job);
+        let block = Block::of(&whole, job.model.window(0));
+        let layout = Layout::of(job.mesh);
+        let weights = weights::of(&job.model, &block, &layout);
+        Self { job, options, layout, block, weights, main: Function::new() }
+    }
+
+    fn step(mut self) -> Step {
+        let (arguments, values) = self.arguments();
+        let count = self.weights.len();
+        let (parameters, tokens) = (&values[..count], &values[3 * count + 1..]);
+        let embedded = self.embed(&parameters[0], &tokens[0]);
+        let (hidden, saved) = self.forward(embedded, parameters);
+        let loss = self.loss(&hidden, parameters, &tokens[1]);
+        let (gradient, mut gradients) = self.backward(loss.gradient, &saved, parameters);
+        gradients[0] = Some(self.embed_backward(&gradient, &tokens[0], &parameters[0]));
+        for (at, gradient) in loss.gradients {
+            gradients[at] = Some(match gradients[at].take() {
+                Some(first) => self.main.zip("add", &first, &gradient),
+                None => gradient,
+            });
+        }
+        let gradients: Vec<Value> = gradients.into_iter().flatten().collect();
+        let state = &values[..3 * count + 1];
+        let mut results = self.update(state, &gradients);
+        results.push(loss.value);
+        for (at, value) in results.iter().enumerate() {
+            let scalar = Spec::replicated(0);
+            let spec = arguments.get(at).filter(|_| at <= 3 * count).map_or(&scalar, |argument| &argument.spec);
+            self.main.result(value, Some(spec));
+        }
+        Step { text: module("step", Some(&self.layout.mesh), &self.main), arguments, parameters: count }
+    }
+
+    /// Parameters, both moments, the steps so far, tokens and targets; all but the last two are given back in place.
+    fn arguments(&mut self) -> (Vec<Argument>, Vec<Value>) {
+        let mut all: Vec<Argument> = vec![];
+        for prefix in ["", "mu.", "nu."] {
+            all.extend(self.weights.iter().map(|weight| Argument {
+                name: format!("{prefix}{}", weight.name),
+                of: weight.of.clone(),
+                spec: weight.spec.clone(),
+            }));
+        }
+        let kept = all.len() + 1;
+        all.push(Argument { name: "count".to_owned(), of: Type::scalar(Element::F32), spec: Spec::replicated(0) });
+        let tokens = Type::new(Element::I32, [self.sequences(), self.job.seq]);
+        let spec = self.layout.spec(&[Logical::Batch, Logical::Whole]);
+        for name in ["tokens", "targets"] {
+            all.push(Argument { name: name.to_owned(), of: tokens.clone(), spec: spec.clone() });
+        }
+        let mut values = vec![];
+        for (at, argument) in all.iter().enumerate() {
+            let (of, spec) = (argument.of.clone(), Some(&argument.spec));
+            values.push(match at < kept {
+                true => self.main.donated(of, spec, at),
+                false => self.main.parameter(of, spec),
+            });
+        }
+        (all, values)
+    }
+
+    /// B.
+    fn sequences(&self) -> u64 {
+        self.job.batch * u64::from(self.job.mesh.data_ranks())
+    }
+
+    /// A value of B S D: tokens lie on those who share the batch.
+    fn constrain_hidden(&mut self, value: &Value) -> Value {
+        let spec = self.layout.spec(&[Logical::Batch, Logical::Whole, Logical::Whole]);
+        self.main.constrain(value, &spec)
+    }
+
+    /// A value of B S F, or of B S V.
+    fn constrain_wide(&mut self, value: &Value) -> Value {
+        let spec = self.layout.spec(&[Logical::Batch, Logical::Whole, Logical::Tensor]);
+        self.main.constrain(value, &spec)
+    }
+
+    /// The base of rotary angles; any costs the same.
+    fn theta(&self) -> f64 {
+        500_000.0
+    }
+
+    /// The activation of the feed-forward's gate.
+    fn activation(&self) -> Activation {
+        match self.job.model.feed_forward {
+            FeedForward::Gated(activation) | FeedForward::Plain(activation) => activation,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! How arrays lie on the mesh: MaxText's logical rules (`configs/base.yml`, `logical_axis_rules`), as `runtime/spmd/mesh.rs`
+//! has them.
+
+use windtunnel::runtime::spmd;
+
+use crate::stablehlo::{Mesh, Spec};
+
+/// What an axis of an array is, by which it is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logical {
+    /// Sequences of a batch.
+    Batch,
+    /// A weight's side to the model's width.
+    Embed,
+    /// A weight's side to the feed-forward's width.
+    Mlp,
+    /// Heads, words, or the feed-forward's width of an activation.
+    Tensor,
+    /// Anything that every chip has all of.
+    Whole,
+}
+
+/// The mesh, and who shares what.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Axes, in MaxText's order.
+    pub mesh: Mesh,
+}
+
+impl Layout {
+    /// That of a job's mesh.
+    pub fn of(mesh: spmd::Mesh) -> Self {
+        let names = ["data", "fsdp", "fsdp_transpose", "tensor"];
+        Self { mesh: Mesh::new(names.into_iter().zip(mesh.in_slice().map(u64::from))) }
+    }
+
+    /// How an array of such axes lies.
+    pub fn spec(&self, axes: &[Logical]) -> Spec {
+        // One mesh axis shares out one axis of an array: the feed-forward's width takes what the model's would have.
+        let mlp = axes.contains(&Logical::Mlp);
+        let shared = |axis: &Logical| -> &[&str] {
+            match axis {
+                Logical::Batch => &["data", "fsdp", "fsdp_transpose"],
+                Logical::Embed if mlp => &["fsdp"],
+                Logical::Embed => &["fsdp", "fsdp_transpose"],
+                Logical::Mlp => &["fsdp_transpose", "tensor"],
+                Logical::Tensor => &["tensor"],
+                Logical::Whole => &[],
+            }
+        };
+        Spec(axes.iter().map(|axis| shared(axis).iter().map(|&name| name.to_owned()).collect()).collect())
+    }
+}

@@ -1,0 +1,97 @@
+//! Steps as text, and what they compute.
+
+use windtunnel::runtime::Parts;
+use windtunnel::scenario::Scenario;
+
+use super::*;
+
+mod numbers;
+
+/// A job of the scenario's tables that matter here: 2 blocks of width 64, on `slice`, in this mesh.
+fn job(slice: &str, mesh: &str, xla: &str) -> Job {
+    let text = format!(
+        "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"{slice}\"\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n\
+         hidden = 64\nheads = 4\nkv_heads = 2\nffn = 96\nvocab = 128\n[mesh]\n{mesh}\n[batch]\nsequence = 32\nmicro = 2\n\
+         [xla]\nflags = []\n{xla}\n"
+    );
+    let scenario = Scenario::parse("tiny.toml", &text).unwrap_or_else(|why| panic!("{why}"));
+    match scenario.job.parts() {
+        Parts::Compiled(job) => job.clone(),
+        _ => panic!("runtime is xla"),
+    }
+}
+
+fn written(slice: &str, mesh: &str, xla: &str) -> Step {
+    write(&job(slice, mesh, xla), Options { kernel_block: 16 }).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// Bytes on one device of a step's arguments.
+fn bytes(step: &Step, mesh: Mesh) -> u64 {
+    let mesh = Layout::of(mesh).mesh;
+    step.arguments.iter().map(|argument| argument.spec.piece(&argument.of, &mesh).bytes()).sum()
+}
+
+#[test]
+fn parameters_and_moments_take_twelve_bytes_for_each_number_and_are_given_back_in_place() {
+    let step = written("1x1", "", "");
+    // Four heads of 16, two of keys and of values; three matrices of the feed-forward; two norms.
+    let block = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64;
+    let numbers = 2 * block + 2 * 128 * 64 + 64;
+    let batch = 2 * (2 * 32) * 4;
+    let mesh = Mesh { dcn_data: 1, data: 1, fsdp: 1, fsdp_transpose: 1, tensor: 1 };
+    assert_eq!(bytes(&step, mesh), 12 * numbers + 4 + batch);
+    assert_eq!(step.text.matches("tf.aliasing_output").count(), 3 * step.parameters + 1);
+}
+
+#[test]
+fn each_chip_has_the_share_that_the_simulator_gives_it() {
+    for mesh in ["fsdp = 4", "fsdp = 2\ntensor = 2", "fsdp = 2\nfsdp_transpose = 2", "data = 2\nfsdp = 2"] {
+        let job = job("2x2", mesh, "");
+        let step = write(&job, Options { kernel_block: 16 }).unwrap_or_else(|why| panic!("{why}"));
+        let program = windtunnel::runtime::Framework::compile(&job).classes.remove(0);
+        let simulated: u64 = program.buffers.iter().take(3).map(|buffer| buffer.bytes.0).sum();
+        // The count of steps is four bytes that the simulator leaves out.
+        assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh}");
+    }
+}
+
+#[test]
+fn forward_stacks_what_the_policy_keeps_and_nothing_else() {
+    let stack = |step: &Step, of: &str| {
+        let first = step.text.lines().find(|line| line.contains("stablehlo.while")).unwrap_or_default().to_owned();
+        first.matches(of).count()
+    };
+    let (hidden, query, key) = ("tensor<2x2x32x64xbf16>", "tensor<2x2x32x4x16xbf16>", "tensor<2x2x32x2x16xbf16>");
+    let full = written("1x1", "", "remat_policy = \"full\"");
+    assert_eq!([hidden, query, key].map(|of| stack(&full, of)), [1, 0, 0]);
+    let qkv = written("1x1", "", "remat_policy = \"save_qkv_proj\"");
+    assert_eq!([hidden, query, key].map(|of| stack(&qkv, of)), [1, 1, 2]);
+    // Products' inputs and results: the query's, and the gate's input which the two of the feed-forward share.
+    let none = written("1x1", "", "remat_policy = \"none\"\nattention = \"dot_product\"");
+    assert!(stack(&none, "tensor<2x2x32x96xbf16>") >= 3, "gate, up and the product");
+}
+
+#[test]
+fn what_is_offloaded_goes_to_the_host_and_comes_back() {
+    let step = written("1x1", "", "remat_policy = \"qkv_proj_offloaded\"");
+    let count = |kind: &str| step.text.matches(&format!("_xla_buffer_placement = {kind:?}")).count();
+    assert_eq!((count("pinned_host"), count("device")), (3, 3));
+}
+
+#[test]
+fn the_kernel_runs_once_forward_and_backward_runs_it_again_before_its_own_two() {
+    let calls = |xla: &str| written("1x1", "", xla).text.matches("@tpu_custom_call").count();
+    assert_eq!(calls("remat_policy = \"full\""), 4);
+    assert_eq!(calls("remat_policy = \"full\"\nsa_use_fused_bwd_kernel = true"), 3);
+    assert_eq!(calls("remat_policy = \"full\"\nattention = \"dot_product\""), 0);
+}
+
+#[test]
+fn what_is_not_written_is_named() {
+    let why = |job: Job| write(&job, Options { kernel_block: 16 }).err().unwrap_or_default();
+    let tiled = job("1x1", "", "num_vocab_tiling = 2");
+    assert_eq!(why(tiled), "no program is written yet for num_vocab_tiling above 1");
+    let mut several = job("1x1", "", "");
+    several.mesh.dcn_data = 2;
+    assert!(why(several).contains("several slices"));
+}

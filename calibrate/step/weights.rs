@@ -1,0 +1,78 @@
+//! Parameters: names, shapes, and how they lie. Those of blocks are stacked, one block behind the other.
+
+use windtunnel::model::ModelConfig;
+use windtunnel::runtime::spmd::{Block, Kind};
+
+use super::layout::{Layout, Logical};
+use crate::stablehlo::{Element, Spec, Type};
+
+/// A parameter.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Its name.
+    pub name: String,
+    /// Its type; of blocks' weights with the blocks' axis first.
+    pub of: Type,
+    /// How it lies.
+    pub spec: Spec,
+    /// The operator of the block that it belongs to.
+    pub op: Option<usize>,
+    /// Of a linear: how many of its axes (but the blocks') are summed over.
+    pub contracted: usize,
+}
+
+/// The embedding, the head unless it is the embedding, blocks' weights, and the last norm's.
+pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
+    let weight = |name: &str, axes: &[(u64, Logical)], op: Option<usize>, contracted: usize| {
+        let (mut dims, logical): (Vec<u64>, Vec<Logical>) = axes.iter().copied().unzip();
+        let mut spec = layout.spec(&logical);
+        if op.is_some() {
+            dims.insert(0, model.layers);
+            spec = spec.stacked();
+        }
+        Weight { name: name.to_owned(), of: Type::new(Element::F32, dims), spec, op, contracted }
+    };
+    let (words, width) = ((model.vocab, Logical::Tensor), (model.width, Logical::Embed));
+    let mut all = vec![weight("embedding", &[words, width], None, 0)];
+    if !model.tied_head {
+        all.push(weight("head", &[width, words], None, 1));
+    }
+    let mut norms = 0;
+    for (at, op) in block.ops.iter().enumerate() {
+        match op.kind {
+            Kind::Norm => {
+                norms += 1;
+                // Heads are normed one by one.
+                let heads = block.ops.iter().any(|other| {
+                    other.output == op.inputs[0]
+                        && matches!(other.kind, Kind::Linear(index) if matches!(block.weights[index].name, "query" | "key"))
+                });
+                let length = if heads { model.head_dim } else { model.width };
+                all.push(weight(&format!("norm_{norms}"), &[(length, Logical::Whole)], Some(at), 0));
+            }
+            Kind::Linear(index) => {
+                let name = block.weights[index].name;
+                let (axes, contracted) = linear(model, name);
+                all.push(weight(name, &axes, Some(at), contracted));
+            }
+            _ => {}
+        }
+    }
+    if model.final_norm {
+        all.push(weight("final_norm", &[(model.width, Logical::Whole)], None, 0));
+    }
+    all
+}
+
+/// Axes of a linear's weight, those that are summed over first, and how many these are.
+fn linear(model: &ModelConfig, name: &str) -> (Vec<(u64, Logical)>, usize) {
+    let (width, mlp) = ((model.width, Logical::Embed), (model.ffn, Logical::Mlp));
+    let heads = |count| [(count, Logical::Tensor), (model.head_dim, Logical::Whole)];
+    match name {
+        "query" => ([&[width], &heads(model.heads)[..]].concat(), 1),
+        "key" | "value" => ([&[width], &heads(model.kv_heads)[..]].concat(), 1),
+        "out" => ([&heads(model.heads)[..], &[width]].concat(), 2),
+        "wo" => (vec![mlp, width], 1),
+        _ => (vec![width, mlp], 1),
+    }
+}
