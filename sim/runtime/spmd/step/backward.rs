@@ -132,7 +132,8 @@ impl Step<'_> {
             }
             Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
             Kind::Linear(index) => {
-                self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0]), held);
+                let first = self.variants[variant].block.first_reader(op);
+                self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0], first), held);
             }
             Kind::Masks => {
                 let work = Self::memory(MemoryKind::Elementwise, Self::bytes(to), bytes);
@@ -161,7 +162,7 @@ impl Step<'_> {
         &mut self,
         (variant, index): (usize, usize),
         (needs, gradient): (&[Value], Value),
-        (input, output): (Named, Value),
+        (input, output, first): (Named, Value, bool),
         held: &[(usize, Value)],
     ) {
         let weight = self.variants[variant].block.weights[index];
@@ -179,12 +180,25 @@ impl Step<'_> {
             }
         };
         let size = (input.rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);
+        self.linear = true;
+        let before = self.tape.now();
+        let mut reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
+        let bytes = HALF * input.rows * weight.outputs;
+        let coming = match weight.row_parallel {
+            true => self.gather_parts(bytes, &[gradient], Category::BackwardTemporary),
+            false => None,
+        };
         self.matmul(size, &gathered, (&[gradient], &[output]));
-        if !weight.row_parallel {
-            self.sum_parts(Self::bytes(input), output);
+        if let Some((value, at)) = coming {
+            self.tape.join(at);
+            reads.push(value);
         }
-        let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
+        // Gradients of one input are added up on the chip, and over the tensor axis once.
+        if !weight.row_parallel && first {
+            self.sum_parts(HALF * input.rows * weight.inputs, output, before);
+        }
         self.weight_gradient((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies, &reads);
+        self.linear = false;
     }
 
     /// A tensor's gradient: the first to arrive, or the sum, which the kernel that makes the second takes in.

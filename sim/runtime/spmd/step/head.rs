@@ -11,8 +11,7 @@ impl Step<'_> {
     /// From the last block's result to its gradient.
     pub(super) fn loss(&mut self, hidden: Value) -> Value {
         self.tape.scope = self.scopes.head;
-        let width = self.job.model.width;
-        let bytes = self.activation(width);
+        let bytes = self.activation();
         let normed = self.tape.value("normed", bytes, Category::Activation);
         self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, bytes), &[hidden], &[normed]);
         let parts = self.job.vocab_tiling.max(1);
@@ -58,7 +57,11 @@ impl Step<'_> {
             }
         };
         let size = (tokens, words, width, MatmulLayout::Forward);
+        let coming = self.gather_parts(HALF * tokens * width, &[normed], Category::Activation);
         self.matmul(size, &weight, (&[normed], &logits));
+        if let Some((_, at)) = coming {
+            self.tape.join(at);
+        }
         let sums = Self::memory(MemoryKind::Softmax, read * tokens * words, 0);
         self.tape.kernel("log_softmax", sums, &logits, &[]);
         (logits, weight)
@@ -75,8 +78,9 @@ impl Step<'_> {
         let work = Self::memory(MemoryKind::Softmax, read * tokens * words, HALF * tokens * words);
         self.tape.kernel("softmax backward", work, logits, &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);
+        let before = self.tape.now();
         self.matmul(size, weight, (&[scores], &[gradient]));
-        self.sum_parts(HALF * tokens * width, gradient);
+        self.sum_parts(HALF * tokens * width, gradient, before);
         self.weight_gradient((width, words), tokens, &[normed, scores]);
     }
 
@@ -89,7 +93,7 @@ impl Step<'_> {
             self.store_gradients();
             return;
         }
-        let bytes = self.activation(width);
+        let bytes = self.activation();
         let own = (words * width).div_ceil(u64::from(self.job.mesh.shards()));
         let mut columns = gradient;
         if self.job.mesh.shards() > 1 {
