@@ -6,6 +6,8 @@ use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 use windtunnel::units::Bytes;
 
+use crate::command::Folder;
+
 const BASE: &str = r#"
 runtime = "xla"
 
@@ -239,6 +241,14 @@ fn its_axes_and_table_are_refused_elsewhere() {
 }
 
 #[test]
+fn a_gates_product_is_made_again_by_its_backward_alone() {
+    // As in the compiled step: one fusion has three results, both gradients and the product.
+    let flown = fly(&[]);
+    let count = |name: &str| flown.parts.iter().filter(|part| part.name == name).map(|part| part.count).sum::<u64>();
+    assert_eq!((count("gate"), count("gate backward")), (4, 4));
+}
+
+#[test]
 fn compiling_is_spread_over_a_run_and_a_full_cache_spares_it() {
     let job = |keys: &str| {
         let scenario = Scenario::parse("spmd.toml", &with(&[("flags = []", &format!("flags = []\n{keys}"))])).unwrap();
@@ -263,4 +273,12 @@ fn compiling_is_spread_over_a_run_and_a_full_cache_spares_it() {
     {
         assert!(shown.contains(words), "{words}: {shown}");
     }
+}
+
+#[test]
+fn beyond_the_ceiling_the_compiler_refuses_in_its_own_words() {
+    let folder = Folder::new("spmd-ceiling");
+    folder.write("a.toml", BASE);
+    let said = String::from_utf8(folder.windtunnel(&["ceiling", "a.toml"]).stdout).unwrap();
+    assert!(said.contains("Ran out of memory in memory space hbm. Used") && !said.contains("a request for"), "{said}");
 }

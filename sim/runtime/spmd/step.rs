@@ -94,6 +94,8 @@ struct Step<'j> {
     tables: Vec<Value>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
+    /// A weight gradient that waits for its input.
+    late: Option<backward::Late>,
     /// Whether a linear of a block is being written.
     linear: bool,
     /// Where the last block's backward began: copies for the next one start then.
@@ -125,6 +127,7 @@ impl<'j> Step<'j> {
             gradients: None,
             tables: vec![],
             pending: vec![],
+            late: None,
             linear: false,
             began: vec![],
         }

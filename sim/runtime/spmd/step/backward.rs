@@ -7,6 +7,15 @@ use crate::runtime::spmd::block::{Kind, Named, Op, Tensor};
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::Value;
 
+/// A weight gradient whose input is made after the gradient of that input.
+pub(super) struct Late {
+    /// Inputs and outputs.
+    size: (u64, u64),
+    tokens: u64,
+    /// What it reads besides.
+    reads: Vec<Value>,
+}
+
 impl Step<'_> {
     /// From the gradient of the last block's result to that of the first one's input.
     pub(super) fn backward(&mut self, mut gradient: Value) -> Value {
@@ -127,8 +136,21 @@ impl Step<'_> {
                 self.tape.kernel("rotary backward", work, &reads, &outputs);
             }
             Kind::Gate => {
-                let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 3 * bytes);
+                // Besides the gradients it makes the product again, which only the weight gradient behind it reads.
+                let mut outputs = outputs.clone();
+                let late = self.late.take();
+                if late.is_some() {
+                    outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
+                }
+                let moved = (inputs.len() as u64 + 1) * bytes;
+                let work = Self::memory(MemoryKind::Elementwise, moved, moved);
                 self.tape.elementwise("gate backward", work, &reads, &outputs);
+                if let Some(Late { size, tokens, mut reads }) = late {
+                    reads.extend(outputs.last());
+                    self.linear = true;
+                    self.weight_gradient(size, tokens, &reads);
+                    self.linear = false;
+                }
             }
             Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
             Kind::Linear(index) => {
@@ -197,7 +219,12 @@ impl Step<'_> {
         if !weight.row_parallel && first {
             self.sum_parts(HALF * input.rows * weight.inputs, output, before);
         }
-        self.weight_gradient((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies, &reads);
+        let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies);
+        if needs.is_empty() {
+            self.late = Some(Late { size, tokens, reads });
+        } else {
+            self.weight_gradient(size, tokens, &reads);
+        }
         self.linear = false;
     }
 

@@ -118,6 +118,10 @@ impl Step<'_> {
         let mut whole: Vec<(Tensor, Value)> = vec![];
         for &at in ops {
             let op = &block.ops[at];
+            if op.kind == Kind::Gate && !keeps {
+                // Not a kernel again: what reads the product makes it, and its backward does for the weight gradient.
+                continue;
+            }
             let output = self.tape.value(name(op.kind), Self::bytes(block.tensors[op.output]), category);
             let read = |tensor: Tensor| values[tensor];
             let reads: Vec<Value> = op.inputs.iter().filter_map(|&tensor| read(tensor)).collect();
