@@ -11,6 +11,8 @@ pub struct Sizes {
     pub layers: u64,
     /// D: width.
     pub width: u64,
+    /// N·H: width of the queries.
+    pub heads_width: u64,
     /// K·H: width of the keys.
     pub kv_width: u64,
     /// F: feed-forward width.
@@ -25,7 +27,7 @@ pub struct Sizes {
 type Formula = fn(Sizes) -> u128;
 
 /// Formulas by name.
-const FORMULAS: [(&str, Formula); 3] = [
+const FORMULAS: [(&str, Formula); 5] = [
     // 96·B·S·L·D²·(1 + S/6D + V/16LD): with a second forward of each block (Narayanan et al. 2021, eq. 3).
     ("96BSLD2", |s| 96 * s.blocks() + 16 * s.scores() + 6 * s.head()),
     // 72·B·S·L·D²·(1 + S/6D + V/12LD): model FLOPs (Korthikanti et al. 2022, appendix A).
@@ -36,11 +38,24 @@ const FORMULAS: [(&str, Formula); 3] = [
         let block = width * (2 * width + 2 * u128::from(s.kv_width) + 3 * u128::from(s.ffn));
         6 * u128::from(s.layers) * block + 12 * s.scores() + 6 * s.head()
     }),
+    // 6·N, a feed-forward without a gate, tied words (MaxText of April 2023, train.py).
+    ("6N, plain", |s| 6 * (s.plain() + s.head())),
+    // 6·N + 6·L·N·H·S: causal pairs besides (MaxText of autumn 2023, calculate_training_tflops).
+    ("6N + 6LNHS, plain", |s| {
+        let pairs = u128::from(s.layers) * u128::from(s.heads_width) * u128::from(s.sequence);
+        6 * (s.plain() + pairs + s.head())
+    }),
 ];
 
 impl Sizes {
     fn blocks(self) -> u128 {
         u128::from(self.layers) * u128::from(self.width) * u128::from(self.width)
+    }
+
+    /// Parameters of blocks without gates.
+    fn plain(self) -> u128 {
+        let attention = 2 * (u128::from(self.heads_width) + u128::from(self.kv_width));
+        u128::from(self.layers) * u128::from(self.width) * (attention + 2 * u128::from(self.ffn))
     }
 
     fn scores(self) -> u128 {
@@ -66,8 +81,15 @@ pub fn names() -> Vec<&'static str> {
 mod tests {
     use super::{Sizes, per_token};
 
-    const GPT3: Sizes =
-        Sizes { layers: 96, width: 12_288, kv_width: 12_288, ffn: 49_152, vocab: 51_200, sequence: 2048 };
+    const GPT3: Sizes = Sizes {
+        layers: 96,
+        width: 12_288,
+        heads_width: 12_288,
+        kv_width: 12_288,
+        ffn: 49_152,
+        vocab: 51_200,
+        sequence: 2048,
+    };
 
     #[test]
     fn gpt3_takes_the_days_that_the_paper_says() {

@@ -230,8 +230,10 @@ fn theirs(step: &Step) -> (Exchanged, BTreeMap<u64, u64>) {
 
 #[test]
 fn collectives_are_the_compilers_in_kind_number_and_bytes() {
-    // Blocks that are written out share what they gather with their backward, which is not simulated.
-    for step in steps().iter().filter(|step| !step.collectives.is_empty() && step.case.scan.unwrap_or(true)) {
+    // Blocks that are written out share what they gather with their backward, which is not simulated; near the limit the
+    // compiler gathers again what it has no room to keep.
+    let has_room = |step: &Step| step.case.scan.unwrap_or(true) && (step.peak as f64) < 0.95 * LIMIT;
+    for step in steps().iter().filter(|step| !step.collectives.is_empty() && has_room(step)) {
         let ((mut ours, (theirs, permutes)), name, case) = ((ours(step), theirs(step)), &step.name, &step.case);
         let shards = case.mesh[0];
         // With one sequence a chip the weights of queries and keys lie otherwise for their gradients, and are gathered again.

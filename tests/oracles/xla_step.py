@@ -44,7 +44,6 @@ CASES = {
     "llama8b-l8-maxtext-b12": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, seq=4096, loss='maxtext', clip=True, batch=192),
     "llama8b-l8-maxtext-b13": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, seq=4096, loss='maxtext', clip=True, batch=208),
     "d2048-l2-tiled": dict(layers=2, loss="maxtext", clip=True, tiling=8),
-    "d2048-l2-overlap": dict(layers=2, loss="maxtext", clip=True, flags={k: v for k, v in RECIPE.items() if "windowed" not in k}),
     "notes-plain": dict(d=4096, ff=14336, h=32, kv=8, layers=2, batch=16, seq=4096, mesh=[4, 4], remat="none",
                         attention="plain", scan=False),
 }

@@ -20,6 +20,8 @@ pub struct Flags {
     pub gather_backward: Overlap,
     /// Reductions of weight gradients.
     pub scatter: Overlap,
+    /// Whether matmuls exchange what the tensor axis shares in windows.
+    pub windows: bool,
     /// Whether a weight gradient's reduction is an all-reduce of which each chip keeps its slice.
     pub all_reduce_and_slice: bool,
 }
@@ -31,16 +33,21 @@ impl Flags {
         gather_forward: Overlap::Windowed,
         gather_backward: Overlap::None,
         scatter: Overlap::Windowed,
+        windows: true,
         all_reduce_and_slice: true,
     };
 
     /// Groups of flags that are understood, with what they do here.
-    pub const GROUPS: [(&'static str, &'static str); 9] = [
+    pub const GROUPS: [(&'static str, &'static str); 13] = [
         ("CF_FOR_ALL_GATHER", "all-gathers of weights run beside the computation"),
         ("DATA_PARALLEL_OVERLAP", "reductions of gradients run beside the computation"),
         ("DISABLE_COLLECTIVE_MATMUL", "no windowed einsum"),
         ("LAYOUT_FOR_ALL_REDUCE_SCATTER", "gradients are reduce-scattered"),
         ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE", "all-reduces run on the SparseCores"),
+        ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_GATHER", "all-gathers run on the SparseCores"),
+        ("ENABLE_SPARSECORE_OFFLOADING_FOR_REDUCE_SCATTER", "reduce-scatters run on the SparseCores"),
+        ("ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR", "all three run on the SparseCores"),
+        ("ENABLE_ASYNC_COLLECTIVE_PERMUTE", "windows are exchanged beside the computation, as they are here without"),
         ("DENSE_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
         ("MOE_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
         ("CUSTOM_VMEM_LIMIT_FLAG", "more VMEM for fusions: no effect here"),
@@ -56,14 +63,19 @@ impl Flags {
         let has = |name: &str| groups.contains(&name);
         if has("DISABLE_COLLECTIVE_MATMUL") {
             (flags.gather_forward, flags.scatter) = (Overlap::None, Overlap::None);
+            flags.windows = false;
         }
         if has("LAYOUT_FOR_ALL_REDUCE_SCATTER") {
             flags.all_reduce_and_slice = false;
         }
-        if has("CF_FOR_ALL_GATHER") {
+        let sparse = |which: &str| {
+            has(&format!("ENABLE_SPARSECORE_OFFLOADING_FOR_{which}"))
+                || has("ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR")
+        };
+        if has("CF_FOR_ALL_GATHER") || sparse("ALL_GATHER") {
             (flags.gather_forward, flags.gather_backward) = (Overlap::Asynchronous, Overlap::Asynchronous);
         }
-        if has("DATA_PARALLEL_OVERLAP") || has("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE") {
+        if has("DATA_PARALLEL_OVERLAP") || sparse("ALL_REDUCE") || sparse("REDUCE_SCATTER") {
             flags.scatter = Overlap::Asynchronous;
         }
         Ok(flags)

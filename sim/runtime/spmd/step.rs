@@ -10,6 +10,7 @@ mod weights;
 use super::block::{Block, Named, Tensor};
 use super::tape::{At, CORE, FROM_HOST, TO_HOST, Tape, Value};
 use super::{Job, Keep, Policy};
+use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program, ScopeId, Work,
@@ -28,6 +29,7 @@ pub(super) fn program(job: &Job) -> Program {
     let groups = Groups {
         fsdp: program.add_group(job.mesh.fsdp_group()),
         tensor: program.add_group(job.mesh.tensor_group()),
+        context: program.add_group(job.mesh.context_group()),
         data: program.add_group(job.mesh.data_group()),
     };
     let scopes = Scopes {
@@ -43,7 +45,7 @@ pub(super) fn program(job: &Job) -> Program {
     super::emit::emit(&step.tape, &mut program);
     for _ in 0..job.host_syncs {
         program.wait_for_host(CORE);
-        program.host(Dispatch::Static, 1);
+        program.host(Dispatch::Synchronize, 1);
     }
     program.finish()
 }
@@ -52,6 +54,7 @@ pub(super) fn program(job: &Job) -> Program {
 struct Groups {
     fsdp: GroupId,
     tensor: GroupId,
+    context: GroupId,
     data: GroupId,
 }
 
@@ -93,6 +96,10 @@ struct Step<'j> {
     whole_head: Option<Value>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
+    /// A weight gradient that waits for its input.
+    late: Option<backward::Late>,
+    /// Whether a linear of a block is being written.
+    linear: bool,
     /// Where the last block's backward began: copies for the next one start then.
     began: Vec<At>,
 }
@@ -123,6 +130,8 @@ impl<'j> Step<'j> {
             tables: vec![],
             whole_head: None,
             pending: vec![],
+            late: None,
+            linear: false,
             began: vec![],
         }
     }
@@ -133,7 +142,7 @@ impl<'j> Step<'j> {
         let numbers = sharded + whole;
         program.section(Section::Setup);
         program.alloc(Bytes(FULL * numbers), CORE, Category::Parameter, "params");
-        program.alloc(Bytes(2 * FULL * numbers), CORE, Category::OptimizerState, "mu, nu");
+        program.alloc(Bytes(self.job.moments() * numbers), CORE, Category::OptimizerState, "mu, nu");
         program.alloc(Bytes(2 * 4 * self.job.own_tokens()), CORE, Category::Buffer, "inputs, targets");
     }
 
@@ -150,6 +159,9 @@ impl<'j> Step<'j> {
         }
         let tables = if job.model.tied_head { 1 } else { 2 };
         sharded += tables * (job.model.vocab * job.model.width / tensor).div_ceil(shards);
+        if let Position::Learned { positions } = job.model.position {
+            sharded += (positions * job.model.width / tensor).div_ceil(shards);
+        }
         (sharded, whole)
     }
 
@@ -171,9 +183,9 @@ impl<'j> Step<'j> {
         self.job.own_tokens()
     }
 
-    /// Bytes of `width` numbers of each token, in bf16.
-    fn activation(&self, width: u64) -> u64 {
-        HALF * width * self.tokens()
+    /// Bytes of what a chip holds between the halves of a block, in bf16.
+    fn activation(&self) -> u64 {
+        HALF * self.job.stream() * self.tokens()
     }
 
     /// Bytes of a tensor in bf16.

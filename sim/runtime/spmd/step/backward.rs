@@ -7,6 +7,24 @@ use crate::runtime::spmd::block::{Kind, Named, Op, Tensor};
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::Value;
 
+/// A weight gradient whose input is made after the gradient of that input.
+pub(super) struct Late {
+    /// Inputs and outputs.
+    size: (u64, u64),
+    tokens: u64,
+    /// What it reads besides.
+    reads: Vec<Value>,
+}
+
+/// What comes after a linear's backward.
+#[derive(Clone, Copy)]
+struct After {
+    /// The gradient of its input is whole on this chip, and is summed over the tensor axis.
+    sum: bool,
+    /// Its weight gradient waits for the gate's backward, which makes its input.
+    gate: bool,
+}
+
 impl Step<'_> {
     /// From the gradient of the last block's result to that of the first one's input.
     pub(super) fn backward(&mut self, mut gradient: Value) -> Value {
@@ -131,13 +149,28 @@ impl Step<'_> {
                 self.tape.kernel("rotary backward", work, &reads, &outputs);
             }
             Kind::Gate => {
-                let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 3 * bytes);
+                // Besides the gradients it makes the product again, which only the weight gradient behind it reads.
+                let mut outputs = outputs.clone();
+                let late = self.late.take();
+                if late.is_some() {
+                    outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
+                }
+                let moved = (inputs.len() as u64 + 1) * bytes;
+                let work = Self::memory(MemoryKind::Elementwise, moved, moved);
                 self.tape.elementwise("gate backward", work, &reads, &outputs);
+                if let Some(Late { size, tokens, mut reads }) = late {
+                    reads.extend(outputs.last());
+                    self.linear = true;
+                    self.weight_gradient(size, tokens, &reads);
+                    self.linear = false;
+                }
             }
             Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
             Kind::Linear(index) => {
-                let from = (op.inputs.as_slice(), inputs[0], outputs[0]);
-                self.linear_backward((variant, index), (&needs, gradient), from, held);
+                let block = &self.variants[variant].block;
+                let gated = block.ops.iter().any(|other| other.kind == Kind::Gate && other.output == op.inputs[0]);
+                let after = After { sum: block.first_reader(op), gate: gated && needs.is_empty() };
+                self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0], after), held);
             }
             Kind::Masks => {
                 let work = Self::memory(MemoryKind::Elementwise, Self::bytes(to), bytes);
@@ -166,7 +199,7 @@ impl Step<'_> {
         &mut self,
         (variant, index): (usize, usize),
         (needs, gradient): (&[Value], Value),
-        (inputs, input, output): (&[Tensor], Named, Value),
+        (input, output, after): (Named, Value, After),
         held: &[(usize, Value)],
     ) {
         let weight = self.variants[variant].block.weights[index];
@@ -185,16 +218,30 @@ impl Step<'_> {
             }
         };
         let size = (input.rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);
+        self.linear = true;
+        let before = self.tape.now();
+        let mut reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
+        let bytes = HALF * input.rows * weight.outputs;
+        let coming = match weight.row_parallel {
+            true => self.gather_parts(bytes, &[gradient], Category::BackwardTemporary),
+            false => None,
+        };
         self.matmul(size, &gathered, (&[gradient], &[output]));
-        // Parts of the gradient of one input are added up before they are summed over the tensor axis.
-        let linears = &self.variants[variant].block.ops;
-        let reads = |op: &&Op| matches!(op.kind, Kind::Linear(_)) && op.inputs == inputs;
-        let last = linears.iter().find(reads).is_some_and(|op| op.kind == Kind::Linear(index));
-        if !weight.row_parallel && last {
-            self.sum_parts(Self::bytes(input), output);
+        if let Some((value, at)) = coming {
+            self.tape.join(at);
+            reads.push(value);
         }
-        let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
-        self.weight_gradient((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies, &reads);
+        // Gradients of one input are added up on the chip, and over the tensor axis once.
+        if !weight.row_parallel && after.sum {
+            self.sum_parts(HALF * input.rows * weight.inputs, output, before);
+        }
+        let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies);
+        if after.gate {
+            self.late = Some(Late { size, tokens, reads });
+        } else {
+            self.weight_gradient(size, tokens, &reads);
+        }
+        self.linear = false;
     }
 
     /// A tensor's gradient: the first to arrive, or the sum, which the kernel that makes the second takes in.

@@ -5,7 +5,7 @@ use super::{Category, Collective, FULL, HALF, Keep, Policy, Step};
 use crate::program::{MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
 use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::tape::Value;
+use crate::runtime::spmd::tape::{At, Value};
 
 impl Step<'_> {
     /// Looks tokens up in the table.
@@ -14,7 +14,7 @@ impl Step<'_> {
         let (width, tokens) = (self.job.model.width, self.tokens());
         let tensor = u64::from(self.job.mesh.tensor);
         let table = self.job.model.vocab * width / tensor;
-        let bytes = self.activation(width);
+        let bytes = self.activation();
         let own = table.div_ceil(u64::from(self.job.mesh.shards()));
         let cast = self.tape.value("embedding in bf16", HALF * own, Category::AllGatherInput);
         self.tape.kernel("convert", Self::memory(MemoryKind::Elementwise, FULL * own, HALF * own), &[], &[cast]);
@@ -30,7 +30,8 @@ impl Step<'_> {
             let columns = self.tape.value("looked up", bytes, Category::Activation);
             self.tape.kernel("gather", Self::memory(MemoryKind::Gather, bytes, bytes), &[cast], &[columns]);
             // Words of other chips' parts of the table are zero.
-            self.sum_parts(bytes, columns);
+            let after = self.tape.now();
+            self.sum_parts(bytes, columns, after);
             if self.job.mesh.shards() > 1 {
                 let comm = self.comm(Collective::AllToAll, self.groups.fsdp, bytes);
                 let swapped = self.tape.value("looked up", bytes, Category::Activation);
@@ -133,8 +134,14 @@ impl Step<'_> {
         let linears: Vec<usize> =
             ops.iter().copied().filter(|&op| matches!(block.ops[op].kind, Kind::Linear(_))).collect();
         let mut ahead: Option<(usize, Gathered)> = None;
+        // Inputs of which all chips of the tensor axis have been asked for their part.
+        let mut whole: Vec<(Tensor, Value)> = vec![];
         for &at in ops {
             let op = &block.ops[at];
+            if op.kind == Kind::Gate && !keeps {
+                // Not a kernel again: what reads the product makes it, and its backward does for the weight gradient.
+                continue;
+            }
             let output = self.tape.value(name(op.kind), Self::bytes(block.tensors[op.output]), category);
             let read = |tensor: Tensor| values[tensor];
             let reads: Vec<Value> = op.inputs.iter().filter_map(|&tensor| read(tensor)).collect();
@@ -208,10 +215,25 @@ impl Step<'_> {
                         held.push((index, *value));
                     }
                     let size = (block.tensors[op.output].rows, weight.outputs, weight.inputs, MatmulLayout::Forward);
-                    self.matmul(size, &gathered, (&reads, &[output]));
+                    self.linear = true;
                     if weight.row_parallel {
-                        self.sum_parts(of(op.output), output);
+                        let before = self.tape.now();
+                        self.matmul(size, &gathered, (&reads, &[output]));
+                        self.sum_parts(HALF * size.0 * weight.outputs, output, before);
+                    } else {
+                        let known = whole.iter().find(|(tensor, _)| *tensor == op.inputs[0]).map(|(_, value)| *value);
+                        let coming = match known {
+                            Some(_) => None,
+                            None => self.gather_parts(HALF * size.0 * weight.inputs, &reads, category),
+                        };
+                        let reads: Vec<Value> = reads.iter().copied().chain(known).collect();
+                        self.matmul(size, &gathered, (&reads, &[output]));
+                        if let Some((value, at)) = coming {
+                            self.tape.join(at);
+                            whole.push((op.inputs[0], value));
+                        }
                     }
+                    self.linear = false;
                 }
             }
             values[op.output] = Some(output);
@@ -222,14 +244,33 @@ impl Step<'_> {
         }
     }
 
-    /// Adds up parts of a sum over the tensor axis, while the step waits.
-    pub(super) fn sum_parts(&mut self, bytes: u64, value: Value) {
-        if self.job.mesh.tensor > 1 {
-            let comm = self.comm(Collective::AllReduce, self.groups.tensor, bytes);
-            let after = self.tape.now();
-            let at = self.tape.exchange(comm, (&[value], &[]), after);
+    /// Adds up parts of a sum over the tensor axis, while the step waits; where the sum lies on that axis, each chip keeps its
+    /// part, in windows beside the matmul that makes it, which began when `before` was over.
+    pub(super) fn sum_parts(&mut self, bytes: u64, value: Value, before: Vec<At>) {
+        if self.job.mesh.tensor < 2 {
+            return;
+        }
+        let windows = self.job.activation_embed && self.job.flags.windows;
+        let (after, reads) = if windows { (before, vec![]) } else { (self.tape.now(), vec![value]) };
+        let kind = if self.job.activation_embed { Collective::ReduceScatter } else { Collective::AllReduce };
+        let comm = self.comm(kind, self.groups.tensor, bytes);
+        let at = self.tape.exchange(comm, (&reads, &[]), after);
+        self.tape.join(at);
+    }
+
+    /// All parts of what lies on the tensor axis: in windows beside the matmul that comes, or before it.
+    pub(super) fn gather_parts(&mut self, bytes: u64, reads: &[Value], category: Category) -> Option<(Value, At)> {
+        if self.job.mesh.tensor < 2 || !self.job.activation_embed {
+            return None;
+        }
+        let value = self.tape.value("all parts", bytes, category);
+        let comm = self.comm(Collective::AllGather, self.groups.tensor, bytes);
+        let after = self.tape.now();
+        let at = self.tape.exchange(comm, (reads, &[value]), after);
+        if !self.job.flags.windows {
             self.tape.join(at);
         }
+        Some((value, at))
     }
 }
 

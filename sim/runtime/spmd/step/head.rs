@@ -11,8 +11,7 @@ impl Step<'_> {
     /// From the last block's result to its gradient.
     pub(super) fn loss(&mut self, hidden: Value) -> Value {
         self.tape.scope = self.scopes.head;
-        let width = self.job.model.width;
-        let bytes = self.activation(width);
+        let bytes = self.activation();
         let normed = self.tape.value("normed", bytes, Category::Activation);
         self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, bytes), &[hidden], &[normed]);
         let gradient = self.tape.value("gradient", bytes, Category::BackwardTemporary);
@@ -23,7 +22,7 @@ impl Step<'_> {
                 self.tape.phase("fwd");
                 self.tape.pass = Pass::Backward;
                 let scores = self.logits_backward(&logits, &weight, gradient, 1);
-                self.weight_gradient((width, self.words()), self.tokens(), &[normed, scores]);
+                self.weight_gradient((self.job.model.width, self.words()), self.tokens(), &[normed, scores]);
             }
             parts => self.loss_in_parts((normed, gradient), parts),
         }
@@ -85,7 +84,7 @@ impl Step<'_> {
     /// Chips' tokens change places.
     fn swap(&mut self, value: Value, name: &'static str) {
         if self.job.mesh.shards() > 1 {
-            let bytes = self.activation(self.job.model.width);
+            let bytes = self.activation();
             let swapped = self.tape.value(name, bytes, Category::Activation);
             let comm = self.comm(Collective::AllToAll, self.groups.fsdp, bytes);
             let after = self.tape.now();
@@ -117,7 +116,11 @@ impl Step<'_> {
             }
         };
         let size = (tokens, words, width, MatmulLayout::Forward);
+        let coming = self.gather_parts(HALF * tokens * width, &[normed], Category::Activation);
         self.matmul(size, weight, (&[normed], &logits));
+        if let Some((_, at)) = coming {
+            self.tape.join(at);
+        }
         let sums = Self::memory(MemoryKind::Softmax, read * tokens * words, 0);
         self.tape.kernel("log_softmax", sums, &logits, &[]);
         logits
@@ -135,8 +138,9 @@ impl Step<'_> {
         let work = Self::memory(MemoryKind::Softmax, read * tokens * words, HALF * tokens * words);
         self.tape.kernel("softmax backward", work, logits, &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);
+        let before = self.tape.now();
         self.matmul(size, weight, (&[scores], &[gradient]));
-        self.sum_parts(HALF * tokens * width, gradient);
+        self.sum_parts(HALF * tokens * width, gradient, before);
         scores
     }
 
@@ -149,7 +153,7 @@ impl Step<'_> {
             self.store_gradients();
             return;
         }
-        let bytes = self.activation(width);
+        let bytes = self.activation();
         let own = (words * width).div_ceil(u64::from(self.job.mesh.shards()));
         let mut columns = gradient;
         if self.job.mesh.shards() > 1 {
