@@ -1,6 +1,8 @@
 //! Writes a [`Program`]: interns kernels and collectives, hands out buffers and events, recycles their ids.
 
-use super::hash::Table;
+use std::collections::HashMap;
+
+use super::hash::Quick;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
     Mark, Pass, Program, ScopeId, StreamId, Transfer, TransferId, Work,
@@ -23,10 +25,10 @@ pub enum Section {
 pub struct Builder {
     program: Program,
     section: Section,
-    kernels: Table<Kernel, KernelId>,
-    comms: Table<Comm, CommId>,
-    transfers: Table<Transfer, TransferId>,
-    exchanges: Table<Vec<TransferId>, ExchangeId>,
+    kernels: HashMap<Kernel, KernelId, Quick>,
+    comms: HashMap<Comm, CommId, Quick>,
+    transfers: HashMap<Transfer, TransferId, Quick>,
+    exchanges: HashMap<Vec<TransferId>, ExchangeId, Quick>,
     scope: ScopeId,
     pass: Pass,
     /// Where in the step the instructions of [`Builder::first_only`] stand in the first step.
@@ -41,10 +43,10 @@ impl Builder {
         Builder {
             program,
             section: Section::Setup,
-            kernels: Table::default(),
-            comms: Table::default(),
-            transfers: Table::default(),
-            exchanges: Table::default(),
+            kernels: HashMap::default(),
+            comms: HashMap::default(),
+            transfers: HashMap::default(),
+            exchanges: HashMap::default(),
             scope: ScopeId(0),
             pass: Pass::Forward,
             first_at: None,

@@ -2,8 +2,8 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Hash tables by [`Mix`].
-pub(super) type Table<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mix>>;
+/// Makes a table hash by [`Mix`].
+pub(super) type Quick = BuildHasherDefault<Mix>;
 
 /// Each word is turned into the last, and the sum multiplied by an odd number near 2^64 divided by the golden ratio
 /// (Knuth, "The Art of Computer Programming", volume 3, section 6.4), whose upper bits depend on all lower ones.
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn keys_that_differ_in_one_word_lie_apart() {
-        let hash = |key: (u64, u32, &str)| BuildHasherDefault::<Mix>::default().hash_one(key);
+        let hash = |key: (u64, u32, &str)| Quick::default().hash_one(key);
         let mut low: Vec<u64> = (0..256).flat_map(|a| (0..4).map(move |b| hash((a << 20, b, "mm")) & 0xffff)).collect();
         low.sort_unstable();
         low.dedup();
