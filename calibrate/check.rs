@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use windtunnel::explore::Draft;
 use windtunnel::runtime::{Parts, spmd};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
@@ -36,6 +37,9 @@ pub struct Arguments {
     /// export it.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// Tokens of a sequence, instead of the file's.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(i64).range(1..))]
+    sequence: Option<i64>,
     /// The compiler: tpu, tpu@VERSION, the file of a plugin, or cpu, which compiles for this machine's processors.
     #[arg(long, default_value = "tpu")]
     plugin: String,
@@ -99,7 +103,7 @@ pub struct Question {
 }
 
 fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
-    let (scenario, text) = read(&arguments.scenario)?;
+    let (scenario, text) = read(&arguments.scenario, arguments.sequence)?;
     let Parts::Compiled(job) = scenario.job.parts() else {
         let runtime = scenario.runtime.written();
         let why = "compile-check asks XLA's compiler, which compiles scenarios with runtime = \"xla\"";
@@ -147,10 +151,19 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     Ok((if json_to_stdout { json } else { report::text(&question, &compiler, &ours, &verdict) }, code))
 }
 
-fn read(path: &Path) -> Result<(Scenario, String), Failure> {
+/// The scenario, and its file's text.
+fn read(path: &Path, sequence: Option<i64>) -> Result<(Scenario, String), Failure> {
     let file = path.display().to_string();
+    let wrong = |why: &dyn std::fmt::Display| Failure::Input(why.to_string());
     let text = std::fs::read_to_string(path).map_err(|why| Failure::Input(format!("{file}: {why}")))?;
-    let scenario = Scenario::parse(&file, &text).map_err(|why| Failure::Input(why.to_string()))?;
+    let (mut draft, written) = Draft::parse(&file, &text).map_err(|why| wrong(&why))?;
+    let scenario = match sequence {
+        Some(tokens) => {
+            draft.set("batch.sequence", tokens);
+            draft.scenario().map_err(|why| wrong(&why))?
+        }
+        None => written,
+    };
     Ok((scenario, text))
 }
 

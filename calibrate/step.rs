@@ -4,7 +4,7 @@
 //! spmd::Block ─► a loop over blocks, forward ─► loss ─► the loop back ─► AdamW, in place
 //! ```
 //!
-//! What a block computes, and what of it backward finds, is the simulator's ([`Block`], [`Policy`](windtunnel::runtime::spmd::Policy)): one description serves
+//! What a block computes, and what of it backward finds, is the simulator's ([`Block`] and its policy): one description serves
 //! both. What each kind of operator is in arrays, forward and backward, is written here once (`operators`, `attention`).
 //! Types, casts and constraints are those that JAX makes of `tests/oracles/xla_step.py`, because memory depends on them.
 //! Shapes: B sequences of S tokens, D wide, N query heads and K key-value heads of H, F the feed-forward's width, V words, all

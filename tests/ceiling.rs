@@ -1,10 +1,11 @@
 //! The longest sequence that fits: that it does, that one step more does not, and that it moves as memory does.
 
 use proptest::prelude::*;
-use windtunnel::explore::ceiling::{End, Options};
+use windtunnel::explore::ceiling::{Checked, End, Options};
 use windtunnel::explore::{Ceiling, Draft, ceiling, variants};
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::Settings;
+use windtunnel::units::Bytes;
 
 use crate::command::Folder;
 use crate::make;
@@ -223,4 +224,30 @@ fn the_page_holds_all_it_shows_and_comes_out_alike_on_any_number_of_threads() {
         assert!(!page.contains(loaded), "{loaded}");
     }
     assert!(!page.contains("NaN") && !page.contains("inf"), "a coordinate is no number");
+}
+
+#[test]
+fn where_a_compiler_decides_every_length_says_whether_it_was_asked() {
+    let text = include_str!("../scenarios/two-narrow-blocks-4xv6e.toml");
+    let (_, scenario) = Draft::parse(make::FILE, text).unwrap();
+    let mut found = climb(text, Options { step: 1024, max: Some(2048) });
+    let said = |found: &Ceiling| windtunnel::explore::ceiling::text::report(&scenario, found);
+    assert_eq!((found.compiles, found.edge()), (true, vec![2048]));
+    assert!(said(&found).contains("yes, predicted") && said(&found).contains("--compile-check asks the compiler"));
+    let compiler = "libtpu 0.0.51".to_owned();
+    found.checked.push(Checked { sequence: 2048, compiler, peak: Some(Bytes(3 << 30)) });
+    assert!(said(&found).contains("yes, compile-checked"), "{}", said(&found));
+    assert!(said(&found).contains("2,048 tokens by libtpu 0.0.51: it fits, and takes 3.00 GiB"), "{}", said(&found));
+    found.checked[0].peak = None;
+    assert!(said(&found).contains("yes, but the compiler says no"), "{}", said(&found));
+    assert!(!climb(LLAMA, Options { step: 1024, max: Some(2048) }).compiles);
+}
+
+#[test]
+fn no_compiler_is_asked_about_what_runs_eagerly() {
+    let folder = Folder::new("eager-ceiling");
+    folder.write("a.toml", LLAMA);
+    let output = folder.windtunnel(&["ceiling", "a.toml", "--max", "2048", "--compile-check"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("only runtime = \"xla\" compiles a whole step"));
 }

@@ -44,69 +44,70 @@ impl Writer<'_> {
     pub fn forward(&mut self, input: Value, parameters: &[Value]) -> (Value, Vec<Stack>) {
         let (weights, layers) = (self.stacked(parameters), self.job.model.layers);
         let mut stacks = self.stacks(&input.of);
-        let mut carried = vec![input];
+        // In JAX's order, which the compiler's choices depend on: what does not change, the input, what is stacked.
+        let count = weights.len();
+        let mut carried = weights;
+        carried.push(input);
         carried.extend(stacks.iter().map(|stack| stack.value.clone()));
-        carried.extend(weights);
-        let count = stacks.len();
         let whats: Vec<(Saved, Keep)> = stacks.iter().map(|stack| (stack.what[0], stack.keep)).collect();
         let after = self.repeat(layers, &carried, |writer, turn, carried| {
-            let weights = writer.of_block(&carried[1 + count..], turn);
-            let ran = writer.run(&carried[0], &weights, &[]);
-            let mut next = vec![ran.values[ran.values.len() - 1].clone()];
-            for (&(what, keep), stack) in whats.iter().zip(&carried[1..]) {
+            let (stacked, input) = (&carried[..count], &carried[count]);
+            let weights = writer.of_block(stacked, turn);
+            let ran = writer.run(input, &weights, &[]);
+            let mut next = stacked.to_vec();
+            next.push(ran.values[ran.values.len() - 1].clone());
+            for (&(what, keep), stack) in whats.iter().zip(&carried[count + 1..]) {
                 // The input as it came: where it lies is said where it is used.
-                let value = if what == Saved::Tensor(0) { carried[0].clone() } else { ran.get(what).clone() };
+                let value = if what == Saved::Tensor(0) { input.clone() } else { ran.get(what).clone() };
                 let value = match keep {
                     Keep::Offload => writer.main.place(&value, Memory::Host),
                     _ => value,
                 };
                 next.push(writer.store(stack, &value, turn));
             }
-            next.extend_from_slice(&carried[1 + count..]);
             next
         });
-        for (stack, value) in stacks.iter_mut().zip(&after[1..]) {
+        for (stack, value) in stacks.iter_mut().zip(&after[count + 1..]) {
             stack.value = value.clone();
         }
-        (after[0].clone(), stacks)
+        (after[count].clone(), stacks)
     }
 
     /// From the gradient of the last block's result to that of the first one's input, and gradients of parameters.
     pub fn backward(&mut self, gradient: Value, saved: &[Stack], parameters: &[Value]) -> (Value, Vec<Option<Value>>) {
         let (weights, layers) = (self.stacked(parameters), self.job.model.layers);
         let zeros: Vec<Value> = weights.iter().map(|weight| self.main.fill(0.0, &weight.of)).collect();
-        let count = zeros.len();
-        let mut carried = vec![gradient];
+        let (found, count) = (saved.len(), saved.len() + zeros.len());
+        let mut carried: Vec<Value> = saved.iter().map(|stack| stack.value.clone()).chain(weights).collect();
+        carried.push(gradient);
         carried.extend(zeros);
-        carried.extend(weights);
-        carried.extend(saved.iter().map(|stack| stack.value.clone()));
         let after = self.repeat(layers, &carried, |writer, turn, carried| {
             let last = writer.main.constant(layers as f64 - 1.0, turn.of.clone());
             let turn = writer.main.zip("subtract", &last, turn);
-            let weights = writer.of_block(&carried[1 + count..1 + 2 * count], &turn);
-            let mut found = vec![];
-            for (stack, values) in saved.iter().zip(&carried[1 + 2 * count..]) {
+            let weights = writer.of_block(&carried[found..count], &turn);
+            let mut kept = vec![];
+            for (stack, values) in saved.iter().zip(&carried[..found]) {
                 let value = writer.load(values, &turn);
                 let value = match stack.keep {
                     Keep::Offload => writer.main.place(&value, Memory::Device),
                     _ => value,
                 };
-                found.extend(stack.what.iter().map(|&what| (what, value.clone())));
+                kept.extend(stack.what.iter().map(|&what| (what, value.clone())));
             }
-            let (gradient, gradients) = writer.block_backward(&carried[0], &weights, &found);
-            let mut next = vec![gradient];
-            for (gradient, stack) in gradients.iter().zip(&carried[1..]) {
+            let (gradient, gradients) = writer.block_backward(&carried[count], &weights, &kept);
+            let mut next = carried[..count].to_vec();
+            next.push(gradient);
+            for (gradient, stack) in gradients.iter().zip(&carried[count + 1..]) {
                 next.push(writer.store(stack, gradient, &turn));
             }
-            next.extend_from_slice(&carried[1 + count..]);
             next
         });
         let mut gradients: Vec<Option<Value>> = vec![None; self.weights.len()];
         let stacked = (0..self.weights.len()).filter(|&at| self.weights[at].op.is_some());
-        for (at, value) in stacked.zip(&after[1..]) {
+        for (at, value) in stacked.zip(&after[count + 1..]) {
             gradients[at] = Some(value.clone());
         }
-        (after[0].clone(), gradients)
+        (after[count].clone(), gradients)
     }
 
     /// A block backward: gradients of its input, and of its weights in order.

@@ -152,6 +152,10 @@ pub fn norm_backward(main: &mut Function, residuals: &[Value], gradient: &Value)
     let (all, before): (Vec<usize>, Vec<usize>) = ((0..=last).collect(), (0..last).collect());
     let of_weight = main.zip("multiply", normal, gradient);
     let of_weight = main.reduce(Reduction::Sum, &of_weight, &before);
+    // The row that the weight was spread from is summed, too, though of axes of length one: it keeps the reduction over chips in
+    // the loop.
+    let of_weight = main.reshape(&of_weight, &weight.of.dims);
+    let of_weight = main.reduce(Reduction::Sum, &of_weight, &before);
     let of_weight = main.convert(&of_weight, Element::F32);
     let scale = main.broadcast(weight, &dims, &all);
     let scaled = main.zip("multiply", gradient, &scale);

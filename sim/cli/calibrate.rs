@@ -1,7 +1,7 @@
 //! `windtunnel calibrate …`: starts the member binary, which alone may touch an accelerator.
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use super::{Failure, Outcome};
 
@@ -22,14 +22,31 @@ pub fn start(subcommand: &str, args: &Args) -> Outcome {
     launch(&rest)
 }
 
+/// What one of the binary's subcommands prints, with its exit code; what it says on standard error is seen.
+pub fn ask(arguments: &[String]) -> Result<(String, u8), Failure> {
+    let out = Command::new(program()).args(arguments).stderr(Stdio::inherit()).output().map_err(|why| missing(&why))?;
+    let code = out.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    Ok((String::from_utf8_lossy(&out.stdout).into_owned(), code))
+}
+
 fn launch(arguments: &[String]) -> Outcome {
-    let name = format!("windtunnel-calibrate{}", std::env::consts::EXE_SUFFIX);
+    become_or_wait(Command::new(program()).args(arguments)).map_err(|why| missing(&why))
+}
+
+/// The binary: beside this one, or where the system finds it.
+fn program() -> PathBuf {
+    let name = name();
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(&name)));
-    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&name));
-    become_or_wait(Command::new(&program).args(arguments)).map_err(|error| Failure {
-        message: format!("cannot start {name}: {error}\nbuild it with: cargo build --release --workspace"),
-        code: 3,
-    })
+    beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&name))
+}
+
+fn name() -> String {
+    format!("windtunnel-calibrate{}", std::env::consts::EXE_SUFFIX)
+}
+
+fn missing(why: &std::io::Error) -> Failure {
+    let remedy = "build it with: cargo build --release --workspace";
+    Failure { message: format!("cannot start {}: {why}\n{remedy}", name()), code: 3 }
 }
 
 /// Becomes the program, so that signals reach it; returns only if that fails.

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use serde_json::Value;
 
-use super::{Failure, Outcome, print, read, write};
-use windtunnel::explore::ceiling::{self, Options, STEP};
-use windtunnel::explore::{Draft, variants};
+use super::{Failure, Outcome, calibrate, print, read, write};
+use windtunnel::explore::ceiling::{self, Checked, Options, STEP};
+use windtunnel::explore::{Ceiling, Draft, variants};
+use windtunnel::units::Bytes;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -23,6 +25,13 @@ pub struct Args {
     /// Longest length to try, in tokens (default: as long as the model goes).
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
+    /// Have XLA's compiler compile the step at the ceiling and at the next length, which takes minutes each (runtime = "xla"; by
+    /// `windtunnel compile-check`).
+    #[arg(long, conflicts_with = "compare")]
+    compile_check: bool,
+    /// The compiler: tpu, tpu@VERSION, or the file of a plugin.
+    #[arg(long, default_value = "tpu", requires = "compile_check")]
+    plugin: String,
     /// Write plots and tables to this file: one HTML page that loads nothing.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -39,7 +48,11 @@ pub fn run(args: &Args) -> Outcome {
     let tick = || bar.inc(1);
     let (report, html, json) = match &args.compare {
         None => {
-            let answer = ceiling::ceiling(&draft, options, &tick).map_err(Failure::input)?;
+            let mut answer = ceiling::ceiling(&draft, options, &tick).map_err(Failure::input)?;
+            if args.compile_check {
+                bar.finish_and_clear();
+                check(args, &mut answer)?;
+            }
             let report = ceiling::text::report(&scenario, &answer);
             (report, ceiling::html::page(&scenario, &answer), ceiling::json::report(&scenario, &answer))
         }
@@ -63,6 +76,27 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks the compiler about the edge. Its progress and its errors are on standard error.
+fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
+    if !answer.compiles {
+        return Err(Failure::input(
+            "--compile-check asks XLA's compiler, and only runtime = \"xla\" compiles a whole step",
+        ));
+    }
+    for sequence in answer.edge() {
+        let (scenario, length) = (args.scenario.display().to_string(), sequence.to_string());
+        let asked = ["compile-check", &scenario, "--sequence", &length, "--plugin", &args.plugin, "--json", "-"]
+            .map(str::to_owned);
+        let (json, code) = calibrate::ask(&asked)?;
+        let said: Value = serde_json::from_str(&json)
+            .map_err(|_| Failure { message: format!("the compiler was not heard about {length} tokens"), code })?;
+        let peak = said["memory"]["peak"]["compiler"].as_u64().map(Bytes);
+        let compiler = said["plugin"].as_str().unwrap_or_default().to_owned();
+        answer.checked.push(Checked { sequence, compiler, peak });
+    }
+    Ok(())
 }
 
 /// Predictions made so far, on standard error; hidden where that is no terminal.

@@ -20,7 +20,9 @@ use super::Tick;
 use super::draft::{Draft, reason};
 use super::point::Point;
 use crate::model::Position;
+use crate::runtime::Parts;
 use crate::scenario::{Scenario, ScenarioError};
+use crate::units::Bytes;
 
 /// Beyond this no scenario may go \[tokens\].
 const LONGEST: u64 = 1 << 26;
@@ -61,6 +63,17 @@ pub enum End {
     },
 }
 
+/// What a compiler says of a length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The length \[tokens\].
+    pub sequence: u64,
+    /// The compiler, and its version.
+    pub compiler: String,
+    /// What the step takes at most \[B\], if it fits.
+    pub peak: Option<Bytes>,
+}
+
 /// The longest sequence that fits.
 #[derive(Clone, Debug)]
 pub struct Ceiling {
@@ -82,6 +95,22 @@ pub struct Ceiling {
     pub refused: Vec<(u64, String)>,
     /// Lengths flown to find the edges.
     pub flown: usize,
+    /// Whether a compiler decides what fits, so that a length may be more than predicted.
+    pub compiles: bool,
+    /// Lengths that one was asked about.
+    pub checked: Vec<Checked>,
+}
+
+impl Ceiling {
+    /// Lengths that a compiler can say most of: the ceiling, and one step more.
+    pub fn edge(&self) -> Vec<u64> {
+        self.longest.iter().chain(&self.beyond).map(|point| point.sequence).collect()
+    }
+
+    /// What a compiler says of a length.
+    pub fn check(&self, sequence: u64) -> Option<&Checked> {
+        self.checked.iter().find(|checked| checked.sequence == sequence)
+    }
 }
 
 /// Finds the ceiling of a draft that is a scenario at its own length.
@@ -111,7 +140,9 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
         Some(top) => search.ladder(top.sequence, &[own, sure.as_ref().map_or(own, |sure| sure.sequence)]),
         None => (vec![], vec![]),
     };
-    Ok(Ceiling { options: Options { step, ..options }, own, longest, sure, beyond, end, ladder, refused, flown })
+    let compiles = matches!(scenario.job.parts(), Parts::Compiled(_));
+    let (options, checked) = (Options { step, ..options }, vec![]);
+    Ok(Ceiling { options, own, longest, sure, beyond, end, ladder, refused, flown, compiles, checked })
 }
 
 fn positions(scenario: &Scenario) -> Option<u64> {

@@ -36,6 +36,14 @@ pub(in crate::explore) fn value(ceiling: &Ceiling) -> Value {
             .map(|(sequence, reason)| json!({"sequence_tokens": sequence, "reason": reason}))
             .collect::<Vec<_>>(),
         "lengths_flown": ceiling.flown,
+        "compile_checked": ceiling.checked.iter()
+            .map(|one| json!({
+                "sequence_tokens": one.sequence,
+                "compiler": one.compiler,
+                "fits": one.peak.is_some(),
+                "peak_bytes": one.peak.map(|peak| peak.0),
+            }))
+            .collect::<Vec<_>>(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{Ceiling, End};
+use super::{Ceiling, Checked, End};
 use crate::explore::Point;
 use crate::explore::words::{gib, percent, relative_change, thousands};
 use crate::report::text::table;
@@ -76,9 +76,26 @@ pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
         lines.extend(stalls(ceiling).map(|line| ("but", line)));
         lines.extend(gain(ceiling, top).map(|line| ("worth it?", line)));
     }
+    lines.extend(compiled(ceiling).into_iter().map(|line| ("compiled", line)));
     let step = thousands(ceiling.options.step);
     lines.push(("searched", format!("in steps of {step} tokens; lengths flown to find it: {}", ceiling.flown)));
     lines
+}
+
+/// What a compiler says, where one decides what fits.
+fn compiled(ceiling: &Ceiling) -> Vec<String> {
+    if ceiling.compiles && ceiling.checked.is_empty() {
+        return vec![
+            "no: every length is predicted; --compile-check asks the compiler about the ceiling and the next"
+                .to_owned(),
+        ];
+    }
+    let says = |checked: &Checked| {
+        let says =
+            checked.peak.map_or("it does not fit".to_owned(), |peak| format!("it fits, and takes {}", gib(peak)));
+        format!("{} tokens by {}: {says}", thousands(checked.sequence), checked.compiler)
+    };
+    ceiling.checked.iter().map(says).collect()
 }
 
 /// What a length that does not fit is short by.
@@ -218,6 +235,13 @@ pub(super) fn figures(ceiling: &Ceiling, point: &Point) -> Vec<String> {
     .to_owned();
     if memory.fits && memory.report.retries > 0 {
         fits += &format!(", gives its cache back {} ×", memory.report.retries);
+    }
+    if ceiling.compiles {
+        fits += match ceiling.check(point.sequence) {
+            Some(Checked { peak: Some(_), .. }) => ", compile-checked",
+            Some(_) => ", but the compiler says no",
+            None => ", predicted",
+        };
     }
     if point.sequence == ceiling.own {
         fits += ", the file's own";
