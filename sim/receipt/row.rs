@@ -179,7 +179,9 @@ impl Row {
     pub fn contradiction(&self, distrusted: impl Fn(&str) -> bool) -> Option<String> {
         let (p, batch, m) = (&self.parallel, &self.batch, &self.measured);
         let count = self.hardware.count;
-        if let (Some(dp), Some(count)) = (degree(&p.dp), count) {
+        // A degree of FSDP in words is what the others leave.
+        let left_open = p.fsdp.as_ref().is_some_and(Value::is_string);
+        if let (Some(dp), Some(count), false) = (degree(&p.dp), count, left_open) {
             let (tp, pp, cp) = (p.tp.unwrap_or(1), p.pp.unwrap_or(1), p.cp.unwrap_or(1));
             let ranks = product(&[dp, tp, pp, cp]);
             // Beside a degree of FSDP, it may count replicas (MaxText).
