@@ -197,7 +197,7 @@ def case(number, zero, again, micro_batches):
     if stage == 3:
         order = engine.optimizer.parameter_offload.param_coordinator
         made["elements"] = [p.ds_numel for p in sorted(engine.module.parameters(), key=lambda p: p.ds_id)]
-        # Ids count on from one model to the next.
+        # Modules and parameters by number, from 0.
         modules = sorted((m.ds_id, [p.ds_id for p in m.parameters(recurse=False)]) for m in engine.module.modules())
         place = {at: index for index, (at, _) in enumerate(modules)}
         first = min(at for _, params in modules for at in params)
