@@ -16,6 +16,7 @@ pub mod nanotron;
 pub mod optimizer;
 pub mod spmd;
 pub mod train;
+pub mod zero;
 
 pub use flight::Flight;
 pub use job::{Framework, Job, Modules, Parts};

@@ -4,6 +4,7 @@ mod architectures;
 mod cases;
 mod compile;
 mod deepspeed;
+mod deepspeed_zero;
 mod float8;
 mod flops;
 mod fsdp1;

@@ -2,9 +2,9 @@
 //!
 //! What happens next depends on the state of the run and on nothing else. So the state is looked at when the first rank's
 //! default stream comes to a few early places of the first step, and again at the same places of the second: where the two
-//! are equal but for the time, all later steps are this one over again. Only the tail of the last is another, as no step follows it.
-//! It is run from a state that was kept late in the first step, when nothing of the second had been issued yet. What
-//! comes out is what running all steps would have found, to the picosecond.
+//! are equal but for the time, all later steps are this one over again. Only the tail of the last is another, as no step
+//! follows it. It is run from a state that was kept late in the first step, when nothing of the second had been issued yet.
+//! What comes out is what running all steps would have found, to the picosecond.
 
 use super::account::{Exposed, Last, Totals};
 use super::exchange::{Batch, Exchanges, Flight};

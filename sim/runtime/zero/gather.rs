@@ -1,0 +1,296 @@
+//! ZeRO-3's parameters (`partitioned_param_coordinator.py`, `parameter_offload.py`): which are gathered when a module
+//! begins, which ahead of time, and which are let go when it ends.
+//!
+//! Two steps find out in which order modules begin; from then on a queue holds the parameters of all of them in that order.
+//! When a module begins, what it lacks is gathered; then parameters are taken from the queue, and those that are not there
+//! gathered with one collective, until they have as many elements as `stage3_prefetch_bucket_size`, or as may still live
+//! (`stage3_max_live_parameters`). The one that goes beyond is still taken. When a module ends, its parameters go, unless
+//! they are small enough to stay for good (`stage3_param_persistence_threshold`), a later use has been passed over in the
+//! queue because they were there, or they are used again within `stage3_max_reuse_distance` elements.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// What decides on gathers \[elements\].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gathering {
+    /// `stage3_prefetch_bucket_size`; 0: nothing is gathered ahead.
+    pub prefetch: u64,
+    /// `stage3_param_persistence_threshold`: parameters of at most so many stay gathered.
+    pub persist: u64,
+    /// `stage3_max_live_parameters`.
+    pub live: u64,
+    /// `stage3_max_reuse_distance`.
+    pub reuse: u64,
+}
+
+impl Default for Gathering {
+    /// DeepSpeed's own (`zero/config.py`).
+    fn default() -> Self {
+        Gathering { prefetch: 50_000_000, persist: 100_000, live: 1_000_000_000, reuse: 1_000_000_000 }
+    }
+}
+
+/// Elements that a collective gathers for parameters of `elements`: each is cut into equal parts, the last one filled up.
+pub fn gathered_elements(elements: &[u64], ranks: u32) -> u64 {
+    let ranks = u64::from(ranks).max(1);
+    elements.iter().map(|elements| elements.div_ceil(ranks) * ranks).sum()
+}
+
+/// Where a parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    /// On all ranks, a part on each.
+    Away,
+    /// Being gathered, by a collective.
+    Coming(usize),
+    Here,
+}
+
+#[derive(Clone, Debug)]
+struct Param {
+    elements: u64,
+    stays: bool,
+    status: Status,
+    /// Modules that use it now.
+    used_by: Vec<usize>,
+    /// The last place in the order for which it has been taken from the queue.
+    taken_for: Option<usize>,
+}
+
+/// The gathers of a step, once the order of modules is known (`PartitionedParameterCoordinator`).
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    settings: Gathering,
+    params: Vec<Param>,
+    /// Parameters of each module itself, in order.
+    modules: Vec<Vec<usize>>,
+    order: Vec<usize>,
+    queue: VecDeque<(usize, usize)>,
+    /// Modules that have begun in this step.
+    at: usize,
+    live: u64,
+    gathers: usize,
+    /// Modules whose backward has begun and not ended.
+    backward: Vec<usize>,
+    /// What a module lets go at a place in the order: decided the first time, and kept.
+    decided: BTreeMap<(usize, usize), Vec<usize>>,
+}
+
+impl Coordinator {
+    /// Of parameters of so many elements, modules with the parameters of each, and the order in which they begin in a step.
+    pub fn new(settings: Gathering, elements: &[u64], modules: &[Vec<usize>], order: &[usize]) -> Coordinator {
+        let param = |&elements: &u64| {
+            let stays = elements <= settings.persist;
+            let status = if stays { Status::Here } else { Status::Away };
+            Param { elements, stays, status, used_by: vec![], taken_for: None }
+        };
+        let own = |params: &Vec<usize>| {
+            let mut own = params.clone();
+            own.sort_unstable();
+            own.dedup();
+            own
+        };
+        Coordinator {
+            settings,
+            params: elements.iter().map(param).collect(),
+            modules: modules.iter().map(own).collect(),
+            order: order.to_vec(),
+            queue: VecDeque::new(),
+            at: 0,
+            live: 0,
+            gathers: 0,
+            backward: vec![],
+            decided: BTreeMap::new(),
+        }
+    }
+
+    /// The model's forward begins (`reset_step`).
+    pub fn begin(&mut self) {
+        let places = self.order.iter().enumerate();
+        self.queue =
+            places.flat_map(|(at, &module)| self.modules[module].iter().map(move |&param| (param, at))).collect();
+        self.params.iter_mut().for_each(|param| param.taken_for = None);
+        (self.at, self.live) = (0, 0);
+    }
+
+    /// A module's forward or backward begins; returns the parameters of each gather: first what it waits for, then what is
+    /// gathered ahead.
+    ///
+    /// # Panics
+    ///
+    /// If modules do not begin in the order given.
+    pub fn fetch(&mut self, module: usize, backward: bool) -> Vec<Vec<usize>> {
+        assert_eq!(self.order.get(self.at), Some(&module), "modules begin in the order recorded");
+        if backward {
+            self.backward.push(module);
+        }
+        let own = self.modules[module].clone();
+        let now = self.gather(own.clone());
+        for &param in &own {
+            self.params[param].used_by.push(module);
+            if let Status::Coming(gather) = self.params[param].status {
+                self.arrive(gather);
+            }
+        }
+        self.take(&own);
+        let ahead = self.ahead();
+        let ahead = self.gather(ahead);
+        self.at += 1;
+        [now, ahead].into_iter().filter(|params| !params.is_empty()).collect()
+    }
+
+    /// A module's forward or backward ends; returns the parameters it lets go.
+    pub fn release(&mut self, module: usize) -> Vec<usize> {
+        self.backward.retain(|&other| other != module);
+        let going = match self.decided.get(&(module, self.at)) {
+            Some(known) => known.clone(),
+            None => {
+                let going = self.going(module);
+                self.decided.insert((module, self.at), going.clone());
+                going
+            }
+        };
+        self.let_go(module, &going)
+    }
+
+    /// The backward has ended; returns what modules still held whose end nobody saw, as their inputs need no gradient.
+    pub fn finish(&mut self) -> Vec<usize> {
+        let mut gone = vec![];
+        while let Some(module) = self.backward.pop() {
+            let stays = |param: &usize| self.params[*param].stays;
+            let going: Vec<usize> = self.modules[module].iter().copied().filter(|param| !stays(param)).collect();
+            gone.extend(self.let_go(module, &going));
+        }
+        gone
+    }
+
+    /// Gathers what is away; returns that.
+    fn gather(&mut self, params: Vec<usize>) -> Vec<usize> {
+        let mut away: Vec<usize> =
+            params.into_iter().filter(|&param| self.params[param].status == Status::Away).collect();
+        away.sort_unstable();
+        for &param in &away {
+            self.params[param].status = Status::Coming(self.gathers);
+            self.live += self.params[param].elements;
+        }
+        self.gathers += 1;
+        away
+    }
+
+    /// Somebody has waited for a gather: all that it brings is there.
+    fn arrive(&mut self, gather: usize) {
+        for param in &mut self.params {
+            if param.status == Status::Coming(gather) {
+                param.status = Status::Here;
+            }
+        }
+    }
+
+    /// Takes from the queue what the module now needs and no earlier look ahead has taken.
+    fn take(&mut self, own: &[usize]) {
+        let fresh = |param: &usize| self.params[*param].taken_for.is_none_or(|place| place < self.at);
+        let wanted = own.iter().filter(|param| fresh(param)).count();
+        for (param, place) in self.queue.drain(..wanted.min(self.queue.len())) {
+            self.params[param].taken_for = Some(place);
+        }
+    }
+
+    /// Takes from the queue what is to be gathered ahead.
+    fn ahead(&mut self) -> Vec<usize> {
+        let most = self.settings.prefetch.min(self.settings.live.saturating_sub(self.live));
+        let (mut ahead, mut elements) = (vec![], 0);
+        while elements < most
+            && let Some((param, place)) = self.queue.pop_front()
+        {
+            let state = &mut self.params[param];
+            state.taken_for = state.taken_for.max(Some(place));
+            if state.status == Status::Away && !ahead.contains(&param) {
+                ahead.push(param);
+                elements += state.elements;
+            }
+        }
+        ahead
+    }
+
+    /// What a module that ends here may let go.
+    fn going(&self, module: usize) -> Vec<usize> {
+        let passed_over = |param: &Param| param.taken_for.is_some_and(|place| place > self.at);
+        let may_go = |&param: &usize| !self.params[param].stays && !passed_over(&self.params[param]);
+        let mut going: Vec<usize> = self.modules[module].iter().copied().filter(may_go).collect();
+        let mut distance = 0;
+        for &next in &self.order[self.at.min(self.order.len())..] {
+            if distance >= self.settings.reuse {
+                break;
+            }
+            going.retain(|param| !self.modules[next].contains(param));
+            distance += self.modules[next].iter().map(|&param| self.params[param].elements).sum::<u64>();
+        }
+        going
+    }
+
+    /// A module no longer uses its parameters, and those `going` that nobody else uses go.
+    fn let_go(&mut self, module: usize, going: &[usize]) -> Vec<usize> {
+        let mut gone = vec![];
+        for &param in &self.modules[module] {
+            let state = &mut self.params[param];
+            state.used_by.retain(|&other| other != module);
+            if going.contains(&param) && state.status == Status::Here && state.used_by.is_empty() {
+                state.status = Status::Away;
+                self.live = self.live.saturating_sub(state.elements);
+                gone.push(param);
+            }
+        }
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three modules of one parameter each, forward and back.
+    fn line(settings: Gathering) -> Coordinator {
+        let mut line = Coordinator::new(settings, &[10, 20, 30], &[vec![0], vec![1], vec![2]], &[0, 1, 2, 2, 1, 0]);
+        line.begin();
+        line
+    }
+
+    #[test]
+    fn with_nothing_ahead_and_no_reuse_a_module_gathers_its_own_and_lets_it_go() {
+        let mut line = line(Gathering { prefetch: 0, persist: 0, reuse: 0, ..Gathering::default() });
+        for module in 0..3 {
+            assert_eq!(line.fetch(module, false), [vec![module]]);
+            assert_eq!(line.release(module), [module]);
+        }
+    }
+
+    #[test]
+    fn the_parameter_that_goes_beyond_the_bucket_is_still_gathered() {
+        let mut line = line(Gathering { prefetch: 21, persist: 0, ..Gathering::default() });
+        assert_eq!(line.fetch(0, false), [vec![0], vec![1, 2]]);
+    }
+
+    #[test]
+    fn what_is_small_stays_and_what_is_used_again_soon_too() {
+        let mut line = line(Gathering { prefetch: 0, persist: 10, reuse: 25, ..Gathering::default() });
+        assert_eq!(line.fetch(0, false), [vec![0; 0]; 0]);
+        assert_eq!(line.release(0), [0; 0]);
+        assert_eq!((line.fetch(1, false), line.release(1)), (vec![vec![1]], vec![1]));
+        assert_eq!((line.fetch(2, false), line.release(2)), (vec![vec![2]], vec![]));
+    }
+
+    #[test]
+    fn a_module_whose_end_nobody_sees_lets_go_when_the_backward_has_ended() {
+        let mut line = line(Gathering { prefetch: 0, persist: 0, reuse: 0, ..Gathering::default() });
+        for module in [0, 1, 2] {
+            line.fetch(module, false);
+            line.release(module);
+        }
+        for module in [2, 1] {
+            line.fetch(module, true);
+            line.release(module);
+        }
+        assert_eq!(line.fetch(0, true), [vec![0]]);
+        assert_eq!(line.finish(), [0]);
+    }
+}
