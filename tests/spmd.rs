@@ -1,7 +1,7 @@
 //! The SPMD lane: what its axes, policies and flags mean, and what it refuses.
 
 use windtunnel::program::{Category, Collective, Instr};
-use windtunnel::runtime::Parts;
+use windtunnel::runtime::{Parts, spmd};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 use windtunnel::units::Bytes;
@@ -281,4 +281,50 @@ fn beyond_the_ceiling_the_compiler_refuses_in_its_own_words() {
     folder.write("a.toml", BASE);
     let said = String::from_utf8(folder.windtunnel(&["ceiling", "a.toml"]).stdout).unwrap();
     assert!(said.contains("Ran out of memory in memory space hbm. Used") && !said.contains("a request for"), "{said}");
+}
+
+/// The job of the base scenario with another model.
+fn job_of(model: &str, layers: u64) -> spmd::Job {
+    let named = format!("name = \"{model}\"\nlayers = {layers}");
+    let text = with(&[("name = \"llama-3.1-8b\"\nlayers = 4", &named)]);
+    let scenario = Scenario::parse("spmd.toml", &text).unwrap_or_else(|error| panic!("{model}: {error}"));
+    match scenario.job.parts() {
+        Parts::Compiled(job) => job.clone(),
+        _ => panic!("of the SPMD lane"),
+    }
+}
+
+#[test]
+fn a_block_has_the_parameters_of_its_model() {
+    for model in [
+        "llama-3.1-8b",
+        "gemma-3-12b",
+        "maxtext-32b",
+        "gpt3-175b-nemo",
+        "mixtral-8x7b",
+        "deepseek-v2-lite",
+        "deepseek-v3",
+        "gpt-oss-120b",
+    ] {
+        let job = job_of(model, 8);
+        let params = job.model.params();
+        let count = |block: spmd::Block| block.weights.iter().map(|w| w.numbers()).sum::<u64>() + block.norms;
+        assert_eq!(count(spmd::Block::of(&job, None)), params.block, "{model}");
+        assert_eq!(count(spmd::Block::with(&job, None, None)), params.dense_block, "{model}");
+    }
+}
+
+#[test]
+fn sorted_experts_multiply_each_tokens_copies_and_nothing_else() {
+    let mixtral = ("name = \"llama-3.1-8b\"\nlayers = 4", "name = \"mixtral-8x7b\"\nlayers = 4");
+    let sorted = fly(&[mixtral]);
+    // A place for every copy: as many rows in experts, and masks are multiplied with besides, forward and for gradients.
+    let places = fly(&[mixtral, ("flags = []", "flags = []\ncapacity_factor = 1.0")]);
+    let flops = |flown: &Prediction| flown.classes[0].program.flops.0;
+    let [tokens, width, all] = [8192_u128, 4096, 8192];
+    let mask = 2 * tokens * width * all;
+    // To places and back, forward and again; three gradients.
+    assert_eq!((flops(&places) - flops(&sorted)) % mask, 0);
+    assert!((4 * 4..=4 * 8).contains(&((flops(&places) - flops(&sorted)) / mask)));
+    assert_eq!(exchanged(&sorted, Collective::AllGather), exchanged(&places, Collective::AllGather));
 }

@@ -32,8 +32,9 @@ pub use windows::Windows;
 use serde::Deserialize;
 
 use super::{Flight, Framework, Modules, Parts};
-use crate::model::experts::{Experts, Score};
-use crate::model::{Activation, FeedForward, ModelConfig, NormPlacement, Position};
+use crate::model::experts::Experts;
+use crate::model::routing::Load;
+use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,28 @@ impl Job {
         if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
     }
 
+    /// What of it is only simulated: no program is written for it.
+    pub fn only_simulated(&self) -> Option<&'static str> {
+        let model = &self.model;
+        let cases = [
+            (model.experts.is_some(), "experts"),
+            (model.latent.is_some() || model.sinks, "latent attention, and sinks"),
+            (model.norm != Norm::Rms, "norms other than RMSNorm"),
+            (
+                !matches!(model.norm_placement, NormPlacement::Pre | NormPlacement::PreAndPost),
+                "attention and feed-forward side by side",
+            ),
+            (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
+            (!matches!(model.feed_forward, FeedForward::Gated(_)), "a feed-forward without a gate"),
+            (model.qkv_bias || model.output_bias || model.ffn_bias, "biases"),
+            (self.quantization.is_some(), "linears in eight bits"),
+            (self.half_moment, "a first moment in bf16"),
+            (self.mesh.context > 1, "a context axis"),
+            (self.activation_embed && self.mesh.tensor > 1, "activations on the tensor axis"),
+        ];
+        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    }
+
     /// Bytes that the optimizer keeps for each parameter.
     pub(crate) fn moments(&self) -> u64 {
         if self.half_moment { 6 } else { 8 }
@@ -151,20 +174,11 @@ impl Framework for Job {
     fn refuses(&self) -> Option<&'static str> {
         let model = &self.model;
         let cases = [
-            (model.latent.is_some(), "latent attention on XLA"),
             (
-                model.experts.is_some() && self.capacity_factor.is_none(),
-                "experts without a capacity_factor, whose rows are sorted, on XLA",
+                model.experts.as_ref().is_some_and(|experts| experts.load != Load::Balanced),
+                "experts that get different numbers of tokens, on XLA",
             ),
-            (
-                model.experts.as_ref().is_some_and(|experts| experts.shared > 0 || experts.dense_first > 0),
-                "shared experts, or dense blocks beside those with experts, on XLA",
-            ),
-            (
-                model.experts.as_ref().is_some_and(|experts| experts.router.score != Score::Softmax),
-                "a router that is not a softmax, on XLA",
-            ),
-            (model.sinks, "attention sinks"),
+            (model.latent.is_some() && self.mesh.context > 1, "latent attention of shared sequences, on XLA"),
             (
                 matches!(model.norm_placement, NormPlacement::Post | NormPlacement::Parallel),
                 "norms placed otherwise than before or around each half of a block, or before both, on XLA",

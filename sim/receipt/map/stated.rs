@@ -186,6 +186,9 @@ pub(super) fn accumulation(row: &Row, keys: &mut Gathered) -> Result<(), Reason>
             "global_batch = {global} is no multiple of the ranks' micro-batches"
         )));
     }
+    if keys.get("batch.accumulation").is_some() {
+        return Ok(());
+    }
     let source = assumed(accumulation.is_none(), "neither accumulation nor a global batch is stated");
     keys.put("batch.accumulation", integer(accumulation.unwrap_or(1)), source);
     Ok(())

@@ -2,7 +2,8 @@
 
 use super::{Attention, Job};
 use crate::model::experts::Experts;
-use crate::model::{FeedForward, Norm, NormPlacement, Position, QkNorm};
+use crate::model::latent::LatentAttention;
+use crate::model::{FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use crate::program::AttentionShape;
 
 /// A tensor of the block, by its place in [`Block::tensors`].
@@ -29,6 +30,10 @@ pub enum Kind {
     Dispatch(u64),
     /// Experts' results back to tokens, the same way.
     Combine(u64),
+    /// Copies of tokens in the order of their experts.
+    Sort,
+    /// Experts' results back in the order of tokens, and added up by the router's weights.
+    Unsort,
 }
 
 /// One operator.
@@ -49,9 +54,9 @@ impl Op {
             Kind::Norm | Kind::Linear(_) | Kind::Gate | Kind::Masks => self.inputs.clone(),
             // The mask, by which the other's gradient is taken; the weights in it have a gradient of their own.
             Kind::Dispatch(_) => self.inputs[1..].to_vec(),
-            Kind::Combine(_) => self.inputs.clone(),
+            Kind::Combine(_) | Kind::Unsort => self.inputs.clone(),
             Kind::Attention(_) => self.inputs.iter().copied().chain([self.output]).collect(),
-            Kind::Rope | Kind::Add => vec![],
+            Kind::Rope | Kind::Add | Kind::Sort => vec![],
         }
     }
 
@@ -143,8 +148,13 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block of a job, with a sliding window if given.
+    /// The block of a job, with a sliding window if given; with experts, where the model has any.
     pub fn of(job: &Job, window: Option<u64>) -> Block {
+        Block::with(job, window, job.model.experts.as_ref())
+    }
+
+    /// The same, with experts or without.
+    pub fn with(job: &Job, window: Option<u64>, experts: Option<&Experts>) -> Block {
         let (model, tensor) = (&job.model, u64::from(job.mesh.tensor));
         let (heads, kv_heads) = (model.heads / tensor, (model.kv_heads / tensor).max(1));
         let (width, ffn) = (model.width, model.ffn / tensor);
@@ -166,19 +176,14 @@ impl Block {
         let stream = job.stream();
         let input = block.tensor(Some("decoder_layer_input"), stream);
         let normed = block.norm_of(input, (stream, width));
-        let query = block.linear(normed, Some("query_proj"), ("query", width, q, false));
-        let key = block.linear(normed, Some("key_proj"), ("key", width, kv, false));
-        let value = block.linear(normed, Some("value_proj"), ("value", width, kv, false));
-        let (query, key) = match model.qk_norm {
-            None => (query, key),
-            Some(QkNorm::PerHead) => {
-                (block.norm_of(query, (q, model.head_dim)), block.norm_of(key, (kv, model.head_dim)))
-            }
-            Some(QkNorm::Full) => (block.norm(query, q), block.norm(key, kv)),
+        let [query, key, value] = match &model.latent {
+            Some(latent) => block.latent(normed, (width, heads), latent),
+            None => block.heads(normed, model, (q, kv)),
         };
-        let (query, key) = match model.position {
-            Position::Rope { .. } => (block.op(Kind::Rope, &[query], None, q), block.op(Kind::Rope, &[key], None, kv)),
-            _ => (query, key),
+        // Of latent attention: the mean of what scores and values are computed over, and the values' own width.
+        let (head_dim, made) = match &model.latent {
+            Some(latent) => ((model.head_dim + latent.value) / 2, heads * latent.value),
+            None => (model.head_dim, q),
         };
         // Chips that share a sequence each have early and late parts of it (`context_parallel_load_balance`): as many pairs as
         // whole sequences of a share of the heads.
@@ -189,19 +194,19 @@ impl Block {
             kv_heads: (kv_heads / context).max(1),
             queries: job.seq,
             keys: job.seq,
-            head_dim: model.head_dim,
+            head_dim,
             causal: true,
             window,
         };
-        let attended = block.op(Kind::Attention(shape), &[query, key, value], Some("context"), q);
-        let mut out = block.linear(attended, Some("out_proj"), ("out", q, width, true));
+        let attended = block.op(Kind::Attention(shape), &[query, key, value], Some("context"), made);
+        let mut out = block.linear(attended, Some("out_proj"), ("out", made, width, true));
         if around {
             out = block.norm_of(out, (stream, width));
         }
         let middle = block.op(Kind::Add, &[input, out], None, stream);
         // Side by side, both halves read one norm of the block's input.
         let normed = if beside { normed } else { block.norm_of(middle, (stream, width)) };
-        let mut down = match &model.experts {
+        let mut down = match experts {
             None => block.feed_forward(normed, model.feed_forward, (width, ffn, 1)),
             Some(experts) => block.mixture(normed, job, (width, experts)),
         };
@@ -209,10 +214,62 @@ impl Block {
             down = block.norm_of(down, (stream, width));
         }
         block.op(Kind::Add, &[middle, down], None, stream);
-        // Biases lie beside the norms' weights, and are added within matmuls.
-        let biases = [(model.qkv_bias, q + 2 * kv), (model.output_bias, width), (model.ffn_bias, ffn + width)];
+        // Biases, and what has as many numbers, lie beside the norms' weights, and are added within matmuls.
+        let ups = if matches!(model.feed_forward, FeedForward::Gated(_)) { 2 } else { 1 };
+        let router = experts.map(|experts| experts.router);
+        let count = experts.map_or(0, |experts| experts.count);
+        let each = experts.map_or(0, |experts| ups * experts.width / tensor + width);
+        let biases = [
+            (model.qkv_bias, q + 2 * kv),
+            (model.output_bias, width),
+            (model.sinks, heads),
+            (model.ffn_bias && experts.is_none(), ups * ffn + width),
+            (experts.is_some_and(|experts| experts.bias), count * each),
+            (router.is_some_and(|router| router.bias), count),
+            (router.is_some_and(|router| router.correction), count),
+        ];
         block.norms += biases.iter().filter(|(has, _)| *has).map(|(_, numbers)| numbers).sum::<u64>();
         block
+    }
+
+    /// Queries, keys and values of heads of their own.
+    fn heads(&mut self, normed: Tensor, model: &ModelConfig, (q, kv): (u64, u64)) -> [Tensor; 3] {
+        let width = model.width;
+        let query = self.linear(normed, Some("query_proj"), ("query", width, q, false));
+        let key = self.linear(normed, Some("key_proj"), ("key", width, kv, false));
+        let value = self.linear(normed, Some("value_proj"), ("value", width, kv, false));
+        let (query, key) = match model.qk_norm {
+            None => (query, key),
+            Some(QkNorm::PerHead) => {
+                (self.norm_of(query, (q, model.head_dim)), self.norm_of(key, (kv, model.head_dim)))
+            }
+            Some(QkNorm::Full) => (self.norm(query, q), self.norm(key, kv)),
+        };
+        match model.position {
+            Position::Rope { .. } => {
+                [self.op(Kind::Rope, &[query], None, q), self.op(Kind::Rope, &[key], None, kv), value]
+            }
+            _ => [query, key, value],
+        }
+    }
+
+    /// Queries, keys and values of latent attention (`layers/attention_mla.py`): through short vectors with norms of their own.
+    /// Keys are put together with the rotated part that all heads share, values are the rest of what keys are made with.
+    fn latent(&mut self, normed: Tensor, (width, heads): (u64, u64), latent: &LatentAttention) -> [Tensor; 3] {
+        let each = heads * (latent.plain + latent.rotated);
+        let query = match latent.query_rank {
+            None => self.linear(normed, Some("query_proj"), ("query", width, each, false)),
+            Some(rank) => {
+                let short = self.linear(normed, None, ("wq_a", width, rank, false));
+                let short = self.norm(short, rank);
+                self.linear(short, Some("query_proj"), ("wq_b", rank, each, false))
+            }
+        };
+        let short = self.linear(normed, None, ("wkv_a", width, latent.rank + latent.rotated, false));
+        let short = self.norm(short, latent.rank);
+        let both = heads * (latent.plain + latent.value);
+        let both = self.linear(short, Some("key_proj"), ("wkv_b", latent.rank, both, false));
+        [self.op(Kind::Rope, &[query], None, each), self.op(Kind::Rope, &[both], None, each), both]
     }
 
     /// The feed-forward, of one or of every expert.
@@ -232,9 +289,36 @@ impl Block {
         self.linear_of(product, Some("mlpwo"), ("wo", ffn, width, true), copies)
     }
 
+    /// Experts, those that every token passes among them.
+    fn mixture(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+        let routed = match job.capacity_factor {
+            Some(_) => self.places(input, job, (width, experts)),
+            None => self.sorted(input, job, (width, experts)),
+        };
+        if experts.shared == 0 {
+            return routed;
+        }
+        let sizes = (width, experts.shared / u64::from(job.mesh.tensor), 1);
+        let shared = self.feed_forward(input, job.model.feed_forward, sizes);
+        self.op(Kind::Add, &[routed, shared], None, job.stream())
+    }
+
+    /// All copies of tokens, in the order of their experts, in matmuls of groups of rows (`sparse_matmul` with `megablox`);
+    /// experts are taken to get as many each.
+    fn sorted(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+        let tensor = u64::from(job.mesh.tensor);
+        let scores = self.linear(input, None, ("gate", width, experts.count, false));
+        let tokens = self.rows;
+        self.rows = tokens * experts.top_k;
+        let sent = self.op(Kind::Sort, &[input, scores], None, width);
+        let made = self.feed_forward(sent, job.model.feed_forward, (width, experts.width / tensor, experts.count));
+        self.rows = tokens;
+        self.op(Kind::Unsort, &[made, scores], None, job.stream())
+    }
+
     /// Experts with as many places each for every sequence; tokens that find none are dropped (MaxText's `dense_matmul` with
     /// a `capacity_factor`).
-    fn mixture(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
+    fn places(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
         let places = job.places(experts);
         let tensor = u64::from(job.mesh.tensor);
         let scores = self.linear(input, None, ("gate", width, experts.count, false));

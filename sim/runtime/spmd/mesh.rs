@@ -40,8 +40,13 @@ impl Mesh {
         self.fsdp * self.fsdp_transpose * self.context
     }
 
-    /// Sizes of the axes within a slice, outermost first.
-    pub fn in_slice(self) -> [u32; 5] {
+    /// Sizes of the axes within a slice, outermost first, where no sequence is shared.
+    pub fn in_slice(self) -> [u32; 4] {
+        [self.data, self.fsdp, self.fsdp_transpose * self.context, self.tensor]
+    }
+
+    /// All of them.
+    pub fn axes(self) -> [u32; 5] {
         [self.data, self.fsdp, self.fsdp_transpose, self.context, self.tensor]
     }
 

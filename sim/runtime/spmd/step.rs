@@ -66,7 +66,7 @@ struct Scopes {
     optimizer: ScopeId,
 }
 
-/// Blocks that are alike: they see as far.
+/// Blocks that are alike: they see as far, and have experts or not.
 struct Variant {
     block: Block,
     /// What of it is kept for backward: tensor, and where.
@@ -106,17 +106,17 @@ struct Step<'j> {
 
 impl<'j> Step<'j> {
     fn new(job: &'j Job, groups: Groups, scopes: Scopes) -> Self {
-        let windows: Vec<Option<u64>> = (0..job.model.layers).map(|layer| job.model.window(layer)).collect();
-        let mut seen: Vec<Option<u64>> = vec![];
+        let kinds = (0..job.model.layers).map(|layer| (job.model.window(layer), job.model.experts_in(layer).is_some()));
+        let mut seen: Vec<(Option<u64>, bool)> = vec![];
         let mut variant_of = vec![];
-        for window in windows {
-            let at = seen.iter().position(|known| *known == window).unwrap_or_else(|| {
-                seen.push(window);
+        for kind in kinds {
+            let at = seen.iter().position(|known| *known == kind).unwrap_or_else(|| {
+                seen.push(kind);
                 seen.len() - 1
             });
             variant_of.push(at);
         }
-        let variants = seen.into_iter().map(|window| Variant::new(job, window)).collect();
+        let variants = seen.into_iter().map(|kind| Variant::new(job, kind)).collect();
         Step {
             job,
             groups,
@@ -218,8 +218,9 @@ impl<'j> Step<'j> {
 }
 
 impl Variant {
-    fn new(job: &Job, window: Option<u64>) -> Variant {
-        let block = Block::of(job, window);
+    /// Blocks of a window, with experts or without.
+    fn new(job: &Job, (window, sparse): (Option<u64>, bool)) -> Variant {
+        let block = Block::with(job, window, job.model.experts.as_ref().filter(|_| sparse));
         let (mut kept, again) = (job.remat.kept(&block), job.remat.again(&block));
         if job.remat == Policy::None && !job.scan {
             kept.retain(|(tensor, _)| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));

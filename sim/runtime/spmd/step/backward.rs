@@ -187,9 +187,23 @@ impl Step<'_> {
                 let size = (to.rows, places, to.width, MatmulLayout::Forward);
                 self.matmul(size, &Gathered::Own, (&reads, &outputs[1..]));
             }
+            // Copies' gradients in the order of tokens, added up (`use_custom_sort_vjp`); the choice has none.
+            Kind::Sort => {
+                let rows = Self::bytes(to);
+                let back = self.tape.value("unsorted", rows, Category::BackwardTemporary);
+                self.tape.kernel("unsort", Self::memory(MemoryKind::Gather, rows, rows), &reads, &[back]);
+                let work = Self::memory(MemoryKind::Elementwise, rows, bytes);
+                self.tape.kernel("sum of copies", work, &[back], &outputs[..1]);
+            }
+            // Each copy's gradient is its token's by its weight, and the weight's the product with its result.
+            Kind::Unsort => {
+                self.tape.kernel("sort", Self::memory(MemoryKind::Gather, bytes, bytes), &reads, &outputs[..1]);
+                let work = Self::memory(MemoryKind::Norm, 2 * bytes, 0);
+                self.tape.kernel("weights backward", work, &reads, &outputs[1..]);
+            }
             Kind::Add => {}
         }
-        let passed = if matches!(op.kind, Kind::Dispatch(_)) { 1 } else { outputs.len() };
+        let passed = if matches!(op.kind, Kind::Dispatch(_) | Kind::Sort) { 1 } else { outputs.len() };
         for (&input, output) in op.inputs.iter().zip(outputs).take(passed) {
             self.add(gradients, input, output);
         }

@@ -187,6 +187,18 @@ impl Step<'_> {
                     let size = (to.rows, to.width, places, MatmulLayout::Forward);
                     self.matmul(size, &Gathered::Own, (&reads, &[output]));
                 }
+                Kind::Sort => {
+                    let bytes = of(op.output);
+                    self.tape.kernel("sort", Self::memory(MemoryKind::Gather, bytes, bytes), &reads, &[output]);
+                }
+                Kind::Unsort => {
+                    // Rows in the order of tokens, then their weighted sums.
+                    let (rows, sums) = (of(op.inputs[0]), of(op.output));
+                    let back = self.tape.value("unsorted", rows, category);
+                    self.tape.kernel("unsort", Self::memory(MemoryKind::Gather, rows, rows), &reads, &[back]);
+                    let work = Self::memory(MemoryKind::Elementwise, rows, sums);
+                    self.tape.kernel("weighted sum", work, &[back], &[output]);
+                }
                 Kind::Attention(shape) => self.attend(shape, &reads, output, category),
                 Kind::Linear(index) => {
                     let weight = block.weights[index];
@@ -285,5 +297,7 @@ fn name(kind: Kind) -> &'static str {
         Kind::Masks => "masks",
         Kind::Dispatch(_) => "dispatched",
         Kind::Combine(_) => "combined",
+        Kind::Sort => "sorted",
+        Kind::Unsort => "unsorted",
     }
 }
