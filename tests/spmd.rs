@@ -145,13 +145,13 @@ fn what_lies_on_the_tensor_axis_is_gathered_and_scattered_where_it_was_summed() 
     let split = ("fsdp = 16", "fsdp = 4\ntensor = 4");
     let whole = fly(&[split]);
     let parts = fly(&[split, ("flags = []", "flags = []\nactivation_embed = true")]);
-    // Two sums a block forward, one of them again in backward, and two for gradients; one for the head's.
+    // Two sums a block forward, one of them again in backward, and two for gradients; one for the head's, one for the words'.
     let sum: u64 = 2 * 4096 * 8192;
     let norms_and_clip = |flown: &Prediction| exchanged(flown, Collective::AllReduce) % sum;
-    assert_eq!(exchanged(&whole, Collective::AllReduce) - norms_and_clip(&whole), sum * (4 * 5 + 1));
+    assert_eq!(exchanged(&whole, Collective::AllReduce) - norms_and_clip(&whole), sum * (4 * 5 + 2));
     assert_eq!(exchanged(&parts, Collective::AllReduce), norms_and_clip(&whole));
     let scattered = exchanged(&parts, Collective::ReduceScatter) - exchanged(&whole, Collective::ReduceScatter);
-    assert_eq!(scattered, sum * (4 * 5 + 1));
+    assert_eq!(scattered, sum * (4 * 5 + 2));
     // A block's input, a quarter of it on each chip.
     let kept = |flown: &Prediction| flown.memory.report.phases[0].breakdown.bytes(Category::Activation).0;
     assert!(kept(&parts) < kept(&whole));

@@ -24,14 +24,16 @@ impl Step<'_> {
             let how = self.settle(self.job.flags.gather_forward, tokens);
             let weight = self.gather(table, how, after);
             let vocab = self.job.model.vocab / tensor;
+            let before = self.tape.now();
             self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&[cast], &[output]));
+            self.sum_parts(HALF * width * tokens, output, before);
         } else {
             // Each chip looks all tokens up in its columns; then tokens and columns change places.
             let columns = self.tape.value("looked up", bytes, Category::Activation);
             self.tape.kernel("gather", Self::memory(MemoryKind::Gather, bytes, bytes), &[cast], &[columns]);
             // Words of other chips' parts of the table are zero.
             let after = self.tape.now();
-            self.sum_parts(bytes, columns, after);
+            self.sum_parts(HALF * width * tokens, columns, after);
             if self.job.mesh.shards() > 1 {
                 let comm = self.comm(Collective::AllToAll, self.groups.fsdp, bytes);
                 let swapped = self.tape.value("looked up", bytes, Category::Activation);
