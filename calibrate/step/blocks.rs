@@ -124,12 +124,14 @@ impl Writer<'_> {
         let mut gradients: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let last = gradients.len() - 1;
         gradients[last] = Some(gradient.clone());
-        let mut of_weights = vec![];
+        let mut of_weights: Vec<Option<Value>> = vec![None; weights.len()];
         for (at, op) in block.ops.iter().enumerate().rev() {
             let gradient = gradients[op.output].take().expect("a block has no result that nobody reads");
             let contracted = self.weight_of(at).map_or(0, |weight| self.weights[weight].contracted);
             let made = self.op_backward(op, &residuals[at], &gradient, contracted);
-            of_weights.extend(made.weight);
+            if let (Some(place), Some(gradient)) = (self.place_of(at), made.weight) {
+                of_weights[place] = Some(gradient);
+            }
             for (&input, new) in op.inputs.iter().zip(made.inputs) {
                 gradients[input] = Some(match gradients[input].take() {
                     Some(first) => self.main.zip("add", &first, &new),
@@ -137,7 +139,7 @@ impl Writer<'_> {
                 });
             }
         }
-        of_weights.reverse();
+        let of_weights = of_weights.into_iter().flatten().collect();
         let gradient = gradients[0].take().expect("a block reads its input");
         (self.constrain_hidden(&gradient), of_weights)
     }
@@ -149,11 +151,11 @@ impl Writer<'_> {
         let find = |what: Saved| found.iter().find(|(known, _)| *known == what).map(|(_, value)| value.clone());
         let mut values: Vec<Option<Value>> = vec![None; block.tensors.len()];
         values[0] = Some(self.constrain_hidden(input));
-        let (mut residuals, mut next) = (vec![], weights.iter());
+        let mut residuals = vec![];
         for (at, op) in block.ops.iter().enumerate() {
             let inputs: Vec<Value> = op.inputs.iter().filter_map(|&tensor| values[tensor].clone()).collect();
             let weight = self.weight_of(at).map(|weight| self.weights[weight].contracted);
-            let weight = weight.and_then(|contracted| Some((next.next()?, contracted)));
+            let weight = weight.zip(self.place_of(at)).map(|(contracted, place)| (&weights[place], contracted));
             let mut made = self.op(op, &inputs, weight);
             for (place, residual) in made.residuals.iter_mut().enumerate() {
                 if let Some(value) = find(Saved::Residual(at, place)) {
@@ -234,6 +236,11 @@ impl Writer<'_> {
     /// The parameter that an operator has.
     fn weight_of(&self, op: usize) -> Option<usize> {
         self.weights.iter().position(|weight| weight.op == Some(op))
+    }
+
+    /// Its place among blocks' parameters.
+    fn place_of(&self, op: usize) -> Option<usize> {
+        self.weights.iter().filter(|weight| weight.op.is_some()).position(|weight| weight.op == Some(op))
     }
 
     /// Blocks' parameters.

@@ -4,7 +4,7 @@ use windtunnel::runtime::spmd::Targets;
 
 use super::Writer;
 use super::operators::{Gradients, linear, linear_backward, norm, norm_backward};
-use crate::stablehlo::{Comparison, Element, Reduction, Type, Value};
+use crate::stablehlo::{Comparison, Element, Function, Reduction, Type, Value};
 
 /// What the loss gives.
 pub struct Loss {
@@ -60,11 +60,13 @@ impl Writer<'_> {
 
     /// One where a token is the word, zero elsewhere: B S V.
     fn one_hot(&mut self, tokens: &Value, element: Element) -> Value {
-        let of = Type::new(Element::I32, [&tokens.of.dims[..], &[self.job.model.vocab]].concat());
-        let spread = self.main.broadcast(tokens, &of.dims, &[0, 1]);
-        let words = self.main.iota(of, 2);
-        let equal = self.main.compare(Comparison::Equal, &spread, &words);
-        self.main.convert(&equal, element)
+        let main = &mut self.main;
+        let dims = [&tokens.of.dims[..], &[self.job.model.vocab]].concat();
+        let spread = spread(main, tokens, &dims);
+        let words = main.iota(Type::new(Element::I32, [1, 1, dims[2]]), 2);
+        let words = main.broadcast(&words, &dims, &[0, 1, 2]);
+        let equal = main.compare(Comparison::Equal, &spread, &words);
+        main.convert(&equal, element)
     }
 
     /// The last norm, the head and the loss, forward and backward.
@@ -102,41 +104,45 @@ impl Writer<'_> {
     fn cross_entropy(&mut self, logits: &Value, targets: &Value) -> (Value, Value) {
         let wide = self.main.convert(logits, Element::F32);
         let (wide, cap) = self.capped(&wide);
+        // As JAX has it: what backward reads of forward is found there, and spread over words through an axis of one.
+        let rows = (self.job.targets == Targets::OneHot).then(|| self.one_hot(targets, Element::F32));
         let main = &mut self.main;
+        let all = wide.of.dims.clone();
         let most = main.reduce(Reduction::Max, &wide, &[2]);
-        let spread = main.broadcast(&most, &wide.of.dims, &[0, 1]);
-        let less = main.zip("subtract", &wide, &spread);
+        let spread_most = spread(main, &most, &all);
+        let less = main.zip("subtract", &wide, &spread_most);
         let powers = main.map("exponential", &less);
         let sum = main.reduce(Reduction::Sum, &powers, &[2]);
-        let logarithm = main.map("log", &sum);
         let count = (targets.of.dims[0] * targets.of.dims[1]) as f64;
-        let (losses, gradient) = match self.job.targets {
-            Targets::Indexed => {
-                let main = &mut self.main;
-                let all = main.zip("add", &logarithm, &most);
+        let (losses, gradient) = match rows {
+            None => {
+                let logarithm = main.map("log", &sum);
+                let whole = main.zip("add", &logarithm, &most);
                 let right = main.pick(&wide, targets);
-                let losses = main.zip("subtract", &all, &right);
+                let losses = main.zip("subtract", &whole, &right);
                 let empty = main.fill(0.0, &wide.of);
                 let share = main.fill(1.0 / count, &sum.of);
                 let minus = main.map("negate", &share);
                 let of_right = main.put(&empty, targets, &minus);
                 let share = main.zip("divide", &share, &sum);
-                let share = main.broadcast(&share, &wide.of.dims, &[0, 1]);
-                let of_all = main.zip("multiply", &share, &powers);
-                (losses, main.zip("add", &of_right, &of_all))
+                let share = main.broadcast(&share, &all, &[0, 1]);
+                let of_whole = main.zip("multiply", &share, &powers);
+                (losses, main.zip("add", &of_right, &of_whole))
             }
-            Targets::OneHot => {
-                let rows = self.one_hot(targets, Element::F32);
-                let main = &mut self.main;
-                let logarithm = main.broadcast(&logarithm, &wide.of.dims, &[0, 1]);
+            Some(rows) => {
+                let column = [&all[..2], &[1]].concat();
+                let sum = main.broadcast(&sum, &column, &[0, 1]);
+                let logarithm = main.map("log", &sum);
+                let logarithm = main.broadcast(&logarithm, &all, &[0, 1, 2]);
                 let shares = main.zip("subtract", &less, &logarithm);
                 let right = main.zip("multiply", &rows, &shares);
                 let right = main.reduce(Reduction::Sum, &right, &[2]);
                 let losses = main.map("negate", &right);
-                let sum = main.broadcast(&sum, &wide.of.dims, &[0, 1]);
+                let sum = main.broadcast(&sum, &all, &[0, 1, 2]);
                 let shares = main.zip("divide", &powers, &sum);
                 let off = main.zip("subtract", &shares, &rows);
-                let share = main.fill(1.0 / count, &off.of);
+                let share = main.fill(1.0 / count, &losses.of);
+                let share = spread(main, &share, &all);
                 (losses, main.zip("multiply", &share, &off))
             }
         };
@@ -164,4 +170,10 @@ impl Writer<'_> {
         let slope = main.zip("subtract", &one, &square);
         (main.zip("multiply", &cap, &tanh), Some(slope))
     }
+}
+
+/// A value of B S on every word: B S V.
+fn spread(main: &mut Function, value: &Value, dims: &[u64]) -> Value {
+    let column = main.broadcast(value, &[&dims[..2], &[1]].concat(), &[0, 1]);
+    main.broadcast(&column, dims, &[0, 1, 2])
 }

@@ -21,7 +21,7 @@ pub struct Weight {
     pub contracted: usize,
 }
 
-/// The embedding, the head unless it is the embedding, blocks' weights, and the last norm's.
+/// The embedding, the head unless it is the embedding, blocks' weights by name, and the last norm's.
 pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
     let weight = |name: &str, axes: &[(u64, Logical)], op: Option<usize>, contracted: usize| {
         let (mut dims, logical): (Vec<u64>, Vec<Logical>) = axes.iter().copied().unzip();
@@ -37,7 +37,7 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
     if !model.tied_head {
         all.push(weight("head", &[width, words], None, 1));
     }
-    let mut norms = 0;
+    let (mut norms, outside) = (0, all.len());
     for (at, op) in block.ops.iter().enumerate() {
         match op.kind {
             Kind::Norm => {
@@ -58,6 +58,8 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
             _ => {}
         }
     }
+    // As JAX has the entries of a dictionary: the compiler's choices depend on the order.
+    all[outside..].sort_by(|one, other| one.name.cmp(&other.name));
     if model.final_norm {
         all.push(weight("final_norm", &[(model.width, Logical::Whole)], None, 0));
     }
