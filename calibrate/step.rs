@@ -97,12 +97,13 @@ fn lacks(job: &Job) -> Option<&'static str> {
         (windows(job) && job.attention == Attention::DotProduct, "windows of some blocks in dot_product attention"),
         (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
     ];
-    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
+    here.or_else(|| job.only_simulated())
 }
 
 /// The job as one chip would run it all: what the compiler is given is of the whole.
 fn whole(job: &Job) -> Job {
-    let mesh = Mesh { dcn_data: 1, data: 1, fsdp: 1, fsdp_transpose: 1, tensor: 1 };
+    let mesh = Mesh { dcn_data: 1, data: 1, fsdp: 1, fsdp_transpose: 1, context: 1, tensor: 1 };
     Job { mesh, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
 }
 
