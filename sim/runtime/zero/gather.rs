@@ -273,8 +273,8 @@ mod tests {
     #[test]
     fn what_is_small_stays_and_what_is_used_again_soon_too() {
         let mut line = line(Gathering { prefetch: 0, persist: 10, reuse: 25, ..Gathering::default() });
-        assert_eq!(line.fetch(0, false), [vec![0; 0]; 0]);
-        assert_eq!(line.release(0), [0; 0]);
+        assert!(line.fetch(0, false).is_empty());
+        assert!(line.release(0).is_empty());
         assert_eq!((line.fetch(1, false), line.release(1)), (vec![vec![1]], vec![1]));
         assert_eq!((line.fetch(2, false), line.release(2)), (vec![vec![2]], vec![]));
     }

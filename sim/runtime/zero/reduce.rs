@@ -171,7 +171,7 @@ mod tests {
         let mut buckets = Buckets::new(&partition);
         assert_eq!([2, 1, 0].map(|param| buckets.ready(param)), [vec![], vec![], vec![8]]);
         assert_eq!(buckets.flush(), [4]);
-        assert_eq!(buckets.flush(), [0u64; 0]);
+        assert!(buckets.flush().is_empty());
     }
 
     #[test]
