@@ -224,10 +224,14 @@ impl<'p> CostModel<'p> {
         }
     }
 
-    /// What the host thread pays for one dispatch; nothing where the profile has no host, whose programs have `Static`
-    /// ones only (the plan check says so before anything runs).
+    /// What the host thread pays for one dispatch; where the profile has no host, whose programs have `Static` ones only (the
+    /// plan check says so before anything runs), nothing but for waiting.
     pub fn dispatch(&self, dispatch: Dispatch) -> Cost {
-        self.profile.host.as_ref().map_or(Cost::NOTHING, |host| host.cost(dispatch))
+        match (&self.profile.host, &self.profile.host_sync) {
+            (Some(host), _) => host.cost(dispatch),
+            (None, Some(sync)) if dispatch == Dispatch::Synchronize => sync.cost(),
+            _ => Cost::NOTHING,
+        }
     }
 
     /// Time of `work` while a collective is active, over its time alone.

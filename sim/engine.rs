@@ -30,6 +30,7 @@ mod queue;
 mod run;
 mod settle;
 mod state;
+mod steady;
 #[cfg(test)]
 mod tests;
 mod timeline;

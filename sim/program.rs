@@ -8,6 +8,7 @@ mod blocking;
 pub mod builder;
 mod exchange;
 mod group;
+mod hash;
 pub mod work;
 
 pub use builder::Builder;

@@ -5,6 +5,7 @@ pub mod json;
 pub mod pipeline;
 pub mod profile;
 pub mod questions;
+mod start_up;
 pub mod text;
 pub mod trace;
 

@@ -61,7 +61,7 @@ fn runs_of_several_parallelisms_keep_to_their_thresholds() {
 #[test]
 fn runs_on_tpu_keep_to_their_thresholds() {
     let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    let lanes = list(&["tpu-v6e-dense", "tpu-v6e-moe"]);
+    let lanes = list(&["tpu-v4-dense", "tpu-v5e-dense", "tpu-v5p-dense", "tpu-v6e-dense", "tpu-v6e-moe", "tpu-v7x"]);
     keeps_to("thresholds-tpu.toml", &Choice { lanes, hardware: vec![], grades: list(&["A", "B"]) });
 }
 

@@ -12,9 +12,16 @@ use crate::units::{Bandwidth, Bytes, Time};
 /// One class.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Class {
+pub struct Class {
     time: Time,
     evidence: Evidence,
+}
+
+impl Class {
+    /// What it costs once.
+    pub(super) fn cost(&self) -> Cost {
+        self.evidence.cost(self.time.seconds())
+    }
 }
 
 /// Host costs by class.
@@ -59,7 +66,7 @@ impl Host {
             Dispatch::StepOverhead => &self.step_overhead,
             Dispatch::Static => return Cost::NOTHING,
         };
-        class.evidence.cost(class.time.seconds())
+        class.cost()
     }
 }
 

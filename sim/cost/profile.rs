@@ -15,7 +15,7 @@ use super::clock::{self, Clock};
 use super::collective::{self, Collectives};
 use super::deepep::DeepEp;
 use super::fusion::Fusion;
-use super::host::{Host, Overheads};
+use super::host::{Class, Host, Overheads};
 use super::matmul::{self, Matmul};
 use super::memory::{self, Memory};
 use super::overlap::Overlap;
@@ -131,6 +131,7 @@ struct Written {
     attention: attention::Written,
     memory: memory::Written,
     host: Option<Host>,
+    host_sync: Option<Class>,
     overheads: Option<Overheads>,
     overlap: Overlap,
     collectives: collective::Written,
@@ -217,6 +218,8 @@ pub struct Profile {
     pub memory: Memory,
     /// Host costs; none for a chip that runs programs compiled whole.
     pub host: Option<Host>,
+    /// What a program compiled whole loses each time that its host waits for it before starting more.
+    pub host_sync: Option<Class>,
     /// Memory that no tensor owns.
     pub overheads: Overheads,
     /// Interference of collectives with compute.
@@ -333,6 +336,7 @@ impl Profile {
             attention: Attention::new(w.attention, processors).map_err(|why| meaning(path, text, "attention", why))?,
             memory: Memory::new(w.memory).map_err(|why| meaning(path, text, "memory", why))?,
             host: w.host,
+            host_sync: w.host_sync,
             overheads: w.overheads.unwrap_or_else(Overheads::none),
             overlap: w.overlap.check().map_err(|why| meaning(path, text, "overlap", why))?,
             collectives: Collectives::new(w.collectives).map_err(|why| meaning(path, text, "collectives", why))?,

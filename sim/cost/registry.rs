@@ -1,7 +1,7 @@
 //! The shipped profiles, by name. A new one is one file in `calibrate/profiles/` and one line here.
 
 /// Name and text of each.
-pub(super) const SHIPPED: [(&str, &str); 10] = [
+pub(super) const SHIPPED: [(&str, &str); 11] = [
     ("a100-sxm-80gb", include_str!("../../calibrate/profiles/a100-sxm-80gb.toml")),
     ("a100-sxm-40gb", include_str!("../../calibrate/profiles/a100-sxm-40gb.toml")),
     ("h100-sxm-80gb", include_str!("../../calibrate/profiles/h100-sxm-80gb.toml")),
@@ -10,6 +10,7 @@ pub(super) const SHIPPED: [(&str, &str); 10] = [
     ("b200-sxm", include_str!("../../calibrate/profiles/b200-sxm.toml")),
     ("tpu-v6e", include_str!("../../calibrate/profiles/tpu-v6e.toml")),
     ("tpu-v5e", include_str!("../../calibrate/profiles/tpu-v5e.toml")),
+    ("tpu-v4", include_str!("../../calibrate/profiles/tpu-v4.toml")),
     ("tpu-v5p", include_str!("../../calibrate/profiles/tpu-v5p.toml")),
     ("tpu-v7x", include_str!("../../calibrate/profiles/tpu-v7x.toml")),
 ];

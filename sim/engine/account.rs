@@ -9,8 +9,8 @@ use crate::program::Program;
 use crate::units::Time;
 
 use super::plan::{Plan, StreamOp};
-use super::state::{Doing, Engine};
-use super::{Breakdown, MarkTime, Span, Timeline};
+use super::state::{Doing, Engine, Passed, Rank};
+use super::{Breakdown, Busy, MarkTime, Span, Timeline};
 
 /// The time a rank has spent, and what decides on what it is spending it now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,8 +63,44 @@ impl Exposed {
         }
     }
 
-    fn clear(&mut self) {
-        [&mut self.kernel, &mut self.comm, &mut self.exchange].into_iter().for_each(|times| times.fill(Time::ZERO));
+    /// Each list with its partner.
+    fn pairs<'a>(&'a mut self, other: &'a Exposed) -> [(&'a mut Vec<Time>, &'a Vec<Time>); 3] {
+        let Exposed { kernel, comm, exchange } = self;
+        [(kernel, &other.kernel), (comm, &other.comm), (exchange, &other.exchange)]
+    }
+}
+
+/// All that has been spent up to some moment: by rank, and what is blamed for exposed communication, by class.
+#[derive(Clone, Debug)]
+pub(super) struct Totals {
+    spent: Vec<Spent>,
+    exposed: Vec<Exposed>,
+}
+
+impl Totals {
+    /// With what was spent between two other moments.
+    pub(super) fn plus(mut self, from: &Totals, to: &Totals) -> Totals {
+        for (sum, (from, to)) in self.spent.iter_mut().zip(from.spent.iter().zip(&to.spent)) {
+            for (part, (from, to)) in sum.parts.iter_mut().zip(from.parts.iter().zip(to.parts)) {
+                *part += to - from;
+            }
+        }
+        for (sum, (from, to)) in self.exposed.iter_mut().zip(from.exposed.iter().zip(&to.exposed)) {
+            for (sum, more) in sum.pairs(to) {
+                sum.iter_mut().zip(more).for_each(|(sum, &more)| *sum += more);
+            }
+            sum.less(from);
+        }
+        self
+    }
+}
+
+impl Exposed {
+    /// Without what there was before.
+    fn less(&mut self, before: &Exposed) {
+        for (sum, less) in self.pairs(before) {
+            sum.iter_mut().zip(less).for_each(|(sum, &less)| *sum = *sum - less);
+        }
     }
 }
 
@@ -200,36 +236,58 @@ impl Engine<'_> {
             return;
         }
         self.ends[step] = self.now;
-        if step + 2 >= self.ends.len() {
-            for rank in 0..self.ranks.len() {
-                self.account(rank as u32);
-                if step + 1 < self.ends.len() {
-                    self.before[rank] = self.ranks[rank].spent;
-                }
-            }
-            if step + 1 < self.ends.len() {
-                self.exposed.iter_mut().for_each(Exposed::clear);
-            }
-        }
+        let totals = self.spent_so_far();
+        self.totals.push(totals);
+    }
+
+    /// All that has been spent up to now.
+    pub(super) fn spent_so_far(&mut self) -> Totals {
+        (0..self.ranks.len() as u32).for_each(|rank| self.account(rank));
+        Totals { spent: self.ranks.iter().map(|rank| rank.spent).collect(), exposed: self.exposed.clone() }
     }
 
     /// Where a mark's times are kept, if its rank is watched.
     pub(super) fn mark_slot(&self, rank: u32, step: u32, mark: u32) -> Option<usize> {
-        let class = self.ranks[rank as usize].class;
-        let index = (class * self.options.steps + step) * self.mark_count + mark;
-        self.ranks[rank as usize].watched.then_some(index as usize)
+        let Rank { class, watched, .. } = self.ranks[rank as usize];
+        watched.then(|| self.mark_at(class, step, mark))
     }
 
-    /// The findings of a finished run.
+    /// Where a mark's times in a step of a class are kept.
+    pub(super) fn mark_at(&self, class: u32, step: u32, mark: u32) -> usize {
+        ((class * self.options.steps + step) * self.mark_count + mark) as usize
+    }
+
+    /// The findings of a run of all steps.
     pub(super) fn timeline(mut self) -> Timeline {
-        let last = self.ends[self.ends.len() - 1];
-        let begin = if self.ends.len() > 1 { self.ends[self.ends.len() - 2] } else { 0 };
+        let (end, before) = (self.totals.pop(), self.totals.pop());
+        let last = Last {
+            ends: std::mem::take(&mut self.ends),
+            busy: self.busy.split_off(self.busy_at(0, self.options.steps - 1)),
+            marks: std::mem::take(&mut self.marks),
+            before,
+            end: end.expect("the last step has ended"),
+        };
+        self.report(last)
+    }
+
+    /// The findings of a run.
+    pub(super) fn report(mut self, last: Last) -> Timeline {
+        let Last { ends, before, end, mut busy, marks } = last;
+        let begin = if ends.len() > 1 { ends[ends.len() - 2] } else { 0 };
         self.spans.sort_by_key(|&Span { rank, stream, start, end, .. }| (rank, stream, start, end));
-        for (busy, Exposed { kernel, comm, exchange }) in self.busy.iter_mut().zip(self.exposed) {
+        let nothing = Spent::default();
+        let since =
+            |(rank, spent): (usize, &Spent)| spent.since(before.as_ref().map_or(&nothing, |all| &all.spent[rank]));
+        let breakdown = end.spent.iter().enumerate().map(since).collect();
+        for (class, (busy, mut exposed)) in busy.iter_mut().zip(end.exposed).enumerate() {
+            if let Some(before) = &before {
+                exposed.less(&before.exposed[class]);
+            }
+            let Exposed { kernel, comm, exchange } = exposed;
             (busy.kernel_exposed, busy.comm_exposed, busy.exchange_exposed) = (kernel, comm, exchange);
         }
         let (steps, count) = (self.options.steps, self.mark_count);
-        let passed = self.marks.iter().enumerate().filter_map(|(index, &(host, device))| {
+        let passed = marks.iter().enumerate().filter_map(|(index, &(host, device))| {
             let index = index as u32;
             let (class, step, mark) = (index / count / steps, index / count % steps, index % count);
             host.map(|host| MarkTime { class, step, mark, host, device })
@@ -241,14 +299,28 @@ impl Engine<'_> {
         Timeline {
             host_begins: self.acted.iter().take(recorded).map(|acted| Time(acted[0])).collect(),
             host_times: self.plans.iter().zip(&self.acted).take(recorded).map(host_times).collect(),
-            step: Time(last - begin),
-            ends: self.ends.iter().map(|&end| Time(end)).collect(),
+            step: Time(ends[ends.len() - 1] - begin),
+            ends: ends.iter().map(|&end| Time(end)).collect(),
             ranks: self.cast.ranks,
-            breakdown: self.ranks.iter().zip(&self.before).map(|(rank, before)| rank.spent.since(before)).collect(),
+            breakdown,
             marks: passed.collect(),
-            busy: self.busy,
+            busy,
             spans: self.spans,
             events: self.events,
         }
     }
+}
+
+/// What a run found, of which the last step is reported.
+pub(super) struct Last {
+    /// The end of each step \[ps\].
+    pub(super) ends: Vec<u64>,
+    /// What had been spent when the last step began; none, if it is the first.
+    pub(super) before: Option<Totals>,
+    /// What had been spent when it ended.
+    pub(super) end: Totals,
+    /// Busy times of its parts, by class.
+    pub(super) busy: Vec<Busy>,
+    /// Times of all marks, by class and step.
+    pub(super) marks: Vec<Passed>,
 }

@@ -41,18 +41,18 @@ pub(super) struct Flight {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Batch {
     /// Ends that have not ended.
-    open: u32,
+    pub(super) open: u32,
     /// Of these, the ones that run.
     pub(super) running: u32,
     /// When the first began \[ps\].
-    start: Option<u64>,
+    pub(super) start: Option<u64>,
     /// How long any have run, up to the moment since which some run without a break \[ps\].
-    busy: u64,
-    since: u64,
+    pub(super) busy: u64,
+    pub(super) since: u64,
 }
 
 /// All exchanges of a run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Exchanges {
     /// Flights of each stream.
     width: u32,
@@ -92,6 +92,18 @@ impl Exchanges {
             channel_of,
             awaiting: vec![NONE; channels],
         }
+    }
+
+    /// Whether every channel is sent as many messages in a step as are received from it.
+    pub(super) fn is_even(&self, ranks: &[u32], plans: &[Plan]) -> bool {
+        let mut each = vec![[0; 2]; self.awaiting.len()];
+        for (rank, &class) in ranks.iter().enumerate() {
+            for &Leg { transfer, direction, .. } in &plans[class as usize].legs {
+                let channel = self.channel_of[rank * self.transfers as usize + transfer as usize];
+                each[channel as usize][usize::from(direction == Direction::Receive)] += 1;
+            }
+        }
+        each.iter().all(|[sent, received]| sent == received)
     }
 
     /// The flights of a stream.
@@ -217,9 +229,10 @@ impl Engine<'_> {
             unreachable!("the stream is busy with an exchange");
         };
         let exchange = self.plans[class].issues[issue as usize].exchange;
-        if rank.watched && state.step + 1 == self.options.steps {
-            self.busy[class].exchange[exchange as usize] += Time(busy);
-            self.busy[class].exchange_waiting[exchange as usize] += Time(self.now - state.reached - busy);
+        if rank.watched {
+            let times = self.busy_at(class, state.step);
+            self.busy[times].exchange[exchange as usize] += Time(busy);
+            self.busy[times].exchange_waiting[exchange as usize] += Time(self.now - state.reached - busy);
         }
         self.span(actor, start.unwrap_or(self.now), What::Exchange(ExchangeId(exchange)), scope);
         self.leave(actor);

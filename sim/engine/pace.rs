@@ -16,6 +16,11 @@ impl Pace {
     /// Full speed.
     pub(super) const FULL: Pace = Pace(ONE);
 
+    /// The factor with its fractional bits.
+    pub(super) fn bits(self) -> u64 {
+        self.0
+    }
+
     /// The pace of something that takes `factor` times as long; the one place where a float becomes a pace.
     pub(super) fn from_factor(factor: f64) -> Pace {
         let factor = if factor > 1.0 { factor } else { 1.0 };

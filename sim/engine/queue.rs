@@ -5,7 +5,7 @@
 //! "The influence of caches on the performance of heaps", 1996); `benches/engine.rs` compares it with the standard heap.
 
 /// A priority queue of `T` by time \[ps\], first in first out within one instant.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct EventQueue<T> {
     heap: Vec<Entry<T>>,
     pushed: u64,
@@ -85,6 +85,11 @@ impl<T: Copy> EventQueue<T> {
             at = parent;
         }
         self.heap[at] = entry;
+    }
+
+    /// All events waiting with their times, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.heap.iter().map(|entry| ((entry.key >> 64) as u64, &entry.event))
     }
 
     /// Number of events waiting.

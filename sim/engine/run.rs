@@ -16,21 +16,32 @@ impl Engine<'_> {
             self.queue.push(self.actors[host].reached, Event::Host { rank });
         }
         while self.open[self.open.len() - 1] > 0 {
-            let Some(now) = self.queue.next_time() else {
-                return Err(EngineError::Deadlock { time: Time(self.now), waits: self.waits() });
-            };
-            self.now = now;
-            while self.queue.next_time() == Some(now)
-                && let Some((_, event)) = self.queue.pop()
+            self.instant()?;
+            if self.is_checkpoint()
+                && let Some(period) = self.check()
             {
-                self.handle(event);
+                return self.run_last(period);
             }
-            if let Some(failure) = self.failure {
-                return Err(failure);
-            }
-            self.settle();
         }
         Ok(self.timeline())
+    }
+
+    /// Handles all events of the next instant.
+    pub(super) fn instant(&mut self) -> Result<(), EngineError> {
+        let Some(now) = self.queue.next_time() else {
+            return Err(EngineError::Deadlock { time: Time(self.now), waits: self.waits() });
+        };
+        self.now = now;
+        while self.queue.next_time() == Some(now)
+            && let Some((_, event)) = self.queue.pop()
+        {
+            self.handle(event);
+        }
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        self.settle();
+        Ok(())
     }
 
     /// Handles one event and all that it sets off at once.
@@ -124,7 +135,7 @@ impl Engine<'_> {
                 self.note_action(rank, step - u32::from(next == 0), (at, next), due);
             }
             at = next;
-            if step == self.options.steps {
+            if step == self.steps {
                 break Doing::Done;
             }
             due += self.plans[class].host[next as usize].cost;
@@ -293,8 +304,9 @@ impl Engine<'_> {
                 self.crowd(actor / self.width);
             }
         }
-        if watched && step + 1 == self.options.steps {
-            self.busy[class].kernel[kernel as usize] += Time(self.now - reached);
+        if watched {
+            let busy = self.busy_at(class, step);
+            self.busy[busy].kernel[kernel as usize] += Time(self.now - reached);
         }
         self.span(actor, reached, What::Kernel(KernelId(kernel)), scope);
         self.leave(actor);
@@ -387,9 +399,10 @@ impl Engine<'_> {
             let StreamOp::Comm { comm, scope } = self.plans[class].ops[state.at as usize] else {
                 unreachable!("the stream takes part in a collective");
             };
-            if rank.watched && state.step + 1 == self.options.steps {
-                self.busy[class].comm[comm as usize] += Time(self.now - start);
-                self.busy[class].comm_waiting[comm as usize] += Time(start - state.reached);
+            if rank.watched {
+                let busy = self.busy_at(class, state.step);
+                self.busy[busy].comm[comm as usize] += Time(self.now - start);
+                self.busy[busy].comm_waiting[comm as usize] += Time(start - state.reached);
             }
             self.span(actor, start, What::Comm(CommId(comm)), scope);
             self.leave(actor);

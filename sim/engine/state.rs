@@ -13,11 +13,12 @@ use rayon::prelude::*;
 use crate::network::{LEVELS, Sharing};
 use crate::units::Time;
 
-use super::account::{Exposed, Spent};
+use super::account::{Exposed, Spent, Totals};
 use super::cast::{Cast, Meetings};
 use super::exchange::Exchanges;
 use super::pace::Pace;
 use super::plan::Plan;
+use super::steady::Watch;
 use super::{Busy, Class, EngineError, EventQueue, Job, Options, Simulated, Span};
 
 /// No actor, no meeting.
@@ -156,6 +157,9 @@ pub(super) struct Meeting {
     pub(super) flow: u32,
 }
 
+/// When a host and the default stream passed a mark \[ps\].
+pub(super) type Passed = (Option<Time>, Option<Time>);
+
 /// A run.
 pub(super) struct Engine<'a> {
     pub(super) job: Job<'a>,
@@ -198,13 +202,14 @@ pub(super) struct Engine<'a> {
     /// Actors that have not ended each step, and its end.
     pub(super) open: Vec<u64>,
     pub(super) ends: Vec<u64>,
-    /// Time spent by each rank up to the beginning of the last step.
-    pub(super) before: Vec<Spent>,
+    /// What had been spent at the end of each step.
+    pub(super) totals: Vec<Totals>,
+    /// By step and class.
     pub(super) busy: Vec<Busy>,
     /// Exposed communication by class.
     pub(super) exposed: Vec<Exposed>,
     /// Host and device time, by class, step and mark.
-    pub(super) marks: Vec<(Option<Time>, Option<Time>)>,
+    pub(super) marks: Vec<Passed>,
     /// Marks of each class and step.
     pub(super) mark_count: u32,
     pub(super) spans: Vec<Span>,
@@ -212,6 +217,9 @@ pub(super) struct Engine<'a> {
     /// empty unless recorded.
     pub(super) acted: Vec<Vec<u64>>,
     pub(super) failure: Option<EngineError>,
+    /// Steps to be run: fewer than asked, once it is known how they go on.
+    pub(super) steps: u32,
+    pub(super) watch: Watch,
 }
 
 impl<'a> Engine<'a> {
@@ -265,9 +273,8 @@ impl<'a> Engine<'a> {
                 }
             })
             .collect();
-        let busy = job
-            .classes
-            .iter()
+        let each_step = (0..options.steps).flat_map(|_| job.classes);
+        let busy = each_step
             .map(|class| Busy {
                 kernel: vec![Time::ZERO; class.program.kernels.len()],
                 comm: vec![Time::ZERO; class.program.comms.len()],
@@ -302,7 +309,7 @@ impl<'a> Engine<'a> {
             visit: 0,
             open: vec![actors.len() as u64; steps],
             ends: vec![0; steps],
-            before: vec![Spent::default(); ranks.len()],
+            totals: Vec::new(),
             busy,
             exposed,
             marks: vec![(None, None); plans.len() * steps * marks as usize],
@@ -310,6 +317,8 @@ impl<'a> Engine<'a> {
             spans: Vec::new(),
             acted: plans.iter().map(|plan| vec![0; if options.record { plan.host.len() + 1 } else { 0 }]).collect(),
             failure: None,
+            steps: options.steps,
+            watch: Watch::new(&plans, options),
             job,
             options,
             plans,
@@ -317,6 +326,11 @@ impl<'a> Engine<'a> {
             actors,
             meetings,
         }
+    }
+
+    /// Where busy times of a class in a step are kept.
+    pub(super) fn busy_at(&self, class: usize, step: u32) -> usize {
+        step as usize * self.plans.len() + class
     }
 
     /// The ranks that meet at a meeting: where they lie in `members`.

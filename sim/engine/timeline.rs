@@ -102,6 +102,20 @@ pub struct Busy {
     pub exchange_exposed: Vec<Time>,
 }
 
+impl Busy {
+    /// Adds what came between two moments, but for what is exposed.
+    pub(super) fn add(&mut self, from: &Busy, to: &Busy) {
+        let add = |sum: &mut [Time], from: &[Time], to: &[Time]| {
+            sum.iter_mut().zip(from.iter().zip(to)).for_each(|(sum, (&from, &to))| *sum = *sum + to - from);
+        };
+        add(&mut self.kernel, &from.kernel, &to.kernel);
+        add(&mut self.comm, &from.comm, &to.comm);
+        add(&mut self.comm_waiting, &from.comm_waiting, &to.comm_waiting);
+        add(&mut self.exchange, &from.exchange, &to.exchange);
+        add(&mut self.exchange_waiting, &from.exchange_waiting, &to.exchange_waiting);
+    }
+}
+
 /// When a mark was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkTime {

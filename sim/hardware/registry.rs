@@ -30,6 +30,7 @@ const SHIPPED: &[Shipped] = shipped! {
     "b200-sxm";
     "tpu-v6e";
     "tpu-v5e";
+    "tpu-v4";
     "tpu-v5p";
     "tpu-v7x" also "tpu7x";
 };

@@ -106,6 +106,8 @@ pub struct MemoryReport {
     pub reserved_by_stream: Vec<Bytes>,
     /// How often cached segments had to be given back.
     pub retries: u32,
+    /// Whether a compiler gave memory out before the program ran: what does not fit is refused then.
+    pub compiled: bool,
     /// The request that failed, if one did, with the step it failed in.
     pub out_of_memory: Option<(OutOfMemory, u32)>,
 }
@@ -159,6 +161,7 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
         hooks: vec![],
         reserved_by_stream: vec![],
         retries: 0,
+        compiled: false,
         out_of_memory: None,
     };
     replay.run(&program.setup, &mut report, false);

@@ -25,6 +25,7 @@ mod gpt_oss;
 mod keys;
 mod limits;
 mod llama;
+mod maxtext;
 mod mistral;
 mod mixtral;
 mod mpt;
@@ -86,6 +87,7 @@ const ARCHITECTURES: &[Architecture] = &[
     dense("opt", "OPTConfig", opt::read),
     dense("bloom", "BloomConfig", bloom::read),
     dense("falcon", "FalconConfig", falcon::read),
+    dense("maxtext", "MaxText's base.yml of 2023", maxtext::read),
     sparse("mixtral", "MixtralConfig", mixtral::read),
     sparse("qwen3_moe", "Qwen3MoeConfig", qwen::read_qwen3_moe),
     sparse("deepseek_v2", "DeepseekV2Config", deepseek::read_v2),

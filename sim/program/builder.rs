@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::hash::Quick;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
     Mark, Pass, Program, ScopeId, StreamId, Transfer, TransferId, Work,
@@ -24,10 +25,10 @@ pub enum Section {
 pub struct Builder {
     program: Program,
     section: Section,
-    kernels: HashMap<Kernel, KernelId>,
-    comms: HashMap<Comm, CommId>,
-    transfers: HashMap<Transfer, TransferId>,
-    exchanges: HashMap<Vec<TransferId>, ExchangeId>,
+    kernels: HashMap<Kernel, KernelId, Quick>,
+    comms: HashMap<Comm, CommId, Quick>,
+    transfers: HashMap<Transfer, TransferId, Quick>,
+    exchanges: HashMap<Vec<TransferId>, ExchangeId, Quick>,
     scope: ScopeId,
     pass: Pass,
     /// Where in the step the instructions of [`Builder::first_only`] stand in the first step.
@@ -42,10 +43,10 @@ impl Builder {
         Builder {
             program,
             section: Section::Setup,
-            kernels: HashMap::new(),
-            comms: HashMap::new(),
-            transfers: HashMap::new(),
-            exchanges: HashMap::new(),
+            kernels: HashMap::default(),
+            comms: HashMap::default(),
+            transfers: HashMap::default(),
+            exchanges: HashMap::default(),
             scope: ScopeId(0),
             pass: Pass::Forward,
             first_at: None,

@@ -101,12 +101,13 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     keys.without_pipeline();
     accumulation(row, &mut keys)?;
     measured(row, &mut keys)?;
-    for needed in ["runtime", "topology.name", "model.name"] {
+    for needed in ["runtime", "topology.name", "model.name", "batch.sequence"] {
         if keys.get(needed).is_none() {
             let what = match needed {
                 "topology.name" => {
                     format!("no topology for the hardware {:?}", row.hardware.name.as_deref().unwrap_or(""))
                 }
+                "batch.sequence" => "states no sequence length".to_owned(),
                 "model.name" => format!("no shipped model is called {:?}", row.model.name.as_deref().unwrap_or("")),
                 _ => format!("the table of {framework:?} names no runtime"),
             };

@@ -139,7 +139,10 @@ impl Row {
     /// Ranks that work on different data, where the row lets it be known.
     pub fn data_parallel(&self) -> Option<u64> {
         let p = &self.parallel;
-        let stated = degree(&p.dp).into_iter().chain(degree(&p.fsdp)).max();
+        // Replicas of a sharded model (MaxText), or the larger of two counts of the same.
+        let both = degree(&p.dp).zip(degree(&p.fsdp)).map(|(dp, fsdp)| dp.saturating_mul(fsdp));
+        let replicas = both.filter(|&ranks| Some(ranks) == self.hardware.count);
+        let stated = replicas.or(degree(&p.dp).into_iter().chain(degree(&p.fsdp)).max());
         let rest = product(&[p.tp.unwrap_or(1), p.pp.unwrap_or(1), p.cp.unwrap_or(1)]);
         let rest = u64::try_from(rest).unwrap_or(0);
         stated.or(self.hardware.count.filter(|&count| rest > 0 && count % rest == 0).map(|count| count / rest))
@@ -176,10 +179,14 @@ impl Row {
     pub fn contradiction(&self, distrusted: impl Fn(&str) -> bool) -> Option<String> {
         let (p, batch, m) = (&self.parallel, &self.batch, &self.measured);
         let count = self.hardware.count;
-        if let (Some(dp), Some(count)) = (degree(&p.dp), count) {
+        // A degree of FSDP in words is what the others leave.
+        let left_open = p.fsdp.as_ref().is_some_and(Value::is_string);
+        if let (Some(dp), Some(count), false) = (degree(&p.dp), count, left_open) {
             let (tp, pp, cp) = (p.tp.unwrap_or(1), p.pp.unwrap_or(1), p.cp.unwrap_or(1));
             let ranks = product(&[dp, tp, pp, cp]);
-            if ranks != u128::from(count) {
+            // Beside a degree of FSDP, it may count replicas (MaxText).
+            let replicas = degree(&p.fsdp).map(|fsdp| product(&[dp, fsdp, tp, pp, cp]));
+            if ranks != u128::from(count) && replicas != Some(u128::from(count)) {
                 return Some(format!("dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} = {ranks} but hardware.count = {count}"));
             }
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::pipeline;
+use super::{pipeline, start_up};
 use crate::scenario::{Prediction, Scenario};
 use crate::units::{Bytes, Time};
 
@@ -46,6 +46,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
             "waiting": seconds(answer.breakdown.waiting),
         },
         "stages": pipeline::json(scenario, answer),
+        "start_up": start_up::json(scenario, answer),
         "mfu": answer.mfu.iter().map(|mfu| json!({
             "convention": mfu.name, "formula": mfu.formula, "utilisation": mfu.utilisation,
             "flops_per_step": mfu.flops.0.to_string(),

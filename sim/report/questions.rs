@@ -30,8 +30,8 @@ fn kind(model: &ModelConfig) -> String {
 
 fn start_up(job: &Job) -> String {
     if let Parts::Compiled(_) = job.parts() {
-        return "steady state; the whole step is compiled before the first one, and again when a shape changes: minutes, which \
-                are not predicted and which a persistent cache spares"
+        return "steady state; the whole step is compiled before the first one, and again for every other shape: see cold \
+                against steady state"
             .to_owned();
     }
     match job.train().map_or((false, false), |job| (job.compile, job.loss.compiled())) {

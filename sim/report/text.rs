@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::pipeline;
 use super::questions::questions;
+use super::{pipeline, start_up};
 use crate::program::Category;
 use crate::runtime::Job;
 use crate::runtime::megatron::Mesh;
@@ -80,6 +80,7 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
     stages(out, scenario, answer)?;
     memory(out, answer)?;
     time(out, answer)?;
+    start_up::text(out, scenario, answer)?;
     trust(out, scenario, answer)
 }
 

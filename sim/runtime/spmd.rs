@@ -13,23 +13,27 @@
 //! compute. What the compiler makes of such a step was read off compiled ones (`tests/oracles/xla_steps.json`).
 
 mod block;
+mod compile;
 mod emit;
 mod flags;
 mod mesh;
 mod remat;
 mod step;
 mod tape;
+mod windows;
 
 pub use block::{Block, Kind, Named, Op, Tensor, Weight};
+pub use compile::{Run, compiled_in};
 pub use flags::Flags;
 pub use mesh::Mesh;
 pub use remat::{Keep, Policy, TENSORS};
+pub use windows::Windows;
 
 use serde::Deserialize;
 
 use super::{Flight, Framework, Modules, Parts};
 use crate::model::experts::{Experts, Score};
-use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use crate::model::{Activation, FeedForward, ModelConfig, NormPlacement, Position};
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,20 @@ pub enum Targets {
     Indexed,
 }
 
+/// What linears of blocks multiply in, by MaxText's name (`quantization`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantization {
+    /// AQT: forward and the gradient of the input in int8, each operand scaled by its own maximum; weight gradients in
+    /// bf16 (`layers/quantizations.py`: `drhs_bits = None`).
+    Int8,
+    /// Qwix: all three in fp8. Operands are scaled by maxima of their own, or by fixed ones.
+    Fp8Full {
+        /// `weight_quantization_calibration_method` and its like for activations are `fixed,…`: no maximum is looked for.
+        fixed: bool,
+    },
+}
+
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -65,12 +83,22 @@ pub struct Job {
     pub seq: u64,
     /// Axes.
     pub mesh: Mesh,
+    /// Whether a token's numbers between the halves of a block lie on the tensor axis (the logical axis `activation_embed`).
+    pub activation_embed: bool,
     /// What of forward is kept for backward, and where.
     pub remat: Policy,
+    /// Whether blocks run in one loop (`scan_layers`), or are written out one after the other.
+    pub scan: bool,
     /// Attention.
     pub attention: Attention,
+    /// What linears of blocks multiply in, if not in bf16.
+    pub quantization: Option<Quantization>,
+    /// Whether the first moment is kept in bf16 (`mu_dtype`).
+    pub half_moment: bool,
     /// What the compiler's flags let it do.
     pub flags: Flags,
+    /// Which matmuls exchange in windows, where the flags allow it.
+    pub windows: Windows,
     /// How the loss finds the logit of the right word.
     pub targets: Targets,
     /// Parts that the loss is computed in (`num_vocab_tiling`).
@@ -81,6 +109,8 @@ pub struct Job {
     pub capacity_factor: Option<f64>,
     /// Whether gradients are clipped to a norm.
     pub clip: bool,
+    /// The run that the step is part of.
+    pub run: Run,
     /// Device-to-host reads that the loop waits for in a step (`.item()`, a logged metric).
     pub host_syncs: u32,
 }
@@ -88,7 +118,7 @@ pub struct Job {
 impl Job {
     /// Tokens on each chip in a step.
     pub fn own_tokens(&self) -> u64 {
-        self.batch * self.seq
+        self.batch * self.seq / u64::from(self.mesh.context)
     }
 
     /// Places of all experts for a sequence: as many for each (`moe.py`, `generate_masks`).
@@ -97,9 +127,19 @@ impl Job {
         (sent / experts.count as f64).floor().max(1.0) as u64 * experts.count
     }
 
+    /// Numbers of a token that a chip holds between the halves of a block.
+    pub fn stream(&self) -> u64 {
+        if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
+    }
+
+    /// Bytes that the optimizer keeps for each parameter.
+    pub(crate) fn moments(&self) -> u64 {
+        if self.half_moment { 6 } else { 8 }
+    }
+
     /// Tokens of one step of the whole job: chips of the tensor axis share theirs.
     pub fn tokens(&self) -> u64 {
-        self.own_tokens() * u64::from(self.mesh.data_ranks())
+        self.batch * self.seq * u64::from(self.mesh.data_ranks())
     }
 }
 
@@ -125,17 +165,18 @@ impl Framework for Job {
                 "a router that is not a softmax, on XLA",
             ),
             (model.sinks, "attention sinks"),
-            (model.norm != Norm::Rms, "norms other than RMSNorm on XLA"),
             (
-                !matches!(model.norm_placement, NormPlacement::Pre | NormPlacement::PreAndPost),
-                "norms placed otherwise than before or around each half of a block, on XLA",
+                matches!(model.norm_placement, NormPlacement::Post | NormPlacement::Parallel),
+                "norms placed otherwise than before or around each half of a block, or before both, on XLA",
             ),
-            (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones on XLA"),
             (
-                !matches!(model.feed_forward, FeedForward::Gated(Activation::Silu | Activation::GeluTanh)),
-                "a feed-forward other than a gated one on XLA",
+                !matches!(model.position, Position::Rope { .. } | Position::Learned { .. }),
+                "positions other than rotary and learned ones on XLA",
             ),
-            (model.qkv_bias || model.output_bias || model.ffn_bias, "biases on XLA"),
+            (
+                matches!(model.feed_forward, FeedForward::Plain(Activation::ReluSquared)),
+                "a feed-forward with a squared ReLU on XLA",
+            ),
         ];
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
     }

@@ -125,8 +125,8 @@ impl Prediction {
 /// Flies a scenario.
 pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
     scenario.simulable()?;
-    let Flown { flight, evidence, counts, timeline, ranks } = rounds::fly(scenario, settings)?;
-    let (devices, tightest) = memory::devices(scenario, &flight);
+    let Flown { flight, evidence, counts, timeline, ranks, memory } = rounds::fly(scenario, settings)?;
+    let (devices, tightest) = memory;
     let mut memory = devices[tightest].clone();
     if !memory.fits && settings.remedies {
         memory.remedies = remedy::find(scenario);

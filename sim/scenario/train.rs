@@ -129,6 +129,7 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
         ("data", &mesh.data),
         ("fsdp", &mesh.fsdp),
         ("fsdp_transpose", &mesh.fsdp_transpose),
+        ("context", &mesh.context),
         ("tensor", &mesh.tensor),
         ("dcn_data", &mesh.dcn_data),
     ];

@@ -7,12 +7,16 @@ use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
+use super::written::{Eight, Moment};
 use super::{machine, written};
 use crate::cost::{Backend, Blocks, Regime, Software};
-use crate::hardware::{Topology, Vendor};
+use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
 use crate::runtime;
-use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, TENSORS, Targets};
+use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows};
+
+/// The longest run.
+const MOST_STEPS: i64 = 1 << 40;
 
 /// XLA SPMD on TPU.
 pub(super) const XLA: Runtime = Runtime(&Entry {
@@ -54,8 +58,8 @@ const FOREIGN: Foreign = Foreign {
         ("topology", &["name", "slice", "slices", "profile"], "a TPU is rented as slices: write topology.slice"),
         (
             "mesh",
-            &["dcn_data", "data", "fsdp", "fsdp_transpose", "tensor"],
-            "axes here are data, fsdp, fsdp_transpose, tensor, and dcn_data over slices",
+            &["dcn_data", "data", "fsdp", "fsdp_transpose", "context", "tensor"],
+            "axes here are data, fsdp, fsdp_transpose, context, tensor, and dcn_data over slices",
         ),
         ("batch", &["sequence", "micro", "accumulation"], "write batch.micro: sequences on each chip"),
     ],
@@ -95,13 +99,23 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         seq,
         mesh,
         remat,
+        scan: reader.flag("xla.scan_layers", table.scan_layers, true),
         attention,
         flags: flags(reader, table)?,
+        windows: windows(topology, mesh),
         targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "\"one_hot\"")),
         vocab_tiling,
         iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
         capacity_factor: capacity(reader, table, &model)?,
         clip: reader.flag("xla.gradient_clipping", table.gradient_clipping, true),
+        quantization: quantization(reader, table, topology)?,
+        activation_embed: match table.activation_embed {
+            None if mesh.tensor == 1 => false,
+            written => reader.flag("xla.activation_embed", written, false),
+        },
+        half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", Moment::Float32, "\"float32\""))
+            == Moment::Bfloat16,
+        run: run(reader, table)?,
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
         model,
     };
@@ -111,7 +125,9 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         Attention::DotProduct => None,
     };
     let rail = machine::rail(reader, &scenario.topology, topology)?;
-    let software = Software { attention: Backend::Splash, blocks, rail, ..Software::default() };
+    let tokamax = reader.flag("xla.use_tokamax_splash", table.use_tokamax_splash, false);
+    let attention = if tokamax { Backend::Tokamax } else { Backend::Splash };
+    let software = Software { attention, blocks, rail, ..Software::default() };
     Ok(Decided { job: runtime::Job::of(job), regime: Regime::Sustained, software, expandable_segments: false })
 }
 
@@ -124,6 +140,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     let mut axis = |key: &str, at: &Option<Spanned<i64>>| reader.count_or(key, at.as_ref(), 1, MOST_RANKS, 1);
     let data = axis("mesh.data", &axes.data)?;
     let transpose = axis("mesh.fsdp_transpose", &axes.fsdp_transpose)?;
+    let context = axis("mesh.context", &axes.context)?;
     let tensor = axis("mesh.tensor", &axes.tensor)?;
     let dcn_data = match &axes.dcn_data {
         Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
@@ -135,7 +152,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
         let remedy = "write topology.slices, or as many in mesh.dcn_data".to_owned();
         return Err(ScenarioError::Plan { problem, place: at, remedy });
     }
-    let others = data * transpose * tensor;
+    let others = data * transpose * context * tensor;
     let fsdp = match &axes.fsdp {
         Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
         None => {
@@ -145,17 +162,16 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     };
     if fsdp * others != u64::from(chips) {
         let problem = format!(
-            "data × fsdp × fsdp_transpose × tensor = {} × {fsdp} × {transpose} × {tensor} = {}, and a slice of {} has {chips} \
-             chips",
-            data,
+            "data × fsdp × fsdp_transpose × context × tensor = {data} × {fsdp} × {transpose} × {context} × {tensor} = {}, and a \
+             slice of {} has {chips} chips",
             fsdp * others,
             topology.name
         );
         return Err(reader.plan(written, problem, "write axes whose product is the chips of a slice"));
     }
-    let [dcn_data, data, fsdp, fsdp_transpose, tensor] =
-        [dcn_data, data, fsdp, transpose, tensor].map(|size| size as u32);
-    Ok(Mesh { dcn_data, data, fsdp, fsdp_transpose, tensor })
+    let [dcn_data, data, fsdp, fsdp_transpose, context, tensor] =
+        [dcn_data, data, fsdp, transpose, context, tensor].map(|size| size as u32);
+    Ok(Mesh { dcn_data, data, fsdp, fsdp_transpose, context, tensor })
 }
 
 /// Specs must divide what they shard.
@@ -165,6 +181,11 @@ fn divides(
     (model, mesh): (&ModelConfig, Mesh),
 ) -> Result<(), ScenarioError> {
     let tensor = u64::from(mesh.tensor);
+    let context = u64::from(mesh.context);
+    if !(model.heads / tensor).is_multiple_of(context) {
+        let problem = format!("mesh.context = {context} does not divide a chip's {} heads", model.heads / tensor);
+        return Err(reader.plan(at, problem, "write a divisor: work is shared in their number"));
+    }
     let parts = [
         ("query heads", model.heads),
         ("key-value heads", model.kv_heads),
@@ -181,6 +202,63 @@ fn divides(
         return Err(reader.plan(at, problem, "shard over fewer chips, and write mesh.data for the rest"));
     }
     Ok(())
+}
+
+/// The run that compiling is spread over; how long it is may stay open.
+fn run(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Run, ScenarioError> {
+    let steps = match &table.steps {
+        Some(at) => Some(reader.count("xla.steps", at, 1, MOST_STEPS)?),
+        None => None,
+    };
+    if table.steps.is_none() && table.shapes.is_none() && table.persistent_cache.is_none() {
+        return Ok(Run { steps, shapes: 1, cached: false });
+    }
+    let shapes = reader.count_or("xla.shapes", table.shapes.as_ref(), 1, MOST_SMALL, 1)?;
+    let cached = reader.flag("xla.persistent_cache", table.persistent_cache, false);
+    if let (Some(at), Some(steps)) = (&table.shapes, steps)
+        && shapes > steps
+    {
+        let problem = format!("{shapes} shapes in {steps} steps");
+        return Err(reader.plan(at, problem, "a step has one shape: write as many steps, or fewer shapes"));
+    }
+    Ok(Run { steps, shapes, cached })
+}
+
+/// What linears of blocks multiply in: int8 where a chip has no units for fp8, fp8 where it has.
+fn quantization(
+    reader: &Reader<'_>,
+    table: &written::Xla,
+    topology: &Topology,
+) -> Result<Option<Quantization>, ScenarioError> {
+    let fixed = table.fixed_calibration.as_ref();
+    let Some(at) = &table.quantization else {
+        return match fixed {
+            Some(at) => Err(reader.plan(
+                at,
+                "fixed_calibration is about eight bits",
+                "write xla.quantization, or remove the key",
+            )),
+            None => Ok(None),
+        };
+    };
+    let has = topology.chip.peak.fp8.is_some();
+    match (at.get_ref(), fixed) {
+        (Eight::Fp8Full, _) if !has => {
+            let problem = format!("{} has no units for fp8", topology.chip.name);
+            Err(reader.plan(at, problem, "write quantization = \"int8\", or take tpu-v7x"))
+        }
+        (Eight::Int8, _) if has => {
+            let problem = format!("nobody published how fast {} is in int8", topology.chip.name);
+            Err(reader.plan(at, problem, "write quantization = \"fp8_full\""))
+        }
+        (Eight::Int8, Some(fixed)) => {
+            Err(reader.plan(fixed, "int8 is scaled by each operand's own maximum", "remove the key"))
+        }
+        (Eight::Int8, None) => Ok(Some(Quantization::Int8)),
+        (Eight::Fp8Full, fixed) => {
+            Ok(Some(Quantization::Fp8Full { fixed: fixed.is_some_and(|fixed| *fixed.get_ref()) }))
+        }
+    }
 }
 
 /// What of forward is kept.
@@ -235,6 +313,19 @@ fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> R
         return Err(reader.plan(at, problem, "write places over tokens sent, such as 1.25"));
     }
     Ok(Some(factor))
+}
+
+/// What the compiler's partitioner takes the chip and the axes of a weight's shards to be.
+fn windows(topology: &Topology, mesh: Mesh) -> Windows {
+    let torus = topology.fabric.iter().find_map(|level| match &level.kind {
+        LevelKind::Torus { axes, links } => Some((axes, level.bandwidth.0 * 2.0 / f64::from(*links))),
+        _ => None,
+    });
+    // One chip has nobody to exchange with.
+    let Some((axes, axis)) = torus else { return Windows { even_rows: f64::INFINITY, rings: 0 } };
+    let on = topology.on_torus(mesh.shards(), mesh.tensor, &mesh.in_slice());
+    let closed = |on: OnTorus| axes.iter().zip(on.lines).filter(|(axis, line)| axis.wraps && line.wraps).count() as u32;
+    Windows { even_rows: topology.chip.peak.bf16.0 / axis, rings: on.map_or(0, closed) }
 }
 
 /// What the compiler's flags let it do.

@@ -4,7 +4,9 @@ A decoder as MaxText writes it (RMSNorm, rotary, grouped queries, gated MLP), it
 parameters and AdamW's state in fp32 and sharded as MaxText's rules shard them, computed in bf16, splash attention under
 shard_map. It is compiled ahead of time for a slice of v6e; nothing runs.
 
-    python xla_step.py OUT.json [CASE ...]
+    python xla_step.py DIR [CASE ...]
+
+writes DIR/CASE.mlir, which `windtunnel calibrate xla compile` compiles, and DIR/CASE.json, what the case is.
 """
 import json, os, re, sys, time
 os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1", TPU_WORKER_HOSTNAMES="localhost", TPU_WORKER_ID="0",
@@ -26,9 +28,6 @@ RECIPE = dict(xla_tpu_scoped_vmem_limit_kib="98304", xla_tpu_enable_async_collec
               xla_tpu_assign_all_reduce_scatter_layout="true", xla_tpu_enable_data_parallel_all_reduce_opt="true",
               xla_tpu_data_parallel_opt_different_sized_ops="true", xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000")
 CASES = {
-    "maxtext-8b-l4-2x4": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=4, batch=24, seq=8192, mesh=[8, 1], topo="v6e:2x4",
-                              remat="offload:decoder_layer_input,out_proj,query_proj,key_proj,value_proj", block=2048, fused=True,
-                              loss="maxtext", iota=True, clip=True, flags=RECIPE),
     "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),
     "notes-scan": {},
     "llama8b-l8-4x4": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, batch=32, seq=4096),
@@ -40,6 +39,11 @@ CASES = {
     "d2048-l8-4x4-model4": dict(mesh=[4, 4], batch=32),
     "d4096-l8-2x4": dict(d=4096, ff=14336, h=32, kv=8, layers=8, batch=8, seq=2048, mesh=[8, 1], topo="v6e:2x4"),
     "d4096-l8-16x16": dict(d=4096, ff=14336, h=32, kv=8, layers=8, batch=256, seq=2048, mesh=[256, 1], topo="v6e:16x16"),
+    "d2048-l8-none-b14": dict(remat="none", batch=224),
+    "d2048-l8-dots-b29": dict(remat="dots", batch=464),
+    "llama8b-l8-maxtext-b12": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, seq=4096, loss='maxtext', clip=True, batch=192),
+    "llama8b-l8-maxtext-b13": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, seq=4096, loss='maxtext', clip=True, batch=208),
+    "d2048-l2-tiled": dict(layers=2, loss="maxtext", clip=True, tiling=8),
     "notes-plain": dict(d=4096, ff=14336, h=32, kv=8, layers=2, batch=16, seq=4096, mesh=[4, 4], remat="none",
                         attention="plain", scan=False),
 }
@@ -142,6 +146,31 @@ def build(c):
             names_which_can_be_saved=[n for n in off.split(",") if n], names_which_can_be_offloaded=on.split(","),
             offload_src="device", offload_dst="pinned_host")
     body = block if r == "none" else jax.checkpoint(block, policy=policy, prevent_cse=not c["scan"])
+    def tiled_loss(x, scale, head, targets):
+        """The loss in parts: the head gathered once, its gradient added up whole (MaxText's utils/vocabulary_tiling.py)."""
+        n, B = c["tiling"], x.shape[0]
+        whole = (con(scale, P(None)), con(head, P(None, "model")))
+        part = lambda w, h, t: jnp.sum(cross_entropy(
+            con(jnp.einsum("td,dv->tv", norm(h, w[0]), bf(w[1])), P("data", "model")).astype(jnp.float32), jax.nn.one_hot(t, V)))
+        cut = lambda a: con(jnp.reshape(a, (n, B * S // n) + a.shape[2:]), P(None, "data", *([None] * (a.ndim - 2))))
+        @jax.custom_vjp
+        def parts(w, h, t):
+            return forward(w, h, t)[0]
+        def forward(w, h, t):
+            h, t = cut(h), cut(t)
+            total, _ = jax.lax.scan(lambda acc, at: (acc + part(w, con(at[0], P("data", None)), con(at[1], P("data"))), None), 0.0, (h, t))
+            return total, (w, h, t)
+        def backward(saved, g):
+            w, h, t = saved
+            def one(acc, at):
+                hc, tc = con(at[0], P("data", None)), con(at[1], P("data"))
+                _, back = jax.vjp(lambda w, h: part(w, h, tc), w, hc)
+                dw, dh = back(1.0)
+                return jax.tree.map(jnp.add, acc, dw), con(dh, P("data", None))
+            dw, dh = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, w), (h, t))
+            return jax.tree.map(lambda a: a * g, dw), con(jnp.reshape(dh * g, (B, S, d)), act).astype(jnp.bfloat16), None
+        parts.defvjp(forward, backward)
+        return parts(whole, x, targets) / (B * S)
     def loss(p, tokens, targets):
         if c.get("iota"):
             hot = (tokens[..., None] == jnp.arange(V, dtype=jnp.int32)).astype(jnp.bfloat16)
@@ -153,6 +182,8 @@ def build(c):
         else:
             for i in range(L):
                 x, _ = body(x, jax.tree.map(lambda t: t[i], p["layers"]))
+        if c.get("tiling"):
+            return tiled_loss(x, p["norm"], p["head"], targets)
         x = norm(x, p["norm"])
         logits = con(jnp.einsum("bsd,dv->bsv", x, bf(p["head"])), P("data", None, "model"))
         logits = logits.astype(jnp.float32)
@@ -187,26 +218,9 @@ def build(c):
     return f.lower(params, params, params, sc, tok, tok)
 
 def main():
-    out = sys.argv[1]
-    done = json.load(open(out)) if os.path.exists(out) else {}
+    folder = sys.argv[1]
     for name in sys.argv[2:] or CASES:
-        if name in done: continue
         c = {**BASE, **CASES[name]}
-        t0 = time.process_time(); w0 = time.time()
-        try:
-            low = build(c)
-            comp = low.compile(compiler_options=c["flags"] or None)
-            ma = comp.memory_analysis()
-            r = dict(argument=ma.argument_size_in_bytes, output=ma.output_size_in_bytes, temp=ma.temp_size_in_bytes,
-                     alias=ma.alias_size_in_bytes, code=ma.generated_code_size_in_bytes, host_temp=ma.host_temp_size_in_bytes,
-                     peak=getattr(ma, "peak_memory_in_bytes", None))
-            text = comp.as_text()
-            import gzip
-            gzip.open(f"{os.path.dirname(out)}/{name}.hlo.gz", "wt").write(text)
-        except Exception as e:
-            r = dict(error=str(e)[:3000])
-        r.update(case=c, cpu_s=round(time.process_time() - t0, 1), wall_s=round(time.time() - w0, 1))
-        done[name] = r
-        json.dump(done, open(out, "w"), indent=1)
-        print(name, {k: v for k, v in r.items() if k not in ("case",)}, flush=True)
+        open(f"{folder}/{name}.mlir", "w").write(build(c).as_text())
+        json.dump(c, open(f"{folder}/{name}.json", "w"))
 main()

@@ -199,6 +199,63 @@ proptest! {
     }
 }
 
+/// What happens at the end of a step whose loss is read back: all ranks meet, and every host waits for its streams.
+fn drained(ops: &mut Vec<Op>, stages: u32) {
+    ops.push(Op::Across { stream: 0, group: ACROSS.end - 1, time: 7 });
+    for (stage, stream) in (0..stages).flat_map(|stage| (0..3).map(move |stream| (stage, stream))) {
+        let event = u32::from(stream);
+        ops.extend([Op::Record { stage, stream, event }, Op::HostWait { stage, event }]);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_run_that_stops_where_steps_repeat_finds_what_a_run_of_all_steps_finds(
+        (mesh, mut ops, paid, options) in case(),
+        steps in 3u32..7,
+        drains in prop::bool::weighted(0.8),
+    ) {
+        if drains {
+            drained(&mut ops, mesh.stages);
+        }
+        let programs: Vec<Program> = (0..mesh.stages).map(|stage| write(mesh, &ops, stage)).collect();
+        let costs: Vec<Costs> = programs.iter().zip(0..).map(|(program, stage)| price(program, stage, paid)).collect();
+        let classes: Vec<Class<'_>> =
+            programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
+        let class_of = mesh.class_of();
+        let job = Job { classes: &classes, class_of: &class_of };
+        let run = |record| simulate_job(job, Options { steps, record, ..options }).expect("the job runs");
+        // Whoever wants every span gets every step.
+        let (all, few) = (run(true), run(false));
+        prop_assert_eq!(&all.ends, &few.ends);
+        prop_assert_eq!(all.step, few.step);
+        prop_assert_eq!(&all.breakdown, &few.breakdown);
+        prop_assert_eq!(&all.busy, &few.busy);
+        prop_assert_eq!(&all.marks, &few.marks);
+        prop_assert!(few.events <= all.events);
+    }
+}
+
+#[test]
+fn of_a_hundred_steps_that_are_alike_not_much_more_than_one_is_run() {
+    let mesh = Mesh { stages: 2, inner: false };
+    let kernel = |stage| Op::Kernel { stage, stream: 0, time: 9, percent: 0, communication: false };
+    let message = |from| Op::Message { from, by: 1, streams: (0, 0), times: (5, 5), back: false };
+    let mut ops: Vec<Op> = (0..40).flat_map(|_| [kernel(0), message(0), kernel(1), message(1)]).collect();
+    drained(&mut ops, 2);
+    let programs: Vec<Program> = (0..2).map(|stage| write(mesh, &ops, stage)).collect();
+    let costs: Vec<Costs> = programs.iter().zip(0..).map(|(program, stage)| price(program, stage, [1; 5])).collect();
+    let classes: Vec<Class<'_>> =
+        programs.iter().zip(&costs).map(|(program, costs)| Class { program, costs }).collect();
+    let job = Job { classes: &classes, class_of: &mesh.class_of() };
+    let events = |steps| {
+        let options = Options { steps, record: false, ..ONCE };
+        simulate_job(job, options).expect("the job runs").events as f64
+    };
+    let ratio = events(100) / events(1);
+    assert!((1.0..1.5).contains(&ratio), "{ratio} times the events of one step");
+}
+
 /// Stages of two ranks that send on; the inner two are of one class.
 fn line_of_four(fold: bool) -> Result<Timeline, EngineError> {
     let ends = |receives: bool, sends: bool| {

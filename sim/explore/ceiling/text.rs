@@ -101,6 +101,15 @@ fn compiled(ceiling: &Ceiling) -> Vec<String> {
 /// What a length that does not fit is short by.
 fn short(point: &Point) -> String {
     let memory = &point.memory;
+    if memory.report.compiled {
+        // XLA's own words (`xla/service/tpu`, RESOURCE_EXHAUSTED).
+        return format!(
+            "XLA refuses to compile it: \"Ran out of memory in memory space hbm. Used {} of {} hbm\", {} too much",
+            gib(memory.wanted),
+            gib(memory.capacity),
+            gib(memory.shortfall())
+        );
+    }
     let failed = memory.report.out_of_memory.map_or(String::new(), |(failed, _)| {
         let (asked, taken) = (gib(failed.requested), gib(failed.allocated));
         format!("a request for {asked} fails with {taken} allocated; ")

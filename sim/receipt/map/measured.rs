@@ -5,6 +5,8 @@ use toml::Value as Key;
 
 use super::Reason;
 use super::keys::Gathered;
+use crate::model::ModelConfig;
+use crate::model::huggingface::shipped;
 use crate::receipt::flops::{self, Sizes};
 use crate::receipt::row::Row;
 
@@ -86,21 +88,31 @@ fn time(row: &Row, formula: Option<&str>, keys: &mut Gathered) -> Result<(), Rea
     Ok(())
 }
 
-/// The model's sizes as the rules have them, or else as the row states them.
+/// The model's sizes as the rules have them, or else as the row states them, or else those of the model that is named.
 fn sizes(row: &Row, keys: &Gathered) -> Option<Sizes> {
     let at = |key: &str, stated: Option<u64>| {
         keys.get(key).and_then(Key::as_integer).and_then(|value| u64::try_from(value).ok()).or(stated)
     };
     let m = &row.model;
-    let (width, heads) = (at("model.hidden", m.hidden)?, at("model.heads", m.n_heads));
-    let groups = at("model.kv_heads", m.n_kv_heads).zip(heads).filter(|(_, heads)| *heads > 0);
+    let named = keys.get("model.name").and_then(Key::as_str).and_then(|name| shipped::named(name).ok());
+    let (width, heads) = (at("model.hidden", m.hidden), at("model.heads", m.n_heads).filter(|heads| *heads > 0));
+    // Other sizes may be those of a model of its family.
+    let alike = |named: &ModelConfig| {
+        width.is_none_or(|width| width == named.width) && heads.is_none_or(|heads| heads == named.heads)
+    };
+    let named = named.filter(alike);
+    let or_named = |stated: Option<u64>, own: fn(&ModelConfig) -> u64| stated.or(named.as_ref().map(own));
+    let (width, heads) = (or_named(width, |named| named.width)?, or_named(heads, |named| named.heads));
+    let groups = at("model.kv_heads", or_named(m.n_kv_heads, |named| named.kv_heads)).zip(heads);
+    let head = or_named(m.head_dim, |named| named.head_dim).or(heads.map(|heads| width / heads));
     Some(Sizes {
-        layers: at("model.layers", m.n_layers)?,
+        layers: at("model.layers", or_named(m.n_layers, |named| named.layers))?,
         width,
-        kv_width: groups.map_or(width, |(groups, heads)| width / heads * groups),
-        ffn: at("model.ffn", m.ffn)?,
-        vocab: at("model.vocab", m.vocab)?,
-        sequence: row.sequence()?,
+        heads_width: head.zip(heads).map_or(width, |(head, heads)| head.saturating_mul(heads)),
+        kv_width: groups.zip(head).map_or(width, |((groups, _), head)| head.saturating_mul(groups)),
+        ffn: at("model.ffn", or_named(m.ffn, |named| named.ffn))?,
+        vocab: at("model.vocab", or_named(m.vocab, |named| named.vocab))?,
+        sequence: at("batch.sequence", row.sequence())?,
     })
 }
 

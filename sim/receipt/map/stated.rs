@@ -33,7 +33,14 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
     keys.stated("description", format!("{model}, {count} × {hardware}, {family}"));
     if Runtime::find(runtime).is_some_and(|runtime| runtime.vendor() == Vendor::Google) {
         slices(row, count, keys)?;
-        return batch(row, keys);
+        if let Some(sequence) = row.sequence() {
+            keys.stated("batch.sequence", integer(sequence));
+        }
+        // A batch of so many for each chip is shared by those that split the model.
+        if let Some(micro) = row.micro() {
+            keys.stated("batch.micro", integer(micro.saturating_mul(row.parallel.tp.unwrap_or(1).max(1))));
+        }
+        return Ok(());
     }
     machine(row, count, keys)?;
     if Runtime::find(runtime).is_some_and(Runtime::splits_model) {
@@ -44,13 +51,29 @@ pub(super) fn stated(row: &Row, runtime: &str, keys: &mut Gathered) -> Result<()
     batch(row, keys)
 }
 
-/// Slices of v6e, by the chips they have; all of a slice's chips shard parameters.
+/// Slices by the chips they have, of a 2D torus and of a 3D one; all of a slice's chips shard parameters.
 fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
-    const SHAPES: [(u64, &str); 8] =
+    const FLAT: [(u64, &str); 8] =
         [(1, "1x1"), (4, "2x2"), (8, "2x4"), (16, "4x4"), (32, "4x8"), (64, "8x8"), (128, "8x16"), (256, "16x16")];
+    const SOLID: [(u64, &str); 12] = [
+        (4, "2x2x1"),
+        (8, "2x2x2"),
+        (16, "2x2x4"),
+        (32, "2x4x4"),
+        (64, "4x4x4"),
+        (128, "4x4x8"),
+        (192, "4x4x12"),
+        (256, "4x8x8"),
+        (512, "8x8x8"),
+        (1024, "8x8x16"),
+        (2048, "8x16x16"),
+        (4096, "16x16x16"),
+    ];
+    let flat = matches!(row.family(), "v5e" | "v6e");
+    let shapes: &[(u64, &str)] = if flat { &FLAT } else { &SOLID };
     let slices = row.hardware.slices.unwrap_or(1).max(1);
     let chips = count / slices;
-    let shape = SHAPES.iter().find(|(size, _)| *size == chips && chips * slices == count);
+    let shape = shapes.iter().find(|(size, _)| *size == chips && chips * slices == count);
     let Some((_, shape)) = shape else {
         return Err(Reason::Uncovered(format!("{slices} slices of {count} chips in all, and none has as many")));
     };
@@ -58,7 +81,11 @@ fn slices(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     if slices > 1 {
         keys.stated("topology.slices", integer(slices));
     }
-    keys.stated("mesh.fsdp", integer(chips));
+    let others = row.parallel.tp.unwrap_or(1).max(1);
+    if others > 1 {
+        keys.stated("mesh.tensor", integer(others));
+    }
+    keys.stated("mesh.fsdp", integer(chips / others));
     Ok(())
 }
 
@@ -151,7 +178,9 @@ fn batch(row: &Row, keys: &mut Gathered) -> Result<(), Reason> {
 pub(super) fn accumulation(row: &Row, keys: &mut Gathered) -> Result<(), Reason> {
     let micro = keys.get("batch.micro").and_then(Key::as_integer).and_then(|micro| u64::try_from(micro).ok());
     let micro = micro.ok_or_else(|| missing("micro-batch"))?;
-    let accumulation = row.accumulation_of(micro);
+    // Where chips share sequences, the row's count of chips says nothing about its batch.
+    let shared = keys.get("mesh.context").or(keys.get("mesh.tensor")).is_some();
+    let accumulation = if shared { Some(1) } else { row.accumulation_of(micro) };
     if let (None, Some(global)) = (accumulation, row.batch.global_batch) {
         return Err(Reason::Contradiction(format!(
             "global_batch = {global} is no multiple of the ranks' micro-batches"

@@ -1,8 +1,8 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
-use super::Job;
+use super::{Attention, Job};
 use crate::model::experts::Experts;
-use crate::model::{NormPlacement, QkNorm};
+use crate::model::{FeedForward, Norm, NormPlacement, Position, QkNorm};
 use crate::program::AttentionShape;
 
 /// A tensor of the block, by its place in [`Block::tensors`].
@@ -21,7 +21,7 @@ pub enum Kind {
     Attention(AttentionShape),
     /// The residual sum.
     Add,
-    /// `act(gate)·up`.
+    /// `act(gate)·up`, or `act(up)` of one input.
     Gate,
     /// Which token goes to which place of which expert, from the router's scores: two masks.
     Masks,
@@ -53,6 +53,33 @@ impl Op {
             Kind::Attention(_) => self.inputs.iter().copied().chain([self.output]).collect(),
             Kind::Rope | Kind::Add => vec![],
         }
+    }
+
+    /// Bytes that its derivative keeps besides what it [`needs`](Self::needs), where nothing is computed again.
+    ///
+    /// JAX keeps what each elementary step of an operator asks for, and a loop over blocks stores all of it: the arrays that
+    /// a loop without checkpointing carries (jax 0.10.2, `tests/oracles/xla_step.py` with `remat="none"`). A norm keeps its
+    /// input in fp32 in place of bf16, two sums a row, and what it has before its weight; splash attention its result once
+    /// more, and a sum a row and head; `silu(g)·u` has three more arrays than its factors. Attention in matmuls keeps the
+    /// scores in fp32 and the probabilities in bf16, and does so without a loop, too.
+    pub fn also_keeps(&self, tensors: &[Named], attention: Attention, scan: bool) -> u64 {
+        let (input, output) = (tensors[self.inputs[0]], tensors[self.output]);
+        match (self.kind, attention) {
+            (Kind::Attention(shape), Attention::DotProduct) => {
+                (4 + 2) * shape.batch * shape.heads * shape.queries * shape.keys
+            }
+            _ if !scan => 0,
+            (Kind::Norm, _) => 4 * input.numbers() + 2 * 4 * input.rows,
+            (Kind::Attention(shape), _) => 2 * output.numbers() + 4 * output.rows * shape.heads,
+            (Kind::Gate, _) => 3 * 2 * output.numbers(),
+            _ => 0,
+        }
+    }
+
+    /// Whether the compiler makes its result again within whatever reads it, where nothing bars its way, as the end of a
+    /// loop's turn does.
+    pub fn is_fused(&self) -> bool {
+        matches!(self.kind, Kind::Norm | Kind::Gate)
     }
 }
 
@@ -109,6 +136,10 @@ pub struct Block {
     pub norms: u64,
     /// Rows of the tensors that are being written down.
     rows: u64,
+    /// Numbers that a norm has for each it scales: two with a bias.
+    norm_numbers: u64,
+    /// Chips over which results of row-parallel weights lie.
+    split: u64,
 }
 
 impl Block {
@@ -118,10 +149,23 @@ impl Block {
         let (heads, kv_heads) = (model.heads / tensor, (model.kv_heads / tensor).max(1));
         let (width, ffn) = (model.width, model.ffn / tensor);
         let (q, kv) = (heads * model.head_dim, kv_heads * model.head_dim);
-        let mut block = Block { ops: vec![], tensors: vec![], weights: vec![], norms: 0, rows: job.own_tokens() };
+        let norm_numbers = if model.norm == (Norm::Layer { bias: true }) { 2 } else { 1 };
+        let rows = job.own_tokens();
+        let mut block = Block {
+            ops: vec![],
+            tensors: vec![],
+            weights: vec![],
+            norms: 0,
+            rows,
+            norm_numbers,
+            split: model.width / job.stream(),
+        };
         let around = model.norm_placement == NormPlacement::PreAndPost;
-        let input = block.tensor(Some("decoder_layer_input"), width);
-        let normed = block.norm(input, width);
+        let beside = model.norm_placement == NormPlacement::ParallelShared;
+        // What a chip holds of the numbers between the halves of a block.
+        let stream = job.stream();
+        let input = block.tensor(Some("decoder_layer_input"), stream);
+        let normed = block.norm_of(input, (stream, width));
         let query = block.linear(normed, Some("query_proj"), ("query", width, q, false));
         let key = block.linear(normed, Some("key_proj"), ("key", width, kv, false));
         let value = block.linear(normed, Some("value_proj"), ("value", width, kv, false));
@@ -132,12 +176,17 @@ impl Block {
             }
             Some(QkNorm::Full) => (block.norm(query, q), block.norm(key, kv)),
         };
-        let query = block.op(Kind::Rope, &[query], None, q);
-        let key = block.op(Kind::Rope, &[key], None, kv);
+        let (query, key) = match model.position {
+            Position::Rope { .. } => (block.op(Kind::Rope, &[query], None, q), block.op(Kind::Rope, &[key], None, kv)),
+            _ => (query, key),
+        };
+        // Chips that share a sequence each have early and late parts of it (`context_parallel_load_balance`): as many pairs as
+        // whole sequences of a share of the heads.
+        let context = u64::from(job.mesh.context);
         let shape = AttentionShape {
             batch: job.batch,
-            heads,
-            kv_heads,
+            heads: heads / context,
+            kv_heads: (kv_heads / context).max(1),
             queries: job.seq,
             keys: job.seq,
             head_dim: model.head_dim,
@@ -147,26 +196,39 @@ impl Block {
         let attended = block.op(Kind::Attention(shape), &[query, key, value], Some("context"), q);
         let mut out = block.linear(attended, Some("out_proj"), ("out", q, width, true));
         if around {
-            out = block.norm(out, width);
+            out = block.norm_of(out, (stream, width));
         }
-        let middle = block.op(Kind::Add, &[input, out], None, width);
-        let normed = block.norm(middle, width);
+        let middle = block.op(Kind::Add, &[input, out], None, stream);
+        // Side by side, both halves read one norm of the block's input.
+        let normed = if beside { normed } else { block.norm_of(middle, (stream, width)) };
         let mut down = match &model.experts {
-            None => block.feed_forward(normed, (width, ffn, 1)),
+            None => block.feed_forward(normed, model.feed_forward, (width, ffn, 1)),
             Some(experts) => block.mixture(normed, job, (width, experts)),
         };
         if around {
-            down = block.norm(down, width);
+            down = block.norm_of(down, (stream, width));
         }
-        block.op(Kind::Add, &[middle, down], None, width);
+        block.op(Kind::Add, &[middle, down], None, stream);
+        // Biases lie beside the norms' weights, and are added within matmuls.
+        let biases = [(model.qkv_bias, q + 2 * kv), (model.output_bias, width), (model.ffn_bias, ffn + width)];
+        block.norms += biases.iter().filter(|(has, _)| *has).map(|(_, numbers)| numbers).sum::<u64>();
         block
     }
 
-    /// The gated feed-forward, of one or of every expert.
-    fn feed_forward(&mut self, input: Tensor, (width, ffn, copies): (u64, u64, u64)) -> Tensor {
-        let gate = self.linear_of(input, Some("mlpwi_0"), ("wi_0", width, ffn, false), copies);
-        let up = self.linear_of(input, Some("mlpwi_1"), ("wi_1", width, ffn, false), copies);
-        let product = self.op(Kind::Gate, &[gate, up], None, ffn);
+    /// The feed-forward, of one or of every expert.
+    fn feed_forward(&mut self, input: Tensor, kind: FeedForward, sizes: (u64, u64, u64)) -> Tensor {
+        let (width, ffn, copies) = sizes;
+        let product = match kind {
+            FeedForward::Gated(_) => {
+                let gate = self.linear_of(input, Some("mlpwi_0"), ("wi_0", width, ffn, false), copies);
+                let up = self.linear_of(input, Some("mlpwi_1"), ("wi_1", width, ffn, false), copies);
+                self.op(Kind::Gate, &[gate, up], None, ffn)
+            }
+            FeedForward::Plain(_) => {
+                let up = self.linear_of(input, Some("mlpwi"), ("wi", width, ffn, false), copies);
+                self.op(Kind::Gate, &[up], None, ffn)
+            }
+        };
         self.linear_of(product, Some("mlpwo"), ("wo", ffn, width, true), copies)
     }
 
@@ -179,9 +241,15 @@ impl Block {
         let masks = self.op(Kind::Masks, &[scores], None, places);
         let tokens = std::mem::replace(&mut self.rows, job.batch * places);
         let sent = self.op(Kind::Dispatch(places), &[input, masks], None, width);
-        let made = self.feed_forward(sent, (width, experts.width / tensor, experts.count));
+        let made = self.feed_forward(sent, job.model.feed_forward, (width, experts.width / tensor, experts.count));
         self.rows = tokens;
         self.op(Kind::Combine(places), &[made, masks], None, width)
+    }
+
+    /// Whether an operator is the first matmul that reads its input.
+    pub fn first_reader(&self, op: &Op) -> bool {
+        let reads = |other: &&Op| matches!(other.kind, Kind::Linear(_)) && other.inputs == op.inputs;
+        self.ops.iter().find(reads).is_some_and(|first| first.output == op.output)
     }
 
     /// The tensors that backward reads.
@@ -227,7 +295,7 @@ impl Block {
 
     /// A norm of `width` numbers a token with a weight of `weight` numbers.
     fn norm_of(&mut self, input: Tensor, (width, weight): (u64, u64)) -> Tensor {
-        self.norms += weight;
+        self.norms += self.norm_numbers * weight;
         self.op(Kind::Norm, &[input], None, width)
     }
 
@@ -243,6 +311,7 @@ impl Block {
         copies: u64,
     ) -> Tensor {
         self.weights.push(Weight { name: weight, inputs, outputs, copies, row_parallel });
-        self.op(Kind::Linear(self.weights.len() - 1), &[input], name, outputs)
+        let width = if row_parallel { outputs / self.split } else { outputs };
+        self.op(Kind::Linear(self.weights.len() - 1), &[input], name, width)
     }
 }

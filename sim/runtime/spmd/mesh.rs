@@ -1,8 +1,9 @@
 //! Named axes, and what is sharded over them.
 //!
 //! MaxText's rules (`configs/base.yml`, `logical_axis_rules`): the embedding dimension of a weight lies on `fsdp` and
-//! `fsdp_transpose` (of an MLP's weights, its width on `fsdp_transpose`), heads and MLP width on `tensor`; a norm's weight
-//! on `tensor` alone, so data-parallel chips all hold it. Batches lie on `data`, `fsdp` and `fsdp_transpose`.
+//! `fsdp_transpose` (of an MLP's weights, its width on `fsdp_transpose`), and on `context`; heads and MLP width on `tensor`; a
+//! norm's weight on `tensor` alone, so data-parallel chips all hold it. Batches lie on `data`, `fsdp` and `fsdp_transpose`,
+//! sequences on `context`.
 
 use crate::program::Group;
 
@@ -17,6 +18,8 @@ pub struct Mesh {
     pub fsdp: u32,
     /// `ici_fsdp_transpose_parallelism`.
     pub fsdp_transpose: u32,
+    /// `ici_context_parallelism`: chips that share a sequence, and shard weights besides.
+    pub context: u32,
     /// `ici_tensor_parallelism`.
     pub tensor: u32,
 }
@@ -24,27 +27,32 @@ pub struct Mesh {
 impl Mesh {
     /// Chips.
     pub fn ranks(self) -> u32 {
-        self.data_ranks() * self.tensor
+        self.data_ranks() * self.context * self.tensor
     }
 
     /// Groups of chips that have data of their own.
     pub fn data_ranks(self) -> u32 {
-        self.dcn_data * self.data * self.shards()
+        self.dcn_data * self.data * self.fsdp * self.fsdp_transpose
     }
 
     /// Chips that a weight's embedding dimension is sharded over, and that gather it.
     pub fn shards(self) -> u32 {
-        self.fsdp * self.fsdp_transpose
+        self.fsdp * self.fsdp_transpose * self.context
     }
 
     /// Sizes of the axes within a slice, outermost first.
-    pub fn in_slice(self) -> [u32; 4] {
-        [self.data, self.fsdp, self.fsdp_transpose, self.tensor]
+    pub fn in_slice(self) -> [u32; 5] {
+        [self.data, self.fsdp, self.fsdp_transpose, self.context, self.tensor]
     }
 
     /// Who gathers weights and scatters their gradients.
     pub(super) fn fsdp_group(self) -> Group {
         Group::new("fsdp", self.shards(), self.tensor)
+    }
+
+    /// Who holds the parts of a sequence.
+    pub(super) fn context_group(self) -> Group {
+        Group::new("context", self.context, self.tensor)
     }
 
     /// Who holds the parts of a head or of an MLP's width.

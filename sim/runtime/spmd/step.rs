@@ -9,7 +9,8 @@ mod weights;
 
 use super::block::{Block, Named, Tensor};
 use super::tape::{At, CORE, FROM_HOST, TO_HOST, Tape, Value};
-use super::{Job, Keep};
+use super::{Job, Keep, Policy};
+use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program, ScopeId, Work,
@@ -28,6 +29,7 @@ pub(super) fn program(job: &Job) -> Program {
     let groups = Groups {
         fsdp: program.add_group(job.mesh.fsdp_group()),
         tensor: program.add_group(job.mesh.tensor_group()),
+        context: program.add_group(job.mesh.context_group()),
         data: program.add_group(job.mesh.data_group()),
     };
     let scopes = Scopes {
@@ -43,7 +45,7 @@ pub(super) fn program(job: &Job) -> Program {
     super::emit::emit(&step.tape, &mut program);
     for _ in 0..job.host_syncs {
         program.wait_for_host(CORE);
-        program.host(Dispatch::Static, 1);
+        program.host(Dispatch::Synchronize, 1);
     }
     program.finish()
 }
@@ -52,6 +54,7 @@ pub(super) fn program(job: &Job) -> Program {
 struct Groups {
     fsdp: GroupId,
     tensor: GroupId,
+    context: GroupId,
     data: GroupId,
 }
 
@@ -89,8 +92,14 @@ struct Step<'j> {
     gradients: Option<Value>,
     /// Gradients that the optimizer reads: all blocks', and each table's.
     tables: Vec<Value>,
+    /// The head's gradient where the loss was taken in parts, whole until blocks' backward is over.
+    whole_head: Option<Value>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
+    /// A weight gradient that waits for its input.
+    late: Option<backward::Late>,
+    /// Whether a linear of a block is being written.
+    linear: bool,
     /// Where the last block's backward began: copies for the next one start then.
     began: Vec<At>,
 }
@@ -119,7 +128,10 @@ impl<'j> Step<'j> {
             stacks: vec![],
             gradients: None,
             tables: vec![],
+            whole_head: None,
             pending: vec![],
+            late: None,
+            linear: false,
             began: vec![],
         }
     }
@@ -130,7 +142,7 @@ impl<'j> Step<'j> {
         let numbers = sharded + whole;
         program.section(Section::Setup);
         program.alloc(Bytes(FULL * numbers), CORE, Category::Parameter, "params");
-        program.alloc(Bytes(2 * FULL * numbers), CORE, Category::OptimizerState, "mu, nu");
+        program.alloc(Bytes(self.job.moments() * numbers), CORE, Category::OptimizerState, "mu, nu");
         program.alloc(Bytes(2 * 4 * self.job.own_tokens()), CORE, Category::Buffer, "inputs, targets");
     }
 
@@ -147,6 +159,9 @@ impl<'j> Step<'j> {
         }
         let tables = if job.model.tied_head { 1 } else { 2 };
         sharded += tables * (job.model.vocab * job.model.width / tensor).div_ceil(shards);
+        if let Position::Learned { positions } = job.model.position {
+            sharded += (positions * job.model.width / tensor).div_ceil(shards);
+        }
         (sharded, whole)
     }
 
@@ -156,6 +171,7 @@ impl<'j> Step<'j> {
         let gradient = self.loss(hidden);
         self.tape.pass = Pass::Backward;
         let gradient = self.backward(gradient);
+        self.reduce_head();
         self.embed_backward(gradient);
         self.tape.phase("bwd");
         self.tape.pass = Pass::Optimizer;
@@ -167,9 +183,9 @@ impl<'j> Step<'j> {
         self.job.own_tokens()
     }
 
-    /// Bytes of `width` numbers of each token, in bf16.
-    fn activation(&self, width: u64) -> u64 {
-        HALF * width * self.tokens()
+    /// Bytes of what a chip holds between the halves of a block, in bf16.
+    fn activation(&self) -> u64 {
+        HALF * self.job.stream() * self.tokens()
     }
 
     /// Bytes of a tensor in bf16.
@@ -204,7 +220,10 @@ impl<'j> Step<'j> {
 impl Variant {
     fn new(job: &Job, window: Option<u64>) -> Variant {
         let block = Block::of(job, window);
-        let (kept, again) = (job.remat.kept(&block), job.remat.again(&block));
+        let (mut kept, again) = (job.remat.kept(&block), job.remat.again(&block));
+        if job.remat == Policy::None && !job.scan {
+            kept.retain(|(tensor, _)| !block.ops.iter().any(|op| op.output == *tensor && op.is_fused()));
+        }
         Variant { block, kept, again }
     }
 }

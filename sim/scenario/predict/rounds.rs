@@ -5,6 +5,7 @@
 //! picosecond, so is the step ([`engine::extend`]). If it is not, all micro-batches are run.
 
 use super::costs::{self, Evidence};
+use super::memory::{self, DeviceMemory};
 use super::parts::Counts;
 use super::{Settings, limits};
 use crate::cost::CostModel;
@@ -26,6 +27,8 @@ pub(super) struct Flown {
     pub(super) timeline: Timeline,
     /// Ranks, by class.
     pub(super) ranks: Vec<Vec<u32>>,
+    /// Memory by class, and the class with the least to spare; of a short run that is only compared, none.
+    pub(super) memory: (Vec<DeviceMemory>, usize),
 }
 
 /// Runs a scenario's job.
@@ -35,7 +38,7 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
     {
         return Ok(flown);
     }
-    run(scenario, &scenario.job, settings)
+    run(scenario, &scenario.job, (settings, true))
 }
 
 /// Rounds of the three short runs, and of the whole step; none if that would save little.
@@ -52,12 +55,12 @@ fn short_runs(job: &Job) -> Option<[u32; 4]> {
 fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result<Option<Flown>, ScenarioError> {
     let Some(whole) = scenario.job.split() else { return Ok(None) };
     let each = whole.micro_batches / rounds[3];
-    let short = |rounds: u32| {
+    let short = |rounds: u32, memory: bool| {
         let job = crate::runtime::megatron::Job { micro_batches: rounds * each, ..whole.clone() };
-        run(scenario, &scenario.job.with_split(job), settings)
+        run(scenario, &scenario.job.with_split(job), (settings, memory))
     };
     let (third, (second, first)) =
-        rayon::join(|| short(rounds[2]), || rayon::join(|| short(rounds[1]), || short(rounds[0])));
+        rayon::join(|| short(rounds[2], true), || rayon::join(|| short(rounds[1], false), || short(rounds[0], false)));
     let (first, second, mut third) = (first?, second?, third?);
     let [a, b, c, all] = rounds.map(u64::from);
     let Some(expected) = engine::extend(&first.timeline, &second.timeline, (a, b, c)) else { return Ok(None) };
@@ -84,8 +87,8 @@ fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result
     Ok(Some(Flown { timeline, ..third }))
 }
 
-/// Runs all of a job.
-fn run(scenario: &Scenario, job: &Job, settings: Settings) -> Result<Flown, ScenarioError> {
+/// Runs all of a job; replays its memory beside that, if asked for.
+fn run(scenario: &Scenario, job: &Job, (settings, memory): (Settings, bool)) -> Result<Flown, ScenarioError> {
     let flight = job.compile();
     let flight = if scenario.launch_blocking { flight.blocking() } else { flight };
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
@@ -102,12 +105,14 @@ fn run(scenario: &Scenario, job: &Job, settings: Settings) -> Result<Flown, Scen
         evidence.push(why);
     }
     let options = Options { fold: settings.fold, record: settings.record, ..Options::default() };
-    let timeline = {
+    let simulate = || {
         let class = |(program, costs)| engine::Class { program, costs };
         let classes: Vec<_> = flight.classes.iter().zip(&priced).map(class).collect();
         let job = engine::Job { classes: &classes, class_of: &flight.class_of };
-        engine::simulate_job(job, options).map_err(|error| ScenarioError::Engine(Box::new(error)))?
+        engine::simulate_job(job, options).map_err(|error| ScenarioError::Engine(Box::new(error)))
     };
+    let replay = || if memory { memory::devices(scenario, &flight) } else { (vec![], 0) };
+    let (timeline, memory) = rayon::join(simulate, replay);
     let counts = flight.classes.iter().map(Counts::of).collect();
-    Ok(Flown { flight, evidence, counts, timeline, ranks })
+    Ok(Flown { timeline: timeline?, flight, evidence, counts, ranks, memory })
 }

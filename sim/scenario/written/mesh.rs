@@ -29,6 +29,8 @@ pub struct Mesh {
     pub fsdp: Option<Spanned<i64>>,
     /// XLA: chips that an MLP's width is sharded over, and gathered.
     pub fsdp_transpose: Option<Spanned<i64>>,
+    /// XLA: chips that share a sequence.
+    pub context: Option<Spanned<i64>>,
     /// XLA: chips that heads and an MLP's width are split over.
     pub tensor: Option<Spanned<i64>>,
     /// XLA: replicas of a slice.

@@ -5,6 +5,26 @@ use toml::Spanned;
 
 use crate::runtime::spmd::{Keep, TENSORS, Targets};
 
+/// `mu_dtype`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// As parameters are.
+    Float32,
+    /// Half of it.
+    Bfloat16,
+}
+
+/// `quantization`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Eight {
+    /// AQT's.
+    Int8,
+    /// Qwix's.
+    Fp8Full,
+}
+
 /// `attention`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -56,12 +76,24 @@ pub struct Xla {
     pub mlpwi_1: Option<Spanned<Keep>>,
     /// With `custom`: what becomes of `mlpwo`.
     pub mlpwo: Option<Spanned<Keep>>,
+    /// `scan_layers`: blocks in one loop.
+    pub scan_layers: Option<bool>,
     /// `attention`.
     pub attention: Option<XlaAttention>,
     /// `sa_use_fused_bwd_kernel`.
     pub sa_use_fused_bwd_kernel: Option<bool>,
     /// Queries and keys of a block of the kernel (`sa_block_q`, `sa_block_kv` and their like, taken as one).
     pub sa_block_size: Option<Spanned<i64>>,
+    /// Whether the logical axis `activation_embed` lies on `tensor`.
+    pub activation_embed: Option<bool>,
+    /// `use_tokamax_splash`.
+    pub use_tokamax_splash: Option<bool>,
+    /// `quantization`.
+    pub quantization: Option<Spanned<Eight>>,
+    /// Whether operands are scaled by fixed numbers (`act_quantization_calibration_method` of `fixed,…`).
+    pub fixed_calibration: Option<Spanned<bool>>,
+    /// `mu_dtype`.
+    pub mu_dtype: Option<Moment>,
     /// Groups of compiler flags, by the names of MaxText's `benchmarks/xla_flags_library.py`.
     pub flags: Option<Vec<Spanned<String>>>,
     /// How the loss finds the logit of the right word.
@@ -74,6 +106,12 @@ pub struct Xla {
     pub use_iota_embed: Option<bool>,
     /// Whether gradients are clipped (`gradient_clipping_threshold` above zero).
     pub gradient_clipping: Option<bool>,
+    /// Steps of the run, over which compiling is spread (`steps`).
+    pub steps: Option<Spanned<i64>>,
+    /// Shapes of batches in it, each compiled once.
+    pub shapes: Option<Spanned<i64>>,
+    /// Whether an earlier run filled the persistent cache.
+    pub persistent_cache: Option<bool>,
     /// Reads of the device's numbers that the loop waits for in each step.
     pub host_syncs_per_step: Option<Spanned<i64>>,
 }

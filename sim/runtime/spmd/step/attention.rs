@@ -1,28 +1,55 @@
 //! Attention, forward and backward: the splash kernel, or matmuls around a softmax.
 
 use super::{Category, FULL, HALF, Step};
-use crate::program::{AttentionShape, DType, MatmulLayout, MemoryKind, Work};
-use crate::runtime::spmd::Attention;
+use crate::program::{AttentionShape, Collective, DType, MatmulLayout, MemoryKind, Work};
 use crate::runtime::spmd::tape::Value;
+use crate::runtime::spmd::{Attention, Policy};
 
 /// Lanes of a vector register: the kernel writes each row's log-sum-exp on all of them
 /// (jax@0.10.2, `pallas/ops/tpu/splash_attention/splash_attention_kernel.py`, `NUM_LANES`).
 const LANES: u64 = 128;
 
 impl Step<'_> {
+    /// Bytes of keys and values of whole sequences.
+    fn sequences(&self) -> u64 {
+        let model = &self.job.model;
+        let kv_heads = (model.kv_heads / u64::from(self.job.mesh.tensor)).max(1);
+        2 * HALF * kv_heads * model.head_dim * self.job.batch * self.job.seq
+    }
+
+    /// Keys and values of whole sequences from all chips that share them, while the step waits
+    /// (`context_parallel_strategy: all_gather`).
+    fn gather_sequences(&mut self, reads: &[Value]) -> Vec<Value> {
+        if self.job.mesh.context < 2 {
+            return reads.to_vec();
+        }
+        let bytes = self.sequences();
+        let whole = self.tape.value("keys and values", bytes, Category::AllGatherOutput);
+        let comm = self.comm(Collective::AllGather, self.groups.context, bytes);
+        let after = self.tape.now();
+        let at = self.tape.exchange(comm, (reads, &[whole]), after);
+        self.tape.join(at);
+        reads.iter().copied().chain([whole]).collect()
+    }
+
     /// Forward, into `output`.
     pub(super) fn attend(&mut self, shape: AttentionShape, reads: &[Value], output: Value, category: Category) {
+        let reads = &self.gather_sequences(reads)[..];
         match self.job.attention {
             Attention::Splash { .. } => {
-                let sums = self.tape.value("log-sum-exp", FULL * LANES * shape.heads * self.tokens(), category);
+                let sums =
+                    self.tape.value("log-sum-exp", FULL * LANES * shape.heads * shape.batch * shape.queries, category);
                 let work = Work::Attention { shape, dtype: DType::Bf16, backward: false };
                 self.tape.kernel("splash_attention", work, reads, &[output, sums]);
             }
             Attention::DotProduct => {
                 let scores = shape.batch * shape.heads * shape.queries * shape.keys;
-                let raw = self.tape.value("scores", FULL * scores, category);
+                // What is kept of them is stored as it is made.
+                let element = |bytes| if self.job.remat == Policy::None { 0 } else { bytes };
+                let (full, half) = (element(FULL), element(HALF));
+                let raw = self.tape.value("scores", full * scores, category);
                 self.product(shape, (shape.keys, shape.head_dim), &reads[..reads.len().min(2)], raw);
-                let weights = self.tape.value("probabilities", HALF * scores, category);
+                let weights = self.tape.value("probabilities", half * scores, category);
                 let softmax = Self::memory(MemoryKind::Softmax, 2 * FULL * scores, HALF * scores);
                 self.tape.kernel("softmax", softmax, &[raw], &[weights]);
                 let last: Vec<Value> = reads.last().copied().into_iter().chain([weights]).collect();
@@ -38,7 +65,7 @@ impl Step<'_> {
         (reads, gradient): (&[Value], Value),
         outputs: &[Value],
     ) {
-        let mut all = reads.to_vec();
+        let mut all = self.gather_sequences(reads);
         all.push(gradient);
         match self.job.attention {
             // One kernel, or one for queries and one for keys and values: the same matmuls but two, which the second
@@ -46,19 +73,37 @@ impl Step<'_> {
             Attention::Splash { .. } => {
                 let work = Work::Attention { shape, dtype: DType::Bf16, backward: true };
                 self.tape.kernel("splash_attention backward", work, &all, outputs);
+                self.scatter_sequences(outputs);
             }
             Attention::DotProduct => {
                 let scores = shape.batch * shape.heads * shape.queries * shape.keys;
-                let raw = self.tape.value("gradient of probabilities", FULL * scores, Category::BackwardTemporary);
+                // The softmax's backward is part of the matmuls around it; scores that were not kept are there once more.
+                let kept = self.job.remat == Policy::None;
+                let element = if kept { HALF } else { FULL };
+                let raw = self.tape.value("gradient of probabilities", element * scores, Category::BackwardTemporary);
                 self.product(shape, (shape.keys, shape.head_dim), &[gradient], raw);
-                let weights = self.tape.value("gradient of scores", HALF * scores, Category::BackwardTemporary);
+                let weights = match kept {
+                    true => raw,
+                    false => self.tape.value("gradient of scores", HALF * scores, Category::BackwardTemporary),
+                };
                 let softmax = Self::memory(MemoryKind::Softmax, 2 * FULL * scores, HALF * scores);
                 self.tape.kernel("softmax backward", softmax, &[raw], &[weights]);
                 for &output in outputs {
                     all.push(weights);
                     self.product(shape, (shape.head_dim, shape.keys), &all, output);
                 }
+                self.scatter_sequences(outputs);
             }
+        }
+    }
+
+    /// Gradients of keys and values summed over the chips that share sequences, each keeping its part.
+    fn scatter_sequences(&mut self, outputs: &[Value]) {
+        if self.job.mesh.context > 1 {
+            let comm = self.comm(Collective::ReduceScatter, self.groups.context, self.sequences());
+            let after = self.tape.now();
+            let at = self.tape.exchange(comm, (outputs, &[]), after);
+            self.tape.join(at);
         }
     }
 

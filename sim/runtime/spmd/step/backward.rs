@@ -7,6 +7,24 @@ use crate::runtime::spmd::block::{Kind, Named, Op, Tensor};
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::Value;
 
+/// A weight gradient whose input is made after the gradient of that input.
+pub(super) struct Late {
+    /// Inputs and outputs.
+    size: (u64, u64),
+    tokens: u64,
+    /// What it reads besides.
+    reads: Vec<Value>,
+}
+
+/// What comes after a linear's backward.
+#[derive(Clone, Copy)]
+struct After {
+    /// The gradient of its input is whole on this chip, and is summed over the tensor axis.
+    sum: bool,
+    /// Its weight gradient waits for the gate's backward, which makes its input.
+    gate: bool,
+}
+
 impl Step<'_> {
     /// From the gradient of the last block's result to that of the first one's input.
     pub(super) fn backward(&mut self, mut gradient: Value) -> Value {
@@ -54,7 +72,11 @@ impl Step<'_> {
         let mut gradients: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let last = gradients.len() - 1;
         gradients[last] = Some(gradient);
-        for op in block.ops.iter().rev() {
+        for (at, op) in block.ops.iter().enumerate().rev() {
+            if let Some((place, bytes)) = self.more(variant, at) {
+                let stack = self.stack(place, bytes);
+                self.tape.kernel("dynamic_slice", Self::memory(MemoryKind::Copy, bytes, 0), &[stack], &[]);
+            }
             self.op_backward((variant, op), &values, &mut gradients, &held);
         }
         self.norm_gradients(block.norms);
@@ -127,12 +149,28 @@ impl Step<'_> {
                 self.tape.kernel("rotary backward", work, &reads, &outputs);
             }
             Kind::Gate => {
-                let work = Self::memory(MemoryKind::Elementwise, 3 * bytes, 3 * bytes);
+                // Besides the gradients it makes the product again, which only the weight gradient behind it reads.
+                let mut outputs = outputs.clone();
+                let late = self.late.take();
+                if late.is_some() {
+                    outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
+                }
+                let moved = (inputs.len() as u64 + 1) * bytes;
+                let work = Self::memory(MemoryKind::Elementwise, moved, moved);
                 self.tape.elementwise("gate backward", work, &reads, &outputs);
+                if let Some(Late { size, tokens, mut reads }) = late {
+                    reads.extend(outputs.last());
+                    self.linear = true;
+                    self.weight_gradient(size, tokens, &reads);
+                    self.linear = false;
+                }
             }
             Kind::Attention(shape) => self.attend_backward(shape, (&needs, gradient), &outputs),
             Kind::Linear(index) => {
-                self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0]), held);
+                let block = &self.variants[variant].block;
+                let gated = block.ops.iter().any(|other| other.kind == Kind::Gate && other.output == op.inputs[0]);
+                let after = After { sum: block.first_reader(op), gate: gated && needs.is_empty() };
+                self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0], after), held);
             }
             Kind::Masks => {
                 let work = Self::memory(MemoryKind::Elementwise, Self::bytes(to), bytes);
@@ -161,7 +199,7 @@ impl Step<'_> {
         &mut self,
         (variant, index): (usize, usize),
         (needs, gradient): (&[Value], Value),
-        (input, output): (Named, Value),
+        (input, output, after): (Named, Value, After),
         held: &[(usize, Value)],
     ) {
         let weight = self.variants[variant].block.weights[index];
@@ -174,17 +212,36 @@ impl Step<'_> {
                     Overlap::None => self.job.flags.gather_forward,
                     how => how,
                 };
+                let how = self.settle(how, input.rows / weight.copies);
                 let after = self.tape.now();
                 self.gather(numbers, how, after)
             }
         };
         let size = (input.rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);
+        self.linear = true;
+        let before = self.tape.now();
+        let mut reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
+        let bytes = HALF * input.rows * weight.outputs;
+        let coming = match weight.row_parallel {
+            true => self.gather_parts(bytes, &[gradient], Category::BackwardTemporary),
+            false => None,
+        };
         self.matmul(size, &gathered, (&[gradient], &[output]));
-        if !weight.row_parallel {
-            self.sum_parts(Self::bytes(input), output);
+        if let Some((value, at)) = coming {
+            self.tape.join(at);
+            reads.push(value);
         }
-        let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
-        self.weight_gradient((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies, &reads);
+        // Gradients of one input are added up on the chip, and over the tensor axis once.
+        if !weight.row_parallel && after.sum {
+            self.sum_parts(HALF * input.rows * weight.inputs, output, before);
+        }
+        let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies);
+        if after.gate {
+            self.late = Some(Late { size, tokens, reads });
+        } else {
+            self.weight_gradient(size, tokens, &reads);
+        }
+        self.linear = false;
     }
 
     /// A tensor's gradient: the first to arrive, or the sum, which the kernel that makes the second takes in.

@@ -1,11 +1,11 @@
 //! The embedding, and forward of the blocks.
 
 use super::weights::Gathered;
-use super::{Category, Collective, FULL, HALF, Keep, Step};
+use super::{Category, Collective, FULL, HALF, Keep, Policy, Step};
 use crate::program::{MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
 use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::tape::Value;
+use crate::runtime::spmd::tape::{At, Value};
 
 impl Step<'_> {
     /// Looks tokens up in the table.
@@ -14,20 +14,24 @@ impl Step<'_> {
         let (width, tokens) = (self.job.model.width, self.tokens());
         let tensor = u64::from(self.job.mesh.tensor);
         let table = self.job.model.vocab * width / tensor;
-        let bytes = self.activation(width);
+        let bytes = self.activation();
         let own = table.div_ceil(u64::from(self.job.mesh.shards()));
         let cast = self.tape.value("embedding in bf16", HALF * own, Category::AllGatherInput);
         self.tape.kernel("convert", Self::memory(MemoryKind::Elementwise, FULL * own, HALF * own), &[], &[cast]);
         let output = self.tape.value("embedded", bytes, Category::Activation);
         if self.job.iota_embed {
             let after = self.tape.now();
-            let weight = self.gather(table, self.job.flags.gather_forward, after);
+            let how = self.settle(self.job.flags.gather_forward, tokens);
+            let weight = self.gather(table, how, after);
             let vocab = self.job.model.vocab / tensor;
             self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&[cast], &[output]));
         } else {
             // Each chip looks all tokens up in its columns; then tokens and columns change places.
             let columns = self.tape.value("looked up", bytes, Category::Activation);
             self.tape.kernel("gather", Self::memory(MemoryKind::Gather, bytes, bytes), &[cast], &[columns]);
+            // Words of other chips' parts of the table are zero.
+            let after = self.tape.now();
+            self.sum_parts(bytes, columns, after);
             if self.job.mesh.shards() > 1 {
                 let comm = self.comm(Collective::AllToAll, self.groups.fsdp, bytes);
                 let swapped = self.tape.value("looked up", bytes, Category::Activation);
@@ -89,6 +93,22 @@ impl Step<'_> {
         }
     }
 
+    /// Stores what an operator keeps besides tensors, where nothing is computed again.
+    fn keep_more(&mut self, variant: usize, op: usize, output: Value) {
+        if let Some((place, bytes)) = self.more(variant, op) {
+            let stack = self.stack(place, bytes);
+            let work = Self::memory(MemoryKind::Copy, 0, bytes);
+            self.tape.kernel("dynamic_update_slice", work, &[output], &[stack]);
+        }
+    }
+
+    /// Where that is among the stacks, behind the tensors, and its bytes.
+    pub(super) fn more(&self, variant: usize, op: usize) -> Option<(usize, u64)> {
+        let block = &self.variants[variant].block;
+        let bytes = block.ops[op].also_keeps(&block.tensors, self.job.attention, self.job.scan);
+        (self.job.remat == Policy::None && bytes > 0).then_some((block.tensors.len() + op, bytes))
+    }
+
     /// All blocks' values of a tensor.
     pub(super) fn stack(&mut self, tensor: Tensor, bytes: u64) -> Value {
         if let Some((_, stack)) = self.stacks.iter().find(|(known, _)| *known == tensor) {
@@ -114,8 +134,14 @@ impl Step<'_> {
         let linears: Vec<usize> =
             ops.iter().copied().filter(|&op| matches!(block.ops[op].kind, Kind::Linear(_))).collect();
         let mut ahead: Option<(usize, Gathered)> = None;
+        // Inputs of which all chips of the tensor axis have been asked for their part.
+        let mut whole: Vec<(Tensor, Value)> = vec![];
         for &at in ops {
             let op = &block.ops[at];
+            if op.kind == Kind::Gate && !keeps {
+                // Not a kernel again: what reads the product makes it, and its backward does for the weight gradient.
+                continue;
+            }
             let output = self.tape.value(name(op.kind), Self::bytes(block.tensors[op.output]), category);
             let read = |tensor: Tensor| values[tensor];
             let reads: Vec<Value> = op.inputs.iter().filter_map(|&tensor| read(tensor)).collect();
@@ -166,8 +192,13 @@ impl Step<'_> {
                     let weight = block.weights[index];
                     let numbers = weight.numbers();
                     let now = self.tape.now();
+                    let how = self.settle(how, block.tensors[op.output].rows / weight.copies);
                     let gathered = match ahead.take() {
                         Some((known, gathered)) if known == index => gathered,
+                        // A product whose parts are summed over the tensor axis is not cut into windows.
+                        _ if weight.row_parallel && self.job.mesh.tensor > 1 && how == Overlap::Windowed => {
+                            self.gather(numbers, Overlap::None, now.clone())
+                        }
                         _ => self.gather(numbers, how, now.clone()),
                     };
                     if how == Overlap::Asynchronous {
@@ -184,27 +215,62 @@ impl Step<'_> {
                         held.push((index, *value));
                     }
                     let size = (block.tensors[op.output].rows, weight.outputs, weight.inputs, MatmulLayout::Forward);
-                    self.matmul(size, &gathered, (&reads, &[output]));
+                    self.linear = true;
                     if weight.row_parallel {
-                        self.sum_parts(of(op.output), output);
+                        let before = self.tape.now();
+                        self.matmul(size, &gathered, (&reads, &[output]));
+                        self.sum_parts(HALF * size.0 * weight.outputs, output, before);
+                    } else {
+                        let known = whole.iter().find(|(tensor, _)| *tensor == op.inputs[0]).map(|(_, value)| *value);
+                        let coming = match known {
+                            Some(_) => None,
+                            None => self.gather_parts(HALF * size.0 * weight.inputs, &reads, category),
+                        };
+                        let reads: Vec<Value> = reads.iter().copied().chain(known).collect();
+                        self.matmul(size, &gathered, (&reads, &[output]));
+                        if let Some((value, at)) = coming {
+                            self.tape.join(at);
+                            whole.push((op.inputs[0], value));
+                        }
                     }
+                    self.linear = false;
                 }
             }
             values[op.output] = Some(output);
             if keeps {
                 self.keep(variant, op.output, output);
+                self.keep_more(variant, at, output);
             }
         }
     }
 
-    /// Adds up parts of a sum over the tensor axis, while the step waits.
-    pub(super) fn sum_parts(&mut self, bytes: u64, value: Value) {
-        if self.job.mesh.tensor > 1 {
-            let comm = self.comm(Collective::AllReduce, self.groups.tensor, bytes);
-            let after = self.tape.now();
-            let at = self.tape.exchange(comm, (&[value], &[]), after);
+    /// Adds up parts of a sum over the tensor axis, while the step waits; where the sum lies on that axis, each chip keeps its
+    /// part, in windows beside the matmul that makes it, which began when `before` was over.
+    pub(super) fn sum_parts(&mut self, bytes: u64, value: Value, before: Vec<At>) {
+        if self.job.mesh.tensor < 2 {
+            return;
+        }
+        let windows = self.job.activation_embed && self.job.flags.windows;
+        let (after, reads) = if windows { (before, vec![]) } else { (self.tape.now(), vec![value]) };
+        let kind = if self.job.activation_embed { Collective::ReduceScatter } else { Collective::AllReduce };
+        let comm = self.comm(kind, self.groups.tensor, bytes);
+        let at = self.tape.exchange(comm, (&reads, &[]), after);
+        self.tape.join(at);
+    }
+
+    /// All parts of what lies on the tensor axis: in windows beside the matmul that comes, or before it.
+    pub(super) fn gather_parts(&mut self, bytes: u64, reads: &[Value], category: Category) -> Option<(Value, At)> {
+        if self.job.mesh.tensor < 2 || !self.job.activation_embed {
+            return None;
+        }
+        let value = self.tape.value("all parts", bytes, category);
+        let comm = self.comm(Collective::AllGather, self.groups.tensor, bytes);
+        let after = self.tape.now();
+        let at = self.tape.exchange(comm, (reads, &[value]), after);
+        if !self.job.flags.windows {
             self.tape.join(at);
         }
+        Some((value, at))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::weights::Gathered;
 use super::{Category, Collective, FULL, HALF, Step};
-use crate::program::{MatmulLayout, MemoryKind, Pass};
+use crate::program::{Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
 use crate::runtime::spmd::Targets;
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::Value;
@@ -11,26 +11,20 @@ impl Step<'_> {
     /// From the last block's result to its gradient.
     pub(super) fn loss(&mut self, hidden: Value) -> Value {
         self.tape.scope = self.scopes.head;
-        let width = self.job.model.width;
-        let bytes = self.activation(width);
+        let bytes = self.activation();
         let normed = self.tape.value("normed", bytes, Category::Activation);
         self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, bytes), &[hidden], &[normed]);
-        let parts = self.job.vocab_tiling.max(1);
-        if parts > 1 {
-            // The loss is taken part by part, and each part's logits are made again in backward.
-            for _ in 0..parts {
-                self.logits(normed, parts);
-            }
-        }
         let gradient = self.tape.value("gradient", bytes, Category::BackwardTemporary);
-        for part in 0..parts {
-            self.tape.pass = if parts > 1 { Pass::Recompute } else { Pass::Forward };
-            let (logits, weight) = self.logits(normed, parts);
-            if part == 0 {
+        match self.job.vocab_tiling.max(1) {
+            1 => {
+                let weight = self.head();
+                let logits = self.logits(normed, &weight, 1);
                 self.tape.phase("fwd");
+                self.tape.pass = Pass::Backward;
+                let scores = self.logits_backward(&logits, &weight, gradient, 1);
+                self.weight_gradient((self.job.model.width, self.words()), self.tokens(), &[normed, scores]);
             }
-            self.tape.pass = Pass::Backward;
-            self.logits_backward(&logits, &weight, (normed, gradient), parts);
+            parts => self.loss_in_parts((normed, gradient), parts),
         }
         let result = self.tape.value("gradient", bytes, Category::BackwardTemporary);
         let work = Self::memory(MemoryKind::NormBackward, 4 * bytes, bytes);
@@ -39,16 +33,80 @@ impl Step<'_> {
         result
     }
 
+    /// The same in parts of the tokens (MaxText's `utils/vocabulary_tiling.py`): a part has tokens of every chip, so they
+    /// change places; the head is gathered once for all, each part's logits are made again in backward, and the head's
+    /// gradient is added up whole, in fp32. Blocks' backward comes before it is reduced.
+    fn loss_in_parts(&mut self, (normed, gradient): (Value, Value), parts: u64) {
+        let numbers = self.words() * self.job.model.width;
+        self.swap(normed, "parts of the tokens");
+        let weight = self.head();
+        for _ in 0..parts {
+            self.logits(normed, &weight, parts);
+        }
+        self.tape.phase("fwd");
+        let sum = self.tape.value("head's gradient", FULL * numbers, Category::UnshardedGradient);
+        self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, FULL * numbers), &[], &[sum]);
+        for _ in 0..parts {
+            self.tape.pass = Pass::Recompute;
+            let logits = self.logits(normed, &weight, parts);
+            self.tape.pass = Pass::Backward;
+            let scores = self.logits_backward(&logits, &weight, gradient, parts);
+            let (m, n, k) = (self.job.model.width, self.words(), self.tokens() / parts);
+            let work = Work::Matmul { m, n, k, dtype: DType::Bf16, layout: MatmulLayout::WeightGradient };
+            self.tape.kernel("dot_general", work, &[normed, scores, sum], &[sum]);
+            // The sum is read, and written in fp32 in place of bf16.
+            let more = Self::memory(MemoryKind::Elementwise, FULL * numbers, (FULL - HALF) * numbers);
+            self.tape.kernel("add", more, &[sum], &[sum]);
+        }
+        self.swap(gradient, "gradient");
+        self.whole_head = Some(sum);
+    }
+
+    /// The gradient of a head whose loss was taken in parts, from the whole sum to this chip's shard.
+    pub(super) fn reduce_head(&mut self) {
+        let Some(sum) = self.whole_head.take() else { return };
+        self.tape.scope = self.scopes.head;
+        let shards = u64::from(self.job.mesh.shards());
+        let numbers = self.words() * self.job.model.width;
+        if shards < 2 {
+            self.tables.push(sum);
+            return;
+        }
+        let shard = self.tape.value("gradient shard", FULL * numbers.div_ceil(shards), Category::ShardedGradient);
+        let slices = self.job.flags.all_reduce_and_slice;
+        let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
+        let comm = Comm { dtype: DType::Fp32, ..self.comm(kind, self.groups.fsdp, FULL * numbers) };
+        let at = self.tape.exchange(comm, (&[sum], &[shard]), vec![]);
+        self.tape.join(at);
+        self.tables.push(shard);
+    }
+
+    /// Chips' tokens change places.
+    fn swap(&mut self, value: Value, name: &'static str) {
+        if self.job.mesh.shards() > 1 {
+            let bytes = self.activation();
+            let swapped = self.tape.value(name, bytes, Category::Activation);
+            let comm = self.comm(Collective::AllToAll, self.groups.fsdp, bytes);
+            let after = self.tape.now();
+            let at = self.tape.exchange(comm, (&[value], &[swapped]), after);
+            self.tape.join(at);
+        }
+    }
+
+    /// The head's weight, gathered at once.
+    fn head(&mut self) -> Gathered {
+        let after = self.tape.now();
+        self.gather(self.words() * self.job.model.width, Overlap::None, after)
+    }
+
     /// Words on this chip.
     fn words(&self) -> u64 {
         self.job.model.vocab / u64::from(self.job.mesh.tensor)
     }
 
     /// Logits of a part of the tokens as the matmul makes them, and what the loss keeps of them besides.
-    fn logits(&mut self, normed: Value, parts: u64) -> (Vec<Value>, Gathered) {
+    fn logits(&mut self, normed: Value, weight: &Gathered, parts: u64) -> Vec<Value> {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
-        let after = self.tape.now();
-        let weight = self.gather(words * width, Overlap::None, after);
         let mut logits = vec![self.tape.value("logits in bf16", HALF * tokens * words, Category::Logits)];
         let read = match self.job.targets {
             Targets::OneHot => HALF,
@@ -58,13 +116,18 @@ impl Step<'_> {
             }
         };
         let size = (tokens, words, width, MatmulLayout::Forward);
-        self.matmul(size, &weight, (&[normed], &logits));
+        let coming = self.gather_parts(HALF * tokens * width, &[normed], Category::Activation);
+        self.matmul(size, weight, (&[normed], &logits));
+        if let Some((_, at)) = coming {
+            self.tape.join(at);
+        }
         let sums = Self::memory(MemoryKind::Softmax, read * tokens * words, 0);
         self.tape.kernel("log_softmax", sums, &logits, &[]);
-        (logits, weight)
+        logits
     }
 
-    fn logits_backward(&mut self, logits: &[Value], weight: &Gathered, (normed, gradient): (Value, Value), parts: u64) {
+    /// The gradient of logits, which it gives, and from it a part of `gradient`, that of what they were made from.
+    fn logits_backward(&mut self, logits: &[Value], weight: &Gathered, gradient: Value, parts: u64) -> Value {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
         let (scores, read) = match self.job.targets {
             // The loss is summed in the same kernel, so the gradient is beside the logits,
@@ -75,9 +138,10 @@ impl Step<'_> {
         let work = Self::memory(MemoryKind::Softmax, read * tokens * words, HALF * tokens * words);
         self.tape.kernel("softmax backward", work, logits, &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);
+        let before = self.tape.now();
         self.matmul(size, weight, (&[scores], &[gradient]));
-        self.sum_parts(HALF * tokens * width, gradient);
-        self.weight_gradient((width, words), tokens, &[normed, scores]);
+        self.sum_parts(HALF * tokens * width, gradient, before);
+        scores
     }
 
     /// The embedding's gradient, from that of its result.
@@ -89,7 +153,7 @@ impl Step<'_> {
             self.store_gradients();
             return;
         }
-        let bytes = self.activation(width);
+        let bytes = self.activation();
         let own = (words * width).div_ceil(u64::from(self.job.mesh.shards()));
         let mut columns = gradient;
         if self.job.mesh.shards() > 1 {
@@ -100,9 +164,18 @@ impl Step<'_> {
             let after = self.tape.now();
             self.tape.exchange(comm, (&[laid], &[columns]), after);
         }
-        let table = self.tape.value("embedding's gradient", HALF * own, Category::ShardedGradient);
-        let work = Self::memory(MemoryKind::Scatter, 2 * bytes, bytes + HALF * own);
+        // Chips of the tensor axis share the tokens, and each has a part of a sum over all words.
+        let tensor = u64::from(self.job.mesh.tensor);
+        let mut table = self.tape.value("embedding's gradient", HALF * own * tensor, Category::ShardedGradient);
+        let work = Self::memory(MemoryKind::Scatter, 2 * bytes / tensor, bytes / tensor + HALF * own * tensor);
         self.tape.kernel("scatter-add", work, &[columns], &[table]);
+        if tensor > 1 {
+            let whole = table;
+            table = self.tape.value("embedding's gradient", HALF * own, Category::ShardedGradient);
+            let comm = self.comm(Collective::ReduceScatter, self.groups.tensor, HALF * own * tensor);
+            let at = self.tape.exchange(comm, (&[whole], &[table]), vec![]);
+            self.tape.join(at);
+        }
         self.tables.push(table);
     }
 }

@@ -19,7 +19,8 @@ impl Step<'_> {
             }
         }
         // Parameter, both moments and the gradient are read; all but the gradient are written.
-        let work = Self::memory(MemoryKind::Foreach, 4 * FULL * numbers, 3 * FULL * numbers);
+        let moments = self.job.moments();
+        let work = Self::memory(MemoryKind::Foreach, (2 * FULL + moments) * numbers, (FULL + moments) * numbers);
         self.tape.kernel("adamw", work, &gradients, &[]);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Category, Collective, FULL, HALF, Step};
 use crate::program::{DType, MatmulLayout, MemoryKind, Work};
+use crate::runtime::spmd::Quantization;
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::{At, Value};
 
@@ -16,6 +17,12 @@ pub(super) enum Gathered {
 }
 
 impl Step<'_> {
+    /// How a matmul of so many rows exchanges: in windows only where that pays.
+    pub(super) fn settle(&self, how: Overlap, rows: u64) -> Overlap {
+        let pays = self.job.windows.pay(rows, self.job.mesh.shards());
+        if how == Overlap::Windowed && !pays { Overlap::None } else { how }
+    }
+
     /// Gathers a weight of `numbers`, which starts when `after` is over.
     pub(super) fn gather(&mut self, numbers: u64, how: Overlap, after: Vec<At>) -> Gathered {
         if self.job.mesh.shards() < 2 {
@@ -43,11 +50,31 @@ impl Step<'_> {
         if let Gathered::Whole(value) = weight {
             reads.push(*value);
         }
-        let work = Work::Matmul { m, n, k, dtype: DType::Bf16, layout };
+        self.maxima((m, n, k), layout);
+        let work = Work::Matmul { m, n, k, dtype: self.multiplied(layout), layout };
         self.tape.kernel("dot_general", work, &reads, writes);
         if let Gathered::Windowed = weight {
             let numbers = n * k;
             self.window(Collective::AllGather, numbers, before);
+        }
+    }
+
+    /// What a matmul multiplies in: linears of blocks in eight bits, where the job has them.
+    fn multiplied(&self, layout: MatmulLayout) -> DType {
+        match (self.linear, self.job.quantization) {
+            (true, Some(Quantization::Fp8Full { .. })) => DType::Fp8,
+            // Eight-bit integers are as fast on chips that have them.
+            (true, Some(Quantization::Int8)) if layout != MatmulLayout::WeightGradient => DType::Fp8,
+            _ => DType::Bf16,
+        }
+    }
+
+    /// Operands of a matmul in eight bits are read for their largest number first; rounding is part of the matmul.
+    fn maxima(&mut self, (m, n, k): (u64, u64, u64), layout: MatmulLayout) {
+        let fixed = matches!(self.job.quantization, Some(Quantization::Fp8Full { fixed: true }));
+        if self.multiplied(layout) == DType::Fp8 && !fixed {
+            let work = Self::memory(MemoryKind::Norm, HALF * k * (m + n), 0);
+            self.tape.kernel("abs_max", work, &[], &[]);
         }
     }
 
@@ -66,13 +93,15 @@ impl Step<'_> {
     pub(super) fn weight_gradient(&mut self, (inputs, outputs): (u64, u64), tokens: u64, reads: &[Value]) {
         let (numbers, shards) = (inputs * outputs, u64::from(self.job.mesh.shards()));
         let own = numbers.div_ceil(shards);
-        let how = if shards < 2 { Overlap::None } else { self.job.flags.scatter };
+        let how = if shards < 2 { Overlap::None } else { self.settle(self.job.flags.scatter, tokens) };
         let before = self.tape.now();
         let whole = how != Overlap::Windowed;
         let bytes = HALF * if whole { numbers } else { own };
         let gradient = self.tape.value("weight gradient", bytes, Category::UnshardedGradient);
         let layout = MatmulLayout::WeightGradient;
-        let work = Work::Matmul { m: inputs, n: outputs, k: tokens, dtype: DType::Bf16, layout };
+        self.maxima((inputs, outputs, tokens), layout);
+        let dtype = self.multiplied(layout);
+        let work = Work::Matmul { m: inputs, n: outputs, k: tokens, dtype, layout };
         self.tape.kernel("dot_general", work, reads, &[gradient]);
         let mut shard = gradient;
         if shards > 1 && !whole {

@@ -1,0 +1,95 @@
+//! Cold against steady state: what compiling costs a run, and what each wait for the host does.
+
+use std::fmt::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::text::percent;
+use crate::program::Dispatch;
+use crate::runtime::Parts;
+use crate::runtime::spmd::{self, Run};
+use crate::scenario::{Prediction, Scenario};
+use crate::units::Time;
+
+/// The run of a job that is compiled whole, and how often its host waits in a step.
+fn compiled(scenario: &Scenario) -> Option<(Run, u32)> {
+    match scenario.job.parts() {
+        Parts::Compiled(job) => Some((job.run, job.host_syncs)),
+        _ => None,
+    }
+}
+
+/// A run's time, compiling and all steps.
+fn whole(run: Run, steps: u64, step: Time) -> (Time, Time) {
+    let (least, most) = run.compiling();
+    let running = step.seconds() * steps as f64;
+    (Time::from_seconds(least.seconds() + running), Time::from_seconds(most.seconds() + running))
+}
+
+/// The section of the report; nothing where nothing is compiled whole.
+pub(super) fn text(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
+    let Some((run, syncs)) = compiled(scenario) else { return Ok(()) };
+    let (least, most) = spmd::compiled_in();
+    writeln!(out, "\nCold against steady state")?;
+    let shapes = if run.shapes == 1 { "one shape".to_owned() } else { format!("{} shapes", run.shapes) };
+    match run.cached {
+        true => writeln!(
+            out,
+            "  compiling     nothing: {shapes} found in the persistent cache; what loading takes is not known"
+        )?,
+        false => writeln!(
+            out,
+            "  compiling     {shapes}, {least} to {most} each (a run's log; processor time of such steps)"
+        )?,
+    }
+    match run.steps {
+        Some(steps) => {
+            let (from, to) = whole(run, steps, answer.step);
+            let each = |all: Time| Time::from_seconds(all.seconds() / steps as f64);
+            let share = |compiling: Time, all: Time| percent(compiling, all);
+            let (low, high) = run.compiling();
+            writeln!(
+                out,
+                "  cold          {steps} steps in {from} to {to}: {} to {} a step, {:.1} to {:.1} % of it compiling",
+                each(from),
+                each(to),
+                share(low, from),
+                share(high, to)
+            )?;
+        }
+        None => writeln!(out, "  cold          write xla.steps to spread it over a run")?,
+    }
+    writeln!(out, "  steady        {} a step", answer.step)?;
+    if syncs > 0 {
+        let cost = answer.classes[0].evidence.dispatch[Dispatch::Synchronize as usize];
+        let (once, spread) = (cost.time, 100.0 * cost.spread);
+        let all = Time::from_seconds(once.seconds() * f64::from(syncs));
+        writeln!(
+            out,
+            "  host syncs    {syncs} a step, {once} each (± {spread:.0} %, {}): {all}, {:.2} % of a step",
+            cost.basis.label(),
+            percent(all, answer.step)
+        )?;
+    }
+    Ok(())
+}
+
+/// The same for a program.
+pub(super) fn json(scenario: &Scenario, answer: &Prediction) -> Value {
+    let Some((run, syncs)) = compiled(scenario) else { return Value::Null };
+    let (low, high) = run.compiling();
+    let sync = answer.classes[0].evidence.dispatch[Dispatch::Synchronize as usize];
+    json!({
+        "shapes": run.shapes,
+        "persistent_cache": run.cached,
+        "compiling_s": [low.seconds(), high.seconds()],
+        "steps": run.steps,
+        "cold_run_s": run.steps.map(|steps| {
+            let (from, to) = whole(run, steps, answer.step);
+            [from.seconds(), to.seconds()]
+        }),
+        "host_syncs_per_step": syncs,
+        "host_sync_s": sync.time.seconds(),
+        "host_sync_relative_spread": sync.spread,
+    })
+}
