@@ -89,7 +89,11 @@ fn lacks(job: &Job) -> Option<&'static str> {
     let windows = |job: &Job| (1..job.model.layers).any(|layer| job.model.window(layer) != job.model.window(0));
     let cases = [
         (job.mesh.dcn_data > 1, "several slices: set topology.slices = 1"),
+        (job.mesh.context > 1, "chips that share a sequence: set mesh.context = 1"),
         (model.experts.is_some(), "experts"),
+        (!job.scan, "blocks written out one after the other: set xla.scan_layers = true"),
+        (job.quantization.is_some(), "quantized linears"),
+        (job.half_moment, "a first moment in bf16"),
         (job.vocab_tiling > 1, "num_vocab_tiling above 1"),
         (model.qk_norm == Some(QkNorm::Full), "norms over all heads at once"),
         (model.embedding_norm, "a norm on the embedding"),
@@ -186,9 +190,10 @@ impl<'j> Writer<'j> {
         self.job.batch * u64::from(self.job.mesh.data_ranks())
     }
 
-    /// A value of B S D: tokens lie on those who share the batch.
+    /// A value of B S D: tokens lie on those who share the batch, and their numbers on the tensor axis if the rules say so.
     fn constrain_hidden(&mut self, value: &Value) -> Value {
-        let spec = self.layout.spec(&[Logical::Batch, Logical::Whole, Logical::Whole]);
+        let width = if self.job.activation_embed { Logical::Tensor } else { Logical::Whole };
+        let spec = self.layout.spec(&[Logical::Batch, Logical::Whole, width]);
         self.main.constrain(value, &spec)
     }
 

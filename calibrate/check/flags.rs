@@ -15,7 +15,40 @@ const GATHER: &[Flag] = &[
     ("xla_tpu_overlap_compute_collective_tc", "true"),
     ("xla_enable_async_all_gather", "true"),
 ];
-const SPARSECORE: &[Flag] = &[
+const SPARSE_REDUCE: &[Flag] = &[
+    ("xla_tpu_enable_async_collective_fusion_fuse_all_reduce", "false"),
+    ("xla_tpu_enable_sparse_core_collective_offload_all_reduce", "true"),
+    ("xla_tpu_enable_all_reduce_offload_tracing", "true"),
+    ("xla_tpu_use_tc_device_shape_on_sc", "true"),
+    ("xla_sc_enable_instruction_fusion", "false"),
+    ("xla_sc_disjoint_spmem", "false"),
+    ("xla_sc_disable_megacore_partitioning", "true"),
+];
+const SPARSE_GATHER: &[Flag] = &[
+    ("xla_tpu_enable_async_collective_fusion_fuse_all_gather", "false"),
+    ("xla_tpu_enable_sparse_core_collective_offload_all_gather", "true"),
+    ("xla_tpu_enable_all_gather_offload_tracing", "true"),
+    ("xla_tpu_use_tc_device_shape_on_sc", "true"),
+    ("xla_sc_enable_instruction_fusion", "false"),
+    ("xla_sc_disjoint_spmem", "false"),
+    ("xla_sc_disable_megacore_partitioning", "true"),
+];
+const SPARSE_SCATTER: &[Flag] = &[
+    ("xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter", "false"),
+    ("xla_tpu_enable_sparse_core_collective_offload_reduce_scatter", "true"),
+    ("xla_tpu_enable_reduce_scatter_offload_tracing", "true"),
+    ("xla_tpu_use_tc_device_shape_on_sc", "true"),
+    ("xla_sc_enable_instruction_fusion", "false"),
+    ("xla_sc_disjoint_spmem", "false"),
+    ("xla_sc_disable_megacore_partitioning", "true"),
+];
+const SPARSE_ALL: &[Flag] = &[
+    ("xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter", "false"),
+    ("xla_tpu_enable_sparse_core_collective_offload_reduce_scatter", "true"),
+    ("xla_tpu_enable_reduce_scatter_offload_tracing", "true"),
+    ("xla_tpu_enable_async_collective_fusion_fuse_all_gather", "false"),
+    ("xla_tpu_enable_sparse_core_collective_offload_all_gather", "true"),
+    ("xla_tpu_enable_all_gather_offload_tracing", "true"),
     ("xla_tpu_enable_async_collective_fusion_fuse_all_reduce", "false"),
     ("xla_tpu_enable_sparse_core_collective_offload_all_reduce", "true"),
     ("xla_tpu_enable_all_reduce_offload_tracing", "true"),
@@ -48,12 +81,16 @@ const HOST: &[Flag] = &[
 ];
 
 /// Groups by their names; `CUSTOM_VMEM_LIMIT_FLAG` takes a number that a scenario does not give.
-const GROUPS: [(&str, &[Flag]); 8] = [
+const GROUPS: [(&str, &[Flag]); 12] = [
     ("CF_FOR_ALL_GATHER", GATHER),
     ("DATA_PARALLEL_OVERLAP", DATA_PARALLEL),
     ("DISABLE_COLLECTIVE_MATMUL", &[("xla_jf_spmd_threshold_for_windowed_einsum_mib", "1000000")]),
     ("LAYOUT_FOR_ALL_REDUCE_SCATTER", LAYOUT),
-    ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE", SPARSECORE),
+    ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE", SPARSE_REDUCE),
+    ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_GATHER", SPARSE_GATHER),
+    ("ENABLE_SPARSECORE_OFFLOADING_FOR_REDUCE_SCATTER", SPARSE_SCATTER),
+    ("ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR", SPARSE_ALL),
+    ("ENABLE_ASYNC_COLLECTIVE_PERMUTE", &[("xla_enable_async_collective_permute", "true")]),
     ("DENSE_VMEM_LIMIT_FLAG", &[("xla_tpu_scoped_vmem_limit_kib", "98304")]),
     ("MOE_VMEM_LIMIT_FLAG", &[("xla_tpu_scoped_vmem_limit_kib", "81920")]),
     ("HOST_OFFLOAD_FLAGS", HOST),

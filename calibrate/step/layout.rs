@@ -30,7 +30,7 @@ pub struct Layout {
 impl Layout {
     /// That of a job's mesh.
     pub fn of(mesh: spmd::Mesh) -> Self {
-        let names = ["data", "fsdp", "fsdp_transpose", "tensor"];
+        let names = ["data", "fsdp", "fsdp_transpose", "context", "tensor"];
         Self { mesh: Mesh::new(names.into_iter().zip(mesh.in_slice().map(u64::from))) }
     }
 
@@ -41,8 +41,8 @@ impl Layout {
         let shared = |axis: &Logical| -> &[&str] {
             match axis {
                 Logical::Batch => &["data", "fsdp", "fsdp_transpose"],
-                Logical::Embed if mlp => &["fsdp"],
-                Logical::Embed => &["fsdp", "fsdp_transpose"],
+                Logical::Embed if mlp => &["fsdp", "context"],
+                Logical::Embed => &["fsdp", "fsdp_transpose", "context"],
                 Logical::Mlp => &["fsdp_transpose", "tensor"],
                 Logical::Tensor => &["tensor"],
                 Logical::Whole => &[],

@@ -94,4 +94,7 @@ fn what_is_not_written_is_named() {
     let mut several = job("1x1", "", "");
     several.mesh.dcn_data = 2;
     assert!(why(several).contains("several slices"));
+    let mut shared = job("1x1", "", "");
+    shared.mesh.context = 2;
+    assert!(why(shared).contains("chips that share a sequence"));
 }
