@@ -187,7 +187,10 @@ fn every_shipped_file_is_in_the_table_and_says_its_source() {
         let model = model(name);
         assert_eq!(model.name, name);
         assert!(model.source.len() > 20 && !model.source.ends_with(".json"), "{name}: {}", model.source);
-        assert_eq!(model.notes, Vec::<String>::new(), "{name}");
+        // MaxText's first decoder alone has a part that is read and left out.
+        let first = name.strip_prefix("maxtext-").is_some_and(|size| size.starts_with(|c: char| c.is_ascii_digit()));
+        let left_out = if first { vec!["a norm on values is left out"] } else { vec![] };
+        assert_eq!(model.notes, left_out, "{name}");
         assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.'), "{name}");
         let from_disk = load(format!("{folder}/{name}.json").as_ref()).expect("the same file on disk");
         assert_eq!(from_disk, model);
