@@ -30,8 +30,10 @@ pub struct Layout {
 impl Layout {
     /// That of a job's mesh.
     pub fn of(mesh: spmd::Mesh) -> Self {
-        let names = ["data", "fsdp", "fsdp_transpose", "context", "tensor"];
-        Self { mesh: Mesh::new(names.into_iter().zip(mesh.in_slice().map(u64::from))) }
+        let (names, sizes) = (["data", "fsdp", "fsdp_transpose", "context", "tensor"], mesh.axes());
+        // As many names as sizes, by their types.
+        let axes: [_; 5] = std::array::from_fn(|at| (names[at], u64::from(sizes[at])));
+        Self { mesh: Mesh::new(axes) }
     }
 
     /// How an array of such axes lies.
