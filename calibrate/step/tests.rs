@@ -56,6 +56,13 @@ fn each_chip_has_the_share_that_the_simulator_gives_it() {
 }
 
 #[test]
+fn every_axis_is_declared_with_its_own_size() {
+    let step = written("2x2", "fsdp = 2\ntensor = 2", "");
+    let mesh = "<[\"data\"=1, \"fsdp\"=2, \"fsdp_transpose\"=1, \"context\"=1, \"tensor\"=2]>";
+    assert!(step.text.contains(mesh), "{}", step.text.lines().take(3).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
 fn forward_stacks_what_the_policy_keeps_and_nothing_else() {
     let stack = |step: &Step, of: &str| {
         let first = step.text.lines().find(|line| line.contains("stablehlo.while")).unwrap_or_default().to_owned();
