@@ -13,7 +13,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use windtunnel::explore::Draft;
 use windtunnel::runtime::{Parts, spmd};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
@@ -156,14 +155,11 @@ fn read(path: &Path, sequence: Option<i64>) -> Result<(Scenario, String), Failur
     let file = path.display().to_string();
     let wrong = |why: &dyn std::fmt::Display| Failure::Input(why.to_string());
     let text = std::fs::read_to_string(path).map_err(|why| Failure::Input(format!("{file}: {why}")))?;
-    let (mut draft, written) = Draft::parse(&file, &text).map_err(|why| wrong(&why))?;
-    let scenario = match sequence {
-        Some(tokens) => {
-            draft.set("batch.sequence", tokens);
-            draft.scenario().map_err(|why| wrong(&why))?
-        }
-        None => written,
-    };
+    let mut scenario = Scenario::parse(&file, &text).map_err(|why| wrong(&why))?;
+    if let Some(tokens) = sequence {
+        scenario.draft.set("batch.sequence", tokens);
+        scenario = scenario.draft.scenario().map_err(|why| wrong(&why))?;
+    }
     Ok((scenario, text))
 }
 

@@ -6,6 +6,7 @@
 
 mod context;
 mod defaults;
+mod draft;
 pub mod error;
 mod experts;
 mod float8;
@@ -32,6 +33,7 @@ pub mod written;
 mod xla;
 
 pub use defaults::flat;
+pub use draft::{Draft, reason};
 pub use error::ScenarioError;
 pub(crate) use machine::relative;
 pub use measured::Measured;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use windtunnel::explore::ceiling::{Checked, End, Options};
-use windtunnel::explore::{Ceiling, Draft, ceiling, variants};
+use windtunnel::explore::{Ceiling, ceiling, variants};
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::units::Bytes;
@@ -14,8 +14,7 @@ const LLAMA: &str = include_str!("../scenarios/llama3.1-8b-fsdp2-8xh100.toml");
 const GPT2: &str = include_str!("../scenarios/gpt2-xl-8xa100.toml");
 
 fn climb(text: &str, options: Options) -> Ceiling {
-    let (draft, _) = Draft::parse(make::FILE, text).unwrap_or_else(|error| panic!("{error}\n\n{text}"));
-    ceiling(&draft, options, &|| {}).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
+    ceiling(&make::parse(text).draft, options, &|| {}).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
 }
 
 fn longest(text: &str) -> u64 {
@@ -144,7 +143,7 @@ fn a_plan_that_never_fits_says_by_how_much() {
 
 #[test]
 fn variants_are_the_ceilings_of_the_files_they_stand_for() {
-    let (draft, _) = Draft::parse(make::FILE, LLAMA).unwrap();
+    let draft = make::parse(LLAMA).draft;
     let answer = variants::ceilings(&draft, "recompute=none,full", Options::default(), &|| {}).unwrap();
     for row in &answer.rows {
         let top = row.ceiling.as_ref().unwrap().longest.as_ref().unwrap().sequence;
@@ -229,7 +228,7 @@ fn the_page_holds_all_it_shows_and_comes_out_alike_on_any_number_of_threads() {
 #[test]
 fn where_a_compiler_decides_every_length_says_whether_it_was_asked() {
     let text = include_str!("../scenarios/two-narrow-blocks-4xv6e.toml");
-    let (_, scenario) = Draft::parse(make::FILE, text).unwrap();
+    let scenario = make::parse(text);
     let mut found = climb(text, Options { step: 1024, max: Some(2048) });
     let said = |found: &Ceiling| windtunnel::explore::ceiling::text::report(&scenario, found);
     assert_eq!((found.compiles, found.edge()), (true, vec![2048]));

@@ -159,6 +159,27 @@ proptest! {
     }
 }
 
+#[test]
+fn a_remedy_is_something_that_the_scenario_may_say() {
+    // Parameters of a split model stay on the device, and a device alone has nothing to shard.
+    let split = make::TINY.replace("dp_shard = 8", "tp = 2");
+    let alone = make::TINY.replace("\"fsdp2\"", "\"single_device\"").replace("nodes = 1", "chips = 1");
+    for text in [split, alone.replace("dp_shard = 8", "")] {
+        let enough = make::fly(&make::with(&text, "batch", "sequence", 512)).memory.wanted;
+        let scarce = |text: &str| {
+            let mut scenario = make::parse(text);
+            scenario.topology.chip.memory = enough;
+            predict(&scenario, Default::default()).unwrap().memory
+        };
+        let long = make::with(&text, "batch", "sequence", 2048);
+        let memory = scarce(&long);
+        assert!(!memory.fits && !memory.remedies.is_empty(), "{text}");
+        for remedy in memory.remedies {
+            assert!(scarce(&make::apply(&long, &remedy.change)).fits, "{}", remedy.change);
+        }
+    }
+}
+
 /// A plan that needs several times the memory there is.
 const TOO_LARGE: &str = r#"runtime = "fsdp2"
 

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::{Failure, Outcome, calibrate, print, read, write};
 use windtunnel::explore::ceiling::{self, Checked, Options, STEP};
-use windtunnel::explore::{Ceiling, Draft, variants};
+use windtunnel::explore::{Ceiling, variants};
+use windtunnel::scenario::Scenario;
 use windtunnel::units::Bytes;
 
 #[derive(Debug, clap::Args)]
@@ -42,13 +43,14 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Outcome {
     let (file, text) = read(&args.scenario)?;
-    let (draft, scenario) = Draft::parse(&file, &text).map_err(Failure::input)?;
+    let scenario = Scenario::parse(&file, &text).map_err(Failure::input)?;
+    let draft = &scenario.draft;
     let options = Options { step: args.step, max: args.max };
     let bar = progress();
     let tick = || bar.inc(1);
     let (report, html, json) = match &args.compare {
         None => {
-            let mut answer = ceiling::ceiling(&draft, options, &tick).map_err(Failure::input)?;
+            let mut answer = ceiling::ceiling(draft, options, &tick).map_err(Failure::input)?;
             if args.compile_check {
                 bar.finish_and_clear();
                 check(args, &mut answer)?;
@@ -57,7 +59,7 @@ pub fn run(args: &Args) -> Outcome {
             (report, ceiling::html::page(&scenario, &answer), ceiling::json::report(&scenario, &answer))
         }
         Some(what) => {
-            let answer = variants::ceilings(&draft, what, options, &tick).map_err(Failure::input)?;
+            let answer = variants::ceilings(draft, what, options, &tick).map_err(Failure::input)?;
             let report = variants::text::report(&scenario, &answer);
             (report, variants::html::page(&scenario, &answer), variants::json::report(&scenario, &answer))
         }

@@ -17,11 +17,10 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 
 use super::Tick;
-use super::draft::{Draft, reason};
 use super::point::Point;
 use crate::model::Position;
 use crate::runtime::Parts;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Draft, Scenario, ScenarioError, reason};
 use crate::units::Bytes;
 
 /// Beyond this no scenario may go \[tokens\].

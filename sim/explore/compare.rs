@@ -20,9 +20,8 @@ use rayon::prelude::*;
 use side::{Keys, draft};
 use toml::Value;
 
-use super::draft::reason;
 use super::point::Point;
-use crate::scenario::ScenarioError;
+use crate::scenario::{ScenarioError, reason};
 use crate::units::{Bytes, Time};
 
 /// The order in which differences are applied, by the table their keys stand in; what is not listed comes last.

@@ -1,8 +1,7 @@
 //! One prediction at one sequence length: the figures that a search keeps of it.
 
-use super::draft::Draft;
 use crate::scenario::predict::DeviceMemory;
-use crate::scenario::{Prediction, Scenario, ScenarioError};
+use crate::scenario::{Draft, Prediction, Scenario, ScenarioError};
 use crate::units::{Bytes, Time};
 
 /// What a prediction said at one sequence length.

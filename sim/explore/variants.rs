@@ -13,11 +13,10 @@ use toml::Value;
 
 use super::Tick;
 use super::ceiling::{Ceiling, Options, ceiling};
-use super::draft::{Draft, reason};
 use super::point::Point;
 use crate::hardware::{HardwareError, Size, Topology, registry};
 use crate::scenario::relative;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Draft, Scenario, ScenarioError, reason};
 
 /// What is asked for, as `--compare` writes it.
 #[derive(Debug, thiserror::Error)]

@@ -1,13 +1,15 @@
-//! What would make a plan fit that does not: single changes, each flown through the allocator, not guessed.
+//! What would make a plan fit that does not: single changes of the file, each read and flown as if it stood there, not guessed.
 
 mod foreign;
 mod megatron;
 mod spmd;
 mod train;
 
+use toml::Value;
+
 use super::predict::total_if_fits;
 use super::understood::Scenario;
-use crate::runtime::{Job, Parts};
+use crate::runtime::Parts;
 use crate::units::Bytes;
 
 /// A single change that would make the plan fit.
@@ -19,58 +21,53 @@ pub struct Remedy {
     pub device_total: Bytes,
 }
 
-/// One change to a job, with the line that says so.
-type Change<J> = (String, Box<dyn Fn(&mut J)>);
+/// Keys that are set together.
+type Change = Vec<(&'static str, Value)>;
 
-/// The single changes, out of those a user would try first, that make the plan fit; and, failing a smaller batch, the
-/// longest sequence that does.
-pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
-    match scenario.job.parts() {
-        Parts::Whole(job) => fitting(scenario, job, train::changes(scenario, job), train::shorter, Job::of),
-        Parts::Split(job) => {
-            let changes = match scenario.job.recompute_flag() {
-                Some(flag) => foreign::changes(flag, job),
-                None => megatron::changes(job),
-            };
-            fitting(scenario, job, changes, megatron::shorter, |split| scenario.job.with_split(split))
-        }
-        Parts::Compiled(job) => fitting(scenario, job, spmd::changes(job), spmd::shorter, Job::of),
-    }
+/// One key that is set.
+fn set(key: &'static str, value: impl Into<Value>) -> Change {
+    vec![(key, value.into())]
 }
 
-/// Flies the changes of a runtime.
-fn fitting<J: Clone>(
-    scenario: &Scenario,
-    job: &J,
-    changes: Vec<Change<J>>,
-    shorter: fn(&J, u64) -> Option<J>,
-    wrap: impl Fn(J) -> Job,
-) -> Vec<Remedy> {
-    let total = |job: J, expandable: bool| {
-        let changed = scenario.with(wrap(job), expandable);
-        total_if_fits(&changed, &changed.job.compile())
+/// Half the micro-batch, and one sequence.
+fn smaller_batches(batch: u64) -> Vec<Change> {
+    let mut smaller = vec![batch / 2, 1];
+    smaller.dedup();
+    let smaller = smaller.into_iter().filter(|&smaller| smaller >= 1 && smaller < batch);
+    smaller.map(|batch| set("batch.micro", batch as i64)).collect()
+}
+
+/// The single changes, out of those a user would try first, that make the plan fit; and, failing a smaller batch, the
+/// longest sequence that does. What the scenario's own checks refuse is no change.
+pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
+    let mut changes = match scenario.job.parts() {
+        Parts::Whole(job) => train::changes(scenario, job),
+        Parts::Split(job) => match scenario.job.recompute_flag() {
+            Some(flag) => foreign::changes(flag, job),
+            None => megatron::changes(job),
+        },
+        Parts::Compiled(job) => spmd::changes(job),
     };
-    let mut remedies = vec![];
-    let mut note = |change: String, total: Option<Bytes>| {
-        remedies.extend(total.map(|device_total| Remedy { change, device_total }));
-        total.is_some()
-    };
-    if !scenario.expandable_segments && !matches!(scenario.job.parts(), Parts::Compiled(_)) {
-        note("memory.expandable_segments = true".to_owned(), total(job.clone(), true));
+    if !scenario.expandable_segments {
+        changes.insert(0, set("memory.expandable_segments", true));
     }
-    for (change, apply) in changes {
-        let mut job = job.clone();
-        apply(&mut job);
-        note(change, total(job, scenario.expandable_segments));
-    }
+    let mut remedies: Vec<Remedy> = changes.iter().filter_map(|change| fitting(scenario, change)).collect();
     // A shorter sequence, in halves: enough to say where to look; `ceiling` finds the exact one.
-    let mut seq = scenario.job.seq() / 2;
-    while seq >= 256 {
-        let Some(job) = shorter(job, seq) else { break };
-        if note(format!("batch.sequence = {seq}"), total(job, scenario.expandable_segments)) {
-            break;
-        }
-        seq /= 2;
-    }
+    let halves = std::iter::successors(Some(scenario.job.seq() / 2), |seq| Some(seq / 2));
+    let mut shorter = halves.take_while(|&seq| seq >= 256).map(|seq| set("batch.sequence", seq as i64));
+    remedies.extend(shorter.find_map(|change| fitting(scenario, &change)));
     remedies
+}
+
+/// The change, if the plan fits with it.
+fn fitting(scenario: &Scenario, change: &Change) -> Option<Remedy> {
+    let mut draft = scenario.draft.clone();
+    for (key, value) in change {
+        draft.set(key, value.clone());
+    }
+    let read = draft.scenario().ok()?;
+    let changed = scenario.with(read.job, read.expandable_segments);
+    let device_total = total_if_fits(&changed, &changed.job.compile())?;
+    let lines: Vec<String> = change.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    Some(Remedy { change: lines.join(", "), device_total })
 }

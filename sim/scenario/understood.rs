@@ -4,6 +4,7 @@ use std::path::Path;
 
 use toml::Spanned;
 
+use super::draft::Draft;
 use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
@@ -37,8 +38,8 @@ pub struct Scenario {
     pub job: Job,
     /// `expandable_segments`.
     pub expandable_segments: bool,
-    /// Whether the file gives some blocks a resharding policy of their own.
-    pub overrides: bool,
+    /// Its keys, to change: what every what-if is made of.
+    pub draft: Draft,
     /// Where the file says how long sequences are: what to point at when a step turns out too long.
     pub sequence_at: Place,
     /// Where the file names the model.
@@ -143,6 +144,7 @@ impl Scenario {
             model_at: self.model_at.clone(),
             assumptions: self.assumptions.clone(),
             measured: self.measured.clone(),
+            draft: self.draft.clone(),
             job,
             expandable_segments,
             ..*self
@@ -202,7 +204,8 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         launch_blocking: scenario.framework.launch_blocking == Some(true),
         job,
         expandable_segments,
-        overrides: !scenario.fsdp.overrides.is_empty(),
+        // What has been read is a table.
+        draft: Draft::new(reader.file, reader.text.parse().unwrap_or_default()),
         sequence_at: *reader.place(&batch.sequence),
         model_at: *reader.place(&scenario.model),
         assumptions: std::mem::take(&mut reader.assumptions),

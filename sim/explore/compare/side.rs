@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-use crate::explore::draft::Draft;
 use crate::scenario::relative;
-use crate::scenario::{ScenarioError, flat};
+use crate::scenario::{Draft, Scenario, ScenarioError, flat};
 
 /// Keys whose values are names or paths; a path counts from the side's own file.
 const PATHS: [&str; 3] = ["topology.name", "topology.profile", "model.huggingface"];
@@ -33,8 +32,8 @@ pub struct Side {
 impl Side {
     /// Reads a side; `file` names it in errors, and paths in it are relative to that.
     pub fn read(name: &str, file: &str, text: &str) -> Result<Side, ScenarioError> {
-        let (draft, scenario) = Draft::parse(file, text)?;
-        let mut written: Keys = flat(draft.table()).into_iter().collect();
+        let scenario = Scenario::parse(file, text)?;
+        let mut written: Keys = flat(scenario.draft.table()).into_iter().collect();
         written.remove(DESCRIPTION);
         for key in PATHS {
             if let Some(Value::String(path)) = written.get_mut(key) {

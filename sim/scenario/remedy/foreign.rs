@@ -1,15 +1,14 @@
 //! What a user of a framework that splits a model as Megatron does would try first.
 
-use super::{Change, megatron};
+use super::{Change, set, smaller_batches};
 use crate::runtime::megatron::{Job, Recompute};
 
 /// Changes to a job; `checkpoint` is the key that lets blocks run again in backward.
-pub(super) fn changes(checkpoint: &str, job: &Job) -> Vec<Change<Job>> {
-    let mut list: Vec<Change<Job>> = vec![];
+pub(super) fn changes(checkpoint: &'static str, job: &Job) -> Vec<Change> {
+    let mut list: Vec<Change> = vec![];
     if job.block.recompute == Recompute::None {
-        let again = Box::new(|job: &mut Job| job.block.recompute = Recompute::Uniform { layers: 1 });
-        list.push((format!("{checkpoint} = true"), again));
+        list.push(set(checkpoint, true));
     }
-    list.extend(megatron::smaller(job));
+    list.extend(smaller_batches(job.batch));
     list
 }

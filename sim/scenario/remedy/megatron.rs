@@ -1,42 +1,26 @@
 //! What a user of Megatron-Core would try first.
 
-use super::Change;
+use toml::{Table, Value};
+
+use super::{Change, set, smaller_batches};
 use crate::runtime::megatron::{Core, Job, Recompute};
 
 /// Changes to a job of Megatron-Core.
-pub(super) fn changes(job: &Job) -> Vec<Change<Job>> {
-    let mut list: Vec<Change<Job>> = vec![];
+pub(super) fn changes(job: &Job) -> Vec<Change> {
+    let mut list: Vec<Change> = vec![];
     if job.block.recompute == Recompute::None && job.block.core != Core::Flash {
-        let core = Box::new(|job: &mut Job| job.block.recompute = Recompute::Core);
-        list.push(("megatron.recompute = \"core_attn\"".to_owned(), core));
+        list.push(set("megatron.recompute", "core_attn"));
     }
     if !matches!(job.block.recompute, Recompute::Uniform { .. }) {
-        let full = Box::new(|job: &mut Job| job.block.recompute = Recompute::Uniform { layers: 1 });
-        list.push(("megatron.recompute = { uniform = 1 }".to_owned(), full));
+        let uniform = Table::from_iter([("uniform".to_owned(), Value::Integer(1))]);
+        list.push(set("megatron.recompute", uniform));
     }
     if !job.optimizer.distributed && job.mesh.dp * job.mesh.cp > 1 {
-        let distributed = Box::new(|job: &mut Job| job.optimizer.distributed = true);
-        list.push(("megatron.distributed_optimizer = true".to_owned(), distributed));
+        list.push(set("megatron.distributed_optimizer", true));
     }
-    let split = Job { sequence_parallel: true, ..job.clone() };
-    if !job.sequence_parallel && job.mesh.tp > 1 && split.splits(job.seq) {
-        let split = Box::new(|job: &mut Job| job.sequence_parallel = true);
-        list.push(("tensor_parallel.sequence = true".to_owned(), split));
+    if !job.sequence_parallel && job.mesh.tp > 1 {
+        list.push(set("tensor_parallel.sequence", true));
     }
-    list.extend(smaller(job));
+    list.extend(smaller_batches(job.batch));
     list
-}
-
-/// Smaller micro-batches.
-pub(super) fn smaller(job: &Job) -> Vec<Change<Job>> {
-    let mut smaller = vec![job.batch / 2, 1];
-    smaller.dedup();
-    let smaller = smaller.into_iter().filter(|&batch| batch >= 1 && batch < job.batch);
-    let change = |batch| -> Box<dyn Fn(&mut Job)> { Box::new(move |job: &mut Job| job.batch = batch) };
-    smaller.map(|batch| (format!("batch.micro = {batch}"), change(batch))).collect()
-}
-
-/// The job on shorter sequences, if its ranks can still split them.
-pub(super) fn shorter(job: &Job, seq: u64) -> Option<Job> {
-    job.splits(seq).then(|| Job { seq, ..job.clone() })
 }

@@ -2,8 +2,8 @@
 
 use toml::{Table, Value};
 
-use crate::scenario::predict::Settings;
-use crate::scenario::{Prediction, Scenario, ScenarioError, predict};
+use super::predict::{Settings, predict};
+use super::{Prediction, Scenario, ScenarioError};
 
 /// The table of what a run has measured.
 const MEASURED: &str = "measured";
@@ -17,18 +17,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// A draft of a scenario's text, with the scenario as it is understood. Mistakes are shown where they stand. What the
-    /// run has measured is left behind: nobody has measured a what-if.
-    pub fn parse(file: &str, text: &str) -> Result<(Draft, Scenario), ScenarioError> {
-        let scenario = Scenario::parse(file, text)?;
-        // What the scenario's reader has read is a table.
-        let mut table: Table = text.parse().unwrap_or_default();
+    /// A draft of keys that nobody has checked yet. What the run has measured is left behind: nobody has measured a what-if.
+    pub fn new(file: &str, mut table: Table) -> Draft {
         table.remove(MEASURED);
-        Ok((Draft::new(file, table), scenario))
-    }
-
-    /// A draft of keys that nobody has checked yet.
-    pub fn new(file: &str, table: Table) -> Draft {
         Draft { file: file.to_owned(), table }
     }
 
@@ -94,6 +85,6 @@ impl Draft {
 }
 
 /// What is wrong, without the place: a draft's lines are nobody's.
-pub(super) fn reason(error: &ScenarioError) -> String {
+pub fn reason(error: &ScenarioError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
