@@ -54,7 +54,8 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         "memory": {
             "fits": memory.fits,
             "fits_beyond_doubt": memory.fits_beyond_doubt(),
-            "doubt_bytes": bytes(memory.doubt()),
+            "may_fit": memory.may_fit(),
+            "doubt_bytes": bytes(memory.doubt),
             "allocated_bytes": bytes(memory.report.peak_allocated),
             "reserved_bytes": bytes(memory.report.peak_reserved),
             "device_total_bytes": bytes(memory.device_total()),

@@ -117,7 +117,6 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
     if memory.fits {
         let total = memory.device_total();
         let free = memory.capacity.saturating_sub(total);
-        let doubt = memory.doubt();
         let sure = if memory.fits_beyond_doubt() { "yes" } else { "perhaps" };
         writeln!(
             out,
@@ -127,8 +126,7 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
             gib(free)
         )?;
         if !memory.fits_beyond_doubt() {
-            let outside = gib(memory.outside);
-            writeln!(out, "                what lives outside the allocator ({outside}) is known to ± {}", gib(doubt))?;
+            writeln!(out, "                {}", memory.doubtful)?;
         }
     } else {
         writeln!(
@@ -138,6 +136,9 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
             gib(memory.capacity),
             gib(memory.shortfall())
         )?;
+        if memory.may_fit() {
+            writeln!(out, "                {}: it may still fit", memory.doubtful)?;
+        }
     }
     let report = &memory.report;
     writeln!(

@@ -18,6 +18,7 @@ mod emit;
 mod flags;
 mod mesh;
 mod remat;
+mod room;
 mod step;
 mod tape;
 mod windows;
@@ -35,6 +36,9 @@ use super::{Flight, Framework, Modules, Parts};
 use crate::model::experts::Experts;
 use crate::model::routing::Load;
 use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use crate::program::Program;
+use crate::units::Bytes;
+use room::{Room, held};
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +114,8 @@ pub struct Job {
     pub capacity_factor: Option<f64>,
     /// Whether gradients are clipped to a norm.
     pub clip: bool,
+    /// What the compiler may give out of a chip's memory.
+    pub hbm: Bytes,
     /// The run that the step is part of.
     pub run: Run,
     /// Device-to-host reads that the loop waits for in a step (`.item()`, a logged metric).
@@ -153,6 +159,16 @@ impl Job {
             (self.activation_embed && self.mesh.tensor > 1, "activations on the tensor axis"),
         ];
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    }
+
+    /// What every chip runs, and whether memory is short for it.
+    fn program(&self) -> (Program, Room) {
+        let program = step::program(self, Room::Ample);
+        if held(&program) <= self.hbm {
+            (program, Room::Ample)
+        } else {
+            (step::program(self, Room::Short), Room::Short)
+        }
     }
 
     /// Bytes that the optimizer keeps for each parameter.
@@ -200,10 +216,12 @@ impl Framework for Job {
             Attention::Splash { .. } => "splash attention kernels",
             Attention::DotProduct => "attention in matmuls around a softmax",
         };
-        Modules { attention: Some(attention), ..Modules::of("XLA's compiled") }
+        let short = "short of memory the compiler gathers and computes again what lives too long";
+        let doubts = if self.program().1 == Room::Short { vec![short] } else { vec![] };
+        Modules { attention: Some(attention), doubts, ..Modules::of("XLA's compiled") }
     }
 
     fn compile(&self) -> Flight {
-        Flight::alike(step::program(self))
+        Flight::alike(self.program().0)
     }
 }

@@ -72,7 +72,7 @@ pub(in crate::explore) fn point(point: &Point) -> Value {
         "reserved_bytes": memory.report.peak_reserved.0,
         "device_total_bytes": memory.device_total().0,
         "outside_allocator_bytes": memory.outside.0,
-        "doubt_bytes": memory.doubt().0,
+        "doubt_bytes": memory.doubt.0,
         "capacity_bytes": memory.capacity.0,
         "shortfall_bytes": memory.shortfall().0,
         "allocator_retries": memory.report.retries,

@@ -144,8 +144,7 @@ pub(in crate::explore) fn ends(ceiling: &Ceiling) -> String {
 /// How far the ceiling holds, where what lives outside the allocator is not known well enough.
 fn doubt(ceiling: &Ceiling, top: &Point) -> Option<String> {
     let memory = &top.memory;
-    let known =
-        format!("what lives outside the allocator, {}, is known to ± {}", gib(memory.outside), gib(memory.doubt()));
+    let known = &memory.doubtful;
     match &ceiling.sure {
         Some(sure) if sure.sequence == top.sequence => None,
         Some(sure) => Some(format!("{} tokens: {known}", thousands(sure.sequence))),

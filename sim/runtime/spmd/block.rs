@@ -362,6 +362,29 @@ impl Block {
         again
     }
 
+    /// Of what runs again, what one matmul makes of what backward has anyway: sums behind a projection, and values. Each with
+    /// the operators that make it.
+    pub fn droppable(&self, again: &[usize]) -> Vec<(Tensor, Vec<usize>)> {
+        let maker = |tensor: Tensor| again.iter().copied().find(|&at| self.ops[at].output == tensor);
+        let linear = |tensor: Tensor| maker(tensor).filter(|&at| matches!(self.ops[at].kind, Kind::Linear(_)));
+        let mut list = vec![];
+        for &at in again {
+            let op = &self.ops[at];
+            match op.kind {
+                Kind::Add => {
+                    let made = op.inputs.iter().find_map(|&input| linear(input));
+                    list.extend(made.map(|made| (op.output, vec![made, at])));
+                }
+                Kind::Attention(_) => {
+                    let values = op.inputs.iter().filter_map(|&input| linear(input).map(|made| (input, vec![made])));
+                    list.extend(values);
+                }
+                _ => {}
+            }
+        }
+        list
+    }
+
     fn tensor(&mut self, name: Option<&'static str>, width: u64) -> Tensor {
         self.tensors.push(Named { name, rows: self.rows, width });
         self.tensors.len() - 1

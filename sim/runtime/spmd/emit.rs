@@ -32,10 +32,10 @@ pub(super) fn emit(tape: &Tape, program: &mut Builder) {
     for (at, step) in steps.iter().enumerate() {
         program.set_pass(step.pass);
         program.enter(step.scope);
-        for value in step.writes.iter().map(|value| value.0 as usize) {
+        for (index, value) in step.writes.iter().map(|value| value.0 as usize).enumerate() {
             if first[value] == Some(at) {
                 let sized = tape.values[value];
-                if step.in_place {
+                if step.in_place && index == 0 {
                     let reads = step.reads.iter().map(|read| read.0 as usize);
                     let place = reads.filter(|&read| last[read] == at && tape.values[read].bytes == sized.bytes);
                     if let Some(buffer) = place.filter_map(|read| buffers[read].take()).next() {

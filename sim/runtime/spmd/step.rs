@@ -8,6 +8,7 @@ mod optimizer;
 mod weights;
 
 use super::block::{Block, Named, Tensor};
+use super::room::Room;
 use super::tape::{At, CORE, FROM_HOST, TO_HOST, Tape, Value};
 use super::{Job, Keep, Policy};
 use crate::model::Position;
@@ -23,7 +24,7 @@ const HALF: u64 = 2;
 const FULL: u64 = 4;
 
 /// The program of every chip.
-pub(super) fn program(job: &Job) -> Program {
+pub(super) fn program(job: &Job, room: Room) -> Program {
     let mut program = Builder::new(job.mesh.ranks(), &super::tape::UNITS);
     program.memory(Discipline::Static);
     let groups = Groups {
@@ -38,7 +39,7 @@ pub(super) fn program(job: &Job) -> Program {
         head: program.add_scope("decoder_norm, logits_dense".to_owned()),
         optimizer: program.add_scope("optimizer".to_owned()),
     };
-    let mut step = Step::new(job, groups, scopes);
+    let mut step = Step::new(job, room, groups, scopes);
     step.arguments(&mut program);
     step.run();
     program.section(Section::Step);
@@ -78,6 +79,7 @@ struct Variant {
 /// A step being written.
 struct Step<'j> {
     job: &'j Job,
+    room: Room,
     groups: Groups,
     scopes: Scopes,
     tape: Tape,
@@ -105,7 +107,7 @@ struct Step<'j> {
 }
 
 impl<'j> Step<'j> {
-    fn new(job: &'j Job, groups: Groups, scopes: Scopes) -> Self {
+    fn new(job: &'j Job, room: Room, groups: Groups, scopes: Scopes) -> Self {
         let kinds = (0..job.model.layers).map(|layer| (job.model.window(layer), job.model.experts_in(layer).is_some()));
         let mut seen: Vec<(Option<u64>, bool)> = vec![];
         let mut variant_of = vec![];
@@ -119,6 +121,7 @@ impl<'j> Step<'j> {
         let variants = seen.into_iter().map(|kind| Variant::new(job, kind)).collect();
         Step {
             job,
+            room,
             groups,
             scopes,
             tape: Tape::new(),

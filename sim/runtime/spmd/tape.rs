@@ -45,7 +45,7 @@ pub(super) struct Step {
     pub(super) scope: ScopeId,
     pub(super) reads: Vec<Value>,
     pub(super) writes: Vec<Value>,
-    /// Whether it works number by number, so that a result may take the place of what it reads for the last time.
+    /// Whether it works number by number, so that its first result may take the place of what it reads for the last time.
     pub(super) in_place: bool,
     /// Instructions that must be over before it starts, besides those that wrote what it reads.
     pub(super) after: Vec<At>,

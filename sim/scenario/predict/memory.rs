@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::memory::{self, MemoryReport};
-use crate::program::Program;
+use crate::program::{Discipline, Program};
 use crate::runtime::Flight;
 use crate::scenario::Scenario;
 use crate::scenario::remedy::Remedy;
@@ -20,8 +20,10 @@ pub struct DeviceMemory {
     pub capacity: Bytes,
     /// Reserved without any limit, plus what is outside: what the plan would like to have.
     pub wanted: Bytes,
-    /// How far [`DeviceMemory::outside`] may be off, relative (half-width of an 80 % interval).
-    pub outside_spread: f64,
+    /// How far the total may be off: a plan with less to spare fits only perhaps.
+    pub doubt: Bytes,
+    /// What that is about, in words.
+    pub doubtful: String,
     /// Whether the plan runs.
     pub fits: bool,
     /// Changes that would make it fit, if it does not.
@@ -34,14 +36,14 @@ impl DeviceMemory {
         self.report.peak_reserved + self.outside
     }
 
-    /// How far what lives outside the allocator may be off: a plan with less to spare fits only perhaps.
-    pub fn doubt(&self) -> Bytes {
-        Bytes((self.outside.0 as f64 * self.outside_spread).round() as u64)
+    /// Whether the plan runs however far the total is off.
+    pub fn fits_beyond_doubt(&self) -> bool {
+        self.fits && self.capacity.saturating_sub(self.device_total()) > self.doubt
     }
 
-    /// Whether the plan runs however far the memory outside the allocator is off.
-    pub fn fits_beyond_doubt(&self) -> bool {
-        self.fits && self.capacity.saturating_sub(self.device_total()) > self.doubt()
+    /// Whether the plan may run though it is said not to.
+    pub fn may_fit(&self) -> bool {
+        !self.fits && self.shortfall() <= self.doubt
     }
 
     /// How much is missing.
@@ -99,6 +101,23 @@ fn outside(scenario: &Scenario, program: &Program) -> Bytes {
     overheads.context + Bytes(nccl)
 }
 
+/// How far the compiler's peak may be from the predicted one: the furthest of the steps compiled for v6e that
+/// `tests/oracles/xla_steps.json` holds.
+const COMPILED: f64 = 0.05;
+
+/// How far the total may be off, and why: what lives outside an allocator that is replayed to the byte (half-width of an 80 %
+/// interval), or what a compiler makes of the step.
+fn doubt(scenario: &Scenario, program: &Program, (outside, wanted): (Bytes, Bytes)) -> (Bytes, String) {
+    let part = |whole: Bytes, spread: f64| Bytes((whole.0 as f64 * spread).round() as u64);
+    let gib = |bytes: Bytes| format!("{:.2} GiB", bytes.gib());
+    if program.memory == Discipline::Static {
+        let doubt = part(wanted, COMPILED);
+        return (doubt, format!("the compiler's peak is known to ± {}", gib(doubt)));
+    }
+    let doubt = part(outside, scenario.profile.overheads.evidence.spread());
+    (doubt, format!("what lives outside the allocator, {}, is known to ± {}", gib(outside), gib(doubt)))
+}
+
 /// Memory of a program on a scenario's device.
 fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
     let outside = outside(scenario, program);
@@ -120,6 +139,6 @@ fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
         }
     };
     let fits = report.out_of_memory.is_none();
-    let outside_spread = scenario.profile.overheads.evidence.spread();
-    DeviceMemory { report, outside, outside_spread, capacity, wanted, fits, remedies: vec![] }
+    let (doubt, doubtful) = doubt(scenario, program, (outside, wanted));
+    DeviceMemory { report, outside, doubt, doubtful, capacity, wanted, fits, remedies: vec![] }
 }

@@ -5,6 +5,7 @@ use super::{Category, FULL, HALF, Keep, Step};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, Tensor};
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::Value;
 
 /// A weight gradient whose input is made after the gradient of that input.
@@ -63,12 +64,9 @@ impl Step<'_> {
         let again = self.variants[variant].again.clone();
         let mut held = vec![];
         self.tape.pass = Pass::Recompute;
-        let how = match self.job.flags.gather_backward {
-            Overlap::Windowed => Overlap::None,
-            how => how,
-        };
-        self.forward_ops(variant, &again, &mut values, (how, false), &mut held);
+        self.forward_ops(variant, &again, &mut values, (self.gather_again(), false), &mut held);
         self.tape.pass = Pass::Backward;
+        let mut dropped = block.droppable(&again);
         let mut gradients: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let last = gradients.len() - 1;
         gradients[last] = Some(gradient);
@@ -77,11 +75,40 @@ impl Step<'_> {
                 let stack = self.stack(place, bytes);
                 self.tape.kernel("dynamic_slice", Self::memory(MemoryKind::Copy, bytes, 0), &[stack], &[]);
             }
+            if self.room == Room::Short {
+                self.make_again(variant, op, &mut dropped, &mut values);
+            }
             self.op_backward((variant, op), &values, &mut gradients, &held);
         }
         self.norm_gradients(block.norms);
         self.store_gradients();
         gradients[0].unwrap_or(gradient)
+    }
+
+    /// How weights are gathered for what runs again.
+    fn gather_again(&self) -> Overlap {
+        match self.job.flags.gather_backward {
+            Overlap::Windowed => Overlap::None,
+            how => how,
+        }
+    }
+
+    /// Runs again what makes an operator's operands, where they have been dropped.
+    fn make_again(
+        &mut self,
+        variant: usize,
+        op: &Op,
+        dropped: &mut Vec<(Tensor, Vec<usize>)>,
+        values: &mut [Option<Value>],
+    ) {
+        for tensor in op.needs() {
+            if let Some(at) = dropped.iter().position(|(known, _)| *known == tensor) {
+                let (_, ops) = dropped.swap_remove(at);
+                self.tape.pass = Pass::Recompute;
+                self.forward_ops(variant, &ops, values, (self.gather_again(), false), &mut vec![]);
+                self.tape.pass = Pass::Backward;
+            }
+        }
     }
 
     /// What forward kept of a tensor.
@@ -149,7 +176,8 @@ impl Step<'_> {
                 self.tape.kernel("rotary backward", work, &reads, &outputs);
             }
             Kind::Gate => {
-                // Besides the gradients it makes the product again, which only the weight gradient behind it reads.
+                // Besides the gradients it makes the product again, which only the weight gradient behind it reads. The gate's
+                // own gradient comes last, in the place of what is not read any more; the others have places of their own.
                 let mut outputs = outputs.clone();
                 let late = self.late.take();
                 if late.is_some() {
@@ -219,6 +247,10 @@ impl Step<'_> {
         let weight = self.variants[variant].block.weights[index];
         let numbers = weight.numbers();
         let gathered = match held.iter().find(|(known, _)| *known == index) {
+            Some(_) if self.room == Room::Short => {
+                let after = self.tape.now();
+                self.gather(numbers, self.gather_again(), after)
+            }
             Some((_, value)) => Gathered::Whole(*value),
             None => {
                 // Used once: as in forward.

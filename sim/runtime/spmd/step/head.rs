@@ -5,6 +5,7 @@ use super::{Category, Collective, FULL, HALF, Step};
 use crate::program::{Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
 use crate::runtime::spmd::Targets;
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::Value;
 
 impl Step<'_> {
@@ -138,8 +139,10 @@ impl Step<'_> {
         let work = Self::memory(MemoryKind::Softmax, read * tokens * words, HALF * tokens * words);
         self.tape.kernel("softmax backward", work, logits, &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);
+        // Another gather for the second use, where memory is short.
+        let again = (self.room == Room::Short && parts == 1).then(|| self.head());
         let before = self.tape.now();
-        self.matmul(size, weight, (&[scores], &[gradient]));
+        self.matmul(size, again.as_ref().unwrap_or(weight), (&[scores], &[gradient]));
         self.sum_parts(HALF * tokens * width, gradient, before);
         scores
     }
