@@ -326,5 +326,10 @@ fn sorted_experts_multiply_each_tokens_copies_and_nothing_else() {
     // To places and back, forward and again; three gradients.
     assert_eq!((flops(&places) - flops(&sorted)) % mask, 0);
     assert!((4 * 4..=4 * 8).contains(&((flops(&places) - flops(&sorted)) / mask)));
-    assert_eq!(exchanged(&sorted, Collective::AllGather), exchanged(&places, Collective::AllGather));
+    // Weights are gathered alike. Scores are put in their places by index: all chips get all tokens' numbers, whole and in
+    // three parts, of two experts in four bytes, forward and again; in backward scores of eight experts.
+    let all_tokens = 16 * 8192;
+    let scores = 4 * all_tokens * (2 * (4 + 3 * 4) * 2 + 8 * 2);
+    let gathered = |flown: &Prediction| exchanged(flown, Collective::AllGather);
+    assert_eq!(gathered(&places) - gathered(&sorted), scores);
 }

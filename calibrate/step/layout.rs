@@ -30,9 +30,9 @@ pub struct Layout {
 impl Layout {
     /// That of a job's mesh.
     pub fn of(mesh: spmd::Mesh) -> Self {
-        let (names, sizes) = (["data", "fsdp", "fsdp_transpose", "context", "tensor"], mesh.axes());
+        let (names, sizes) = (["data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"], mesh.axes());
         // As many names as sizes, by their types.
-        let axes: [_; 5] = std::array::from_fn(|at| (names[at], u64::from(sizes[at])));
+        let axes: [_; 6] = std::array::from_fn(|at| (names[at], u64::from(sizes[at])));
         Self { mesh: Mesh::new(axes) }
     }
 
@@ -42,9 +42,9 @@ impl Layout {
         let mlp = axes.contains(&Logical::Mlp);
         let shared = |axis: &Logical| -> &[&str] {
             match axis {
-                Logical::Batch => &["data", "fsdp", "fsdp_transpose"],
-                Logical::Embed if mlp => &["fsdp", "context"],
-                Logical::Embed => &["fsdp", "fsdp_transpose", "context"],
+                Logical::Batch => &["data", "fsdp", "fsdp_transpose", "expert"],
+                Logical::Embed if mlp => &["fsdp", "context", "expert"],
+                Logical::Embed => &["fsdp", "fsdp_transpose", "context", "expert"],
                 Logical::Mlp => &["fsdp_transpose", "tensor"],
                 Logical::Tensor => &["tensor"],
                 Logical::Whole => &[],

@@ -112,6 +112,8 @@ pub struct Job {
     pub iota_embed: bool,
     /// Places of experts over tokens sent (`capacity_factor`); none where the model has no experts.
     pub capacity_factor: Option<f64>,
+    /// What goes over the expert axis: tokens to experts that stay where they are, or experts' weights.
+    pub send_tokens: bool,
     /// Whether gradients are clipped to a norm.
     pub clip: bool,
     /// What the compiler may give out of a chip's memory.
@@ -132,6 +134,11 @@ impl Job {
     pub fn places(&self, experts: &Experts) -> u64 {
         let sent = (self.seq * experts.top_k) as f64 * self.capacity_factor.unwrap_or(1.0);
         (sent / experts.count as f64).floor().max(1.0) as u64 * experts.count
+    }
+
+    /// Chips that experts are spread over, and tokens sent to.
+    pub fn spread(&self) -> u64 {
+        if self.send_tokens { u64::from(self.mesh.expert) } else { 1 }
     }
 
     /// Numbers of a token that a chip holds between the halves of a block.

@@ -130,6 +130,7 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
         ("fsdp", &mesh.fsdp),
         ("fsdp_transpose", &mesh.fsdp_transpose),
         ("context", &mesh.context),
+        ("expert", &mesh.expert),
         ("tensor", &mesh.tensor),
         ("dcn_data", &mesh.dcn_data),
     ];

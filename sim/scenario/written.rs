@@ -14,7 +14,7 @@ pub use internevo::InternEvo;
 pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores};
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};
-pub use xla::{Eight, Moment, Xla, XlaAttention};
+pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 
 use serde::Deserialize;
 use toml::Spanned;

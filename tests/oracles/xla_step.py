@@ -1,8 +1,8 @@
 """What XLA's TPU compiler makes of a training step: bytes, collectives and buffers, with no TPU.
 
-A decoder as MaxText writes it (RMSNorm, rotary, grouped queries, gated MLP), its blocks in one scan under a remat policy,
-parameters and AdamW's state in fp32 and sharded as MaxText's rules shard them, computed in bf16, splash attention under
-shard_map. It is compiled ahead of time for a slice of v6e; nothing runs.
+A decoder as MaxText writes it (RMSNorm, rotary, grouped queries, gated MLP or experts), its blocks in one scan under a remat
+policy, parameters and AdamW's state in fp32 and sharded as MaxText's rules shard them, computed in bf16, splash attention
+under shard_map. `mesh` is data (MaxText's `fsdp`) and model (`tensor`); with experts, `expert` is an axis between them. It is compiled ahead of time for a slice of v6e; nothing runs.
 
     python xla_step.py DIR [CASE ...]
 
@@ -27,6 +27,7 @@ RECIPE = dict(xla_tpu_scoped_vmem_limit_kib="98304", xla_tpu_enable_async_collec
               xla_tpu_use_minor_sharding_for_major_trivial_input="true", xla_tpu_relayout_group_size_threshold_for_reduce_scatter="1",
               xla_tpu_assign_all_reduce_scatter_layout="true", xla_tpu_enable_data_parallel_all_reduce_opt="true",
               xla_tpu_data_parallel_opt_different_sized_ops="true", xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000")
+MOE = dict(layers=2, ff=7168, kv=4, experts=8, top_k=2, capacity=1.25, loss="maxtext", clip=True)
 CASES = {
     "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),
     "notes-scan": {},
@@ -44,6 +45,11 @@ CASES = {
     "llama8b-l8-maxtext-b12": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, seq=4096, loss='maxtext', clip=True, batch=192),
     "llama8b-l8-maxtext-b13": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, seq=4096, loss='maxtext', clip=True, batch=208),
     "d2048-l2-tiled": dict(layers=2, loss="maxtext", clip=True, tiling=8),
+    "moe-l2": dict(MOE),
+    "moe-l2-expert4": dict(MOE, mesh=[4, 1], expert=4),
+    "moe-l2-expert4-sent": dict(MOE, mesh=[4, 1], expert=4, sent=True),
+    "moe-l2-expert4-model2-sent": dict(MOE, mesh=[2, 2], expert=4, sent=True),
+    "moe-l2-expert4-peel": dict(MOE, mesh=[4, 1], expert=4, peel=True),
     "notes-plain": dict(d=4096, ff=14336, h=32, kv=8, layers=2, batch=16, seq=4096, mesh=[4, 4], remat="none",
                         attention="plain", scan=False),
 }
@@ -80,16 +86,24 @@ cross_entropy.defvjp(_fwd, _bwd)
 
 def build(c):
     topo = topologies.get_topology_desc(platform="tpu", topology_name=c["topo"], **c.get("topo_args", {}))
-    devs = np.array(topo.devices).reshape(c["mesh"])
-    mesh = Mesh(devs, ("data", "model"))
+    expert, devices = c.get("expert", 1), np.array(topo.devices)
+    if c["experts"]:
+        mesh = Mesh(devices.reshape(c["mesh"][0], expert, c["mesh"][1]), ("data", "expert", "model"))
+        data = ("data", "expert")
+    else:
+        mesh, data = Mesh(devices.reshape(c["mesh"]), ("data", "model")), "data"
     d, ff, h, kv, hd, V, L = (c[k] for k in ("d", "ff", "h", "kv", "hd", "vocab", "layers"))
     S = c["seq"]
-    shapes = {"embed": ((V, d), P("model", "data")), "head": ((d, V), P("data", "model")), "norm": ((d,), P(None))}
-    layer = {"ln1": ((d,), P(None)), "ln2": ((d,), P(None)), "q": ((d, h, hd), P("data", "model", None)),
-             "k": ((d, kv, hd), P("data", "model", None)), "v": ((d, kv, hd), P("data", "model", None)),
-             "o": ((h, hd, d), P("model", None, "data")), "w0": ((d, ff), P("data", "model")), "w1": ((d, ff), P("data", "model")),
-             "w2": ((ff, d), P("model", "data"))}
-    act = P("data", None, "model") if c["mesh"][1] > 1 and c.get("sp") else P("data", None, None)
+    shapes = {"embed": ((V, d), P("model", data)), "head": ((d, V), P(data, "model")), "norm": ((d,), P(None))}
+    layer = {"ln1": ((d,), P(None)), "ln2": ((d,), P(None)), "q": ((d, h, hd), P(data, "model", None)),
+             "k": ((d, kv, hd), P(data, "model", None)), "v": ((d, kv, hd), P(data, "model", None)),
+             "o": ((h, hd, d), P("model", None, data)), "w0": ((d, ff), P(data, "model")), "w1": ((d, ff), P(data, "model")),
+             "w2": ((ff, d), P("model", data))}
+    E = c["experts"]
+    if E:
+        layer.update(gate=((d, E), P(data, None)), w0=((E, d, ff), P("expert", "data", "model")),
+                     w1=((E, d, ff), P("expert", "data", "model")), w2=((E, ff, d), P("expert", "model", "data")))
+    act = P(data, None, "model") if c["mesh"][1] > 1 and c.get("sp") else P(data, None, None)
     con = lambda x, s: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, s))
     def attend(q, k, v):
         if c["attention"] == "plain":
@@ -109,7 +123,7 @@ def build(c):
         q, k, v = (jnp.transpose(t, (0, 2, 1, 3)) for t in (q, k, v))
         q = q / np.sqrt(hd).astype(np.float32)
         q = q.astype(jnp.bfloat16)
-        spec = P("data", "model", None, None)
+        spec = P(data, "model", None, None)
         @functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec, check_vma=False)
         def run(q, k, v):
             if k.shape[1] != q.shape[1]:
@@ -118,6 +132,40 @@ def build(c):
             return jax.vmap(kernel)(q, k, v)
         return jnp.transpose(run(q, k, v), (0, 2, 1, 3))
     bf = lambda w: w.astype(jnp.bfloat16)
+    def masks(weights, chosen):
+        """Which token goes to which place of which expert (moe.py, generate_masks)."""
+        B, k = chosen.shape[0], c["top_k"]
+        places = int(np.ceil(S * k / E) * c["capacity"])
+        mask = jax.nn.one_hot(chosen, E, dtype=jnp.int32)
+        fused = con(jnp.reshape(mask, (B, S * k, E)), P(data, None, None))
+        counted = jnp.cumsum(fused, axis=1)
+        count = con(jnp.reshape(counted, (B, S, k, E)), P(data, None, None, None))
+        kept = jnp.sum(mask * jnp.less_equal(count, places), axis=2)
+        weights = weights * kept
+        position = jnp.sum(jnp.reshape(fused * counted, (B, S, k, E)), axis=2) * kept
+        combine = (weights[..., None] * jax.nn.one_hot(position, places + 1, dtype=jnp.int32))[..., 1:]
+        return combine.astype(bool), combine
+    def mixture(y, w):
+        """Experts with places (moe.py, dense_matmul with a capacity factor). By its rules tokens stay split over `expert`
+        within experts, for which weights are gathered. With `moe_dispatch_no_expert_sharding` (`peel`) experts are, but for
+        the result of their last matmul; `sent` has that as the others."""
+        spread = ("expert", "data")
+        at, rows = spread if c.get("peel") or c.get("sent") else (None, data)
+        back = P(*(spread if c.get("sent") else (None, data)), None, None)
+        logits = con(jnp.einsum("bsd,de->bse", y, bf(w["gate"])), P(data, None, None))
+        top, chosen = jax.lax.top_k(logits, c["top_k"])
+        top = jax.nn.softmax(top.astype(jnp.float32), -1).astype(jnp.bfloat16)
+        index = (con(jnp.arange(top.shape[0])[:, None, None], P(data, None, None)), jnp.arange(S)[:, None], chosen)
+        weights = jnp.zeros((top.shape[0], S, E), jnp.bfloat16).at[index].set(top)
+        dispatch, combine = (con(m, P(data, None, None, None)) for m in masks(weights, chosen))
+        sent = con(jnp.einsum("bsm,bsec->ebcm", y, dispatch), P(at, rows, None, None))
+        whole = (lambda v, spec: con(v, spec)) if expert > 1 else (lambda v, spec: v)
+        up = lambda name, named: checkpoint_name(con(jnp.einsum(
+            "ebcm,emh->ebch", sent, whole(bf(w[name]), P("expert", None, "model"))), P(at, rows, None, "model")), named)
+        z = jax.nn.silu(up("w0", "mlpwi_0")) * up("w1", "mlpwi_1")
+        m = jnp.einsum("ebch,ehm->ebcm", z, whole(bf(w["w2"]), P("expert", "model", None)))
+        m = checkpoint_name(con(m, back), "mlpwo")
+        return con(jnp.einsum("ebcm,bsec->bsm", m, combine), act)
     def block(x, w):
         x = con(x, act)
         x = checkpoint_name(x, "decoder_layer_input")
@@ -131,9 +179,11 @@ def build(c):
         o = checkpoint_name(jnp.einsum("bshk,hkd->bsd", a, bf(w["o"])), "out_proj")
         x = con(x + o, act)
         y = norm(x, w["ln2"])
+        if E:
+            return con(x + mixture(con(y, act), w), act), None
         g = checkpoint_name(jnp.einsum("bsd,df->bsf", y, bf(w["w0"])), "mlpwi_0")
         u = checkpoint_name(jnp.einsum("bsd,df->bsf", y, bf(w["w1"])), "mlpwi_1")
-        z = con(jax.nn.silu(g) * u, P("data", None, "model"))
+        z = con(jax.nn.silu(g) * u, P(data, None, "model"))
         m = checkpoint_name(jnp.einsum("bsf,fd->bsd", z, bf(w["w2"])), "mlpwo")
         return con(x + m, act), None
     r = c["remat"]
@@ -185,7 +235,7 @@ def build(c):
         if c.get("tiling"):
             return tiled_loss(x, p["norm"], p["head"], targets)
         x = norm(x, p["norm"])
-        logits = con(jnp.einsum("bsd,dv->bsv", x, bf(p["head"])), P("data", None, "model"))
+        logits = con(jnp.einsum("bsd,dv->bsv", x, bf(p["head"])), P(data, None, "model"))
         logits = logits.astype(jnp.float32)
         if c.get("loss") == "maxtext":
             return jnp.mean(cross_entropy(logits, jax.nn.one_hot(targets, V)))
@@ -211,7 +261,7 @@ def build(c):
     mk = lambda s, spec: jax.ShapeDtypeStruct(s, jnp.float32, sharding=NamedSharding(mesh, spec))
     params = {k: mk(*v) for k, v in shapes.items()}
     params["layers"] = {k: mk((L,) + s, P(None, *spec)) for k, (s, spec) in layer.items()}
-    tok = jax.ShapeDtypeStruct((c["batch"], S), jnp.int32, sharding=NamedSharding(mesh, P("data", None)))
+    tok = jax.ShapeDtypeStruct((c["batch"], S), jnp.int32, sharding=NamedSharding(mesh, P(data, None)))
     sc = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()))
     sh = jax.tree.map(lambda x: x.sharding, params)
     f = jax.jit(step, donate_argnums=(0, 1, 2, 3), out_shardings=(sh, sh, sh, sc.sharding, sc.sharding))

@@ -19,8 +19,8 @@ pub(super) fn plan(scenario: &Scenario) -> String {
         Parts::Compiled(job) => {
             let mesh = job.mesh;
             format!(
-                "dcn_data={}, data={}, fsdp={}, fsdp_transpose={}, context={}, tensor={}",
-                mesh.dcn_data, mesh.data, mesh.fsdp, mesh.fsdp_transpose, mesh.context, mesh.tensor
+                "dcn_data={}, data={}, fsdp={}, fsdp_transpose={}, context={}, expert={}, tensor={}",
+                mesh.dcn_data, mesh.data, mesh.fsdp, mesh.fsdp_transpose, mesh.context, mesh.expert, mesh.tensor
             )
         }
     };

@@ -28,6 +28,8 @@ pub enum Kind {
     Masks,
     /// Tokens to experts' places, by a matmul with a mask of each sequence; the places of a sequence.
     Dispatch(u64),
+    /// Tokens to the chips of their experts, or experts' results back, over the expert axis.
+    Send,
     /// Experts' results back to tokens, the same way.
     Combine(u64),
     /// Copies of tokens in the order of their experts.
@@ -56,7 +58,7 @@ impl Op {
             Kind::Dispatch(_) => self.inputs[1..].to_vec(),
             Kind::Combine(_) | Kind::Unsort => self.inputs.clone(),
             Kind::Attention(_) => self.inputs.iter().copied().chain([self.output]).collect(),
-            Kind::Rope | Kind::Add | Kind::Sort => vec![],
+            Kind::Rope | Kind::Add | Kind::Sort | Kind::Send => vec![],
         }
     }
 
@@ -117,6 +119,10 @@ pub struct Weight {
     pub outputs: u64,
     /// How many of it there are: one, or one for each expert.
     pub copies: u64,
+    /// Whether it is experts'.
+    pub experts: bool,
+    /// Whether its copies are spread over the expert axis, and each chip multiplies with its own.
+    pub spread: bool,
     /// Whether its result is a part of a sum over the tensor axis.
     pub row_parallel: bool,
 }
@@ -145,6 +151,8 @@ pub struct Block {
     norm_numbers: u64,
     /// Chips over which results of row-parallel weights lie.
     split: u64,
+    /// Chips that experts are spread over, and tokens sent to.
+    spread: u64,
 }
 
 impl Block {
@@ -169,6 +177,7 @@ impl Block {
             rows,
             norm_numbers,
             split: model.width / job.stream(),
+            spread: job.spread(),
         };
         let around = model.norm_placement == NormPlacement::PreAndPost;
         let beside = model.norm_placement == NormPlacement::ParallelShared;
@@ -325,9 +334,16 @@ impl Block {
         let masks = self.op(Kind::Masks, &[scores], None, places);
         let tokens = std::mem::replace(&mut self.rows, job.batch * places);
         let sent = self.op(Kind::Dispatch(places), &[input, masks], None, width);
+        let sent = self.sent(sent, width);
         let made = self.feed_forward(sent, job.model.feed_forward, (width, experts.width / tensor, experts.count));
+        let made = self.sent(made, width);
         self.rows = tokens;
         self.op(Kind::Combine(places), &[made, masks], None, width)
+    }
+
+    /// The same rows of fewer experts and more sequences, or the reverse, where chips have experts of their own.
+    fn sent(&mut self, input: Tensor, width: u64) -> Tensor {
+        if self.spread > 1 { self.op(Kind::Send, &[input], None, width) } else { input }
     }
 
     /// Whether an operator is the first matmul that reads its input.
@@ -417,7 +433,10 @@ impl Block {
         (weight, inputs, outputs, row_parallel): (&'static str, u64, u64, bool),
         copies: u64,
     ) -> Tensor {
-        self.weights.push(Weight { name: weight, inputs, outputs, copies, row_parallel });
+        let experts = copies > 1;
+        let spread = experts && self.spread > 1;
+        let copies = if spread { copies / self.spread } else { copies };
+        self.weights.push(Weight { name: weight, inputs, outputs, copies, experts, spread, row_parallel });
         let width = if row_parallel { outputs / self.split } else { outputs };
         self.op(Kind::Linear(self.weights.len() - 1), &[input], name, width)
     }

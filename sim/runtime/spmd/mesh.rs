@@ -2,12 +2,14 @@
 //!
 //! MaxText's rules (`configs/base.yml`, `logical_axis_rules`): the embedding dimension of a weight lies on `fsdp` and
 //! `fsdp_transpose` (of an MLP's weights, its width on `fsdp_transpose`), and on `context`; heads and MLP width on `tensor`; a
-//! norm's weight on `tensor` alone, so data-parallel chips all hold it. Batches lie on `data`, `fsdp` and `fsdp_transpose`,
-//! sequences on `context`.
+//! norm's weight on `tensor` alone, so data-parallel chips all hold it. Batches lie on `data`, `fsdp`, `fsdp_transpose` and
+//! `expert`, sequences on `context`. Experts lie on `expert`, and on the others as other weights do; those lie on it with
+//! their embedding dimension.
 
 use crate::program::Group;
 
-/// Sizes of the axes, over ICI unless named otherwise; ranks in MaxText's order, `tensor` fastest.
+/// Sizes of the axes, over ICI unless named otherwise; ranks in this order, `tensor` fastest. MaxText has `expert` inside
+/// `tensor`, which differs where both are larger than one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mesh {
     /// `dcn_data_parallelism`: replicas of the slice, over DCN.
@@ -20,6 +22,8 @@ pub struct Mesh {
     pub fsdp_transpose: u32,
     /// `ici_context_parallelism`: chips that share a sequence, and shard weights besides.
     pub context: u32,
+    /// `ici_expert_parallelism`: chips that share experts, and shard other weights besides.
+    pub expert: u32,
     /// `ici_tensor_parallelism`.
     pub tensor: u32,
 }
@@ -32,22 +36,27 @@ impl Mesh {
 
     /// Groups of chips that have data of their own.
     pub fn data_ranks(self) -> u32 {
-        self.dcn_data * self.data * self.fsdp * self.fsdp_transpose
+        self.dcn_data * self.data * self.fsdp * self.fsdp_transpose * self.expert
     }
 
     /// Chips that a weight's embedding dimension is sharded over, and that gather it.
     pub fn shards(self) -> u32 {
-        self.fsdp * self.fsdp_transpose * self.context
+        self.fsdp * self.fsdp_transpose * self.context * self.expert
+    }
+
+    /// Those of them that the embedding dimension of experts is sharded over.
+    pub fn expert_shards(self) -> u32 {
+        self.shards() / self.expert
     }
 
     /// Sizes of the axes within a slice, outermost first, where no sequence is shared.
-    pub fn in_slice(self) -> [u32; 4] {
-        [self.data, self.fsdp, self.fsdp_transpose * self.context, self.tensor]
+    pub fn in_slice(self) -> [u32; 5] {
+        [self.data, self.fsdp, self.fsdp_transpose * self.context, self.expert, self.tensor]
     }
 
     /// All of them.
-    pub fn axes(self) -> [u32; 5] {
-        [self.data, self.fsdp, self.fsdp_transpose, self.context, self.tensor]
+    pub fn axes(self) -> [u32; 6] {
+        [self.data, self.fsdp, self.fsdp_transpose, self.context, self.expert, self.tensor]
     }
 
     /// Who gathers weights and scatters their gradients.
@@ -57,7 +66,22 @@ impl Mesh {
 
     /// Who holds the parts of a sequence.
     pub(super) fn context_group(self) -> Group {
-        Group::new("context", self.context, self.tensor)
+        Group::new("context", self.context, self.expert * self.tensor)
+    }
+
+    /// Who gathers an expert's weights and scatters their gradients.
+    pub(super) fn expert_fsdp_group(self) -> Group {
+        Group::new("expert_fsdp", self.expert_shards(), self.expert * self.tensor)
+    }
+
+    /// Who has different experts, and sends tokens to one another.
+    pub(super) fn expert_group(self) -> Group {
+        Group::new("expert", self.expert, self.tensor)
+    }
+
+    /// Who has other tokens, or other parts of a sequence, on all slices.
+    pub(super) fn batch_group(self) -> Group {
+        Group::new("batch", self.ranks() / self.tensor, self.tensor)
     }
 
     /// Who holds the parts of a head or of an MLP's width.

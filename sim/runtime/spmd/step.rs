@@ -5,6 +5,7 @@ mod backward;
 mod forward;
 mod head;
 mod optimizer;
+mod router;
 mod weights;
 
 use super::block::{Block, Named, Tensor};
@@ -29,9 +30,12 @@ pub(super) fn program(job: &Job, room: Room) -> Program {
     program.memory(Discipline::Static);
     let groups = Groups {
         fsdp: program.add_group(job.mesh.fsdp_group()),
+        expert_fsdp: program.add_group(job.mesh.expert_fsdp_group()),
+        expert: program.add_group(job.mesh.expert_group()),
         tensor: program.add_group(job.mesh.tensor_group()),
         context: program.add_group(job.mesh.context_group()),
         data: program.add_group(job.mesh.data_group()),
+        batch: program.add_group(job.mesh.batch_group()),
     };
     let scopes = Scopes {
         embedding: program.add_scope("token_embedder".to_owned()),
@@ -54,9 +58,12 @@ pub(super) fn program(job: &Job, room: Room) -> Program {
 /// Communicators.
 struct Groups {
     fsdp: GroupId,
+    expert_fsdp: GroupId,
+    expert: GroupId,
     tensor: GroupId,
     context: GroupId,
     data: GroupId,
+    batch: GroupId,
 }
 
 /// Regions.
@@ -96,6 +103,10 @@ struct Step<'j> {
     tables: Vec<Value>,
     /// The head's gradient where the loss was taken in parts, whole until blocks' backward is over.
     whole_head: Option<Value>,
+    /// What the head's gradient is made of, where it waits for blocks' backward.
+    late_head: Option<[Value; 2]>,
+    /// The gradient of a gate's product, where the matmul of its gradient makes that of an input of its own.
+    of_gate: Option<Value>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
     /// A weight gradient that waits for its input.
@@ -132,6 +143,8 @@ impl<'j> Step<'j> {
             gradients: None,
             tables: vec![],
             whole_head: None,
+            late_head: None,
+            of_gate: None,
             pending: vec![],
             late: None,
             linear: false,
@@ -157,7 +170,7 @@ impl<'j> Step<'j> {
         let mut whole = if job.model.final_norm { job.model.width } else { 0 };
         for &variant in &self.variant_of {
             let block = &self.variants[variant].block;
-            sharded += block.weights.iter().map(|weight| weight.numbers().div_ceil(shards)).sum::<u64>();
+            sharded += block.weights.iter().map(|weight| self.own(weight)).sum::<u64>();
             whole += block.norms;
         }
         let tables = if job.model.tied_head { 1 } else { 2 };

@@ -31,6 +31,8 @@ pub struct Mesh {
     pub fsdp_transpose: Option<Spanned<i64>>,
     /// XLA: chips that share a sequence.
     pub context: Option<Spanned<i64>>,
+    /// XLA: chips that experts are spread over.
+    pub expert: Option<Spanned<i64>>,
     /// XLA: chips that heads and an MLP's width are split over.
     pub tensor: Option<Spanned<i64>>,
     /// XLA: replicas of a slice.

@@ -35,6 +35,16 @@ pub enum XlaAttention {
     DotProduct,
 }
 
+/// `expert_exchange`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertExchange {
+    /// Experts' weights are gathered, and tokens stay: what MaxText's rules lead to.
+    Weights,
+    /// Tokens are sent, and experts stay: GShard's.
+    Tokens,
+}
+
 impl Xla {
     /// What the file says of each tensor, in the order of a block's forward.
     pub fn tensors(&self) -> [&Option<Spanned<Keep>>; TENSORS.len()] {
@@ -102,6 +112,8 @@ pub struct Xla {
     pub num_vocab_tiling: Option<Spanned<i64>>,
     /// `capacity_factor` of experts, with `megablox` and `sparse_matmul` off.
     pub capacity_factor: Option<Spanned<f64>>,
+    /// What goes over the expert axis.
+    pub expert_exchange: Option<Spanned<ExpertExchange>>,
     /// `use_iota_embed`.
     pub use_iota_embed: Option<bool>,
     /// Whether gradients are clipped (`gradient_clipping_threshold` above zero).

@@ -1,6 +1,6 @@
 //! The loop back over blocks: what was not kept is computed again, then each operator's gradient in reverse.
 
-use super::weights::Gathered;
+use super::weights::{Among, Gathered};
 use super::{Category, FULL, HALF, Keep, Step};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, Tensor};
@@ -13,6 +13,7 @@ pub(super) struct Late {
     /// Inputs and outputs.
     size: (u64, u64),
     tokens: u64,
+    among: Among,
     /// What it reads besides.
     reads: Vec<Value>,
 }
@@ -44,11 +45,9 @@ impl Step<'_> {
 
     /// Numbers of all blocks' gradients on this chip.
     fn block_numbers(&self) -> u64 {
-        let shards = u64::from(self.job.mesh.shards());
         let block = |&variant: &usize| {
             let block = &self.variants[variant].block;
-            let weights = block.weights.iter().map(|weight| weight.numbers().div_ceil(shards));
-            weights.sum::<u64>() + block.norms
+            block.weights.iter().map(|weight| self.own(weight)).sum::<u64>() + block.norms
         };
         self.variant_of.iter().map(block).sum()
     }
@@ -164,7 +163,7 @@ impl Step<'_> {
             .map(|&input| self.tape.value("gradient", Self::bytes(input), Category::BackwardTemporary))
             .collect();
         let bytes = Self::bytes(inputs[0]);
-        let reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
+        let mut reads: Vec<Value> = needs.iter().copied().chain([gradient]).collect();
         match op.kind {
             Kind::Norm => {
                 // Sums over the width first, then the gradient.
@@ -180,16 +179,21 @@ impl Step<'_> {
                 // own gradient comes last, in the place of what is not read any more; the others have places of their own.
                 let mut outputs = outputs.clone();
                 let late = self.late.take();
+                // Of experts, what the mask's gradient asks for is multiplied again behind it, so all three weights are there.
+                let weights = &self.variants[variant].block.weights;
+                reads.extend(held.iter().filter(|(index, _)| weights[*index].experts).map(|(_, value)| *value));
+                // Matmuls that wait for no window make one input's gradient as they read it, from the product's.
+                self.of_gate = late.as_ref().filter(|late| late.among.whole).map(|_| gradient);
                 if late.is_some() {
                     outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
                 }
                 let moved = (inputs.len() as u64 + 1) * bytes;
                 let work = Self::memory(MemoryKind::Elementwise, moved, moved);
                 self.tape.elementwise("gate backward", work, &reads, &outputs);
-                if let Some(Late { size, tokens, mut reads }) = late {
+                if let Some(Late { size, tokens, among, mut reads }) = late {
                     reads.extend(outputs.last());
                     self.linear = true;
-                    self.weight_gradient(size, tokens, &reads);
+                    self.weight_gradient(size, tokens, among, &reads);
                     self.linear = false;
                 }
             }
@@ -202,6 +206,7 @@ impl Step<'_> {
             }
             Kind::Masks => {
                 let work = Self::memory(MemoryKind::Elementwise, Self::bytes(to), bytes);
+                self.scatter_scores_backward();
                 self.tape.kernel("masks backward", work, &reads, &outputs);
             }
             // The mask of zeros and ones has no gradient.
@@ -214,6 +219,11 @@ impl Step<'_> {
                 self.matmul(size, &Gathered::Own, (&reads, &outputs[..1]));
                 let size = (to.rows, places, to.width, MatmulLayout::Forward);
                 self.matmul(size, &Gathered::Own, (&reads, &outputs[1..]));
+            }
+            Kind::Send => {
+                let sent = self.send(gradient, Self::bytes(to), Category::BackwardTemporary);
+                self.add(gradients, op.inputs[0], sent);
+                return;
             }
             // Copies' gradients in the order of tokens, added up (`use_custom_sort_vjp`); the choice has none.
             Kind::Sort => {
@@ -245,7 +255,7 @@ impl Step<'_> {
         held: &[(usize, Value)],
     ) {
         let weight = self.variants[variant].block.weights[index];
-        let numbers = weight.numbers();
+        let (numbers, among) = (weight.numbers(), self.among(&weight));
         let gathered = match held.iter().find(|(known, _)| *known == index) {
             Some(_) if self.room == Room::Short => {
                 let after = self.tape.now();
@@ -258,9 +268,9 @@ impl Step<'_> {
                     Overlap::None => self.job.flags.gather_forward,
                     how => how,
                 };
-                let how = self.settle(how, input.rows / weight.copies);
+                let how = self.settle(how, input.rows / weight.copies, among);
                 let after = self.tape.now();
-                self.gather(numbers, how, after)
+                self.gather(numbers, among, how, after)
             }
         };
         let size = (input.rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);
@@ -277,15 +287,16 @@ impl Step<'_> {
             self.tape.join(at);
             reads.push(value);
         }
+        reads.extend(self.of_gate.take());
         // Gradients of one input are added up on the chip, and over the tensor axis once.
         if !weight.row_parallel && after.sum {
             self.sum_parts(HALF * input.rows * weight.inputs, output, before);
         }
         let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies);
         if after.gate {
-            self.late = Some(Late { size, tokens, reads });
+            self.late = Some(Late { size, tokens, among, reads });
         } else {
-            self.weight_gradient(size, tokens, &reads);
+            self.weight_gradient(size, tokens, among, &reads);
         }
         self.linear = false;
     }

@@ -21,8 +21,8 @@ impl Step<'_> {
         let output = self.tape.value("embedded", bytes, Category::Activation);
         if self.job.iota_embed {
             let after = self.tape.now();
-            let how = self.settle(self.job.flags.gather_forward, tokens);
-            let weight = self.gather(table, how, after);
+            let how = self.settle(self.job.flags.gather_forward, tokens, self.all());
+            let weight = self.gather(table, self.all(), how, after);
             let vocab = self.job.model.vocab / tensor;
             let before = self.tape.now();
             self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&[cast], &[output]));
@@ -66,10 +66,9 @@ impl Step<'_> {
 
     /// This chip's shards of all blocks' weights, in bf16, before the loops.
     fn cast_weights(&mut self) {
-        let shards = u64::from(self.job.mesh.shards());
         let block = |&variant: &usize| {
             let weights = &self.variants[variant].block.weights;
-            weights.iter().map(|weight| weight.numbers().div_ceil(shards)).sum::<u64>()
+            weights.iter().map(|weight| self.own(weight)).sum::<u64>()
         };
         let numbers: u64 = self.variant_of.iter().map(block).sum();
         let value = self.tape.value("weights in bf16", HALF * numbers, Category::AllGatherInput);
@@ -178,6 +177,7 @@ impl Step<'_> {
                     let bytes = of(op.output);
                     let work = Self::memory(MemoryKind::Elementwise, bytes, 2 * bytes);
                     self.tape.kernel("masks", work, &reads, &[output]);
+                    self.scatter_scores();
                 }
                 Kind::Dispatch(_) => {
                     let to = block.tensors[op.output];
@@ -188,6 +188,11 @@ impl Step<'_> {
                     let to = block.tensors[op.output];
                     let size = (to.rows, to.width, places, MatmulLayout::Forward);
                     self.matmul(size, &Gathered::Own, (&reads, &[output]));
+                }
+                Kind::Send => {
+                    let value = self.send(reads[0], of(op.output), category);
+                    values[op.output] = Some(value);
+                    continue;
                 }
                 Kind::Sort => {
                     let bytes = of(op.output);
@@ -204,16 +209,16 @@ impl Step<'_> {
                 Kind::Attention(shape) => self.attend(shape, &reads, output, category),
                 Kind::Linear(index) => {
                     let weight = block.weights[index];
-                    let numbers = weight.numbers();
+                    let (numbers, among) = (weight.numbers(), self.among(&weight));
                     let now = self.tape.now();
-                    let how = self.settle(how, block.tensors[op.output].rows / weight.copies);
+                    let how = self.settle(how, block.tensors[op.output].rows / weight.copies, among);
                     let gathered = match ahead.take() {
                         Some((known, gathered)) if known == index => gathered,
                         // A product whose parts are summed over the tensor axis is not cut into windows.
                         _ if weight.row_parallel && self.job.mesh.tensor > 1 && how == Overlap::Windowed => {
-                            self.gather(numbers, Overlap::None, now.clone())
+                            self.gather(numbers, among, Overlap::None, now.clone())
                         }
-                        _ => self.gather(numbers, how, now.clone()),
+                        _ => self.gather(numbers, among, how, now.clone()),
                     };
                     if how == Overlap::Asynchronous {
                         let next =
@@ -222,7 +227,7 @@ impl Step<'_> {
                             && let Kind::Linear(next) = block.ops[next].kind
                         {
                             let weight = block.weights[next];
-                            ahead = Some((next, self.gather(weight.numbers(), how, now)));
+                            ahead = Some((next, self.gather(weight.numbers(), self.among(&weight), how, now)));
                         }
                     }
                     if let (Gathered::Whole(value), false) = (&gathered, keeps) {
@@ -299,6 +304,7 @@ fn name(kind: Kind) -> &'static str {
         Kind::Masks => "masks",
         Kind::Dispatch(_) => "dispatched",
         Kind::Combine(_) => "combined",
+        Kind::Send => "sent",
         Kind::Sort => "sorted",
         Kind::Unsort => "unsorted",
     }

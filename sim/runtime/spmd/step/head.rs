@@ -23,7 +23,12 @@ impl Step<'_> {
                 self.tape.phase("fwd");
                 self.tape.pass = Pass::Backward;
                 let scores = self.logits_backward(&logits, &weight, gradient, 1);
-                self.weight_gradient((self.job.model.width, self.words()), self.tokens(), &[normed, scores]);
+                // Clipping asks for all gradients at once: one that is reduced in windows then waits for blocks' backward.
+                let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
+                match self.job.clip && how == Overlap::Windowed {
+                    true => self.late_head = Some([normed, scores]),
+                    false => self.head_gradient([normed, scores]),
+                }
             }
             parts => self.loss_in_parts((normed, gradient), parts),
         }
@@ -63,8 +68,20 @@ impl Step<'_> {
         self.whole_head = Some(sum);
     }
 
-    /// The gradient of a head whose loss was taken in parts, from the whole sum to this chip's shard.
+    /// The gradient of the head, from what it multiplied and the gradient of logits.
+    fn head_gradient(&mut self, reads: [Value; 2]) {
+        let size = (self.job.model.width, self.words());
+        self.weight_gradient(size, self.tokens(), self.all(), &reads);
+    }
+
+    /// What waited for blocks' backward: the gradient of the head, or of one whose loss was taken in parts from the whole sum
+    /// to this chip's shard.
     pub(super) fn reduce_head(&mut self) {
+        if let Some(reads) = self.late_head.take() {
+            self.tape.scope = self.scopes.head;
+            self.head_gradient(reads);
+            self.store_gradients();
+        }
         let Some(sum) = self.whole_head.take() else { return };
         self.tape.scope = self.scopes.head;
         let shards = u64::from(self.job.mesh.shards());
@@ -97,7 +114,7 @@ impl Step<'_> {
     /// The head's weight, gathered at once.
     fn head(&mut self) -> Gathered {
         let after = self.tape.now();
-        self.gather(self.words() * self.job.model.width, Overlap::None, after)
+        self.gather(self.words() * self.job.model.width, self.all(), Overlap::None, after)
     }
 
     /// Words on this chip.
@@ -152,7 +169,7 @@ impl Step<'_> {
         self.tape.scope = self.scopes.embedding;
         let (width, words) = (self.job.model.width, self.words());
         if self.job.iota_embed {
-            self.weight_gradient((words, width), self.tokens(), &[gradient]);
+            self.weight_gradient((words, width), self.tokens(), self.all(), &[gradient]);
             self.store_gradients();
             return;
         }

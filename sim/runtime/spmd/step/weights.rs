@@ -1,41 +1,96 @@
 //! Weights gathered for use, and their gradients reduced: where in the step, as the flags let the compiler.
 
 use super::{Category, Collective, FULL, HALF, Step};
-use crate::program::{DType, MatmulLayout, MemoryKind, Work};
-use crate::runtime::spmd::Quantization;
+use crate::program::{DType, GroupId, MatmulLayout, MemoryKind, Work};
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::{At, Value};
+use crate::runtime::spmd::{Quantization, Weight};
 
 /// A weight that is ready, or on its way beside the matmul that uses it.
 pub(super) enum Gathered {
     /// Read this.
     Whole(Value),
-    /// In windows: exchange this beside the matmul.
-    Windowed,
+    /// In windows: exchange so many numbers beside the matmul.
+    Windowed(u64, Among),
     /// On the chip: nothing to gather.
     Own,
 }
 
+/// Who has the shards of a weight.
+#[derive(Clone, Copy)]
+pub(super) struct Among {
+    group: GroupId,
+    /// How many.
+    shards: u32,
+    /// Whether the program asks for all of it before the matmul: then there are no windows.
+    pub(super) whole: bool,
+    /// Who has its other experts, where it is gathered in two steps: an expert's weight first.
+    others: Option<(GroupId, u32)>,
+}
+
+impl Among {
+    /// All chips that have a part of it.
+    fn chips(self) -> u32 {
+        self.shards * self.others.map_or(1, |(_, others)| others)
+    }
+
+    /// Who gathers it, step by step, and the bytes that each has then, of all of its own.
+    fn steps(self, bytes: u64) -> Vec<(GroupId, u64)> {
+        let steps = match self.others {
+            None => vec![(self.group, self.shards, bytes)],
+            Some((group, others)) => {
+                vec![(self.group, self.shards, bytes.div_ceil(u64::from(others))), (group, others, bytes)]
+            }
+        };
+        steps.into_iter().filter(|(_, chips, _)| *chips > 1).map(|(group, _, bytes)| (group, bytes)).collect()
+    }
+}
+
 impl Step<'_> {
+    /// All that weights are sharded over.
+    pub(super) fn all(&self) -> Among {
+        Among { group: self.groups.fsdp, shards: self.job.mesh.shards(), whole: false, others: None }
+    }
+
+    /// Who has the shards of a block's weight. MaxText asks for experts' whole where there is an axis of experts
+    /// (`maybe_all_gather_kernel_weight_in_expert_parallelism`).
+    pub(super) fn among(&self, weight: &Weight) -> Among {
+        let mesh = self.job.mesh;
+        if !weight.experts || mesh.expert < 2 {
+            return self.all();
+        }
+        let others = (!weight.spread).then_some((self.groups.expert, mesh.expert));
+        Among { group: self.groups.expert_fsdp, shards: mesh.expert_shards(), whole: true, others }
+    }
+
+    /// Numbers of a block's weight on this chip.
+    pub(super) fn own(&self, weight: &Weight) -> u64 {
+        weight.numbers().div_ceil(u64::from(self.among(weight).chips()))
+    }
+
     /// How a matmul of so many rows exchanges: in windows only where that pays.
-    pub(super) fn settle(&self, how: Overlap, rows: u64) -> Overlap {
-        let pays = self.job.windows.pay(rows, self.job.mesh.shards());
+    pub(super) fn settle(&self, how: Overlap, rows: u64, among: Among) -> Overlap {
+        let pays = !among.whole && self.job.windows.pay(rows, among.shards);
         if how == Overlap::Windowed && !pays { Overlap::None } else { how }
     }
 
     /// Gathers a weight of `numbers`, which starts when `after` is over.
-    pub(super) fn gather(&mut self, numbers: u64, how: Overlap, after: Vec<At>) -> Gathered {
-        if self.job.mesh.shards() < 2 {
+    pub(super) fn gather(&mut self, numbers: u64, among: Among, how: Overlap, after: Vec<At>) -> Gathered {
+        if among.chips() < 2 {
             return Gathered::Own;
         }
         if how == Overlap::Windowed {
-            return Gathered::Windowed;
+            return Gathered::Windowed(numbers, among);
         }
-        let value = self.tape.value("gathered", HALF * numbers, Category::UnshardedParameter);
-        let comm = self.comm(Collective::AllGather, self.groups.fsdp, HALF * numbers);
-        let reads: Vec<Value> = self.shards.into_iter().collect();
-        self.tape.exchange(comm, (&reads, &[value]), after);
-        Gathered::Whole(value)
+        let mut value = self.shards;
+        for (group, bytes) in among.steps(HALF * numbers) {
+            let reads: Vec<Value> = value.into_iter().collect();
+            let gathered = self.tape.value("gathered", bytes, Category::UnshardedParameter);
+            let comm = self.comm(Collective::AllGather, group, bytes);
+            self.tape.exchange(comm, (&reads, &[gathered]), after.clone());
+            value = Some(gathered);
+        }
+        value.map_or(Gathered::Own, Gathered::Whole)
     }
 
     /// A matmul with a weight.
@@ -53,9 +108,8 @@ impl Step<'_> {
         self.maxima((m, n, k), layout);
         let work = Work::Matmul { m, n, k, dtype: self.multiplied(layout), layout };
         self.tape.kernel("dot_general", work, &reads, writes);
-        if let Gathered::Windowed = weight {
-            let numbers = n * k;
-            self.window(Collective::AllGather, numbers, before);
+        if let Gathered::Windowed(numbers, among) = *weight {
+            self.window(Collective::AllGather, numbers, among, before);
         }
     }
 
@@ -79,21 +133,27 @@ impl Step<'_> {
     }
 
     /// An exchange in windows beside the kernel just written, which began when `before` was over.
-    fn window(&mut self, kind: Collective, numbers: u64, before: Vec<At>) {
-        let shards = u64::from(self.job.mesh.shards());
+    fn window(&mut self, kind: Collective, numbers: u64, among: Among, before: Vec<At>) {
+        let shards = u64::from(among.shards);
         // One window comes while another is used.
         let windows = self.tape.value("windows", 2 * HALF * numbers.div_ceil(shards), Category::AllGatherOutput);
-        let comm = self.comm(kind, self.groups.fsdp, HALF * numbers);
+        let comm = self.comm(kind, among.group, HALF * numbers);
         let at = self.tape.exchange(comm, (&[], &[windows]), before);
         self.tape.join(at);
     }
 
     /// The gradient of a weight, `inputs` by `outputs`, from its input and the gradient of its result; reduced over the
     /// chips that have other tokens.
-    pub(super) fn weight_gradient(&mut self, (inputs, outputs): (u64, u64), tokens: u64, reads: &[Value]) {
-        let (numbers, shards) = (inputs * outputs, u64::from(self.job.mesh.shards()));
+    pub(super) fn weight_gradient(
+        &mut self,
+        (inputs, outputs): (u64, u64),
+        tokens: u64,
+        among: Among,
+        reads: &[Value],
+    ) {
+        let (numbers, shards) = (inputs * outputs, u64::from(among.chips()));
         let own = numbers.div_ceil(shards);
-        let how = if shards < 2 { Overlap::None } else { self.settle(self.job.flags.scatter, tokens) };
+        let how = if shards < 2 { Overlap::None } else { self.settle(self.job.flags.scatter, tokens, among) };
         let before = self.tape.now();
         let whole = how != Overlap::Windowed;
         let bytes = HALF * if whole { numbers } else { own };
@@ -105,15 +165,21 @@ impl Step<'_> {
         self.tape.kernel("dot_general", work, reads, &[gradient]);
         let mut shard = gradient;
         if shards > 1 && !whole {
-            self.window(Collective::ReduceScatter, numbers, before);
+            self.window(Collective::ReduceScatter, numbers, among, before);
         } else if shards > 1 {
-            shard = self.tape.value("gradient shard", HALF * own, Category::ShardedGradient);
             let slices = self.job.flags.all_reduce_and_slice;
             let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
-            let comm = self.comm(kind, self.groups.fsdp, HALF * numbers);
-            let at = self.tape.exchange(comm, (&[gradient], &[shard]), vec![]);
-            if how == Overlap::None {
-                self.tape.join(at);
+            // Back the way by which it was gathered.
+            let steps = among.steps(HALF * numbers);
+            for (at, &(group, bytes)) in steps.iter().enumerate().rev() {
+                let left = if at == 0 { HALF * own } else { steps[at - 1].1 };
+                let part = self.tape.value("gradient shard", left, Category::ShardedGradient);
+                let comm = self.comm(kind, group, bytes);
+                let at = self.tape.exchange(comm, (&[shard], &[part]), vec![]);
+                if how == Overlap::None {
+                    self.tape.join(at);
+                }
+                shard = part;
             }
         }
         if self.job.mesh.dcn_data * self.job.mesh.data > 1 {
