@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use windtunnel::program::{Collective, Instr, Work};
-use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::predict::{DeviceMemory, Settings};
 use windtunnel::scenario::{Scenario, predict};
 
 #[derive(Deserialize)]
@@ -55,6 +55,14 @@ struct Case {
     /// Whether tokens are sent over it.
     #[serde(default)]
     sent: bool,
+}
+
+impl Step {
+    /// Bytes that a refused step needs, as the compiler says.
+    fn needs(&self) -> Option<f64> {
+        let (_, said) = self.refused.as_ref()?.split_once("HLO temporaries (")?;
+        said.split_once("G)")?.0.parse().ok().map(|gib: f64| gib * f64::from(1 << 30))
+    }
 }
 
 /// Those that were compiled.
@@ -140,9 +148,9 @@ fn errors(figure: impl Fn(&Step) -> (u64, u64)) -> Vec<(f64, String)> {
     list
 }
 
-fn memory(step: &Step) -> windtunnel::memory::MemoryReport {
+fn memory(step: &Step) -> DeviceMemory {
     let settings = Settings { remedies: false, ..Settings::default() };
-    predict(&step.case.scenario(), settings).unwrap().memory.report
+    predict(&step.case.scenario(), settings).unwrap().memory
 }
 
 #[test]
@@ -157,7 +165,7 @@ fn arguments_are_the_compilers_to_a_fifth_of_a_percent() {
 
 #[test]
 fn the_peak_is_the_compilers_within_five_percent_in_the_median_and_ten_at_worst() {
-    let errors = errors(|step| (memory(step).peak_allocated.0, step.peak));
+    let errors = errors(|step| (memory(step).report.peak_allocated.0, step.peak));
     let median = errors[errors.len() / 2].0.abs();
     let (worst, name) = errors.last().unwrap();
     assert!(median <= 0.05, "median {:.1} %: {errors:?}", median * 100.0);
@@ -168,13 +176,30 @@ fn the_peak_is_the_compilers_within_five_percent_in_the_median_and_ten_at_worst(
 fn a_step_fits_where_the_compiler_finds_that_it_does() {
     let near = |step: &Step| {
         let memory = memory(step);
-        let (ours, theirs) = (memory.out_of_memory.is_some(), step.refused.is_some());
-        assert_eq!(ours, theirs, "{}: {} B at the peak", step.name, memory.peak_allocated.0);
-        let share = memory.peak_allocated.0 as f64 / LIMIT;
-        ((0.95..1.05).contains(&share)).then_some(theirs)
+        let ran = step.refused.is_none();
+        let known = if memory.fits { memory.fits_beyond_doubt() } else { !memory.may_fit() };
+        // One misses its last 0.4 %: there we say that we do not know.
+        let close = step.needs().is_some_and(|needs| needs < 1.005 * LIMIT) && !known;
+        assert!(memory.fits == ran || close, "{}: {} B at the peak", step.name, memory.wanted.0);
+        let share = memory.wanted.0 as f64 / LIMIT;
+        (0.95..1.05).contains(&share).then_some(ran)
     };
     let near: Vec<bool> = all().iter().filter_map(near).collect();
     assert!(near.contains(&true) && near.contains(&false), "steps on both sides of the limit, near to it: {near:?}");
+}
+
+#[test]
+fn what_a_refused_step_needs_is_what_the_compiler_says() {
+    let refused: Vec<Step> = all().into_iter().filter(|step| step.refused.is_some()).collect();
+    let error = |step: &Step| {
+        let needs = step.needs().unwrap_or_else(|| panic!("{}: how much does it need?", step.name));
+        (memory(step).wanted.0 as f64 / needs - 1.0, step.name.clone())
+    };
+    let mut errors: Vec<_> = refused.iter().map(error).collect();
+    errors.sort_by(|one, other| one.0.abs().total_cmp(&other.0.abs()));
+    // Far beyond the limit it reduces the head's gradient early in some steps and not in others (30 and 31 sequences, not 33).
+    assert!(errors[errors.len() / 2].0.abs() <= 0.02, "{errors:?}");
+    assert!(errors.iter().all(|(error, _)| error.abs() <= 0.07), "{errors:?}");
 }
 
 /// Bytes that libtpu 0.0.42.1 gives to a program on v6e (what it says when one has more).

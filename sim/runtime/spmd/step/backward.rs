@@ -259,7 +259,7 @@ impl Step<'_> {
         let gathered = match held.iter().find(|(known, _)| *known == index) {
             Some(_) if self.room == Room::Short => {
                 let after = self.tape.now();
-                self.gather(numbers, self.gather_again(), after)
+                self.gather(numbers, among, self.gather_again(), after)
             }
             Some((_, value)) => Gathered::Whole(*value),
             None => {
