@@ -3,7 +3,7 @@
 use super::weights::{Among, Gathered};
 use super::{Category, FULL, HALF, Keep, Step};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
-use crate::runtime::spmd::block::{Kind, Named, Op, Tensor};
+use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::Value;
 
@@ -257,7 +257,8 @@ impl Step<'_> {
         }
         reads.extend(self.of_gate.take());
         // Gradients of one input are added up on the chip, and over the tensor axis once.
-        if !weight.row_parallel && after.sum {
+        // The router's weight is whole on each of them.
+        if !weight.row_parallel && weight.name != ROUTER && after.sum {
             self.sum_parts(HALF * input.rows * weight.inputs, output, before);
         }
         let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies);
