@@ -155,7 +155,8 @@ impl Step<'_> {
                 let weights = &self.variants[variant].block.weights;
                 reads.extend(held.iter().filter(|(index, _)| weights[*index].experts).map(|(_, value)| *value));
                 // Matmuls that wait for no window make one input's gradient as they read it, from the product's.
-                self.of_gate = late.as_ref().filter(|late| late.among.whole).map(|_| gradient);
+                let fused = self.job.mesh.expert > 1 && weights.iter().any(|weight| weight.experts);
+                self.of_gate = Some(gradient).filter(|_| fused);
                 if late.is_some() {
                     outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
                 }
