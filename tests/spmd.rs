@@ -333,3 +333,39 @@ fn sorted_experts_multiply_each_tokens_copies_and_nothing_else() {
     let gathered = |flown: &Prediction| exchanged(flown, Collective::AllGather);
     assert_eq!(gathered(&places) - gathered(&sorted), scores);
 }
+
+#[test]
+fn an_axis_of_experts_is_refused_where_it_says_nothing() {
+    let mixtral = ("name = \"llama-3.1-8b\"\nlayers = 4", "name = \"mixtral-8x7b\"\nlayers = 4");
+    let places = ("flags = []", "flags = []\ncapacity_factor = 1.25");
+    let four = ("fsdp = 16", "fsdp = 4\nexpert = 4");
+    let cases = [
+        (vec![mixtral, places, ("fsdp = 16", "expert = 16")], "mesh.expert = 16 does not divide the 8 experts"),
+        (vec![mixtral, four], "write xla.capacity_factor"),
+        (vec![four, ("flags = []", "flags = []\nexpert_exchange = \"tokens\"")], "no experts are spread over one"),
+        (vec![mixtral, places, ("fsdp = 16", "fsdp = 16\nexpert = 4")], "a slice of tpu-v6e has 16 chips"),
+    ];
+    for (changes, said) in cases {
+        let refusal = refused(&changes);
+        assert!(refusal.contains(said), "{refusal}");
+    }
+}
+
+#[test]
+fn other_weights_are_sharded_over_the_axis_of_experts_too() {
+    let mixtral = ("name = \"llama-3.1-8b\"\nlayers = 4", "name = \"mixtral-8x7b\"\nlayers = 4");
+    let places = ("flags = []", "flags = []\ncapacity_factor = 1.25");
+    let sent = ("flags = []", "flags = []\ncapacity_factor = 1.25\nexpert_exchange = \"tokens\"");
+    let four = ("fsdp = 16", "fsdp = 4\nexpert = 4");
+    let held = |flown: &Prediction| flown.memory.report.phases[0].breakdown.bytes(Category::Parameter);
+    let (alone, gathered, sent) = (fly(&[mixtral, places]), fly(&[mixtral, four, places]), fly(&[mixtral, four, sent]));
+    // A share of everything lies on a chip, whichever axes have it.
+    assert_eq!(held(&alone), held(&gathered));
+    assert_eq!(held(&alone), held(&sent));
+    // What is sent: a block's places of two sequences a chip, there and back, forward, again, and for gradients.
+    let rows = 2 * (4096 * 2 * 5 / 4);
+    let more = exchanged(&sent, Collective::AllToAll) - exchanged(&alone, Collective::AllToAll);
+    assert_eq!(more, 4 * 6 * 2 * rows * 4096);
+    // What is gathered less: experts of other chips.
+    assert!(exchanged(&sent, Collective::AllGather) < exchanged(&gathered, Collective::AllGather));
+}

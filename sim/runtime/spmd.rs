@@ -23,7 +23,7 @@ mod step;
 mod tape;
 mod windows;
 
-pub use block::{Block, Kind, Named, Op, Tensor, Weight};
+pub use block::{Block, Kind, Named, Op, ROUTER, Tensor, Weight};
 pub use compile::{Run, compiled_in};
 pub use flags::Flags;
 pub use mesh::Mesh;

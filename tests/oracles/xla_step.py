@@ -18,6 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as sk, splash_attention_mask as sm
+from jax.experimental.pallas.ops.tpu.megablox.ops import gmm
 
 BASE = dict(d=2048, ff=5632, h=16, kv=16, hd=128, vocab=32000, layers=8, batch=64, seq=2048, mesh=[16, 1], topo="v6e:4x4",
             remat="full", attention="splash", scan=True, block=512, flags={}, experts=0)
@@ -49,6 +50,7 @@ CASES = {
     "moe-l2-expert4": dict(MOE, mesh=[4, 1], expert=4),
     "moe-l2-expert4-sent": dict(MOE, mesh=[4, 1], expert=4, sent=True),
     "moe-l2-expert4-model2-sent": dict(MOE, mesh=[2, 2], expert=4, sent=True),
+    "moe-l2-sorted": dict(MOE, capacity=None),
     "moe-l2-expert4-peel": dict(MOE, mesh=[4, 1], expert=4, peel=True),
     **{f"llama8b-wide-vocab-b{b}": dict(d=4096, ff=14336, h=32, kv=8, vocab=262144, layers=8, batch=16 * b, seq=4096, loss="maxtext", clip=True,
                                         tiling=16) for b in (20, 24, 27, 29, 30, 31, 33, 36)},
@@ -69,6 +71,12 @@ def rope(x, base=500000.0):
     s, c = jnp.sin(ang)[None, :, None], jnp.cos(ang)[None, :, None]
     a, b = jnp.split(x.astype(jnp.float32), 2, -1)
     return jnp.concatenate([a * c - b * s, b * c + a * s], -1).astype(jnp.bfloat16)
+
+@jax.custom_vjp
+def sort(x, order):
+    return x[order]
+
+sort.defvjp(lambda x, order: (x[order], order), lambda order, g: (g[jnp.argsort(order)], None))
 
 @jax.custom_vjp
 def cross_entropy(logits, targets):
@@ -147,6 +155,26 @@ def build(c):
         position = jnp.sum(jnp.reshape(fused * counted, (B, S, k, E)), axis=2) * kept
         combine = (weights[..., None] * jax.nn.one_hot(position, places + 1, dtype=jnp.int32))[..., 1:]
         return combine.astype(bool), combine
+    def sorted_mixture(y, w):
+        """Experts with as many rows as they get (moe.py, sparse_matmul with megablox), on the tokens of each chip."""
+        logits, k = jnp.einsum("bsd,de->bse", y, bf(w["gate"])), c["top_k"]
+        tokens, weight = P(data, None, None), lambda rows, columns: P(None, rows, columns)
+        @functools.partial(jax.shard_map, mesh=mesh, out_specs=tokens, check_vma=False,
+                           in_specs=(tokens, tokens, weight(None, "model"), weight(None, "model"), weight("model", None)))
+        def run(x, logits, w0, w1, w2):
+            rows = x.shape[0] * x.shape[1]
+            top, chosen = jax.lax.top_k(logits, k)
+            top = jax.nn.softmax(top.astype(jnp.float32), -1).astype(jnp.bfloat16)
+            flat = jnp.ravel(chosen)
+            order, sizes = jnp.argsort(flat), jnp.bincount(flat, length=E).astype(jnp.int32)
+            sent = sort(jnp.repeat(jnp.reshape(x, (rows, d)), k, axis=0), order)
+            grouped = lambda a, b: gmm(a, b, sizes, jnp.bfloat16, (512, 1024, 1024))
+            g, u = checkpoint_name(grouped(sent, w0), "mlpwi_0"), checkpoint_name(grouped(sent, w1), "mlpwi_1")
+            m = checkpoint_name(grouped(jax.nn.silu(g) * u, w2), "mlpwo")
+            back = jnp.reshape(sort(m, jnp.argsort(order)), (rows, k, d)).astype(jnp.float32)
+            out = jnp.einsum("bke,bk->be", back, jnp.reshape(top, (rows, k)).astype(jnp.float32))
+            return jnp.reshape(out, x.shape).astype(jnp.bfloat16)
+        return run(y, logits, bf(w["w0"]), bf(w["w1"]), bf(w["w2"]))
     def mixture(y, w):
         """Experts with places (moe.py, dense_matmul with a capacity factor). By its rules tokens stay split over `expert`
         within experts, for which weights are gathered. With `moe_dispatch_no_expert_sharding` (`peel`) experts are, but for
@@ -182,7 +210,7 @@ def build(c):
         x = con(x + o, act)
         y = norm(x, w["ln2"])
         if E:
-            return con(x + mixture(con(y, act), w), act), None
+            return con(x + (mixture if c["capacity"] else sorted_mixture)(con(y, act), w), act), None
         g = checkpoint_name(jnp.einsum("bsd,df->bsf", y, bf(w["w0"])), "mlpwi_0")
         u = checkpoint_name(jnp.einsum("bsd,df->bsf", y, bf(w["w1"])), "mlpwi_1")
         z = con(jax.nn.silu(g) * u, P(data, None, "model"))

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use windtunnel::program::Group;
 use windtunnel::report::text::table;
 use windtunnel::runtime::fsdp::Reshard;
+use windtunnel::runtime::spmd::ROUTER;
 use windtunnel::runtime::{Parts, megatron, spmd, train};
 use windtunnel::scenario::Scenario;
 
@@ -47,15 +48,22 @@ pub(super) fn plan(scenario: &Scenario) -> String {
 
 /// The spec of each weight, by the axes that each dimension lies on.
 fn specs(out: &mut String, job: &spmd::Job) {
-    let _ = writeln!(out, "\nspecs of a block's weights (rows, columns)");
+    let _ = writeln!(out, "\nspecs of a block's weights (rows, columns; experts before them)");
     for weight in spmd::Block::of(job, None).weights {
         let (rows, columns) = match (weight.row_parallel, weight.name.starts_with('w')) {
-            (false, false) => ("fsdp, fsdp_transpose", "tensor"),
-            (false, true) => ("fsdp", "fsdp_transpose, tensor"),
-            (true, false) => ("tensor", "fsdp, fsdp_transpose"),
-            (true, true) => ("fsdp_transpose, tensor", "fsdp"),
+            (false, false) => ("fsdp, fsdp_transpose, context", "tensor"),
+            (false, true) => ("fsdp, context", "fsdp_transpose, tensor"),
+            (true, false) => ("tensor", "fsdp, fsdp_transpose, context"),
+            (true, true) => ("fsdp_transpose, tensor", "fsdp, context"),
         };
-        let _ = writeln!(out, "  {:<8} P(({rows}), ({columns}))", weight.name);
+        let axes = match (weight.experts, weight.name) {
+            (true, _) => format!("expert, ({rows}), ({columns})"),
+            // The router's scores are of all experts on every chip.
+            (false, ROUTER) => format!("({rows}, expert), ()"),
+            (false, _) if weight.row_parallel => format!("({rows}), ({columns}, expert)"),
+            (false, _) => format!("({rows}, expert), ({columns})"),
+        };
+        let _ = writeln!(out, "  {:<8} P({axes})", weight.name);
     }
 }
 

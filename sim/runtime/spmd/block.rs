@@ -108,6 +108,9 @@ impl Named {
     }
 }
 
+/// The name of the router's weight.
+pub const ROUTER: &str = "gate";
+
 /// A weight as one chip multiplies with it, gathered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
@@ -316,7 +319,7 @@ impl Block {
     /// experts are taken to get as many each.
     fn sorted(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
         let tensor = u64::from(job.mesh.tensor);
-        let scores = self.linear(input, None, ("gate", width, experts.count, false));
+        let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
         let tokens = self.rows;
         self.rows = tokens * experts.top_k;
         let sent = self.op(Kind::Sort, &[input, scores], None, width);
@@ -330,7 +333,7 @@ impl Block {
     fn places(&mut self, input: Tensor, job: &Job, (width, experts): (u64, &Experts)) -> Tensor {
         let places = job.places(experts);
         let tensor = u64::from(job.mesh.tensor);
-        let scores = self.linear(input, None, ("gate", width, experts.count, false));
+        let scores = self.linear(input, None, (ROUTER, width, experts.count, false));
         let masks = self.op(Kind::Masks, &[scores], None, places);
         let tokens = std::mem::replace(&mut self.rows, job.batch * places);
         let sent = self.op(Kind::Dispatch(places), &[input, masks], None, width);

@@ -3,7 +3,7 @@
 use super::weights::{Among, Gathered};
 use super::{Category, FULL, HALF, Keep, Step};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
-use crate::runtime::spmd::block::{Kind, Named, Op, Tensor};
+use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::Value;
@@ -183,7 +183,8 @@ impl Step<'_> {
                 let weights = &self.variants[variant].block.weights;
                 reads.extend(held.iter().filter(|(index, _)| weights[*index].experts).map(|(_, value)| *value));
                 // Matmuls that wait for no window make one input's gradient as they read it, from the product's.
-                self.of_gate = late.as_ref().filter(|late| late.among.whole).map(|_| gradient);
+                let fused = self.job.mesh.expert > 1 && weights.iter().any(|weight| weight.experts);
+                self.of_gate = Some(gradient).filter(|_| fused);
                 if late.is_some() {
                     outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
                 }
@@ -289,7 +290,8 @@ impl Step<'_> {
         }
         reads.extend(self.of_gate.take());
         // Gradients of one input are added up on the chip, and over the tensor axis once.
-        if !weight.row_parallel && after.sum {
+        // The router's weight is whole on each of them.
+        if !weight.row_parallel && weight.name != ROUTER && after.sum {
             self.sum_parts(HALF * input.rows * weight.inputs, output, before);
         }
         let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies);

@@ -23,9 +23,12 @@ impl Step<'_> {
                 self.tape.phase("fwd");
                 self.tape.pass = Pass::Backward;
                 let scores = self.logits_backward(&logits, &weight, gradient, 1);
-                // Clipping asks for all gradients at once: one that is reduced in windows then waits for blocks' backward.
+                // Clipping asks for all gradients at once, and the compiler leaves one that is reduced in windows for when blocks'
+                // backward is over, if memory allows. It is taken to where experts need the most memory then; of dense blocks the
+                // loss does, and a step that is short of memory is the one that counts.
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
-                match self.job.clip && how == Overlap::Windowed {
+                let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts.is_some();
+                match waits {
                     true => self.late_head = Some([normed, scores]),
                     false => self.head_gradient([normed, scores]),
                 }

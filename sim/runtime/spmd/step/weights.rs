@@ -23,7 +23,7 @@ pub(super) struct Among {
     /// How many.
     shards: u32,
     /// Whether the program asks for all of it before the matmul: then there are no windows.
-    pub(super) whole: bool,
+    whole: bool,
     /// Who has its other experts, where it is gathered in two steps: an expert's weight first.
     others: Option<(GroupId, u32)>,
 }
@@ -53,11 +53,11 @@ impl Step<'_> {
     }
 
     /// Who has the shards of a block's weight. MaxText asks for experts' whole where there is an axis of experts
-    /// (`maybe_all_gather_kernel_weight_in_expert_parallelism`).
+    /// (`maybe_all_gather_kernel_weight_in_expert_parallelism`) and where rows are sorted (`sparse_matmul`'s `shard_map`).
     pub(super) fn among(&self, weight: &Weight) -> Among {
         let mesh = self.job.mesh;
         if !weight.experts || mesh.expert < 2 {
-            return self.all();
+            return Among { whole: weight.experts && self.job.capacity_factor.is_none(), ..self.all() };
         }
         let others = (!weight.spread).then_some((self.groups.expert, mesh.expert));
         Among { group: self.groups.expert_fsdp, shards: mesh.expert_shards(), whole: true, others }
