@@ -51,6 +51,8 @@ CASES = {
     "moe-l2-expert4-sent": dict(MOE, mesh=[4, 1], expert=4, sent=True),
     "moe-l2-expert4-model2-sent": dict(MOE, mesh=[2, 2], expert=4, sent=True),
     "moe-l2-sorted": dict(MOE, capacity=None),
+    "moe-l2-expert4-kept": dict(MOE, mesh=[4, 1], expert=4, sent=True, batch=32,
+                                remat="names:query_proj,key_proj,value_proj,out_proj,mlpwi_0,mlpwi_1,mlpwo"),
     "moe-l2-expert4-peel": dict(MOE, mesh=[4, 1], expert=4, peel=True),
     "notes-plain": dict(d=4096, ff=14336, h=32, kv=8, layers=2, batch=16, seq=4096, mesh=[4, 4], remat="none",
                         attention="plain", scan=False),
