@@ -51,6 +51,8 @@ CASES = {
     "moe-l2-expert4-sent": dict(MOE, mesh=[4, 1], expert=4, sent=True),
     "moe-l2-expert4-model2-sent": dict(MOE, mesh=[2, 2], expert=4, sent=True),
     "moe-l2-sorted": dict(MOE, capacity=None),
+    "moe-l2-expert4-kept": dict(MOE, mesh=[4, 1], expert=4, sent=True, batch=32,
+                                remat="names:query_proj,key_proj,value_proj,out_proj,mlpwi_0,mlpwi_1,mlpwo"),
     "moe-l2-expert4-peel": dict(MOE, mesh=[4, 1], expert=4, peel=True),
     **{f"llama8b-wide-vocab-b{b}": dict(d=4096, ff=14336, h=32, kv=8, vocab=262144, layers=8, batch=16 * b, seq=4096, loss="maxtext", clip=True,
                                         tiling=16) for b in (20, 24, 27, 29, 30, 31, 33, 36)},

@@ -221,11 +221,7 @@ impl Step<'_> {
                 let size = (to.rows, places, to.width, MatmulLayout::Forward);
                 self.matmul(size, &Gathered::Own, (&reads, &outputs[1..]));
             }
-            Kind::Send => {
-                let sent = self.send(gradient, Self::bytes(to), Category::BackwardTemporary);
-                self.add(gradients, op.inputs[0], sent);
-                return;
-            }
+            Kind::Send => self.send(gradient, outputs[0], Self::bytes(to)),
             // Copies' gradients in the order of tokens, added up (`use_custom_sort_vjp`); the choice has none.
             Kind::Sort => {
                 let rows = Self::bytes(to);

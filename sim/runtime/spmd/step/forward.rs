@@ -189,11 +189,7 @@ impl Step<'_> {
                     let size = (to.rows, to.width, places, MatmulLayout::Forward);
                     self.matmul(size, &Gathered::Own, (&reads, &[output]));
                 }
-                Kind::Send => {
-                    let value = self.send(reads[0], of(op.output), category);
-                    values[op.output] = Some(value);
-                    continue;
-                }
+                Kind::Send => reads.iter().for_each(|&value| self.send(value, output, of(op.output))),
                 Kind::Sort => {
                     let bytes = of(op.output);
                     self.tape.kernel("sort", Self::memory(MemoryKind::Gather, bytes, bytes), &reads, &[output]);

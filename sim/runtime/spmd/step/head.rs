@@ -24,8 +24,8 @@ impl Step<'_> {
                 self.tape.pass = Pass::Backward;
                 let scores = self.logits_backward(&logits, &weight, gradient, 1);
                 // Clipping asks for all gradients at once, and the compiler leaves one that is reduced in windows for when blocks'
-                // backward is over, if memory allows. It is taken to where experts need the most memory then; of dense blocks the
-                // loss does, and a step that is short of memory is the one that counts.
+                // backward is over, and the gradient of logits with it. A step that is short of memory reduces it first: so it is
+                // written without experts, where the loss needs the most memory either way.
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
                 let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts.is_some();
                 match waits {

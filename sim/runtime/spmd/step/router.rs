@@ -1,6 +1,6 @@
 //! What choosing experts takes besides arithmetic: the scatter of scores, and tokens sent to experts.
 
-use super::{Category, Collective, FULL, HALF, Step};
+use super::{Collective, FULL, HALF, Step};
 use crate::program::{Comm, DType};
 use crate::runtime::spmd::tape::Value;
 
@@ -42,12 +42,10 @@ impl Step<'_> {
     }
 
     /// Tokens to the chips of their experts, or back.
-    pub(super) fn send(&mut self, value: Value, bytes: u64, category: Category) -> Value {
-        let sent = self.tape.value("sent", bytes, category);
+    pub(super) fn send(&mut self, value: Value, sent: Value, bytes: u64) {
         let comm = self.comm(Collective::AllToAll, self.groups.expert, bytes);
         let after = self.tape.now();
         let at = self.tape.exchange(comm, (&[value], &[sent]), after);
         self.tape.join(at);
-        sent
     }
 }
