@@ -105,8 +105,6 @@ struct Step<'j> {
     whole_head: Option<Value>,
     /// What the head's gradient is made of, where it waits for blocks' backward.
     late_head: Option<[Value; 2]>,
-    /// The gradient of a gate's product, where the matmul of its gradient makes that of an input of its own.
-    of_gate: Option<Value>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
     /// A weight gradient that waits for its input.
@@ -144,7 +142,6 @@ impl<'j> Step<'j> {
             tables: vec![],
             whole_head: None,
             late_head: None,
-            of_gate: None,
             pending: vec![],
             late: None,
             linear: false,

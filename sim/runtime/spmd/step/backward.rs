@@ -23,8 +23,10 @@ pub(super) struct Late {
 struct After {
     /// The gradient of its input is whole on this chip, and is summed over the tensor axis.
     sum: bool,
+    /// Its input is a gate's product.
+    gated: bool,
     /// Its weight gradient waits for the gate's backward, which makes its input.
-    gate: bool,
+    late: bool,
 }
 
 impl Step<'_> {
@@ -182,9 +184,6 @@ impl Step<'_> {
                 // Of experts, what the mask's gradient asks for is multiplied again behind it, so all three weights are there.
                 let weights = &self.variants[variant].block.weights;
                 reads.extend(held.iter().filter(|(index, _)| weights[*index].experts).map(|(_, value)| *value));
-                // Matmuls that wait for no window make one input's gradient as they read it, from the product's.
-                let fused = self.job.mesh.expert > 1 && weights.iter().any(|weight| weight.experts);
-                self.of_gate = Some(gradient).filter(|_| fused);
                 if late.is_some() {
                     outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
                 }
@@ -202,7 +201,7 @@ impl Step<'_> {
             Kind::Linear(index) => {
                 let block = &self.variants[variant].block;
                 let gated = block.ops.iter().any(|other| other.kind == Kind::Gate && other.output == op.inputs[0]);
-                let after = After { sum: block.first_reader(op), gate: gated && needs.is_empty() };
+                let after = After { sum: block.first_reader(op), gated, late: gated && needs.is_empty() };
                 self.linear_backward((variant, index), (&needs, gradient), (inputs[0], outputs[0], after), held);
             }
             Kind::Masks => {
@@ -279,19 +278,21 @@ impl Step<'_> {
             true => self.gather_parts(bytes, &[gradient], Category::BackwardTemporary),
             false => None,
         };
-        self.matmul(size, &gathered, (&[gradient], &[output]));
+        // One matmul makes the gradient of a gate's product and what follows from it, unless it waits for windows.
+        let fused = after.gated && !matches!(gathered, Gathered::Windowed(..));
+        let made = if fused { vec![] } else { vec![output] };
+        self.matmul(size, &gathered, (&[gradient], &made));
         if let Some((value, at)) = coming {
             self.tape.join(at);
             reads.push(value);
         }
-        reads.extend(self.of_gate.take());
         // Gradients of one input are added up on the chip, and over the tensor axis once.
         // The router's weight is whole on each of them.
         if !weight.row_parallel && weight.name != ROUTER && after.sum {
             self.sum_parts(HALF * input.rows * weight.inputs, output, before);
         }
         let (size, tokens) = ((weight.inputs * weight.copies, weight.outputs), input.rows / weight.copies);
-        if after.gate {
+        if after.late {
             self.late = Some(Late { size, tokens, among, reads });
         } else {
             self.weight_gradient(size, tokens, among, &reads);
