@@ -30,6 +30,7 @@ mod training;
 pub mod understood;
 pub mod written;
 mod xla;
+mod zero;
 
 pub use defaults::flat;
 pub use error::ScenarioError;

@@ -16,6 +16,10 @@ pub trait Framework: fmt::Debug + Send + Sync {
     fn with_split(&self, _split: megatron::Job) -> Option<Job> {
         None
     }
+    /// The same job of the same framework around another of PyTorch's; none if it is not around one.
+    fn with_whole(&self, _whole: train::Job) -> Option<Job> {
+        None
+    }
     /// What of the job has no rules here, if anything.
     fn refuses(&self) -> Option<&'static str>;
     /// Whose modules run.
@@ -77,6 +81,11 @@ impl Job {
     /// The same job of the same framework, split otherwise; a job that is not split stays as it is.
     pub fn with_split(&self, split: megatron::Job) -> Job {
         self.0.with_split(split).unwrap_or_else(|| self.clone())
+    }
+
+    /// The same job around another of PyTorch's own runtimes, if it is around one; else that itself.
+    pub fn with_whole(&self, whole: train::Job) -> Job {
+        self.0.with_whole(whole.clone()).unwrap_or_else(|| Job::of(whole))
     }
 
     /// What of it has no rules here, if anything.

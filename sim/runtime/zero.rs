@@ -1,16 +1,105 @@
-//! DeepSpeed's ZeRO without a pipeline: when gradients are reduced and parameters gathered, and how many at a time
-//! (`deepspeed/runtime/zero/`, 0.19.6).
+//! DeepSpeed's ZeRO around a PyTorch module (`deepspeed.initialize`, 0.19.6: `deepspeed/runtime/engine.py`,
+//! `deepspeed/runtime/zero/`).
 //!
 //! ```text
 //! gradient ready ─► bucket ─► all-reduces of its owners' pieces (1, 2), a reduce-scatter (3)      reduce.rs
 //! module begins ─► gathers now, and ahead; module ends ─► parameters let go (3)                   gather.rs
+//! micro-batches ─► optimizer on the rank's part ─► parameters gathered again                      step.rs
 //! ```
 //!
-//! Order and sizes equal DeepSpeed's own in every case of `tests/oracles/deepspeed-zero.json`. No scenario asks for them yet:
-//! what a step allocates around them has no rules here.
+//! The model is the user's own, op by op, and computes its loss itself; the engine's hooks stand around it
+//! ([`crate::runtime::eager::around`]). What a step allocates and issues is [`flat`]'s under ZeRO-1 and 2.
+//! Order and sizes equal DeepSpeed's own in every case of `tests/oracles/deepspeed-zero.json`, all blocks of a step those of
+//! `tests/oracles/deepspeed-memory.json`.
 
+mod flat;
 mod gather;
 mod reduce;
+mod step;
+mod update;
 
 pub use gather::{Coordinator, Gathering, gathered_elements};
-pub use reduce::{Buckets, Partition, Reduction, Scatters};
+pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
+
+use super::{Flight, Framework, Modules, Parts, train};
+use crate::program::StreamId;
+use crate::runtime;
+
+/// The stream of reductions that overlap with the backward.
+pub(crate) const REDUCE: StreamId = StreamId(1);
+
+/// Names of the streams of ZeRO-1 and 2; reductions have one of their own whether they overlap or not.
+pub const STREAMS: [&str; 2] = ["default", "reduction"];
+
+/// What of a model's states is spread over the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The optimizer's states.
+    One,
+    /// And gradients.
+    Two,
+    /// And parameters.
+    Three,
+}
+
+/// `zero_optimization`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zero {
+    /// `stage`.
+    pub stage: Stage,
+    /// Data-parallel ranks.
+    pub ranks: u32,
+    /// `reduce_bucket_size` \[elements\].
+    pub bucket: u64,
+    /// `overlap_comm`: reductions run beside the backward, from two buffers in turn.
+    pub overlap: bool,
+    /// `round_robin_gradients`.
+    pub round_robin: bool,
+    /// What decides on gathers, under ZeRO-3.
+    pub gathering: Gathering,
+}
+
+impl Zero {
+    /// What decides on reductions.
+    pub fn reduction(&self) -> Reduction {
+        Reduction { ranks: self.ranks, bucket: self.bucket, contiguous: true, round_robin: self.round_robin }
+    }
+}
+
+/// A training job, fully decided.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Model, batch, loss and optimizer, with nothing around them.
+    pub whole: train::Job,
+    /// `zero_optimization`.
+    pub zero: Zero,
+}
+
+impl Framework for Job {
+    fn parts(&self) -> Parts<'_> {
+        Parts::Whole(&self.whole)
+    }
+
+    fn with_whole(&self, whole: train::Job) -> Option<runtime::Job> {
+        Some(runtime::Job::of(Job { whole, ..self.clone() }))
+    }
+
+    fn refuses(&self) -> Option<&'static str> {
+        if self.zero.stage == Stage::Three {
+            return Some("ZeRO-3's parameters");
+        }
+        if self.whole.model.experts.is_some() {
+            return Some("experts under ZeRO");
+        }
+        self.whole.refuses()
+    }
+
+    fn modules(&self) -> Modules {
+        self.whole.modules()
+    }
+
+    /// The program of the rank whose kept gradients are most; the others differ in nothing else.
+    fn compile(&self) -> Flight {
+        Flight::alike(step::program(self))
+    }
+}

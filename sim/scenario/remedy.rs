@@ -26,7 +26,10 @@ type Change<J> = (String, Box<dyn Fn(&mut J)>);
 /// longest sequence that does.
 pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
     match scenario.job.parts() {
-        Parts::Whole(job) => fitting(scenario, job, train::changes(scenario, job), train::shorter, Job::of),
+        Parts::Whole(job) => {
+            let wrap = |whole| scenario.job.with_whole(whole);
+            fitting(scenario, job, train::changes(scenario, job), train::shorter, wrap)
+        }
         Parts::Split(job) => {
             let changes = match scenario.job.recompute_flag() {
                 Some(flag) => foreign::changes(flag, job),

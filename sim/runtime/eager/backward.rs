@@ -35,12 +35,14 @@ impl Eager {
     /// Runs the backward of a range of operators, last to first.
     pub fn backward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
         for index in range.rev() {
+            self.op_begins(frame, index, true);
             // The first node that saved something unpacks it, and the recompute runs.
             let unpacks = !matches!(graph.ops[index].kind, OpKind::Add | OpKind::Redistribute(_));
             if unpacks && frame.checkpoint.is_some() && !frame.recomputed {
                 self.recompute(graph, frame);
             }
             self.node(graph, &graph.ops[index], index, frame);
+            self.op_ended(frame, index, true);
         }
     }
 

@@ -160,7 +160,9 @@ impl Eager {
                 Some(Keep::ComputeIntensive) if keeps(index) => Results::Keep,
                 Some(_) => Results::Forget,
             };
+            self.op_begins(frame, index, false);
             self.run(graph, op, frame, results, dispatch, &[]);
+            self.op_ended(frame, index, false);
             if frame.checkpoint.is_some() {
                 frame.kept_end.push(frame.kept.len() as u32);
             }
@@ -191,7 +193,9 @@ impl Eager {
             kept_start = kept_end;
             if index < stop {
                 let dispatch = self.settings.forward;
+                self.op_begins(frame, index, false);
                 self.run(graph, op, frame, Results::Save, dispatch, cached);
+                self.op_ended(frame, index, false);
                 self.drop_python_references(op, frame);
             } else {
                 if index == stop {

@@ -1,0 +1,131 @@
+//! DeepSpeed's ZeRO around a PyTorch module: what each stage moves and holds, and what is refused. Blocks and collectives of a
+//! step are held against DeepSpeed itself in `oracle/deepspeed_memory.rs`.
+
+use windtunnel::program::{Category, Collective, Instr};
+use windtunnel::scenario::Prediction;
+
+use crate::command::Folder;
+use crate::make;
+
+/// The tiny model on eight ranks.
+const ZERO: &str = r#"runtime = "deepspeed-zero"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+
+[model]
+huggingface = "config.json"
+
+[mesh]
+dp = 8
+
+[batch]
+sequence = 128
+accumulation = 2
+
+[zero]
+stage = 2
+reduce_bucket_size = 20_000
+"#;
+
+fn peak(flown: &Prediction) -> u64 {
+    flown.classes.iter().map(|class| class.memory.report.peak_allocated.0).max().unwrap()
+}
+
+#[test]
+fn a_step_under_zero_ends_with_what_it_began_with() {
+    for keys in ["stage = 1", "stage = 2", "stage = 1\noverlap_comm = true", "stage = 2\noverlap_comm = true"] {
+        let program = make::program(&ZERO.replace("stage = 2", keys));
+        let mut held = vec![false; program.buffers.len()];
+        let stays = |instr: &&Instr| match **instr {
+            Instr::Free { buffer } => program.buffer(buffer).category != Category::Workspace,
+            _ => true,
+        };
+        let first = program.setup.iter().chain(&program.first).filter(stays);
+        let before = make::live(&program, first, &mut held);
+        for _ in 0..2 {
+            assert_eq!(make::live(&program, program.step.iter().filter(stays), &mut held), before, "{keys}");
+        }
+    }
+}
+
+#[test]
+fn zero_2_reduces_every_micro_batch_and_zero_1_only_the_last() {
+    let reduced = |stage: u32| {
+        let program = make::program(&ZERO.replace("stage = 2", &format!("stage = {stage}")));
+        let collectives = program.step.iter().filter_map(|instr| match *instr {
+            Instr::Collective { comm, .. } => Some(*program.comm(comm)),
+            _ => None,
+        });
+        let large = collectives.filter(|comm| comm.kind == Collective::AllReduce && comm.bytes.0 > 16);
+        large.map(|comm| comm.bytes.0).sum::<u64>()
+    };
+    assert!(reduced(1) > 0);
+    assert_eq!(reduced(2), 2 * reduced(1));
+}
+
+#[test]
+fn between_micro_batches_zero_1_holds_all_gradients_and_zero_2_its_part() {
+    let many = ZERO.replace("accumulation = 2", "accumulation = 4");
+    let flown = |stage: u32| make::fly(&many.replace("stage = 2", &format!("stage = {stage}")));
+    assert!(peak(&flown(1)) > peak(&flown(2)));
+}
+
+#[test]
+fn a_second_buffer_is_what_overlap_holds_more() {
+    let large = ZERO.replace("20_000", "20_000_000");
+    let overlaps = large.replace("stage = 2", "stage = 2\noverlap_comm = true");
+    let more = peak(&make::fly(&overlaps)) - peak(&make::fly(&large));
+    assert!(more.abs_diff(2 * 20_000_000) < 1 << 20, "{more}");
+}
+
+#[test]
+fn what_a_file_leaves_open_is_what_deepspeed_has_for_it() {
+    let open = ZERO.replace("reduce_bucket_size = 20_000\n", "");
+    let said = make::parse(&open).assumptions.join("\n");
+    for line in ["zero.reduce_bucket_size = 500000000", "zero.overlap_comm = false", "optimizer.clip_grad_norm = false"]
+    {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+}
+
+#[test]
+fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
+    let refused = |number: usize, text: &str| {
+        let folder = Folder::new(&format!("zero-{number}"));
+        folder.write("my.toml", text);
+        folder.write("config.json", include_str!("tiny/config.json"));
+        folder.refuses(&["run", "my.toml"])
+    };
+    let zero = |old: &str, new: &str| ZERO.replacen(old, new, 1);
+    let cases = [
+        (zero("stage = 2", "stage = 0"), "zero.stage = 0 shards nothing", "write stage = 1"),
+        (zero("stage = 2", "stage = 4"), "zero.stage = 4 is none of DeepSpeed's", "write stage = 1"),
+        (zero("stage = 2\n", ""), "does not say zero.stage", "write stage = 1"),
+        (zero("stage = 2", "stage = 2\nstage3_max_live_parameters = 5"), "is read under stage = 3 alone", "remove"),
+        (
+            zero("stage = 2", "stage = 2\noffload_optimizer.device = \"cpu\""),
+            "offload_optimizer to the host",
+            "\"none\"",
+        ),
+        (zero("stage = 2", "stage = 2\ncontiguous_gradients = false"), "contiguous_gradients = false", "= true"),
+        (zero("stage = 2", "stage = 2\nprefetch = 5"), "prefetch", ""),
+        (zero("reduce_bucket_size = 20_000", "reduce_bucket_size = 0"), "reduce_bucket_size = 0 is out of range", ""),
+        (zero("dp = 8", "dp = 4\ntp = 2"), "mesh.tp means nothing", "mesh.dp"),
+        (zero("dp = 8", "pp = 8"), "mesh.pp means nothing", "mesh.dp"),
+        (zero("dp = 8", "dp = 4"), "the mesh holds 4 ranks but the topology has 8 chips", "mesh.dp must be 8"),
+        (zero("[zero]", "[fsdp]\nwrap = \"root\"\n[zero]"), "[fsdp] means nothing", "zero.stage"),
+        (zero("[zero]", "[precision]\nparam = \"fp16\"\n[zero]"), "parameters in fp16 have no rules", "\"bf16\""),
+        (
+            zero("\"deepspeed-zero\"", "\"fsdp2\"").replace("dp = 8", "dp_shard = 8"),
+            "[zero] belongs to",
+            "deepspeed-zero",
+        ),
+    ];
+    for (number, (text, problem, remedy)) in cases.iter().enumerate() {
+        let said = refused(number, text);
+        assert!(said.contains(problem) && said.contains("--> my.toml:"), "{number}\n{said}");
+        assert!(said.contains(remedy), "{number}\n{said}");
+    }
+}
