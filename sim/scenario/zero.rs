@@ -75,9 +75,13 @@ const FOREIGN: Foreign = Foreign {
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
     FOREIGN.check(reader)?;
+    let before = reader.assumptions.len();
     let ranks = mesh::mesh(reader, scenario, topology)?.dp;
+    // Of the other axes, which the file cannot have, nothing is said.
+    let said = reader.assumptions.split_off(before);
+    reader.assumptions.extend(said.into_iter().filter(|line| line.starts_with("mesh.dp")));
     match &scenario.precision.param {
-        None => _ = reader.assume("precision.param", (), "\"bf16\""),
+        None => reader.assume("precision.param", (), "\"bf16\""),
         Some(at) if *at.get_ref() == DType::Bf16 => {}
         Some(at) => {
             let problem = format!("parameters in {} have no rules under ZeRO", at.get_ref().name());
