@@ -35,7 +35,17 @@ fn peak(flown: &Prediction) -> u64 {
 
 #[test]
 fn a_step_under_zero_ends_with_what_it_began_with() {
-    for keys in ["stage = 1", "stage = 2", "stage = 1\noverlap_comm = true", "stage = 2\noverlap_comm = true"] {
+    let settings = [
+        "stage = 1",
+        "stage = 2",
+        "stage = 3",
+        "stage = 1\noverlap_comm = true",
+        "stage = 2\noverlap_comm = true",
+        "stage = 3\noverlap_comm = false",
+        "stage = 3\nstage3_max_live_parameters = 0\nstage3_param_persistence_threshold = 0",
+        "stage = 3\nstage3_prefetch_bucket_size = 5_000\nstage3_max_reuse_distance = 0",
+    ];
+    for keys in settings {
         let program = make::program(&ZERO.replace("stage = 2", keys));
         let mut held = vec![false; program.buffers.len()];
         let stays = |instr: &&Instr| match **instr {
@@ -72,6 +82,35 @@ fn between_micro_batches_zero_1_holds_all_gradients_and_zero_2_its_part() {
     assert!(peak(&flown(1)) > peak(&flown(2)));
 }
 
+/// Bytes that a step moves in collectives of a kind.
+fn moved(keys: &str, kind: Collective) -> u64 {
+    let program = make::program(&ZERO.replace("stage = 2", keys));
+    let comms = program.step.iter().filter_map(|instr| match *instr {
+        Instr::Collective { comm, .. } => Some(*program.comm(comm)),
+        _ => None,
+    });
+    comms.filter(|comm| comm.kind == kind).map(|comm| comm.bytes.0).sum()
+}
+
+#[test]
+fn zero_3_scatters_every_gradient_once_a_micro_batch_and_gathers_again_what_is_used_late() {
+    // All sizes are multiples of eight: no part is filled up. Two micro-batches of two bytes an element.
+    let all = 2 * 2 * make::parse(ZERO).job.model().params().total;
+    assert_eq!(moved("stage = 3", Collective::ReduceScatter), all);
+    let keys = "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 0\n";
+    // With the default distance of reuse a small model stays from forward to backward.
+    assert_eq!(moved(keys, Collective::AllGather), all);
+    let again = moved(&format!("{keys}stage3_max_reuse_distance = 0"), Collective::AllGather);
+    assert!(again > all && again <= 2 * all, "{again} {all}");
+}
+
+#[test]
+fn zero_3_holds_less_than_zero_2_where_nothing_is_kept_for_reuse() {
+    let keys = "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 0\n";
+    let three = ZERO.replace("stage = 2", &format!("{keys}stage3_max_reuse_distance = 0"));
+    assert!(peak(&make::fly(&three)) < peak(&make::fly(ZERO)));
+}
+
 #[test]
 fn a_second_buffer_is_what_overlap_holds_more() {
     let large = ZERO.replace("20_000", "20_000_000");
@@ -100,6 +139,8 @@ fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
     };
     let zero = |old: &str, new: &str| ZERO.replacen(old, new, 1);
     let cases = [
+        (zero("stage = 2", "stage = 3\nround_robin_gradients = true"), "means nothing under stage = 3", "stage = 2"),
+        (zero("stage = 2", "stage = 3").replace("[mesh]", "tied_head = true\n[mesh]"), "a tied head under ZeRO-3", ""),
         (zero("stage = 2", "stage = 0"), "zero.stage = 0 shards nothing", "write stage = 1"),
         (zero("stage = 2", "stage = 4"), "zero.stage = 4 is none of DeepSpeed's", "write stage = 1"),
         (zero("stage = 2\n", ""), "does not say zero.stage", "write stage = 1"),

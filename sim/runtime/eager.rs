@@ -194,6 +194,9 @@ pub struct Eager {
     pub hooks: Option<Box<dyn ParamHooks>>,
     /// A framework's hooks around modules that are the model's own.
     pub around: Option<Box<dyn around::Around>>,
+    /// Whether modules' hooks are nodes of autograd's graph, and linears a function written in Python, as under DeepSpeed's
+    /// ZeRO-3: a parameter's gradient is stored before its module's input gets one.
+    pub hooked: bool,
     /// Parameters whose optimizer state has been made.
     stepped: Vec<bool>,
     /// Category of values made from now on.
@@ -236,6 +239,7 @@ impl Eager {
             step_at_once: None,
             hooks: None,
             around: None,
+            hooked: false,
             stepped: vec![false; params],
             category: Category::Activation,
             tensor: None,

@@ -8,20 +8,24 @@
 //! ```
 //!
 //! The model is the user's own, op by op, and computes its loss itself; the engine's hooks stand around it
-//! ([`crate::runtime::eager::around`]). What a step allocates and issues is [`flat`]'s under ZeRO-1 and 2.
+//! ([`crate::runtime::eager::around`]). What a step allocates and issues is [`flat`]'s under ZeRO-1 and 2, [`parts`]' under ZeRO-3.
 //! Order and sizes equal DeepSpeed's own in every case of `tests/oracles/deepspeed-zero.json`, all blocks of a step those of
 //! `tests/oracles/deepspeed-memory.json`.
 
 mod flat;
 mod gather;
+mod modules;
+mod parts;
 mod reduce;
 mod step;
+mod sub_groups;
 mod update;
 
 pub use gather::{Coordinator, Gathering, gathered_elements};
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 
 use super::{Flight, Framework, Modules, Parts, train};
+use crate::model::head::Loss;
 use crate::program::StreamId;
 use crate::runtime;
 
@@ -57,6 +61,8 @@ pub struct Zero {
     pub round_robin: bool,
     /// What decides on gathers, under ZeRO-3.
     pub gathering: Gathering,
+    /// `sub_group_size`, under ZeRO-3: elements of the rank's part that are stepped together, at least.
+    pub sub_group: u64,
 }
 
 impl Zero {
@@ -85,8 +91,17 @@ impl Framework for Job {
     }
 
     fn refuses(&self) -> Option<&'static str> {
-        if self.zero.stage == Stage::Three {
-            return Some("ZeRO-3's parameters");
+        let whole = &self.whole;
+        let of_three = [
+            (whole.model.tied_head, "a tied head under ZeRO-3"),
+            (whole.checkpoint == train::Checkpoint::SelectiveOp, "selective checkpointing under ZeRO-3"),
+            (
+                !whole.loss.sees_whole_logits() && !matches!(whole.loss, Loss::ChunkedOutput { .. }),
+                "a loss that takes the head's weight under ZeRO-3",
+            ),
+        ];
+        if let Some((_, what)) = of_three.into_iter().find(|&(applies, _)| applies && self.zero.stage == Stage::Three) {
+            return Some(what);
         }
         if self.whole.model.experts.is_some() {
             return Some("experts under ZeRO");
@@ -95,7 +110,8 @@ impl Framework for Job {
     }
 
     fn modules(&self) -> Modules {
-        self.whole.modules()
+        let hooks = "what DeepSpeed's hooks in Python take of the host's time is not priced";
+        Modules { doubts: vec![hooks], ..self.whole.modules() }
     }
 
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.

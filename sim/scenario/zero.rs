@@ -22,6 +22,9 @@ use crate::runtime::zero::{Gathering, Job, Stage, Zero};
 /// Elements of a bucket: `reduce_bucket_size`, `allgather_bucket_size`.
 const BUCKET: u64 = 500_000_000;
 
+/// Elements that ZeRO-3 steps together: `sub_group_size`.
+const SUB_GROUP: u64 = 1_000_000_000;
+
 /// Elements, at most, that a key counts.
 const MOST: i64 = 1 << 40;
 
@@ -170,7 +173,35 @@ fn zero(reader: &mut Reader<'_>, scenario: &written::Scenario, ranks: u32) -> Re
         None if stage < Stage::Three => reader.assume("zero.round_robin_gradients", false, "false"),
         at => at.as_ref().is_some_and(|at| *at.get_ref()),
     };
-    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering: Gathering::default() })
+    let (gathering, sub_group) = match stage {
+        Stage::Three => of_three(reader, table)?,
+        Stage::One | Stage::Two => (Gathering::default(), SUB_GROUP),
+    };
+    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group })
+}
+
+/// What ZeRO-3 alone reads: what decides on gathers, and how many elements are stepped together.
+fn of_three(reader: &mut Reader<'_>, table: &written::Zero) -> Result<(Gathering, u64), ScenarioError> {
+    if let Some(at) = &table.round_robin_gradients {
+        let remedy = "remove the key, or write stage = 2";
+        return Err(reader.plan(at, "zero.round_robin_gradients means nothing under stage = 3", remedy));
+    }
+    let default = Gathering::default();
+    let mut count = |key: &str, at: &Option<Spanned<i64>>, least, default| {
+        reader.count_or(&format!("zero.{key}"), at.as_ref(), least, MOST, default)
+    };
+    let gathering = Gathering {
+        prefetch: count("stage3_prefetch_bucket_size", &table.stage3_prefetch_bucket_size, 0, default.prefetch)?,
+        persist: count(
+            "stage3_param_persistence_threshold",
+            &table.stage3_param_persistence_threshold,
+            0,
+            default.persist,
+        )?,
+        live: count("stage3_max_live_parameters", &table.stage3_max_live_parameters, 0, default.live)?,
+        reuse: count("stage3_max_reuse_distance", &table.stage3_max_reuse_distance, 0, default.reuse)?,
+    };
+    Ok((gathering, count("sub_group_size", &table.sub_group_size, 1, SUB_GROUP)?))
 }
 
 fn stage(reader: &Reader<'_>, table: &Spanned<written::Zero>) -> Result<Stage, ScenarioError> {
@@ -180,7 +211,7 @@ fn stage(reader: &Reader<'_>, table: &Spanned<written::Zero>) -> Result<Stage, S
     match *at.get_ref() {
         1 => Ok(Stage::One),
         2 => Ok(Stage::Two),
-        3 => Err(reader.plan(at, "zero.stage = 3 has no rules yet", "write stage = 2, or runtime = \"fsdp2\"")),
+        3 => Ok(Stage::Three),
         0 => {
             let remedy = "write stage = 1, 2 or 3";
             Err(reader.plan(at, "zero.stage = 0 shards nothing: it has no rules", remedy))

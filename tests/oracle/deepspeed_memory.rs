@@ -47,7 +47,7 @@ fn program(case: &Value) -> Program {
 /// What a step issues, in the oracle's words.
 fn events(program: &Program) -> Vec<String> {
     let at = |stream: StreamId| if stream.0 == 0 { String::new() } else { format!("@{}", stream.0) };
-    let mut recorded = BTreeMap::new();
+    let (mut recorded, mut last) = (BTreeMap::new(), None);
     let mut events = vec![];
     for instr in &program.step {
         match *instr {
@@ -68,9 +68,14 @@ fn events(program: &Program) -> Vec<String> {
             }
             Instr::Record { stream, event } => _ = recorded.insert(event, stream),
             Instr::Wait { stream, event } => events.push(format!("wait {} {}", stream.0, recorded[&event].0)),
-            Instr::HostWait { .. } => events.push("drain".to_owned()),
+            // The host also waits for an event that it recorded a while ago: there each has passed when it asks.
+            Instr::HostWait { event } if last == Some(event) => events.push("drain".to_owned()),
             _ => {}
         }
+        last = match *instr {
+            Instr::Record { event, .. } => Some(event),
+            _ => None,
+        };
     }
     // A host that waits for all streams waits for one after the other.
     events.dedup_by(|next, last| next == "drain" && last == "drain");
@@ -80,6 +85,8 @@ fn events(program: &Program) -> Vec<String> {
 fn theirs(case: &Value) -> Vec<String> {
     let mut events: Vec<String> =
         case["events"].as_array().unwrap().iter().map(|event| event.as_str().unwrap().to_owned()).collect();
+    // A stream that waits for itself waits for nothing.
+    events.retain(|event| event != "wait 0 0");
     events.dedup_by(|next, last| next == "drain" && last == "drain");
     events
 }
@@ -125,10 +132,10 @@ fn compare(cases: &[Value]) -> String {
             );
         }
         let (ours, theirs) = (phases(&program), recorded(case));
-        // Numbers of a few bytes are blocks of 512 B each, and large blocks are split a little differently.
-        let near = |(ours, theirs): (&(u64, u64), &(u64, u64))| {
-            ours.0.abs_diff(theirs.0).max(ours.1.abs_diff(theirs.1)) <= 2 << 20
-        };
+        // A block whose rest is less than 1 MiB counts with it, and which blocks those are hangs on all steps before: the engine's
+        // first two, which gather nothing ahead, are none of ours.
+        let close = |ours: u64, theirs: u64| ours.abs_diff(theirs) <= theirs / 150;
+        let near = |(ours, theirs): (&(u64, u64), &(u64, u64))| close(ours.0, theirs.0) && close(ours.1, theirs.1);
         if ours.len() != theirs.len() || !ours.iter().zip(&theirs).all(near) {
             wrong += &format!("{name}: memory\n  ours   {ours:?}\n  theirs {theirs:?}\n");
         }
@@ -144,4 +151,12 @@ fn oracle_zero_1_and_2_take_and_give_back_deepspeeds_blocks_in_its_order() {
     let wrong = compare(&cases);
     assert!(wrong.is_empty(), "{wrong}");
     assert!(cases.len() >= 8 || cases::elsewhere(), "only {} cases found", cases.len());
+}
+
+#[test]
+fn oracle_zero_3_takes_and_gives_back_deepspeeds_blocks_in_its_order() {
+    let cases = cases_of(&[3]);
+    let wrong = compare(&cases);
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(cases.len() >= 14 || cases::elsewhere(), "only {} cases found", cases.len());
 }

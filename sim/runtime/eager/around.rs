@@ -1,6 +1,7 @@
 //! What a framework does around the operators of a model that it takes as it is: hooks on modules, and on gradients.
 
-use super::{Eager, Frame};
+use super::{Eager, Frame, early_stop_at};
+use crate::model::graph::{Graph, Op, OpKind};
 use std::fmt::Debug;
 
 /// An operator of a graph.
@@ -41,6 +42,30 @@ impl Eager {
     pub(super) fn op_ended(&mut self, frame: &Frame, op: usize, backward: bool) {
         let at = Place { graph: frame.params.first, op, backward };
         self.call(|around, eager| around.ended(eager, at));
+    }
+
+    /// Whether an operator's backward says itself that its module has ended ([`Eager::hooked`]).
+    pub(super) fn ends_itself(&self, op: &Op) -> bool {
+        self.hooked
+            && match op.kind {
+                OpKind::Linear { .. } | OpKind::LayerNorm { .. } => true,
+                OpKind::RmsNorm { .. } => self.settings.fused_rms_norm,
+                _ => false,
+            }
+    }
+
+    /// The last operator that a recompute with early stop runs: a linear written in Python saves when it has run.
+    pub(super) fn stops_at(&self, graph: &Graph) -> usize {
+        let stop = early_stop_at(graph);
+        let saves_late = |op: &Op| self.hooked && matches!(op.kind, OpKind::Linear { .. });
+        stop + usize::from(graph.ops.get(stop).is_some_and(saves_late))
+    }
+
+    /// Says so.
+    pub(super) fn module_ended(&mut self, frame: &Frame, op: usize) {
+        if self.hooked {
+            self.op_ended(frame, op, true);
+        }
     }
 
     pub(super) fn leaf_took(&mut self, param: usize) {

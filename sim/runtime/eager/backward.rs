@@ -42,7 +42,9 @@ impl Eager {
                 self.recompute(graph, frame);
             }
             self.node(graph, &graph.ops[index], index, frame);
-            self.op_ended(frame, index, true);
+            if !self.ends_itself(&graph.ops[index]) {
+                self.op_ended(frame, index, true);
+            }
         }
     }
 
@@ -268,7 +270,7 @@ impl Eager {
             this.matmul("aten.mm", (outputs, inputs, tokens), dtype, MatmulLayout::WeightGradient, dispatch);
             result
         };
-        let (weight, result) = if has_bias {
+        let (weight, result) = if has_bias || self.hooked {
             let result = input_gradient(self);
             (weight_gradient(self), result)
         } else {
@@ -290,12 +292,17 @@ impl Eager {
         } else {
             self.let_go(frame, index, gradient);
         }
-        let result = Gradient { storage: result, view: true };
+        let result = Gradient { storage: result, view: !self.hooked };
         let weight_param = frame.params.index(op.params[0]);
         // Which of the two gradients autograd passes on first depends on which view was made last in forward.
         if let Some((bias, bias_dtype)) = bias {
             self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
             self.store_weight(weight_param, weight, dtype);
+            self.module_ended(frame, index);
+            self.accumulate(frame, op.inputs[0], result);
+        } else if self.hooked {
+            self.store_weight(weight_param, weight, dtype);
+            self.module_ended(frame, index);
             self.accumulate(frame, op.inputs[0], result);
         } else {
             self.accumulate(frame, op.inputs[0], result);

@@ -1,6 +1,6 @@
 //! What each operator allocates, launches and saves in forward.
 
-use super::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Storage, early_stop_at, kept_ops};
+use super::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Storage, kept_ops};
 use crate::model::Activation;
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Dims, Graph, Op, OpKind};
@@ -184,7 +184,7 @@ impl Eager {
             frame.input = self.bring_back(sent, offload);
         }
         frame.slots[0] = Some(frame.input);
-        let stop = if self.settings.early_stop { early_stop_at(graph) } else { graph.ops.len() };
+        let stop = if self.settings.early_stop { self.stops_at(graph) } else { graph.ops.len() };
         let kept = std::mem::take(&mut frame.kept);
         let mut kept_start = 0;
         for (index, op) in graph.ops.iter().enumerate() {
@@ -195,7 +195,9 @@ impl Eager {
                 let dispatch = self.settings.forward;
                 self.op_begins(frame, index, false);
                 self.run(graph, op, frame, Results::Save, dispatch, cached);
-                self.op_ended(frame, index, false);
+                if !(self.hooked && self.settings.early_stop && index + 1 == stop) {
+                    self.op_ended(frame, index, false);
+                }
                 self.drop_python_references(op, frame);
             } else {
                 if index == stop {

@@ -212,8 +212,8 @@ impl Around for Shared {
 
 /// `torch.cuda.synchronize()`: the host waits for all streams.
 pub(super) fn drain(program: &mut Builder) {
-    for stream in [COMPUTE, REDUCE] {
-        program.wait_for_host(stream);
+    for stream in 0..program.streams() {
+        program.wait_for_host(StreamId(stream as u8));
     }
 }
 
@@ -224,7 +224,7 @@ pub(super) fn elementwise(program: &mut Builder, stream: StreamId, name: &'stati
 }
 
 /// A copy of so many elements.
-fn copy(program: &mut Builder, stream: StreamId, elements: u64) {
+pub(super) fn copy(program: &mut Builder, stream: StreamId, elements: u64) {
     let bytes = Bytes(elements * BF16);
     let work = Work::Memory { kind: MemoryKind::Copy, read: bytes, written: bytes };
     program.launch(stream, "aten.copy_", work, Dispatch::EagerForward);

@@ -4,20 +4,29 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::flat::{Flat, Shared, drain};
+use super::flat::{self, Flat, drain};
+use super::modules::Modules;
+use super::parts::{self, Parts, Recorder};
+use super::sub_groups::SubGroups;
 use super::update::Update;
-use super::{Job, Partition, STREAMS};
+use super::{Job, Partition, STREAMS, Stage};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
-use crate::runtime::eager::{COMPUTE, Eager, Frame, ParamMap, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
 use crate::runtime::train::plan::{Graphs, Layout, graphs, layout, mode};
 use crate::units::Bytes;
 
 /// The program of one rank.
 pub(super) fn program(job: &Job) -> Program {
+    written(job, None)
+}
+
+/// The same, where the order in which modules begin is known, or none is needed.
+fn written(job: &Job, order: Option<&[usize]>) -> Program {
     let (whole, zero) = (&job.whole, job.zero);
-    let mut program = Builder::new(zero.ranks, &STREAMS);
+    let three = zero.stage == Stage::Three;
+    let mut program = Builder::new(zero.ranks, if three { &parts::STREAMS } else { &STREAMS });
     let scopes = Scopes {
         embedding: program.add_scope("tok_embeddings".to_owned()),
         blocks: (0..whole.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
@@ -28,30 +37,63 @@ pub(super) fn program(job: &Job) -> Program {
     let graphs = graphs(whole);
     let layout = layout(whole, &graphs);
     let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
-    let partition = Partition::new(zero.reduction(), &elements);
-    let rank = partition.fullest();
-    let gradients = Shared(Rc::new(RefCell::new(Flat::new(zero, &partition, (rank, group), elements.clone()))));
     let mut eager = Eager::new(program, whole.eager, layout.params.len());
     let head = &graphs.head.graph;
     let weight = head.params.len() - 1;
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(whole.model.tied_head);
     eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
-    eager.around = Some(Box::new(gradients.clone()));
-    let update = Update::new(job, &partition, group);
-    let mut run = Run { job, graphs, layout, scopes, eager, gradients };
-    run.setup();
-    update.setup(&mut run.eager.program, &elements);
+    let modules = Rc::new(Modules::of(&graphs, &layout));
+    let mut run = Run { job, graphs, layout, scopes, eager, engine: Engine::Recording };
+    if three && order.is_none() {
+        // The first steps say in which order modules begin.
+        let order = Rc::new(RefCell::new(vec![]));
+        run.eager.around = Some(Box::new(Recorder { modules, order: Rc::clone(&order) }));
+        run.eager.hooked = true;
+        let frames = run.forward();
+        run.backward(frames);
+        let order = order.borrow().clone();
+        return written(job, Some(&order));
+    }
+    run.engine = match order {
+        Some(order) => {
+            let parts = Parts::new(zero, (group, elements.clone()), modules, order);
+            let parts = parts::Shared(Rc::new(RefCell::new(parts)));
+            run.eager.around = Some(Box::new(parts.clone()));
+            run.eager.hooked = true;
+            Engine::Parts(parts, SubGroups::new(job, &elements, group))
+        }
+        None => {
+            let partition = Partition::new(zero.reduction(), &elements);
+            let rank = partition.fullest();
+            let flat = Flat::new(zero, &partition, (rank, group), elements.clone());
+            let flat = flat::Shared(Rc::new(RefCell::new(flat)));
+            run.eager.around = Some(Box::new(flat.clone()));
+            Engine::Flat(flat, Update::new(job, &partition, group))
+        }
+    };
+    run.setup(&elements);
     run.eager.program.section(Section::Step);
     run.eager.program.host(Dispatch::StepOverhead, 1);
     for micro_batch in 0..whole.accumulation {
         run.micro_batch(micro_batch);
     }
     let before = run.eager.program.enter(run.scopes.optimizer);
-    update.step(&mut run.eager.program, &run.gradients);
+    match &run.engine {
+        Engine::Recording => {}
+        Engine::Flat(flat, update) => update.step(&mut run.eager.program, flat),
+        Engine::Parts(_, groups) => groups.step(&mut run.eager.program),
+    }
     run.eager.program.mark(Mark::PhaseEnd("opt".to_owned()));
     run.eager.program.enter(before);
     drain(&mut run.eager.program);
     run.eager.program.finish()
+}
+
+/// What stands around the model: of which stage, and what steps.
+enum Engine {
+    Recording,
+    Flat(flat::Shared, Update),
+    Parts(parts::Shared, SubGroups),
 }
 
 struct Scopes {
@@ -67,7 +109,7 @@ struct Run<'j> {
     layout: Layout,
     scopes: Scopes,
     eager: Eager,
-    gradients: Shared,
+    engine: Engine,
 }
 
 /// What a forward leaves for its backward.
@@ -80,7 +122,7 @@ struct Frames {
 
 impl Run<'_> {
     /// Buffers and inputs.
-    fn setup(&mut self) {
+    fn setup(&mut self, elements: &[u64]) {
         let (whole, program) = (&self.job.whole, &mut self.eager.program);
         if let Position::Rope { dims } = whole.model.position {
             // The rotary table: complex64, one row per position.
@@ -93,12 +135,21 @@ impl Run<'_> {
         for name in ["tokens", "labels"] {
             program.alloc(Bytes(whole.batch * whole.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
         }
+        match &mut self.engine {
+            Engine::Recording => {}
+            Engine::Flat(_, update) => update.setup(program, elements),
+            Engine::Parts(_, groups) => groups.setup(program),
+        }
     }
 
     fn micro_batch(&mut self, micro_batch: u32) {
         let whole = &self.job.whole;
         let several = whole.accumulation > 1;
-        self.gradients.0.borrow_mut().boundary = micro_batch + 1 == whole.accumulation;
+        match &self.engine {
+            Engine::Recording => {}
+            Engine::Flat(flat, _) => flat.0.borrow_mut().boundary = micro_batch + 1 == whole.accumulation,
+            Engine::Parts(parts, _) => parts.0.borrow_mut().begin(micro_batch),
+        }
         drain(&mut self.eager.program);
         let frames = self.forward();
         let name = |phase: &str| if several { format!("{phase}{micro_batch}") } else { phase.to_owned() };
@@ -118,8 +169,7 @@ impl Run<'_> {
         let outside = eager.program.enter(self.scopes.embedding);
         let mode_of = |layer| mode(&self.job.whole.checkpoint, layer);
         let first = ParamMap { first: 0, tied: None };
-        let (embedding, mut hidden) =
-            eager.forward(&self.graphs.embedding, tokens, first, crate::runtime::eager::Mode::Train);
+        let (embedding, mut hidden) = eager.forward(&self.graphs.embedding, tokens, first, Mode::Train);
         let mut blocks = vec![];
         for (layer, &at) in self.graphs.of_block.iter().enumerate() {
             eager.program.enter(self.scopes.blocks[layer]);
@@ -131,7 +181,7 @@ impl Run<'_> {
         }
         eager.program.enter(self.scopes.head);
         let graph = &self.graphs.head.graph;
-        let mut head = eager.frame(graph, hidden, self.layout.head, crate::runtime::eager::Mode::Train);
+        let mut head = eager.frame(graph, hidden, self.layout.head, Mode::Train);
         eager.forward_ops(graph, &mut head, 0..self.graphs.head.norm);
         eager.release(hidden);
         eager.category = Category::Logits;
@@ -169,7 +219,11 @@ impl Run<'_> {
         eager.backward(graph, &mut frames.embedding, gradient);
         eager.release(ones);
         eager.program.enter(outside);
-        self.gradients.ended(eager);
+        match &self.engine {
+            Engine::Recording => {}
+            Engine::Flat(flat, _) => flat.ended(eager),
+            Engine::Parts(parts, _) => parts.ended(eager),
+        }
         for number in [scaled, returned, frames.loss] {
             eager.release(number);
         }

@@ -96,7 +96,7 @@ impl Update {
             program.free(magnitude);
             let either = made(program, "aten.logical_or", 2 * elements, elements);
             let number = made(program, "aten._to_copy", elements, fp32);
-            let most = self.reduced(program, "aten.max", (elements, 4));
+            let most = reduced(program, "aten.max", (elements, 4), self.multiprocessors);
             for gone in [number, wide, nan, inf, either, most] {
                 program.free(gone);
             }
@@ -114,7 +114,7 @@ impl Update {
             .iter()
             .map(|&elements| {
                 let double = made(program, "aten._to_copy", elements * BF16, 8 * elements);
-                let norm = self.reduced(program, "aten.linalg_vector_norm", (elements, 8));
+                let norm = reduced(program, "aten.linalg_vector_norm", (elements, 8), self.multiprocessors);
                 program.free(double);
                 norm
             })
@@ -132,24 +132,27 @@ impl Update {
     }
 }
 
-impl Update {
-    /// One number of so many, each of so many bytes: where several blocks of threads take part, each leaves one, and they
-    /// count themselves (`aten/src/ATen/native/cuda/Reduce.cuh`).
-    fn reduced(&self, program: &mut Builder, name: &'static str, (elements, each): (u64, u64)) -> BufferId {
-        let number = program.alloc(Bytes(each), COMPUTE, Category::OptimizerTemporary, name);
-        let blocks = elements.div_ceil(8192).min(4 * u64::from(self.multiprocessors));
-        if blocks > 1 {
-            let scratch = [blocks * each, 4]
-                .map(|bytes| program.alloc(Bytes(bytes), COMPUTE, Category::OptimizerTemporary, name));
-            scratch.into_iter().rev().for_each(|buffer| program.free(buffer));
-        }
-        elementwise(program, COMPUTE, name, (elements * each, each));
-        number
+/// One number of so many, each of so many bytes: where several blocks of threads take part, each leaves one, and they count
+/// themselves (`aten/src/ATen/native/cuda/Reduce.cuh`).
+pub(super) fn reduced(
+    program: &mut Builder,
+    name: &'static str,
+    (elements, each): (u64, u64),
+    multiprocessors: u32,
+) -> BufferId {
+    let number = program.alloc(Bytes(each), COMPUTE, Category::OptimizerTemporary, name);
+    let blocks = elements.div_ceil(8192).min(4 * u64::from(multiprocessors));
+    if blocks > 1 {
+        let scratch =
+            [blocks * each, 4].map(|bytes| program.alloc(Bytes(bytes), COMPUTE, Category::OptimizerTemporary, name));
+        scratch.into_iter().rev().for_each(|buffer| program.free(buffer));
     }
+    elementwise(program, COMPUTE, name, (elements * each, each));
+    number
 }
 
 /// An elementwise kernel that makes a block.
-fn made(program: &mut Builder, name: &'static str, read: u64, written: u64) -> BufferId {
+pub(super) fn made(program: &mut Builder, name: &'static str, read: u64, written: u64) -> BufferId {
     let buffer = program.alloc(Bytes(written), COMPUTE, Category::OptimizerTemporary, name);
     elementwise(program, COMPUTE, name, (read, written));
     buffer
