@@ -97,7 +97,9 @@ impl Parts {
         let own = self.modules.params[module].clone();
         let pass = program.set_pass(Pass::Communication);
         let mut gathers: VecDeque<Vec<usize>> = self.coordinator.fetch(module, backward).into();
-        if let Some(now) = gathers.pop_front_if(|params| params.iter().all(|param| own.contains(param))) {
+        if gathers.front().is_some_and(|params| params.iter().all(|param| own.contains(param)))
+            && let Some(now) = gathers.pop_front()
+        {
             self.gather(program, now);
         }
         for param in own {
