@@ -1,8 +1,10 @@
 //! DeepSpeed's ZeRO around a PyTorch module: what each stage moves and holds, and what is refused. Blocks and collectives of a
 //! step are held against DeepSpeed itself in `oracle/deepspeed_memory.rs`.
 
+use proptest::prelude::*;
 use windtunnel::program::{Category, Collective, Instr};
-use windtunnel::scenario::Prediction;
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Prediction, predict};
 
 use crate::command::Folder;
 use crate::make;
@@ -33,30 +35,59 @@ fn peak(flown: &Prediction) -> u64 {
     flown.classes.iter().map(|class| class.memory.report.peak_allocated.0).max().unwrap()
 }
 
-#[test]
-fn a_step_under_zero_ends_with_what_it_began_with() {
-    let settings = [
-        "stage = 1",
-        "stage = 2",
-        "stage = 3",
-        "stage = 1\noverlap_comm = true",
-        "stage = 2\noverlap_comm = true",
-        "stage = 3\noverlap_comm = false",
-        "stage = 3\nstage3_max_live_parameters = 0\nstage3_param_persistence_threshold = 0",
-        "stage = 3\nstage3_prefetch_bucket_size = 5_000\nstage3_max_reuse_distance = 0",
-    ];
-    for keys in settings {
-        let program = make::program(&ZERO.replace("stage = 2", keys));
-        let mut held = vec![false; program.buffers.len()];
-        let stays = |instr: &&Instr| match **instr {
-            Instr::Free { buffer } => program.buffer(buffer).category != Category::Workspace,
-            _ => true,
+/// Whether a step of a scenario holds at its end what it held at its beginning.
+fn balanced(text: &str) -> bool {
+    let program = make::program(text);
+    let mut held = vec![false; program.buffers.len()];
+    let stays = |instr: &&Instr| match **instr {
+        Instr::Free { buffer } => program.buffer(buffer).category != Category::Workspace,
+        _ => true,
+    };
+    let first = program.setup.iter().chain(&program.first).filter(stays);
+    let before = make::live(&program, first, &mut held);
+    (0..2).all(|_| make::live(&program, program.step.iter().filter(stays), &mut held) == before)
+}
+
+/// Settings of all stages, from buckets and distances of nothing to those of everything.
+fn settings() -> impl Strategy<Value = String> {
+    let sizes = || prop::sample::select(vec![1_u64, 64, 5_000, 20_000, 1_000_000]);
+    let stage = (1..=3_u32, sizes(), any::<bool>(), any::<bool>(), 1..=3_u32);
+    let three = (sizes(), sizes(), sizes(), sizes(), sizes());
+    let rest = (0..3_usize, any::<bool>(), prop::sample::select(vec![1_u32, 2, 8]), 0..3_usize);
+    (stage, three, rest).prop_map(|(stage, three, (policy, early_stop, chips, optimizer))| {
+        let (stage, bucket, overlap, round_robin, accumulation) = stage;
+        let (prefetch, persist, live, reuse, group) = three;
+        let policy = ["none", "full", if stage < 3 { "selective_op" } else { "full" }][policy];
+        let (name, implementation) = [("adamw", "fused"), ("adamw", "foreach"), ("sgd", "foreach")][optimizer];
+        let own = match stage {
+            3 => format!(
+                "stage3_prefetch_bucket_size = {prefetch}\nstage3_param_persistence_threshold = {persist}\n\
+                 stage3_max_live_parameters = {live}\nstage3_max_reuse_distance = {reuse}\nsub_group_size = {group}\n"
+            ),
+            _ => format!("round_robin_gradients = {round_robin}\n"),
         };
-        let first = program.setup.iter().chain(&program.first).filter(stays);
-        let before = make::live(&program, first, &mut held);
-        for _ in 0..2 {
-            assert_eq!(make::live(&program, program.step.iter().filter(stays), &mut held), before, "{keys}");
-        }
+        let zero = format!("stage = {stage}\nreduce_bucket_size = {bucket}\noverlap_comm = {overlap}\n{own}");
+        let text = ZERO.replace("stage = 2\nreduce_bucket_size = 20_000\n", &zero);
+        let text = text.replace("accumulation = 2", &format!("accumulation = {accumulation}"));
+        let text = text.replace("nodes = 1", &format!("chips = {chips}")).replace("dp = 8", &format!("dp = {chips}"));
+        format!(
+            "{text}\n[activation_checkpointing]\npolicy = \"{policy}\"\nearly_stop = {early_stop}\n\n\
+             [optimizer]\nname = \"{name}\"\nimplementation = \"{implementation}\"\n"
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_settings_a_step_ends_with_what_it_began_with(text in settings()) {
+        prop_assert!(balanced(&text), "{text}");
+        let scenario = make::parse(&text);
+        let fly = |fold| predict(&scenario, Settings { fold, ..Settings::default() }).unwrap();
+        let (folded, full) = (fly(true), fly(false));
+        prop_assert_eq!(folded.step, full.step);
+        prop_assert!(folded.step.0 > 0);
     }
 }
 

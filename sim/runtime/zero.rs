@@ -114,6 +114,14 @@ impl Framework for Job {
         Modules { doubts: vec![hooks], ..self.whole.modules() }
     }
 
+    fn spread(&self) -> Vec<(&'static str, String)> {
+        let Zero { stage, ranks, .. } = self.zero;
+        let one =
+            if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
+        let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
+        vec![("parameters", from(Stage::Three)), ("gradients", from(Stage::Two)), ("optimizer", from(Stage::One))]
+    }
+
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.
     fn compile(&self) -> Flight {
         Flight::alike(step::program(self))

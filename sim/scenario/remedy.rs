@@ -51,7 +51,10 @@ fn fitting<J: Clone>(
 ) -> Vec<Remedy> {
     let total = |job: J, expandable: bool| {
         let changed = scenario.with(wrap(job), expandable);
-        total_if_fits(&changed, &changed.job.compile())
+        match changed.job.refuses() {
+            Some(_) => None,
+            None => total_if_fits(&changed, &changed.job.compile()),
+        }
     };
     let mut remedies = vec![];
     let mut note = |change: String, total: Option<Bytes>| {
