@@ -31,6 +31,7 @@ mod training;
 pub mod understood;
 pub mod written;
 mod xla;
+mod zero;
 
 pub use defaults::flat;
 pub use draft::{Draft, reason};

@@ -34,4 +34,5 @@ mod spmd;
 mod tidy;
 mod titan;
 mod vocabulary;
+mod zero;
 mod zero_bubble;

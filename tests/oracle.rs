@@ -4,6 +4,7 @@ mod architectures;
 mod cases;
 mod compile;
 mod deepspeed;
+mod deepspeed_memory;
 mod deepspeed_zero;
 mod float8;
 mod flops;

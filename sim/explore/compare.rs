@@ -31,7 +31,7 @@ pub const ORDER: [(&str, &[&str]); 9] = [
     ("mesh", &["mesh", "pipeline"]),
     ("batch", &["batch"]),
     ("precision", &["precision"]),
-    ("fsdp", &["runtime", "fsdp", "fsdp1"]),
+    ("fsdp", &["runtime", "fsdp", "fsdp1", "zero"]),
     ("megatron", &["megatron"]),
     ("recompute", &["activation_checkpointing"]),
     ("compile", &["compile"]),

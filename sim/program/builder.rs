@@ -159,6 +159,11 @@ impl Builder {
         self.push(Instr::Exchange { stream, exchange, scope: self.scope });
     }
 
+    /// How many streams there are.
+    pub fn streams(&self) -> usize {
+        self.program.streams.len()
+    }
+
     /// Records a new event on `stream`.
     pub fn record(&mut self, stream: StreamId) -> EventId {
         let event = EventId(self.program.events);

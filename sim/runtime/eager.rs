@@ -9,6 +9,7 @@
 //! Forward rules are in [`forward`], backward rules in [`backward`]; to add an operator, add its kind to
 //! `model::graph::OpKind` and one arm to each.
 
+pub mod around;
 mod backward;
 mod compiled_cross_entropy;
 mod composite;
@@ -191,6 +192,11 @@ pub struct Eager {
     pub step_at_once: Option<(Optimizer, ScopeId)>,
     /// Told of each gradient that a leaf has taken (`AccumulateGrad.register_hook`).
     pub hooks: Option<Box<dyn ParamHooks>>,
+    /// A framework's hooks around modules that are the model's own.
+    pub around: Option<Box<dyn around::Around>>,
+    /// Whether modules' hooks are nodes of autograd's graph, and linears a function written in Python, as under DeepSpeed's
+    /// ZeRO-3: a parameter's gradient is stored before its module's input gets one.
+    pub hooked: bool,
     /// Parameters whose optimizer state has been made.
     stepped: Vec<bool>,
     /// Category of values made from now on.
@@ -232,6 +238,8 @@ impl Eager {
             gradient_dtype: None,
             step_at_once: None,
             hooks: None,
+            around: None,
+            hooked: false,
             stepped: vec![false; params],
             category: Category::Activation,
             tensor: None,
@@ -397,6 +405,7 @@ impl Eager {
         if let Some(hooks) = &mut self.hooks {
             hooks.arrived(&mut self.program, param);
         }
+        self.leaf_took(param);
     }
 
     /// Steps a parameter with the gradient it has just got, and lets go of the gradient.

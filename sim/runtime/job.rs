@@ -20,6 +20,10 @@ pub trait Framework: fmt::Debug + Send + Sync {
     fn refuses(&self) -> Option<&'static str>;
     /// Whose modules run.
     fn modules(&self) -> Modules;
+    /// Which part of each of the model's states a rank holds, where no parameter groups say so.
+    fn spread(&self) -> Vec<(&'static str, String)> {
+        vec![]
+    }
     /// The framework's own key that lets blocks run again in backward, where it is a flag.
     fn recompute_flag(&self) -> Option<&'static str> {
         None
@@ -87,6 +91,11 @@ impl Job {
     /// Whose modules run.
     pub fn modules(&self) -> Modules {
         self.0.modules()
+    }
+
+    /// Which part of each of the model's states a rank holds, where no parameter groups say so.
+    pub fn spread(&self) -> Vec<(&'static str, String)> {
+        self.0.spread()
     }
 
     /// The framework's own key that lets blocks run again in backward, where it is a flag.

@@ -20,7 +20,7 @@ use crate::units::Bytes;
 mod besides;
 mod blocks;
 mod framework;
-mod plan;
+pub(super) mod plan;
 
 use blocks::BlockFrame;
 use plan::{Graphs, Layout, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};

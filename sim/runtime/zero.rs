@@ -1,16 +1,124 @@
-//! DeepSpeed's ZeRO without a pipeline: when gradients are reduced and parameters gathered, and how many at a time
-//! (`deepspeed/runtime/zero/`, 0.19.6).
+//! DeepSpeed's ZeRO around a PyTorch module (`deepspeed.initialize`, 0.19.6: `deepspeed/runtime/engine.py`,
+//! `deepspeed/runtime/zero/`).
 //!
 //! ```text
 //! gradient ready ─► bucket ─► all-reduces of its owners' pieces (1, 2), a reduce-scatter (3)      reduce.rs
 //! module begins ─► gathers now, and ahead; module ends ─► parameters let go (3)                   gather.rs
+//! micro-batches ─► optimizer on the rank's part ─► parameters gathered again                      step.rs
 //! ```
 //!
-//! Order and sizes equal DeepSpeed's own in every case of `tests/oracles/deepspeed-zero.json`. No scenario asks for them yet:
-//! what a step allocates around them has no rules here.
+//! The model is the user's own, op by op, and computes its loss itself; the engine's hooks stand around it
+//! ([`crate::runtime::eager::around`]). What a step allocates and issues is [`flat`]'s under ZeRO-1 and 2, [`parts`]' under ZeRO-3.
+//! Order and sizes equal DeepSpeed's own in every case of `tests/oracles/deepspeed-zero.json`, all blocks of a step those of
+//! `tests/oracles/deepspeed-memory.json`.
 
+mod flat;
 mod gather;
+mod modules;
+mod parts;
 mod reduce;
+mod step;
+mod sub_groups;
+mod update;
 
 pub use gather::{Coordinator, Gathering, gathered_elements};
-pub use reduce::{Buckets, Partition, Reduction, Scatters};
+pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
+
+use super::{Flight, Framework, Modules, Parts, train};
+use crate::model::head::Loss;
+use crate::program::StreamId;
+
+/// The stream of reductions that overlap with the backward.
+pub(crate) const REDUCE: StreamId = StreamId(1);
+
+/// Names of the streams of ZeRO-1 and 2; reductions have one of their own whether they overlap or not.
+pub const STREAMS: [&str; 2] = ["default", "reduction"];
+
+/// What of a model's states is spread over the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The optimizer's states.
+    One,
+    /// And gradients.
+    Two,
+    /// And parameters.
+    Three,
+}
+
+/// `zero_optimization`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zero {
+    /// `stage`.
+    pub stage: Stage,
+    /// Data-parallel ranks.
+    pub ranks: u32,
+    /// `reduce_bucket_size` \[elements\].
+    pub bucket: u64,
+    /// `overlap_comm`: reductions run beside the backward, from two buffers in turn.
+    pub overlap: bool,
+    /// `round_robin_gradients`.
+    pub round_robin: bool,
+    /// What decides on gathers, under ZeRO-3.
+    pub gathering: Gathering,
+    /// `sub_group_size`, under ZeRO-3: elements of the rank's part that are stepped together, at least.
+    pub sub_group: u64,
+}
+
+impl Zero {
+    /// What decides on reductions.
+    pub fn reduction(&self) -> Reduction {
+        Reduction { ranks: self.ranks, bucket: self.bucket, contiguous: true, round_robin: self.round_robin }
+    }
+}
+
+/// A training job, fully decided.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Model, batch, loss and optimizer, with nothing around them.
+    pub whole: train::Job,
+    /// `zero_optimization`.
+    pub zero: Zero,
+}
+
+impl Framework for Job {
+    fn parts(&self) -> Parts<'_> {
+        Parts::Whole(&self.whole)
+    }
+
+    fn refuses(&self) -> Option<&'static str> {
+        let whole = &self.whole;
+        let of_three = [
+            (whole.model.tied_head, "a tied head under ZeRO-3"),
+            (whole.checkpoint == train::Checkpoint::SelectiveOp, "selective checkpointing under ZeRO-3"),
+            (
+                !whole.loss.sees_whole_logits() && !matches!(whole.loss, Loss::ChunkedOutput { .. }),
+                "a loss that takes the head's weight under ZeRO-3",
+            ),
+        ];
+        if let Some((_, what)) = of_three.into_iter().find(|&(applies, _)| applies && self.zero.stage == Stage::Three) {
+            return Some(what);
+        }
+        if self.whole.model.experts.is_some() {
+            return Some("experts under ZeRO");
+        }
+        self.whole.refuses()
+    }
+
+    fn modules(&self) -> Modules {
+        let hooks = "what DeepSpeed's hooks in Python take of the host's time is not priced";
+        Modules { doubts: vec![hooks], ..self.whole.modules() }
+    }
+
+    fn spread(&self) -> Vec<(&'static str, String)> {
+        let Zero { stage, ranks, .. } = self.zero;
+        let one =
+            if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
+        let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
+        vec![("parameters", from(Stage::Three)), ("gradients", from(Stage::Two)), ("optimizer", from(Stage::One))]
+    }
+
+    /// The program of the rank whose kept gradients are most; the others differ in nothing else.
+    fn compile(&self) -> Flight {
+        Flight::alike(step::program(self))
+    }
+}

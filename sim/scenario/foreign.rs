@@ -6,8 +6,14 @@ use toml::de::DeTable;
 use super::error::ScenarioError;
 use super::understood::Reader;
 
-/// Tables that one runtime alone reads, which has their name.
-const OWN: [&str; 4] = ["megatron", "internevo", "nanotron", "xla"];
+/// Tables that one runtime alone reads, and its name.
+const OWN: [(&str, &str); 5] = [
+    ("megatron", "megatron"),
+    ("internevo", "internevo"),
+    ("nanotron", "nanotron"),
+    ("xla", "xla"),
+    ("zero", "deepspeed-zero"),
+];
 
 /// What a runtime does not read.
 pub(super) struct Foreign {
@@ -21,17 +27,16 @@ pub(super) struct Foreign {
     pub keys: &'static [(&'static str, &'static str)],
 }
 
-/// Refuses the table of another runtime.
-pub(super) fn own_tables(reader: &Reader<'_>, runtime: &str) -> Result<(), ScenarioError> {
+/// Refuses the table of another runtime than the one that reads `own`.
+pub(super) fn own_tables(reader: &Reader<'_>, own: &str) -> Result<(), ScenarioError> {
     // The text has been read once, so it is TOML.
     let Ok(file) = DeTable::parse(reader.text) else { return Ok(()) };
-    let other = |name: &str| name != runtime && OWN.contains(&name);
-    match file.get_ref().keys().find(|key| other(key.get_ref())) {
+    let other = |key: &str| OWN.iter().find(|&&(table, _)| table == key && table != own).map(|&(_, runtime)| runtime);
+    match file.get_ref().keys().find_map(|key| Some((key, other(key.get_ref())?))) {
         None => Ok(()),
-        Some(key) => {
-            let name = key.get_ref();
-            let problem = format!("[{name}] belongs to runtime = {name:?}");
-            let remedy = format!("remove the table, or write runtime = {name:?}");
+        Some((key, runtime)) => {
+            let problem = format!("[{}] belongs to runtime = {runtime:?}", key.get_ref());
+            let remedy = format!("remove the table, or write runtime = {runtime:?}");
             Err(reader.plan(&Spanned::new(key.span(), ()), problem, remedy))
         }
     }

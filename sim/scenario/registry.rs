@@ -2,7 +2,7 @@
 
 use super::error::ScenarioError;
 use super::understood::{Base, Decided, Reader};
-use super::{internevo, megatron, nanotron, train, xla};
+use super::{internevo, megatron, nanotron, train, xla, zero};
 use crate::hardware::Vendor;
 
 /// A framework as a scenario names it, and who reads the rest of the file for it.
@@ -36,12 +36,13 @@ impl Eq for Runtime {}
 
 impl Runtime {
     /// All runtimes: the registry.
-    pub const ALL: [Runtime; 8] = [
+    pub const ALL: [Runtime; 9] = [
         train::FSDP2,
         train::FSDP1,
         train::SINGLE_DEVICE,
         megatron::MEGATRON,
         megatron::DEEPSPEED,
+        zero::DEEPSPEED_ZERO,
         internevo::INTERNEVO,
         nanotron::NANOTRON,
         xla::XLA,

@@ -67,6 +67,9 @@ fn fitting(scenario: &Scenario, change: &Change) -> Option<Remedy> {
     }
     let read = draft.scenario().ok()?;
     let changed = scenario.with(read.job, read.expandable_segments);
+    if changed.job.refuses().is_some() {
+        return None;
+    }
     let device_total = total_if_fits(&changed, &changed.job.compile())?;
     let lines: Vec<String> = change.iter().map(|(key, value)| format!("{key} = {value}")).collect();
     Some(Remedy { change: lines.join(", "), device_total })

@@ -205,7 +205,7 @@ fn precision(
 }
 
 /// How eager operators run.
-fn eager(
+pub(super) fn eager(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     (topology, profile): (&Topology, &Profile),
@@ -238,7 +238,7 @@ fn eager(
 }
 
 /// How the model's code is written.
-fn style(written: &written::Framework) -> Style {
+pub(super) fn style(written: &written::Framework) -> Style {
     let rope = match written.rope {
         None | Some(written::RopeStyle::Complex) => Rope::Complex,
         Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,

@@ -7,6 +7,7 @@ mod megatron;
 mod mesh;
 mod nanotron;
 mod xla;
+mod zero;
 
 pub use experts::ExpertLoad;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
@@ -15,6 +16,7 @@ pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, P
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
+pub use zero::{Device as ZeroDevice, Offload, Zero};
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -52,6 +54,8 @@ pub struct Scenario {
     pub nanotron: Option<Spanned<Nanotron>>,
     /// What only XLA has.
     pub xla: Option<Spanned<Xla>>,
+    /// What only DeepSpeed's ZeRO has.
+    pub zero: Option<Spanned<Zero>>,
     /// Types.
     #[serde(default)]
     pub precision: Precision,

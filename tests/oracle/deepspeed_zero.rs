@@ -1,7 +1,9 @@
 //! DeepSpeed's own ZeRO, event by event (`tests/oracles/deepspeed-zero.json`).
 
 use serde_json::Value;
-use windtunnel::runtime::zero::{Buckets, Coordinator, Gathering, Partition, Reduction, Scatters, gathered_elements};
+use windtunnel::runtime::zero::{
+    AllReduce, Buckets, Coordinator, Gathering, Partition, Reduction, Scatters, gathered_elements,
+};
 
 use super::cases;
 
@@ -53,10 +55,10 @@ fn oracle_zero_1_and_2_reduce_deepspeeds_slices_in_its_order() {
             match event {
                 "backward" => backward = true,
                 "step" => {
-                    ours.extend(buckets.flush());
+                    ours.extend(buckets.flush().iter().map(AllReduce::elements));
                     backward = false;
                 }
-                "ready" => ours.extend(buckets.ready(indices(what)[0])),
+                "ready" => ours.extend(buckets.ready(indices(what)[0]).iter().map(AllReduce::elements)),
                 "all_reduce" if backward => theirs.push(what.as_u64().unwrap() / BF16),
                 "all_gather" => assert_eq!(what.as_u64().unwrap(), partition.each() * 8 * BF16, "{}", case["zero"]),
                 _ => {}

@@ -11,7 +11,9 @@ use windtunnel::scenario::Scenario;
 
 pub(super) fn plan(scenario: &Scenario) -> String {
     let flight = scenario.job.compile();
+    let spread = scenario.job.spread();
     let axes = match scenario.job.parts() {
+        Parts::Whole(job) if !spread.is_empty() => format!("dp={}", job.data_ranks()),
         Parts::Whole(job) => format!("dp_replicate={}, dp_shard={}", job.fsdp.replicate, job.fsdp.shard),
         Parts::Split(job) => {
             let mesh = job.mesh;
@@ -39,6 +41,12 @@ pub(super) fn plan(scenario: &Scenario) -> String {
     });
     let _ = writeln!(out, "\n{}", table(&["communicator", "ranks", "stride", "placed"], rows.collect(), 1));
     match scenario.job.parts() {
+        Parts::Whole(_) if !spread.is_empty() => {
+            let _ = writeln!(out, "\nwhat a rank holds");
+            for (states, part) in spread {
+                let _ = writeln!(out, "  {states:<15} {part}");
+            }
+        }
         Parts::Whole(job) => groups_of(&mut out, job),
         Parts::Split(job) => stages(&mut out, scenario, job),
         Parts::Compiled(job) => specs(&mut out, job),

@@ -35,12 +35,16 @@ impl Eager {
     /// Runs the backward of a range of operators, last to first.
     pub fn backward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
         for index in range.rev() {
+            self.op_begins(frame, index, true);
             // The first node that saved something unpacks it, and the recompute runs.
             let unpacks = !matches!(graph.ops[index].kind, OpKind::Add | OpKind::Redistribute(_));
             if unpacks && frame.checkpoint.is_some() && !frame.recomputed {
                 self.recompute(graph, frame);
             }
             self.node(graph, &graph.ops[index], index, frame);
+            if !self.ends_itself(&graph.ops[index]) {
+                self.op_ended(frame, index, true);
+            }
         }
     }
 
@@ -266,7 +270,7 @@ impl Eager {
             this.matmul("aten.mm", (outputs, inputs, tokens), dtype, MatmulLayout::WeightGradient, dispatch);
             result
         };
-        let (weight, result) = if has_bias {
+        let (weight, result) = if has_bias || self.hooked {
             let result = input_gradient(self);
             (weight_gradient(self), result)
         } else {
@@ -288,12 +292,17 @@ impl Eager {
         } else {
             self.let_go(frame, index, gradient);
         }
-        let result = Gradient { storage: result, view: true };
+        let result = Gradient { storage: result, view: !self.hooked };
         let weight_param = frame.params.index(op.params[0]);
         // Which of the two gradients autograd passes on first depends on which view was made last in forward.
         if let Some((bias, bias_dtype)) = bias {
             self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
             self.store_weight(weight_param, weight, dtype);
+            self.module_ended(frame, index);
+            self.accumulate(frame, op.inputs[0], result);
+        } else if self.hooked {
+            self.store_weight(weight_param, weight, dtype);
+            self.module_ended(frame, index);
             self.accumulate(frame, op.inputs[0], result);
         } else {
             self.accumulate(frame, op.inputs[0], result);

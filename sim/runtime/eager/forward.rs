@@ -1,6 +1,6 @@
 //! What each operator allocates, launches and saves in forward.
 
-use super::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Storage, early_stop_at, kept_ops};
+use super::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Storage, kept_ops};
 use crate::model::Activation;
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Dims, Graph, Op, OpKind};
@@ -160,7 +160,9 @@ impl Eager {
                 Some(Keep::ComputeIntensive) if keeps(index) => Results::Keep,
                 Some(_) => Results::Forget,
             };
+            self.op_begins(frame, index, false);
             self.run(graph, op, frame, results, dispatch, &[]);
+            self.op_ended(frame, index, false);
             if frame.checkpoint.is_some() {
                 frame.kept_end.push(frame.kept.len() as u32);
             }
@@ -182,7 +184,7 @@ impl Eager {
             frame.input = self.bring_back(sent, offload);
         }
         frame.slots[0] = Some(frame.input);
-        let stop = if self.settings.early_stop { early_stop_at(graph) } else { graph.ops.len() };
+        let stop = if self.settings.early_stop { self.stops_at(graph) } else { graph.ops.len() };
         let kept = std::mem::take(&mut frame.kept);
         let mut kept_start = 0;
         for (index, op) in graph.ops.iter().enumerate() {
@@ -191,7 +193,11 @@ impl Eager {
             kept_start = kept_end;
             if index < stop {
                 let dispatch = self.settings.forward;
+                self.op_begins(frame, index, false);
                 self.run(graph, op, frame, Results::Save, dispatch, cached);
+                if !(self.hooked && self.settings.early_stop && index + 1 == stop) {
+                    self.op_ended(frame, index, false);
+                }
                 self.drop_python_references(op, frame);
             } else {
                 if index == stop {

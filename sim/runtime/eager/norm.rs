@@ -61,7 +61,7 @@ impl Eager {
             self.let_go(frame, index, gradient);
         }
         // The gradient of a DTensor takes one more node to its value, before which the engine stores parameters'.
-        let later = self.tensor.is_some_and(|tensor| tensor.norms.is_some());
+        let later = self.hooked || self.tensor.is_some_and(|tensor| tensor.norms.is_some());
         if !later {
             self.accumulate(frame, op.inputs[0], result.into());
         }
@@ -71,6 +71,7 @@ impl Eager {
             }
         }
         if later {
+            self.module_ended(frame, index);
             self.accumulate(frame, op.inputs[0], result.into());
         }
     }

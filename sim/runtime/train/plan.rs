@@ -15,7 +15,7 @@ use crate::runtime::fsdp::hooks::Units;
 use crate::runtime::fsdp::{Communicators, Group, Narrow, STREAMS, Wrap};
 
 /// Graphs of the distinct modules.
-pub(super) struct Graphs {
+pub(in crate::runtime) struct Graphs {
     pub embedding: Graph,
     pub blocks: Vec<Graph>,
     /// For each block, its graph.
@@ -28,7 +28,7 @@ pub(super) struct Graphs {
 }
 
 /// Builds the graphs: blocks differ only in what [`Variant`] says.
-pub(super) fn graphs(job: &Job) -> Graphs {
+pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
     let dims = block::dims(&job.model, job.batch, job.own_tokens(), job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
     let (mut blocks, mut variants, mut of_block) = (vec![], vec![], vec![]);
@@ -80,7 +80,7 @@ fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compi
 }
 
 /// How a block's forward runs.
-pub(super) fn mode(checkpoint: &Checkpoint, layer: usize) -> Mode {
+pub(in crate::runtime) fn mode(checkpoint: &Checkpoint, layer: usize) -> Mode {
     match checkpoint {
         Checkpoint::None => Mode::Train,
         Checkpoint::Full => Mode::Checkpoint(Keep::Nothing),
@@ -91,14 +91,14 @@ pub(super) fn mode(checkpoint: &Checkpoint, layer: usize) -> Mode {
 }
 
 /// Parameters of the whole model in registration order, and where each module's begin.
-pub(super) struct Layout {
+pub(in crate::runtime) struct Layout {
     pub params: Vec<ShardedParam>,
     pub names: Vec<&'static str>,
     pub blocks: Vec<usize>,
     pub head: ParamMap,
 }
 
-pub(super) fn layout(job: &Job, graphs: &Graphs) -> Layout {
+pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs) -> Layout {
     let (mut params, mut names) = (vec![], vec![]);
     let mut add = |graph: &Graph, skip: usize, in_block: bool| {
         let first = params.len();

@@ -59,6 +59,28 @@ impl Partition {
         self.each
     }
 
+    /// What a rank owns of each parameter of which it owns anything, in the order they lie \[elements\].
+    pub fn of_rank(&self, rank: u64) -> Vec<(usize, u64)> {
+        let mut order: Vec<usize> = (0..self.elements.len()).collect();
+        order.sort_by_key(|&param| self.starts[param]);
+        let own = |param| self.owners(param).find(|&(owner, _)| owner == rank).map(|(_, elements)| (param, elements));
+        order.into_iter().filter_map(own).collect()
+    }
+
+    /// The rank that holds most when it steps: gradients of all parameters that it owns pieces of, whole, beside eleven
+    /// bytes for each element of a piece that is looked through, or six for each of its part. Of several the last, whose
+    /// gradients come first.
+    pub fn fullest(&self) -> u64 {
+        let holds = |rank: &u64| {
+            let own = self.of_rank(*rank);
+            let whole: u64 = own.iter().map(|&(param, _)| self.elements[param]).sum();
+            let largest = own.iter().map(|&(_, elements)| elements).max().unwrap_or(0);
+            2 * whole + (11 * largest).max(6 * self.each)
+        };
+        let ranks = u64::from(self.settings.ranks).max(1);
+        (0..ranks).max_by_key(holds).unwrap_or(0)
+    }
+
     /// The ranks that own a parameter, with the elements of each.
     fn owners(&self, param: usize) -> impl Iterator<Item = (u64, u64)> {
         let (begin, end) = (self.starts[param], self.starts[param] + self.elements[param]);
@@ -67,35 +89,65 @@ impl Partition {
     }
 }
 
+/// One all-reduce of a bucket's pieces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllReduce {
+    /// Elements of each piece; several are copied into one block before.
+    pub pieces: Vec<u64>,
+    /// The owner of each.
+    pub owners: Vec<u64>,
+}
+
+impl AllReduce {
+    /// Elements of all pieces.
+    pub fn elements(&self) -> u64 {
+        self.pieces.iter().sum()
+    }
+
+    /// Elements that a rank keeps of it.
+    pub fn kept_by(&self, rank: u64) -> u64 {
+        self.pieces.iter().zip(&self.owners).filter(|&(_, &owner)| owner == rank).map(|(elements, _)| elements).sum()
+    }
+}
+
 /// Gradients on their way to being reduced.
 #[derive(Clone, Debug)]
-pub struct Buckets<'p> {
-    partition: &'p Partition,
+pub struct Buckets {
+    partition: Partition,
     open: Vec<usize>,
     elements: u64,
 }
 
-impl Buckets<'_> {
+impl Buckets {
     /// None yet.
-    pub fn new(partition: &Partition) -> Buckets<'_> {
-        Buckets { partition, open: vec![], elements: 0 }
+    pub fn new(partition: &Partition) -> Buckets {
+        Buckets { partition: partition.clone(), open: vec![], elements: 0 }
     }
 
-    /// A parameter's gradient is there; returns the elements of each all-reduce that is issued before it takes its place.
-    pub fn ready(&mut self, param: usize) -> Vec<u64> {
-        let elements = self.partition.elements[param];
-        let full = self.elements + elements > self.partition.settings.bucket;
-        let issued = if full { self.flush() } else { vec![] };
+    /// Whether a gradient does not fit beside what the bucket holds, which is then reduced first.
+    pub fn full(&self, param: usize) -> bool {
+        self.elements + self.partition.elements[param] > self.partition.settings.bucket
+    }
+
+    /// Parameters whose gradients the bucket holds, and their elements.
+    pub fn open(&self) -> (&[usize], u64) {
+        (&self.open, self.elements)
+    }
+
+    /// A parameter's gradient is there; returns the all-reduces that are issued before it takes its place.
+    pub fn ready(&mut self, param: usize) -> Vec<AllReduce> {
+        let issued = if self.full(param) { self.flush() } else { vec![] };
         self.open.push(param);
-        self.elements += elements;
+        self.elements += self.partition.elements[param];
         issued
     }
 
-    /// Reduces what is there; returns the elements of each all-reduce.
-    pub fn flush(&mut self) -> Vec<u64> {
+    /// Reduces what is there; returns the all-reduces.
+    pub fn flush(&mut self) -> Vec<AllReduce> {
         let (open, elements) = (std::mem::take(&mut self.open), std::mem::take(&mut self.elements));
         if !self.partition.settings.contiguous {
-            return if elements > 0 { vec![elements] } else { vec![] };
+            let all = AllReduce { pieces: vec![elements], owners: vec![0] };
+            return if elements > 0 { vec![all] } else { vec![] };
         }
         let mut pieces: Vec<(u64, u64)> = vec![];
         for (rank, elements) in open.into_iter().flat_map(|param| self.partition.owners(param)) {
@@ -104,14 +156,15 @@ impl Buckets<'_> {
                 _ => pieces.push((rank, elements)),
             }
         }
-        let (mut issued, mut together) = (vec![], 0);
-        for (_, elements) in pieces {
-            together += elements;
-            if together > self.partition.settings.bucket {
+        let (mut issued, mut together) = (vec![], AllReduce::default());
+        for (owner, elements) in pieces {
+            together.owners.push(owner);
+            together.pieces.push(elements);
+            if together.elements() > self.partition.settings.bucket {
                 issued.push(std::mem::take(&mut together));
             }
         }
-        issued.extend((together > 0).then_some(together));
+        issued.extend((!together.pieces.is_empty()).then_some(together));
         issued
     }
 }
@@ -169,8 +222,9 @@ mod tests {
     fn a_bucket_is_reduced_when_the_next_gradient_does_not_fit() {
         let partition = Partition::new(SETTINGS, &[4, 4, 4]);
         let mut buckets = Buckets::new(&partition);
-        assert_eq!([2, 1, 0].map(|param| buckets.ready(param)), [vec![], vec![], vec![8]]);
-        assert_eq!(buckets.flush(), [4]);
+        let mut sizes = |param| buckets.ready(param).iter().map(AllReduce::elements).collect::<Vec<_>>();
+        assert_eq!([2, 1, 0].map(&mut sizes), [vec![], vec![], vec![8]]);
+        assert_eq!(buckets.flush().iter().map(AllReduce::elements).collect::<Vec<_>>(), [4]);
         assert!(buckets.flush().is_empty());
     }
 
@@ -180,9 +234,9 @@ mod tests {
         for (bucket, round_robin) in [(1, false), (20, true), (64, false), (1000, true)] {
             let partition = Partition::new(Reduction { bucket, round_robin, ..SETTINGS }, &elements);
             let mut buckets = Buckets::new(&partition);
-            let mut issued: Vec<u64> = (0..elements.len()).rev().flat_map(|param| buckets.ready(param)).collect();
+            let mut issued: Vec<AllReduce> = (0..elements.len()).rev().flat_map(|param| buckets.ready(param)).collect();
             issued.extend(buckets.flush());
-            assert_eq!(issued.iter().sum::<u64>(), elements.iter().sum::<u64>());
+            assert_eq!(issued.iter().map(AllReduce::elements).sum::<u64>(), elements.iter().sum::<u64>());
         }
     }
 }

@@ -33,6 +33,9 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
         let all = i64::from(job.fsdp.shard * job.fsdp.replicate);
         list.push(vec![("mesh.dp_shard", all.into()), ("mesh.dp_replicate", 1.into())]);
     }
+    // Under DeepSpeed; elsewhere the table is refused.
+    let stage = scenario.draft.get("zero.stage").and_then(Value::as_integer);
+    list.extend((2..=3).filter(|&more| stage.is_some_and(|stage| stage < more)).map(|more| set("zero.stage", more)));
     list.extend(smaller_batches(job.batch));
     if !job.fsdp.cpu_offload {
         list.push(set("fsdp.cpu_offload", true));

@@ -1,0 +1,74 @@
+//! What a framework does around the operators of a model that it takes as it is: hooks on modules, and on gradients.
+
+use super::{Eager, Frame, early_stop_at};
+use crate::model::graph::{Graph, Op, OpKind};
+use std::fmt::Debug;
+
+/// An operator of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The model's index of its graph's first parameter, which says which graph it is.
+    pub graph: usize,
+    /// Its index in the graph.
+    pub op: usize,
+    /// Whether it is its backward.
+    pub backward: bool,
+}
+
+/// A framework's hooks. What they issue stands in host order where they are called.
+pub trait Around: Debug {
+    /// An operator is about to run.
+    fn begins(&mut self, _eager: &mut Eager, _at: Place) {}
+    /// It has run.
+    fn ended(&mut self, _eager: &mut Eager, _at: Place) {}
+    /// A leaf has taken a parameter's gradient.
+    fn arrived(&mut self, eager: &mut Eager, param: usize);
+}
+
+impl Eager {
+    /// Calls the framework, whose hooks may change everything but themselves.
+    fn call(&mut self, what: impl FnOnce(&mut dyn Around, &mut Eager)) {
+        if let Some(mut around) = self.around.take() {
+            what(around.as_mut(), self);
+            self.around = Some(around);
+        }
+    }
+
+    pub(super) fn op_begins(&mut self, frame: &Frame, op: usize, backward: bool) {
+        let at = Place { graph: frame.params.first, op, backward };
+        self.call(|around, eager| around.begins(eager, at));
+    }
+
+    pub(super) fn op_ended(&mut self, frame: &Frame, op: usize, backward: bool) {
+        let at = Place { graph: frame.params.first, op, backward };
+        self.call(|around, eager| around.ended(eager, at));
+    }
+
+    /// Whether an operator's backward says itself that its module has ended ([`Eager::hooked`]).
+    pub(super) fn ends_itself(&self, op: &Op) -> bool {
+        self.hooked
+            && match op.kind {
+                OpKind::Linear { .. } | OpKind::LayerNorm { .. } => true,
+                OpKind::RmsNorm { .. } => self.settings.fused_rms_norm,
+                _ => false,
+            }
+    }
+
+    /// The last operator that a recompute with early stop runs: a linear written in Python saves when it has run.
+    pub(super) fn stops_at(&self, graph: &Graph) -> usize {
+        let stop = early_stop_at(graph);
+        let saves_late = |op: &Op| self.hooked && matches!(op.kind, OpKind::Linear { .. });
+        stop + usize::from(graph.ops.get(stop).is_some_and(saves_late))
+    }
+
+    /// Says so.
+    pub(super) fn module_ended(&mut self, frame: &Frame, op: usize) {
+        if self.hooked {
+            self.op_ended(frame, op, true);
+        }
+    }
+
+    pub(super) fn leaf_took(&mut self, param: usize) {
+        self.call(|around, eager| around.arrived(eager, param));
+    }
+}

@@ -1,0 +1,231 @@
+//! ZeRO-1's and 2's gradients, from a leaf to the rank's own part (`stage_1_and_2.py`).
+//!
+//! A gradient is copied into a buffer as large as a bucket, and its own block goes. Before one that does not fit, what is
+//! there is divided, all-reduced, and what the rank owns a piece of is copied, whole, to a block that lives until the step.
+//! Under ZeRO-1 gradients first add up in the leaves, and go through the bucket after the last backward, in the order of
+//! registration. With `overlap_comm` there are two buffers in turn: reductions run on a stream of their own, behind the
+//! default stream, which itself waits for the reduction before.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::reduce::AllReduce;
+use super::{Buckets, Partition, REDUCE, Stage, Zero};
+use crate::program::{
+    BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
+};
+use crate::runtime::eager::around::Around;
+use crate::runtime::eager::{COMPUTE, Eager, Storage};
+use crate::units::Bytes;
+
+/// Bytes of an element: parameters and gradients are in bf16.
+pub(super) const BF16: u64 = 2;
+
+/// Gradients on their way.
+#[derive(Debug)]
+pub(super) struct Flat {
+    zero: Zero,
+    group: GroupId,
+    /// Elements of each parameter.
+    elements: Vec<u64>,
+    /// Elements of each parameter that the rank owns anything of.
+    own: Vec<(usize, u64)>,
+    rank: u64,
+    buckets: Buckets,
+    /// Whether this backward is the step's last.
+    pub(super) boundary: bool,
+    /// The bucket's buffers, while there are gradients to come.
+    buffers: Vec<BufferId>,
+    /// Gradients larger than a bucket, which have no place in it.
+    large: Vec<(usize, Storage)>,
+    /// What this backward leaves of the rank's own.
+    kept: Option<BufferId>,
+    /// What the backwards of this step have left.
+    pub(super) averaged: Option<BufferId>,
+}
+
+impl Flat {
+    pub(super) fn new(zero: Zero, partition: &Partition, (rank, group): (u64, GroupId), elements: Vec<u64>) -> Flat {
+        Flat {
+            zero,
+            group,
+            elements,
+            own: partition.of_rank(rank),
+            rank,
+            buckets: Buckets::new(partition),
+            boundary: true,
+            buffers: vec![],
+            large: vec![],
+            kept: None,
+            averaged: None,
+        }
+    }
+
+    /// Elements of what the rank owns, piece by piece.
+    pub(super) fn own(&self) -> Vec<u64> {
+        self.own.iter().map(|&(_, elements)| elements).collect()
+    }
+
+    fn reduces_at_once(&self) -> bool {
+        self.zero.stage == Stage::Two || (self.zero.overlap && self.boundary)
+    }
+
+    fn stream(&self) -> StreamId {
+        if self.zero.overlap { REDUCE } else { COMPUTE }
+    }
+
+    /// `process_gradients`.
+    fn arrived(&mut self, eager: &mut Eager, param: usize) {
+        if self.buffers.is_empty() {
+            let bytes = Bytes(self.zero.bucket * BF16);
+            let buffer = |_| eager.program.alloc(bytes, COMPUTE, Category::ReduceScatterInput, "contiguous gradients");
+            self.buffers = (0..=u32::from(self.zero.overlap)).map(buffer).collect();
+        }
+        if self.reduces_at_once() {
+            self.take(eager, param);
+        }
+    }
+
+    /// `reduce_independent_p_g_buckets_and_remove_grads`.
+    fn take(&mut self, eager: &mut Eager, param: usize) {
+        if self.buckets.full(param) {
+            self.reduce(eager);
+        }
+        self.buckets.ready(param);
+        let Some((gradient, _)) = eager.take_leaf(param) else { return };
+        if self.elements[param] > self.zero.bucket {
+            return self.large.push((param, gradient));
+        }
+        copy(&mut eager.program, COMPUTE, self.elements[param]);
+        eager.release(gradient);
+    }
+
+    /// `reduce_ipg_grads`.
+    fn reduce(&mut self, eager: &mut Eager) {
+        let stream = self.stream();
+        let program = &mut eager.program;
+        let pass = program.set_pass(Pass::Communication);
+        if self.zero.overlap {
+            program.wait_stream(REDUCE, COMPUTE);
+            program.wait_stream(COMPUTE, REDUCE);
+        }
+        let (open, elements) = self.buckets.open();
+        let open = open.to_vec();
+        if elements > 0 {
+            elementwise(program, stream, "aten.div_", (elements * BF16, elements * BF16));
+        }
+        for all_reduce in self.buckets.flush() {
+            self.all_reduce(program, &all_reduce);
+        }
+        let mut gone = vec![];
+        for param in open {
+            let large = self.large.iter().position(|&(large, _)| large == param);
+            let owned = self.own.iter().any(|&(own, _)| own == param);
+            if owned {
+                self.keep(program, param);
+            }
+            if let Some(at) = large.filter(|_| owned || self.zero.stage == Stage::Two) {
+                gone.push(self.large.remove(at).1);
+            }
+        }
+        gone.into_iter().for_each(|gradient| eager.release(gradient));
+        eager.program.set_pass(pass);
+    }
+
+    /// `allreduce_and_copy_with_multiple_ranks`: several pieces are made one block, and what is the rank's copied back.
+    fn all_reduce(&self, program: &mut Builder, all_reduce: &AllReduce) {
+        let (stream, elements) = (self.stream(), all_reduce.elements());
+        let bytes = Bytes(elements * BF16);
+        let flat = (all_reduce.pieces.len() > 1).then(|| {
+            let flat = program.alloc(bytes, stream, Category::ReduceScatterInput, "flattened pieces");
+            copy(program, stream, elements);
+            flat
+        });
+        if self.zero.ranks > 1 {
+            let comm = Comm { kind: Collective::AllReduce, group: self.group, bytes, dtype: DType::Bf16 };
+            program.collective(stream, comm);
+        }
+        if let Some(flat) = flat {
+            let own = all_reduce.kept_by(self.rank);
+            if own > 0 {
+                copy(program, stream, own);
+            }
+            program.free(flat);
+        }
+    }
+
+    /// `copy_grads_in_partition`.
+    fn keep(&mut self, program: &mut Builder, param: usize) {
+        let stream = self.stream();
+        self.kept.get_or_insert_with(|| {
+            let whole: u64 = self.own.iter().map(|&(own, _)| self.elements[own]).sum();
+            program.alloc(Bytes(whole * BF16), stream, Category::ShardedGradient, "grads_in_partition")
+        });
+        copy(program, stream, self.elements[param]);
+    }
+
+    /// The end of a backward: under ZeRO-1 all gradients go through the bucket, if it is the step's last; under ZeRO-2
+    /// what is left (`independent_gradient_partition_epilogue`).
+    fn ended(&mut self, eager: &mut Eager) {
+        if self.zero.stage == Stage::One && !self.boundary {
+            return;
+        }
+        if !self.reduces_at_once() {
+            (0..self.elements.len()).for_each(|param| self.take(eager, param));
+        }
+        self.reduce(eager);
+        if self.zero.overlap {
+            drain(&mut eager.program);
+        }
+        let mut second = None;
+        match self.averaged {
+            None => self.averaged = self.kept.take(),
+            Some(_) => {
+                for &(param, _) in &self.own {
+                    let bytes = self.elements[param] * BF16;
+                    elementwise(&mut eager.program, COMPUTE, "aten.add_", (2 * bytes, bytes));
+                }
+                second = self.kept.take();
+            }
+        }
+        self.large.drain(..).for_each(|(_, gradient)| eager.release(gradient));
+        let gone = self.buffers.drain(..).chain(second);
+        gone.for_each(|buffer| eager.program.free(buffer));
+    }
+}
+
+/// Gradients on their way, which the hooks and the step both reach.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(pub(super) Rc<RefCell<Flat>>);
+
+impl Shared {
+    pub(super) fn ended(&self, eager: &mut Eager) {
+        self.0.borrow_mut().ended(eager);
+    }
+}
+
+impl Around for Shared {
+    fn arrived(&mut self, eager: &mut Eager, param: usize) {
+        self.0.borrow_mut().arrived(eager, param);
+    }
+}
+
+/// `torch.cuda.synchronize()`: the host waits for all streams.
+pub(super) fn drain(program: &mut Builder) {
+    for stream in 0..program.streams() {
+        program.wait_for_host(StreamId(stream as u8));
+    }
+}
+
+/// An elementwise kernel that reads and writes so many bytes.
+pub(super) fn elementwise(program: &mut Builder, stream: StreamId, name: &'static str, (read, written): (u64, u64)) {
+    let work = Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(read), written: Bytes(written) };
+    program.launch(stream, name, work, Dispatch::EagerForward);
+}
+
+/// A copy of so many elements.
+pub(super) fn copy(program: &mut Builder, stream: StreamId, elements: u64) {
+    let bytes = Bytes(elements * BF16);
+    let work = Work::Memory { kind: MemoryKind::Copy, read: bytes, written: bytes };
+    program.launch(stream, "aten.copy_", work, Dispatch::EagerForward);
+}

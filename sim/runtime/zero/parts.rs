@@ -1,0 +1,305 @@
+//! ZeRO-3: parameters in parts, gathered around modules; gradients reduced bucket by bucket, each rank's part of all of them kept
+//! for good (`stage3.py`, `partitioned_param_coordinator.py`, `partition_parameters.py`).
+//!
+//! A gather of several parameters takes a block for all their parts; when the first of them is waited for, each gets a block of
+//! its own, and the first block goes when all of them have been waited for. Gathers run on a stream of their own, which the
+//! default stream waits for whenever a module begins; gradients are copied and reduced on another, behind the default stream. The
+//! host has at most two gathers, and two reductions, of which it does not know that they have ended. Without `overlap_comm` all
+//! run on the default stream.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use super::flat::{BF16, copy, elementwise};
+use super::modules::Modules;
+use super::{Coordinator, Scatters, Zero, gathered_elements};
+use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, EventId, GroupId, Instr, Pass, StreamId};
+use crate::runtime::eager::around::{Around, Place};
+use crate::runtime::eager::{COMPUTE, Eager, Storage};
+use crate::units::Bytes;
+
+/// Names of the streams of ZeRO-3.
+pub(super) const STREAMS: [&str; 3] = ["default", "all-gather", "reduce"];
+
+/// Gathers, and reductions, that the host may have issued and know nothing of.
+const IN_FLIGHT: usize = 2;
+
+/// A gather that has been issued.
+#[derive(Debug)]
+struct Gather {
+    params: Vec<usize>,
+    /// The block of all their parts, until all have been waited for; none: the one parameter's own.
+    flat: Option<BufferId>,
+    /// Of those nobody has waited for.
+    left: usize,
+    split: bool,
+}
+
+/// Parameters that come and go, and gradients on their way.
+#[derive(Debug)]
+pub(super) struct Parts {
+    zero: Zero,
+    group: GroupId,
+    elements: Vec<u64>,
+    modules: Rc<Modules>,
+    coordinator: Coordinator,
+    gathers: Vec<Gather>,
+    /// The gather that brings a parameter, until somebody waits for it.
+    coming: BTreeMap<usize, usize>,
+    here: BTreeMap<usize, BufferId>,
+    gathered: VecDeque<EventId>,
+    scatters: Scatters,
+    large: BTreeMap<usize, Storage>,
+    reduced: VecDeque<EventId>,
+    /// Whether an earlier micro-batch of the step has left its part of the gradients.
+    accumulates: bool,
+}
+
+impl Parts {
+    pub(super) fn new(
+        zero: Zero,
+        (group, elements): (GroupId, Vec<u64>),
+        modules: Rc<Modules>,
+        order: &[usize],
+    ) -> Parts {
+        Parts {
+            zero,
+            group,
+            coordinator: Coordinator::new(zero.gathering, &elements, &modules.params, order),
+            scatters: Scatters::new(zero.bucket),
+            elements,
+            modules,
+            gathers: vec![],
+            coming: BTreeMap::new(),
+            here: BTreeMap::new(),
+            gathered: VecDeque::new(),
+            large: BTreeMap::new(),
+            reduced: VecDeque::new(),
+            accumulates: false,
+        }
+    }
+
+    /// The stream of gathers, and that of reductions.
+    fn streams(&self) -> (StreamId, StreamId) {
+        if self.zero.overlap { (StreamId(1), StreamId(2)) } else { (COMPUTE, COMPUTE) }
+    }
+
+    /// The model's forward begins.
+    pub(super) fn begin(&mut self, micro_batch: u32) {
+        self.coordinator.begin();
+        self.accumulates = micro_batch > 0;
+    }
+
+    /// `fetch_sub_module`.
+    fn fetch(&mut self, program: &mut Builder, module: usize, backward: bool) {
+        let stream = self.streams().0;
+        let own = self.modules.params[module].clone();
+        let pass = program.set_pass(Pass::Communication);
+        let mut gathers: VecDeque<Vec<usize>> = self.coordinator.fetch(module, backward).into();
+        if gathers.front().is_some_and(|params| params.iter().all(|param| own.contains(param)))
+            && let Some(now) = gathers.pop_front()
+        {
+            self.gather(program, now);
+        }
+        for param in own {
+            if let Some(gather) = self.coming.remove(&param) {
+                throttle(program, &mut self.gathered);
+                self.wait_for(program, gather);
+                self.gathered.push_back(program.record(stream));
+            }
+        }
+        if self.zero.overlap {
+            program.wait_stream(COMPUTE, stream);
+        }
+        for ahead in gathers {
+            self.gather(program, ahead);
+        }
+        program.set_pass(pass);
+    }
+
+    /// `all_gather_coalesced`.
+    fn gather(&mut self, program: &mut Builder, params: Vec<usize>) {
+        let stream = self.streams().0;
+        let sizes: Vec<u64> = params.iter().map(|&param| self.elements[param]).collect();
+        let whole = gathered_elements(&sizes, self.zero.ranks);
+        let bytes = Bytes(whole * BF16);
+        let several = params.len() > 1;
+        let category = if several { Category::AllGatherOutput } else { Category::UnshardedParameter };
+        let buffer = program.alloc(bytes, stream, category, "gathered parameters");
+        if several {
+            copy(program, stream, whole / u64::from(self.zero.ranks));
+        } else {
+            self.here.insert(params[0], buffer);
+        }
+        if self.zero.ranks > 1 {
+            let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype: DType::Bf16 };
+            program.collective(stream, comm);
+        }
+        let gather = self.gathers.len();
+        self.coming.extend(params.iter().map(|&param| (param, gather)));
+        let left = params.len();
+        self.gathers.push(Gather { params, flat: several.then_some(buffer), left, split: !several });
+    }
+
+    /// A handle is waited for: all of what it brings is made, and its own block goes with the last that is asked for.
+    fn wait_for(&mut self, program: &mut Builder, gather: usize) {
+        let stream = self.streams().0;
+        let gather = &mut self.gathers[gather];
+        if !std::mem::replace(&mut gather.split, true) {
+            for &param in &gather.params {
+                let bytes = Bytes(self.elements[param] * BF16);
+                let made = program.alloc(bytes, stream, Category::UnshardedParameter, "aten.cat");
+                copy(program, stream, self.elements[param]);
+                self.here.insert(param, made);
+            }
+        }
+        gather.left -= 1;
+        if gather.left == 0
+            && let Some(flat) = gather.flat.take()
+        {
+            program.free(flat);
+        }
+    }
+
+    fn release(&mut self, program: &mut Builder, params: Vec<usize>) {
+        for param in params {
+            if let Some(buffer) = self.here.remove(&param) {
+                program.free(buffer);
+            }
+        }
+    }
+
+    /// `reduce_independent_p_g_buckets_and_remove_grads`.
+    fn arrived(&mut self, eager: &mut Eager, param: usize) {
+        let Some((gradient, _)) = eager.take_leaf(param) else { return };
+        let full = self.scatters.ready(param, self.elements[param]);
+        self.reduce(eager, full);
+        let stream = self.streams().1;
+        if self.zero.overlap {
+            eager.program.wait_stream(stream, COMPUTE);
+        }
+        if self.elements[param] > self.zero.bucket {
+            self.large.insert(param, gradient);
+            return;
+        }
+        let pass = eager.program.set_pass(Pass::Communication);
+        copy(&mut eager.program, stream, self.elements[param]);
+        eager.program.set_pass(pass);
+        eager.release(gradient);
+    }
+
+    /// `__reduce_and_partition_ipg_grads`.
+    fn reduce(&mut self, eager: &mut Eager, params: Vec<usize>) {
+        if params.is_empty() {
+            return;
+        }
+        let stream = self.streams().1;
+        let program = &mut eager.program;
+        let pass = program.set_pass(Pass::Communication);
+        throttle(program, &mut self.reduced);
+        let sizes: Vec<u64> = params.iter().map(|&param| self.elements[param]).collect();
+        let ranks = u64::from(self.zero.ranks);
+        let whole = gathered_elements(&sizes, self.zero.ranks);
+        let bytes = Bytes(whole * BF16);
+        // One whose parts are equal is reduced where it lies.
+        let flat = (params.len() > 1 || !sizes[0].is_multiple_of(ranks)).then(|| {
+            let flat = program.alloc(bytes, stream, Category::ReduceScatterInput, "interleaved gradients");
+            copy(program, stream, whole);
+            flat
+        });
+        elementwise(program, stream, "aten.div_", (whole * BF16, whole * BF16));
+        if ranks > 1 {
+            let comm = Comm { kind: Collective::ReduceScatter, group: self.group, bytes, dtype: DType::Bf16 };
+            program.collective(stream, comm);
+        }
+        for elements in sizes {
+            let part = elements.div_ceil(ranks);
+            if self.accumulates {
+                elementwise(program, stream, "aten.add_", (2 * part * BF16, part * BF16));
+            } else {
+                copy(program, stream, part);
+            }
+        }
+        self.reduced.push_back(program.record(stream));
+        if let Some(flat) = flat {
+            program.free(flat);
+        }
+        program.set_pass(pass);
+        for param in params {
+            if let Some(gradient) = self.large.remove(&param) {
+                eager.release(gradient);
+            }
+        }
+    }
+
+    /// The end of a backward: what is left is reduced and waited for, then modules whose end nobody saw let go.
+    fn ended(&mut self, eager: &mut Eager) {
+        let left = self.scatters.flush();
+        self.reduce(eager, left);
+        eager.program.wait_for_host(self.streams().1);
+        let gone = self.coordinator.finish();
+        self.release(&mut eager.program, gone);
+    }
+}
+
+/// Waits for the oldest, if too many are under way.
+fn throttle(program: &mut Builder, events: &mut VecDeque<EventId>) {
+    if events.len() > IN_FLIGHT
+        && let Some(event) = events.pop_front()
+    {
+        program.push(Instr::HostWait { event });
+    }
+}
+
+/// Parameters and gradients, which the hooks and the step both reach.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(pub(super) Rc<RefCell<Parts>>);
+
+impl Shared {
+    pub(super) fn ended(&self, eager: &mut Eager) {
+        self.0.borrow_mut().ended(eager);
+    }
+}
+
+impl Around for Shared {
+    fn begins(&mut self, eager: &mut Eager, at: Place) {
+        let parts = &mut *self.0.borrow_mut();
+        let modules = Rc::clone(&parts.modules);
+        for module in modules.begin(at) {
+            parts.fetch(&mut eager.program, module, at.backward);
+        }
+    }
+
+    fn ended(&mut self, eager: &mut Eager, at: Place) {
+        let parts = &mut *self.0.borrow_mut();
+        let modules = Rc::clone(&parts.modules);
+        for module in modules.end(at) {
+            let gone = parts.coordinator.release(module);
+            parts.release(&mut eager.program, gone);
+        }
+    }
+
+    fn arrived(&mut self, eager: &mut Eager, param: usize) {
+        self.0.borrow_mut().arrived(eager, param);
+    }
+}
+
+/// Writes down the order in which modules begin: what the engine's first two steps are for.
+#[derive(Clone, Debug)]
+pub(super) struct Recorder {
+    pub modules: Rc<Modules>,
+    pub order: Rc<RefCell<Vec<usize>>>,
+}
+
+impl Around for Recorder {
+    fn begins(&mut self, _eager: &mut Eager, at: Place) {
+        self.order.borrow_mut().extend(self.modules.begin(at));
+    }
+
+    fn arrived(&mut self, eager: &mut Eager, param: usize) {
+        if let Some((gradient, _)) = eager.take_leaf(param) {
+            eager.release(gradient);
+        }
+    }
+}

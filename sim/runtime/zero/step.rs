@@ -1,0 +1,231 @@
+//! A training step in host order (`engine.py`): `engine(batch)`, `engine.backward(loss)`, `engine.step()` for each
+//! micro-batch, of which only the last steps. The throughput timer drains the device around each.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::flat::{self, Flat, drain};
+use super::modules::Modules;
+use super::parts::{self, Parts, Recorder};
+use super::sub_groups::SubGroups;
+use super::update::Update;
+use super::{Job, Partition, STREAMS, Stage};
+use crate::model::Position;
+use crate::program::builder::Section;
+use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
+use crate::runtime::train::plan::{Graphs, Layout, graphs, layout, mode};
+use crate::units::Bytes;
+
+/// The program of one rank.
+pub(super) fn program(job: &Job) -> Program {
+    written(job, None)
+}
+
+/// The same, where the order in which modules begin is known, or none is needed.
+fn written(job: &Job, order: Option<&[usize]>) -> Program {
+    let (whole, zero) = (&job.whole, job.zero);
+    let three = zero.stage == Stage::Three;
+    let mut program = Builder::new(zero.ranks, if three { &parts::STREAMS } else { &STREAMS });
+    let scopes = Scopes {
+        embedding: program.add_scope("tok_embeddings".to_owned()),
+        blocks: (0..whole.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+        head: program.add_scope("norm, output".to_owned()),
+        optimizer: program.add_scope("optimizer".to_owned()),
+    };
+    let group = program.add_group(Group::new("dp", zero.ranks, 1));
+    let graphs = graphs(whole);
+    let layout = layout(whole, &graphs);
+    let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
+    let mut eager = Eager::new(program, whole.eager, layout.params.len());
+    let head = &graphs.head.graph;
+    let weight = head.params.len() - 1;
+    let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(whole.model.tied_head);
+    eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
+    let modules = Rc::new(Modules::of(&graphs, &layout));
+    let mut run = Run { job, graphs, layout, scopes, eager, engine: Engine::Recording };
+    if three && order.is_none() {
+        // The first steps say in which order modules begin.
+        let order = Rc::new(RefCell::new(vec![]));
+        run.eager.around = Some(Box::new(Recorder { modules, order: Rc::clone(&order) }));
+        run.eager.hooked = true;
+        let frames = run.forward();
+        run.backward(frames);
+        let order = order.borrow().clone();
+        return written(job, Some(&order));
+    }
+    run.engine = match order {
+        Some(order) => {
+            let parts = Parts::new(zero, (group, elements.clone()), modules, order);
+            let parts = parts::Shared(Rc::new(RefCell::new(parts)));
+            run.eager.around = Some(Box::new(parts.clone()));
+            run.eager.hooked = true;
+            Engine::Parts(parts, SubGroups::new(job, &elements, group))
+        }
+        None => {
+            let partition = Partition::new(zero.reduction(), &elements);
+            let rank = partition.fullest();
+            let flat = Flat::new(zero, &partition, (rank, group), elements.clone());
+            let flat = flat::Shared(Rc::new(RefCell::new(flat)));
+            run.eager.around = Some(Box::new(flat.clone()));
+            Engine::Flat(flat, Update::new(job, &partition, group))
+        }
+    };
+    run.setup(&elements);
+    run.eager.program.section(Section::Step);
+    run.eager.program.host(Dispatch::StepOverhead, 1);
+    for micro_batch in 0..whole.accumulation {
+        run.micro_batch(micro_batch);
+    }
+    let before = run.eager.program.enter(run.scopes.optimizer);
+    match &run.engine {
+        Engine::Recording => {}
+        Engine::Flat(flat, update) => update.step(&mut run.eager.program, flat),
+        Engine::Parts(_, groups) => groups.step(&mut run.eager.program),
+    }
+    run.eager.program.mark(Mark::PhaseEnd("opt".to_owned()));
+    run.eager.program.enter(before);
+    drain(&mut run.eager.program);
+    run.eager.program.finish()
+}
+
+/// What stands around the model: of which stage, and what steps.
+enum Engine {
+    Recording,
+    Flat(flat::Shared, Update),
+    Parts(parts::Shared, SubGroups),
+}
+
+struct Scopes {
+    embedding: ScopeId,
+    blocks: Vec<ScopeId>,
+    head: ScopeId,
+    optimizer: ScopeId,
+}
+
+struct Run<'j> {
+    job: &'j Job,
+    graphs: Graphs,
+    layout: Layout,
+    scopes: Scopes,
+    eager: Eager,
+    engine: Engine,
+}
+
+/// What a forward leaves for its backward.
+struct Frames {
+    embedding: Frame,
+    blocks: Vec<Frame>,
+    head: Frame,
+    loss: Storage,
+}
+
+impl Run<'_> {
+    /// Buffers and inputs.
+    fn setup(&mut self, elements: &[u64]) {
+        let (whole, program) = (&self.job.whole, &mut self.eager.program);
+        if let Position::Rope { dims } = whole.model.position {
+            // The rotary table: complex64, one row per position.
+            program.alloc(Bytes(whole.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
+        }
+        if whole.model.position == Position::Alibi && whole.eager.bias_tensor {
+            let elements = whole.model.heads * whole.max_positions * whole.max_positions;
+            program.alloc(Bytes(elements * DType::Bf16.bytes()), COMPUTE, Category::Buffer, "attention bias");
+        }
+        for name in ["tokens", "labels"] {
+            program.alloc(Bytes(whole.batch * whole.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
+        }
+        match &mut self.engine {
+            Engine::Recording => {}
+            Engine::Flat(_, update) => update.setup(program, elements),
+            Engine::Parts(_, groups) => groups.setup(program),
+        }
+    }
+
+    fn micro_batch(&mut self, micro_batch: u32) {
+        let whole = &self.job.whole;
+        let several = whole.accumulation > 1;
+        match &self.engine {
+            Engine::Recording => {}
+            Engine::Flat(flat, _) => flat.0.borrow_mut().boundary = micro_batch + 1 == whole.accumulation,
+            Engine::Parts(parts, _) => parts.0.borrow_mut().begin(micro_batch),
+        }
+        drain(&mut self.eager.program);
+        let frames = self.forward();
+        let name = |phase: &str| if several { format!("{phase}{micro_batch}") } else { phase.to_owned() };
+        self.eager.program.mark(Mark::PhaseEnd(name("fwd")));
+        self.backward(frames);
+        self.eager.program.mark(Mark::PhaseEnd(name("bwd")));
+        if micro_batch + 1 < whole.accumulation {
+            drain(&mut self.eager.program);
+        }
+    }
+
+    fn forward(&mut self) -> Frames {
+        let eager = &mut self.eager;
+        eager.program.set_pass(Pass::Forward);
+        eager.category = Category::Activation;
+        let tokens = eager.borrowed();
+        let outside = eager.program.enter(self.scopes.embedding);
+        let mode_of = |layer| mode(&self.job.whole.checkpoint, layer);
+        let first = ParamMap { first: 0, tied: None };
+        let (embedding, mut hidden) = eager.forward(&self.graphs.embedding, tokens, first, Mode::Train);
+        let mut blocks = vec![];
+        for (layer, &at) in self.graphs.of_block.iter().enumerate() {
+            eager.program.enter(self.scopes.blocks[layer]);
+            let params = ParamMap { first: self.layout.blocks[layer], tied: None };
+            let (frame, output) = eager.forward(&self.graphs.blocks[at], hidden, params, mode_of(layer));
+            eager.release(hidden);
+            hidden = output;
+            blocks.push(frame);
+        }
+        eager.program.enter(self.scopes.head);
+        let graph = &self.graphs.head.graph;
+        let mut head = eager.frame(graph, hidden, self.layout.head, Mode::Train);
+        eager.forward_ops(graph, &mut head, 0..self.graphs.head.norm);
+        eager.release(hidden);
+        eager.category = Category::Logits;
+        eager.forward_ops(graph, &mut head, self.graphs.head.norm..graph.ops.len());
+        let loss = eager.finish_forward(graph, &mut head);
+        eager.program.enter(outside);
+        Frames { embedding, blocks, head, loss }
+    }
+
+    /// `engine.backward`: the loss is divided by the number of micro-batches for whoever reads it, and scaled by one.
+    fn backward(&mut self, mut frames: Frames) {
+        let eager = &mut self.eager;
+        eager.program.set_pass(Pass::Backward);
+        eager.category = Category::BackwardTemporary;
+        let dispatch = eager.settings.forward;
+        let [returned, scaled] = ["aten.div", "aten.mul"].map(|name| {
+            let number = eager.storage(DType::Fp32.bytes(), name);
+            eager.pointwise(name, MemoryKind::Elementwise, 4, 4, dispatch);
+            number
+        });
+        let outside = eager.program.enter(self.scopes.head);
+        let graph = &self.graphs.head.graph;
+        let ones = eager.seed_gradient(graph.values[graph.output].dtype);
+        let seed = eager.retain(ones);
+        let hidden = eager.backward(graph, &mut frames.head, seed);
+        let mut gradient = hidden.expect("the loss depends on the hidden state");
+        for (layer, &at) in self.graphs.of_block.iter().enumerate().rev() {
+            eager.program.enter(self.scopes.blocks[layer]);
+            let mut frame = frames.blocks.pop().expect("a frame for every block");
+            let input = eager.backward(&self.graphs.blocks[at], &mut frame, gradient);
+            gradient = input.expect("a block's output depends on its input");
+        }
+        eager.program.enter(self.scopes.embedding);
+        let graph = &self.graphs.embedding;
+        eager.backward(graph, &mut frames.embedding, gradient);
+        eager.release(ones);
+        eager.program.enter(outside);
+        match &self.engine {
+            Engine::Recording => {}
+            Engine::Flat(flat, _) => flat.ended(eager),
+            Engine::Parts(parts, _) => parts.ended(eager),
+        }
+        for number in [scaled, returned, frames.loss] {
+            eager.release(number);
+        }
+    }
+}

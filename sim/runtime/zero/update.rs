@@ -1,0 +1,159 @@
+//! The step of ZeRO-1 and 2 on the rank's own part (`stage_1_and_2.py`, `step`): numbers looked through, a norm, the
+//! gradient in fp32 and scaled, the optimizer, and parameters gathered in one piece.
+
+use super::flat::{BF16, Shared, elementwise};
+use super::{Job, Partition};
+use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, Work};
+use crate::runtime::eager::COMPUTE;
+use crate::runtime::optimizer::{self, Optimizer};
+use crate::units::Bytes;
+
+/// What the rank owns, and how it is stepped.
+pub(super) struct Update {
+    optimizer: Optimizer,
+    clip: bool,
+    group: GroupId,
+    ranks: u64,
+    /// Elements of the rank's part.
+    each: u64,
+    /// Of the chip.
+    multiprocessors: u32,
+}
+
+impl Update {
+    pub(super) fn new(job: &Job, partition: &Partition, group: GroupId) -> Update {
+        let (optimizer, clip) = (job.whole.optimizer, job.whole.clip);
+        let (ranks, multiprocessors) = (u64::from(job.zero.ranks), job.whole.eager.multiprocessors);
+        Update { optimizer, clip, group, ranks, each: partition.each(), multiprocessors }
+    }
+
+    fn wide(&self) -> u64 {
+        self.each * DType::Fp32.bytes()
+    }
+
+    fn all(&self) -> Bytes {
+        Bytes(self.each * self.ranks * BF16)
+    }
+
+    /// Parameters lie flat, the rank's part of them also in fp32. What they are made of leaves its blocks to the cache:
+    /// parameters of these elements as the model has them, the part in bf16, and a gradient of it.
+    pub(super) fn setup(&self, program: &mut Builder, elements: &[u64]) {
+        let name = "parameters before they lie flat";
+        let take =
+            |program: &mut Builder, bytes| program.alloc(Bytes(bytes), COMPUTE, Category::UnshardedParameter, name);
+        let apart: Vec<BufferId> = elements.iter().map(|elements| take(program, elements * BF16)).collect();
+        program.alloc(self.all(), COMPUTE, Category::UnshardedParameter, "flat bf16 parameters");
+        apart.into_iter().for_each(|param| program.free(param));
+        let part = take(program, self.each * BF16);
+        program.alloc(Bytes(self.wide()), COMPUTE, Category::Parameter, "fp32 partition");
+        program.free(part);
+        program.transient(Bytes(self.wide()), COMPUTE, Category::Parameter, "fp32 gradient");
+        program.alloc(Bytes(4), COMPUTE, Category::Buffer, "gradient norm");
+    }
+
+    /// `step`.
+    pub(super) fn step(&self, program: &mut Builder, gradients: &Shared) {
+        let pass = program.set_pass(Pass::Optimizer);
+        let pieces = gradients.0.borrow().own();
+        self.overflow(program, &pieces);
+        self.norm(program, &pieces);
+        let flat = (pieces.len() > 1).then(|| {
+            let bytes = self.each * BF16;
+            let flat = program.alloc(Bytes(bytes), COMPUTE, Category::OptimizerTemporary, "flattened gradients");
+            let work = Work::Memory { kind: MemoryKind::Copy, read: Bytes(bytes), written: Bytes(bytes) };
+            program.launch(COMPUTE, "aten.cat", work, Dispatch::EagerForward);
+            flat
+        });
+        let gradient = made(program, "aten._to_copy", self.each * BF16, self.wide());
+        let averaged = gradients.0.borrow_mut().averaged.take();
+        flat.into_iter().chain(averaged).for_each(|buffer| program.free(buffer));
+        // Scaled by one where nothing is clipped.
+        elementwise(program, COMPUTE, "aten.mul_", (self.wide(), self.wide()));
+        let (optimizer, sizes) = (self.optimizer, [self.each]);
+        program.first_only(|program| optimizer::make_state(program, optimizer, &sizes, DType::Fp32.bytes()));
+        optimizer::step(program, optimizer, &sizes, DType::Fp32.bytes());
+        program.free(gradient);
+        elementwise(program, COMPUTE, "aten.copy_", (self.wide(), self.each * BF16));
+        if self.ranks > 1 {
+            self.collective(program, Collective::AllGather, self.all(), DType::Bf16);
+        }
+        program.set_pass(pass);
+    }
+
+    fn collective(&self, program: &mut Builder, kind: Collective, bytes: Bytes, dtype: DType) {
+        program.collective(COMPUTE, Comm { kind, group: self.group, bytes, dtype });
+    }
+
+    /// `check_overflow`: piece by piece, through six tensors as large as the piece; then the host waits for the answer.
+    fn overflow(&self, program: &mut Builder, pieces: &[u64]) {
+        let count = program.alloc(Bytes(4), COMPUTE, Category::OptimizerTemporary, "aten.zeros");
+        for &elements in pieces {
+            let (bf16, fp32) = (elements * BF16, elements * DType::Fp32.bytes());
+            let wide = made(program, "aten._to_copy", bf16, fp32);
+            let nan = made(program, "aten.isnan", fp32, elements);
+            let magnitude = made(program, "aten.abs", fp32, fp32);
+            let inf = made(program, "aten.eq", fp32, elements);
+            program.free(magnitude);
+            let either = made(program, "aten.logical_or", 2 * elements, elements);
+            let number = made(program, "aten._to_copy", elements, fp32);
+            let most = reduced(program, "aten.max", (elements, 4), self.multiprocessors);
+            for gone in [number, wide, nan, inf, either, most] {
+                program.free(gone);
+            }
+        }
+        program.free(count);
+        if self.ranks > 1 {
+            self.collective(program, Collective::AllReduce, Bytes(1), DType::Fp8);
+        }
+        program.wait_for_host(COMPUTE);
+    }
+
+    /// `scaled_global_norm`: of each piece in fp64.
+    fn norm(&self, program: &mut Builder, pieces: &[u64]) {
+        let norms: Vec<BufferId> = pieces
+            .iter()
+            .map(|&elements| {
+                let double = made(program, "aten._to_copy", elements * BF16, 8 * elements);
+                let norm = reduced(program, "aten.linalg_vector_norm", (elements, 8), self.multiprocessors);
+                program.free(double);
+                norm
+            })
+            .collect();
+        let numbers = 8 * norms.len() as u64;
+        let squares = ["aten.stack", "aten.pow"].map(|name| made(program, name, numbers, numbers));
+        squares.into_iter().for_each(|number| program.free(number));
+        norms.into_iter().for_each(|norm| program.free(norm));
+        if self.ranks > 1 {
+            self.collective(program, Collective::AllReduce, Bytes(4), DType::Fp32);
+        }
+        if self.clip {
+            elementwise(program, COMPUTE, "aten.clamp", (4, 4));
+        }
+    }
+}
+
+/// One number of so many, each of so many bytes: where several blocks of threads take part, each leaves one, and they count
+/// themselves (`aten/src/ATen/native/cuda/Reduce.cuh`).
+pub(super) fn reduced(
+    program: &mut Builder,
+    name: &'static str,
+    (elements, each): (u64, u64),
+    multiprocessors: u32,
+) -> BufferId {
+    let number = program.alloc(Bytes(each), COMPUTE, Category::OptimizerTemporary, name);
+    let blocks = elements.div_ceil(8192).min(4 * u64::from(multiprocessors));
+    if blocks > 1 {
+        let scratch =
+            [blocks * each, 4].map(|bytes| program.alloc(Bytes(bytes), COMPUTE, Category::OptimizerTemporary, name));
+        scratch.into_iter().rev().for_each(|buffer| program.free(buffer));
+    }
+    elementwise(program, COMPUTE, name, (elements * each, each));
+    number
+}
+
+/// An elementwise kernel that makes a block.
+pub(super) fn made(program: &mut Builder, name: &'static str, read: u64, written: u64) -> BufferId {
+    let buffer = program.alloc(Bytes(written), COMPUTE, Category::OptimizerTemporary, name);
+    elementwise(program, COMPUTE, name, (read, written));
+    buffer
+}

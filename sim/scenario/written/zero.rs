@@ -1,0 +1,60 @@
+//! The table of DeepSpeed's ZeRO. Keys are those of `zero_optimization` in its configuration.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+/// `[zero]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Zero {
+    /// `stage`: 1, 2 or 3.
+    pub stage: Option<Spanned<i64>>,
+    /// `reduce_bucket_size`, in elements.
+    pub reduce_bucket_size: Option<Spanned<i64>>,
+    /// `allgather_bucket_size`, in elements: without effect.
+    pub allgather_bucket_size: Option<Spanned<i64>>,
+    /// `overlap_comm`.
+    pub overlap_comm: Option<bool>,
+    /// `contiguous_gradients`.
+    pub contiguous_gradients: Option<Spanned<bool>>,
+    /// `reduce_scatter`.
+    pub reduce_scatter: Option<Spanned<bool>>,
+    /// `round_robin_gradients`.
+    pub round_robin_gradients: Option<Spanned<bool>>,
+    /// `stage3_prefetch_bucket_size`, in elements.
+    pub stage3_prefetch_bucket_size: Option<Spanned<i64>>,
+    /// `stage3_param_persistence_threshold`, in elements.
+    pub stage3_param_persistence_threshold: Option<Spanned<i64>>,
+    /// `stage3_max_live_parameters`, in elements.
+    pub stage3_max_live_parameters: Option<Spanned<i64>>,
+    /// `stage3_max_reuse_distance`, in elements.
+    pub stage3_max_reuse_distance: Option<Spanned<i64>>,
+    /// `sub_group_size`, in elements.
+    pub sub_group_size: Option<Spanned<i64>>,
+    /// `offload_optimizer`.
+    pub offload_optimizer: Option<Spanned<Offload>>,
+    /// `offload_param`.
+    pub offload_param: Option<Spanned<Offload>>,
+}
+
+/// `offload_optimizer`, `offload_param`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offload {
+    /// `none`, `cpu` or `nvme`.
+    pub device: Option<Device>,
+    /// `pin_memory`.
+    pub pin_memory: Option<bool>,
+}
+
+/// Where states are kept.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Device {
+    /// On the device.
+    None,
+    /// In the host's memory.
+    Cpu,
+    /// On its disks.
+    Nvme,
+}

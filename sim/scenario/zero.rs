@@ -1,0 +1,256 @@
+//! A job under DeepSpeed's ZeRO as understood. What the file leaves open is what `deepspeed/runtime/zero/config.py` (0.19.6)
+//! has for it, and is listed.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::foreign::Foreign;
+use super::megatron::mesh;
+use super::registry::{Entry, Runtime};
+use super::train::{eager, style};
+use super::understood::{Base, Decided, Reader};
+use super::{gate, machine, recompute, training, written};
+use crate::cost::Software;
+use crate::hardware::Vendor;
+use crate::model::tensor::TensorParallel;
+use crate::program::DType;
+use crate::runtime;
+use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
+use crate::runtime::train;
+use crate::runtime::zero::{Gathering, Job, Stage, Zero};
+
+/// Elements of a bucket: `reduce_bucket_size`, `allgather_bucket_size`.
+const BUCKET: u64 = 500_000_000;
+
+/// Elements that ZeRO-3 steps together: `sub_group_size`.
+const SUB_GROUP: u64 = 1_000_000_000;
+
+/// Elements, at most, that a key counts.
+const MOST: i64 = 1 << 40;
+
+/// `deepspeed.initialize` around a PyTorch module.
+pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
+    written: "deepspeed-zero",
+    name: "DeepSpeed ZeRO",
+    lane: "DeepSpeed ZeRO 0.19 (CUDA)",
+    splits_model: false,
+    vendor: Vendor::Nvidia,
+    decide,
+});
+
+/// Keys that other runtimes read.
+const FOREIGN: Foreign = Foreign {
+    runtime: "deepspeed-zero",
+    own: "zero",
+    tables: &[
+        ("pipeline", &[], "its pipelines are runtime = \"deepspeed\": remove the table"),
+        ("fsdp", &[], "what is sharded is zero.stage: remove the table"),
+        ("fsdp1", &[], "what is sharded is zero.stage: remove the table"),
+        ("compile", &[], "compiled blocks have no rules under its hooks: remove the table"),
+        ("float8", &[], "remove the table, or write runtime = \"fsdp2\""),
+        ("tensor_parallel", &[], "its ranks are data-parallel: remove the table"),
+        ("loop", &[], "its engine reads numbers back itself: remove the table"),
+        (
+            "loss",
+            &["kind", "chunks", "words"],
+            "the module computes its loss itself, so logits go with it: remove the key",
+        ),
+        ("activation_checkpointing", &["policy", "early_stop"], "remove the key"),
+        (
+            "framework",
+            &["fused_rms_norm", "cublas", "launch_blocking", "persistent_cublas_workspace", "rope", "repeat_kv"],
+            "remove the key",
+        ),
+        (
+            "optimizer",
+            &["name", "implementation", "weight_decay", "clip_grad_norm"],
+            "the optimizer steps one flat tensor when all gradients are there: remove the key",
+        ),
+        ("attention", &["backend", "alibi_tensor", "reads_back"], "remove the key"),
+        ("batch", &["sequence", "micro", "accumulation"], "zero.stage says when gradients are reduced: remove the key"),
+        ("mesh", &["dp"], "write mesh.dp: its ranks are data-parallel"),
+        ("precision", &["param"], "parameters are bf16, what is stepped fp32: remove the key"),
+    ],
+    keys: &[],
+};
+
+/// Everything that ZeRO leaves to the file.
+pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
+    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
+    FOREIGN.check(reader)?;
+    let before = reader.assumptions.len();
+    let ranks = mesh::mesh(reader, scenario, topology)?.dp;
+    // Of the other axes, which the file cannot have, nothing is said.
+    let said = reader.assumptions.split_off(before);
+    reader.assumptions.extend(said.into_iter().filter(|line| line.starts_with("mesh.dp")));
+    match &scenario.precision.param {
+        None => reader.assume("precision.param", (), "\"bf16\""),
+        Some(at) if *at.get_ref() == DType::Bf16 => {}
+        Some(at) => {
+            let problem = format!("parameters in {} have no rules under ZeRO", at.get_ref().name());
+            return Err(reader.plan(at, problem, "write precision.param = \"bf16\""));
+        }
+    }
+    let zero = zero(reader, scenario, ranks)?;
+    let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let early_stop =
+        reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
+    let optimizer = training::optimizer(reader, &scenario.optimizer)?;
+    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, false);
+    let regime = machine::regime(reader, &scenario.topology);
+    let attention = machine::attention(reader, &scenario.attention, profile, "PyTorch's own kernels")?;
+    let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
+    let rail = machine::rail(reader, &scenario.topology, topology)?;
+    let cublas = machine::cublas(reader, &scenario.framework, profile)?;
+    let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
+    let whole = train::Job {
+        batch: micro,
+        seq,
+        accumulation: accumulation as u32,
+        sync_every: true,
+        marks_last: true,
+        fsdp: around_nothing(ranks, model.layers),
+        tensor: TensorParallel::NONE,
+        context: 1,
+        checkpoint,
+        checkpoint_compiled: false,
+        compile: false,
+        float8: None,
+        loss,
+        unpad: false,
+        keep_logits: false,
+        training_loop: train::Loop::default(),
+        style: style(&scenario.framework),
+        output: None,
+        eager: eager(reader, scenario, (topology, profile), (&model, early_stop, None)),
+        optimizer,
+        clip,
+        scale_gradients: false,
+        step_in_backward: false,
+        max_positions: seq,
+        model,
+    };
+    gate::positions(reader, scenario, &whole.model, seq)?;
+    let job = runtime::Job::of(Job { whole, zero });
+    let software = Software { attention, tf32: false, cublas, rail, blocks: None };
+    Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// Parameters in bf16 that no wrapper shards.
+fn around_nothing(ranks: u32, layers: u64) -> Fsdp {
+    let blocks = vec![None; layers as usize];
+    Fsdp {
+        version: Version::Unsharded,
+        shard: ranks,
+        replicate: 1,
+        wrap: Wrap { blocks, embedding: None, head: None, root: Reshard::Never, apart: false },
+        mixed_precision: MixedPrecision { storage: DType::Bf16, param: None, reduce: None },
+        forward_prefetch: 0,
+        backward_prefetch: 0,
+        reduce_scatter_buffers: 1,
+        unshard_in_backward: true,
+        cpu_offload: false,
+    }
+}
+
+/// The table `[zero]`.
+fn zero(reader: &mut Reader<'_>, scenario: &written::Scenario, ranks: u32) -> Result<Zero, ScenarioError> {
+    let Some(table) = scenario.zero.as_ref() else {
+        let problem = "runtime = \"deepspeed-zero\" needs to know what is sharded";
+        return Err(reader.plan(&scenario.runtime, problem, "write a table [zero] with stage = 1, 2 or 3"));
+    };
+    let stage = stage(reader, table)?;
+    let table = table.get_ref();
+    without_rules(reader, table, stage)?;
+    let bucket = reader.count_or("zero.reduce_bucket_size", table.reduce_bucket_size.as_ref(), 1, MOST, BUCKET)?;
+    if let Some(at) = &table.allgather_bucket_size {
+        reader.count("zero.allgather_bucket_size", at, 1, MOST)?;
+        let note = "note: zero.allgather_bucket_size has no effect where PyTorch has all_gather_into_tensor";
+        reader.assumptions.push(note.to_owned());
+    }
+    let overlap = reader.flag("zero.overlap_comm", table.overlap_comm, stage == Stage::Three);
+    let round_robin = match &table.round_robin_gradients {
+        None if stage < Stage::Three => reader.assume("zero.round_robin_gradients", false, "false"),
+        at => at.as_ref().is_some_and(|at| *at.get_ref()),
+    };
+    let (gathering, sub_group) = match stage {
+        Stage::Three => of_three(reader, table)?,
+        Stage::One | Stage::Two => (Gathering::default(), SUB_GROUP),
+    };
+    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group })
+}
+
+/// What ZeRO-3 alone reads: what decides on gathers, and how many elements are stepped together.
+fn of_three(reader: &mut Reader<'_>, table: &written::Zero) -> Result<(Gathering, u64), ScenarioError> {
+    if let Some(at) = &table.round_robin_gradients {
+        let remedy = "remove the key, or write stage = 2";
+        return Err(reader.plan(at, "zero.round_robin_gradients means nothing under stage = 3", remedy));
+    }
+    let default = Gathering::default();
+    let mut count = |key: &str, at: &Option<Spanned<i64>>, least, default| {
+        reader.count_or(&format!("zero.{key}"), at.as_ref(), least, MOST, default)
+    };
+    let gathering = Gathering {
+        prefetch: count("stage3_prefetch_bucket_size", &table.stage3_prefetch_bucket_size, 0, default.prefetch)?,
+        persist: count(
+            "stage3_param_persistence_threshold",
+            &table.stage3_param_persistence_threshold,
+            0,
+            default.persist,
+        )?,
+        live: count("stage3_max_live_parameters", &table.stage3_max_live_parameters, 0, default.live)?,
+        reuse: count("stage3_max_reuse_distance", &table.stage3_max_reuse_distance, 0, default.reuse)?,
+    };
+    Ok((gathering, count("sub_group_size", &table.sub_group_size, 1, SUB_GROUP)?))
+}
+
+fn stage(reader: &Reader<'_>, table: &Spanned<written::Zero>) -> Result<Stage, ScenarioError> {
+    let Some(at) = &table.get_ref().stage else {
+        return Err(reader.plan(table, "[zero] does not say zero.stage", "write stage = 1, 2 or 3"));
+    };
+    match *at.get_ref() {
+        1 => Ok(Stage::One),
+        2 => Ok(Stage::Two),
+        3 => Ok(Stage::Three),
+        0 => {
+            let remedy = "write stage = 1, 2 or 3";
+            Err(reader.plan(at, "zero.stage = 0 shards nothing: it has no rules", remedy))
+        }
+        other => {
+            let problem = format!("zero.stage = {other} is none of DeepSpeed's");
+            Err(reader.plan(at, problem, "write stage = 1, 2 or 3"))
+        }
+    }
+}
+
+/// Keys that belong to another stage, and settings whose steps are not written down.
+fn without_rules(reader: &Reader<'_>, table: &written::Zero, stage: Stage) -> Result<(), ScenarioError> {
+    let of_three = [
+        ("stage3_prefetch_bucket_size", &table.stage3_prefetch_bucket_size),
+        ("stage3_param_persistence_threshold", &table.stage3_param_persistence_threshold),
+        ("stage3_max_live_parameters", &table.stage3_max_live_parameters),
+        ("stage3_max_reuse_distance", &table.stage3_max_reuse_distance),
+        ("sub_group_size", &table.sub_group_size),
+    ];
+    for (key, at) in of_three {
+        if let Some(at) = at.as_ref().filter(|_| stage < Stage::Three) {
+            let problem = format!("zero.{key} is read under stage = 3 alone");
+            return Err(reader.plan(at, problem, "remove the key, or write stage = 3"));
+        }
+    }
+    for (key, at) in [("contiguous_gradients", &table.contiguous_gradients), ("reduce_scatter", &table.reduce_scatter)]
+    {
+        if let Some(at) = at.as_ref().filter(|at| !*at.get_ref()) {
+            let problem = format!("zero.{key} = false has no rules");
+            return Err(reader.plan(at, problem, format!("write {key} = true, which is DeepSpeed's default")));
+        }
+    }
+    for (key, at) in [("offload_optimizer", &table.offload_optimizer), ("offload_param", &table.offload_param)] {
+        let away = |at: &&Spanned<written::Offload>| at.get_ref().device != Some(written::ZeroDevice::None);
+        if let Some(at) = at.as_ref().filter(away) {
+            let problem = format!("zero.{key} to the host's memory or disks has no rules");
+            return Err(reader.plan(at, problem, "remove the key, or write device = \"none\""));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! A step under DeepSpeed's own ZeRO, block by block and collective by collective (`tests/oracles/deepspeed-memory.json`).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use windtunnel::memory::{Settings, replay};
+use windtunnel::program::{Collective, Instr, Program, StreamId};
+use windtunnel::scenario::Scenario;
+use windtunnel::units::Bytes;
+
+use super::cases;
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
+
+/// The scenario of a case; its keys are DeepSpeed's own.
+fn text(case: &Value) -> String {
+    let keys = case["zero"].as_object().unwrap().iter().map(|(key, value)| format!("{key} = {value}\n"));
+    format!(
+        r#"runtime = "deepspeed-zero"
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+[model]
+huggingface = "zero.json"
+[mesh]
+dp = 8
+[batch]
+sequence = 512
+accumulation = {}
+[activation_checkpointing]
+policy = "{}"
+[optimizer]
+clip_grad_norm = true
+[zero]
+{}"#,
+        case["micro_batches"].as_u64().unwrap_or(1),
+        if case["checkpointed"] == true { "full" } else { "none" },
+        keys.collect::<String>()
+    )
+}
+
+fn program(case: &Value) -> Program {
+    let scenario = Scenario::parse(FILE, &text(case)).unwrap_or_else(|error| panic!("{error}"));
+    scenario.job.compile().classes.remove(0)
+}
+
+/// What a step issues, in the oracle's words.
+fn events(program: &Program) -> Vec<String> {
+    let at = |stream: StreamId| if stream.0 == 0 { String::new() } else { format!("@{}", stream.0) };
+    let (mut recorded, mut last) = (BTreeMap::new(), None);
+    let mut events = vec![];
+    for instr in &program.step {
+        match *instr {
+            Instr::Alloc { buffer } | Instr::Free { buffer } if program.buffer(buffer).bytes.0 >= 16 => {
+                let sign = if matches!(instr, Instr::Alloc { .. }) { '+' } else { '-' };
+                let buffer = program.buffer(buffer);
+                events.push(format!("{sign}{}{}", buffer.bytes.0, at(buffer.stream)));
+            }
+            Instr::Collective { stream, comm, .. } => {
+                let comm = program.comm(comm);
+                let kind = match comm.kind {
+                    Collective::AllReduce => "all_reduce",
+                    Collective::AllGather => "all_gather",
+                    Collective::ReduceScatter => "reduce_scatter",
+                    other => panic!("{other:?}"),
+                };
+                events.push(format!("> {kind} {}{}", comm.bytes.0, at(stream)));
+            }
+            Instr::Record { stream, event } => _ = recorded.insert(event, stream),
+            Instr::Wait { stream, event } => events.push(format!("wait {} {}", stream.0, recorded[&event].0)),
+            // The host also waits for an event that it recorded a while ago: there each has passed when it asks.
+            Instr::HostWait { event } if last == Some(event) => events.push("drain".to_owned()),
+            _ => {}
+        }
+        last = match *instr {
+            Instr::Record { event, .. } => Some(event),
+            _ => None,
+        };
+    }
+    // A host that waits for all streams waits for one after the other.
+    events.dedup_by(|next, last| next == "drain" && last == "drain");
+    events
+}
+
+fn theirs(case: &Value) -> Vec<String> {
+    let mut events: Vec<String> =
+        case["events"].as_array().unwrap().iter().map(|event| event.as_str().unwrap().to_owned()).collect();
+    // A stream that waits for itself waits for nothing.
+    events.retain(|event| event != "wait 0 0");
+    events.dedup_by(|next, last| next == "drain" && last == "drain");
+    events
+}
+
+fn cases_of(stages: &[u64]) -> Vec<Value> {
+    let Some(file) = cases::read("deepspeed-memory.json") else { return vec![] };
+    let all = file["cases"].as_array().unwrap().iter();
+    all.filter(|case| stages.contains(&case["zero"]["stage"].as_u64().unwrap())).cloned().collect()
+}
+
+/// Bytes allocated when each phase ends and its peak, in a steady step.
+fn phases(program: &Program) -> Vec<(u64, u64)> {
+    let report = replay(program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
+    let ends = report.hooks.iter().filter(|hook| hook.hook == "phase_end");
+    ends.map(|hook| (hook.now.0, hook.peak.0)).collect()
+}
+
+/// The same of a case; a micro-batch that does not step has no step.
+fn recorded(case: &Value) -> Vec<(u64, u64)> {
+    let list = case["memory"].as_array().unwrap();
+    let last = list.len() - 1;
+    let kept =
+        list.iter().enumerate().filter(|&(at, phase)| phase[0] != "before" && (phase[0] != "step" || at == last));
+    kept.map(|(_, phase)| (phase[1].as_u64().unwrap(), phase[2].as_u64().unwrap())).collect()
+}
+
+/// Compares cases one by one; says where each first differs.
+fn compare(cases: &[Value]) -> String {
+    let mut wrong = String::new();
+    for case in cases {
+        let name = format!("{} {} {} {}", case["zero"], case["rank"], case["checkpointed"], case["micro_batches"]);
+        let program = program(case);
+        let (ours, theirs) = (events(&program), theirs(case));
+        if let Some(at) = (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at)) {
+            let around =
+                |list: &[String]| list[at.saturating_sub(6).min(list.len())..(at + 6).min(list.len())].join(", ");
+            wrong += &format!(
+                "{name}: event {at} of {} and {}\n  ours   {}\n  theirs {}\n",
+                ours.len(),
+                theirs.len(),
+                around(&ours),
+                around(&theirs)
+            );
+        }
+        let (ours, theirs) = (phases(&program), recorded(case));
+        // A block whose rest is less than 1 MiB counts with it, and which blocks those are hangs on all steps before: the engine's
+        // first two, which gather nothing ahead, are none of ours.
+        let close = |ours: u64, theirs: u64| ours.abs_diff(theirs) <= theirs / 150;
+        let near = |(ours, theirs): (&(u64, u64), &(u64, u64))| close(ours.0, theirs.0) && close(ours.1, theirs.1);
+        if ours.len() != theirs.len() || !ours.iter().zip(&theirs).all(near) {
+            wrong += &format!("{name}: memory\n  ours   {ours:?}\n  theirs {theirs:?}\n");
+        }
+    }
+    wrong
+}
+
+#[test]
+fn oracle_zero_1_and_2_take_and_give_back_deepspeeds_blocks_in_its_order() {
+    // Ranks differ in what they own: the program is that of the one that holds most when it steps.
+    let fullest = |case: &&Value| case["rank"] == 6;
+    let cases: Vec<Value> = cases_of(&[1, 2]).iter().filter(fullest).cloned().collect();
+    let wrong = compare(&cases);
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(cases.len() >= 8 || cases::elsewhere(), "only {} cases found", cases.len());
+}
+
+#[test]
+fn oracle_zero_3_takes_and_gives_back_deepspeeds_blocks_in_its_order() {
+    let cases = cases_of(&[3]);
+    let wrong = compare(&cases);
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(cases.len() >= 14 || cases::elsewhere(), "only {} cases found", cases.len());
+}

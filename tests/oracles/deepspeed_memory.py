@@ -1,0 +1,272 @@
+"""Every block of memory that DeepSpeed's ZeRO takes and gives back in a step, with its collectives, in host order.
+
+    python deepspeed_memory.py DEEPSPEED deepspeed-memory.json
+
+Each case is run in a process of its own, as `deepspeed_zero.py` says: DEEPSPEED (0.19.6) unmodified on PyTorch's own
+allocator, on a device on which kernels do nothing, as one rank of eight that exchange nothing. The model is a Llama in
+Hugging Face's structure, with rotary embeddings as a complex product: it computes its loss itself.
+
+A case says the settings, the rank, bytes allocated when each phase ends and its peak, and the events of the fifth step:
+  "+bytes", "-bytes" of blocks; "> all_reduce bytes" and alike: collectives, with the bytes of their whole buffer; "wait s o":
+  stream s waits for what stream o has to do; "drain": the host waits for the device, or for a stream of it.
+Blocks of a stream other than the default one (0) and collectives on one say which: "@1". Of numbers of less than 16 bytes
+nothing is said.
+"""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+CASE = json.loads(sys.argv[3]) if len(sys.argv) > 3 else None
+WORLD, D, FF, V, LAYERS, SEQ, HEAD = 8, 1024, 2816, 32000, 3, 512, 128
+SMALL = {"reduce_bucket_size": 20_000_000}
+PREFETCH = {**SMALL, "stage3_prefetch_bucket_size": 3_000_000, "stage3_param_persistence_threshold": 2_000}
+CASES = [
+    {"rank": 6, "zero": {"stage": 2}},
+    *({"rank": rank, "zero": {"stage": 2, **SMALL}} for rank in range(WORLD)),
+    {"rank": 6, "zero": {"stage": 2, **SMALL, "reduce_bucket_size": 5_000_000}},
+    {"rank": 6, "zero": {"stage": 2, **SMALL, "overlap_comm": True}},
+    {"rank": 6, "zero": {"stage": 2, **SMALL, "overlap_comm": True}, "micro_batches": 3},
+    {"rank": 6, "zero": {"stage": 2, "reduce_bucket_size": 40_000_000}, "checkpointed": True},
+    {"rank": 6, "zero": {"stage": 1, **SMALL}},
+    {"rank": 6, "zero": {"stage": 1, **SMALL, "overlap_comm": True}},
+    {"rank": 6, "zero": {"stage": 1, **SMALL}, "micro_batches": 2, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 3}},
+    {"rank": 0, "zero": {"stage": 3, **SMALL}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_prefetch_bucket_size": 0, "stage3_max_reuse_distance": 0}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_prefetch_bucket_size": 40_000_000}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_live_parameters": 36_000_000}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_param_persistence_threshold": 0}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "sub_group_size": 5_000_000}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "overlap_comm": False}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH}, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "micro_batches": 2},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "reduce_bucket_size": 40_000_000}, "micro_batches": 2},
+]
+
+
+def alone(case):
+    """A case as a process of its own writes it down."""
+    with tempfile.NamedTemporaryFile("r") as answer:
+        arguments = [sys.executable, sys.argv[0], sys.argv[1], answer.name, json.dumps(case)]
+        subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
+        return json.load(answer)
+
+
+if CASE is None:
+    with open(sys.argv[2], "w") as file:
+        lines = ",\n".join(json.dumps(alone(case)) for case in CASES)
+        file.write('{"format": "deepspeed-memory/1", "cases": [\n' + lines + "\n]}\n")
+    sys.exit()
+
+sys.path.insert(0, sys.argv[1])
+os.environ.update(
+    DS_ACCELERATOR="cuda",
+    RANK=str(CASE["rank"]),
+    LOCAL_RANK="0",
+    WORLD_SIZE=str(WORLD),
+    MASTER_ADDR="127.0.0.1",
+    MASTER_PORT="29512",
+)
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint
+
+dist.init_process_group("fake", rank=CASE["rank"], world_size=WORLD, store=FakeStore())
+torch.backends.cuda.enable_cudnn_sdp(False)
+torch.backends.cuda.enable_mem_efficient_sdp(False)
+torch.backends.cuda.enable_math_sdp(False)
+
+import deepspeed
+import deepspeed.runtime.zero.partitioned_param_coordinator as coordinator
+
+coordinator.assert_ints_same_as_other_ranks = lambda *_: None
+
+
+def rotary(q, k, table):
+    pairs_q = torch.view_as_complex(q.float().reshape(*q.shape[:-1], -1, 2))
+    pairs_k = torch.view_as_complex(k.float().reshape(*k.shape[:-1], -1, 2))
+    table = table.view(1, SEQ, 1, -1)
+    turned_q = torch.view_as_real(pairs_q * table).flatten(3)
+    turned_k = torch.view_as_real(pairs_k * table).flatten(3)
+    return turned_q.type_as(q), turned_k.type_as(k)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(D, D, bias=False) for _ in range(4))
+
+    def forward(self, x, table):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        q, k, v = [value.view(1, SEQ, -1, HEAD) for value in (q, k, v)]
+        q, k = rotary(q, k, table)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = out.transpose(1, 2).contiguous().view(1, SEQ, -1)
+        return self.o(out)
+
+
+class FeedForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(D, FF, bias=False)
+        self.down = nn.Linear(FF, D, bias=False)
+        self.up = nn.Linear(D, FF, bias=False)
+        self.act = nn.SiLU()
+
+    def forward(self, x):
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.feed_forward = Attention(), FeedForward()
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(D, eps=1e-5), nn.RMSNorm(D, eps=1e-5)
+
+    def forward(self, x, table):
+        h = x + self.attention(self.attention_norm(x), table)
+        return h + self.feed_forward(self.ffn_norm(h))
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(V, D)
+        frequencies = 10000.0 ** -(torch.arange(0, HEAD, 2).float() / HEAD)
+        angles = torch.outer(torch.arange(SEQ).float(), frequencies)
+        self.register_buffer("table", torch.polar(torch.ones_like(angles), angles), persistent=False)
+        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm = nn.RMSNorm(D, eps=1e-5)
+
+    def forward(self, tokens):
+        h = self.embedding(tokens)
+        for layer in self.layers:
+            again = CASE.get("checkpointed")
+            h = checkpoint(layer, h, self.table, use_reentrant=False) if again else layer(h, self.table)
+        return self.norm(h)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model, self.head = Decoder(), nn.Linear(D, V, bias=False)
+
+    def forward(self, tokens, labels):
+        logits = self.head(self.model(tokens))
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
+
+
+marks, streams = None, {}
+
+
+def mark(event):
+    """An event, and how many blocks have come and gone before it."""
+    if marks is not None:
+        stats = torch.cuda.memory_stats()
+        marks.append((stats["allocation.all.allocated"] + stats["allocation.all.freed"], event))
+
+
+def number(stream):
+    return streams.setdefault(stream.cuda_stream, len(streams))
+
+
+def at(stream):
+    return f"@{stream}" if stream else ""
+
+
+def wrap(owner, name, note):
+    plain = getattr(owner, name)
+
+    def wrapped(*args, **kwargs):
+        if (event := note(*args, **kwargs)) is not None:
+            mark(event)
+        return plain(*args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+def collective(kind, keys, place=0):
+    def note(*args, **kwargs):
+        whole = args[place] if len(args) > place else next(kwargs[key] for key in keys if key in kwargs)
+        return f"> {kind} {whole.numel() * whole.element_size()}{at(number(torch.cuda.current_stream()))}"
+
+    return note
+
+
+wrap(dist, "all_reduce", collective("all_reduce", ["tensor"]))
+wrap(dist, "all_gather_into_tensor", collective("all_gather", ["output_tensor"]))
+wrap(dist, "reduce_scatter_tensor", collective("reduce_scatter", ["input"], 1))
+wrap(torch.cuda.Stream, "wait_stream", lambda stream, other: f"wait {number(stream)} {number(other)}")
+wrap(torch.cuda.Stream, "synchronize", lambda stream: "drain")
+wrap(torch.cuda, "synchronize", lambda *_: "drain")
+wrap(torch.Tensor, "item", lambda tensor: "drain" if tensor.is_cuda else None)
+
+number(torch.cuda.default_stream())
+micro_batches = CASE.get("micro_batches", 1)
+config = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": micro_batches,
+    "bf16": {"enabled": True},
+    "zero_optimization": CASE["zero"],
+    "gradient_clipping": 1.0,
+    "zero_allow_untested_optimizer": True,
+    "steps_per_print": 10**9,
+}
+model = Model().bfloat16()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+tokens = torch.zeros(1, SEQ, dtype=torch.long, device="cuda")
+labels = tokens.clone()
+memory = []
+
+
+def phase(name):
+    memory.append([name, torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()])
+    torch.cuda.reset_peak_memory_stats()
+
+
+for step in range(5):
+    gc.collect()
+    if step == 4:
+        context = "all" if os.environ.get("STACKS") else None
+        torch.cuda.memory._record_memory_history(enabled="all", context=context, stacks="python", max_entries=10**6)
+        marks = []
+        mark("begin")
+    memory.clear()
+    phase("before")
+    for at_micro_batch in range(micro_batches):
+        loss = engine(tokens, labels)
+        phase("fwd")
+        engine.backward(loss)
+        del loss
+        phase("bwd")
+        engine.step()
+        phase("step")
+trace = torch.cuda.memory._snapshot()["device_traces"][0]
+blocks = [entry for entry in trace if entry["action"] in ("alloc", "free_requested")]
+first, events = marks[0][0], []
+marks = marks[1:]
+for index, entry in enumerate([*blocks, None]):
+    while marks and marks[0][0] - first <= index:
+        events.append(marks.pop(0)[1])
+    if entry and entry["size"] >= 16:
+        sign = "+" if entry["action"] == "alloc" else "-"
+        events.append(f"{sign}{entry['size']}{at(streams.get(entry['stream'], 9))}")
+        if entry.get("frames"):
+            frames = [f for f in entry["frames"] if "/torch/" not in f["filename"]]
+            events[-1] += " " + " < ".join(f"{f['filename'].split('/')[-1]}:{f['line']}" for f in frames)[:120]
+answer = {**CASE, "ranks": WORLD, "memory": memory, "events": events}
+with open(sys.argv[2], "w") as file:
+    json.dump(answer, file)

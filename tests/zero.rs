@@ -1,0 +1,203 @@
+//! DeepSpeed's ZeRO around a PyTorch module: what each stage moves and holds, and what is refused. Blocks and collectives of a
+//! step are held against DeepSpeed itself in `oracle/deepspeed_memory.rs`.
+
+use proptest::prelude::*;
+use windtunnel::program::{Category, Collective, Instr};
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Prediction, predict};
+
+use crate::command::Folder;
+use crate::make;
+
+/// The tiny model on eight ranks.
+const ZERO: &str = r#"runtime = "deepspeed-zero"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+
+[model]
+huggingface = "config.json"
+
+[mesh]
+dp = 8
+
+[batch]
+sequence = 128
+accumulation = 2
+
+[zero]
+stage = 2
+reduce_bucket_size = 20_000
+"#;
+
+fn peak(flown: &Prediction) -> u64 {
+    flown.classes.iter().map(|class| class.memory.report.peak_allocated.0).max().unwrap()
+}
+
+/// Whether a step of a scenario holds at its end what it held at its beginning.
+fn balanced(text: &str) -> bool {
+    let program = make::program(text);
+    let mut held = vec![false; program.buffers.len()];
+    let stays = |instr: &&Instr| match **instr {
+        Instr::Free { buffer } => program.buffer(buffer).category != Category::Workspace,
+        _ => true,
+    };
+    let first = program.setup.iter().chain(&program.first).filter(stays);
+    let before = make::live(&program, first, &mut held);
+    (0..2).all(|_| make::live(&program, program.step.iter().filter(stays), &mut held) == before)
+}
+
+/// Settings of all stages, from buckets and distances of nothing to those of everything.
+fn settings() -> impl Strategy<Value = String> {
+    let sizes = || prop::sample::select(vec![1_u64, 64, 5_000, 20_000, 1_000_000]);
+    let stage = (1..=3_u32, sizes(), any::<bool>(), any::<bool>(), 1..=3_u32);
+    let three = (sizes(), sizes(), sizes(), sizes(), sizes());
+    let rest = (0..3_usize, any::<bool>(), prop::sample::select(vec![1_u32, 2, 8]), 0..3_usize);
+    (stage, three, rest).prop_map(|(stage, three, (policy, early_stop, chips, optimizer))| {
+        let (stage, bucket, overlap, round_robin, accumulation) = stage;
+        let (prefetch, persist, live, reuse, group) = three;
+        let policy = ["none", "full", if stage < 3 { "selective_op" } else { "full" }][policy];
+        let (name, implementation) = [("adamw", "fused"), ("adamw", "foreach"), ("sgd", "foreach")][optimizer];
+        let own = match stage {
+            3 => format!(
+                "stage3_prefetch_bucket_size = {prefetch}\nstage3_param_persistence_threshold = {persist}\n\
+                 stage3_max_live_parameters = {live}\nstage3_max_reuse_distance = {reuse}\nsub_group_size = {group}\n"
+            ),
+            _ => format!("round_robin_gradients = {round_robin}\n"),
+        };
+        let zero = format!("stage = {stage}\nreduce_bucket_size = {bucket}\noverlap_comm = {overlap}\n{own}");
+        let text = ZERO.replace("stage = 2\nreduce_bucket_size = 20_000\n", &zero);
+        let text = text.replace("accumulation = 2", &format!("accumulation = {accumulation}"));
+        let text = text.replace("nodes = 1", &format!("chips = {chips}")).replace("dp = 8", &format!("dp = {chips}"));
+        format!(
+            "{text}\n[activation_checkpointing]\npolicy = \"{policy}\"\nearly_stop = {early_stop}\n\n\
+             [optimizer]\nname = \"{name}\"\nimplementation = \"{implementation}\"\n"
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_settings_a_step_ends_with_what_it_began_with(text in settings()) {
+        prop_assert!(balanced(&text), "{text}");
+        let scenario = make::parse(&text);
+        let fly = |fold| predict(&scenario, Settings { fold, ..Settings::default() }).unwrap();
+        let (folded, full) = (fly(true), fly(false));
+        prop_assert_eq!(folded.step, full.step);
+        prop_assert!(folded.step.0 > 0);
+    }
+}
+
+#[test]
+fn zero_2_reduces_every_micro_batch_and_zero_1_only_the_last() {
+    let reduced = |stage: u32| {
+        let program = make::program(&ZERO.replace("stage = 2", &format!("stage = {stage}")));
+        let collectives = program.step.iter().filter_map(|instr| match *instr {
+            Instr::Collective { comm, .. } => Some(*program.comm(comm)),
+            _ => None,
+        });
+        let large = collectives.filter(|comm| comm.kind == Collective::AllReduce && comm.bytes.0 > 16);
+        large.map(|comm| comm.bytes.0).sum::<u64>()
+    };
+    assert!(reduced(1) > 0);
+    assert_eq!(reduced(2), 2 * reduced(1));
+}
+
+#[test]
+fn between_micro_batches_zero_1_holds_all_gradients_and_zero_2_its_part() {
+    let many = ZERO.replace("accumulation = 2", "accumulation = 4");
+    let flown = |stage: u32| make::fly(&many.replace("stage = 2", &format!("stage = {stage}")));
+    assert!(peak(&flown(1)) > peak(&flown(2)));
+}
+
+/// Bytes that a step moves in collectives of a kind.
+fn moved(keys: &str, kind: Collective) -> u64 {
+    let program = make::program(&ZERO.replace("stage = 2", keys));
+    let comms = program.step.iter().filter_map(|instr| match *instr {
+        Instr::Collective { comm, .. } => Some(*program.comm(comm)),
+        _ => None,
+    });
+    comms.filter(|comm| comm.kind == kind).map(|comm| comm.bytes.0).sum()
+}
+
+#[test]
+fn zero_3_scatters_every_gradient_once_a_micro_batch_and_gathers_again_what_is_used_late() {
+    // All sizes are multiples of eight: no part is filled up. Two micro-batches of two bytes an element.
+    let all = 2 * 2 * make::parse(ZERO).job.model().params().total;
+    assert_eq!(moved("stage = 3", Collective::ReduceScatter), all);
+    let keys = "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 0\n";
+    // With the default distance of reuse a small model stays from forward to backward.
+    assert_eq!(moved(keys, Collective::AllGather), all);
+    let again = moved(&format!("{keys}stage3_max_reuse_distance = 0"), Collective::AllGather);
+    assert!(again > all && again <= 2 * all, "{again} {all}");
+}
+
+#[test]
+fn zero_3_holds_less_than_zero_2_where_nothing_is_kept_for_reuse() {
+    let keys = "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 0\n";
+    let three = ZERO.replace("stage = 2", &format!("{keys}stage3_max_reuse_distance = 0"));
+    assert!(peak(&make::fly(&three)) < peak(&make::fly(ZERO)));
+}
+
+#[test]
+fn a_second_buffer_is_what_overlap_holds_more() {
+    let large = ZERO.replace("20_000", "20_000_000");
+    let overlaps = large.replace("stage = 2", "stage = 2\noverlap_comm = true");
+    let more = peak(&make::fly(&overlaps)) - peak(&make::fly(&large));
+    assert!(more.abs_diff(2 * 20_000_000) < 1 << 20, "{more}");
+}
+
+#[test]
+fn what_a_file_leaves_open_is_what_deepspeed_has_for_it() {
+    let open = ZERO.replace("reduce_bucket_size = 20_000\n", "");
+    let said = make::parse(&open).assumptions.join("\n");
+    for line in ["zero.reduce_bucket_size = 500000000", "zero.overlap_comm = false", "optimizer.clip_grad_norm = false"]
+    {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+}
+
+#[test]
+fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
+    let refused = |number: usize, text: &str| {
+        let folder = Folder::new(&format!("zero-{number}"));
+        folder.write("my.toml", text);
+        folder.write("config.json", include_str!("tiny/config.json"));
+        folder.refuses(&["run", "my.toml"])
+    };
+    let zero = |old: &str, new: &str| ZERO.replacen(old, new, 1);
+    let cases = [
+        (zero("stage = 2", "stage = 3\nround_robin_gradients = true"), "means nothing under stage = 3", "stage = 2"),
+        (zero("stage = 2", "stage = 3").replace("[mesh]", "tied_head = true\n[mesh]"), "a tied head under ZeRO-3", ""),
+        (zero("stage = 2", "stage = 0"), "zero.stage = 0 shards nothing", "write stage = 1"),
+        (zero("stage = 2", "stage = 4"), "zero.stage = 4 is none of DeepSpeed's", "write stage = 1"),
+        (zero("stage = 2\n", ""), "does not say zero.stage", "write stage = 1"),
+        (zero("stage = 2", "stage = 2\nstage3_max_live_parameters = 5"), "is read under stage = 3 alone", "remove"),
+        (
+            zero("stage = 2", "stage = 2\noffload_optimizer.device = \"cpu\""),
+            "offload_optimizer to the host",
+            "\"none\"",
+        ),
+        (zero("stage = 2", "stage = 2\ncontiguous_gradients = false"), "contiguous_gradients = false", "= true"),
+        (zero("stage = 2", "stage = 2\nprefetch = 5"), "prefetch", ""),
+        (zero("reduce_bucket_size = 20_000", "reduce_bucket_size = 0"), "reduce_bucket_size = 0 is out of range", ""),
+        (zero("dp = 8", "dp = 4\ntp = 2"), "mesh.tp means nothing", "mesh.dp"),
+        (zero("dp = 8", "pp = 8"), "mesh.pp means nothing", "mesh.dp"),
+        (zero("dp = 8", "dp = 4"), "the mesh holds 4 ranks but the topology has 8 chips", "mesh.dp must be 8"),
+        (zero("[zero]", "[fsdp]\nwrap = \"root\"\n[zero]"), "[fsdp] means nothing", "zero.stage"),
+        (zero("[zero]", "[precision]\nparam = \"fp16\"\n[zero]"), "parameters in fp16 have no rules", "\"bf16\""),
+        (
+            zero("\"deepspeed-zero\"", "\"fsdp2\"").replace("dp = 8", "dp_shard = 8"),
+            "[zero] belongs to",
+            "deepspeed-zero",
+        ),
+    ];
+    for (number, (text, problem, remedy)) in cases.iter().enumerate() {
+        let said = refused(number, text);
+        assert!(said.contains(problem) && said.contains("--> my.toml:"), "{number}\n{said}");
+        assert!(said.contains(remedy), "{number}\n{said}");
+    }
+}
