@@ -171,7 +171,11 @@ fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
     let zero = |old: &str, new: &str| ZERO.replacen(old, new, 1);
     let cases = [
         (zero("stage = 2", "stage = 3\nround_robin_gradients = true"), "means nothing under stage = 3", "stage = 2"),
-        (zero("stage = 2", "stage = 3").replace("[mesh]", "tied_head = true\n[mesh]"), "a tied head under ZeRO-3", ""),
+        (
+            zero("stage = 2", "stage = 3").replace("[zero]", "[loss]\nkind = \"fused_linear\"\n\n[zero]"),
+            "a loss that takes the head in parts under ZeRO-3",
+            "",
+        ),
         (zero("stage = 2", "stage = 0"), "zero.stage = 0 shards nothing", "write stage = 1"),
         (zero("stage = 2", "stage = 4"), "zero.stage = 4 is none of DeepSpeed's", "write stage = 1"),
         (zero("stage = 2\n", ""), "does not say zero.stage", "write stage = 1"),
