@@ -69,6 +69,7 @@ fn settings() -> impl Strategy<Value = String> {
         let zero = format!("stage = {stage}\nreduce_bucket_size = {bucket}\noverlap_comm = {overlap}\n{own}");
         let text = ZERO.replace("stage = 2\nreduce_bucket_size = 20_000\n", &zero);
         let text = text.replace("accumulation = 2", &format!("accumulation = {accumulation}"));
+        let chips = if stage == 3 { chips.max(2) } else { chips };
         let text = text.replace("nodes = 1", &format!("chips = {chips}")).replace("dp = 8", &format!("dp = {chips}"));
         format!(
             "{text}\n[activation_checkpointing]\npolicy = \"{policy}\"\nearly_stop = {early_stop}\n\n\
@@ -171,7 +172,16 @@ fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
     let zero = |old: &str, new: &str| ZERO.replacen(old, new, 1);
     let cases = [
         (zero("stage = 2", "stage = 3\nround_robin_gradients = true"), "means nothing under stage = 3", "stage = 2"),
-        (zero("stage = 2", "stage = 3").replace("[mesh]", "tied_head = true\n[mesh]"), "a tied head under ZeRO-3", ""),
+        (
+            zero("stage = 2", "stage = 3").replace("[zero]", "[loss]\nkind = \"fused_linear\"\n\n[zero]"),
+            "a loss that takes the head in parts under ZeRO-3",
+            "",
+        ),
+        (
+            zero("stage = 2", "stage = 3").replace("nodes = 1", "chips = 1").replace("dp = 8", "dp = 1"),
+            "on one rank has no parts to gather",
+            "stage = 2",
+        ),
         (zero("stage = 2", "stage = 0"), "zero.stage = 0 shards nothing", "write stage = 1"),
         (zero("stage = 2", "stage = 4"), "zero.stage = 4 is none of DeepSpeed's", "write stage = 1"),
         (zero("stage = 2\n", ""), "does not say zero.stage", "write stage = 1"),

@@ -25,7 +25,6 @@ pub use gather::{Coordinator, Gathering, gathered_elements};
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 
 use super::{Flight, Framework, Modules, Parts, train};
-use crate::model::head::Loss;
 use crate::program::StreamId;
 
 /// The stream of reductions that overlap with the backward.
@@ -88,12 +87,8 @@ impl Framework for Job {
     fn refuses(&self) -> Option<&'static str> {
         let whole = &self.whole;
         let of_three = [
-            (whole.model.tied_head, "a tied head under ZeRO-3"),
             (whole.checkpoint == train::Checkpoint::SelectiveOp, "selective checkpointing under ZeRO-3"),
-            (
-                !whole.loss.sees_whole_logits() && !matches!(whole.loss, Loss::ChunkedOutput { .. }),
-                "a loss that takes the head's weight under ZeRO-3",
-            ),
+            (!whole.loss.sees_whole_logits(), "a loss that takes the head in parts under ZeRO-3"),
         ];
         if let Some((_, what)) = of_three.into_iter().find(|&(applies, _)| applies && self.zero.stage == Stage::Three) {
             return Some(what);

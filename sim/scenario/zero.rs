@@ -173,6 +173,10 @@ fn zero(reader: &mut Reader<'_>, scenario: &written::Scenario, ranks: u32) -> Re
         None if stage < Stage::Three => reader.assume("zero.round_robin_gradients", false, "false"),
         at => at.as_ref().is_some_and(|at| *at.get_ref()),
     };
+    if stage == Stage::Three && ranks == 1 {
+        let problem = "zero.stage = 3 on one rank has no parts to gather: it has no rules";
+        return Err(reader.plan(&scenario.mesh, problem, "write stage = 2, or take more chips"));
+    }
     let (gathering, sub_group) = match stage {
         Stage::Three => of_three(reader, table)?,
         Stage::One | Stage::Two => (Gathering::default(), SUB_GROUP),

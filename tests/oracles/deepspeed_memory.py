@@ -4,7 +4,8 @@
 
 Each case is run in a process of its own, as `deepspeed_zero.py` says: DEEPSPEED (0.19.6) unmodified on PyTorch's own
 allocator, on a device on which kernels do nothing, as one rank of eight that exchange nothing. The model is a Llama in
-Hugging Face's structure, with rotary embeddings as a complex product: it computes its loss itself.
+Hugging Face's structure, with rotary embeddings as a complex product: it computes its loss itself. "bias": queries, keys and
+values have biases; "tied": the head has the table of the embedding.
 
 A case says the settings, the rank, bytes allocated when each phase ends and its peak, and the events of the fifth step:
   "+bytes", "-bytes" of blocks; "> all_reduce bytes" and alike: collectives, with the bytes of their whole buffer; "wait s o":
@@ -34,6 +35,8 @@ CASES = [
     {"rank": 6, "zero": {"stage": 1, **SMALL}},
     {"rank": 6, "zero": {"stage": 1, **SMALL, "overlap_comm": True}},
     {"rank": 6, "zero": {"stage": 1, **SMALL}, "micro_batches": 2, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 2, **SMALL}, "tied": True},
+    {"rank": 6, "zero": {"stage": 2, **SMALL}, "bias": True},
     {"rank": 0, "zero": {"stage": 3}},
     {"rank": 0, "zero": {"stage": 3, **SMALL}},
     {"rank": 0, "zero": {"stage": 3, **PREFETCH}},
@@ -48,6 +51,9 @@ CASES = [
     {"rank": 0, "zero": {"stage": 3, **PREFETCH}, "checkpointed": True},
     {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "micro_batches": 2},
     {"rank": 0, "zero": {"stage": 3, **PREFETCH, "reduce_bucket_size": 40_000_000}, "micro_batches": 2},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "bias": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "bias": True, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "tied": True},
 ]
 
 
@@ -105,7 +111,9 @@ def rotary(q, k, table):
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(D, D, bias=False) for _ in range(4))
+        bias = CASE.get("bias", False)
+        self.q, self.k, self.v = (nn.Linear(D, D, bias=bias) for _ in range(3))
+        self.o = nn.Linear(D, D, bias=False)
 
     def forward(self, x, table):
         q, k, v = self.q(x), self.k(x), self.v(x)
@@ -162,6 +170,8 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.model, self.head = Decoder(), nn.Linear(D, V, bias=False)
+        if CASE.get("tied"):
+            self.head.weight = self.model.embedding.weight
 
     def forward(self, tokens, labels):
         logits = self.head(self.model(tokens))

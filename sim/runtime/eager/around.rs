@@ -2,6 +2,7 @@
 
 use super::{Eager, Frame, early_stop_at};
 use crate::model::graph::{Graph, Op, OpKind};
+use crate::program::{Dispatch, MemoryKind};
 use std::fmt::Debug;
 
 /// An operator of a graph.
@@ -59,6 +60,13 @@ impl Eager {
         let stop = early_stop_at(graph);
         let saves_late = |op: &Op| self.hooked && matches!(op.kind, OpKind::Linear { .. });
         stop + usize::from(graph.ops.get(stop).is_some_and(saves_late))
+    }
+
+    /// A bias, added in place where linears are a function in Python.
+    pub(super) fn add_bias(&mut self, op: &Op, bytes: u64, dispatch: Dispatch) {
+        if op.params.len() > 1 {
+            self.pointwise("aten.add_", MemoryKind::Elementwise, bytes, bytes, dispatch);
+        }
     }
 
     /// Says so.

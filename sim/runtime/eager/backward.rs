@@ -277,16 +277,17 @@ impl Eager {
             let weight = weight_gradient(self);
             (weight, input_gradient(self))
         };
-        // The bias's gradient is summed when the node has run: under checkpointing its saved input has gone by then.
+        // The bias's gradient is summed when the node has run: under checkpointing its saved input has gone by then. A function
+        // in Python holds it to its end.
         let checkpointed = frame.checkpoint.is_some();
-        if checkpointed {
+        if checkpointed && !self.hooked {
             self.let_go_of_saved(frame, index);
         }
         let bias = has_bias.then(|| {
             let sum = self.sum_rows(tokens, outputs, dtype);
             self.upcast(frame.params.index(op.params[1]), sum, dtype)
         });
-        if checkpointed {
+        if checkpointed && !self.hooked {
             self.release(gradient);
             self.let_go_of_input(frame, index);
         } else {
@@ -295,14 +296,16 @@ impl Eager {
         let result = Gradient { storage: result, view: !self.hooked };
         let weight_param = frame.params.index(op.params[0]);
         // Which of the two gradients autograd passes on first depends on which view was made last in forward.
-        if let Some((bias, bias_dtype)) = bias {
-            self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
-            self.store_weight(weight_param, weight, dtype);
+        if self.hooked {
+            self.store_leaf(weight_param, weight, dtype);
+            if let Some((bias, bias_dtype)) = bias {
+                self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
+            }
             self.module_ended(frame, index);
             self.accumulate(frame, op.inputs[0], result);
-        } else if self.hooked {
+        } else if let Some((bias, bias_dtype)) = bias {
+            self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
             self.store_weight(weight_param, weight, dtype);
-            self.module_ended(frame, index);
             self.accumulate(frame, op.inputs[0], result);
         } else {
             self.accumulate(frame, op.inputs[0], result);

@@ -393,7 +393,7 @@ impl Eager {
         let written: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
         let dtype = graph.values[op.inputs.first().copied().unwrap_or(op.outputs[0])].dtype;
         match op.kind {
-            OpKind::Linear { inputs, outputs } if op.params.len() > 1 => {
+            OpKind::Linear { inputs, outputs } if op.params.len() > 1 && !self.hooked => {
                 // `addmm` with a bias goes through cublasLt, whose workspace is smaller.
                 self.program.transient(Bytes(LT_WORKSPACE), COMPUTE, Category::Workspace, "cublasLt workspace");
                 let work = Work::Matmul {
@@ -408,6 +408,7 @@ impl Eager {
             OpKind::Linear { inputs, outputs } => {
                 let m = graph.values[op.inputs[0]].elements / inputs;
                 self.matmul(name, (m, outputs, inputs), dtype, MatmulLayout::Forward, dispatch);
+                self.add_bias(op, written, dispatch);
             }
             OpKind::Attention { window, .. } => {
                 self.ask_before_attention(dispatch);
