@@ -1,7 +1,7 @@
 //! The loop back over blocks: what was not kept is computed again, then each operator's gradient in reverse.
 
 use super::weights::{Among, Gathered};
-use super::{Category, FULL, HALF, Keep, Step};
+use super::{Category, FULL, HALF, Keep, Step, Variant};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::flags::Overlap;
@@ -56,7 +56,11 @@ impl Step<'_> {
         let mut values: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let start = self.tape.now();
         for (tensor, keep) in self.variants[variant].kept.clone() {
-            values[tensor] = self.found(tensor, Self::bytes(block.tensors[tensor]), keep);
+            let bytes = Self::bytes(block.tensors[tensor]);
+            values[tensor] = match keep == Keep::Device && self.fused(variant) && block.gates(tensor) {
+                true => Some(self.stack(tensor, bytes)),
+                false => self.found(tensor, bytes, keep),
+            };
         }
         self.began = start;
         let again = self.variants[variant].again.clone();
@@ -81,6 +85,12 @@ impl Step<'_> {
         self.norm_gradients(block.norms);
         self.store_gradients();
         gradients[0].unwrap_or(gradient)
+    }
+
+    /// Whether matmuls make what is elementwise as they read it, from where it lies: those of experts whose weights are asked
+    /// for whole, and that wait for no window.
+    fn fused(&self, variant: usize) -> bool {
+        self.job.mesh.expert > 1 && self.variants[variant].block.weights.iter().any(|weight| weight.experts)
     }
 
     /// What forward kept of a tensor.
@@ -152,19 +162,20 @@ impl Step<'_> {
                 let mut outputs = outputs.clone();
                 let late = self.late.take();
                 // Of experts, what the mask's gradient asks for is multiplied again behind it, so all three weights are there.
-                let weights = &self.variants[variant].block.weights;
-                reads.extend(held.iter().filter(|(index, _)| weights[*index].experts).map(|(_, value)| *value));
-                // Matmuls that wait for no window make one input's gradient as they read it, from the product's.
-                let fused = self.job.mesh.expert > 1 && weights.iter().any(|weight| weight.experts);
-                self.of_gate = Some(gradient).filter(|_| fused);
-                if late.is_some() {
-                    outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
-                }
+                let Variant { block, kept, .. } = &self.variants[variant];
+                reads.extend(held.iter().filter(|(index, _)| block.weights[*index].experts).map(|(_, value)| *value));
+                // One input's gradient is made from the product's by those that read it, or where its inputs are kept the product.
+                let fused = self.fused(variant);
+                let found = op.inputs.iter().all(|input| kept.iter().any(|(tensor, _)| tensor == input));
+                self.of_gate = Some(gradient).filter(|_| fused && !found);
+                let again = (late.is_some() && !(fused && found))
+                    .then(|| self.tape.value("gated", Self::bytes(to), Category::Recompute));
+                outputs.extend(again);
                 let moved = (inputs.len() as u64 + 1) * bytes;
                 let work = Self::memory(MemoryKind::Elementwise, moved, moved);
                 self.tape.elementwise("gate backward", work, &reads, &outputs);
                 if let Some(Late { size, tokens, among, mut reads }) = late {
-                    reads.extend(outputs.last());
+                    reads.extend(again);
                     self.linear = true;
                     self.weight_gradient(size, tokens, among, &reads);
                     self.linear = false;
