@@ -295,12 +295,15 @@ fn theirs(step: &Step) -> (Exchanged, BTreeMap<u64, u64>) {
     (all, permutes)
 }
 
-/// What the compiler has in place of what is simulated, by step: the bytes of each, and how many.
+/// In a step, of a kind: what is simulated and what the compiler has in its place, the bytes of each and how many.
+type Instead = (&'static str, What, (u64, u64), (u64, u64));
+
+/// All that differ.
 ///
 /// With three axes the partitioner dispatches otherwise, forward and again, and for the gradient of what is combined: it sends
 /// the mask, of one byte a number where it is of zeros and ones, and gathers the tokens of the expert axis. Scores are
 /// scattered in halves over the tensor axis, and their gradients gathered in two steps.
-const OTHERWISE: [(&str, What, (u64, u64), (u64, u64)); 5] = [
+const OTHERWISE: [Instead; 5] = [
     ("moe-l2-expert4-model2-sent", What::Swap, (167_772_160, 4), (83_886_080, 4)),
     ("moe-l2-expert4-model2-sent", What::Gather, (0, 0), (268_435_456, 6)),
     ("moe-l2-expert4-model2-sent", What::Gather, (2_097_152, 2), (1_048_576, 2)),

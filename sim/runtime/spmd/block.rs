@@ -349,6 +349,11 @@ impl Block {
         if self.spread > 1 { self.op(Kind::Send, &[input], None, width) } else { input }
     }
 
+    /// Whether a gate multiplies a tensor.
+    pub fn gates(&self, tensor: Tensor) -> bool {
+        self.ops.iter().any(|op| op.kind == Kind::Gate && op.inputs.contains(&tensor))
+    }
+
     /// Whether an operator is the first matmul that reads its input.
     pub fn first_reader(&self, op: &Op) -> bool {
         let reads = |other: &&Op| matches!(other.kind, Kind::Linear(_)) && other.inputs == op.inputs;

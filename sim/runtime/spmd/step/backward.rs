@@ -1,7 +1,7 @@
 //! The loop back over blocks: what was not kept is computed again, then each operator's gradient in reverse.
 
 use super::weights::{Among, Gathered};
-use super::{Category, FULL, HALF, Keep, Step};
+use super::{Category, FULL, HALF, Keep, Step, Variant};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::flags::Overlap;
@@ -59,7 +59,11 @@ impl Step<'_> {
         let mut values: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let start = self.tape.now();
         for (tensor, keep) in self.variants[variant].kept.clone() {
-            values[tensor] = self.found(tensor, Self::bytes(block.tensors[tensor]), keep);
+            let bytes = Self::bytes(block.tensors[tensor]);
+            values[tensor] = match keep == Keep::Device && self.reads_stacks(variant) && block.gates(tensor) {
+                true => Some(self.stack(tensor, bytes)),
+                false => self.found(tensor, bytes, keep),
+            };
         }
         self.began = start;
         let again = self.variants[variant].again.clone();
@@ -84,6 +88,12 @@ impl Step<'_> {
         self.norm_gradients(block.norms);
         self.store_gradients();
         gradients[0].unwrap_or(gradient)
+    }
+
+    /// Whether matmuls read what was kept where it lies: those of experts whose weights are asked for whole, and that wait for
+    /// no window.
+    fn reads_stacks(&self, variant: usize) -> bool {
+        self.job.mesh.expert > 1 && self.variants[variant].block.weights.iter().any(|weight| weight.experts)
     }
 
     /// How weights are gathered for what runs again.
@@ -182,16 +192,18 @@ impl Step<'_> {
                 let mut outputs = outputs.clone();
                 let late = self.late.take();
                 // Of experts, what the mask's gradient asks for is multiplied again behind it, so all three weights are there.
-                let weights = &self.variants[variant].block.weights;
-                reads.extend(held.iter().filter(|(index, _)| weights[*index].experts).map(|(_, value)| *value));
-                if late.is_some() {
-                    outputs.push(self.tape.value("gated", Self::bytes(to), Category::Recompute));
-                }
+                let Variant { block, kept, .. } = &self.variants[variant];
+                reads.extend(held.iter().filter(|(index, _)| block.weights[*index].experts).map(|(_, value)| *value));
+                // Where its inputs are kept, the weight gradient makes the product as it reads them.
+                let found = op.inputs.iter().all(|input| kept.iter().any(|(tensor, _)| tensor == input));
+                let again = (late.is_some() && !(found && self.reads_stacks(variant)))
+                    .then(|| self.tape.value("gated", Self::bytes(to), Category::Recompute));
+                outputs.extend(again);
                 let moved = (inputs.len() as u64 + 1) * bytes;
                 let work = Self::memory(MemoryKind::Elementwise, moved, moved);
                 self.tape.elementwise("gate backward", work, &reads, &outputs);
                 if let Some(Late { size, tokens, among, mut reads }) = late {
-                    reads.extend(outputs.last());
+                    reads.extend(again);
                     self.linear = true;
                     self.weight_gradient(size, tokens, among, &reads);
                     self.linear = false;
