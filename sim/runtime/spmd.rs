@@ -170,12 +170,13 @@ impl Job {
 
     /// What every chip runs, and whether memory is short for it.
     fn program(&self) -> (Program, Room) {
-        let program = step::program(self, Room::Ample);
-        if held(&program) <= self.hbm {
-            (program, Room::Ample)
-        } else {
-            (step::program(self, Room::Short), Room::Short)
+        for room in [Room::Ample, Room::Scarce] {
+            let program = step::program(self, room);
+            if held(&program) <= self.hbm {
+                return (program, room);
+            }
         }
+        (step::program(self, Room::Short), Room::Short)
     }
 
     /// Bytes that the optimizer keeps for each parameter.
@@ -223,8 +224,11 @@ impl Framework for Job {
             Attention::Splash { .. } => "splash attention kernels",
             Attention::DotProduct => "attention in matmuls around a softmax",
         };
-        let short = "short of memory the compiler gathers and computes again what lives too long";
-        let doubts = if self.program().1 == Room::Short { vec![short] } else { vec![] };
+        let doubts = match self.program().1 {
+            Room::Ample => vec![],
+            Room::Scarce => vec!["short of memory the compiler gathers weights again for every use"],
+            Room::Short => vec!["short of memory the compiler gathers and computes again what lives too long"],
+        };
         Modules { attention: Some(attention), doubts, ..Modules::of("XLA's compiled") }
     }
 

@@ -3,18 +3,20 @@
 //! stretch without use is dropped at its beginning.
 //!
 //! What it drops was read off steps of v6e that are near the limit or beyond it (`tests/oracles/xla_steps.json`): weights
-//! gathered for two uses, whose second use gathers them again; the sum behind attention's projection, and values: each the
-//! result of one matmul of what is there anyway.
+//! gathered for two uses, whose second use gathers them again; where that is not enough, the sum behind attention's projection,
+//! and values: each the result of one matmul of what is there anyway.
 
 use crate::program::{Instr, Program};
 use crate::units::Bytes;
 
 /// Whether there is enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Room {
     /// The step is written as it is fastest.
     Ample,
-    /// Lives are shortened.
+    /// What costs least goes: weights are gathered for each use.
+    Scarce,
+    /// Results of matmuls, too.
     Short,
 }
 

@@ -265,7 +265,7 @@ impl Step<'_> {
         let weight = self.variants[variant].block.weights[index];
         let (numbers, among) = (weight.numbers(), self.among(&weight));
         let gathered = match held.iter().find(|(known, _)| *known == index) {
-            Some(_) if self.room == Room::Short => {
+            Some(_) if self.room > Room::Ample => {
                 let after = self.tape.now();
                 self.gather(numbers, among, self.gather_again(), after)
             }

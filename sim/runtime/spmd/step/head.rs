@@ -160,7 +160,7 @@ impl Step<'_> {
         self.tape.kernel("softmax backward", work, logits, &[scores]);
         let size = (tokens, width, words, MatmulLayout::DataGradient);
         // Another gather for the second use, where memory is short.
-        let again = (self.room == Room::Short && parts == 1).then(|| self.head());
+        let again = (self.room > Room::Ample && parts == 1).then(|| self.head());
         let before = self.tape.now();
         self.matmul(size, again.as_ref().unwrap_or(weight), (&[scores], &[gradient]));
         self.sum_parts(HALF * tokens * width, gradient, before);
