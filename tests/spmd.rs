@@ -283,6 +283,22 @@ fn beyond_the_ceiling_the_compiler_refuses_in_its_own_words() {
     assert!(said.contains("Ran out of memory in memory space hbm. Used") && !said.contains("a request for"), "{said}");
 }
 
+#[test]
+fn tensors_kept_one_by_one_are_let_go_one_by_one_where_memory_is_short() {
+    let kept = "remat_policy = \"custom\"\nquery_proj = \"device\"\nkey_proj = \"device\"\nvalue_proj = \"device\"";
+    let text = with(&[("remat_policy = \"full\"", kept), ("flags = []", "flags = []")]);
+    let mut scenario = Scenario::parse("spmd.toml", &text).unwrap();
+    let least = predict(&Scenario::parse("spmd.toml", &with(&[])).unwrap(), Settings::default()).unwrap().memory.wanted;
+    let most = predict(&scenario, Settings::default()).unwrap().memory.wanted;
+    assert!(most > least);
+    scenario.topology.chip.memory = Bytes((least.0 + most.0) / 2);
+    let remedies = predict(&scenario, Settings::default()).unwrap().memory.remedies;
+    for to in ["offload", "remat"] {
+        let line = format!("xla.query_proj = \"{to}\", xla.key_proj = \"{to}\", xla.value_proj = \"{to}\"");
+        assert!(remedies.iter().any(|remedy| remedy.change == line), "{line}: {remedies:?}");
+    }
+}
+
 /// The job of the base scenario with another model.
 fn job_of(model: &str, layers: u64) -> spmd::Job {
     let named = format!("name = \"{model}\"\nlayers = {layers}");
@@ -344,6 +360,14 @@ fn an_axis_of_experts_is_refused_where_it_says_nothing() {
         (vec![mixtral, four], "write xla.capacity_factor"),
         (vec![four, ("flags = []", "flags = []\nexpert_exchange = \"tokens\"")], "no experts are spread over one"),
         (vec![mixtral, places, ("fsdp = 16", "fsdp = 16\nexpert = 4")], "a slice of tpu-v6e has 16 chips"),
+        // A product that no machine word holds.
+        (
+            vec![(
+                "fsdp = 16",
+                "data = 65536\nfsdp_transpose = 65536\ncontext = 65536\nexpert = 65536\ntensor = 65536",
+            )],
+            "= 1208925819614629174706176, and a slice of tpu-v6e has 16 chips",
+        ),
     ];
     for (changes, said) in cases {
         let refusal = refused(&changes);

@@ -174,8 +174,19 @@ fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
         (zero("stage = 2", "stage = 3\nround_robin_gradients = true"), "means nothing under stage = 3", "stage = 2"),
         (
             zero("stage = 2", "stage = 3").replace("[zero]", "[loss]\nkind = \"fused_linear\"\n\n[zero]"),
-            "a loss that takes the head in parts under ZeRO-3",
-            "",
+            "a loss that takes the head in parts is not simulated under zero.stage = 3",
+            "write loss.kind = \"fp32\", or stage = 2",
+        ),
+        (
+            zero("stage = 2", "stage = 3")
+                .replace("[zero]", "[activation_checkpointing]\npolicy = \"selective_op\"\n\n[zero]"),
+            "selective checkpointing is not simulated under zero.stage = 3",
+            "write policy = \"full\", or stage = 2",
+        ),
+        (
+            zero("huggingface = \"config.json\"", "name = \"mixtral-8x7b\""),
+            "experts, which mixtral-8x7b has",
+            "dense model",
         ),
         (
             zero("stage = 2", "stage = 3").replace("nodes = 1", "chips = 1").replace("dp = 8", "dp = 1"),

@@ -11,8 +11,8 @@ mod rounds;
 mod trust;
 
 pub use costs::Evidence;
-pub use memory::DeviceMemory;
 pub(super) use memory::total_if_fits;
+pub use memory::{COMPILED, DeviceMemory};
 pub use mfu::Mfu;
 pub(super) use mfu::mfu_conventions;
 pub use parts::{Counts, Part};

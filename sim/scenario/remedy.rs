@@ -22,11 +22,11 @@ pub struct Remedy {
 }
 
 /// Keys that are set together.
-type Change = Vec<(&'static str, Value)>;
+type Change = Vec<(String, Value)>;
 
 /// One key that is set.
-fn set(key: &'static str, value: impl Into<Value>) -> Change {
-    vec![(key, value.into())]
+fn set(key: &str, value: impl Into<Value>) -> Change {
+    vec![(key.to_owned(), value.into())]
 }
 
 /// Half the micro-batch, and one sequence.
@@ -46,7 +46,7 @@ pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
             Some(flag) => foreign::changes(flag, job),
             None => megatron::changes(job),
         },
-        Parts::Compiled(job) => spmd::changes(job),
+        Parts::Compiled(job) => spmd::changes(scenario, job),
     };
     if !scenario.expandable_segments {
         changes.insert(0, set("memory.expandable_segments", true));

@@ -124,6 +124,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 
 /// What only Megatron-Core has.
 fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), ScenarioError> {
+    super::foreign::own_tables(reader, scenario.runtime.get_ref())?;
     let mesh = scenario.mesh.get_ref();
     let axes = [
         ("data", &mesh.data),
@@ -140,7 +141,9 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
     }
     for (key, at) in [("pp", &mesh.pp), ("dp", &mesh.dp), ("ep", &mesh.ep), ("etp", &mesh.etp)] {
         if let Some(at) = at {
-            let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"");
+            let others =
+                if key == "dp" { " and of others that split a model, or its states, without FSDP" } else { "" };
+            let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"{others}");
             let remedy = match key {
                 "dp" => "write mesh.dp_shard, or mesh.dp_replicate",
                 _ => "remove it, or write runtime = \"megatron\"",
@@ -154,7 +157,7 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
         let problem = format!("[{table}] belongs to runtime = \"megatron\"");
         return Err(reader.plan(&Spanned::new(span, ()), problem, "remove the table, or write runtime = \"megatron\""));
     }
-    super::foreign::own_tables(reader, scenario.runtime.get_ref())
+    Ok(())
 }
 
 fn precision(

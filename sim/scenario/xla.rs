@@ -155,19 +155,20 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
         let remedy = "write topology.slices, or as many in mesh.dcn_data".to_owned();
         return Err(ScenarioError::Plan { problem, place: at, remedy });
     }
-    let others = data * transpose * context * expert * tensor;
+    // Six axes of as many ranks as there may be: wider than any one of them.
+    let others: u128 = [data, transpose, context, expert, tensor].into_iter().map(u128::from).product();
     let fsdp = match &axes.fsdp {
         Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
         None => {
-            let rest = (u64::from(chips) / others).max(1);
+            let rest = u64::try_from(u128::from(chips) / others).unwrap_or(1).max(1);
             reader.assume("mesh.fsdp", rest, &rest.to_string())
         }
     };
-    if fsdp * others != u64::from(chips) {
+    let all = u128::from(fsdp) * others;
+    if all != u128::from(chips) {
         let problem = format!(
             "data × fsdp × fsdp_transpose × context × expert × tensor = {data} × {fsdp} × {transpose} × {context} × {expert} × \
-             {tensor} = {}, and a slice of {} has {chips} chips",
-            fsdp * others,
+             {tensor} = {all}, and a slice of {} has {chips} chips",
             topology.name
         );
         return Err(reader.plan(written, problem, "write axes whose product is the chips of a slice"));

@@ -12,11 +12,12 @@ use super::understood::{Base, Decided, Reader};
 use super::{gate, machine, recompute, training, written};
 use crate::cost::Software;
 use crate::hardware::Vendor;
+use crate::model::ModelConfig;
 use crate::model::tensor::TensorParallel;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
-use crate::runtime::train;
+use crate::runtime::train::{self, Checkpoint};
 use crate::runtime::zero::{Gathering, Job, Stage, Zero};
 
 /// Elements of a bucket: `reduce_bucket_size`, `allgather_bucket_size`.
@@ -103,6 +104,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
+    simulated(reader, scenario, &model, (zero.stage, &checkpoint, loss.sees_whole_logits()))?;
     let whole = train::Job {
         batch: micro,
         seq,
@@ -134,6 +136,30 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let job = runtime::Job::of(Job { whole, zero });
     let software = Software { attention, tf32: false, cublas, rail, blocks: None };
     Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// What of a module, and of how it is run, has no rules under a stage.
+fn simulated(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    model: &ModelConfig,
+    (stage, checkpoint, whole): (Stage, &Checkpoint, bool),
+) -> Result<(), ScenarioError> {
+    if model.experts.is_some() {
+        let problem = format!("experts, which {} has, are not simulated under ZeRO yet", model.name);
+        return Err(reader.plan(&scenario.model, problem, "take a dense model, or runtime = \"fsdp2\""));
+    }
+    if let (Some(at), true, Stage::Three) =
+        (&scenario.activation_checkpointing.policy, *checkpoint == Checkpoint::SelectiveOp, stage)
+    {
+        let problem = "selective checkpointing is not simulated under zero.stage = 3 yet";
+        return Err(reader.plan(at, problem, "write policy = \"full\", or stage = 2"));
+    }
+    if let (Some(at), false, Stage::Three) = (&scenario.loss.kind, whole, stage) {
+        let problem = "a loss that takes the head in parts is not simulated under zero.stage = 3 yet";
+        return Err(reader.plan(at, problem, "write loss.kind = \"fp32\", or stage = 2"));
+    }
+    Ok(())
 }
 
 /// Parameters in bf16 that no wrapper shards.
@@ -250,8 +276,9 @@ fn without_rules(reader: &Reader<'_>, table: &written::Zero, stage: Stage) -> Re
         }
     }
     for (key, at) in [("offload_optimizer", &table.offload_optimizer), ("offload_param", &table.offload_param)] {
-        let away = |at: &&Spanned<written::Offload>| at.get_ref().device != Some(written::ZeroDevice::None);
-        if let Some(at) = at.as_ref().filter(away) {
+        // Without a device it stays where it is.
+        let away = |at: &&Spanned<written::ZeroDevice>| *at.get_ref() != written::ZeroDevice::None;
+        if let Some(at) = at.as_ref().and_then(|at| at.get_ref().device.as_ref()).filter(away) {
             let problem = format!("zero.{key} to the host's memory or disks has no rules");
             return Err(reader.plan(at, problem, "remove the key, or write device = \"none\""));
         }

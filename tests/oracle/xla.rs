@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use windtunnel::program::{Collective, Instr, Work};
 use windtunnel::runtime::{Job, Parts, spmd};
-use windtunnel::scenario::predict::{DeviceMemory, Settings};
+use windtunnel::scenario::predict::{COMPILED, DeviceMemory, Settings};
 use windtunnel::scenario::{Scenario, predict};
 use windtunnel::units::Bytes;
 
@@ -172,12 +172,12 @@ fn arguments_are_the_compilers_to_a_fifth_of_a_percent() {
 }
 
 #[test]
-fn the_peak_is_the_compilers_within_five_percent_in_the_median_and_ten_at_worst() {
+fn the_peak_is_the_compilers_within_five_percent_in_the_median_and_what_we_say_of_it_at_worst() {
     let errors = errors(|step| (memory(step).report.peak_allocated.0, step.peak));
     let median = errors[errors.len() / 2].0.abs();
     let (worst, name) = errors.last().unwrap();
     assert!(median <= 0.05, "median {:.1} %: {errors:?}", median * 100.0);
-    assert!(worst.abs() <= 0.1, "{name}: {:+.1} %", worst * 100.0);
+    assert!(worst.abs() <= COMPILED, "{name}: {:+.1} %", worst * 100.0);
 }
 
 #[test]

@@ -68,6 +68,7 @@ pub(in crate::explore) fn point(point: &Point) -> Value {
         "bound_by": point.bound,
         "fits": memory.fits,
         "fits_beyond_doubt": memory.fits_beyond_doubt(),
+        "may_fit": memory.may_fit(),
         "allocated_bytes": memory.report.peak_allocated.0,
         "reserved_bytes": memory.report.peak_reserved.0,
         "device_total_bytes": memory.device_total().0,

@@ -229,6 +229,7 @@ pub(super) fn figures(ceiling: &Ceiling, point: &Point) -> Vec<String> {
     let mut fits = match (memory.fits, memory.fits_beyond_doubt()) {
         (_, true) => "yes",
         (true, false) => "perhaps",
+        (false, false) if memory.may_fit() => "NO, but may",
         (false, false) => "NO",
     }
     .to_owned();

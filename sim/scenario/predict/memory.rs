@@ -101,9 +101,9 @@ fn outside(scenario: &Scenario, program: &Program) -> Bytes {
     overheads.context + Bytes(nccl)
 }
 
-/// How far the compiler's peak may be from the predicted one: the furthest of the steps compiled for v6e that
-/// `tests/oracles/xla_steps.json` holds.
-const COMPILED: f64 = 0.05;
+/// How far the compiler's peak may be from the predicted one: no step compiled for v6e that `tests/oracles/xla_steps.json`
+/// holds is further off.
+pub const COMPILED: f64 = 0.055;
 
 /// How far the total may be off, and why: what lives outside an allocator that is replayed to the byte (half-width of an 80 %
 /// interval), or what a compiler makes of the step.

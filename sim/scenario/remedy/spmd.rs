@@ -1,22 +1,29 @@
 //! What a user of the SPMD lane would try first.
 
 use super::{Change, set, smaller_batches};
-use crate::runtime::spmd::{Job, Policy};
+use crate::runtime::spmd::{Job, Policy, TENSORS};
+use crate::scenario::Scenario;
 
 /// Changes to a job.
-pub(super) fn changes(job: &Job) -> Vec<Change> {
+pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
+    // A policy by name takes no word for single tensors: where the file has those, they are what is changed.
+    let written =
+        |tensor: &&str| scenario.draft.get(&format!("xla.{tensor}")).is_some_and(|to| to.as_str() != Some("remat"));
+    let custom: Vec<&str> = TENSORS.into_iter().filter(|tensor| written(&tensor)).collect();
+    for to in ["offload", "remat"] {
+        // What a block begins with is kept, or nothing could be computed again.
+        let changed = custom.iter().filter(|&&tensor| to == "offload" || tensor != TENSORS[0]);
+        list.push(changed.flat_map(|tensor| set(&format!("xla.{tensor}"), to)).collect());
+    }
     for (name, policy) in Policy::NAMED {
         if matches!(name, "full" | "qkv_proj_offloaded" | "save_qkv_proj") && job.remat != policy {
             list.push(set("xla.remat_policy", name));
         }
     }
-    list.extend(
-        [4, 16]
-            .into_iter()
-            .filter(|&parts| job.vocab_tiling < parts)
-            .map(|parts| set("xla.num_vocab_tiling", parts as i64)),
-    );
+    let more = [4, 16].into_iter().filter(|&parts| job.vocab_tiling < parts);
+    list.extend(more.map(|parts| set("xla.num_vocab_tiling", parts as i64)));
     list.extend(smaller_batches(job.batch));
+    list.retain(|change| !change.is_empty());
     list
 }

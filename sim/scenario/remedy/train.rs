@@ -8,11 +8,14 @@ use crate::runtime::optimizer::Optimizer;
 use crate::runtime::train::{Checkpoint, Job};
 use crate::scenario::Scenario;
 
+/// Elements of a bucket that costs a tenth of DeepSpeed's default.
+const SMALLER_BUCKET: i64 = 50_000_000;
+
 /// Changes to a job of PyTorch's own runtimes.
 pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
     // A policy for all blocks takes effect only where no block has one of its own.
-    let all_blocks = scenario.draft.get("fsdp.override").map(|_| ("fsdp.override", Value::Array(vec![])));
+    let all_blocks = scenario.draft.get("fsdp.override").map(|_| ("fsdp.override".to_owned(), Value::Array(vec![])));
     if job.checkpoint == Checkpoint::None {
         list.push(set("activation_checkpointing.policy", "selective_op"));
     }
@@ -31,11 +34,16 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     }
     if job.fsdp.replicate > 1 {
         let all = i64::from(job.fsdp.shard * job.fsdp.replicate);
-        list.push(vec![("mesh.dp_shard", all.into()), ("mesh.dp_replicate", 1.into())]);
+        list.push(set("mesh.dp_shard", all).into_iter().chain(set("mesh.dp_replicate", 1)).collect());
     }
     // Under DeepSpeed; elsewhere the table is refused.
     let stage = scenario.draft.get("zero.stage").and_then(Value::as_integer);
-    list.extend((2..=3).filter(|&more| stage.is_some_and(|stage| stage < more)).map(|more| set("zero.stage", more)));
+    if let Some(stage) = stage {
+        list.extend((stage.max(1) + 1..=3).map(|more| set("zero.stage", more)));
+        list.push(set("zero.reduce_bucket_size", SMALLER_BUCKET));
+        list.push(set("zero.overlap_comm", false));
+        list.push(set("zero.stage3_max_reuse_distance", 0));
+    }
     list.extend(smaller_batches(job.batch));
     if !job.fsdp.cpu_offload {
         list.push(set("fsdp.cpu_offload", true));

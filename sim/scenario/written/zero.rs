@@ -42,7 +42,7 @@ pub struct Zero {
 #[serde(deny_unknown_fields)]
 pub struct Offload {
     /// `none`, `cpu` or `nvme`.
-    pub device: Option<Device>,
+    pub device: Option<Spanned<Device>>,
     /// `pin_memory`.
     pub pin_memory: Option<bool>,
 }
