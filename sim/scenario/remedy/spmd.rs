@@ -10,7 +10,7 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     // A policy by name takes no word for single tensors: where the file has those, they are what is changed.
     let written =
         |tensor: &&str| scenario.draft.get(&format!("xla.{tensor}")).is_some_and(|to| to.as_str() != Some("remat"));
-    let custom: Vec<&str> = TENSORS.into_iter().filter(|tensor| written(&tensor)).collect();
+    let custom: Vec<&str> = TENSORS.into_iter().filter(written).collect();
     for to in ["offload", "remat"] {
         // What a block begins with is kept, or nothing could be computed again.
         let changed = custom.iter().filter(|&&tensor| to == "offload" || tensor != TENSORS[0]);
