@@ -15,47 +15,27 @@ const GATHER: &[Flag] = &[
     ("xla_tpu_overlap_compute_collective_tc", "true"),
     ("xla_enable_async_all_gather", "true"),
 ];
-const SPARSE_REDUCE: &[Flag] = &[
-    ("xla_tpu_enable_async_collective_fusion_fuse_all_reduce", "false"),
-    ("xla_tpu_enable_sparse_core_collective_offload_all_reduce", "true"),
-    ("xla_tpu_enable_all_reduce_offload_tracing", "true"),
+/// What every exchange on SparseCores takes.
+const SPARSE: &[Flag] = &[
     ("xla_tpu_use_tc_device_shape_on_sc", "true"),
     ("xla_sc_enable_instruction_fusion", "false"),
     ("xla_sc_disjoint_spmem", "false"),
     ("xla_sc_disable_megacore_partitioning", "true"),
+];
+const SPARSE_REDUCE: &[Flag] = &[
+    ("xla_tpu_enable_async_collective_fusion_fuse_all_reduce", "false"),
+    ("xla_tpu_enable_sparse_core_collective_offload_all_reduce", "true"),
+    ("xla_tpu_enable_all_reduce_offload_tracing", "true"),
 ];
 const SPARSE_GATHER: &[Flag] = &[
     ("xla_tpu_enable_async_collective_fusion_fuse_all_gather", "false"),
     ("xla_tpu_enable_sparse_core_collective_offload_all_gather", "true"),
     ("xla_tpu_enable_all_gather_offload_tracing", "true"),
-    ("xla_tpu_use_tc_device_shape_on_sc", "true"),
-    ("xla_sc_enable_instruction_fusion", "false"),
-    ("xla_sc_disjoint_spmem", "false"),
-    ("xla_sc_disable_megacore_partitioning", "true"),
 ];
 const SPARSE_SCATTER: &[Flag] = &[
     ("xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter", "false"),
     ("xla_tpu_enable_sparse_core_collective_offload_reduce_scatter", "true"),
     ("xla_tpu_enable_reduce_scatter_offload_tracing", "true"),
-    ("xla_tpu_use_tc_device_shape_on_sc", "true"),
-    ("xla_sc_enable_instruction_fusion", "false"),
-    ("xla_sc_disjoint_spmem", "false"),
-    ("xla_sc_disable_megacore_partitioning", "true"),
-];
-const SPARSE_ALL: &[Flag] = &[
-    ("xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter", "false"),
-    ("xla_tpu_enable_sparse_core_collective_offload_reduce_scatter", "true"),
-    ("xla_tpu_enable_reduce_scatter_offload_tracing", "true"),
-    ("xla_tpu_enable_async_collective_fusion_fuse_all_gather", "false"),
-    ("xla_tpu_enable_sparse_core_collective_offload_all_gather", "true"),
-    ("xla_tpu_enable_all_gather_offload_tracing", "true"),
-    ("xla_tpu_enable_async_collective_fusion_fuse_all_reduce", "false"),
-    ("xla_tpu_enable_sparse_core_collective_offload_all_reduce", "true"),
-    ("xla_tpu_enable_all_reduce_offload_tracing", "true"),
-    ("xla_tpu_use_tc_device_shape_on_sc", "true"),
-    ("xla_sc_enable_instruction_fusion", "false"),
-    ("xla_sc_disjoint_spmem", "false"),
-    ("xla_sc_disable_megacore_partitioning", "true"),
 ];
 const LAYOUT: &[Flag] = &[
     ("xla_tpu_use_minor_sharding_for_major_trivial_input", "true"),
@@ -81,19 +61,19 @@ const HOST: &[Flag] = &[
 ];
 
 /// Groups by their names; `CUSTOM_VMEM_LIMIT_FLAG` takes a number that a scenario does not give.
-const GROUPS: [(&str, &[Flag]); 12] = [
-    ("CF_FOR_ALL_GATHER", GATHER),
-    ("DATA_PARALLEL_OVERLAP", DATA_PARALLEL),
-    ("DISABLE_COLLECTIVE_MATMUL", &[("xla_jf_spmd_threshold_for_windowed_einsum_mib", "1000000")]),
-    ("LAYOUT_FOR_ALL_REDUCE_SCATTER", LAYOUT),
-    ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE", SPARSE_REDUCE),
-    ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_GATHER", SPARSE_GATHER),
-    ("ENABLE_SPARSECORE_OFFLOADING_FOR_REDUCE_SCATTER", SPARSE_SCATTER),
-    ("ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR", SPARSE_ALL),
-    ("ENABLE_ASYNC_COLLECTIVE_PERMUTE", &[("xla_enable_async_collective_permute", "true")]),
-    ("DENSE_VMEM_LIMIT_FLAG", &[("xla_tpu_scoped_vmem_limit_kib", "98304")]),
-    ("MOE_VMEM_LIMIT_FLAG", &[("xla_tpu_scoped_vmem_limit_kib", "81920")]),
-    ("HOST_OFFLOAD_FLAGS", HOST),
+const GROUPS: [(&str, &[&[Flag]]); 12] = [
+    ("CF_FOR_ALL_GATHER", &[GATHER]),
+    ("DATA_PARALLEL_OVERLAP", &[DATA_PARALLEL]),
+    ("DISABLE_COLLECTIVE_MATMUL", &[&[("xla_jf_spmd_threshold_for_windowed_einsum_mib", "1000000")]]),
+    ("LAYOUT_FOR_ALL_REDUCE_SCATTER", &[LAYOUT]),
+    ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_REDUCE", &[SPARSE_REDUCE, SPARSE]),
+    ("ENABLE_SPARSECORE_OFFLOADING_FOR_ALL_GATHER", &[SPARSE_GATHER, SPARSE]),
+    ("ENABLE_SPARSECORE_OFFLOADING_FOR_REDUCE_SCATTER", &[SPARSE_SCATTER, SPARSE]),
+    ("ENABLE_SPARSECORE_OFFLOADING_FOR_RS_AG_AR", &[SPARSE_REDUCE, SPARSE_GATHER, SPARSE_SCATTER, SPARSE]),
+    ("ENABLE_ASYNC_COLLECTIVE_PERMUTE", &[&[("xla_enable_async_collective_permute", "true")]]),
+    ("DENSE_VMEM_LIMIT_FLAG", &[&[("xla_tpu_scoped_vmem_limit_kib", "98304")]]),
+    ("MOE_VMEM_LIMIT_FLAG", &[&[("xla_tpu_scoped_vmem_limit_kib", "81920")]]),
+    ("HOST_OFFLOAD_FLAGS", &[HOST]),
 ];
 
 /// The compiler's flags of a scenario's text, and the names of groups that have none here.
@@ -103,9 +83,8 @@ pub fn of(scenario: &str) -> (BTreeMap<String, String>, Vec<String>) {
     let (mut flags, mut unknown) = (BTreeMap::new(), vec![]);
     for name in list.into_iter().flatten().filter_map(toml::Value::as_str) {
         match GROUPS.iter().find(|(known, _)| *known == name) {
-            Some((_, group)) => {
-                flags.extend(group.iter().map(|(flag, value)| ((*flag).to_owned(), (*value).to_owned())))
-            }
+            Some((_, lists)) => flags
+                .extend(lists.iter().copied().flatten().map(|(flag, value)| ((*flag).to_owned(), (*value).to_owned()))),
             None => unknown.push(name.to_owned()),
         }
     }
