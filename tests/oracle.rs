@@ -20,3 +20,4 @@ mod styles;
 mod vocabulary;
 mod vocabulary_head;
 mod xla;
+mod xla_windows;

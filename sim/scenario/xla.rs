@@ -353,10 +353,13 @@ fn windows(topology: &Topology, mesh: Mesh) -> Windows {
         _ => None,
     });
     // One chip has nobody to exchange with.
-    let Some((axes, axis)) = torus else { return Windows { even_rows: f64::INFINITY, rings: 0 } };
+    let apart = mesh.dcn_data * mesh.data == 1;
+    let Some((axes, axis)) = torus else { return Windows { even_rows: f64::INFINITY, axes: 1, apart } };
     let on = topology.on_torus(mesh.shards(), mesh.tensor, &mesh.in_slice());
     let closed = |on: OnTorus| axes.iter().zip(on.lines).filter(|(axis, line)| axis.wraps && line.wraps).count() as u32;
-    Windows { even_rows: topology.chip.peak.bf16.0 / axis, rings: on.map_or(0, closed) }
+    let square = axes.len() == 2 && axes.iter().all(|axis| axis.size == 2);
+    let more = if square { 1 } else { on.map_or(0, closed) };
+    Windows { even_rows: topology.chip.peak.bf16.0 / axis, axes: 1 + more, apart }
 }
 
 /// What the compiler's flags let it do.

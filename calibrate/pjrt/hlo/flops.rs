@@ -22,8 +22,16 @@ pub struct Flops {
 }
 
 /// Custom calls that the compiler makes for itself and that compute nothing.
-const IDLE: [&str; 6] =
-    ["AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost", "MoveToDevice"];
+const IDLE: [&str; 8] = [
+    "AllocateBuffer",
+    "AsyncCollectiveDone",
+    "AsyncCollectiveStart",
+    "MoveToDevice",
+    "MoveToHost",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "Sharding",
+];
 
 /// Those of one device in one step.
 pub fn flops(module: &Module) -> Flops {

@@ -4,6 +4,12 @@
 //! takes the longer of the matmul and of the exchange over one axis, and two windows more; one after the other they take the
 //! matmul and the exchange over all axes that the compiler counts. libtpu counts one axis, and one more for each that closes
 //! into a ring: so steps compiled for 2x4, 4x4 and 16x16 have it (`tests/oracles/xla_steps.json`, libtpu 0.0.42.1).
+//!
+//! It has no windows at all where there would be more than [`MOST`], or where chips with other tokens have the same shard
+//! (`tests/oracles/xla-windows.json`).
+
+/// Windows that a matmul has at most (`max_windowed_einsum_iteration`, its default).
+pub const MOST: u32 = 32;
 
 /// What the partitioner knows of the chip and of the chips that share a weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,15 +17,19 @@ pub struct Windows {
     /// Rows of a matmul that take as long as its weight takes over one axis: peak arithmetic \[FLOP/s\] over bandwidth of an
     /// axis, both ways \[B/s\]; a weight's number is two bytes, and two operations a row.
     pub even_rows: f64,
-    /// Axes of the slice that close into rings among those that share a weight.
-    pub rings: u32,
+    /// Axes that a collective among those who share a weight is taken to use at once: one, and one more for each that closes
+    /// into a ring; both of a slice of 2x2.
+    pub axes: u32,
+    /// Whether chips that have other tokens have other shards, too: no axis of the mesh is of data alone.
+    pub apart: bool,
 }
 
 impl Windows {
     /// Whether a matmul of so many rows exchanges with `shards` chips in windows.
     pub fn pay(self, rows: u64, shards: u32) -> bool {
         let matmul = rows as f64 / self.even_rows;
-        let (axis, axes) = (1.0, f64::from(self.rings + 1));
-        matmul.max(axis) + 2.0 * axis / f64::from(shards) < matmul + axis / axes
+        let (axis, axes) = (1.0, f64::from(self.axes));
+        let gains = matmul.max(axis) + 2.0 * axis / f64::from(shards) < matmul + axis / axes;
+        self.apart && shards <= MOST && gains
     }
 }
