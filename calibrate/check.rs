@@ -190,7 +190,7 @@ fn written(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: boo
         ));
     }
     let kernel_block = scenario.software.blocks.map_or(DEFAULT_BLOCK, |blocks| blocks.size);
-    let step = step::write(job, step::Options { kernel_block }).map_err(|why| {
+    let step = step::write(job, step::Options { kernel_block, kernels: !cpu }).map_err(|why| {
         Failure::Input(format!("{}: {why}\nexport the step from JAX and name it by --program", scenario.file))
     })?;
     if let Some(file) = &arguments.emit {

@@ -12,21 +12,25 @@
 
 mod attention;
 mod blocks;
+mod experts;
 mod kernel;
 mod layout;
 mod loss;
 mod operators;
 mod optimizer;
+mod sorted;
 #[cfg(test)]
 mod tests;
 mod weights;
 
+use windtunnel::model::experts::{Experts, Router, Score};
 use windtunnel::model::{Activation, FeedForward, Position, QkNorm};
 use windtunnel::runtime::spmd::{Attention, Block, Job, Mesh};
 
 use crate::stablehlo::{Element, Function, Spec, Type, Value, module};
 pub use kernel::TARGET as KERNEL;
 use layout::{Layout, Logical};
+use sorted::Sorted;
 use weights::Weight;
 
 /// What a step is written with, besides the job.
@@ -34,6 +38,8 @@ use weights::Weight;
 pub struct Options {
     /// Queries, and keys, of a block of the splash kernel.
     pub kernel_block: u64,
+    /// Whether the compiler is a TPU's, which takes kernels written by hand.
+    pub kernels: bool,
 }
 
 /// A step, written.
@@ -87,14 +93,19 @@ pub fn write(job: &Job, options: Options) -> Result<Step, String> {
 fn lacks(job: &Job) -> Option<&'static str> {
     let model = &job.model;
     let windows = |job: &Job| (1..job.model.layers).any(|layer| job.model.window(layer) != job.model.window(0));
+    let experts = |has: fn(&Experts) -> bool| model.experts.as_ref().is_some_and(has);
     let cases = [
         (job.mesh.dcn_data > 1, "several slices: set topology.slices = 1"),
         (job.mesh.context > 1, "chips that share a sequence: set mesh.context = 1"),
-        (model.experts.is_some(), "experts"),
+        (experts(|of| of.dense_first > 0 || of.every > 1), "blocks with experts beside blocks without"),
+        (experts(|of| !softmax(of.router)), "routers other than a softmax over the experts that are chosen"),
+        (experts(|of| of.bias), "experts with biases"),
+        (experts(|of| of.auxiliary_loss), "a loss that balances experts"),
+        (job.sorts_experts() && job.mesh.tensor > 1, "sorted experts on the tensor axis: set mesh.tensor = 1"),
         (!job.scan, "blocks written out one after the other: set xla.scan_layers = true"),
         (job.quantization.is_some(), "quantized linears"),
-        (job.half_moment, "a first moment in bf16"),
         (job.vocab_tiling > 1, "num_vocab_tiling above 1"),
+        (job.half_moment, "a first moment in bf16"),
         (model.qk_norm == Some(QkNorm::Full), "norms over all heads at once"),
         (model.embedding_norm, "a norm on the embedding"),
         (model.attention_softcap && job.attention == Attention::DotProduct, "capped scores in dot_product attention"),
@@ -103,6 +114,17 @@ fn lacks(job: &Job) -> Option<&'static str> {
     ];
     let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
     here.or_else(|| job.only_simulated())
+}
+
+/// Whether a router's weights are the softmax over those it chose: a softmax over all, divided by the sum of the chosen, is
+/// the same.
+fn softmax(router: Router) -> bool {
+    let over_chosen = match router.score {
+        Score::Softmax => router.normalises,
+        Score::SoftmaxOfChosen => true,
+        Score::Sigmoid => false,
+    };
+    over_chosen && !router.scales && !router.bias && !router.correction && router.groups.is_none()
 }
 
 /// The job as one chip would run it all: what the compiler is given is of the whole.
@@ -119,6 +141,8 @@ struct Writer<'j> {
     block: Block,
     weights: Vec<Weight>,
     main: Function,
+    /// What experts' rows were last sorted by.
+    sorted: Option<Sorted>,
 }
 
 impl<'j> Writer<'j> {
@@ -127,7 +151,7 @@ impl<'j> Writer<'j> {
         let block = Block::of(&whole, job.model.window(0));
         let layout = Layout::of(job.mesh);
         let weights = weights::of(&job.model, &block, &layout);
-        Self { job, options, layout, block, weights, main: Function::new() }
+        Self { job, options, layout, block, weights, main: Function::new(), sorted: None }
     }
 
     fn step(mut self) -> Step {

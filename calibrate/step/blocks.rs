@@ -1,6 +1,6 @@
 //! The two loops over blocks: forward stores what backward will find, backward makes the rest again.
 
-use windtunnel::runtime::spmd::{Attention, Keep, Kind, Policy, Tensor};
+use windtunnel::runtime::spmd::{Attention, Keep, Kind, Op, Policy, ROUTER, Tensor};
 
 use super::Writer;
 use super::attention::MADE_BY_KERNEL;
@@ -126,7 +126,10 @@ impl Writer<'_> {
         gradients[last] = Some(gradient.clone());
         let mut of_weights: Vec<Option<Value>> = vec![None; weights.len()];
         for (at, op) in block.ops.iter().enumerate().rev() {
-            let gradient = gradients[op.output].take().expect("a block has no result that nobody reads");
+            let mut gradient = gradients[op.output].take().expect("a block has no result that nobody reads");
+            if self.is_routed(op.output) {
+                gradient = self.constrain_hidden(&gradient);
+            }
             let contracted = self.weight_of(at).map_or(0, |weight| self.weights[weight].contracted);
             let made = self.op_backward(op, &residuals[at], &gradient, contracted);
             if let (Some(place), Some(gradient)) = (self.place_of(at), made.weight) {
@@ -165,11 +168,20 @@ impl Writer<'_> {
             if self.is_kernel(op.kind) && find(Saved::Residual(at, MADE_BY_KERNEL[0])).is_some() {
                 made.output = self.splash_output(&made.residuals[MADE_BY_KERNEL[0]]);
             }
+            if self.is_routed(op.output) {
+                made.output = self.constrain_hidden(&made.output);
+            }
             let Made { output, residuals: of_op } = made;
             residuals.push(of_op);
             values[op.output] = Some(find(Saved::Tensor(op.output)).unwrap_or(output));
         }
         Ran { values: values.into_iter().flatten().collect(), residuals }
+    }
+
+    /// Whether a router reads a tensor: where what experts get lies is said.
+    fn is_routed(&self, tensor: Tensor) -> bool {
+        let router = |op: &Op| matches!(op.kind, Kind::Linear(index) if self.block.weights[index].name == ROUTER);
+        self.block.ops.iter().any(|op| router(op) && op.inputs[0] == tensor)
     }
 
     fn is_kernel(&self, kind: Kind) -> bool {
@@ -255,7 +267,7 @@ impl Writer<'_> {
     }
 
     /// One block's part of a stack.
-    fn load(&mut self, stack: &Value, turn: &Value) -> Value {
+    pub fn load(&mut self, stack: &Value, turn: &Value) -> Value {
         let dims = stack.of.dims.clone();
         let at = self.first(&dims, turn);
         let part = self.main.dynamic_slice(stack, &at.iter().collect::<Vec<_>>(), &[&[1], &dims[1..]].concat());
@@ -263,7 +275,7 @@ impl Writer<'_> {
     }
 
     /// The stack with one block's part in it.
-    fn store(&mut self, stack: &Value, value: &Value, turn: &Value) -> Value {
+    pub fn store(&mut self, stack: &Value, value: &Value, turn: &Value) -> Value {
         let dims = stack.of.dims.clone();
         let axes: Vec<usize> = (1..dims.len()).collect();
         let part = self.main.broadcast(value, &[&[1], &dims[1..]].concat(), &axes);
@@ -278,7 +290,7 @@ impl Writer<'_> {
     }
 
     /// A loop whose body is written by this writer.
-    fn repeat(
+    pub fn repeat(
         &mut self,
         turns: u64,
         carried: &[Value],

@@ -16,6 +16,8 @@ pub enum Logical {
     Mlp,
     /// Heads, words, or the feed-forward's width of an activation.
     Tensor,
+    /// Experts.
+    Expert,
     /// Anything that every chip has all of.
     Whole,
 }
@@ -40,6 +42,8 @@ impl Layout {
     pub fn spec(&self, axes: &[Logical]) -> Spec {
         // One mesh axis shares out one axis of an array: the feed-forward's width takes what the model's would have.
         let mlp = axes.contains(&Logical::Mlp);
+        // What experts lie on, nothing else of the array does.
+        let experts = axes.contains(&Logical::Expert);
         let shared = |axis: &Logical| -> &[&str] {
             match axis {
                 Logical::Batch => &["data", "fsdp", "fsdp_transpose", "expert"],
@@ -47,9 +51,13 @@ impl Layout {
                 Logical::Embed => &["fsdp", "fsdp_transpose", "context", "expert"],
                 Logical::Mlp => &["fsdp_transpose", "tensor"],
                 Logical::Tensor => &["tensor"],
+                Logical::Expert => &["expert"],
                 Logical::Whole => &[],
             }
         };
-        Spec(axes.iter().map(|axis| shared(axis).iter().map(|&name| name.to_owned()).collect()).collect())
+        let free = |axis: &Logical, name: &&str| *axis == Logical::Expert || !experts || *name != "expert";
+        let of =
+            |axis: &Logical| shared(axis).iter().filter(|name| free(axis, name)).map(|&name| name.to_owned()).collect();
+        Spec(axes.iter().map(of).collect())
     }
 }

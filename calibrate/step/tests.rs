@@ -1,5 +1,7 @@
 //! Steps as text, and what they compute.
 
+use windtunnel::model::ModelConfig;
+use windtunnel::model::routing::Load;
 use windtunnel::runtime::Parts;
 use windtunnel::scenario::Scenario;
 
@@ -22,7 +24,33 @@ fn job(slice: &str, mesh: &str, xla: &str) -> Job {
 }
 
 fn written(slice: &str, mesh: &str, xla: &str) -> Step {
-    write(&job(slice, mesh, xla), Options { kernel_block: 16 }).unwrap_or_else(|why| panic!("{why}"))
+    write(&job(slice, mesh, xla), Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The same job with experts of width 48 in the feed-forward's place, each token's weight that of the `top_k` it meets.
+fn mixture(job: Job, (count, top_k): (u64, u64), capacity_factor: Option<f64>) -> Job {
+    let router = Router {
+        score: Score::SoftmaxOfChosen,
+        normalises: false,
+        scales: false,
+        bias: false,
+        correction: false,
+        groups: None,
+    };
+    let experts = Experts {
+        count,
+        top_k,
+        width: 48,
+        shared: 0,
+        dense_first: 0,
+        every: 1,
+        every_first: true,
+        router,
+        bias: false,
+        auxiliary_loss: false,
+        load: Load::Balanced,
+    };
+    Job { model: ModelConfig { experts: Some(experts), ..job.model }, capacity_factor, ..job }
 }
 
 /// Bytes on one device of a step's arguments.
@@ -47,11 +75,33 @@ fn parameters_and_moments_take_twelve_bytes_for_each_number_and_are_given_back_i
 fn each_chip_has_the_share_that_the_simulator_gives_it() {
     for mesh in ["fsdp = 4", "fsdp = 2\ntensor = 2", "fsdp = 2\nfsdp_transpose = 2", "data = 2\nfsdp = 2"] {
         let job = job("2x2", mesh, "");
-        let step = write(&job, Options { kernel_block: 16 }).unwrap_or_else(|why| panic!("{why}"));
+        let step = write(&job, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
         let program = windtunnel::runtime::Framework::compile(&job).classes.remove(0);
         let simulated: u64 = program.buffers.iter().take(3).map(|buffer| buffer.bytes.0).sum();
         // The count of steps is four bytes that the simulator leaves out.
         assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh}");
+    }
+}
+
+#[test]
+fn experts_lie_as_the_simulator_has_them() {
+    for (mesh, send_tokens) in
+        [("fsdp = 2\nexpert = 2", false), ("fsdp = 2\nexpert = 2", true), ("fsdp = 2\ntensor = 2", false)]
+    {
+        let dense = job("2x2", &mesh.replace("expert", "fsdp_transpose"), "");
+        let mesh = job("2x2", &mesh.replace("expert", "context"), "").mesh;
+        let mesh = Mesh { expert: mesh.context, context: 1, ..mesh };
+        let job = Job { mesh, send_tokens, ..mixture(dense, (4, 2), Some(1.0)) };
+        let step = write(&job, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
+        let program = windtunnel::runtime::Framework::compile(&job).classes.remove(0);
+        let simulated: u64 = program.buffers.iter().take(3).map(|buffer| buffer.bytes.0).sum();
+        assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh:?}");
+        let places = if send_tokens {
+            "[{\"expert\"}, {\"data\", \"fsdp\", \"fsdp_transpose\"}, {}, {\"tensor\"}]"
+        } else {
+            "[{}, {\"data\", \"fsdp\", \"fsdp_transpose\", \"expert\"}, {}, {\"tensor\"}]"
+        };
+        assert!(step.text.contains(places), "{places}");
     }
 }
 
@@ -95,9 +145,9 @@ fn the_kernel_runs_once_forward_and_backward_runs_it_again_before_its_own_two() 
 
 #[test]
 fn what_is_not_written_is_named() {
-    let why = |job: Job| write(&job, Options { kernel_block: 16 }).err().unwrap_or_default();
-    let tiled = job("1x1", "", "num_vocab_tiling = 2");
-    assert_eq!(why(tiled), "no program is written yet for num_vocab_tiling above 1");
+    let why = |job: Job| write(&job, Options { kernel_block: 16, kernels: true }).err().unwrap_or_default();
+    let apart = job("1x1", "", "scan_layers = false");
+    assert!(why(apart).contains("blocks written out one after the other"));
     let mut several = job("1x1", "", "");
     several.mesh.dcn_data = 2;
     assert!(why(several).contains("several slices"));

@@ -1,7 +1,7 @@
 //! Parameters: names, shapes, and how they lie. Those of blocks are stacked, one block behind the other.
 
 use windtunnel::model::ModelConfig;
-use windtunnel::runtime::spmd::{Block, Kind};
+use windtunnel::runtime::spmd::{self, Block, Kind};
 
 use super::layout::{Layout, Logical};
 use crate::stablehlo::{Element, Spec, Type};
@@ -51,9 +51,14 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
                 all.push(weight(&format!("norm_{norms}"), &[(length, Logical::Whole)], Some(at), 0));
             }
             Kind::Linear(index) => {
-                let name = block.weights[index].name;
-                let (axes, contracted) = linear(model, name);
-                all.push(weight(name, &axes, Some(at), contracted));
+                let of = block.weights[index];
+                // Experts that every token passes stand beside those that are chosen.
+                let name = match model.experts.is_some() && !of.experts && of.name.starts_with('w') {
+                    true => format!("shared_{}", of.name),
+                    false => of.name.to_owned(),
+                };
+                let (axes, contracted) = linear(model, of);
+                all.push(weight(&name, &axes, Some(at), contracted));
             }
             _ => {}
         }
@@ -67,14 +72,19 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
 }
 
 /// Axes of a linear's weight, those that are summed over first, and how many these are.
-fn linear(model: &ModelConfig, name: &str) -> (Vec<(u64, Logical)>, usize) {
-    let (width, mlp) = ((model.width, Logical::Embed), (model.ffn, Logical::Mlp));
+fn linear(model: &ModelConfig, of: spmd::Weight) -> (Vec<(u64, Logical)>, usize) {
+    let (width, experts) = ((model.width, Logical::Embed), model.experts.as_ref());
     let heads = |count| [(count, Logical::Tensor), (model.head_dim, Logical::Whole)];
-    match name {
+    match of.name {
         "query" => ([&[width], &heads(model.heads)[..]].concat(), 1),
         "key" | "value" => ([&[width], &heads(model.kv_heads)[..]].concat(), 1),
         "out" => ([&heads(model.heads)[..], &[width]].concat(), 2),
-        "wo" => (vec![mlp, width], 1),
-        _ => (vec![width, mlp], 1),
+        spmd::ROUTER => (vec![width, (of.outputs, Logical::Whole)], 1),
+        name => {
+            let mlp = (if of.row_parallel { of.inputs } else { of.outputs }, Logical::Mlp);
+            let sides = if name == "wo" { [mlp, width] } else { [width, mlp] };
+            let count = experts.filter(|_| of.experts).map(|experts| (experts.count, Logical::Expert));
+            (count.into_iter().chain(sides).collect(), 1)
+        }
     }
 }
