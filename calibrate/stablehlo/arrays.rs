@@ -34,6 +34,14 @@ impl Function {
         self.line(of, &format!("stablehlo.concatenate {}, dim = {axis}", names.join(", ")), &types)
     }
 
+    /// The same arrays, of which nothing is known but that all are there.
+    pub fn barrier(&mut self, values: &[&Value]) -> Vec<Value> {
+        let of: Vec<Type> = values.iter().map(|value| value.of.clone()).collect();
+        let names: Vec<String> = values.iter().map(ToString::to_string).collect();
+        let types: Vec<String> = of.iter().map(ToString::to_string).collect();
+        self.lines(of, &format!("stablehlo.optimization_barrier {}", names.join(", ")), &types.join(", "))
+    }
+
     /// An array with so many zeros before it along an axis.
     pub fn pad(&mut self, value: &Value, axis: usize, before: u64) -> Value {
         let zero = self.constant(0.0, Type::scalar(value.of.element));

@@ -25,13 +25,15 @@ pub struct Stack {
 }
 
 /// A block that has run forward.
-struct Ran {
-    values: Vec<Value>,
+pub struct Ran {
+    /// Its tensors.
+    pub values: Vec<Value>,
     residuals: Vec<Vec<Value>>,
 }
 
 impl Ran {
-    fn get(&self, what: Saved) -> &Value {
+    /// Something of it.
+    pub fn get(&self, what: Saved) -> &Value {
         match what {
             Saved::Tensor(tensor) => &self.values[tensor],
             Saved::Residual(op, place) => &self.residuals[op][place],
@@ -40,7 +42,7 @@ impl Ran {
 }
 
 impl Writer<'_> {
-    /// Runs all blocks; gives the last one's result, and what all have saved.
+    /// Runs all blocks in a loop; gives the last one's result, and what all have saved.
     pub fn forward(&mut self, input: Value, parameters: &[Value]) -> (Value, Vec<Stack>) {
         let (weights, layers) = (self.stacked(parameters), self.job.model.layers);
         let mut stacks = self.stacks(&input.of);
@@ -111,7 +113,12 @@ impl Writer<'_> {
     }
 
     /// A block backward: gradients of its input, and of its weights in order.
-    fn block_backward(&mut self, gradient: &Value, weights: &[Value], found: &[(Saved, Value)]) -> (Value, Vec<Value>) {
+    pub fn block_backward(
+        &mut self,
+        gradient: &Value,
+        weights: &[Value],
+        found: &[(Saved, Value)],
+    ) -> (Value, Vec<Value>) {
         let block = self.block.clone();
         let residuals = match self.job.remat {
             Policy::None => self.found_residuals(found),
@@ -149,7 +156,7 @@ impl Writer<'_> {
 
     /// Runs a block's operators; what is found is taken instead of what they make, and the compiler drops what is then not
     /// read.
-    fn run(&mut self, input: &Value, weights: &[Value], found: &[(Saved, Value)]) -> Ran {
+    pub fn run(&mut self, input: &Value, weights: &[Value], found: &[(Saved, Value)]) -> Ran {
         let block = self.block.clone();
         let find = |what: Saved| found.iter().find(|(known, _)| *known == what).map(|(_, value)| value.clone());
         let mut values: Vec<Option<Value>> = vec![None; block.tensors.len()];
@@ -227,7 +234,7 @@ impl Writer<'_> {
     }
 
     /// What of a block backward finds, and where.
-    fn saved(&self, ran: &Ran) -> Vec<(Saved, Keep)> {
+    pub fn saved(&self, ran: &Ran) -> Vec<(Saved, Keep)> {
         let Policy::Names(_) = self.job.remat else {
             let places =
                 |(op, list): (usize, &Vec<Value>)| (0..list.len()).map(move |place| Saved::Residual(op, place));

@@ -10,6 +10,8 @@ use crate::stablehlo::{Mesh, Spec};
 pub enum Logical {
     /// Sequences of a batch.
     Batch,
+    /// Tokens of a sequence.
+    Sequence,
     /// A weight's side to the model's width.
     Embed,
     /// A weight's side to the feed-forward's width.
@@ -32,7 +34,9 @@ pub struct Layout {
 impl Layout {
     /// That of a job's mesh.
     pub fn of(mesh: spmd::Mesh) -> Self {
-        let (names, sizes) = (["data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"], mesh.axes());
+        let (names, mut sizes) = (["data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"], mesh.axes());
+        // Replicas are on all slices, those of a slice beside one another.
+        sizes[0] *= mesh.dcn_data;
         // As many names as sizes, by their types.
         let axes: [_; 6] = std::array::from_fn(|at| (names[at], u64::from(sizes[at])));
         Self { mesh: Mesh::new(axes) }
@@ -50,6 +54,7 @@ impl Layout {
                 Logical::Embed if mlp => &["fsdp", "context", "expert"],
                 Logical::Embed => &["fsdp", "fsdp_transpose", "context", "expert"],
                 Logical::Mlp => &["fsdp_transpose", "tensor"],
+                Logical::Sequence => &["context"],
                 Logical::Tensor => &["tensor"],
                 Logical::Expert => &["expert"],
                 Logical::Whole => &[],

@@ -73,13 +73,18 @@ fn parameters_and_moments_take_twelve_bytes_for_each_number_and_are_given_back_i
 
 #[test]
 fn each_chip_has_the_share_that_the_simulator_gives_it() {
-    for mesh in ["fsdp = 4", "fsdp = 2\ntensor = 2", "fsdp = 2\nfsdp_transpose = 2", "data = 2\nfsdp = 2"] {
-        let job = job("2x2", mesh, "");
+    let axes = ["fsdp = 4", "fsdp = 2\ntensor = 2", "fsdp = 2\nfsdp_transpose = 2", "data = 2\nfsdp = 2"];
+    for (mesh, xla) in axes.map(|axes| (axes, "")).into_iter().chain([
+        ("fsdp = 2\ncontext = 2", ""),
+        ("fsdp = 4", "mu_dtype = \"bfloat16\""),
+        ("fsdp = 4", "scan_layers = false"),
+    ]) {
+        let job = job("2x2", mesh, xla);
         let step = write(&job, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
         let program = windtunnel::runtime::Framework::compile(&job).classes.remove(0);
         let simulated: u64 = program.buffers.iter().take(3).map(|buffer| buffer.bytes.0).sum();
         // The count of steps is four bytes that the simulator leaves out.
-        assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh}");
+        assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh} {xla}");
     }
 }
 
@@ -113,6 +118,16 @@ fn every_axis_is_declared_with_its_own_size() {
 }
 
 #[test]
+fn slices_are_replicas_before_those_of_a_slice() {
+    let mut two = job("2x2", "data = 2\nfsdp = 2", "");
+    two.mesh.dcn_data = 2;
+    let step = write(&two, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
+    assert!(step.text.contains("<[\"data\"=4, \"fsdp\"=2, "));
+    // Two sequences on each of eight chips.
+    assert_eq!(step.arguments.last().map(|targets| targets.of.dims[0]), Some(16));
+}
+
+#[test]
 fn forward_stacks_what_the_policy_keeps_and_nothing_else() {
     let stack = |step: &Step, of: &str| {
         let first = step.text.lines().find(|line| line.contains("stablehlo.while")).unwrap_or_default().to_owned();
@@ -126,6 +141,29 @@ fn forward_stacks_what_the_policy_keeps_and_nothing_else() {
     // Products' inputs and results: the query's, and the gate's input which the two of the feed-forward share.
     let none = written("1x1", "", "remat_policy = \"none\"\nattention = \"dot_product\"");
     assert!(stack(&none, "tensor<2x2x32x96xbf16>") >= 3, "gate, up and the product");
+}
+
+#[test]
+fn keys_and_values_of_shared_sequences_are_whole_and_their_gradients_summed() {
+    let step = written("2x2", "fsdp = 2\ncontext = 2", "");
+    let (queries, keys) = (
+        "[{\"data\", \"fsdp\", \"fsdp_transpose\", \"expert\"}, {\"tensor\"}, {\"context\"}, {}]",
+        "\"expert\"}, {\"tensor\"}, {}, {}]",
+    );
+    let kernel = step.text.lines().find(|line| line.contains("sdy.manual_computation")).unwrap_or_default();
+    assert!(kernel.contains(&format!("<@mesh, {queries}>")) && kernel.contains(keys), "{kernel}");
+    assert_eq!(step.text.matches("\"stablehlo.all_reduce\"").count(), 2);
+    assert!(step.text.contains("dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>"));
+}
+
+#[test]
+fn blocks_written_out_have_parameters_of_their_own_and_a_barrier_before_each_backward() {
+    let step = written("1x1", "", "scan_layers = false");
+    assert_eq!(step.text.matches("stablehlo.while").count(), 0);
+    assert_eq!(step.text.matches("stablehlo.optimization_barrier").count(), 2);
+    assert!(step.arguments.iter().any(|argument| argument.name == "layers_1.query"));
+    let none = written("1x1", "", "scan_layers = false\nremat_policy = \"none\"");
+    assert_eq!(none.text.matches("stablehlo.optimization_barrier").count(), 0);
 }
 
 #[test]
@@ -146,12 +184,10 @@ fn the_kernel_runs_once_forward_and_backward_runs_it_again_before_its_own_two() 
 #[test]
 fn what_is_not_written_is_named() {
     let why = |job: Job| write(&job, Options { kernel_block: 16, kernels: true }).err().unwrap_or_default();
-    let apart = job("1x1", "", "scan_layers = false");
-    assert!(why(apart).contains("blocks written out one after the other"));
-    let mut several = job("1x1", "", "");
-    several.mesh.dcn_data = 2;
-    assert!(why(several).contains("several slices"));
-    let mut shared = job("1x1", "", "");
+    let mut shared = mixture(job("1x1", "", ""), (4, 2), Some(1.0));
     shared.mesh.context = 2;
-    assert!(why(shared).contains("chips that share a sequence"));
+    assert!(why(shared).contains("experts of shared sequences"));
+    let mut apart = mixture(job("1x1", "", ""), (4, 2), Some(1.0));
+    apart.model.experts.iter_mut().for_each(|experts| experts.every = 2);
+    assert!(why(apart).contains("blocks with experts beside blocks without"));
 }

@@ -1,4 +1,5 @@
-//! Parameters: names, shapes, and how they lie. Those of blocks are stacked, one block behind the other.
+//! Parameters: names, shapes, and how they lie. Those of blocks are stacked, one block behind the other, if these run in a
+//! loop, and stand by themselves if they are written out.
 
 use windtunnel::model::ModelConfig;
 use windtunnel::runtime::spmd::{self, Block, Kind};
@@ -11,26 +12,28 @@ use crate::stablehlo::{Element, Spec, Type};
 pub struct Weight {
     /// Its name.
     pub name: String,
-    /// Its type; of blocks' weights with the blocks' axis first.
+    /// Its type; of stacked weights with the blocks' axis first.
     pub of: Type,
     /// How it lies.
     pub spec: Spec,
     /// The operator of the block that it belongs to.
     pub op: Option<usize>,
+    /// The one block that it belongs to, if it is not all of them.
+    pub layer: Option<u64>,
     /// Of a linear: how many of its axes (but the blocks') are summed over.
     pub contracted: usize,
 }
 
 /// The embedding, the head unless it is the embedding, blocks' weights by name, and the last norm's.
-pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
+pub fn of(model: &ModelConfig, block: &Block, layout: &Layout, scan: bool) -> Vec<Weight> {
     let weight = |name: &str, axes: &[(u64, Logical)], op: Option<usize>, contracted: usize| {
         let (mut dims, logical): (Vec<u64>, Vec<Logical>) = axes.iter().copied().unzip();
         let mut spec = layout.spec(&logical);
-        if op.is_some() {
+        if op.is_some() && scan {
             dims.insert(0, model.layers);
             spec = spec.stacked();
         }
-        Weight { name: name.to_owned(), of: Type::new(Element::F32, dims), spec, op, contracted }
+        Weight { name: name.to_owned(), of: Type::new(Element::F32, dims), spec, op, layer: None, contracted }
     };
     let (words, width) = ((model.vocab, Logical::Tensor), (model.width, Logical::Embed));
     let mut all = vec![weight("embedding", &[words, width], None, 0)];
@@ -65,6 +68,17 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
     }
     // As JAX has the entries of a dictionary: the compiler's choices depend on the order.
     all[outside..].sort_by(|one, other| one.name.cmp(&other.name));
+    if !scan {
+        let one = all.split_off(outside);
+        let of = |layer: u64| {
+            one.iter().map(move |weight| Weight {
+                name: format!("layers_{layer}.{}", weight.name),
+                layer: Some(layer),
+                ..weight.clone()
+            })
+        };
+        all.extend((0..model.layers).flat_map(of));
+    }
     if model.final_norm {
         all.push(weight("final_norm", &[(model.width, Logical::Whole)], None, 0));
     }

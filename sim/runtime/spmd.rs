@@ -165,8 +165,6 @@ impl Job {
             (!matches!(model.feed_forward, FeedForward::Gated(_)), "a feed-forward without a gate"),
             (model.qkv_bias || model.output_bias || model.ffn_bias, "biases"),
             (self.quantization.is_some(), "linears in eight bits"),
-            (self.half_moment, "a first moment in bf16"),
-            (self.mesh.context > 1, "a context axis"),
             (self.activation_embed && self.mesh.tensor > 1, "activations on the tensor axis"),
         ];
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)

@@ -43,7 +43,7 @@ impl<'c> Loaded<'c> {
         let step =
             step::write(job, step::Options { kernel_block: 16, kernels: false }).unwrap_or_else(|why| panic!("{why}"));
         let flags = BTreeMap::new();
-        let options = Options { partitions: 1, shardy: true, flags: &flags };
+        let options = Options { devices: vec![0], shardy: true, flags: &flags };
         let loaded = client.compile(&step.text, &options.encode()).expect("it compiles");
         let (mut seed, count) = (1, step.parameters);
         let mut number = |at: usize, argument: &super::Argument| -> Vec<f32> {
@@ -78,6 +78,7 @@ impl<'c> Loaded<'c> {
                         let length = argument.of.dims.iter().product::<u64>() as usize;
                         ((0..length).map(token).flat_map(i32::to_le_bytes).collect(), ffi::Element::S32)
                     }
+                    Element::Bf16 => (numbers.iter().flat_map(|_| [0, 0]).collect(), ffi::Element::Bf16),
                     _ => (numbers.iter().flat_map(|number| number.to_le_bytes()).collect(), ffi::Element::F32),
                 };
                 self.client.buffer(&bytes, element, &dims, 0).expect("an array")
@@ -86,6 +87,11 @@ impl<'c> Loaded<'c> {
         let results = self.loaded.execute(&[buffers.iter().collect()]).expect("it runs");
         let read = |at: usize| -> Vec<f32> {
             let bytes = results[0][at].read().expect("a result");
+            // One in bf16 has the upper half of its bits.
+            let bytes = match self.step.arguments.get(at).map(|argument| argument.of.element) {
+                Some(Element::Bf16) => bytes.chunks_exact(2).flat_map(|two| [0, 0, two[0], two[1]]).collect(),
+                _ => bytes,
+            };
             bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
         };
         let count = self.step.parameters;
@@ -136,6 +142,10 @@ fn gradients_are_what_the_loss_changes_by() {
         "remat_policy = \"full\"\ntargets = \"indexed\"",
         "remat_policy = \"none\"\ntargets = \"one_hot\"\nuse_iota_embed = true",
         "remat_policy = \"save_qkv_proj\"",
+        "num_vocab_tiling = 4",
+        "scan_layers = false",
+        "mu_dtype = \"bfloat16\"",
+        "num_vocab_tiling = 2\ntargets = \"indexed\"",
     ] {
         gradients_are_slopes(xla, &plain(xla));
     }
