@@ -30,7 +30,19 @@ RECIPE = dict(xla_tpu_scoped_vmem_limit_kib="98304", xla_tpu_enable_async_collec
               xla_tpu_assign_all_reduce_scatter_layout="true", xla_tpu_enable_data_parallel_all_reduce_opt="true",
               xla_tpu_data_parallel_opt_different_sized_ops="true", xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000")
 MOE = dict(layers=2, ff=7168, kv=4, experts=8, top_k=2, capacity=1.25, loss="maxtext", clip=True)
+NARROW = dict(d=256, ff=512, h=2, kv=2, vocab=1024, layers=2, batch=8, seq=256, mesh=[4, 1], topo="v6e:2x2")
+FEW = dict(NARROW, experts=4, top_k=2, capacity=1.25)
 CASES = {
+    "narrow": NARROW,
+    "narrow-onehot": dict(NARROW, loss="maxtext", clip=True),
+    "narrow-tiled": dict(NARROW, loss="maxtext", tiling=4),
+    "narrow-half": dict(NARROW, half=True),
+    "narrow-apart": dict(NARROW, scan=False, apart=True),
+    "narrow-context": dict(NARROW, mesh=[2, 1], context=2, batch=4, seq=512, block=256),
+    "narrow-slices": dict(NARROW, slices=2, batch=16),
+    "narrow-moe": FEW,
+    "narrow-moe-sent": dict(FEW, mesh=[2, 1], expert=2, sent=True),
+    "narrow-moe-sorted": dict(FEW, capacity=None),
     "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),
     "notes-scan": {},
     "llama8b-l8-4x4": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, batch=32, seq=4096),
