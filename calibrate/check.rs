@@ -190,7 +190,7 @@ fn written(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: boo
         ));
     }
     let kernel_block = scenario.software.blocks.map_or(DEFAULT_BLOCK, |blocks| blocks.size);
-    let step = step::write(job, step::Options { kernel_block }).map_err(|why| {
+    let step = step::write(job, step::Options { kernel_block, kernels: !cpu }).map_err(|why| {
         Failure::Input(format!("{}: {why}\nexport the step from JAX and name it by --program", scenario.file))
     })?;
     if let Some(file) = &arguments.emit {
@@ -202,13 +202,14 @@ fn written(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: boo
 /// Queries of a block of the splash kernel where nothing is said (`sa_block_q`).
 const DEFAULT_BLOCK: u64 = 512;
 
-/// The slice that the scenario rents.
+/// The slices that the scenario rents.
 fn slice(scenario: &Scenario) -> Result<Slice, Failure> {
     let topology = &scenario.topology;
     let axes = topology.axes().ok_or_else(|| Failure::Input(format!("{} is no torus", topology.name)))?;
     let shape: Vec<String> = axes.iter().map(|axis| axis.size.to_string()).collect();
     let generation = topology.name.trim_start_matches("tpu-");
-    format!("{generation}:{}", shape.join("x")).parse().map_err(Failure::Input)
+    let slice: Slice = format!("{generation}:{}", shape.join("x")).parse().map_err(Failure::Input)?;
+    Ok(slice.times(topology.slices()))
 }
 
 /// A verdict of the compiler's is an answer, too.

@@ -8,6 +8,7 @@
 
 mod arrays;
 mod calls;
+mod choices;
 mod collectives;
 mod function;
 mod sharding;
@@ -16,6 +17,7 @@ mod tests;
 mod types;
 
 pub use calls::Memory;
+pub use choices::Meeting;
 pub use collectives::Collective;
 pub use function::{Comparison, Function, Reduction, Value};
 pub use sharding::{Mesh, Spec};

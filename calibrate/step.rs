@@ -1,32 +1,38 @@
 //! A scenario's training step in StableHLO, as JAX hands it to the compiler.
 //!
 //! ```text
-//! spmd::Block ─► a loop over blocks, forward ─► loss ─► the loop back ─► AdamW, in place
+//! spmd::Block ─► a loop over blocks, forward ─► loss, whole or in parts ─► the loop back ─► AdamW, in place
 //! ```
 //!
 //! What a block computes, and what of it backward finds, is the simulator's ([`Block`] and its policy): one description serves
-//! both. What each kind of operator is in arrays, forward and backward, is written here once (`operators`, `attention`).
+//! both. What each kind of operator is in arrays, forward and backward, is written here once (`operators`, `attention`,
+//! `experts`, `sorted`).
 //! Types, casts and constraints are those that JAX makes of `tests/oracles/xla_step.py`, because memory depends on them.
 //! Shapes: B sequences of S tokens, D wide, N query heads and K key-value heads of H, F the feed-forward's width, V words, all
 //! of the whole job: the compiler shares them out.
 
+mod apart;
 mod attention;
 mod blocks;
+mod experts;
 mod kernel;
 mod layout;
 mod loss;
 mod operators;
 mod optimizer;
+mod sorted;
 #[cfg(test)]
 mod tests;
 mod weights;
 
+use windtunnel::model::experts::{Experts, Router, Score};
 use windtunnel::model::{Activation, FeedForward, Position, QkNorm};
 use windtunnel::runtime::spmd::{Attention, Block, Job, Mesh};
 
 use crate::stablehlo::{Element, Function, Spec, Type, Value, module};
 pub use kernel::TARGET as KERNEL;
 use layout::{Layout, Logical};
+use sorted::Sorted;
 use weights::Weight;
 
 /// What a step is written with, besides the job.
@@ -34,6 +40,8 @@ use weights::Weight;
 pub struct Options {
     /// Queries, and keys, of a block of the splash kernel.
     pub kernel_block: u64,
+    /// Whether the compiler is a TPU's, which takes kernels written by hand.
+    pub kernels: bool,
 }
 
 /// A step, written.
@@ -87,14 +95,18 @@ pub fn write(job: &Job, options: Options) -> Result<Step, String> {
 fn lacks(job: &Job) -> Option<&'static str> {
     let model = &job.model;
     let windows = |job: &Job| (1..job.model.layers).any(|layer| job.model.window(layer) != job.model.window(0));
+    let shared = job.mesh.context > 1;
+    let experts = |has: fn(&Experts) -> bool| model.experts.as_ref().is_some_and(has);
     let cases = [
-        (job.mesh.dcn_data > 1, "several slices: set topology.slices = 1"),
-        (job.mesh.context > 1, "chips that share a sequence: set mesh.context = 1"),
-        (model.experts.is_some(), "experts"),
-        (!job.scan, "blocks written out one after the other: set xla.scan_layers = true"),
+        (shared && job.attention == Attention::DotProduct, "shared sequences in dot_product attention"),
+        (shared && model.experts.is_some(), "experts of shared sequences: set mesh.context = 1"),
+        (shared && job.vocab_tiling > 1, "num_vocab_tiling above 1 of shared sequences"),
+        (experts(|of| of.dense_first > 0 || of.every > 1), "blocks with experts beside blocks without"),
+        (experts(|of| !softmax(of.router)), "routers other than a softmax over the experts that are chosen"),
+        (experts(|of| of.bias), "experts with biases"),
+        (experts(|of| of.auxiliary_loss), "a loss that balances experts"),
+        (job.sorts_experts() && job.mesh.tensor > 1, "sorted experts on the tensor axis: set mesh.tensor = 1"),
         (job.quantization.is_some(), "quantized linears"),
-        (job.half_moment, "a first moment in bf16"),
-        (job.vocab_tiling > 1, "num_vocab_tiling above 1"),
         (model.qk_norm == Some(QkNorm::Full), "norms over all heads at once"),
         (model.embedding_norm, "a norm on the embedding"),
         (model.attention_softcap && job.attention == Attention::DotProduct, "capped scores in dot_product attention"),
@@ -103,6 +115,17 @@ fn lacks(job: &Job) -> Option<&'static str> {
     ];
     let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
     here.or_else(|| job.only_simulated())
+}
+
+/// Whether a router's weights are the softmax over those it chose: a softmax over all, divided by the sum of the chosen, is
+/// the same.
+fn softmax(router: Router) -> bool {
+    let over_chosen = match router.score {
+        Score::Softmax => router.normalises,
+        Score::SoftmaxOfChosen => true,
+        Score::Sigmoid => false,
+    };
+    over_chosen && !router.scales && !router.bias && !router.correction && router.groups.is_none()
 }
 
 /// The job as one chip would run it all: what the compiler is given is of the whole.
@@ -119,6 +142,8 @@ struct Writer<'j> {
     block: Block,
     weights: Vec<Weight>,
     main: Function,
+    /// What experts' rows were last sorted by.
+    sorted: Option<Sorted>,
 }
 
 impl<'j> Writer<'j> {
@@ -126,8 +151,8 @@ impl<'j> Writer<'j> {
         let whole = whole(job);
         let block = Block::of(&whole, job.model.window(0));
         let layout = Layout::of(job.mesh);
-        let weights = weights::of(&job.model, &block, &layout);
-        Self { job, options, layout, block, weights, main: Function::new() }
+        let weights = weights::of(&job.model, &block, &layout, job.scan);
+        Self { job, options, layout, block, weights, main: Function::new(), sorted: None }
     }
 
     fn step(mut self) -> Step {
@@ -135,9 +160,20 @@ impl<'j> Writer<'j> {
         let count = self.weights.len();
         let (parameters, tokens) = (&values[..count], &values[3 * count + 1..]);
         let embedded = self.embed(&parameters[0], &tokens[0]);
-        let (hidden, saved) = self.forward(embedded, parameters);
-        let loss = self.loss(&hidden, parameters, &tokens[1]);
-        let (gradient, mut gradients) = self.backward(loss.gradient, &saved, parameters);
+        let (loss, gradient, mut gradients) = match self.job.scan {
+            true => {
+                let (hidden, saved) = self.forward(embedded, parameters);
+                let loss = self.loss(&hidden, parameters, &tokens[1]);
+                let (gradient, gradients) = self.backward(loss.gradient.clone(), &saved, parameters);
+                (loss, gradient, gradients)
+            }
+            false => {
+                let (hidden, saved) = self.forward_apart(embedded, parameters);
+                let loss = self.loss(&hidden, parameters, &tokens[1]);
+                let (gradient, gradients) = self.backward_apart(loss.gradient.clone(), &saved, parameters);
+                (loss, gradient, gradients)
+            }
+        };
         gradients[0] = Some(self.embed_backward(&gradient, &tokens[0], &parameters[0]));
         for (at, gradient) in loss.gradients {
             gradients[at] = Some(match gradients[at].take() {
@@ -160,17 +196,18 @@ impl<'j> Writer<'j> {
     /// Parameters, both moments, the steps so far, tokens and targets; all but the last two are given back in place.
     fn arguments(&mut self) -> (Vec<Argument>, Vec<Value>) {
         let mut all: Vec<Argument> = vec![];
-        for prefix in ["", "mu.", "nu."] {
+        let first = if self.job.half_moment { Element::Bf16 } else { Element::F32 };
+        for (prefix, element) in [("", Element::F32), ("mu.", first), ("nu.", Element::F32)] {
             all.extend(self.weights.iter().map(|weight| Argument {
                 name: format!("{prefix}{}", weight.name),
-                of: weight.of.clone(),
+                of: weight.of.of(element),
                 spec: weight.spec.clone(),
             }));
         }
         let kept = all.len() + 1;
         all.push(Argument { name: "count".to_owned(), of: Type::scalar(Element::F32), spec: Spec::replicated(0) });
         let tokens = Type::new(Element::I32, [self.sequences(), self.job.seq]);
-        let spec = self.layout.spec(&[Logical::Batch, Logical::Whole]);
+        let spec = self.layout.spec(&[Logical::Batch, Logical::Sequence]);
         for name in ["tokens", "targets"] {
             all.push(Argument { name: name.to_owned(), of: tokens.clone(), spec: spec.clone() });
         }
@@ -193,13 +230,13 @@ impl<'j> Writer<'j> {
     /// A value of B S D: tokens lie on those who share the batch, and their numbers on the tensor axis if the rules say so.
     fn constrain_hidden(&mut self, value: &Value) -> Value {
         let width = if self.job.activation_embed { Logical::Tensor } else { Logical::Whole };
-        let spec = self.layout.spec(&[Logical::Batch, Logical::Whole, width]);
+        let spec = self.layout.spec(&[Logical::Batch, Logical::Sequence, width]);
         self.main.constrain(value, &spec)
     }
 
     /// A value of B S F, or of B S V.
     fn constrain_wide(&mut self, value: &Value) -> Value {
-        let spec = self.layout.spec(&[Logical::Batch, Logical::Whole, Logical::Tensor]);
+        let spec = self.layout.spec(&[Logical::Batch, Logical::Sequence, Logical::Tensor]);
         self.main.constrain(value, &spec)
     }
 

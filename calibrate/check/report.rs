@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use windtunnel::runtime::Parts;
 
 use super::Question;
 use super::sides::{Compiler, Exchange, Ours};
@@ -116,6 +117,12 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
             note(
                 "in place of the splash attention kernel stands a call with its operands and results, and nothing inside: \
                  memory and collectives are the kernel's, its FLOPs are counted here",
+            );
+        }
+        let sorted = matches!(question.scenario.job.parts(), Parts::Compiled(job) if job.sorts_experts());
+        if kernels && question.stand_ins && sorted {
+            note(
+                "sorted experts multiply in such calls, too: their FLOPs are among those predicted, not the compiler's",
             );
         }
         for unbounded in &compiled.flops.unbounded {

@@ -23,7 +23,7 @@ use super::slice::Slice;
 pub struct Target {
     /// The compiler.
     pub plugin: Plugin,
-    /// The slice; none for the devices that the plugin finds on this machine.
+    /// The slice, or several of it; none for the devices that the plugin finds on this machine.
     pub slice: Option<Slice>,
     /// Devices that the program is partitioned over: as many as its mesh has.
     pub partitions: u32,
@@ -123,8 +123,11 @@ pub enum CompileError {
 /// See [`CompileError`]. Nothing is left running, and nothing half-written.
 pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled, CompileError> {
     fits(program, target)?;
-    let options =
-        Options { partitions: target.partitions, shardy: program.contains("sdy."), flags: &target.flags }.encode();
+    let devices = match &target.slice {
+        Some(slice) => slice.devices(),
+        None => (0..i64::from(target.partitions)).collect(),
+    };
+    let options = Options { devices, shardy: program.contains("sdy."), flags: &target.flags }.encode();
     let request = Request {
         plugin: target.plugin.path.clone(),
         topology: target.slice.as_ref().map(|slice| (slice.name(), slice.settings())),

@@ -10,8 +10,8 @@ use prost::Message;
 /// How a program is spread over devices, and the compiler's flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options<'a> {
-    /// Devices that a program is partitioned over.
-    pub partitions: u32,
+    /// Devices that a program is partitioned over, by their numbers.
+    pub devices: Vec<i64>,
     /// Whether it carries Shardy's annotations (`sdy.…`); else GSPMD's (`mhlo.sharding`).
     pub shardy: bool,
     /// The compiler's flags, without dashes.
@@ -21,17 +21,16 @@ pub struct Options<'a> {
 impl Options<'_> {
     /// As plugins read them.
     pub fn encode(&self) -> Vec<u8> {
-        let partitions = i64::from(self.partitions);
-        let device = |id| ComputationDevice { replica_device_ids: vec![id] };
+        let device = |&id: &i64| ComputationDevice { replica_device_ids: vec![id] };
         let build = BuildOptions {
             device_ordinal: -1,
             num_replicas: 1,
-            num_partitions: partitions,
+            num_partitions: self.devices.len() as i64,
             use_spmd_partitioning: true,
             device_assignment: Some(DeviceAssignment {
                 replica_count: 1,
-                computation_count: self.partitions.cast_signed(),
-                computation_devices: (0..partitions).map(device).collect(),
+                computation_count: self.devices.len() as i32,
+                computation_devices: self.devices.iter().map(device).collect(),
             }),
             use_shardy_partitioner: self.shardy,
         };
@@ -117,7 +116,7 @@ mod tests {
     #[test]
     fn options_are_the_bytes_that_the_protocol_s_rules_give() {
         let flags = [("a".to_owned(), "true".to_owned())].into();
-        let bytes = Options { partitions: 2, shardy: true, flags: &flags }.encode();
+        let bytes = Options { devices: vec![0, 1], shardy: true, flags: &flags }.encode();
         // Wire format: (field << 3) | type, then a varint, or a length and as many bytes.
         let assignment = [0x08, 1, 0x10, 2, 0x1a, 3, 0x0a, 1, 0, 0x1a, 3, 0x0a, 1, 1];
         let mut build = vec![0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];

@@ -16,30 +16,53 @@ pub struct Slice {
     shape: String,
     /// Lengths of its axes, and whether each closes into a ring.
     axes: Vec<(u32, bool)>,
+    /// How many of it there are, with a network between them.
+    count: u32,
 }
 
 /// Generations with a shipped topology, and its name.
 const GENERATIONS: [(&str, &str); 1] = [("v6e", "tpu-v6e")];
 
 impl Slice {
-    /// Chips of the slice.
+    /// Chips of all slices.
     pub fn chips(&self) -> u32 {
+        self.count * self.each()
+    }
+
+    /// Chips of one slice.
+    fn each(&self) -> u32 {
         self.axes.iter().map(|(length, _)| length).product()
+    }
+
+    /// So many of the same.
+    pub fn times(self, count: u32) -> Self {
+        Self { count, ..self }
+    }
+
+    /// What libtpu calls the chips, slice by slice: counted from 0 in a single slice, from the slice's number times 100,000 in
+    /// several (libtpu 0.0.42.1, the devices of a topology with `num_slices`).
+    pub fn devices(&self) -> Vec<i64> {
+        let first = |slice: u32| if self.count == 1 { 0 } else { 100_000 * (i64::from(slice) + 1) };
+        (0..self.count).flat_map(|slice| (0..i64::from(self.each())).map(move |chip| first(slice) + chip)).collect()
     }
 
     /// The name that libtpu knows it by.
     pub fn name(&self) -> String {
-        self.to_string()
+        format!("{}:{}", self.generation, self.shape)
     }
 
-    /// What libtpu must be told besides the name: which axes are rings, and that a single chip shares its host.
+    /// What libtpu must be told besides the name: which axes are rings, that a single chip shares its host, and how many
+    /// slices there are.
     pub fn settings(&self) -> Vec<(String, Setting)> {
         let mut settings = vec![];
         if self.axes.iter().any(|(_, ring)| *ring) {
             let wraps = self.axes.iter().map(|(_, ring)| i64::from(*ring)).chain([0]).collect();
             settings.push(("wrap".to_owned(), Setting::List(wraps)));
         }
-        if self.chips() == 1 {
+        if self.count > 1 {
+            settings.push(("num_slices".to_owned(), Setting::Int(self.count.into())));
+        }
+        if self.each() == 1 {
             settings.push(("chips_per_host_bounds".to_owned(), Setting::List(vec![1, 1, 1])));
         }
         settings
@@ -47,7 +70,7 @@ impl Slice {
 
     /// One chip of the same kind.
     pub fn single(&self) -> Self {
-        Self { shape: "1x1".to_owned(), axes: vec![(1, false); self.axes.len()], ..self.clone() }
+        Self { shape: "1x1".to_owned(), axes: vec![(1, false); self.axes.len()], count: 1, ..self.clone() }
     }
 
     /// What its chips are called in files of points.
@@ -57,13 +80,16 @@ impl Slice {
 
     /// The accelerator type that Google names it by, as `v6e-16`.
     pub fn accelerator(&self) -> String {
-        format!("{}-{}", self.generation, self.chips())
+        format!("{}-{}", self.generation, self.each())
     }
 }
 
 impl fmt::Display for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.generation, self.shape)
+        match self.count {
+            1 => write!(f, "{}", self.name()),
+            count => write!(f, "{count} x {}", self.name()),
+        }
     }
 }
 
@@ -82,7 +108,7 @@ impl FromStr for Slice {
         let topology = Topology::load(topology, &Size::Slice(shape.to_owned())).map_err(|why| why.to_string())?;
         let axes = topology.axes().ok_or_else(|| format!("{generation} is no torus"))?;
         let axes = axes.iter().map(|axis| (axis.size, axis.wraps)).collect();
-        Ok(Self { generation: generation.to_owned(), shape: shape.to_owned(), axes })
+        Ok(Self { generation: generation.to_owned(), shape: shape.to_owned(), axes, count: 1 })
     }
 }
 
@@ -101,6 +127,17 @@ mod tests {
         }
         assert!(Slice::from_str("v9:4x4").unwrap_err().contains("generations are: v6e"));
         assert!(Slice::from_str("4x4").unwrap_err().contains("as v6e:4x4"));
+    }
+
+    #[test]
+    fn several_slices_have_their_chips_one_slice_after_the_other() {
+        let two = Slice::from_str("v6e:2x2").unwrap().times(2);
+        assert_eq!((two.chips(), two.name(), two.accelerator()), (8, "v6e:2x2".to_owned(), "v6e-4".to_owned()));
+        // What jax 0.10.2 lists of `get_topology_desc("v6e:2x2", num_slices=2)`.
+        let listed = [100_000, 100_001, 100_002, 100_003, 200_000, 200_001, 200_002, 200_003];
+        assert_eq!(two.devices(), listed);
+        assert_eq!(two.settings(), [("num_slices".to_owned(), Setting::Int(2))]);
+        assert_eq!(Slice::from_str("v6e:2x2").unwrap().devices(), [0, 1, 2, 3]);
     }
 
     #[test]

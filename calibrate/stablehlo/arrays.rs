@@ -24,12 +24,35 @@ impl Function {
         self.line(of, &format!("stablehlo.slice {value} [{}]", ranges.join(", ")), &types)
     }
 
-    /// Two arrays, one behind the other along an axis.
-    pub fn concatenate(&mut self, a: &Value, b: &Value, axis: usize) -> Value {
-        let mut of = a.of.clone();
-        of.dims[axis] += b.of.dims[axis];
-        let types = format!("({}, {}) -> {of}", a.of, b.of);
-        self.line(of, &format!("stablehlo.concatenate {a}, {b}, dim = {axis}"), &types)
+    /// Arrays, one behind the other along an axis.
+    pub fn concatenate(&mut self, parts: &[&Value], axis: usize) -> Value {
+        let mut of = parts[0].of.clone();
+        of.dims[axis] = parts.iter().map(|part| part.of.dims[axis]).sum();
+        let names: Vec<String> = parts.iter().map(ToString::to_string).collect();
+        let types: Vec<String> = parts.iter().map(|part| part.of.to_string()).collect();
+        let types = format!("({}) -> {of}", types.join(", "));
+        self.line(of, &format!("stablehlo.concatenate {}, dim = {axis}", names.join(", ")), &types)
+    }
+
+    /// The same arrays, of which nothing is known but that all are there.
+    pub fn barrier(&mut self, values: &[&Value]) -> Vec<Value> {
+        let of: Vec<Type> = values.iter().map(|value| value.of.clone()).collect();
+        let names: Vec<String> = values.iter().map(ToString::to_string).collect();
+        let types: Vec<String> = of.iter().map(ToString::to_string).collect();
+        self.lines(of, &format!("stablehlo.optimization_barrier {}", names.join(", ")), &types.join(", "))
+    }
+
+    /// An array with so many zeros before it along an axis.
+    pub fn pad(&mut self, value: &Value, axis: usize, before: u64) -> Value {
+        let zero = self.constant(0.0, Type::scalar(value.of.element));
+        let mut of = value.of.clone();
+        of.dims[axis] += before;
+        let none = vec![0; of.dims.len()];
+        let mut low = none.clone();
+        low[axis] = before;
+        let (low, none) = (list(&low), list(&none));
+        let types = format!("({}, {}) -> {of}", value.of, zero.of);
+        self.line(of, &format!("stablehlo.pad {value}, {zero}, low = {low}, high = {none}, interior = {none}"), &types)
     }
 
     /// An array in which `part` stands from `at` on.
@@ -89,12 +112,18 @@ impl Function {
     pub fn put(&mut self, value: &Value, places: &Value, numbers: &Value) -> Value {
         let (dims, at) = (places.of.dims.clone(), self.row_of_one(places));
         let numbers = self.reshape(numbers, &[&dims[..], &[1]].concat());
-        let (axis, before) = (dims.len(), list(&(0..dims.len()).collect::<Vec<_>>()));
+        self.put_many(value, &at, &numbers)
+    }
+
+    /// The same with several numbers in each row; the last axis of `places` is of length one.
+    pub fn put_many(&mut self, value: &Value, places: &Value, numbers: &Value) -> Value {
+        let axis = value.of.dims.len() - 1;
+        let before = list(&(0..axis).collect::<Vec<_>>());
         let dimensions = format!(
             "#stablehlo.scatter<inserted_window_dims = [{axis}], input_batching_dims = {before}, scatter_indices_batching_dims = {before}, scatter_dims_to_operand_dims = [{axis}], index_vector_dim = {}>",
             axis + 1
         );
-        self.scatter(value, &at, &numbers, &dimensions)
+        self.scatter(value, places, numbers, &dimensions)
     }
 
     /// Indices of rows of one place each, as `take_along_axis` has them: without the axis of length one, TPU's compiler sorts
@@ -111,11 +140,21 @@ impl Function {
 
     fn scatter(&mut self, value: &Value, at: &Value, updates: &Value, dimensions: &str) -> Value {
         let element: Element = value.of.element;
-        let sum = format!(
-            "^bb0(%a: tensor<{element}>, %b: tensor<{element}>):\n        %sum = stablehlo.add %a, %b : tensor<{element}>\n        stablehlo.return %sum : tensor<{element}>"
-        );
+        let sum = format!("%sum = stablehlo.add %a, %b : tensor<{element}>\n        stablehlo.return %sum");
+        self.scatter_by(&sum, (value, at, updates), dimensions)
+    }
+
+    /// A scatter in which `body`, but for its type, makes one of two: what is there, `%a`, and what comes, `%b`.
+    pub(super) fn scatter_by(
+        &mut self,
+        body: &str,
+        (value, at, updates): (&Value, &Value, &Value),
+        dimensions: &str,
+    ) -> Value {
+        let element: Element = value.of.element;
+        let body = format!("^bb0(%a: tensor<{element}>, %b: tensor<{element}>):\n        {body} : tensor<{element}>");
         let after = format!(
-            "\"stablehlo.scatter\"({value}, {at}, {updates}) <{{indices_are_sorted = false, scatter_dimension_numbers = {dimensions}, unique_indices = false}}> ({{\n      {sum}\n    }})"
+            "\"stablehlo.scatter\"({value}, {at}, {updates}) <{{indices_are_sorted = false, scatter_dimension_numbers = {dimensions}, unique_indices = false}}> ({{\n      {body}\n    }})"
         );
         let types = format!("({}, {}, {}) -> {}", value.of, at.of, updates.of, value.of);
         self.line(value.of.clone(), &after, &types)

@@ -15,7 +15,7 @@ pub enum Memory {
 
 impl Function {
     /// A part that every device runs on its own pieces: `inputs` lie as said, and so do the results, whose pieces `body`
-    /// gives.
+    /// gives. A single device has the whole, and no part of its own.
     pub fn manual(
         &mut self,
         mesh: &Mesh,
@@ -23,6 +23,10 @@ impl Function {
         outputs: &[Spec],
         body: impl FnOnce(&mut Self, &[Value]) -> Vec<Value>,
     ) -> Vec<Value> {
+        if mesh.devices() == 1 {
+            let whole: Vec<Value> = inputs.iter().map(|(value, _)| (*value).clone()).collect();
+            return body(self, &whole);
+        }
         let specs = |specs: &mut dyn Iterator<Item = &Spec>| specs.map(Spec::text).collect::<Vec<_>>().join(", ");
         let names: Vec<String> = inputs.iter().map(|(value, _)| value.to_string()).collect();
         let pieces: Vec<Type> = inputs.iter().map(|(value, spec)| spec.piece(&value.of, mesh)).collect();

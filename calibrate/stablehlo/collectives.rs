@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::function::{Function, Value, list};
-use super::{Mesh, Spec, Type};
+use super::{Element, Mesh, Spec, Type};
 
 /// A collective over all devices of a one-axis mesh, on each device's piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,32 +55,56 @@ impl Function {
         let types = format!("({}) -> {of}", value.of);
         self.line(of, &format!("{head}\n{inside}}}"), &types)
     }
+
+    /// The sum of a value over the devices along some axes, within a part that each device runs on its own.
+    pub fn sum_over(&mut self, value: &Value, axes: &[String], mesh: &Mesh) -> Value {
+        let groups = mesh.groups(axes);
+        let (count, each, element) = (groups.len(), groups.first().map_or(0, Vec::len), value.of.element);
+        if each < 2 {
+            return value.clone();
+        }
+        let groups: Vec<String> = groups.iter().map(|group| list(group)).collect();
+        let after = format!(
+            "\"stablehlo.all_reduce\"({value}) <{{{CHANNEL}, replica_groups = dense<[{}]> : tensor<{count}x{each}xi64>, use_global_device_ids}}>{}",
+            groups.join(", "),
+            sum(element)
+        );
+        let types = format!("({0}) -> {0}", value.of);
+        self.line(value.of.clone(), &after, &types)
+    }
+}
+
+/// That a collective goes between devices.
+const CHANNEL: &str = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>";
+
+/// The part of a collective that adds two numbers.
+fn sum(element: Element) -> String {
+    format!(
+        " ({{\n        ^bb0(%a: tensor<{element}>, %b: tensor<{element}>):\n          %sum = stablehlo.add %a, %b : tensor<{element}>\n          stablehlo.return %sum : tensor<{element}>\n      }})"
+    )
 }
 
 /// The operation on `%piece`, but for its type.
-fn operation(how: Collective, devices: u64, element: super::Element) -> String {
+fn operation(how: Collective, devices: u64, element: Element) -> String {
     let everybody: Vec<u64> = (0..devices).collect();
-    let channel = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>";
     let groups = format!("replica_groups = dense<[{}]> : tensor<1x{devices}xi64>", list(&everybody));
-    let sum = format!(
-        " ({{\n        ^bb0(%a: tensor<{element}>, %b: tensor<{element}>):\n          %sum = stablehlo.add %a, %b : tensor<{element}>\n          stablehlo.return %sum : tensor<{element}>\n      }})"
-    );
+    let sum = sum(element);
     match how {
         Collective::AllGather => {
             format!(
-                "\"stablehlo.all_gather\"(%piece) <{{all_gather_dim = 0 : i64, {channel}, {groups}, use_global_device_ids}}>"
+                "\"stablehlo.all_gather\"(%piece) <{{all_gather_dim = 0 : i64, {CHANNEL}, {groups}, use_global_device_ids}}>"
             )
         }
         Collective::ReduceScatter => {
             format!(
-                "\"stablehlo.reduce_scatter\"(%piece) <{{scatter_dimension = 0 : i64, {channel}, {groups}, use_global_device_ids}}>{sum}"
+                "\"stablehlo.reduce_scatter\"(%piece) <{{scatter_dimension = 0 : i64, {CHANNEL}, {groups}, use_global_device_ids}}>{sum}"
             )
         }
         Collective::AllReduce => {
-            format!("\"stablehlo.all_reduce\"(%piece) <{{{channel}, {groups}, use_global_device_ids}}>{sum}")
+            format!("\"stablehlo.all_reduce\"(%piece) <{{{CHANNEL}, {groups}, use_global_device_ids}}>{sum}")
         }
         Collective::AllToAll => format!(
-            "\"stablehlo.all_to_all\"(%piece) <{{split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {devices} : i64, {channel}, {groups}}}>"
+            "\"stablehlo.all_to_all\"(%piece) <{{split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {devices} : i64, {CHANNEL}, {groups}}}>"
         ),
         Collective::Permute => {
             let mut pairs = String::new();
@@ -89,7 +113,7 @@ fn operation(how: Collective, devices: u64, element: super::Element) -> String {
                 let _ = write!(pairs, "{separator}[{device}, {}]", (device + 1) % devices);
             }
             format!(
-                "\"stablehlo.collective_permute\"(%piece) <{{{channel}, source_target_pairs = dense<[{pairs}]> : tensor<{devices}x2xi64>}}>"
+                "\"stablehlo.collective_permute\"(%piece) <{{{CHANNEL}, source_target_pairs = dense<[{pairs}]> : tensor<{devices}x2xi64>}}>"
             )
         }
     }

@@ -26,6 +26,8 @@ pub enum Reduction {
     Sum,
     /// The largest.
     Max,
+    /// Whether all say yes.
+    All,
 }
 
 /// How two numbers are compared.
@@ -35,8 +37,12 @@ pub enum Comparison {
     Less,
     /// More, or the same.
     AtLeast,
+    /// Less, or the same.
+    AtMost,
     /// The same.
     Equal,
+    /// Something else.
+    Unequal,
 }
 
 /// A function in the making.
@@ -190,7 +196,9 @@ impl Function {
         let how = match how {
             Comparison::Less => "LT",
             Comparison::AtLeast => "GE",
+            Comparison::AtMost => "LE",
             Comparison::Equal => "EQ",
+            Comparison::Unequal => "NE",
         };
         let of = a.of.of(Element::I1);
         let types = format!("({}, {}) -> {of}", a.of, b.of);
@@ -243,6 +251,7 @@ impl Function {
         let (operation, start) = match how {
             Reduction::Sum => ("add", 0.0),
             Reduction::Max => ("maximum", f64::NEG_INFINITY),
+            Reduction::All => ("and", 1.0),
         };
         let start = self.constant(start, Type::scalar(value.of.element));
         let kept = value.of.dims.iter().enumerate().filter(|(axis, _)| !axes.contains(axis));

@@ -29,6 +29,23 @@ impl Mesh {
         self.axes.iter().map(|(name, _)| name.as_str())
     }
 
+    /// Devices in groups, each along these axes.
+    pub(super) fn groups(&self, along: &[String]) -> Vec<Vec<u64>> {
+        let mut groups: std::collections::BTreeMap<Vec<u64>, Vec<u64>> = Default::default();
+        for device in 0..self.devices() {
+            let (mut rest, mut others) = (device, vec![]);
+            for (name, size) in self.axes.iter().rev() {
+                if !along.contains(name) {
+                    others.push(rest % size);
+                }
+                rest /= size;
+            }
+            others.reverse();
+            groups.entry(others).or_default().push(device);
+        }
+        groups.into_values().collect()
+    }
+
     /// The line that declares it.
     pub(super) fn declaration(&self) -> String {
         let axes: Vec<String> = self.axes.iter().map(|(name, size)| format!("{name:?}={size}")).collect();

@@ -40,19 +40,26 @@ impl Writer<'_> {
         }
     }
 
-    /// Of arrays whose axes are B, N and others.
-    fn heads(&self, others: usize) -> Spec {
-        self.layout.spec(&[&[Logical::Batch, Logical::Tensor][..], &vec![Logical::Whole; others]].concat())
+    /// Of arrays of queries, B N S and others.
+    fn queries(&self, others: usize) -> Spec {
+        let axes = [Logical::Batch, Logical::Tensor, Logical::Sequence];
+        self.layout.spec(&[&axes[..], &vec![Logical::Whole; others]].concat())
+    }
+
+    /// Of keys and values, B N S H: of whole sequences, from all chips that share them
+    /// (`context_parallel_strategy: all_gather`).
+    fn keys(&self) -> Spec {
+        self.layout.spec(&[Logical::Batch, Logical::Tensor, Logical::Whole, Logical::Whole])
     }
 
     fn splash(&mut self, shape: &AttentionShape, inputs: [&Value; 3]) -> Made {
         let [queries, keys, values] = inputs.map(|value| self.main.transpose(value, &[0, 2, 1, 3]));
         let queries = over_root(&mut self.main, &queries, shape.head_dim);
-        let (whole, sums) = (self.heads(2), self.heads(1));
+        let (whole, sums, all) = (self.queries(1), self.queries(0), self.keys());
         let (mesh, block) = (self.layout.mesh.clone(), self.kernel_block());
-        let given = [(&queries, &whole), (&keys, &whole), (&values, &whole)];
+        let given = [(&queries, &whole), (&keys, &all), (&values, &all)];
         let made = self.main.manual(&mesh, &given, &[whole.clone(), sums], |main, pieces| {
-            let [info, next] = masks(main, &pieces[0].of, block);
+            let [info, next] = masks(main, [&pieces[0].of, &pieces[1].of], block);
             let places = positions(main, &pieces[0].of, LANES, 0);
             let of = &pieces[0].of;
             let scratch = Type::new(Element::F32, [of.dims[0], block, of.dims[3]]);
@@ -79,16 +86,19 @@ impl Writer<'_> {
     fn splash_backward(&mut self, residuals: &[Value], gradient: &Value, fused: bool) -> [Value; 3] {
         let [queries, keys, values, result, sums] = residuals else { unreachable!("the kernel has five residuals") };
         let gradient = self.main.transpose(gradient, &[0, 2, 1, 3]);
-        let (whole, rows) = (self.heads(2), self.heads(1));
+        let (whole, rows, all) = (self.queries(1), self.queries(0), self.keys());
         let (mesh, block) = (self.layout.mesh.clone(), self.kernel_block());
         let given =
-            [(&gradient, &whole), (queries, &whole), (keys, &whole), (values, &whole), (result, &whole), (sums, &rows)];
-        let outputs = [whole.clone(), whole.clone(), whole.clone()];
+            [(&gradient, &whole), (queries, &whole), (keys, &all), (values, &all), (result, &whole), (sums, &rows)];
+        let outputs = [whole.clone(), all.clone(), all.clone()];
+        let shared = self.layout.spec(&[Logical::Sequence]);
         let made = self.main.manual(&mesh, &given, &outputs, |main, pieces| {
             let [gradient, queries, keys, values, result, sums] = pieces else { unreachable!("as many as given") };
             let [wide, other] = [result, gradient].map(|value| main.convert(value, Element::F32));
             let along = main.dot(&wide, &other, (&[0, 1, 2], &[0, 1, 2]), (&[3], &[3]), Element::F32);
-            backward_kernels(main, [queries, keys, values, gradient], [sums, &along], block, fused)
+            let made = backward_kernels(main, [queries, keys, values, gradient], [sums, &along], block, fused);
+            let keys = made[1..].iter().map(|value| main.sum_over(value, &shared.0[0], &mesh));
+            std::iter::once(made[0].clone()).chain(keys.collect::<Vec<_>>()).collect()
         });
         let head_dim = queries.of.dims[3];
         let of_queries = over_root(&mut self.main, &made[0], head_dim);
@@ -97,7 +107,7 @@ impl Writer<'_> {
 
     /// Queries of a block of the kernel: no more than there are.
     fn kernel_block(&self) -> u64 {
-        self.options.kernel_block.min(self.job.seq)
+        self.options.kernel_block.min(self.job.seq / u64::from(self.job.mesh.context))
     }
 }
 
@@ -110,9 +120,9 @@ fn over_root(main: &mut Function, value: &Value, head_dim: u64) -> Value {
 }
 
 /// Which blocks of keys a block of queries sees, and which comes next: numbers that the kernel reads.
-fn masks(main: &mut Function, queries: &Type, block: u64) -> [Value; 2] {
-    let blocks = queries.dims[2].div_ceil(block);
-    let of = Type::new(Element::I8, [1, blocks, blocks]);
+fn masks(main: &mut Function, sides: [&Type; 2], block: u64) -> [Value; 2] {
+    let [rows, columns] = sides.map(|side| side.dims[2].div_ceil(block));
+    let of = Type::new(Element::I8, [1, rows, columns]);
     [main.fill(1.0, &of), main.fill(0.0, &of)]
 }
 
@@ -134,7 +144,7 @@ fn backward_kernels(
 ) -> Vec<Value> {
     let dims = queries.of.dims.clone();
     let scratch = Type::new(Element::F32, [dims[0], block, dims[3]]);
-    let [info, next] = masks(main, &queries.of, block);
+    let [info, next] = masks(main, [&queries.of, &keys.of], block);
     let rows = |main: &mut Function, count: u64| {
         sums.map(|value| main.broadcast(value, &[dims[0], dims[1], count, dims[2]], &[0, 1, 3]))
     };
@@ -142,7 +152,7 @@ fn backward_kernels(
     let places = positions(main, &queries.of, SUBLANES, 1);
     let operands = [&info, &next, queries, keys, values, &powers, gradient, &along, &places];
     if fused {
-        let blocks = dims[2].div_ceil(block);
+        let blocks = keys.of.dims[2].div_ceil(block);
         let parts = Type::new(Element::Bf16, [dims[0], blocks, dims[1], dims[2], dims[3]]);
         let results = vec![scratch.clone(), scratch, parts, keys.of.clone(), values.of.clone()];
         let made = kernel::call(main, "splash_mha_dqkv", &operands, results);

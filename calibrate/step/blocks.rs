@@ -1,6 +1,6 @@
 //! The two loops over blocks: forward stores what backward will find, backward makes the rest again.
 
-use windtunnel::runtime::spmd::{Attention, Keep, Kind, Policy, Tensor};
+use windtunnel::runtime::spmd::{Attention, Keep, Kind, Op, Policy, ROUTER, Tensor};
 
 use super::Writer;
 use super::attention::MADE_BY_KERNEL;
@@ -25,13 +25,15 @@ pub struct Stack {
 }
 
 /// A block that has run forward.
-struct Ran {
-    values: Vec<Value>,
+pub struct Ran {
+    /// Its tensors.
+    pub values: Vec<Value>,
     residuals: Vec<Vec<Value>>,
 }
 
 impl Ran {
-    fn get(&self, what: Saved) -> &Value {
+    /// Something of it.
+    pub fn get(&self, what: Saved) -> &Value {
         match what {
             Saved::Tensor(tensor) => &self.values[tensor],
             Saved::Residual(op, place) => &self.residuals[op][place],
@@ -40,7 +42,7 @@ impl Ran {
 }
 
 impl Writer<'_> {
-    /// Runs all blocks; gives the last one's result, and what all have saved.
+    /// Runs all blocks in a loop; gives the last one's result, and what all have saved.
     pub fn forward(&mut self, input: Value, parameters: &[Value]) -> (Value, Vec<Stack>) {
         let (weights, layers) = (self.stacked(parameters), self.job.model.layers);
         let mut stacks = self.stacks(&input.of);
@@ -111,7 +113,12 @@ impl Writer<'_> {
     }
 
     /// A block backward: gradients of its input, and of its weights in order.
-    fn block_backward(&mut self, gradient: &Value, weights: &[Value], found: &[(Saved, Value)]) -> (Value, Vec<Value>) {
+    pub fn block_backward(
+        &mut self,
+        gradient: &Value,
+        weights: &[Value],
+        found: &[(Saved, Value)],
+    ) -> (Value, Vec<Value>) {
         let block = self.block.clone();
         let residuals = match self.job.remat {
             Policy::None => self.found_residuals(found),
@@ -126,7 +133,10 @@ impl Writer<'_> {
         gradients[last] = Some(gradient.clone());
         let mut of_weights: Vec<Option<Value>> = vec![None; weights.len()];
         for (at, op) in block.ops.iter().enumerate().rev() {
-            let gradient = gradients[op.output].take().expect("a block has no result that nobody reads");
+            let mut gradient = gradients[op.output].take().expect("a block has no result that nobody reads");
+            if self.is_routed(op.output) {
+                gradient = self.constrain_hidden(&gradient);
+            }
             let contracted = self.weight_of(at).map_or(0, |weight| self.weights[weight].contracted);
             let made = self.op_backward(op, &residuals[at], &gradient, contracted);
             if let (Some(place), Some(gradient)) = (self.place_of(at), made.weight) {
@@ -146,7 +156,7 @@ impl Writer<'_> {
 
     /// Runs a block's operators; what is found is taken instead of what they make, and the compiler drops what is then not
     /// read.
-    fn run(&mut self, input: &Value, weights: &[Value], found: &[(Saved, Value)]) -> Ran {
+    pub fn run(&mut self, input: &Value, weights: &[Value], found: &[(Saved, Value)]) -> Ran {
         let block = self.block.clone();
         let find = |what: Saved| found.iter().find(|(known, _)| *known == what).map(|(_, value)| value.clone());
         let mut values: Vec<Option<Value>> = vec![None; block.tensors.len()];
@@ -165,11 +175,20 @@ impl Writer<'_> {
             if self.is_kernel(op.kind) && find(Saved::Residual(at, MADE_BY_KERNEL[0])).is_some() {
                 made.output = self.splash_output(&made.residuals[MADE_BY_KERNEL[0]]);
             }
+            if self.is_routed(op.output) {
+                made.output = self.constrain_hidden(&made.output);
+            }
             let Made { output, residuals: of_op } = made;
             residuals.push(of_op);
             values[op.output] = Some(find(Saved::Tensor(op.output)).unwrap_or(output));
         }
         Ran { values: values.into_iter().flatten().collect(), residuals }
+    }
+
+    /// Whether a router reads a tensor: where what experts get lies is said.
+    fn is_routed(&self, tensor: Tensor) -> bool {
+        let router = |op: &Op| matches!(op.kind, Kind::Linear(index) if self.block.weights[index].name == ROUTER);
+        self.block.ops.iter().any(|op| router(op) && op.inputs[0] == tensor)
     }
 
     fn is_kernel(&self, kind: Kind) -> bool {
@@ -215,7 +234,7 @@ impl Writer<'_> {
     }
 
     /// What of a block backward finds, and where.
-    fn saved(&self, ran: &Ran) -> Vec<(Saved, Keep)> {
+    pub fn saved(&self, ran: &Ran) -> Vec<(Saved, Keep)> {
         let Policy::Names(_) = self.job.remat else {
             let places =
                 |(op, list): (usize, &Vec<Value>)| (0..list.len()).map(move |place| Saved::Residual(op, place));
@@ -255,7 +274,7 @@ impl Writer<'_> {
     }
 
     /// One block's part of a stack.
-    fn load(&mut self, stack: &Value, turn: &Value) -> Value {
+    pub fn load(&mut self, stack: &Value, turn: &Value) -> Value {
         let dims = stack.of.dims.clone();
         let at = self.first(&dims, turn);
         let part = self.main.dynamic_slice(stack, &at.iter().collect::<Vec<_>>(), &[&[1], &dims[1..]].concat());
@@ -263,7 +282,7 @@ impl Writer<'_> {
     }
 
     /// The stack with one block's part in it.
-    fn store(&mut self, stack: &Value, value: &Value, turn: &Value) -> Value {
+    pub fn store(&mut self, stack: &Value, value: &Value, turn: &Value) -> Value {
         let dims = stack.of.dims.clone();
         let axes: Vec<usize> = (1..dims.len()).collect();
         let part = self.main.broadcast(value, &[&[1], &dims[1..]].concat(), &axes);
@@ -278,7 +297,7 @@ impl Writer<'_> {
     }
 
     /// A loop whose body is written by this writer.
-    fn repeat(
+    pub fn repeat(
         &mut self,
         turns: u64,
         carried: &[Value],

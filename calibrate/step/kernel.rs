@@ -1,4 +1,4 @@
-//! A kernel's stand-in: operands and results of the splash kernel, and a body that does nothing.
+//! A kernel's stand-in: operands and results of the splash kernel, or of megablox's, and a body that does nothing.
 //!
 //! XLA sees of a kernel written by hand what goes in and what comes out; its memory and its place in the schedule follow
 //! from that alone. The body is a Mosaic module, as text, which the compiler parses and compiles as it would the kernel's;

@@ -10,12 +10,16 @@ use crate::stablehlo::{Mesh, Spec};
 pub enum Logical {
     /// Sequences of a batch.
     Batch,
+    /// Tokens of a sequence.
+    Sequence,
     /// A weight's side to the model's width.
     Embed,
     /// A weight's side to the feed-forward's width.
     Mlp,
     /// Heads, words, or the feed-forward's width of an activation.
     Tensor,
+    /// Experts.
+    Expert,
     /// Anything that every chip has all of.
     Whole,
 }
@@ -30,7 +34,9 @@ pub struct Layout {
 impl Layout {
     /// That of a job's mesh.
     pub fn of(mesh: spmd::Mesh) -> Self {
-        let (names, sizes) = (["data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"], mesh.axes());
+        let (names, mut sizes) = (["data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"], mesh.axes());
+        // Replicas are on all slices, those of a slice beside one another.
+        sizes[0] *= mesh.dcn_data;
         // As many names as sizes, by their types.
         let axes: [_; 6] = std::array::from_fn(|at| (names[at], u64::from(sizes[at])));
         Self { mesh: Mesh::new(axes) }
@@ -40,16 +46,23 @@ impl Layout {
     pub fn spec(&self, axes: &[Logical]) -> Spec {
         // One mesh axis shares out one axis of an array: the feed-forward's width takes what the model's would have.
         let mlp = axes.contains(&Logical::Mlp);
+        // What experts lie on, nothing else of the array does.
+        let experts = axes.contains(&Logical::Expert);
         let shared = |axis: &Logical| -> &[&str] {
             match axis {
                 Logical::Batch => &["data", "fsdp", "fsdp_transpose", "expert"],
                 Logical::Embed if mlp => &["fsdp", "context", "expert"],
                 Logical::Embed => &["fsdp", "fsdp_transpose", "context", "expert"],
                 Logical::Mlp => &["fsdp_transpose", "tensor"],
+                Logical::Sequence => &["context"],
                 Logical::Tensor => &["tensor"],
+                Logical::Expert => &["expert"],
                 Logical::Whole => &[],
             }
         };
-        Spec(axes.iter().map(|axis| shared(axis).iter().map(|&name| name.to_owned()).collect()).collect())
+        let free = |axis: &Logical, name: &&str| *axis == Logical::Expert || !experts || *name != "expert";
+        let of =
+            |axis: &Logical| shared(axis).iter().filter(|name| free(axis, name)).map(|&name| name.to_owned()).collect();
+        Spec(axes.iter().map(of).collect())
     }
 }

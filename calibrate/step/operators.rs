@@ -36,7 +36,11 @@ impl Writer<'_> {
         let main = &mut self.main;
         match (op.kind, weight) {
             (Kind::Norm, Some((weight, _))) => norm(main, &inputs[0], weight),
-            (Kind::Linear(_), Some((weight, contracted))) => linear(main, &inputs[0], weight, contracted),
+            (Kind::Linear(index), Some((weight, contracted))) => match self.block.weights[index] {
+                of if of.experts && self.job.capacity_factor.is_none() => self.sorted_linear(&inputs[0], weight),
+                of if of.experts => self.experts_linear(&inputs[0], weight, of.row_parallel),
+                _ => linear(main, &inputs[0], weight, contracted),
+            },
             (Kind::Rope, _) => Made { output: self.rotate(&inputs[0], false), residuals: vec![] },
             (Kind::Attention(shape), _) => self.attend(&shape, [&inputs[0], &inputs[1], &inputs[2]]),
             (Kind::Add, _) => {
@@ -45,9 +49,14 @@ impl Writer<'_> {
             }
             (Kind::Gate, _) => {
                 let made = gate(main, activation, &inputs[0], &inputs[1]);
-                Made { output: self.constrain_wide(&made.output), ..made }
+                Made { output: self.constrain_product(&made.output), ..made }
             }
-            _ => unreachable!("experts are refused, and norms and linears have weights"),
+            (Kind::Masks, _) => self.masks(&inputs[0]),
+            (Kind::Dispatch(_), _) => self.dispatch(&inputs[0], &inputs[1]),
+            (Kind::Combine(_), _) => self.combine(&inputs[0], &inputs[1]),
+            (Kind::Sort, _) => self.sort(&inputs[0], &inputs[1]),
+            (Kind::Unsort, _) => self.unsort(&inputs[0], &inputs[1]),
+            _ => unreachable!("the whole job sends nothing, and norms and linears have weights"),
         }
     }
 
@@ -55,7 +64,13 @@ impl Writer<'_> {
     pub fn op_backward(&mut self, op: &Op, residuals: &[Value], gradient: &Value, contracted: usize) -> Gradients {
         match op.kind {
             Kind::Norm => norm_backward(&mut self.main, residuals, gradient),
-            Kind::Linear(_) => linear_backward(&mut self.main, residuals, gradient, contracted),
+            Kind::Linear(index) => match self.block.weights[index] {
+                of if of.experts && self.job.capacity_factor.is_none() => {
+                    self.sorted_linear_backward(residuals, gradient)
+                }
+                of if of.experts => self.experts_linear_backward(residuals, gradient, of.row_parallel),
+                _ => linear_backward(&mut self.main, residuals, gradient, contracted),
+            },
             Kind::Rope => Gradients::of([self.rotate(gradient, true)]),
             Kind::Attention(shape) => Gradients::of(self.attend_backward(&shape, residuals, gradient)),
             Kind::Add => {
@@ -63,11 +78,21 @@ impl Writer<'_> {
                 Gradients::of([gradient.clone(), gradient])
             }
             Kind::Gate => {
-                let gradient = self.constrain_wide(gradient);
+                let gradient = self.constrain_product(gradient);
                 Gradients::of(gate_backward(&mut self.main, residuals, &gradient))
             }
-            _ => unreachable!("experts are refused"),
+            Kind::Masks => Gradients::of([self.masks_backward(residuals, gradient)]),
+            Kind::Dispatch(_) => Gradients::of([self.dispatch_backward(&residuals[0], gradient)]),
+            Kind::Combine(_) => Gradients::of(self.combine_backward(residuals, gradient)),
+            Kind::Sort => Gradients::of([self.sort_backward(&residuals[0], gradient)]),
+            Kind::Unsort => Gradients::of(self.unsort_backward(residuals, gradient)),
+            Kind::Send => unreachable!("the whole job sends nothing"),
         }
+    }
+
+    /// A gate's result: of experts it lies as its factors do.
+    fn constrain_product(&mut self, value: &Value) -> Value {
+        if value.of.dims.len() == 3 { self.constrain_wide(value) } else { value.clone() }
     }
 
     /// Rotary embedding of B S N H in fp32: the first half of a head's numbers turned against the second, by angles that grow
@@ -89,7 +114,7 @@ impl Writer<'_> {
             false => (main.zip("subtract", &a_cos, &b_sin), main.zip("add", &b_cos, &a_sin)),
             true => (main.zip("add", &a_cos, &b_sin), main.zip("subtract", &b_cos, &a_sin)),
         };
-        let both = main.concatenate(&first, &second, 3);
+        let both = main.concatenate(&[&first, &second], 3);
         main.convert(&both, Element::Bf16)
     }
 }
@@ -189,11 +214,12 @@ pub fn linear(main: &mut Function, x: &Value, weight: &Value, contracted: usize)
 pub fn linear_backward(main: &mut Function, residuals: &[Value], gradient: &Value, contracted: usize) -> Gradients {
     let [x, weight] = residuals else { unreachable!("a linear has two residuals") };
     let free = weight.of.dims.len() - contracted;
-    let product = main.dot(gradient, x, (&[], &[]), (&[0, 1], &[0, 1]), Element::Bf16);
+    let tokens: Vec<usize> = (0..x.of.dims.len() - contracted).collect();
+    let product = main.dot(gradient, x, (&[], &[]), (&tokens, &tokens), Element::Bf16);
     let order: Vec<usize> = (free..free + contracted).chain(0..free).collect();
     let of_weight = main.transpose(&product, &order);
     let (outputs, last): (Vec<usize>, Vec<usize>) =
-        ((2..2 + free).collect(), (contracted..contracted + free).collect());
+        ((tokens.len()..tokens.len() + free).collect(), (contracted..contracted + free).collect());
     let of_x = main.dot(gradient, weight, (&[], &[]), (&outputs, &last), Element::Bf16);
     Gradients { inputs: vec![of_x], weight: Some(main.convert(&of_weight, Element::F32)) }
 }

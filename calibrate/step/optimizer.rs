@@ -56,7 +56,7 @@ fn clip(main: &mut Function, gradients: &[Value]) -> Vec<Value> {
     gradients.iter().map(scaled).collect()
 }
 
-/// A parameter and its moments, after the step.
+/// A parameter and its moments, after the step. A first moment that is stored in bf16 is used as it comes.
 fn adamw(main: &mut Function, [parameter, mean, square]: [&Value; 3], gradient: &Value, steps: &Value) -> [Value; 3] {
     let of = gradient.of.clone();
     let scaled = |main: &mut Function, factor: f64, value: &Value| {
@@ -64,6 +64,8 @@ fn adamw(main: &mut Function, [parameter, mean, square]: [&Value; 3], gradient: 
         main.zip("multiply", &factor, value)
     };
     let kept = scaled(main, BETAS[0], mean);
+    let kept = main.convert(&kept, Element::F32);
+    let stored = mean.of.element;
     let new = scaled(main, 1.0 - BETAS[0], gradient);
     let mean = main.zip("add", &kept, &new);
     let kept = scaled(main, BETAS[1], square);
@@ -84,5 +86,5 @@ fn adamw(main: &mut Function, [parameter, mean, square]: [&Value; 3], gradient: 
     let decay = scaled(main, DECAY, parameter);
     let step = main.zip("add", &step, &decay);
     let step = scaled(main, RATE, &step);
-    [main.zip("subtract", parameter, &step), mean, square]
+    [main.zip("subtract", parameter, &step), main.convert(&mean, stored), square]
 }

@@ -1,5 +1,7 @@
 //! Steps as text, and what they compute.
 
+use windtunnel::model::ModelConfig;
+use windtunnel::model::routing::Load;
 use windtunnel::runtime::Parts;
 use windtunnel::scenario::Scenario;
 
@@ -22,7 +24,33 @@ fn job(slice: &str, mesh: &str, xla: &str) -> Job {
 }
 
 fn written(slice: &str, mesh: &str, xla: &str) -> Step {
-    write(&job(slice, mesh, xla), Options { kernel_block: 16 }).unwrap_or_else(|why| panic!("{why}"))
+    write(&job(slice, mesh, xla), Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The same job with experts of width 48 in the feed-forward's place, each token's weight that of the `top_k` it meets.
+fn mixture(job: Job, (count, top_k): (u64, u64), capacity_factor: Option<f64>) -> Job {
+    let router = Router {
+        score: Score::SoftmaxOfChosen,
+        normalises: false,
+        scales: false,
+        bias: false,
+        correction: false,
+        groups: None,
+    };
+    let experts = Experts {
+        count,
+        top_k,
+        width: 48,
+        shared: 0,
+        dense_first: 0,
+        every: 1,
+        every_first: true,
+        router,
+        bias: false,
+        auxiliary_loss: false,
+        load: Load::Balanced,
+    };
+    Job { model: ModelConfig { experts: Some(experts), ..job.model }, capacity_factor, ..job }
 }
 
 /// Bytes on one device of a step's arguments.
@@ -45,13 +73,40 @@ fn parameters_and_moments_take_twelve_bytes_for_each_number_and_are_given_back_i
 
 #[test]
 fn each_chip_has_the_share_that_the_simulator_gives_it() {
-    for mesh in ["fsdp = 4", "fsdp = 2\ntensor = 2", "fsdp = 2\nfsdp_transpose = 2", "data = 2\nfsdp = 2"] {
-        let job = job("2x2", mesh, "");
-        let step = write(&job, Options { kernel_block: 16 }).unwrap_or_else(|why| panic!("{why}"));
+    let axes = ["fsdp = 4", "fsdp = 2\ntensor = 2", "fsdp = 2\nfsdp_transpose = 2", "data = 2\nfsdp = 2"];
+    for (mesh, xla) in axes.map(|axes| (axes, "")).into_iter().chain([
+        ("fsdp = 2\ncontext = 2", ""),
+        ("fsdp = 4", "mu_dtype = \"bfloat16\""),
+        ("fsdp = 4", "scan_layers = false"),
+    ]) {
+        let job = job("2x2", mesh, xla);
+        let step = write(&job, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
         let program = windtunnel::runtime::Framework::compile(&job).classes.remove(0);
         let simulated: u64 = program.buffers.iter().take(3).map(|buffer| buffer.bytes.0).sum();
         // The count of steps is four bytes that the simulator leaves out.
-        assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh}");
+        assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh} {xla}");
+    }
+}
+
+#[test]
+fn experts_lie_as_the_simulator_has_them() {
+    for (mesh, send_tokens) in
+        [("fsdp = 2\nexpert = 2", false), ("fsdp = 2\nexpert = 2", true), ("fsdp = 2\ntensor = 2", false)]
+    {
+        let dense = job("2x2", &mesh.replace("expert", "fsdp_transpose"), "");
+        let mesh = job("2x2", &mesh.replace("expert", "context"), "").mesh;
+        let mesh = Mesh { expert: mesh.context, context: 1, ..mesh };
+        let job = Job { mesh, send_tokens, ..mixture(dense, (4, 2), Some(1.0)) };
+        let step = write(&job, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
+        let program = windtunnel::runtime::Framework::compile(&job).classes.remove(0);
+        let simulated: u64 = program.buffers.iter().take(3).map(|buffer| buffer.bytes.0).sum();
+        assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh:?}");
+        let places = if send_tokens {
+            "[{\"expert\"}, {\"data\", \"fsdp\", \"fsdp_transpose\"}, {}, {\"tensor\"}]"
+        } else {
+            "[{}, {\"data\", \"fsdp\", \"fsdp_transpose\", \"expert\"}, {}, {\"tensor\"}]"
+        };
+        assert!(step.text.contains(places), "{places}");
     }
 }
 
@@ -60,6 +115,16 @@ fn every_axis_is_declared_with_its_own_size() {
     let step = written("2x2", "fsdp = 2\ntensor = 2", "");
     let mesh = "<[\"data\"=1, \"fsdp\"=2, \"fsdp_transpose\"=1, \"context\"=1, \"expert\"=1, \"tensor\"=2]>";
     assert!(step.text.contains(mesh), "{}", step.text.lines().take(3).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn slices_are_replicas_before_those_of_a_slice() {
+    let mut two = job("2x2", "data = 2\nfsdp = 2", "");
+    two.mesh.dcn_data = 2;
+    let step = write(&two, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
+    assert!(step.text.contains("<[\"data\"=4, \"fsdp\"=2, "));
+    // Two sequences on each of eight chips.
+    assert_eq!(step.arguments.last().map(|targets| targets.of.dims[0]), Some(16));
 }
 
 #[test]
@@ -79,6 +144,29 @@ fn forward_stacks_what_the_policy_keeps_and_nothing_else() {
 }
 
 #[test]
+fn keys_and_values_of_shared_sequences_are_whole_and_their_gradients_summed() {
+    let step = written("2x2", "fsdp = 2\ncontext = 2", "");
+    let (queries, keys) = (
+        "[{\"data\", \"fsdp\", \"fsdp_transpose\", \"expert\"}, {\"tensor\"}, {\"context\"}, {}]",
+        "\"expert\"}, {\"tensor\"}, {}, {}]",
+    );
+    let kernel = step.text.lines().find(|line| line.contains("sdy.manual_computation")).unwrap_or_default();
+    assert!(kernel.contains(&format!("<@mesh, {queries}>")) && kernel.contains(keys), "{kernel}");
+    assert_eq!(step.text.matches("\"stablehlo.all_reduce\"").count(), 2);
+    assert!(step.text.contains("dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>"));
+}
+
+#[test]
+fn blocks_written_out_have_parameters_of_their_own_and_a_barrier_before_each_backward() {
+    let step = written("1x1", "", "scan_layers = false");
+    assert_eq!(step.text.matches("stablehlo.while").count(), 0);
+    assert_eq!(step.text.matches("stablehlo.optimization_barrier").count(), 2);
+    assert!(step.arguments.iter().any(|argument| argument.name == "layers_1.query"));
+    let none = written("1x1", "", "scan_layers = false\nremat_policy = \"none\"");
+    assert_eq!(none.text.matches("stablehlo.optimization_barrier").count(), 0);
+}
+
+#[test]
 fn what_is_offloaded_goes_to_the_host_and_comes_back() {
     let step = written("1x1", "", "remat_policy = \"qkv_proj_offloaded\"");
     let count = |kind: &str| step.text.matches(&format!("_xla_buffer_placement = {kind:?}")).count();
@@ -95,13 +183,11 @@ fn the_kernel_runs_once_forward_and_backward_runs_it_again_before_its_own_two() 
 
 #[test]
 fn what_is_not_written_is_named() {
-    let why = |job: Job| write(&job, Options { kernel_block: 16 }).err().unwrap_or_default();
-    let tiled = job("1x1", "", "num_vocab_tiling = 2");
-    assert_eq!(why(tiled), "no program is written yet for num_vocab_tiling above 1");
-    let mut several = job("1x1", "", "");
-    several.mesh.dcn_data = 2;
-    assert!(why(several).contains("several slices"));
-    let mut shared = job("1x1", "", "");
+    let why = |job: Job| write(&job, Options { kernel_block: 16, kernels: true }).err().unwrap_or_default();
+    let mut shared = mixture(job("1x1", "", ""), (4, 2), Some(1.0));
     shared.mesh.context = 2;
-    assert!(why(shared).contains("chips that share a sequence"));
+    assert!(why(shared).contains("experts of shared sequences"));
+    let mut apart = mixture(job("1x1", "", ""), (4, 2), Some(1.0));
+    apart.model.experts.iter_mut().for_each(|experts| experts.every = 2);
+    assert!(why(apart).contains("blocks with experts beside blocks without"));
 }

@@ -1,7 +1,8 @@
-//! Parameters: names, shapes, and how they lie. Those of blocks are stacked, one block behind the other.
+//! Parameters: names, shapes, and how they lie. Those of blocks are stacked, one block behind the other, if these run in a
+//! loop, and stand by themselves if they are written out.
 
 use windtunnel::model::ModelConfig;
-use windtunnel::runtime::spmd::{Block, Kind};
+use windtunnel::runtime::spmd::{self, Block, Kind};
 
 use super::layout::{Layout, Logical};
 use crate::stablehlo::{Element, Spec, Type};
@@ -11,26 +12,28 @@ use crate::stablehlo::{Element, Spec, Type};
 pub struct Weight {
     /// Its name.
     pub name: String,
-    /// Its type; of blocks' weights with the blocks' axis first.
+    /// Its type; of stacked weights with the blocks' axis first.
     pub of: Type,
     /// How it lies.
     pub spec: Spec,
     /// The operator of the block that it belongs to.
     pub op: Option<usize>,
+    /// The one block that it belongs to, if it is not all of them.
+    pub layer: Option<u64>,
     /// Of a linear: how many of its axes (but the blocks') are summed over.
     pub contracted: usize,
 }
 
 /// The embedding, the head unless it is the embedding, blocks' weights by name, and the last norm's.
-pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
+pub fn of(model: &ModelConfig, block: &Block, layout: &Layout, scan: bool) -> Vec<Weight> {
     let weight = |name: &str, axes: &[(u64, Logical)], op: Option<usize>, contracted: usize| {
         let (mut dims, logical): (Vec<u64>, Vec<Logical>) = axes.iter().copied().unzip();
         let mut spec = layout.spec(&logical);
-        if op.is_some() {
+        if op.is_some() && scan {
             dims.insert(0, model.layers);
             spec = spec.stacked();
         }
-        Weight { name: name.to_owned(), of: Type::new(Element::F32, dims), spec, op, contracted }
+        Weight { name: name.to_owned(), of: Type::new(Element::F32, dims), spec, op, layer: None, contracted }
     };
     let (words, width) = ((model.vocab, Logical::Tensor), (model.width, Logical::Embed));
     let mut all = vec![weight("embedding", &[words, width], None, 0)];
@@ -51,15 +54,31 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
                 all.push(weight(&format!("norm_{norms}"), &[(length, Logical::Whole)], Some(at), 0));
             }
             Kind::Linear(index) => {
-                let name = block.weights[index].name;
-                let (axes, contracted) = linear(model, name);
-                all.push(weight(name, &axes, Some(at), contracted));
+                let of = block.weights[index];
+                // Experts that every token passes stand beside those that are chosen.
+                let name = match model.experts.is_some() && !of.experts && of.name.starts_with('w') {
+                    true => format!("shared_{}", of.name),
+                    false => of.name.to_owned(),
+                };
+                let (axes, contracted) = linear(model, of);
+                all.push(weight(&name, &axes, Some(at), contracted));
             }
             _ => {}
         }
     }
     // As JAX has the entries of a dictionary: the compiler's choices depend on the order.
     all[outside..].sort_by(|one, other| one.name.cmp(&other.name));
+    if !scan {
+        let one = all.split_off(outside);
+        let of = |layer: u64| {
+            one.iter().map(move |weight| Weight {
+                name: format!("layers_{layer}.{}", weight.name),
+                layer: Some(layer),
+                ..weight.clone()
+            })
+        };
+        all.extend((0..model.layers).flat_map(of));
+    }
     if model.final_norm {
         all.push(weight("final_norm", &[(model.width, Logical::Whole)], None, 0));
     }
@@ -67,14 +86,19 @@ pub fn of(model: &ModelConfig, block: &Block, layout: &Layout) -> Vec<Weight> {
 }
 
 /// Axes of a linear's weight, those that are summed over first, and how many these are.
-fn linear(model: &ModelConfig, name: &str) -> (Vec<(u64, Logical)>, usize) {
-    let (width, mlp) = ((model.width, Logical::Embed), (model.ffn, Logical::Mlp));
+fn linear(model: &ModelConfig, of: spmd::Weight) -> (Vec<(u64, Logical)>, usize) {
+    let (width, experts) = ((model.width, Logical::Embed), model.experts.as_ref());
     let heads = |count| [(count, Logical::Tensor), (model.head_dim, Logical::Whole)];
-    match name {
+    match of.name {
         "query" => ([&[width], &heads(model.heads)[..]].concat(), 1),
         "key" | "value" => ([&[width], &heads(model.kv_heads)[..]].concat(), 1),
         "out" => ([&heads(model.heads)[..], &[width]].concat(), 2),
-        "wo" => (vec![mlp, width], 1),
-        _ => (vec![width, mlp], 1),
+        spmd::ROUTER => (vec![width, (of.outputs, Logical::Whole)], 1),
+        name => {
+            let mlp = (if of.row_parallel { of.inputs } else { of.outputs }, Logical::Mlp);
+            let sides = if name == "wo" { [mlp, width] } else { [width, mlp] };
+            let count = experts.filter(|_| of.experts).map(|experts| (experts.count, Logical::Expert));
+            (count.into_iter().chain(sides).collect(), 1)
+        }
     }
 }

@@ -141,6 +141,11 @@ impl Job {
         if self.send_tokens { u64::from(self.mesh.expert) } else { 1 }
     }
 
+    /// Whether experts have as many rows as they get, in the order of experts (`sparse_matmul`).
+    pub fn sorts_experts(&self) -> bool {
+        self.model.experts.is_some() && self.capacity_factor.is_none()
+    }
+
     /// Numbers of a token that a chip holds between the halves of a block.
     pub fn stream(&self) -> u64 {
         if self.activation_embed { self.model.width / u64::from(self.mesh.tensor) } else { self.model.width }
@@ -150,7 +155,6 @@ impl Job {
     pub fn only_simulated(&self) -> Option<&'static str> {
         let model = &self.model;
         let cases = [
-            (model.experts.is_some(), "experts"),
             (model.latent.is_some() || model.sinks, "latent attention, and sinks"),
             (model.norm != Norm::Rms, "norms other than RMSNorm"),
             (
@@ -161,8 +165,6 @@ impl Job {
             (!matches!(model.feed_forward, FeedForward::Gated(_)), "a feed-forward without a gate"),
             (model.qkv_bias || model.output_bias || model.ffn_bias, "biases"),
             (self.quantization.is_some(), "linears in eight bits"),
-            (self.half_moment, "a first moment in bf16"),
-            (self.mesh.context > 1, "a context axis"),
             (self.activation_embed && self.mesh.tensor > 1, "activations on the tensor axis"),
         ];
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)

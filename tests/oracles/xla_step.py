@@ -2,7 +2,8 @@
 
 A decoder as MaxText writes it (RMSNorm, rotary, grouped queries, gated MLP or experts), its blocks in one scan under a remat
 policy, parameters and AdamW's state in fp32 and sharded as MaxText's rules shard them, computed in bf16, splash attention
-under shard_map. `mesh` is data (MaxText's `fsdp`) and model (`tensor`); with experts, `expert` is an axis between them. It is compiled ahead of time for a slice of v6e; nothing runs.
+under shard_map. `mesh` is data (MaxText's `fsdp`) and model (`tensor`); with experts, `expert` is an axis between them, else
+`context` if it is said; `slices` are replicas. `half` keeps the first moment in bf16, `apart` gives blocks parameters of their own. It is compiled ahead of time for a slice of v6e; nothing runs.
 
     python xla_step.py DIR [CASE ...]
 
@@ -29,7 +30,19 @@ RECIPE = dict(xla_tpu_scoped_vmem_limit_kib="98304", xla_tpu_enable_async_collec
               xla_tpu_assign_all_reduce_scatter_layout="true", xla_tpu_enable_data_parallel_all_reduce_opt="true",
               xla_tpu_data_parallel_opt_different_sized_ops="true", xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000")
 MOE = dict(layers=2, ff=7168, kv=4, experts=8, top_k=2, capacity=1.25, loss="maxtext", clip=True)
+NARROW = dict(d=256, ff=512, h=2, kv=2, vocab=1024, layers=2, batch=8, seq=256, mesh=[4, 1], topo="v6e:2x2")
+FEW = dict(NARROW, experts=4, top_k=2, capacity=1.25)
 CASES = {
+    "narrow": NARROW,
+    "narrow-onehot": dict(NARROW, loss="maxtext", clip=True),
+    "narrow-tiled": dict(NARROW, loss="maxtext", tiling=4),
+    "narrow-half": dict(NARROW, half=True),
+    "narrow-apart": dict(NARROW, scan=False, apart=True),
+    "narrow-context": dict(NARROW, mesh=[2, 1], context=2, batch=4, seq=512, block=256),
+    "narrow-slices": dict(NARROW, slices=2, batch=16),
+    "narrow-moe": FEW,
+    "narrow-moe-sent": dict(FEW, mesh=[2, 1], expert=2, sent=True),
+    "narrow-moe-sorted": dict(FEW, capacity=None),
     "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),
     "notes-scan": {},
     "llama8b-l8-4x4": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, batch=32, seq=4096),
@@ -97,25 +110,31 @@ def _bwd(saved, g):
 cross_entropy.defvjp(_fwd, _bwd)
 
 def build(c):
-    topo = topologies.get_topology_desc(platform="tpu", topology_name=c["topo"], **c.get("topo_args", {}))
+    topo = topologies.get_topology_desc(platform="tpu", topology_name=c["topo"], **({"num_slices": c["slices"]} if c.get("slices") else {}))
     expert, devices = c.get("expert", 1), np.array(topo.devices)
     if c["experts"]:
         mesh = Mesh(devices.reshape(c["mesh"][0], expert, c["mesh"][1]), ("data", "expert", "model"))
         data = ("data", "expert")
+    elif c.get("context"):
+        mesh, data = Mesh(devices.reshape(c["mesh"][0], c["context"], c["mesh"][1]), ("data", "context", "model")), "data"
+    elif c.get("slices"):
+        mesh, data = Mesh(devices.reshape(c["slices"], *c["mesh"]), ("slice", "data", "model")), ("slice", "data")
     else:
         mesh, data = Mesh(devices.reshape(c["mesh"]), ("data", "model")), "data"
+    # Chips that share sequences shard weights, too; slices have all of them.
+    line, held = ("context", ("data", "context")) if c.get("context") else (None, "data" if c.get("slices") else data)
     d, ff, h, kv, hd, V, L = (c[k] for k in ("d", "ff", "h", "kv", "hd", "vocab", "layers"))
     S = c["seq"]
-    shapes = {"embed": ((V, d), P("model", data)), "head": ((d, V), P(data, "model")), "norm": ((d,), P(None))}
-    layer = {"ln1": ((d,), P(None)), "ln2": ((d,), P(None)), "q": ((d, h, hd), P(data, "model", None)),
-             "k": ((d, kv, hd), P(data, "model", None)), "v": ((d, kv, hd), P(data, "model", None)),
-             "o": ((h, hd, d), P("model", None, data)), "w0": ((d, ff), P(data, "model")), "w1": ((d, ff), P(data, "model")),
-             "w2": ((ff, d), P("model", data))}
+    shapes = {"embed": ((V, d), P("model", held)), "head": ((d, V), P(held, "model")), "norm": ((d,), P(None))}
+    layer = {"ln1": ((d,), P(None)), "ln2": ((d,), P(None)), "q": ((d, h, hd), P(held, "model", None)),
+             "k": ((d, kv, hd), P(held, "model", None)), "v": ((d, kv, hd), P(held, "model", None)),
+             "o": ((h, hd, d), P("model", None, held)), "w0": ((d, ff), P(held, "model")), "w1": ((d, ff), P(held, "model")),
+             "w2": ((ff, d), P("model", held))}
     E = c["experts"]
     if E:
         layer.update(gate=((d, E), P(data, None)), w0=((E, d, ff), P("expert", "data", "model")),
                      w1=((E, d, ff), P("expert", "data", "model")), w2=((E, ff, d), P("expert", "model", "data")))
-    act = P(data, None, "model") if c["mesh"][1] > 1 and c.get("sp") else P(data, None, None)
+    act = P(data, line, "model") if c["mesh"][1] > 1 and c.get("sp") else P(data, line, None)
     con = lambda x, s: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, s))
     def attend(q, k, v):
         if c["attention"] == "plain":
@@ -131,11 +150,19 @@ def build(c):
                               use_fused_bwd_kernel=bool(c.get("fused")))
         local = h // c["mesh"][1]
         mask = sm.MultiHeadMask([sm.CausalMask((S, S))] * local)
-        kernel = sk.make_splash_mha(mask=mask, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+        kernel = sk.make_splash_mha(mask=mask, head_shards=1, q_seq_shards=c.get("context", 1), block_sizes=sizes)
         q, k, v = (jnp.transpose(t, (0, 2, 1, 3)) for t in (q, k, v))
         q = q / np.sqrt(hd).astype(np.float32)
         q = q.astype(jnp.bfloat16)
-        spec = P(data, "model", None, None)
+        spec, keys = P(data, "model", line, None), P(data, "model", None, None)
+        if line:
+            # Keys and values are whole (attention_op.py, `context_parallel_strategy: all_gather`), the mask is each chip's part.
+            given = kernel.manual_sharding_spec(NamedSharding(mesh, P(None, line)))
+            @functools.partial(jax.shard_map, mesh=mesh, in_specs=(given, spec, keys, keys), out_specs=spec, check_vma=False)
+            def shared(kernel, q, k, v):
+                g = q.shape[1] // k.shape[1]
+                return jax.vmap(kernel)(q, jnp.repeat(k, g, 1), jnp.repeat(v, g, 1))
+            return jnp.transpose(shared(kernel, q, k, v), (0, 2, 1, 3))
         @functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec, check_vma=False)
         def run(q, k, v):
             if k.shape[1] != q.shape[1]:
@@ -215,7 +242,7 @@ def build(c):
             return con(x + (mixture if c["capacity"] else sorted_mixture)(con(y, act), w), act), None
         g = checkpoint_name(jnp.einsum("bsd,df->bsf", y, bf(w["w0"])), "mlpwi_0")
         u = checkpoint_name(jnp.einsum("bsd,df->bsf", y, bf(w["w1"])), "mlpwi_1")
-        z = con(jax.nn.silu(g) * u, P(data, None, "model"))
+        z = con(jax.nn.silu(g) * u, P(data, line, "model"))
         m = checkpoint_name(jnp.einsum("bsf,fd->bsd", z, bf(w["w2"])), "mlpwo")
         return con(x + m, act), None
     r = c["remat"]
@@ -263,11 +290,11 @@ def build(c):
             x, _ = jax.lax.scan(lambda x, w: body(x, w), x, p["layers"])
         else:
             for i in range(L):
-                x, _ = body(x, jax.tree.map(lambda t: t[i], p["layers"]))
+                x, _ = body(x, p["layers"][i] if c.get("apart") else jax.tree.map(lambda t: t[i], p["layers"]))
         if c.get("tiling"):
             return tiled_loss(x, p["norm"], p["head"], targets)
         x = norm(x, p["norm"])
-        logits = con(jnp.einsum("bsd,dv->bsv", x, bf(p["head"])), P(data, None, "model"))
+        logits = con(jnp.einsum("bsd,dv->bsv", x, bf(p["head"])), P(data, line, "model"))
         logits = logits.astype(jnp.float32)
         if c.get("loss") == "maxtext":
             return jnp.mean(cross_entropy(logits, jax.nn.one_hot(targets, V)))
@@ -279,10 +306,10 @@ def build(c):
         t = t + 1
         def up(p, m, v, g):
             g = g.astype(jnp.float32)
-            m = 0.9 * m + 0.1 * g
+            kept, m = m.dtype, 0.9 * m + 0.1 * g
             v = 0.95 * v + 0.05 * g * g
             u = (m / (1 - 0.9 ** t)) / (jnp.sqrt(v / (1 - 0.95 ** t)) + 1e-8) + 0.1 * p
-            return p - 3e-4 * u, m, v
+            return p - 3e-4 * u, m.astype(kept), v
         if c.get("clip"):
             norm = jnp.sqrt(sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in jax.tree.leaves(g)))
             scale = jnp.minimum(1.0, 1.0 / (norm + 1e-6))
@@ -293,11 +320,14 @@ def build(c):
     mk = lambda s, spec: jax.ShapeDtypeStruct(s, jnp.float32, sharding=NamedSharding(mesh, spec))
     params = {k: mk(*v) for k, v in shapes.items()}
     params["layers"] = {k: mk((L,) + s, P(None, *spec)) for k, (s, spec) in layer.items()}
-    tok = jax.ShapeDtypeStruct((c["batch"], S), jnp.int32, sharding=NamedSharding(mesh, P(data, None)))
+    if c.get("apart"):
+        params["layers"] = [{k: mk(*v) for k, v in layer.items()} for _ in range(L)]
+    moment = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16, sharding=x.sharding), params) if c.get("half") else params
+    tok = jax.ShapeDtypeStruct((c["batch"], S), jnp.int32, sharding=NamedSharding(mesh, P(data, line)))
     sc = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()))
     sh = jax.tree.map(lambda x: x.sharding, params)
     f = jax.jit(step, donate_argnums=(0, 1, 2, 3), out_shardings=(sh, sh, sh, sc.sharding, sc.sharding))
-    return f.lower(params, params, params, sc, tok, tok)
+    return f.lower(params, moment, params, sc, tok, tok)
 
 def main():
     folder = sys.argv[1]

@@ -60,9 +60,9 @@ fn the_splash_kernel_is_not_asked_of_a_cpu() {
 
 #[test]
 fn what_no_program_is_written_for_may_be_exported() {
-    let (code, said, _) = checked("check-unwritten", (NARROW, "num_vocab_tiling = 2"), &[]);
+    let (code, said, _) = checked("check-unwritten", (NARROW, "quantization = \"int8\""), &[]);
     assert_eq!(code, Some(2));
-    assert!(said.contains("num_vocab_tiling above 1") && said.contains("--program"), "{said}");
+    assert!(said.contains("quantized linears") && said.contains("--program"), "{said}");
 }
 
 #[test]
