@@ -22,8 +22,15 @@ pub(super) fn plan(scenario: &Scenario) -> String {
         Parts::Compiled(job) => {
             let mesh = job.mesh;
             format!(
-                "dcn_data={}, data={}, fsdp={}, fsdp_transpose={}, context={}, expert={}, tensor={}",
-                mesh.dcn_data, mesh.data, mesh.fsdp, mesh.fsdp_transpose, mesh.context, mesh.expert, mesh.tensor
+                "dcn_data={}, {}data={}, fsdp={}, fsdp_transpose={}, context={}, expert={}, tensor={}",
+                mesh.dcn_data,
+                job.pipeline.map(|_| format!("dcn_pipeline={}, pipeline={}, ", mesh.dcn_pipeline, mesh.pipeline)).unwrap_or_default(),
+                mesh.data,
+                mesh.fsdp,
+                mesh.fsdp_transpose,
+                mesh.context,
+                mesh.expert,
+                mesh.tensor
             )
         }
     };

@@ -178,6 +178,19 @@ impl Step<'_> {
         }
         let bytes = self.activation();
         let own = (words * width).div_ceil(u64::from(self.job.mesh.shards()));
+        if self.stages_and_shards() {
+            // All rows of the table, of which each chip keeps its columns' sums.
+            let numbers = words * width;
+            let whole = self.tape.value("embedding's gradient", HALF * numbers, Category::UnshardedGradient);
+            let work = Self::memory(MemoryKind::Scatter, 2 * bytes, bytes + HALF * numbers);
+            self.tape.kernel("scatter-add", work, &[gradient], &[whole]);
+            let shard = self.tape.value("embedding's gradient", HALF * own, Category::ShardedGradient);
+            let comm = self.comm(Collective::AllReduce, self.groups.batch, HALF * numbers);
+            let at = self.tape.exchange(comm, (&[whole], &[shard]), vec![]);
+            self.tape.join(at);
+            self.tables.push(shard);
+            return;
+        }
         let mut columns = gradient;
         if self.job.mesh.shards() > 1 {
             let laid = self.tape.value("gradient", bytes, Category::BackwardTemporary);
