@@ -7,8 +7,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::questions::questions;
 use super::{pipeline, start_up};
 use crate::program::Category;
-use crate::runtime::{Job, Parts};
 use crate::runtime::megatron::Mesh;
+use crate::runtime::{Job, Parts};
 use crate::scenario::predict::{Part, Prediction};
 use crate::scenario::{Prediction as Answer, Scenario};
 use crate::units::{Bytes, Time};
@@ -174,7 +174,12 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
         let label = if index == 0 { "MFU" } else { "" };
         writeln!(out, "  {label:13} {:.1} %   {}", 100.0 * mfu.utilisation, mfu.formula)?;
     }
-    writeln!(out, "  bubble        {:.1} %   {}", 100.0 * pipeline::bubble(scenario, answer), bubble(scenario, answer))?;
+    writeln!(
+        out,
+        "  bubble        {:.1} %   {}",
+        100.0 * pipeline::bubble(scenario, answer),
+        bubble(scenario, answer)
+    )?;
     if !memory.fits {
         writeln!(out, "\nIt would fit with any one of")?;
         for remedy in &memory.remedies {

@@ -138,7 +138,7 @@ impl Job {
     pub(crate) fn micro_batch(&self) -> Option<Job> {
         let pipeline = self.pipeline?;
         let batch = self.batch * pipeline.stages / pipeline.micro_batches;
-        Some(Job { batch, remat: pipeline.remat, ..self.clone() })
+        Some(Job { batch, remat: pipeline.remat, scan: true, ..self.clone() })
     }
 
     /// Places of all experts for a sequence: as many for each (`moe.py`, `generate_masks`).

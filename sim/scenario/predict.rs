@@ -12,7 +12,7 @@ mod trust;
 
 pub use costs::Evidence;
 pub(super) use memory::total_if_fits;
-pub use memory::{COMPILED, COMPILED_STAGES, DeviceMemory};
+pub use memory::{COMPILED, DeviceMemory};
 pub use mfu::Mfu;
 pub(super) use mfu::mfu_conventions;
 pub use parts::{Counts, Part};

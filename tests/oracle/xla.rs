@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use windtunnel::program::{Collective, Instr, Work};
 use windtunnel::runtime::{Job, Parts, spmd};
-use windtunnel::scenario::predict::{COMPILED, COMPILED_STAGES, DeviceMemory, Settings};
+use windtunnel::scenario::predict::{COMPILED, DeviceMemory, Settings};
 use windtunnel::scenario::{Scenario, predict};
 use windtunnel::units::Bytes;
 
@@ -226,12 +226,8 @@ fn the_peak_is_the_compilers_within_five_percent_in_the_median_and_what_we_say_o
     let errors = errors(|step| (memory(step).report.peak_allocated.0, step.peak));
     let median = errors[errors.len() / 2].0.abs();
     assert!(median <= 0.05, "median {:.1} %: {errors:?}", median * 100.0);
-    let several: Vec<String> =
-        steps().into_iter().filter(|step| step.case.per_stage > Some(1)).map(|step| step.name).collect();
-    for (error, name) in &errors {
-        let said = if several.contains(name) { COMPILED_STAGES } else { COMPILED };
-        assert!(error.abs() <= said, "{name}: {:+.1} %", error * 100.0);
-    }
+    let (worst, name) = errors.last().unwrap();
+    assert!(worst.abs() <= COMPILED, "{name}: {:+.1} %", worst * 100.0);
 }
 
 #[test]
@@ -365,14 +361,16 @@ type Instead = (&'static str, What, (u64, u64), (u64, u64));
 /// the mask, of one byte a number where it is of zeros and ones, and gathers the tokens of the expert axis. Scores are
 /// scattered in halves over the tensor axis, and their gradients gathered in two steps.
 ///
-/// A chip's sequences become micro-batches by an exchange of pairs and a shift; on the way back from one of four such changes of
-/// places it gathers both halves and adds them up. Where a stage shards the head, its gradient is padded to be reduced.
-const OTHERWISE: [Instead; 10] = [
+/// A chip's sequences become micro-batches by an exchange of pairs and a shift, or of two and a gather; one of four such changes of
+/// places is a gather and a sum where the pipeline goes around. The head's gradient is padded to be reduced.
+const OTHERWISE: [Instead; 12] = [
     ("pipe-l8-circular", What::Swap, (33_554_432, 1), (0, 0)),
     ("pipe-l8-circular", What::Gather, (0, 0), (67_108_864, 1)),
     ("pipe-l8-circular", What::Reduce, (0, 0), (134_217_728, 1)),
     ("pipe-l8-circular", What::Reduce, (131_072_000, 1), (135_168_000, 1)),
     ("pipe-l8-kept", What::Reduce, (131_072_000, 1), (135_168_000, 1)),
+    ("pipe-l4-delay", What::Gather, (0, 0), (67_108_864, 1)),
+    ("pipe-l4-delay", What::Reduce, (131_072_000, 1), (135_168_000, 1)),
     ("moe-l2-expert4-model2-sent", What::Swap, (167_772_160, 4), (83_886_080, 4)),
     ("moe-l2-expert4-model2-sent", What::Gather, (0, 0), (268_435_456, 6)),
     ("moe-l2-expert4-model2-sent", What::Gather, (2_097_152, 2), (1_048_576, 2)),

@@ -61,7 +61,8 @@ pub(super) fn program(job: &Job, room: Room) -> Program {
 
 /// Regions of blocks: those of a stage, in a pipeline, then those that are in none.
 fn layers(job: &Job) -> impl Iterator<Item = String> {
-    let (staged, rest) = job.pipeline.map_or((0, job.model.layers), |all| (all.layers_per_stage, job.model.layers - all.layers));
+    let (staged, rest) =
+        job.pipeline.map_or((0, job.model.layers), |all| (all.layers_per_stage, job.model.layers - all.layers));
     let outside = if staged > 0 { "layers_outside_pipeline" } else { "layers" };
     let named = |name: &'static str, count| (0..count).map(move |layer| format!("{name}.{layer}"));
     named("pipeline_module.layers", staged).chain(named(outside, rest))
@@ -129,6 +130,8 @@ struct Step<'j> {
     whole_head: Option<Value>,
     /// What the head's gradient is made of, where it waits for blocks' backward.
     late_head: Option<[Value; 2]>,
+    /// Logits whose loss has not been summed.
+    late_loss: Option<Value>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
     /// A weight gradient that waits for its input.
@@ -177,6 +180,7 @@ impl<'j> Step<'j> {
             tables: vec![],
             whole_head: None,
             late_head: None,
+            late_loss: None,
             pending: vec![],
             late: None,
             linear: false,

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use crate::memory::{self, MemoryReport};
 use crate::program::{Discipline, Program};
-use crate::runtime::{Flight, Parts, spmd};
+use crate::runtime::Flight;
 use crate::scenario::Scenario;
 use crate::scenario::remedy::Remedy;
 use crate::units::Bytes;
@@ -105,22 +105,13 @@ fn outside(scenario: &Scenario, program: &Program) -> Bytes {
 /// holds is further off.
 pub const COMPILED: f64 = 0.055;
 
-/// The same of a pipeline whose stages have several blocks, which the compiler orders as one: weight gradients of one wait
-/// until others' are made, which is not simulated.
-pub const COMPILED_STAGES: f64 = 0.1;
-
 /// How far the total may be off, and why: what lives outside an allocator that is replayed to the byte (half-width of an 80 %
 /// interval), or what a compiler makes of the step.
 fn doubt(scenario: &Scenario, program: &Program, (outside, wanted): (Bytes, Bytes)) -> (Bytes, String) {
     let part = |whole: Bytes, spread: f64| Bytes((whole.0 as f64 * spread).round() as u64);
     let gib = |bytes: Bytes| format!("{:.2} GiB", bytes.gib());
     if program.memory == Discipline::Static {
-        let several = |job: &spmd::Job| job.pipeline.is_some_and(|all| all.layers_per_stage > 1);
-        let spread = match scenario.job.parts() {
-            Parts::Compiled(job) if several(job) => COMPILED_STAGES,
-            _ => COMPILED,
-        };
-        let doubt = part(wanted, spread);
+        let doubt = part(wanted, COMPILED);
         return (doubt, format!("the compiler's peak is known to ± {}", gib(doubt)));
     }
     let doubt = part(outside, scenario.profile.overheads.evidence.spread());

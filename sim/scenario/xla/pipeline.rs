@@ -26,7 +26,7 @@ pub(super) fn pipeline(
         };
     }
     lacks(reader, (table, at), (model, mesh))?;
-        let layers = table.pipeline_parallel_layers.as_ref();
+    let layers = table.pipeline_parallel_layers.as_ref();
     let layers = reader.count_or("xla.pipeline_parallel_layers", layers, 1, model.layers as i64, model.layers)?;
     let per_stage = table.num_layers_per_pipeline_stage.as_ref();
     let per_stage = reader.count_or("xla.num_layers_per_pipeline_stage", per_stage, 1, MOST_SMALL, 1)?;
@@ -51,7 +51,12 @@ pub(super) fn pipeline(
         );
         return Err(reader.plan(&Spanned::new(at, ()), problem, remedy));
     }
-    let delay = flag(reader, "pipeline_delay_activation_forwarding", table.pipeline_delay_activation_forwarding.as_ref(), false);
+    let delay = flag(
+        reader,
+        "pipeline_delay_activation_forwarding",
+        table.pipeline_delay_activation_forwarding.as_ref(),
+        false,
+    );
     let least = stages * if delay { 2 } else { 1 };
     let written = table.num_pipeline_microbatches.as_ref();
     let micro_batches = reader.count_or("xla.num_pipeline_microbatches", written, 1, MOST_SMALL, least)?;
@@ -62,7 +67,9 @@ pub(super) fn pipeline(
         return Err(reader.plan(&place, problem, format!("write {least}, or a larger multiple of {stages}")));
     }
     if micro_batches < least {
-        let problem = format!("{micro_batches} micro-batches, and with pipeline_delay_activation_forwarding {stages} stages hold {least}");
+        let problem = format!(
+            "{micro_batches} micro-batches, and with pipeline_delay_activation_forwarding {stages} stages hold {least}"
+        );
         return Err(reader.plan(&place, problem, format!("write num_pipeline_microbatches = {least}, or more")));
     }
     if !(batch * stages).is_multiple_of(micro_batches) {
@@ -71,7 +78,11 @@ pub(super) fn pipeline(
              another, {batch} of each",
             batch * stages
         );
-        return Err(reader.plan(&place, problem, format!("write batch.micro, a multiple of {}", micro_batches / stages)));
+        return Err(reader.plan(
+            &place,
+            problem,
+            format!("write batch.micro, a multiple of {}", micro_batches / stages),
+        ));
     }
     let iterations = flag(
         reader,
@@ -86,7 +97,16 @@ pub(super) fn pipeline(
         (true, policy) => policy,
     };
     let gather_once = flag(reader, "pipeline_fsdp_ag_once", table.pipeline_fsdp_ag_once.as_ref(), false);
-    Ok(Some(Pipeline { stages, layers, layers_per_stage: per_stage, repeats, micro_batches, delay, gather_once, remat }))
+    Ok(Some(Pipeline {
+        stages,
+        layers,
+        layers_per_stage: per_stage,
+        repeats,
+        micro_batches,
+        delay,
+        gather_once,
+        remat,
+    }))
 }
 
 fn flag(reader: &mut Reader<'_>, key: &str, written: Option<&Spanned<bool>>, default: bool) -> bool {

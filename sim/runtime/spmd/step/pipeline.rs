@@ -100,7 +100,8 @@ impl Step<'_> {
         let mut carried = self.carried(pipeline, input);
         for _ in 0..pipeline.iterations() {
             let chosen = self.tape.value("iteration input", part, Category::Activation);
-            let reads: Vec<Value> = [carried.io, carried.shift].into_iter().chain(carried.stored.map(|(_, all)| all)).collect();
+            let reads: Vec<Value> =
+                [carried.io, carried.shift].into_iter().chain(carried.stored.map(|(_, all)| all)).collect();
             let read = part * reads.len() as u64;
             self.tape.elementwise("select", Self::memory(MemoryKind::Elementwise, read, part), &reads, &[chosen]);
             // Neither of these waits for the stage.

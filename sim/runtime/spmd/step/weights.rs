@@ -158,6 +158,9 @@ impl Step<'_> {
         let (numbers, shards) = (inputs * outputs, if once { 1 } else { u64::from(among.chips()) });
         let own = numbers.div_ceil(shards);
         let how = if shards < 2 { Overlap::None } else { self.settle(self.job.flags.scatter, tokens, among) };
+        // What is summed over stages, too, is in no windows.
+        let summed = self.staged.is_none() && self.job.pipeline.is_some();
+        let how = if summed && how == Overlap::Windowed { Overlap::None } else { how };
         let before = self.tape.now();
         let whole = how != Overlap::Windowed;
         let bytes = HALF * if whole { numbers } else { own };
@@ -208,7 +211,8 @@ impl Step<'_> {
             match self.gradients {
                 Some(stack) => {
                     // In a pipeline added to what other iterations made: to all repeats', of which all but one get zeros.
-                    let (read, written) = self.staged.map_or((0, numbers), |all| (all.repeats * numbers, all.repeats * numbers));
+                    let (read, written) =
+                        self.staged.map_or((0, numbers), |all| (all.repeats * numbers, all.repeats * numbers));
                     let work = Self::memory(MemoryKind::Elementwise, HALF * numbers + FULL * read, FULL * written);
                     self.tape.kernel("dynamic_update_slice", work, &[shard, stack], &[stack]);
                 }
