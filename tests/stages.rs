@@ -241,6 +241,10 @@ fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
         (vec![alone], "xla.num_pipeline_microbatches is about a pipeline, and the mesh has no stages"),
         (vec![("fsdp = 4", "fsdp = 8")], "pipeline × data × fsdp"),
         (vec![("fsdp = 4", "fsdp = 2\ncontext = 2")], "sequences shared in a pipeline are not simulated"),
+        (
+            vec![("fsdp = 4", "fsdp = 2\nexpert = 2"), ("flags = []", "flags = []\npipeline_fsdp_ag_once = true")],
+            "pipeline_fsdp_ag_once gathers over fsdp",
+        ),
         (vec![("name = \"llama-3.1-8b\"", "name = \"mixtral-8x7b\"")], "experts in a pipeline are not simulated"),
         (vec![("pipeline = 4", "pp = 4")], "write mesh.pipeline"),
         (vec![("[batch]", "[pipeline]\nschedule = \"1f1b\"\n[batch]")], "write mesh.pipeline"),

@@ -35,8 +35,7 @@ NAMES = "names:query_proj,key_proj,value_proj,out_proj,mlpwi_0,mlpwi_1,mlpwo"
 NARROW = dict(PIPE, d=512, ff=1024, h=4, kv=4, vocab=4096, layers=4, topo="v6e:2x2", stage=2, mesh=[2, 1], micro_batches=4, batch=32)
 CASES = {
     "pipe-narrow": dict(NARROW),
-    "pipe-narrow-plain": dict(NARROW, repeats=1, per_stage=2),
-    "pipe-narrow-names": dict(NARROW, remat=NAMES),
+    "pipe-narrow-replicas": dict(NARROW, replicas=True),
     "pipe-narrow-once": dict(NARROW, once=True),
     "pipe-narrow-delay": dict(NARROW, delay=True),
     "pipe-l8-circular": dict(PIPE),
@@ -122,11 +121,13 @@ def build(c):
     batch = ("stage", data) if c.get("stage") else data
     d, ff, h, kv, hd, V, L = (c[k] for k in ("d", "ff", "h", "kv", "hd", "vocab", "layers"))
     S = c["seq"]
-    shapes = {"embed": ((V, d), P("model", data)), "head": ((d, V), P(data, "model")), "norm": ((d,), P(None))}
-    layer = {"ln1": ((d,), P(None)), "ln2": ((d,), P(None)), "q": ((d, h, hd), P(data, "model", None)),
-             "k": ((d, kv, hd), P(data, "model", None)), "v": ((d, kv, hd), P(data, "model", None)),
-             "o": ((h, hd, d), P("model", None, data)), "w0": ((d, ff), P(data, "model")), "w1": ((d, ff), P(data, "model")),
-             "w2": ((ff, d), P("model", data))}
+    # Weights lie on the axis of data, or on none beside the tensor axis and stages.
+    shards = None if c.get("replicas") else data
+    shapes = {"embed": ((V, d), P("model", shards)), "head": ((d, V), P(shards, "model")), "norm": ((d,), P(None))}
+    layer = {"ln1": ((d,), P(None)), "ln2": ((d,), P(None)), "q": ((d, h, hd), P(shards, "model", None)),
+             "k": ((d, kv, hd), P(shards, "model", None)), "v": ((d, kv, hd), P(shards, "model", None)),
+             "o": ((h, hd, d), P("model", None, shards)), "w0": ((d, ff), P(shards, "model")), "w1": ((d, ff), P(shards, "model")),
+             "w2": ((ff, d), P("model", shards))}
     E = c["experts"]
     if E:
         layer.update(gate=((d, E), P(data, None)), w0=((E, d, ff), P("expert", "data", "model")),

@@ -178,6 +178,11 @@ fn lacks(
             return Err(reader.plan(at, format!("{key}: {problem}"), remedy));
         }
     }
+    let once = table.pipeline_fsdp_ag_once.as_ref().filter(|at| *at.get_ref() && mesh.expert > 1);
+    if let Some(at) = once {
+        let problem = "pipeline_fsdp_ag_once gathers over fsdp, and weights lie on mesh.expert too";
+        return Err(reader.plan(at, problem, "write mesh.fsdp for mesh.expert: there are no experts in a pipeline"));
+    }
     let windows = (1..model.layers).any(|layer| model.window(layer) != model.window(0));
     let cases = [
         (model.experts.is_some(), "experts in a pipeline are not simulated on XLA"),
