@@ -31,6 +31,7 @@ mod receipt_maker;
 mod receipts;
 mod schedule;
 mod spmd;
+mod stages;
 mod tidy;
 mod titan;
 mod vocabulary;

@@ -210,7 +210,7 @@ fn specs_that_do_not_divide_and_slices_nobody_rents_are_refused() {
         (("fsdp = 16", "fsdp = 8"), "a slice of tpu-v6e has 16 chips"),
         (("fsdp = 16", "tensor = 16"), "does not divide the 8 key-value heads"),
         (("fsdp = 16", "fsdp = 16\ndcn_data = 2"), "1 slices are rented"),
-        (("fsdp = 16", "dp_shard = 16"), "axes here are data, fsdp"),
+        (("fsdp = 16", "dp_shard = 16"), "axes here are pipeline, data, fsdp"),
         (("slice = \"4x4\"", "slice = \"3x5\""), "its slices are"),
         (("slice = \"4x4\"", "slice = \"16x32\""), "its slices are"),
         (("slice = \"4x4\"", "nodes = 2"), "sold in slices"),

@@ -3,8 +3,18 @@
 use serde_json::{Value, json};
 
 use super::text::{gib, percent, table};
+use crate::runtime::Parts;
 use crate::scenario::predict::Class;
 use crate::scenario::{Prediction, Scenario};
+
+/// Share of a pipeline that is a bubble: of ranks' time, in which they have no work; or of a compiled loop's iterations, which
+/// compute what nobody reads.
+pub fn bubble(scenario: &Scenario, answer: &Prediction) -> f64 {
+    match scenario.job.parts() {
+        Parts::Compiled(job) => job.pipeline.map_or(0.0, |all| all.bubble()),
+        _ => answer.bubble(),
+    }
+}
 
 /// A table with a row for each rank of a pipeline; nothing where all ranks are alike.
 pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {

@@ -7,8 +7,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::questions::questions;
 use super::{pipeline, start_up};
 use crate::program::Category;
-use crate::runtime::Job;
 use crate::runtime::megatron::Mesh;
+use crate::runtime::{Job, Parts};
 use crate::scenario::predict::{Part, Prediction};
 use crate::scenario::{Prediction as Answer, Scenario};
 use crate::units::{Bytes, Time};
@@ -94,11 +94,17 @@ fn mesh(job: &Job) -> String {
 }
 
 /// Whether there is a pipeline, and if so what its bubble is a share of.
-fn bubble(scenario: &Scenario, answer: &Prediction) -> &'static str {
-    match (scenario.job.split(), answer.classes.len()) {
-        (None, _) => "no pipeline in this lane",
-        (Some(_), 1) => "no pipeline: mesh.pp = 1",
-        _ => "of all ranks' time, spent waiting for other stages",
+fn bubble(scenario: &Scenario, answer: &Prediction) -> String {
+    match (scenario.job.parts(), answer.classes.len()) {
+        (Parts::Compiled(job), _) => match job.pipeline {
+            None => "no pipeline: mesh.pipeline = 1".to_owned(),
+            Some(all) => {
+                format!("of the pipeline's {} iterations compute what nobody reads, and take as long", all.iterations())
+            }
+        },
+        (Parts::Split(_), 1) => "no pipeline: mesh.pp = 1".to_owned(),
+        (Parts::Split(_), _) => "of all ranks' time, spent waiting for other stages".to_owned(),
+        _ => "no pipeline in this lane".to_owned(),
     }
 }
 
@@ -168,7 +174,12 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
         let label = if index == 0 { "MFU" } else { "" };
         writeln!(out, "  {label:13} {:.1} %   {}", 100.0 * mfu.utilisation, mfu.formula)?;
     }
-    writeln!(out, "  bubble        {:.1} %   {}", 100.0 * answer.bubble(), bubble(scenario, answer))?;
+    writeln!(
+        out,
+        "  bubble        {:.1} %   {}",
+        100.0 * pipeline::bubble(scenario, answer),
+        bubble(scenario, answer)
+    )?;
     if !memory.fits {
         writeln!(out, "\nIt would fit with any one of")?;
         for remedy in &memory.remedies {

@@ -17,6 +17,7 @@ mod compile;
 mod emit;
 mod flags;
 mod mesh;
+mod pipeline;
 mod remat;
 mod room;
 mod step;
@@ -27,6 +28,7 @@ pub use block::{Block, Kind, Named, Op, ROUTER, Tensor, Weight};
 pub use compile::{Run, compiled_in};
 pub use flags::Flags;
 pub use mesh::Mesh;
+pub use pipeline::Pipeline;
 pub use remat::{Keep, Policy, TENSORS};
 pub use windows::Windows;
 
@@ -90,6 +92,8 @@ pub struct Job {
     pub mesh: Mesh,
     /// Whether a token's numbers between the halves of a block lie on the tensor axis (the logical axis `activation_embed`).
     pub activation_embed: bool,
+    /// How blocks are run in a pipeline, where the mesh has stages.
+    pub pipeline: Option<Pipeline>,
     /// What of forward is kept for backward, and where.
     pub remat: Policy,
     /// Whether blocks run in one loop (`scan_layers`), or are written out one after the other.
@@ -130,6 +134,13 @@ impl Job {
         self.batch * self.seq / u64::from(self.mesh.context)
     }
 
+    /// What a stage computes at a time: a chip's part of a micro-batch.
+    pub(crate) fn micro_batch(&self) -> Option<Job> {
+        let pipeline = self.pipeline?;
+        let batch = self.batch * pipeline.stages / pipeline.micro_batches;
+        Some(Job { batch, remat: pipeline.remat, scan: true, ..self.clone() })
+    }
+
     /// Places of all experts for a sequence: as many for each (`moe.py`, `generate_masks`).
     pub fn places(&self, experts: &Experts) -> u64 {
         let sent = (self.seq * experts.top_k) as f64 * self.capacity_factor.unwrap_or(1.0);
@@ -165,6 +176,7 @@ impl Job {
             (!matches!(model.feed_forward, FeedForward::Gated(_)), "a feed-forward without a gate"),
             (model.qkv_bias || model.output_bias || model.ffn_bias, "biases"),
             (self.quantization.is_some(), "linears in eight bits"),
+            (self.pipeline.is_some(), "a pipeline axis: set mesh.pipeline and mesh.dcn_pipeline to 1"),
             (self.activation_embed && self.mesh.tensor > 1, "activations on the tensor axis"),
         ];
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)

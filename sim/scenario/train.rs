@@ -133,6 +133,8 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
         ("context", &mesh.context),
         ("expert", &mesh.expert),
         ("tensor", &mesh.tensor),
+        ("pipeline", &mesh.pipeline),
+        ("dcn_pipeline", &mesh.dcn_pipeline),
         ("dcn_data", &mesh.dcn_data),
     ];
     if let Some((key, Some(at))) = axes.into_iter().find(|(_, at)| at.is_some()) {

@@ -18,6 +18,8 @@ use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, Quantizati
 /// The longest run.
 const MOST_STEPS: i64 = 1 << 40;
 
+mod pipeline;
+
 /// XLA SPMD on TPU.
 pub(super) const XLA: Runtime = Runtime(&Entry {
     written: "xla",
@@ -39,7 +41,7 @@ const FOREIGN: Foreign = Foreign {
             "nothing is wrapped, resharded or prefetched here: the compiler gathers weights; write mesh.fsdp",
         ),
         ("fsdp1", &[], "nothing is wrapped here: the compiler gathers weights; write mesh.fsdp"),
-        ("pipeline", &[], "remove the table: pipelines are not simulated on XLA"),
+        ("pipeline", &[], "write mesh.pipeline, and xla.num_pipeline_microbatches"),
         ("tensor_parallel", &[], "the compiler places what tensor parallelism exchanges: write mesh.tensor"),
         ("compile", &[], "the whole step is compiled: remove the table"),
         ("float8", &[], "remove the table: fp8 is not simulated on XLA"),
@@ -58,12 +60,12 @@ const FOREIGN: Foreign = Foreign {
         ("topology", &["name", "slice", "slices", "profile"], "a TPU is rented as slices: write topology.slice"),
         (
             "mesh",
-            &["dcn_data", "data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"],
-            "axes here are data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data over slices",
+            &["dcn_data", "dcn_pipeline", "pipeline", "data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"],
+            "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data and dcn_pipeline over slices",
         ),
         ("batch", &["sequence", "micro", "accumulation"], "write batch.micro: sequences on each chip"),
     ],
-    keys: &[],
+    keys: &[("mesh.pp", "write mesh.pipeline, the stages, and xla.num_pipeline_microbatches")],
 };
 
 fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
@@ -78,6 +80,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     let mesh = mesh(reader, &scenario.mesh, topology)?;
     divides(reader, &scenario.mesh, (&model, mesh))?;
     let remat = policy(reader, table)?;
+    let pipeline = pipeline::pipeline(reader, (table, &scenario.mesh), (&model, mesh), (micro, remat))?;
     let attention = match table.attention {
         Some(written::XlaAttention::DotProduct) => Attention::DotProduct,
         written => {
@@ -98,6 +101,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         batch: micro,
         seq,
         mesh,
+        pipeline,
         remat,
         scan: reader.flag("xla.scan_layers", table.scan_layers, true),
         attention,
@@ -133,8 +137,8 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
     Ok(Decided { job: runtime::Job::of(job), regime: Regime::Sustained, software, expandable_segments: false })
 }
 
-/// Axes, whose product is the chips there are; what is left open takes what the others leave: `dcn_data` the slices, `fsdp`
-/// a slice's chips.
+/// Axes, whose product is the chips there are; what is left open takes what the others leave: `dcn_data` the slices that are
+/// no stages, `fsdp` a slice's chips.
 fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &Topology) -> Result<Mesh, ScenarioError> {
     let axes = written.get_ref();
     let slices = topology.slices();
@@ -145,18 +149,28 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     let context = axis("mesh.context", &axes.context)?;
     let expert = axis("mesh.expert", &axes.expert)?;
     let tensor = axis("mesh.tensor", &axes.tensor)?;
+    let pipeline = axis("mesh.pipeline", &axes.pipeline)?;
+    let dcn_pipeline = match &axes.dcn_pipeline {
+        None if pipeline == 1 => 1,
+        at => reader.count_or("mesh.dcn_pipeline", at.as_ref(), 1, MOST_RANKS, 1)?,
+    };
     let dcn_data = match &axes.dcn_data {
         Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
-        None => reader.assume("mesh.dcn_data", u64::from(slices), &slices.to_string()),
+        None => {
+            let rest = (u64::from(slices) / dcn_pipeline).max(1);
+            reader.assume("mesh.dcn_data", rest, &rest.to_string())
+        }
     };
-    if dcn_data != u64::from(slices) {
-        let problem = format!("mesh.dcn_data = {dcn_data}, and {slices} slices are rented");
-        let at = axes.dcn_data.as_ref().map_or_else(|| reader.place(written), |at| reader.place(at));
+    if u128::from(dcn_data) * u128::from(dcn_pipeline) != u128::from(slices) {
+        let stages = if dcn_pipeline > 1 { format!(" and mesh.dcn_pipeline = {dcn_pipeline}") } else { String::new() };
+        let problem = format!("mesh.dcn_data = {dcn_data}{stages}, and {slices} slices are rented");
+        let at = axes.dcn_data.as_ref().or(axes.dcn_pipeline.as_ref());
+        let at = at.map_or_else(|| reader.place(written), |at| reader.place(at));
         let remedy = "write topology.slices, or as many in mesh.dcn_data".to_owned();
         return Err(ScenarioError::Plan { problem, place: at, remedy });
     }
-    // Six axes of as many ranks as there may be: wider than any one of them.
-    let others: u128 = [data, transpose, context, expert, tensor].into_iter().map(u128::from).product();
+    // Seven axes of as many ranks as there may be: wider than any one of them.
+    let others: u128 = [pipeline, data, transpose, context, expert, tensor].into_iter().map(u128::from).product();
     let fsdp = match &axes.fsdp {
         Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
         None => {
@@ -166,16 +180,18 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     };
     let all = u128::from(fsdp) * others;
     if all != u128::from(chips) {
+        let (name, stages) =
+            if pipeline > 1 { ("pipeline × ", format!("{pipeline} × ")) } else { ("", String::new()) };
         let problem = format!(
-            "data × fsdp × fsdp_transpose × context × expert × tensor = {data} × {fsdp} × {transpose} × {context} × {expert} × \
-             {tensor} = {all}, and a slice of {} has {chips} chips",
+            "{name}data × fsdp × fsdp_transpose × context × expert × tensor = {stages}{data} × {fsdp} × {transpose} × {context} × \
+             {expert} × {tensor} = {all}, and a slice of {} has {chips} chips",
             topology.name
         );
         return Err(reader.plan(written, problem, "write axes whose product is the chips of a slice"));
     }
-    let [dcn_data, data, fsdp, fsdp_transpose, context, expert, tensor] =
-        [dcn_data, data, fsdp, transpose, context, expert, tensor].map(|size| size as u32);
-    Ok(Mesh { dcn_data, data, fsdp, fsdp_transpose, context, expert, tensor })
+    let [dcn_data, dcn_pipeline, pipeline, data, fsdp, fsdp_transpose, context, expert, tensor] =
+        [dcn_data, dcn_pipeline, pipeline, data, fsdp, transpose, context, expert, tensor].map(|size| size as u32);
+    Ok(Mesh { dcn_data, dcn_pipeline, pipeline, data, fsdp, fsdp_transpose, context, expert, tensor })
 }
 
 /// Specs must divide what they shard.

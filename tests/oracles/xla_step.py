@@ -20,6 +20,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as sk, splash_attention_mask as sm
 from jax.experimental.pallas.ops.tpu.megablox.ops import gmm
+from xla_pipeline import pipeline
 
 BASE = dict(d=2048, ff=5632, h=16, kv=16, hd=128, vocab=32000, layers=8, batch=64, seq=2048, mesh=[16, 1], topo="v6e:4x4",
             remat="full", attention="splash", scan=True, block=512, flags={}, experts=0)
@@ -32,6 +33,9 @@ RECIPE = dict(xla_tpu_scoped_vmem_limit_kib="98304", xla_tpu_enable_async_collec
 MOE = dict(layers=2, ff=7168, kv=4, experts=8, top_k=2, capacity=1.25, loss="maxtext", clip=True)
 NARROW = dict(d=256, ff=512, h=2, kv=2, vocab=1024, layers=2, batch=8, seq=256, mesh=[4, 1], topo="v6e:2x2")
 FEW = dict(NARROW, experts=4, top_k=2, capacity=1.25)
+PIPE = dict(loss="maxtext", clip=True, stage=4, mesh=[4, 1], micro_batches=8, repeats=2, batch=64)
+NAMES = "names:query_proj,key_proj,value_proj,out_proj,mlpwi_0,mlpwi_1,mlpwo"
+PIPE_NARROW = dict(PIPE, d=512, ff=1024, h=4, kv=4, vocab=4096, layers=4, topo="v6e:2x2", stage=2, mesh=[2, 1], micro_batches=4, batch=32)
 CASES = {
     "narrow": NARROW,
     "narrow-onehot": dict(NARROW, loss="maxtext", clip=True),
@@ -43,6 +47,13 @@ CASES = {
     "narrow-moe": FEW,
     "narrow-moe-sent": dict(FEW, mesh=[2, 1], expert=2, sent=True),
     "narrow-moe-sorted": dict(FEW, capacity=None),
+    "pipe-narrow": dict(PIPE_NARROW),
+    "pipe-narrow-replicas": dict(PIPE_NARROW, replicas=True),
+    "pipe-narrow-once": dict(PIPE_NARROW, once=True),
+    "pipe-narrow-delay": dict(PIPE_NARROW, delay=True),
+    "pipe-l8-circular": dict(PIPE),
+    "pipe-l8-kept": dict(PIPE, repeats=1, per_stage=2, micro_batches=4, remat=NAMES),
+    "pipe-l4-delay": dict(PIPE, delay=True, layers=4, repeats=1),
     "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),
     "notes-scan": {},
     "llama8b-l8-4x4": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, batch=32, seq=4096),
@@ -119,10 +130,15 @@ def build(c):
         mesh, data = Mesh(devices.reshape(c["mesh"][0], c["context"], c["mesh"][1]), ("data", "context", "model")), "data"
     elif c.get("slices"):
         mesh, data = Mesh(devices.reshape(c["slices"], *c["mesh"]), ("slice", "data", "model")), ("slice", "data")
+    elif c.get("stage"):
+        mesh, data = Mesh(devices.reshape(c["stage"], *c["mesh"]), ("stage", "data", "model")), "data"
     else:
         mesh, data = Mesh(devices.reshape(c["mesh"]), ("data", "model")), "data"
-    # Chips that share sequences shard weights, too; slices have all of them.
+    # Embedding and loss take stages for data.
+    batch = ("stage", data) if c.get("stage") else data
+    # Chips that share sequences shard weights, too; slices have all of them, as do the chips of a stage that are replicas.
     line, held = ("context", ("data", "context")) if c.get("context") else (None, "data" if c.get("slices") else data)
+    held = None if c.get("replicas") else held
     d, ff, h, kv, hd, V, L = (c[k] for k in ("d", "ff", "h", "kv", "hd", "vocab", "layers"))
     S = c["seq"]
     shapes = {"embed": ((V, d), P("model", held)), "head": ((d, V), P(held, "model")), "norm": ((d,), P(None))}
@@ -255,6 +271,12 @@ def build(c):
             names_which_can_be_saved=[n for n in off.split(",") if n], names_which_can_be_offloaded=on.split(","),
             offload_src="device", offload_dst="pinned_host")
     body = block if r == "none" else jax.checkpoint(block, policy=policy, prevent_cse=not c["scan"])
+    if c.get("stage"):
+        in_turn = lambda x, layers: functools.reduce(lambda x, w: block(x, w)[0], layers, x)
+        lead = ((c["repeats"],), (None,)) if c["repeats"] > 1 else ((), ())
+        whole = lambda w, spec: con(w, P(*lead[1], "stage", *(None if axis == data else axis for axis in spec)))
+        once = lambda layers: [{k: whole(w, layer[k][1]) for k, w in weights.items()} for weights in layers]
+        piped = pipeline(c, mesh, in_turn, None if r == "full" else policy, once)
     def tiled_loss(x, scale, head, targets):
         """The loss in parts: the head gathered once, its gradient added up whole (MaxText's utils/vocabulary_tiling.py)."""
         n, B = c["tiling"], x.shape[0]
@@ -285,8 +307,10 @@ def build(c):
             hot = (tokens[..., None] == jnp.arange(V, dtype=jnp.int32)).astype(jnp.bfloat16)
             x = con(jnp.einsum("bsv,vd->bsd", hot, bf(p["embed"])), act)
         else:
-            x = con(bf(p["embed"])[tokens], act)
-        if c["scan"]:
+            x = con(bf(p["embed"])[tokens], P(batch, *act[1:]))
+        if c.get("stage"):
+            x = con(piped(x, p["layers"]), P(batch, None, None))
+        elif c["scan"]:
             x, _ = jax.lax.scan(lambda x, w: body(x, w), x, p["layers"])
         else:
             for i in range(L):
@@ -294,7 +318,7 @@ def build(c):
         if c.get("tiling"):
             return tiled_loss(x, p["norm"], p["head"], targets)
         x = norm(x, p["norm"])
-        logits = con(jnp.einsum("bsd,dv->bsv", x, bf(p["head"])), P(data, line, "model"))
+        logits = con(jnp.einsum("bsd,dv->bsv", x, bf(p["head"])), P(batch, line, "model"))
         logits = logits.astype(jnp.float32)
         if c.get("loss") == "maxtext":
             return jnp.mean(cross_entropy(logits, jax.nn.one_hot(targets, V)))
@@ -319,11 +343,15 @@ def build(c):
         return pick(0), pick(1), pick(2), t, l
     mk = lambda s, spec: jax.ShapeDtypeStruct(s, jnp.float32, sharding=NamedSharding(mesh, spec))
     params = {k: mk(*v) for k, v in shapes.items()}
-    params["layers"] = {k: mk((L,) + s, P(None, *spec)) for k, (s, spec) in layer.items()}
-    if c.get("apart"):
+    if c.get("stage"):
+        params["layers"] = [{k: mk((*lead[0], c["stage"]) + s, P(*lead[1], "stage", *spec)) for k, (s, spec) in layer.items()}
+                            for _ in range(c.get("per_stage", 1))]
+    elif c.get("apart"):
         params["layers"] = [{k: mk(*v) for k, v in layer.items()} for _ in range(L)]
+    else:
+        params["layers"] = {k: mk((L,) + s, P(None, *spec)) for k, (s, spec) in layer.items()}
     moment = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16, sharding=x.sharding), params) if c.get("half") else params
-    tok = jax.ShapeDtypeStruct((c["batch"], S), jnp.int32, sharding=NamedSharding(mesh, P(data, line)))
+    tok = jax.ShapeDtypeStruct((c["batch"], S), jnp.int32, sharding=NamedSharding(mesh, P(batch, line)))
     sc = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, P()))
     sh = jax.tree.map(lambda x: x.sharding, params)
     f = jax.jit(step, donate_argnums=(0, 1, 2, 3), out_shardings=(sh, sh, sh, sc.sharding, sc.sharding))

@@ -22,8 +22,17 @@ pub(super) fn plan(scenario: &Scenario) -> String {
         Parts::Compiled(job) => {
             let mesh = job.mesh;
             format!(
-                "dcn_data={}, data={}, fsdp={}, fsdp_transpose={}, context={}, expert={}, tensor={}",
-                mesh.dcn_data, mesh.data, mesh.fsdp, mesh.fsdp_transpose, mesh.context, mesh.expert, mesh.tensor
+                "dcn_data={}, {}data={}, fsdp={}, fsdp_transpose={}, context={}, expert={}, tensor={}",
+                mesh.dcn_data,
+                job.pipeline
+                    .map(|_| format!("dcn_pipeline={}, pipeline={}, ", mesh.dcn_pipeline, mesh.pipeline))
+                    .unwrap_or_default(),
+                mesh.data,
+                mesh.fsdp,
+                mesh.fsdp_transpose,
+                mesh.context,
+                mesh.expert,
+                mesh.tensor
             )
         }
     };
@@ -56,7 +65,8 @@ pub(super) fn plan(scenario: &Scenario) -> String {
 
 /// The spec of each weight, by the axes that each dimension lies on.
 fn specs(out: &mut String, job: &spmd::Job) {
-    let _ = writeln!(out, "\nspecs of a block's weights (rows, columns; experts before them)");
+    let stages = if job.pipeline.is_some() { "; repeats and stages before them" } else { "" };
+    let _ = writeln!(out, "\nspecs of a block's weights (rows, columns; experts before them{stages})");
     for weight in spmd::Block::of(job, None).weights {
         let (rows, columns) = match (weight.row_parallel, weight.name.starts_with('w')) {
             (false, false) => ("fsdp, fsdp_transpose, context", "tensor"),
@@ -70,6 +80,11 @@ fn specs(out: &mut String, job: &spmd::Job) {
             (false, ROUTER) => format!("({rows}, expert), ()"),
             (false, _) if weight.row_parallel => format!("({rows}), ({columns}, expert)"),
             (false, _) => format!("({rows}, expert), ({columns})"),
+        };
+        let axes = match job.pipeline.map(|all| all.repeats) {
+            None => axes,
+            Some(1) => format!("stage, {axes}"),
+            Some(_) => format!("(), stage, {axes}"),
         };
         let _ = writeln!(out, "  {:<8} P({axes})", weight.name);
     }

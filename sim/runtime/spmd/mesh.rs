@@ -4,7 +4,8 @@
 //! `fsdp_transpose` (of an MLP's weights, its width on `fsdp_transpose`), and on `context`; heads and MLP width on `tensor`; a
 //! norm's weight on `tensor` alone, so data-parallel chips all hold it. Batches lie on `data`, `fsdp`, `fsdp_transpose` and
 //! `expert`, sequences on `context`. Experts lie on `expert`, and on the others as other weights do; those lie on it with
-//! their embedding dimension.
+//! their embedding dimension. Blocks of a pipeline lie on `stage`; what is outside of it takes that axis for one more of data
+//! (`activation_embed_and_logits_batch`). With a pipeline, `stage` comes before `data` (`configs/types.py`).
 
 use crate::program::Group;
 
@@ -14,6 +15,10 @@ use crate::program::Group;
 pub struct Mesh {
     /// `dcn_data_parallelism`: replicas of the slice, over DCN.
     pub dcn_data: u32,
+    /// `dcn_pipeline_parallelism`: stages of a pipeline that are slices.
+    pub dcn_pipeline: u32,
+    /// `ici_pipeline_parallelism`: stages of a pipeline within a slice.
+    pub pipeline: u32,
     /// `ici_data_parallelism`: replicas in the slice.
     pub data: u32,
     /// `ici_fsdp_parallelism`.
@@ -34,9 +39,19 @@ impl Mesh {
         self.data_ranks() * self.context * self.tensor
     }
 
-    /// Groups of chips that have data of their own.
+    /// Groups of chips that have data of their own: those of all stages do, before the pipeline and behind it.
     pub fn data_ranks(self) -> u32 {
-        self.dcn_data * self.data * self.fsdp * self.fsdp_transpose * self.expert
+        self.dcn_data * self.stages() * self.data * self.fsdp * self.fsdp_transpose * self.expert
+    }
+
+    /// Stages of the pipeline.
+    pub fn stages(self) -> u32 {
+        self.dcn_pipeline * self.pipeline
+    }
+
+    /// Chips that have the same shards of a stage's weights, and other tokens.
+    pub fn replicas(self) -> u32 {
+        self.dcn_data * self.data
     }
 
     /// Chips that a weight's embedding dimension is sharded over, and that gather it.
@@ -50,13 +65,19 @@ impl Mesh {
     }
 
     /// Sizes of the axes within a slice, outermost first, where no sequence is shared.
-    pub fn in_slice(self) -> [u32; 5] {
-        [self.data, self.fsdp, self.fsdp_transpose * self.context, self.expert, self.tensor]
+    pub fn in_slice(self) -> [u32; 6] {
+        [self.pipeline, self.data, self.fsdp, self.fsdp_transpose * self.context, self.expert, self.tensor]
     }
 
-    /// All of them.
+    /// All of a slice without a pipeline.
     pub fn axes(self) -> [u32; 6] {
         [self.data, self.fsdp, self.fsdp_transpose, self.context, self.expert, self.tensor]
+    }
+
+    /// All of a slice.
+    pub fn laid(self) -> [u32; 7] {
+        let [data, fsdp, transpose, context, expert, tensor] = self.axes();
+        [self.pipeline, data, fsdp, transpose, context, expert, tensor]
     }
 
     /// Who gathers weights and scatters their gradients.
@@ -89,8 +110,19 @@ impl Mesh {
         Group::new("tensor", self.tensor, 1)
     }
 
-    /// Who adds up sharded gradients: replicas in a slice and across slices.
+    /// Who adds up sharded gradients: replicas in a slice and across slices. With a pipeline they are one or the other.
     pub(super) fn data_group(self) -> Group {
-        Group::new("data", self.dcn_data * self.data, self.shards() * self.tensor)
+        let between = if self.data > 1 { 1 } else { self.stages() };
+        Group::new("data", self.replicas(), between * self.shards() * self.tensor)
+    }
+
+    /// Who sends a stage's results to the next, and the last to the first.
+    pub(super) fn stage_group(self) -> Group {
+        Group::new("stage", self.stages(), self.data * self.shards() * self.tensor)
+    }
+
+    /// Who adds up gradients of what lies on no stage.
+    pub(super) fn stage_data_group(self) -> Group {
+        Group::new("stage_data", self.stages() * self.replicas(), self.shards() * self.tensor)
     }
 }

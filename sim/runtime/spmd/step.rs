@@ -5,13 +5,14 @@ mod backward;
 mod forward;
 mod head;
 mod optimizer;
+mod pipeline;
 mod router;
 mod weights;
 
 use super::block::{Block, Named, Tensor};
 use super::room::Room;
 use super::tape::{At, CORE, FROM_HOST, TO_HOST, Tape, Value};
-use super::{Job, Keep, Policy};
+use super::{Job, Keep, Pipeline, Policy};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{
@@ -35,15 +36,18 @@ pub(super) fn program(job: &Job, room: Room) -> Program {
         tensor: program.add_group(job.mesh.tensor_group()),
         context: program.add_group(job.mesh.context_group()),
         data: program.add_group(job.mesh.data_group()),
+        stage: program.add_group(job.mesh.stage_group()),
+        stage_data: program.add_group(job.mesh.stage_data_group()),
         batch: program.add_group(job.mesh.batch_group()),
     };
     let scopes = Scopes {
         embedding: program.add_scope("token_embedder".to_owned()),
-        layers: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+        layers: layers(job).map(|name| program.add_scope(name)).collect(),
         head: program.add_scope("decoder_norm, logits_dense".to_owned()),
         optimizer: program.add_scope("optimizer".to_owned()),
     };
-    let mut step = Step::new(job, room, groups, scopes);
+    let micro = job.micro_batch();
+    let mut step = Step::new((job, micro.as_ref()), room, groups, scopes);
     step.arguments(&mut program);
     step.run();
     program.section(Section::Step);
@@ -55,6 +59,15 @@ pub(super) fn program(job: &Job, room: Room) -> Program {
     program.finish()
 }
 
+/// Regions of blocks: those of a stage, in a pipeline, then those that are in none.
+fn layers(job: &Job) -> impl Iterator<Item = String> {
+    let (staged, rest) =
+        job.pipeline.map_or((0, job.model.layers), |all| (all.layers_per_stage, job.model.layers - all.layers));
+    let outside = if staged > 0 { "layers_outside_pipeline" } else { "layers" };
+    let named = |name: &'static str, count| (0..count).map(move |layer| format!("{name}.{layer}"));
+    named("pipeline_module.layers", staged).chain(named(outside, rest))
+}
+
 /// Communicators.
 struct Groups {
     fsdp: GroupId,
@@ -63,6 +76,8 @@ struct Groups {
     tensor: GroupId,
     context: GroupId,
     data: GroupId,
+    stage: GroupId,
+    stage_data: GroupId,
     batch: GroupId,
 }
 
@@ -85,18 +100,28 @@ struct Variant {
 
 /// A step being written.
 struct Step<'j> {
+    /// What is run: all of it, or of a micro-batch, in a pipeline's loop.
     job: &'j Job,
+    /// The other of both.
+    other: Option<&'j Job>,
+    /// The loop of the pipeline that is being written.
+    staged: Option<Pipeline>,
+    /// All weights of a stage, where they are gathered once.
+    gathered: Option<Value>,
+    /// The block that is being written, and weights that its loop finds gathered, by block and place.
+    layer: usize,
+    hoisted: Vec<((usize, usize), Value)>,
     room: Room,
     groups: Groups,
     scopes: Scopes,
     tape: Tape,
     variants: Vec<Variant>,
-    /// The variant of each block.
+    /// The variant of each block, those of a stage first.
     variant_of: Vec<usize>,
     /// All blocks' weights in bf16, this chip's shards: made once, used by both loops.
     shards: Option<Value>,
-    /// What forward kept in HBM, all blocks' in one buffer, by name or place.
-    stacks: Vec<(Tensor, Value)>,
+    /// What forward kept in HBM, all blocks' in one buffer, by name or place; in a pipeline, all iterations'.
+    stacks: Vec<((bool, Tensor), Value)>,
     /// All blocks' gradients, this chip's shards, in the loop back.
     gradients: Option<Value>,
     /// Gradients that the optimizer reads: all blocks', and each table's.
@@ -105,6 +130,8 @@ struct Step<'j> {
     whole_head: Option<Value>,
     /// What the head's gradient is made of, where it waits for blocks' backward.
     late_head: Option<[Value; 2]>,
+    /// Logits whose loss has not been summed.
+    late_loss: Option<Value>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
     /// A weight gradient that waits for its input.
@@ -116,9 +143,13 @@ struct Step<'j> {
 }
 
 impl<'j> Step<'j> {
-    fn new(job: &'j Job, room: Room, groups: Groups, scopes: Scopes) -> Self {
-        let kinds = (0..job.model.layers).map(|layer| (job.model.window(layer), job.model.experts_in(layer).is_some()));
-        let mut seen: Vec<(Option<u64>, bool)> = vec![];
+    fn new((job, micro): (&'j Job, Option<&'j Job>), room: Room, groups: Groups, scopes: Scopes) -> Self {
+        let staged = job.pipeline.map_or(0, |all| all.layers_per_stage as usize);
+        let kinds = (0..scopes.layers.len()).map(|at| {
+            let layer = at as u64;
+            (at < staged, job.model.window(layer), job.model.experts_in(layer).is_some())
+        });
+        let mut seen: Vec<(bool, Option<u64>, bool)> = vec![];
         let mut variant_of = vec![];
         for kind in kinds {
             let at = seen.iter().position(|known| *known == kind).unwrap_or_else(|| {
@@ -127,9 +158,16 @@ impl<'j> Step<'j> {
             });
             variant_of.push(at);
         }
-        let variants = seen.into_iter().map(|kind| Variant::new(job, kind)).collect();
+        let of = |staged: bool| micro.filter(|_| staged).unwrap_or(job);
+        let variants =
+            seen.into_iter().map(|(staged, window, sparse)| Variant::new(of(staged), (window, sparse))).collect();
         Step {
             job,
+            other: micro,
+            staged: None,
+            gathered: None,
+            layer: 0,
+            hoisted: vec![],
             room,
             groups,
             scopes,
@@ -142,6 +180,7 @@ impl<'j> Step<'j> {
             tables: vec![],
             whole_head: None,
             late_head: None,
+            late_loss: None,
             pending: vec![],
             late: None,
             linear: false,
@@ -165,10 +204,10 @@ impl<'j> Step<'j> {
         let tensor = u64::from(job.mesh.tensor);
         let mut sharded = 0;
         let mut whole = if job.model.final_norm { job.model.width } else { 0 };
-        for &variant in &self.variant_of {
+        for (layer, &variant) in self.variant_of.iter().enumerate() {
             let block = &self.variants[variant].block;
-            sharded += block.weights.iter().map(|weight| self.own(weight)).sum::<u64>();
-            whole += block.norms;
+            sharded += self.times(layer) * block.weights.iter().map(|weight| self.own(weight)).sum::<u64>();
+            whole += self.times(layer) * block.norms;
         }
         let tables = if job.model.tied_head { 1 } else { 2 };
         sharded += tables * (job.model.vocab * job.model.width / tensor).div_ceil(shards);

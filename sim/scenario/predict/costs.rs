@@ -89,7 +89,7 @@ pub(super) fn costs(
 fn placed(scenario: &Scenario, group: &Group) -> Placed {
     let topology = &scenario.topology;
     let mesh = match scenario.job.parts() {
-        Parts::Compiled(job) => job.mesh.axes().to_vec(),
+        Parts::Compiled(job) => job.mesh.laid().to_vec(),
         _ => vec![],
     };
     if let Some(torus) = topology.on_torus(group.size, group.stride, &mesh) {

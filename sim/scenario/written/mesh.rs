@@ -35,6 +35,10 @@ pub struct Mesh {
     pub expert: Option<Spanned<i64>>,
     /// XLA: chips that heads and an MLP's width are split over.
     pub tensor: Option<Spanned<i64>>,
+    /// XLA: stages of a pipeline within a slice.
+    pub pipeline: Option<Spanned<i64>>,
+    /// XLA: stages of a pipeline that are slices.
+    pub dcn_pipeline: Option<Spanned<i64>>,
     /// XLA: replicas of a slice.
     pub dcn_data: Option<Spanned<i64>>,
 }

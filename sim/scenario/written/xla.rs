@@ -118,6 +118,28 @@ pub struct Xla {
     pub use_iota_embed: Option<bool>,
     /// Whether gradients are clipped (`gradient_clipping_threshold` above zero).
     pub gradient_clipping: Option<bool>,
+    /// `num_layers_per_pipeline_stage`.
+    pub num_layers_per_pipeline_stage: Option<Spanned<i64>>,
+    /// `num_pipeline_repeats`.
+    pub num_pipeline_repeats: Option<Spanned<i64>>,
+    /// `num_pipeline_microbatches`.
+    pub num_pipeline_microbatches: Option<Spanned<i64>>,
+    /// `pipeline_parallel_layers`: blocks in the pipeline.
+    pub pipeline_parallel_layers: Option<Spanned<i64>>,
+    /// `pipeline_delay_activation_forwarding`.
+    pub pipeline_delay_activation_forwarding: Option<Spanned<bool>>,
+    /// `pipeline_fsdp_ag_once`.
+    pub pipeline_fsdp_ag_once: Option<Spanned<bool>>,
+    /// `pipeline_fsdp_ag_per_repeat`.
+    pub pipeline_fsdp_ag_per_repeat: Option<Spanned<bool>>,
+    /// `set_remat_policy_on_pipeline_iterations`.
+    pub set_remat_policy_on_pipeline_iterations: Option<Spanned<bool>>,
+    /// `set_remat_policy_on_layers_per_stage`.
+    pub set_remat_policy_on_layers_per_stage: Option<Spanned<bool>>,
+    /// `scan_pipeline_iterations`.
+    pub scan_pipeline_iterations: Option<Spanned<bool>>,
+    /// `scan_layers_per_stage`.
+    pub scan_layers_per_stage: Option<Spanned<bool>>,
     /// Steps of the run, over which compiling is spread (`steps`).
     pub steps: Option<Spanned<i64>>,
     /// Shapes of batches in it, each compiled once.

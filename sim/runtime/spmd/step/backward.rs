@@ -1,5 +1,7 @@
 //! The loop back over blocks: what was not kept is computed again, then each operator's gradient in reverse.
 
+use std::ops::Range;
+
 use super::weights::{Among, Gathered};
 use super::{Category, FULL, HALF, Keep, Step, Variant};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
@@ -32,26 +34,48 @@ struct After {
 impl Step<'_> {
     /// From the gradient of the last block's result to that of the first one's input.
     pub(super) fn backward(&mut self, mut gradient: Value) -> Value {
-        let numbers = self.block_numbers();
+        let outside = self.outside();
+        if !outside.is_empty() {
+            self.gradients_of(outside.clone());
+            gradient = self.blocks_backward(outside, gradient);
+            self.tables.extend(self.gradients.take());
+        }
+        if let Some(pipeline) = self.job.pipeline {
+            gradient = self.pipeline_backward(pipeline, gradient);
+            self.tables.extend(self.gradients.take());
+        }
+        gradient
+    }
+
+    /// Zeros, to which the gradients of some blocks are added; their number.
+    pub(super) fn gradients_of(&mut self, layers: Range<usize>) -> u64 {
+        let numbers = self.block_numbers(layers);
         let stack = self.tape.value("blocks' gradients", FULL * numbers, Category::ShardedGradient);
         self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, FULL * numbers), &[], &[stack]);
         self.gradients = Some(stack);
         self.began = self.tape.now();
-        for layer in (0..self.scopes.layers.len()).rev() {
+        numbers
+    }
+
+    /// The same through some blocks.
+    pub(super) fn blocks_backward(&mut self, layers: Range<usize>, mut gradient: Value) -> Value {
+        for layer in layers.rev() {
+            self.layer = layer;
             self.tape.scope = self.scopes.layers[layer];
             gradient = self.block_backward(self.variant_of[layer], gradient);
         }
-        self.tables.extend(self.gradients.take());
         gradient
     }
 
-    /// Numbers of all blocks' gradients on this chip.
-    fn block_numbers(&self) -> u64 {
-        let block = |&variant: &usize| {
-            let block = &self.variants[variant].block;
-            block.weights.iter().map(|weight| self.own(weight)).sum::<u64>() + block.norms
+    /// Numbers of blocks' gradients on this chip.
+    fn block_numbers(&self, layers: Range<usize>) -> u64 {
+        let whole = self.gathered_once();
+        let block = |layer: usize| {
+            let block = &self.variants[self.variant_of[layer]].block;
+            let numbers = block.weights.iter().map(|weight| if whole { weight.numbers() } else { self.own(weight) });
+            self.times(layer) * (numbers.sum::<u64>() + block.norms)
         };
-        self.variant_of.iter().map(block).sum()
+        layers.map(block).sum()
     }
 
     fn block_backward(&mut self, variant: usize, gradient: Value) -> Value {
@@ -85,7 +109,9 @@ impl Step<'_> {
             }
             self.op_backward((variant, op), &values, &mut gradients, &held);
         }
-        self.norm_gradients(block.norms);
+        if self.staged.is_none() {
+            self.norm_gradients(block.norms);
+        }
         self.store_gradients();
         gradients[0].unwrap_or(gradient)
     }
@@ -139,9 +165,8 @@ impl Step<'_> {
     }
 
     /// Norms' gradients are summed over all chips with other tokens, while the step waits.
-    fn norm_gradients(&mut self, numbers: u64) {
-        let mesh = self.job.mesh;
-        for (ranks, group) in [(mesh.shards(), self.groups.fsdp), (mesh.dcn_data * mesh.data, self.groups.data)] {
+    pub(super) fn norm_gradients(&mut self, numbers: u64) {
+        for (ranks, group) in [(self.job.mesh.shards(), self.groups.fsdp), self.replicas()] {
             if ranks > 1 {
                 let comm = self.comm(Collective::AllReduce, group, HALF * numbers);
                 let after = self.tape.now();
@@ -278,7 +303,7 @@ impl Step<'_> {
                 };
                 let how = self.settle(how, input.rows / weight.copies, among);
                 let after = self.tape.now();
-                self.gather(numbers, among, how, after)
+                self.gather_weight(index, numbers, (among, how), after)
             }
         };
         let size = (input.rows, weight.inputs, weight.outputs, MatmulLayout::DataGradient);

@@ -1,5 +1,7 @@
 //! The embedding, and forward of the blocks.
 
+use std::ops::Range;
+
 use super::weights::Gathered;
 use super::{Category, Collective, FULL, HALF, Keep, Policy, Step};
 use crate::program::{MatmulLayout, MemoryKind};
@@ -27,6 +29,15 @@ impl Step<'_> {
             let before = self.tape.now();
             self.matmul((tokens, width, vocab, MatmulLayout::Forward), &weight, (&[cast], &[output]));
             self.sum_parts(HALF * width * tokens, output, before);
+        } else if self.stages_and_shards() {
+            // Stages have other tokens and the same columns: the table is gathered.
+            let whole = self.tape.value("embedding", HALF * table, Category::UnshardedParameter);
+            let comm = self.comm(Collective::AllGather, self.groups.fsdp, HALF * table);
+            let after = self.tape.now();
+            self.tape.exchange(comm, (&[cast], &[whole]), after);
+            self.tape.kernel("gather", Self::memory(MemoryKind::Gather, bytes, bytes), &[whole], &[output]);
+            let after = self.tape.now();
+            self.sum_parts(HALF * width * tokens, output, after);
         } else {
             // Each chip looks all tokens up in its columns; then tokens and columns change places.
             let columns = self.tape.value("looked up", bytes, Category::Activation);
@@ -50,7 +61,16 @@ impl Step<'_> {
     /// Runs all blocks. What backward will find is stored as it is made.
     pub(super) fn forward(&mut self, mut input: Value) -> Value {
         self.cast_weights();
-        for layer in 0..self.scopes.layers.len() {
+        if let Some(pipeline) = self.job.pipeline {
+            input = self.pipeline(pipeline, input);
+        }
+        self.blocks(self.outside(), input)
+    }
+
+    /// Runs some of them.
+    pub(super) fn blocks(&mut self, layers: Range<usize>, mut input: Value) -> Value {
+        for layer in layers {
+            self.layer = layer;
             self.tape.scope = self.scopes.layers[layer];
             let variant = self.variant_of[layer];
             let ops: Vec<usize> = (0..self.variants[variant].block.ops.len()).collect();
@@ -66,11 +86,11 @@ impl Step<'_> {
 
     /// This chip's shards of all blocks' weights, in bf16, before the loops.
     fn cast_weights(&mut self) {
-        let block = |&variant: &usize| {
+        let block = |(layer, &variant): (usize, &usize)| {
             let weights = &self.variants[variant].block.weights;
-            weights.iter().map(|weight| self.own(weight)).sum::<u64>()
+            self.times(layer) * weights.iter().map(|weight| self.own(weight)).sum::<u64>()
         };
-        let numbers: u64 = self.variant_of.iter().map(block).sum();
+        let numbers: u64 = self.variant_of.iter().enumerate().map(block).sum();
         let value = self.tape.value("weights in bf16", HALF * numbers, Category::AllGatherInput);
         let work = Self::memory(MemoryKind::Elementwise, FULL * numbers, HALF * numbers);
         self.tape.kernel("convert", work, &[], &[value]);
@@ -112,12 +132,12 @@ impl Step<'_> {
 
     /// All blocks' values of a tensor.
     pub(super) fn stack(&mut self, tensor: Tensor, bytes: u64) -> Value {
-        if let Some((_, stack)) = self.stacks.iter().find(|(known, _)| *known == tensor) {
+        let place = (self.staged.is_some(), tensor);
+        if let Some((_, stack)) = self.stacks.iter().find(|(known, _)| *known == place) {
             return *stack;
         }
-        let layers = self.scopes.layers.len() as u64;
-        let stack = self.tape.value("kept for backward", layers * bytes, Category::Activation);
-        self.stacks.push((tensor, stack));
+        let stack = self.tape.value("kept for backward", self.runs() * bytes, Category::Activation);
+        self.stacks.push((place, stack));
         stack
     }
 
@@ -214,7 +234,7 @@ impl Step<'_> {
                         _ if weight.row_parallel && self.job.mesh.tensor > 1 && how == Overlap::Windowed => {
                             self.gather(numbers, among, Overlap::None, now.clone())
                         }
-                        _ => self.gather(numbers, among, how, now.clone()),
+                        _ => self.gather_weight(index, numbers, (among, how), now.clone()),
                     };
                     if how == Overlap::Asynchronous {
                         let next =

@@ -79,6 +79,9 @@ impl Step<'_> {
         if among.chips() < 2 {
             return Gathered::Own;
         }
+        if let Some(whole) = self.gathered.filter(|_| self.gathered_once()) {
+            return Gathered::Whole(whole);
+        }
         if how == Overlap::Windowed {
             return Gathered::Windowed(numbers, among);
         }
@@ -151,9 +154,13 @@ impl Step<'_> {
         among: Among,
         reads: &[Value],
     ) {
-        let (numbers, shards) = (inputs * outputs, u64::from(among.chips()));
+        let once = self.gathered_once();
+        let (numbers, shards) = (inputs * outputs, if once { 1 } else { u64::from(among.chips()) });
         let own = numbers.div_ceil(shards);
         let how = if shards < 2 { Overlap::None } else { self.settle(self.job.flags.scatter, tokens, among) };
+        // What is summed over stages, too, is in no windows.
+        let summed = self.staged.is_none() && self.job.pipeline.is_some();
+        let how = if summed && how == Overlap::Windowed { Overlap::None } else { how };
         let before = self.tape.now();
         let whole = how != Overlap::Windowed;
         let bytes = HALF * if whole { numbers } else { own };
@@ -182,9 +189,10 @@ impl Step<'_> {
                 shard = part;
             }
         }
-        if self.job.mesh.dcn_data * self.job.mesh.data > 1 {
+        let (replicas, group) = self.replicas();
+        if replicas > 1 && !once {
             let summed = self.tape.value("gradient shard", HALF * own, Category::ShardedGradient);
-            let comm = self.comm(Collective::AllReduce, self.groups.data, HALF * own);
+            let comm = self.comm(Collective::AllReduce, group, HALF * own);
             let at = self.tape.exchange(comm, (&[shard], &[summed]), vec![]);
             if how == Overlap::None {
                 self.tape.join(at);
@@ -202,8 +210,11 @@ impl Step<'_> {
         for (shard, numbers) in std::mem::take(&mut self.pending) {
             match self.gradients {
                 Some(stack) => {
-                    let work = Self::memory(MemoryKind::Elementwise, HALF * numbers, FULL * numbers);
-                    self.tape.kernel("dynamic_update_slice", work, &[shard], &[stack]);
+                    // In a pipeline added to what other iterations made: to all repeats', of which all but one get zeros.
+                    let (read, written) =
+                        self.staged.map_or((0, numbers), |all| (all.repeats * numbers, all.repeats * numbers));
+                    let work = Self::memory(MemoryKind::Elementwise, HALF * numbers + FULL * read, FULL * written);
+                    self.tape.kernel("dynamic_update_slice", work, &[shard, stack], &[stack]);
                 }
                 None => self.tables.push(shard),
             }

@@ -1,0 +1,271 @@
+//! The loop of a pipeline and the loop back: what stages send on, and what each iteration takes up and puts away
+//! (`layers/pipeline.py`: `get_iteration_inputs`, `get_new_loop_state`).
+
+use std::ops::Range;
+
+use super::weights::{Among, Gathered};
+use super::{Category, Collective, FULL, HALF, Step};
+use crate::program::{GroupId, MemoryKind};
+use crate::runtime::spmd::Pipeline;
+use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::tape::{At, Value};
+
+/// What is carried through a loop.
+struct Carried {
+    /// Inputs of the stages, in whose places results come, or gradients of these.
+    io: Value,
+    /// What comes from the stage before, or its gradient.
+    shift: Value,
+    /// What comes an iteration later, with a delay.
+    before: Value,
+    /// What the last stage made, until the first takes it up: what is on its way there, and what is there.
+    stored: Option<(Value, Value)>,
+}
+
+impl Step<'_> {
+    /// Blocks that are in no pipeline.
+    pub(super) fn outside(&self) -> Range<usize> {
+        self.stage_blocks().end..self.scopes.layers.len()
+    }
+
+    /// Blocks of a stage.
+    fn stage_blocks(&self) -> Range<usize> {
+        0..self.job.pipeline.map_or(0, |all| all.layers_per_stage as usize)
+    }
+
+    /// Sets of weights that a chip has of a block.
+    pub(super) fn times(&self, layer: usize) -> u64 {
+        self.job.pipeline.filter(|_| self.stage_blocks().contains(&layer)).map_or(1, |all| all.repeats)
+    }
+
+    /// How often the loop that is being written runs a block.
+    pub(super) fn runs(&self) -> u64 {
+        self.staged.map_or(self.outside().len() as u64, |all| all.iterations() * all.layers_per_stage)
+    }
+
+    /// Who has other tokens and the same shards of what is being written, and how many: in the pipeline replicas of a stage,
+    /// outside of it all stages.
+    pub(super) fn replicas(&self) -> (u32, GroupId) {
+        let mesh = self.job.mesh;
+        match self.staged {
+            Some(_) => (mesh.replicas(), self.groups.data),
+            None => (mesh.replicas() * mesh.stages(), self.groups.stage_data),
+        }
+    }
+
+    /// Whether chips have other tokens that a table's shards do not lie on.
+    pub(super) fn stages_and_shards(&self) -> bool {
+        self.job.mesh.stages() > 1 && self.job.mesh.shards() > 1
+    }
+
+    /// A weight of the block that is being written, by its place, as [`gather`](Self::gather) has it. Without repeats it is the
+    /// same in each iteration, so what would send it in windows does so once, before the loop.
+    pub(super) fn gather_weight(
+        &mut self,
+        index: usize,
+        numbers: u64,
+        (among, how): (Among, Overlap),
+        after: Vec<At>,
+    ) -> Gathered {
+        let same = self.staged.is_some_and(|all| all.repeats == 1);
+        if !same || how != Overlap::Windowed {
+            return self.gather(numbers, among, how, after);
+        }
+        let place = (self.layer, index);
+        if let Some((_, value)) = self.hoisted.iter().find(|(known, _)| *known == place) {
+            return Gathered::Whole(*value);
+        }
+        let gathered = self.gather(numbers, among, Overlap::None, after);
+        if let Gathered::Whole(value) = gathered {
+            self.hoisted.push((place, value));
+        }
+        gathered
+    }
+
+    /// Goes into the pipeline's loop, or out of it: what is run at a time is another.
+    fn enter(&mut self, pipeline: Option<Pipeline>) {
+        self.staged = pipeline;
+        self.hoisted.clear();
+        if let Some(other) = self.other {
+            self.other = Some(std::mem::replace(&mut self.job, other));
+        }
+    }
+
+    /// From all inputs to all results.
+    pub(super) fn pipeline(&mut self, pipeline: Pipeline, input: Value) -> Value {
+        let input = self.take_turns(pipeline, input);
+        self.gather_once(pipeline);
+        self.enter(Some(pipeline));
+        let part = self.activation();
+        let mut carried = self.carried(pipeline, input);
+        for _ in 0..pipeline.iterations() {
+            let chosen = self.tape.value("iteration input", part, Category::Activation);
+            let reads: Vec<Value> =
+                [carried.io, carried.shift].into_iter().chain(carried.stored.map(|(_, all)| all)).collect();
+            let read = part * reads.len() as u64;
+            self.tape.elementwise("select", Self::memory(MemoryKind::Elementwise, read, part), &reads, &[chosen]);
+            // Neither of these waits for the stage.
+            let (back, _) = self.permute(carried.io, part);
+            let moved = carried.stored.map(|(moving, _)| self.permute(moving, part).0);
+            let early = pipeline.delay.then(|| self.permute(carried.before, part).0);
+            let output = self.blocks(self.stage_blocks(), chosen);
+            carried.shift = match early {
+                Some(sent) => sent,
+                None => self.pass_on(output, part),
+            };
+            carried.before = output;
+            self.put_away(carried.io, &[back, output], part);
+            if let (Some((moving, all)), Some(moved)) = (&mut carried.stored, moved) {
+                let all = *all;
+                *moving = output;
+                self.put_away(all, &[moved], part);
+            }
+        }
+        self.enter(None);
+        self.take_turns(pipeline, carried.io)
+    }
+
+    /// From the gradient of all results to that of all inputs.
+    pub(super) fn pipeline_backward(&mut self, pipeline: Pipeline, gradient: Value) -> Value {
+        let gradient = self.take_turns(pipeline, gradient);
+        self.enter(Some(pipeline));
+        let part = self.activation();
+        let blocks = self.stage_blocks();
+        let numbers = self.gradients_of(blocks.clone());
+        let mut carried = self.carried(pipeline, gradient);
+        for _ in 0..pipeline.iterations() {
+            let made = self.tape.value("gradient", part, Category::BackwardTemporary);
+            let sent = match pipeline.delay {
+                true => carried.before,
+                false => self.pass_on(carried.shift, part),
+            };
+            let moving = carried.stored.map(|(moving, _)| moving);
+            let reads: Vec<Value> = [carried.io, sent].into_iter().chain(moving).collect();
+            let read = part * reads.len() as u64;
+            self.tape.elementwise("select", Self::memory(MemoryKind::Elementwise, read, part), &reads, &[made]);
+            let (back, _) = self.permute(carried.io, part);
+            let early = pipeline.delay.then(|| self.permute(carried.shift, part).0);
+            let moved = carried.stored.map(|(_, all)| self.permute(all, part).0);
+            let chosen = self.blocks_backward(blocks.clone(), made);
+            carried.shift = chosen;
+            if let Some(early) = early {
+                carried.before = early;
+            }
+            self.put_away(carried.io, &[back, chosen], part);
+            if let (Some((moving, all)), Some(moved)) = (&mut carried.stored, moved) {
+                let all = *all;
+                *moving = moved;
+                self.put_away(all, &[chosen], part);
+            }
+        }
+        let norms: u64 = blocks.map(|at| self.times(at) * self.variants[self.variant_of[at]].block.norms).sum();
+        self.norm_gradients(norms);
+        self.reduce_once(numbers);
+        self.enter(None);
+        self.take_turns(pipeline, carried.io)
+    }
+
+    /// Zeros around what goes in.
+    fn carried(&mut self, pipeline: Pipeline, io: Value) -> Carried {
+        let part = self.activation();
+        let shift = self.zeros(part);
+        let before = if pipeline.delay { self.zeros(part) } else { shift };
+        let stored = pipeline.stores().then(|| (self.zeros(part), self.zeros(pipeline.micro_batches * part)));
+        Carried { io, shift, before, stored }
+    }
+
+    fn zeros(&mut self, bytes: u64) -> Value {
+        let value = self.tape.value("carried by the pipeline", bytes, Category::Activation);
+        self.tape.kernel("broadcast", Self::memory(MemoryKind::Copy, 0, bytes), &[], &[value]);
+        value
+    }
+
+    /// Writes a micro-batch's part where it belongs.
+    fn put_away(&mut self, place: Value, parts: &[Value], bytes: u64) {
+        let reads: Vec<Value> = parts.iter().copied().chain([place]).collect();
+        let work = Self::memory(MemoryKind::Copy, bytes * parts.len() as u64, bytes);
+        self.tape.kernel("dynamic_update_slice", work, &reads, &[place]);
+    }
+
+    /// Sends a micro-batch's part to the next stage beside what follows.
+    fn permute(&mut self, value: Value, bytes: u64) -> (Value, At) {
+        let sent = self.tape.value("sent on", bytes, Category::Activation);
+        let comm = self.comm(Collective::SendRecv, self.groups.stage, bytes);
+        let at = self.tape.exchange(comm, (&[value], &[sent]), vec![]);
+        (sent, at)
+    }
+
+    /// The same of what the next iteration begins with: the step waits.
+    fn pass_on(&mut self, value: Value, bytes: u64) -> Value {
+        let (sent, at) = self.permute(value, bytes);
+        self.tape.join(at);
+        sent
+    }
+
+    /// A chip's sequences are neighbours in the batch; of a micro-batch each chip has a part. Where a stage holds several,
+    /// its chips change places.
+    fn take_turns(&mut self, pipeline: Pipeline, value: Value) -> Value {
+        let mesh = self.job.mesh;
+        if pipeline.held() < 2 || mesh.fsdp * mesh.fsdp_transpose * mesh.expert * mesh.data < 2 {
+            return value;
+        }
+        let bytes = self.activation();
+        let laid = self.tape.value("micro-batches", bytes, Category::Activation);
+        self.tape.kernel("transpose", Self::memory(MemoryKind::Copy, bytes, bytes), &[value], &[laid]);
+        let swapped = self.tape.value("micro-batches", bytes, Category::Activation);
+        let group = if mesh.shards() > 1 { self.groups.fsdp } else { self.groups.data };
+        let comm = self.comm(Collective::AllToAll, group, bytes);
+        let after = self.tape.now();
+        let at = self.tape.exchange(comm, (&[laid], &[swapped]), after);
+        self.tape.join(at);
+        swapped
+    }
+
+    /// Whether weights of what is being written stay gathered through the loop, and gradients whole.
+    pub(super) fn gathered_once(&self) -> bool {
+        self.staged.is_some_and(|all| all.gather_once) && self.job.mesh.shards() > 1
+    }
+
+    /// All weights of a stage, whole, for the loop and the loop back.
+    fn gather_once(&mut self, pipeline: Pipeline) {
+        if !pipeline.gather_once || self.job.mesh.shards() < 2 {
+            return;
+        }
+        let weights = |at: usize| {
+            let (times, block) = (self.times(at), &self.variants[self.variant_of[at]].block);
+            block.weights.iter().map(move |weight| HALF * times * weight.numbers())
+        };
+        let bytes: Vec<u64> = self.stage_blocks().flat_map(weights).collect();
+        let whole = self.tape.value("gathered", bytes.iter().sum(), Category::UnshardedParameter);
+        let reads: Vec<Value> = self.shards.into_iter().collect();
+        for bytes in bytes {
+            let comm = self.comm(Collective::AllGather, self.groups.fsdp, bytes);
+            let after = self.tape.now();
+            let at = self.tape.exchange(comm, (&reads, &[whole]), after);
+            self.tape.join(at);
+        }
+        self.gathered = Some(whole);
+    }
+
+    /// Gradients of weights that were gathered once are added up whole, in fp32, and reduced once, in bf16.
+    fn reduce_once(&mut self, numbers: u64) {
+        let Some(whole) = self.gradients.filter(|_| self.gathered_once()) else { return };
+        let own = numbers.div_ceil(u64::from(self.job.mesh.shards()));
+        let cast = self.tape.value("gradients", HALF * numbers, Category::UnshardedGradient);
+        let work = Self::memory(MemoryKind::Elementwise, FULL * numbers, HALF * numbers);
+        self.tape.kernel("convert", work, &[whole], &[cast]);
+        let shard = self.tape.value("blocks' gradients", HALF * own, Category::ShardedGradient);
+        let slices = self.job.flags.all_reduce_and_slice;
+        let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
+        let comm = self.comm(kind, self.groups.fsdp, HALF * numbers);
+        let at = self.tape.exchange(comm, (&[cast], &[shard]), vec![]);
+        self.tape.join(at);
+        let (replicas, group) = self.replicas();
+        if replicas > 1 {
+            let comm = self.comm(Collective::AllReduce, group, HALF * own);
+            let at = self.tape.exchange(comm, (&[shard], &[shard]), vec![]);
+            self.tape.join(at);
+        }
+        self.gradients = Some(shard);
+    }
+}

@@ -1,0 +1,200 @@
+//! The pipeline of a job of the SPMD lane, by MaxText's own checks (`configs/types.py`).
+
+use toml::Spanned;
+
+use super::super::error::ScenarioError;
+use super::super::understood::{MOST_SMALL, Reader};
+use super::super::written;
+use crate::model::ModelConfig;
+use crate::runtime::spmd::{Mesh, Pipeline, Policy};
+
+/// A pipeline where the mesh has stages; without them its keys mean nothing.
+pub(super) fn pipeline(
+    reader: &mut Reader<'_>,
+    (table, at): (&written::Xla, &Spanned<written::Mesh>),
+    (model, mesh): (&ModelConfig, Mesh),
+    (batch, remat): (u64, Policy),
+) -> Result<Option<Pipeline>, ScenarioError> {
+    let stages = u64::from(mesh.stages());
+    if stages < 2 {
+        return match written_keys(table) {
+            Some((key, at)) => {
+                let problem = format!("xla.{key} is about a pipeline, and the mesh has no stages");
+                Err(reader.plan(&at, problem, "write mesh.pipeline, or remove the key"))
+            }
+            None => Ok(None),
+        };
+    }
+    lacks(reader, (table, at), (model, mesh))?;
+    let layers = table.pipeline_parallel_layers.as_ref();
+    let layers = reader.count_or("xla.pipeline_parallel_layers", layers, 1, model.layers as i64, model.layers)?;
+    let per_stage = table.num_layers_per_pipeline_stage.as_ref();
+    let per_stage = reader.count_or("xla.num_layers_per_pipeline_stage", per_stage, 1, MOST_SMALL, 1)?;
+    let repeats = match &table.num_pipeline_repeats {
+        Some(at) => reader.count("xla.num_pipeline_repeats", at, 1, MOST_SMALL)?,
+        None => {
+            let repeats = (layers / (stages * per_stage)).max(1);
+            reader.assume("xla.num_pipeline_repeats", repeats, &repeats.to_string())
+        }
+    };
+    if stages * per_stage * repeats != layers {
+        let problem = format!(
+            "stages × num_layers_per_pipeline_stage × num_pipeline_repeats = {stages} × {per_stage} × {repeats} = {}, and \
+             {layers} blocks are in the pipeline",
+            stages * per_stage * repeats
+        );
+        let keys = [&table.num_pipeline_repeats, &table.num_layers_per_pipeline_stage, &table.pipeline_parallel_layers];
+        let at = keys.into_iter().flatten().next().map_or_else(|| at.span(), Spanned::span);
+        let remedy = format!(
+            "write xla.pipeline_parallel_layers, a multiple of {}: the rest follow the pipeline",
+            stages * per_stage
+        );
+        return Err(reader.plan(&Spanned::new(at, ()), problem, remedy));
+    }
+    let delay = flag(
+        reader,
+        "pipeline_delay_activation_forwarding",
+        table.pipeline_delay_activation_forwarding.as_ref(),
+        false,
+    );
+    let least = stages * if delay { 2 } else { 1 };
+    let written = table.num_pipeline_microbatches.as_ref();
+    let micro_batches = reader.count_or("xla.num_pipeline_microbatches", written, 1, MOST_SMALL, least)?;
+    let place = written.map_or_else(|| at.span(), Spanned::span);
+    let place = Spanned::new(place, ());
+    if !micro_batches.is_multiple_of(stages) {
+        let problem = format!("num_pipeline_microbatches = {micro_batches} is no multiple of the {stages} stages");
+        return Err(reader.plan(&place, problem, format!("write {least}, or a larger multiple of {stages}")));
+    }
+    if micro_batches < least {
+        let problem = format!(
+            "{micro_batches} micro-batches, and with pipeline_delay_activation_forwarding {stages} stages hold {least}"
+        );
+        return Err(reader.plan(&place, problem, format!("write num_pipeline_microbatches = {least}, or more")));
+    }
+    if !(batch * stages).is_multiple_of(micro_batches) {
+        let problem = format!(
+            "{micro_batches} micro-batches do not divide the {} sequences of the {stages} chips that are stages of one \
+             another, {batch} of each",
+            batch * stages
+        );
+        return Err(reader.plan(
+            &place,
+            problem,
+            format!("write batch.micro, a multiple of {}", micro_batches / stages),
+        ));
+    }
+    let iterations = flag(
+        reader,
+        "set_remat_policy_on_pipeline_iterations",
+        table.set_remat_policy_on_pipeline_iterations.as_ref(),
+        true,
+    );
+    let remat = match (iterations, remat) {
+        (false, _) => Policy::None,
+        // An iteration's input is kept, and nothing else (`get_pipeline_remat_policy`).
+        (true, Policy::None) => Policy::NAMED[1].1,
+        (true, policy) => policy,
+    };
+    let gather_once = flag(reader, "pipeline_fsdp_ag_once", table.pipeline_fsdp_ag_once.as_ref(), false);
+    Ok(Some(Pipeline {
+        stages,
+        layers,
+        layers_per_stage: per_stage,
+        repeats,
+        micro_batches,
+        delay,
+        gather_once,
+        remat,
+    }))
+}
+
+fn flag(reader: &mut Reader<'_>, key: &str, written: Option<&Spanned<bool>>, default: bool) -> bool {
+    reader.flag(&format!("xla.{key}"), written.map(|at| *at.get_ref()), default)
+}
+
+/// The first of a pipeline's keys that the file has.
+fn written_keys(table: &written::Xla) -> Option<(&'static str, Spanned<()>)> {
+    let counts = [
+        ("num_layers_per_pipeline_stage", &table.num_layers_per_pipeline_stage),
+        ("num_pipeline_repeats", &table.num_pipeline_repeats),
+        ("num_pipeline_microbatches", &table.num_pipeline_microbatches),
+        ("pipeline_parallel_layers", &table.pipeline_parallel_layers),
+    ];
+    let flags = [
+        ("pipeline_delay_activation_forwarding", &table.pipeline_delay_activation_forwarding),
+        ("pipeline_fsdp_ag_once", &table.pipeline_fsdp_ag_once),
+        ("pipeline_fsdp_ag_per_repeat", &table.pipeline_fsdp_ag_per_repeat),
+        ("set_remat_policy_on_pipeline_iterations", &table.set_remat_policy_on_pipeline_iterations),
+        ("set_remat_policy_on_layers_per_stage", &table.set_remat_policy_on_layers_per_stage),
+        ("scan_pipeline_iterations", &table.scan_pipeline_iterations),
+        ("scan_layers_per_stage", &table.scan_layers_per_stage),
+    ];
+    let counts = counts.into_iter().filter_map(|(key, at)| Some((key, at.as_ref()?.span())));
+    let mut all = counts.chain(flags.into_iter().filter_map(|(key, at)| Some((key, at.as_ref()?.span()))));
+    all.next().map(|(key, span)| (key, Spanned::new(span, ())))
+}
+
+/// What a pipeline cannot have, or has and is not simulated.
+fn lacks(
+    reader: &Reader<'_>,
+    (table, at): (&written::Xla, &Spanned<written::Mesh>),
+    (model, mesh): (&ModelConfig, Mesh),
+) -> Result<(), ScenarioError> {
+    let several = table.num_layers_per_pipeline_stage.as_ref().is_some_and(|at| *at.get_ref() > 1);
+    let keys = [
+        (
+            "pipeline_fsdp_ag_per_repeat = true",
+            &table.pipeline_fsdp_ag_per_repeat,
+            true,
+            "weights fetched ahead of each repeat are not simulated on XLA",
+            "write pipeline_fsdp_ag_once = true, or neither",
+        ),
+        (
+            "set_remat_policy_on_layers_per_stage = true",
+            &table.set_remat_policy_on_layers_per_stage,
+            true,
+            "MaxText's pipeline does not read it (e591f30cb)",
+            "write xla.remat_policy, and set_remat_policy_on_pipeline_iterations",
+        ),
+        (
+            "scan_pipeline_iterations = false",
+            &table.scan_pipeline_iterations,
+            false,
+            "iterations written out one after the other are not simulated on XLA",
+            "write scan_pipeline_iterations = true",
+        ),
+        (
+            "scan_layers_per_stage = true",
+            &table.scan_layers_per_stage,
+            true,
+            "a loop over a stage's blocks is not simulated on XLA",
+            "write scan_layers_per_stage = false",
+        ),
+    ];
+    for (key, written, value, problem, remedy) in keys {
+        let applies = key != "scan_layers_per_stage = true" || several;
+        if let Some(at) = written.as_ref().filter(|at| *at.get_ref() == value && applies) {
+            return Err(reader.plan(at, format!("{key}: {problem}"), remedy));
+        }
+    }
+    let once = table.pipeline_fsdp_ag_once.as_ref().filter(|at| *at.get_ref() && mesh.expert > 1);
+    if let Some(at) = once {
+        let problem = "pipeline_fsdp_ag_once gathers over fsdp, and weights lie on mesh.expert too";
+        return Err(reader.plan(at, problem, "write mesh.fsdp for mesh.expert: there are no experts in a pipeline"));
+    }
+    let windows = (1..model.layers).any(|layer| model.window(layer) != model.window(0));
+    let cases = [
+        (model.experts.is_some(), "experts in a pipeline are not simulated on XLA"),
+        (windows, "stages run one program, and blocks here differ in how far they see"),
+        (mesh.context > 1, "sequences shared in a pipeline are not simulated on XLA"),
+        (
+            mesh.data > 1 && mesh.dcn_data > 1,
+            "replicas of a stage in a slice and over slices at once are not simulated on XLA",
+        ),
+    ];
+    match cases.into_iter().find(|(applies, _)| *applies) {
+        Some((_, problem)) => Err(reader.plan(at, problem, "write mesh.pipeline = 1, and mesh.fsdp for it")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,272 @@
+//! Pipelines of the SPMD lane: what a loop over micro-batches computes, sends and holds on every stage alike.
+
+use windtunnel::program::{Category, Collective, Instr, Work};
+use windtunnel::report;
+use windtunnel::runtime::{Parts, spmd};
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Prediction, Scenario, predict};
+use windtunnel::units::Bytes;
+
+const BASE: &str = r#"
+runtime = "xla"
+
+[topology]
+name = "tpu-v6e"
+slice = "4x4"
+
+[model]
+name = "llama-3.1-8b"
+layers = 8
+
+[mesh]
+pipeline = 4
+fsdp = 4
+
+[batch]
+sequence = 4096
+micro = 4
+
+[xla]
+remat_policy = "full"
+num_pipeline_microbatches = 8
+flags = []
+"#;
+
+/// Stages, micro-batches, and times that each goes around.
+const STAGES: u64 = 4;
+const MICRO_BATCHES: u64 = 8;
+const REPEATS: u64 = 2;
+/// Tokens that a stage computes at a time: two sequences, as each of four chips has four, in half as many parts as they are.
+const TOKENS: u64 = 2 * 4096;
+const WIDTH: u64 = 4096;
+/// Numbers of a block's weights.
+const BLOCK: u64 = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336;
+
+fn with(changes: &[(&str, &str)]) -> String {
+    let mut text = BASE.to_owned();
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from}");
+        text = text.replace(from, to);
+    }
+    text
+}
+
+fn read(changes: &[(&str, &str)]) -> Scenario {
+    Scenario::parse("stages.toml", &with(changes)).unwrap()
+}
+
+fn fly(changes: &[(&str, &str)]) -> Prediction {
+    predict(&read(changes), Settings { remedies: false, ..Settings::default() }).unwrap()
+}
+
+/// A change that adds a key of the lane's table.
+fn key(line: &str) -> (&'static str, String) {
+    ("flags = []", format!("flags = []\n{line}"))
+}
+
+fn job(changes: &[(&str, &str)]) -> spmd::Job {
+    match read(changes).job.parts() {
+        Parts::Compiled(job) => job.clone(),
+        _ => panic!("of the SPMD lane"),
+    }
+}
+
+/// FLOPs of the matmuls of a step of one chip.
+fn matmuls(flown: &Prediction) -> u64 {
+    let program = &flown.classes[0].program;
+    let matmul = |instr: &Instr| match instr {
+        Instr::Launch { kernel, .. } => match program.kernel(*kernel).work {
+            Work::Matmul { m, n, k, .. } => 2 * m * n * k,
+            _ => 0,
+        },
+        _ => 0,
+    };
+    program.step.iter().map(matmul).sum()
+}
+
+/// Bytes of a kind of collective over a group in a step of one chip.
+fn exchanged(flown: &Prediction, kind: Collective, over: &str) -> u64 {
+    let program = &flown.classes[0].program;
+    let comms = program.step.iter().filter_map(|instr| match instr {
+        Instr::Collective { comm, .. } => Some(program.comm(*comm)),
+        _ => None,
+    });
+    let of = comms.filter(|comm| comm.kind == kind && program.groups[comm.group.0 as usize].name == over);
+    of.map(|comm| comm.bytes.0).sum()
+}
+
+#[test]
+fn the_bubble_is_what_a_loop_computes_while_it_fills_and_drains() {
+    let pipeline = job(&[]).pipeline.unwrap();
+    // MaxText's: (stages − 1) / (repeats · micro-batches + stages − 1).
+    assert_eq!((pipeline.repeats, pipeline.iterations(), pipeline.wasted()), (REPEATS, 19, 3));
+    assert_eq!(pipeline.bubble(), 3.0 / 19.0);
+    // What takes an iteration on its way doubles it.
+    let delayed = job(&[("flags = []", &key("pipeline_delay_activation_forwarding = true").1)]).pipeline.unwrap();
+    assert_eq!(delayed.bubble(), 6.0 / 22.0);
+    let scenario = read(&[]);
+    let answer = predict(&scenario, Settings { remedies: false, ..Settings::default() }).unwrap();
+    let said = report::text::report(&scenario, &answer, report::text::Detail { all_conventions: false });
+    assert!(said.contains("15.8 %   of the pipeline's 19 iterations compute what nobody reads"), "{said}");
+    assert_eq!(report::json::report(&scenario, &answer)["bubble"], 3.0 / 19.0);
+}
+
+#[test]
+fn every_iteration_multiplies_as_much_as_the_others() {
+    let alone = [("pipeline = 4\nfsdp = 4", "fsdp = 16"), ("num_pipeline_microbatches = 8\n", "")];
+    let deep = [alone[0], alone[1], ("layers = 8", "layers = 16")];
+    let blocks = matmuls(&fly(&deep)) - matmuls(&fly(&alone));
+    let rest = matmuls(&fly(&alone)) - blocks;
+    let useful = MICRO_BATCHES * REPEATS;
+    assert_eq!(matmuls(&fly(&[])), rest + blocks * (useful + STAGES - 1) / useful);
+}
+
+#[test]
+fn a_chip_sends_its_part_of_each_micro_batch_to_the_next_stage_and_turns_what_it_keeps() {
+    let part = 2 * TOKENS * WIDTH;
+    let sent = |changes: &[(&str, &str)]| exchanged(&fly(changes), Collective::SendRecv, "stage");
+    // What a stage made, inputs and results, and what waits for its next time around; there and back.
+    assert_eq!(sent(&[]), 19 * 3 * 2 * part);
+    // With as many micro-batches as stages the last goes straight on to the first.
+    let few = [("micro = 4", "micro = 2"), ("microbatches = 8", "microbatches = 4")];
+    assert_eq!(sent(&few), 11 * 2 * 2 * part);
+    // So it does where each goes around once.
+    let once = [("flags = []", "flags = []\nnum_layers_per_pipeline_stage = 2")];
+    assert_eq!(sent(&once), 11 * 2 * 2 * part);
+}
+
+#[test]
+fn weights_are_gathered_in_every_iteration_or_once() {
+    let tables = 2 * 2 * 128_256 * WIDTH;
+    let gathered = |changes: &[(&str, &str)]| exchanged(&fly(changes), Collective::AllGather, "fsdp") - tables;
+    assert_eq!(gathered(&[]), 19 * 2 * 2 * BLOCK);
+    let once = key("pipeline_fsdp_ag_once = true").1;
+    assert_eq!(gathered(&[("flags = []", &once)]), 2 * 2 * BLOCK);
+    // They are there all the time.
+    let (each, once) = (fly(&[]), fly(&[("flags = []", &once)]));
+    let whole = |flown: &Prediction| flown.memory.report.phases[0].breakdown.bytes(Category::UnshardedParameter).0;
+    assert_eq!(whole(&once) - whole(&each), 2 * 2 * BLOCK);
+    assert!(once.memory.report.peak_allocated > each.memory.report.peak_allocated);
+    assert!(once.step < each.step);
+}
+
+#[test]
+fn a_stage_holds_its_own_blocks_and_a_share_of_the_tables() {
+    let alone = fly(&[("pipeline = 4\nfsdp = 4", "fsdp = 16"), ("num_pipeline_microbatches = 8\n", "")]);
+    let held = |flown: &Prediction| flown.memory.report.phases[0].breakdown.bytes(Category::Parameter).0;
+    // The tables lie on no stage: four chips share them, not sixteen. Norms' weights are those of a quarter of the blocks.
+    let tables = 4 * 2 * 128_256 * WIDTH;
+    let norms = 4 * 2 * 8 * WIDTH;
+    assert_eq!(held(&fly(&[])) - held(&alone), tables / 4 - tables / 16 - (norms - norms / 4));
+}
+
+#[test]
+fn what_is_kept_is_kept_of_every_iteration() {
+    let kept = |policy: &str| {
+        let flown = fly(&[("remat_policy = \"full\"", policy)]);
+        flown.memory.report.phases[0].breakdown.bytes(Category::Activation).0
+    };
+    let projections = 2 * TOKENS * (4096 + 2 * 1024);
+    assert_eq!(kept("remat_policy = \"save_qkv_proj\"") - kept("remat_policy = \"full\""), 19 * projections);
+    // An iteration's input is kept under any policy, so one that keeps all by not computing again has a key of its own.
+    assert_eq!(kept("remat_policy = \"none\""), kept("remat_policy = \"full\""));
+    let all = kept("remat_policy = \"full\"\nset_remat_policy_on_pipeline_iterations = false");
+    assert!(all > kept("remat_policy = \"minimal\""));
+}
+
+#[test]
+fn blocks_behind_the_pipeline_take_stages_for_data() {
+    let ten = fly(&[("layers = 8", "layers = 10"), ("flags = []", &key("pipeline_parallel_layers = 8").1)]);
+    let eight = fly(&[]);
+    // As often as one computes them alone: no iteration of theirs is wasted.
+    let alone = |layers: &str| {
+        let changes =
+            [("pipeline = 4\nfsdp = 4", "fsdp = 16"), ("num_pipeline_microbatches = 8\n", ""), ("layers = 8", layers)];
+        matmuls(&fly(&changes))
+    };
+    assert_eq!(matmuls(&ten) - matmuls(&eight), alone("layers = 10") - alone("layers = 8"));
+    // Every stage has their weights.
+    let held = |flown: &Prediction| flown.memory.report.phases[0].breakdown.bytes(Category::Parameter).0;
+    assert_eq!(held(&ten) - held(&eight), 4 * 2 * (BLOCK / 4 + 2 * WIDTH));
+}
+
+#[test]
+fn slices_can_be_stages() {
+    let across =
+        [("slice = \"4x4\"", "slice = \"2x2\"\nslices = 4"), ("pipeline = 4\nfsdp = 4", "dcn_pipeline = 4\nfsdp = 4")];
+    let (within, across) = (fly(&[]), fly(&across));
+    assert_eq!(within.tokens, across.tokens);
+    assert_eq!(within.classes[0].program.flops, across.classes[0].program.flops);
+    let sent = |flown: &Prediction| {
+        let part = flown.parts.iter().find(|part| part.name.contains("over stage (4)") && part.name.contains("send"));
+        part.map(|part| part.busy.seconds()).unwrap()
+    };
+    // A chip's share of a host's NICs is less than a link to its neighbour.
+    assert!(sent(&across) > sent(&within));
+}
+
+#[test]
+fn no_program_is_written_for_a_pipeline_yet() {
+    assert!(job(&[]).only_simulated().unwrap().contains("mesh.pipeline"));
+}
+
+#[test]
+fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
+    let refused = |changes: &[(&str, &str)]| Scenario::parse("stages.toml", &with(changes)).unwrap_err().to_string();
+    let keys = [
+        ("num_pipeline_repeats = 3", "4 × 1 × 3 = 12, and 8 blocks are in the pipeline"),
+        ("num_layers_per_pipeline_stage = 3", "4 × 3 × 1 = 12, and 8 blocks are in the pipeline"),
+        ("pipeline_parallel_layers = 6", "write xla.pipeline_parallel_layers, a multiple of 4"),
+        ("pipeline_parallel_layers = 12", "xla.pipeline_parallel_layers = 12 is out of range: expected 1 to 8"),
+        ("pipeline_fsdp_ag_per_repeat = true", "write pipeline_fsdp_ag_once = true"),
+        ("set_remat_policy_on_layers_per_stage = true", "MaxText's pipeline does not read it"),
+        ("scan_pipeline_iterations = false", "write scan_pipeline_iterations = true"),
+        ("num_layers_per_pipeline_stage = 2\nscan_layers_per_stage = true", "write scan_layers_per_stage = false"),
+    ];
+    for (line, said) in keys {
+        let refusal = refused(&[("flags = []", &key(line).1)]);
+        assert!(refusal.contains(said) && refusal.contains("stages.toml"), "{line}: {refusal}");
+    }
+    let alone = ("pipeline = 4\nfsdp = 4", "fsdp = 16");
+    let cases = [
+        (
+            vec![("microbatches = 8", "microbatches = 6")],
+            "num_pipeline_microbatches = 6 is no multiple of the 4 stages",
+        ),
+        (vec![("microbatches = 8", "microbatches = 32")], "32 micro-batches do not divide the 16 sequences"),
+        (
+            vec![("microbatches = 8", "microbatches = 4\npipeline_delay_activation_forwarding = true")],
+            "write num_pipeline_microbatches = 8, or more",
+        ),
+        (vec![alone], "xla.num_pipeline_microbatches is about a pipeline, and the mesh has no stages"),
+        (vec![("fsdp = 4", "fsdp = 8")], "pipeline × data × fsdp"),
+        (vec![("fsdp = 4", "fsdp = 2\ncontext = 2")], "sequences shared in a pipeline are not simulated"),
+        (
+            vec![("fsdp = 4", "fsdp = 2\nexpert = 2"), ("flags = []", "flags = []\npipeline_fsdp_ag_once = true")],
+            "pipeline_fsdp_ag_once gathers over fsdp",
+        ),
+        (vec![("name = \"llama-3.1-8b\"", "name = \"mixtral-8x7b\"")], "experts in a pipeline are not simulated"),
+        (vec![("pipeline = 4", "pp = 4")], "write mesh.pipeline"),
+        (vec![("[batch]", "[pipeline]\nschedule = \"1f1b\"\n[batch]")], "write mesh.pipeline"),
+        (
+            vec![("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2"), ("fsdp = 4", "fsdp = 4\ndcn_pipeline = 3")],
+            "2 slices are rented",
+        ),
+    ];
+    for (changes, said) in cases {
+        let refusal = refused(&changes);
+        assert!(refusal.contains(said), "{refusal}");
+    }
+    let eager = "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n[mesh]\npipeline = 4\n\
+                 [batch]\nsequence = 4096\n";
+    let refusal = Scenario::parse("stages.toml", eager).unwrap_err().to_string();
+    assert!(refusal.contains("mesh.pipeline is an axis of runtime = \"xla\""), "{refusal}");
+}
+
+#[test]
+fn memory_falls_with_every_stage() {
+    let peak = |changes: &[(&str, &str)]| fly(changes).memory.report.peak_allocated;
+    let eight = [("layers = 8", "layers = 32")];
+    let narrow = [("layers = 8", "layers = 32"), ("pipeline = 4\nfsdp = 4", "pipeline = 2\nfsdp = 4\ndata = 2")];
+    assert!(peak(&eight) < peak(&narrow) && peak(&eight) > Bytes(0));
+}
