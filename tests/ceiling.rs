@@ -231,15 +231,58 @@ fn where_a_compiler_decides_every_length_says_whether_it_was_asked() {
     let scenario = make::parse(text);
     let mut found = climb(text, Options { step: 1024, max: Some(2048) });
     let said = |found: &Ceiling| windtunnel::explore::ceiling::text::report(&scenario, found);
-    assert_eq!((found.compiles, found.edge()), (true, vec![2048]));
+    assert_eq!((found.compiles, found.to_ask()), (true, Some(2048)));
     assert!(said(&found).contains("yes, predicted") && said(&found).contains("--compile-check asks the compiler"));
     let compiler = "libtpu 0.0.51".to_owned();
-    found.checked.push(Checked { sequence: 2048, compiler, peak: Some(Bytes(3 << 30)) });
+    found.checked.push(Checked { sequence: 2048, compiler, fits: true, bytes: Some(Bytes(3 << 30)) });
+    assert_eq!(found.to_ask(), None, "no more was asked for");
     assert!(said(&found).contains("yes, compile-checked"), "{}", said(&found));
     assert!(said(&found).contains("2,048 tokens by libtpu 0.0.51: it fits, and takes 3.00 GiB"), "{}", said(&found));
-    found.checked[0].peak = None;
+    found.checked[0].fits = false;
     assert!(said(&found).contains("yes, but the compiler says no"), "{}", said(&found));
     assert!(!climb(LLAMA, Options { step: 1024, max: Some(2048) }).compiles);
+}
+
+/// A compiler that takes so many bytes a token, asked until the ceiling has nothing more to ask.
+fn asked(found: &mut Ceiling, a_token: u64) -> Vec<u64> {
+    let capacity = found.longest.as_ref().unwrap().memory.capacity;
+    let mut lengths = vec![];
+    while let Some(sequence) = found.to_ask() {
+        assert!(lengths.len() < 12, "{lengths:?}");
+        let bytes = Bytes(sequence * a_token);
+        let (fits, compiler) = (bytes <= capacity, "libtpu 0.0.51".to_owned());
+        found.checked.push(Checked { sequence, compiler, fits, bytes: Some(bytes) });
+        lengths.push(sequence);
+    }
+    lengths
+}
+
+#[test]
+fn a_compiler_that_disagrees_is_asked_until_its_own_ceiling_is_known() {
+    let text = include_str!("../scenarios/llama3.1-8b-maxtext-8xv6e.toml");
+    let found = climb(text, Options::default());
+    let (top, capacity) = (found.longest.as_ref().unwrap().sequence, found.longest.as_ref().unwrap().memory.capacity.0);
+    // Where it agrees two answers are enough.
+    assert_eq!(asked(&mut found.clone(), capacity / top), [top, top + 1024]);
+    for (share, word) in [(1.31, "so the compiler's ceiling is"), (0.7, "so the compiler's ceiling is")] {
+        let mut found = found.clone();
+        let own = (top as f64 * share) as u64;
+        let lengths = asked(&mut found, capacity / own);
+        let (fits, refused) = found.compiled();
+        assert_eq!(
+            (fits.unwrap().sequence, refused.unwrap().sequence),
+            (own / 1024 * 1024, own / 1024 * 1024 + 1024),
+            "{lengths:?}"
+        );
+        let said = windtunnel::explore::ceiling::text::report(&make::parse(text), &found);
+        assert!(said.contains(word), "{said}");
+    }
+    let mut found = found.clone();
+    found.checked.push(Checked { sequence: top, compiler: "libtpu 0.0.51".to_owned(), fits: true, bytes: None });
+    found.checked.push(Checked { sequence: top + 1024, compiler: "libtpu 0.0.51".to_owned(), fits: true, bytes: None });
+    let said = windtunnel::explore::ceiling::text::report(&make::parse(text), &found);
+    assert!(said.contains("so its ceiling is at least 13,312 tokens; more --compilations find it"), "{said}");
+    assert!(said.contains("the compiler disagrees"), "{said}");
 }
 
 #[test]

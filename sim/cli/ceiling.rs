@@ -26,10 +26,13 @@ pub struct Args {
     /// Longest length to try, in tokens (default: as long as the model goes).
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// Have XLA's compiler compile the step at the ceiling and at the next length, which takes minutes each (runtime = "xla"; by
-    /// `windtunnel compile-check`).
+    /// Have XLA's compiler compile the step at the ceiling, at the next length, and where it disagrees at others, which takes
+    /// minutes each (runtime = "xla"; by `windtunnel compile-check`).
     #[arg(long, conflicts_with = "compare")]
     compile_check: bool,
+    /// How many lengths it compiles at most.
+    #[arg(long, value_name = "N", default_value_t = 6, requires = "compile_check", value_parser = clap::value_parser!(u64).range(1..))]
+    compilations: u64,
     /// The compiler: tpu, tpu@VERSION, or the file of a plugin.
     #[arg(long, default_value = "tpu", requires = "compile_check")]
     plugin: String,
@@ -87,16 +90,19 @@ fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
             "--compile-check asks XLA's compiler, and only runtime = \"xla\" compiles a whole step",
         ));
     }
-    for sequence in answer.edge() {
+    for asked in 0..args.compilations {
+        let Some(sequence) = answer.to_ask() else { break };
+        eprintln!("length {} of at most {}: {sequence} tokens", asked + 1, args.compilations);
         let (scenario, length) = (args.scenario.display().to_string(), sequence.to_string());
         let asked = ["compile-check", &scenario, "--sequence", &length, "--plugin", &args.plugin, "--json", "-"]
             .map(str::to_owned);
         let (json, code) = calibrate::ask(&asked)?;
         let said: Value = serde_json::from_str(&json)
             .map_err(|_| Failure { message: format!("the compiler was not heard about {length} tokens"), code })?;
-        let peak = said["memory"]["peak"]["compiler"].as_u64().map(Bytes);
+        let fits = said["fits"]["compiler"].as_bool().unwrap_or_default();
+        let bytes = if fits { &said["memory"]["peak"]["compiler"] } else { &said["fits"]["needed"] };
         let compiler = said["plugin"].as_str().unwrap_or_default().to_owned();
-        answer.checked.push(Checked { sequence, compiler, peak });
+        answer.checked.push(Checked { sequence, compiler, fits, bytes: bytes.as_u64().map(Bytes) });
     }
     Ok(())
 }

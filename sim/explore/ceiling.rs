@@ -8,12 +8,14 @@
 //! edge: it fits, and one step more does not. The longest length that fits whatever lives outside the allocator is
 //! searched for in the same way, below the ceiling.
 
+mod compiled;
 pub mod html;
 pub mod json;
 pub mod text;
 
 use std::collections::BTreeMap;
 
+pub use compiled::Checked;
 use rayon::prelude::*;
 
 use super::Tick;
@@ -21,7 +23,6 @@ use super::point::Point;
 use crate::model::Position;
 use crate::runtime::Parts;
 use crate::scenario::{Draft, Scenario, ScenarioError, reason};
-use crate::units::Bytes;
 
 /// Beyond this no scenario may go \[tokens\].
 const LONGEST: u64 = 1 << 26;
@@ -62,17 +63,6 @@ pub enum End {
     },
 }
 
-/// What a compiler says of a length.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
-    /// The length \[tokens\].
-    pub sequence: u64,
-    /// The compiler, and its version.
-    pub compiler: String,
-    /// What the step takes at most \[B\], if it fits.
-    pub peak: Option<Bytes>,
-}
-
 /// The longest sequence that fits.
 #[derive(Clone, Debug)]
 pub struct Ceiling {
@@ -98,18 +88,6 @@ pub struct Ceiling {
     pub compiles: bool,
     /// Lengths that one was asked about.
     pub checked: Vec<Checked>,
-}
-
-impl Ceiling {
-    /// Lengths that a compiler can say most of: the ceiling, and one step more.
-    pub fn edge(&self) -> Vec<u64> {
-        self.longest.iter().chain(&self.beyond).map(|point| point.sequence).collect()
-    }
-
-    /// What a compiler says of a length.
-    pub fn check(&self, sequence: u64) -> Option<&Checked> {
-        self.checked.iter().find(|checked| checked.sequence == sequence)
-    }
 }
 
 /// Finds the ceiling of a draft that is a scenario at its own length.

@@ -36,12 +36,14 @@ pub(in crate::explore) fn value(ceiling: &Ceiling) -> Value {
             .map(|(sequence, reason)| json!({"sequence_tokens": sequence, "reason": reason}))
             .collect::<Vec<_>>(),
         "lengths_flown": ceiling.flown,
+        "compiled_longest_tokens": ceiling.compiled().0.map(|one| one.sequence),
+        "compiled_refused_tokens": ceiling.compiled().1.map(|one| one.sequence),
         "compile_checked": ceiling.checked.iter()
             .map(|one| json!({
                 "sequence_tokens": one.sequence,
                 "compiler": one.compiler,
-                "fits": one.peak.is_some(),
-                "peak_bytes": one.peak.map(|peak| peak.0),
+                "fits": one.fits,
+                "bytes": one.bytes.map(|bytes| bytes.0),
             }))
             .collect::<Vec<_>>(),
     })

@@ -91,11 +91,43 @@ fn compiled(ceiling: &Ceiling) -> Vec<String> {
         ];
     }
     let says = |checked: &Checked| {
-        let says =
-            checked.peak.map_or("it does not fit".to_owned(), |peak| format!("it fits, and takes {}", gib(peak)));
+        let says = match (checked.fits, checked.bytes) {
+            (true, Some(peak)) => format!("it fits, and takes {}", gib(peak)),
+            (true, None) => "it fits".to_owned(),
+            (false, Some(needed)) => format!("it does not fit, and needs {}", gib(needed)),
+            (false, None) => "it does not fit".to_owned(),
+        };
         format!("{} tokens by {}: {says}", thousands(checked.sequence), checked.compiler)
     };
-    ceiling.checked.iter().map(says).collect()
+    ceiling.checked.iter().map(says).chain(compilers_ceiling(ceiling)).collect()
+}
+
+/// The compiler's own ceiling, where it is not the predicted one.
+fn compilers_ceiling(ceiling: &Ceiling) -> Option<String> {
+    let (fits, refused) = ceiling.compiled();
+    let predicted = ceiling.longest.as_ref().map(|point| point.sequence);
+    if fits.map(|fits| fits.sequence) == predicted {
+        return None;
+    }
+    let all =
+        |refused: &Checked| format!("all that were asked, down to {} tokens, are refused", thousands(refused.sequence));
+    let text = match (fits, refused) {
+        (Some(fits), Some(refused)) if refused.sequence - fits.sequence <= ceiling.options.step => {
+            format!("so the compiler's ceiling is {} tokens", thousands(fits.sequence))
+        }
+        (Some(fits), Some(refused)) => {
+            format!(
+                "so its ceiling is from {} to below {} tokens",
+                thousands(fits.sequence),
+                thousands(refused.sequence)
+            )
+        }
+        (Some(fits), None) => format!("so its ceiling is at least {} tokens", thousands(fits.sequence)),
+        (None, Some(refused)) => all(refused),
+        (None, None) => return None,
+    };
+    let more = if ceiling.to_ask().is_some() { "; more --compilations find it" } else { "" };
+    Some(text + more)
 }
 
 /// What a length that does not fit is short by.
@@ -129,6 +161,13 @@ fn stalls(ceiling: &Ceiling) -> Option<String> {
 /// Why the ceiling is where it is.
 pub(in crate::explore) fn ends(ceiling: &Ceiling) -> String {
     match (&ceiling.end, &ceiling.beyond) {
+        (End::Memory, Some(next)) if ceiling.check(next.sequence).is_some_and(|checked| checked.fits) => {
+            let (wanted, capacity) = (gib(next.memory.wanted), gib(next.memory.capacity));
+            format!(
+                "memory, as predicted: {wanted} of {capacity} at {} tokens; the compiler disagrees",
+                thousands(next.sequence)
+            )
+        }
         (End::Memory, Some(next)) => format!("memory: at {} tokens {}", thousands(next.sequence), short(next)),
         (End::Memory, None) => "memory".to_owned(),
         (End::Positions(positions), _) => {
@@ -238,7 +277,7 @@ pub(super) fn figures(ceiling: &Ceiling, point: &Point) -> Vec<String> {
     }
     if ceiling.compiles {
         fits += match ceiling.check(point.sequence) {
-            Some(Checked { peak: Some(_), .. }) => ", compile-checked",
+            Some(Checked { fits: true, .. }) => ", compile-checked",
             Some(_) => ", but the compiler says no",
             None => ", predicted",
         };

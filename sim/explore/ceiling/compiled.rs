@@ -1,0 +1,98 @@
+//! Where a compiler decides what fits: which length to ask it about next, and what its answers make of the ceiling.
+//!
+//! A compilation takes minutes, so few are asked for: the predicted ceiling, the next length, and then, while the two sides of the
+//! compiler's own edge are further apart than one step, where a line through what is known meets the limit.
+
+use super::{Ceiling, End};
+use crate::units::Bytes;
+
+/// What a compiler says of a length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The length \[tokens\].
+    pub sequence: u64,
+    /// The compiler, and its version.
+    pub compiler: String,
+    /// Whether the step fits.
+    pub fits: bool,
+    /// What it takes at most \[B\] if it fits, what it would need if not and the compiler says so.
+    pub bytes: Option<Bytes>,
+}
+
+impl Ceiling {
+    /// What a compiler says of a length.
+    pub fn check(&self, sequence: u64) -> Option<&Checked> {
+        self.checked.iter().find(|checked| checked.sequence == sequence)
+    }
+
+    /// The longest that the compiler fits, and the shortest longer one that it refuses.
+    pub fn compiled(&self) -> (Option<&Checked>, Option<&Checked>) {
+        let fits = self.checked.iter().filter(|checked| checked.fits).max_by_key(|checked| checked.sequence);
+        let longer = |checked: &&Checked| !checked.fits && fits.is_none_or(|fits| checked.sequence > fits.sequence);
+        (fits, self.checked.iter().filter(longer).min_by_key(|checked| checked.sequence))
+    }
+
+    /// The length that a compiler can say most of; none where its edge is known to a step, or there is nothing longer.
+    pub fn to_ask(&self) -> Option<u64> {
+        let step = self.options.step;
+        let next = match self.compiled() {
+            (None, None) => return self.longest.as_ref().or(self.beyond.as_ref()).map(|point| point.sequence),
+            (Some(fits), None) => {
+                let predicted = self.beyond.as_ref().map(|point| point.sequence).filter(|next| *next > fits.sequence);
+                predicted.unwrap_or_else(|| self.meets(fits).max(fits.sequence + step)).min(self.most())
+            }
+            (None, Some(refused)) => self.meets(refused).min(refused.sequence.saturating_sub(step)),
+            (Some(fits), Some(refused)) => {
+                let (low, high) = (fits.sequence + step, refused.sequence.saturating_sub(step));
+                // Where the last length fits, the grid's end may be nearer than a step.
+                if low > high {
+                    return None;
+                }
+                self.between(fits, refused).clamp(low, high)
+            }
+        };
+        (next > 0 && self.check(next).is_none()).then_some(next)
+    }
+
+    /// The longest length there is.
+    fn most(&self) -> u64 {
+        match self.end {
+            End::Memory => u64::MAX,
+            End::Positions(most) | End::Asked(most) => most,
+            End::Refused { sequence, .. } => sequence.saturating_sub(self.options.step),
+        }
+    }
+
+    /// Where memory would be full, from what the compiler says of one length and what a token more is predicted to take.
+    fn meets(&self, from: &Checked) -> u64 {
+        let (Some(first), Some(last)) = (self.ladder.first(), self.longest.as_ref().or(self.beyond.as_ref())) else {
+            return from.sequence / 2 / self.options.step * self.options.step;
+        };
+        let (tokens, bytes) = (last.sequence.abs_diff(first.sequence), last.wants().0.abs_diff(first.wants().0));
+        // With one length alone, all that it takes is put down to its tokens.
+        let slope =
+            if tokens == 0 { last.wants().0 as f64 / last.sequence as f64 } else { bytes as f64 / tokens as f64 };
+        let capacity = last.memory.capacity.0;
+        let has = from.bytes.map_or(capacity, |bytes| bytes.0);
+        self.on_grid(from.sequence as f64 + (capacity as f64 - has as f64) / slope.max(1.0))
+    }
+
+    /// Where a line through two lengths meets the limit.
+    fn between(&self, fits: &Checked, refused: &Checked) -> u64 {
+        let half = self.on_grid((fits.sequence + refused.sequence) as f64 / 2.0);
+        let (Some(low), Some(high)) = (fits.bytes, refused.bytes) else { return half };
+        let Some(capacity) = self.beyond.as_ref().or(self.longest.as_ref()).map(|point| point.memory.capacity) else {
+            return half;
+        };
+        if high.0 <= low.0 {
+            return half;
+        }
+        let share = capacity.0.saturating_sub(low.0) as f64 / (high.0 - low.0) as f64;
+        self.on_grid(fits.sequence as f64 + share.min(1.0) * (refused.sequence - fits.sequence) as f64)
+    }
+
+    fn on_grid(&self, length: f64) -> u64 {
+        let step = self.options.step;
+        (length.max(0.0) / step as f64) as u64 * step
+    }
+}
