@@ -100,7 +100,6 @@ fn lacks(job: &Job) -> Option<&'static str> {
     let cases = [
         (shared && job.attention == Attention::DotProduct, "shared sequences in dot_product attention"),
         (shared && model.experts.is_some(), "experts of shared sequences: set mesh.context = 1"),
-        (shared && job.vocab_tiling > 1, "num_vocab_tiling above 1 of shared sequences"),
         (experts(|of| of.dense_first > 0 || of.every > 1), "blocks with experts beside blocks without"),
         (experts(|of| !softmax(of.router)), "routers other than a softmax over the experts that are chosen"),
         (experts(|of| of.bias), "experts with biases"),

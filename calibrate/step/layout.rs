@@ -12,6 +12,8 @@ pub enum Logical {
     Batch,
     /// Tokens of a sequence.
     Sequence,
+    /// Tokens of all sequences in one line.
+    Tokens,
     /// A weight's side to the model's width.
     Embed,
     /// A weight's side to the feed-forward's width.
@@ -55,6 +57,7 @@ impl Layout {
                 Logical::Embed => &["fsdp", "fsdp_transpose", "context", "expert"],
                 Logical::Mlp => &["fsdp_transpose", "tensor"],
                 Logical::Sequence => &["context"],
+                Logical::Tokens => &["data", "fsdp", "fsdp_transpose", "context", "expert"],
                 Logical::Tensor => &["tensor"],
                 Logical::Expert => &["expert"],
                 Logical::Whole => &[],

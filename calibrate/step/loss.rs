@@ -138,7 +138,7 @@ impl Writer<'_> {
         if value.of.dims.len() == 3 {
             return self.constrain_wide(value);
         }
-        let spec = self.layout.spec(&[Logical::Batch, Logical::Tensor]);
+        let spec = self.layout.spec(&[Logical::Tokens, Logical::Tensor]);
         self.main.constrain(value, &spec)
     }
 
@@ -151,7 +151,7 @@ impl Writer<'_> {
         let mut in_parts = |value: &Value| {
             let dims = [&cut[..], &value.of.dims[2..]].concat();
             let value = self.main.reshape(value, &dims);
-            let axes = [&[Logical::Whole, Logical::Batch][..], &vec![Logical::Whole; dims.len() - 2]].concat();
+            let axes = [&[Logical::Whole, Logical::Tokens][..], &vec![Logical::Whole; dims.len() - 2]].concat();
             let spec = self.layout.spec(&axes);
             self.main.constrain(&value, &spec)
         };
@@ -182,7 +182,7 @@ impl Writer<'_> {
             let of_weights = std::iter::once(&made.of.head).chain(&made.of.scale);
             let mut next = carried[..fixed].to_vec();
             next.extend(of_weights.zip(&carried[fixed..]).map(|(new, sum)| writer.main.zip("add", sum, new)));
-            let spec = writer.layout.spec(&[Logical::Batch, Logical::Whole]);
+            let spec = writer.layout.spec(&[Logical::Tokens, Logical::Whole]);
             let gradient = writer.main.constrain(&made.gradient, &spec);
             next.push(writer.store(&carried[carried.len() - 1], &gradient, turn));
             next
@@ -218,7 +218,7 @@ impl Writer<'_> {
     fn part(&mut self, carried: &[Value], turn: &Value) -> (Value, Value) {
         let (hidden, targets) = (self.load(&carried[0], turn), self.load(&carried[1], turn));
         let [wide, narrow] =
-            [&[Logical::Batch, Logical::Whole][..], &[Logical::Batch]].map(|axes| self.layout.spec(axes));
+            [&[Logical::Tokens, Logical::Whole][..], &[Logical::Tokens]].map(|axes| self.layout.spec(axes));
         (self.main.constrain(&hidden, &wide), self.main.constrain(&targets, &narrow))
     }
 

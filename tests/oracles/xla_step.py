@@ -279,25 +279,25 @@ def build(c):
         piped = pipeline(c, mesh, in_turn, None if r == "full" else policy, once)
     def tiled_loss(x, scale, head, targets):
         """The loss in parts: the head gathered once, its gradient added up whole (MaxText's utils/vocabulary_tiling.py)."""
-        n, B = c["tiling"], x.shape[0]
+        n, B, flat = c["tiling"], x.shape[0], held if c.get("context") else data
         whole = (con(scale, P(None)), con(head, P(None, "model")))
         part = lambda w, h, t: jnp.sum(cross_entropy(
-            con(jnp.einsum("td,dv->tv", norm(h, w[0]), bf(w[1])), P("data", "model")).astype(jnp.float32), jax.nn.one_hot(t, V)))
-        cut = lambda a: con(jnp.reshape(a, (n, B * S // n) + a.shape[2:]), P(None, "data", *([None] * (a.ndim - 2))))
+            con(jnp.einsum("td,dv->tv", norm(h, w[0]), bf(w[1])), P(flat, "model")).astype(jnp.float32), jax.nn.one_hot(t, V)))
+        cut = lambda a: con(jnp.reshape(a, (n, B * S // n) + a.shape[2:]), P(None, flat, *([None] * (a.ndim - 2))))
         @jax.custom_vjp
         def parts(w, h, t):
             return forward(w, h, t)[0]
         def forward(w, h, t):
             h, t = cut(h), cut(t)
-            total, _ = jax.lax.scan(lambda acc, at: (acc + part(w, con(at[0], P("data", None)), con(at[1], P("data"))), None), 0.0, (h, t))
+            total, _ = jax.lax.scan(lambda acc, at: (acc + part(w, con(at[0], P(flat, None)), con(at[1], P(flat))), None), 0.0, (h, t))
             return total, (w, h, t)
         def backward(saved, g):
             w, h, t = saved
             def one(acc, at):
-                hc, tc = con(at[0], P("data", None)), con(at[1], P("data"))
+                hc, tc = con(at[0], P(flat, None)), con(at[1], P(flat))
                 _, back = jax.vjp(lambda w, h: part(w, h, tc), w, hc)
                 dw, dh = back(1.0)
-                return jax.tree.map(jnp.add, acc, dw), con(dh, P("data", None))
+                return jax.tree.map(jnp.add, acc, dw), con(dh, P(flat, None))
             dw, dh = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, w), (h, t))
             return jax.tree.map(lambda a: a * g, dw), con(jnp.reshape(dh * g, (B, S, d)), act).astype(jnp.bfloat16), None
         parts.defvjp(forward, backward)

@@ -136,6 +136,8 @@ struct Step<'j> {
     pending: Vec<(Value, u64)>,
     /// A weight gradient that waits for its input.
     late: Option<backward::Late>,
+    /// Keys and values of whole sequences, which attention that ran again has gathered and its backward reads.
+    sequences: Vec<Value>,
     /// Whether a linear of a block is being written.
     linear: bool,
     /// Where the last block's backward began: copies for the next one start then.
@@ -183,6 +185,7 @@ impl<'j> Step<'j> {
             late_loss: None,
             pending: vec![],
             late: None,
+            sequences: vec![],
             linear: false,
             began: vec![],
         }

@@ -1,7 +1,7 @@
 //! Attention, forward and backward: the splash kernel, or matmuls around a softmax.
 
 use super::{Category, FULL, HALF, Step};
-use crate::program::{AttentionShape, Collective, DType, MatmulLayout, MemoryKind, Work};
+use crate::program::{AttentionShape, Collective, DType, MatmulLayout, MemoryKind, Pass, Work};
 use crate::runtime::spmd::tape::Value;
 use crate::runtime::spmd::{Attention, Policy};
 
@@ -11,30 +11,38 @@ const LANES: u64 = 128;
 
 impl Step<'_> {
     /// Bytes of keys and values of whole sequences.
-    fn sequences(&self) -> u64 {
+    fn sequence_bytes(&self) -> u64 {
         let model = &self.job.model;
         let kv_heads = (model.kv_heads / u64::from(self.job.mesh.tensor)).max(1);
         2 * HALF * kv_heads * model.head_dim * self.job.batch * self.job.seq
     }
 
-    /// Keys and values of whole sequences from all chips that share them, while the step waits
+    /// Keys, and values, of whole sequences from all chips that share them, while the step waits
     /// (`context_parallel_strategy: all_gather`).
     fn gather_sequences(&mut self, reads: &[Value]) -> Vec<Value> {
+        let mut all = reads.to_vec();
         if self.job.mesh.context < 2 {
-            return reads.to_vec();
+            return all;
         }
-        let bytes = self.sequences();
-        let whole = self.tape.value("keys and values", bytes, Category::AllGatherOutput);
-        let comm = self.comm(Collective::AllGather, self.groups.context, bytes);
-        let after = self.tape.now();
-        let at = self.tape.exchange(comm, (reads, &[whole]), after);
-        self.tape.join(at);
-        reads.iter().copied().chain([whole]).collect()
+        for name in ["keys", "values"] {
+            let bytes = self.sequence_bytes() / 2;
+            let whole = self.tape.value(name, bytes, Category::AllGatherOutput);
+            let comm = self.comm(Collective::AllGather, self.groups.context, bytes);
+            let after = self.tape.now();
+            let at = self.tape.exchange(comm, (reads, &[whole]), after);
+            self.tape.join(at);
+            all.push(whole);
+        }
+        all
     }
 
     /// Forward, into `output`.
     pub(super) fn attend(&mut self, shape: AttentionShape, reads: &[Value], output: Value, category: Category) {
-        let reads = &self.gather_sequences(reads)[..];
+        let gathered = self.gather_sequences(reads);
+        if self.tape.pass == Pass::Recompute {
+            self.sequences = gathered[reads.len()..].to_vec();
+        }
+        let reads = &gathered[..];
         match self.job.attention {
             Attention::Splash { .. } => {
                 let sums =
@@ -65,7 +73,11 @@ impl Step<'_> {
         (reads, gradient): (&[Value], Value),
         outputs: &[Value],
     ) {
-        let mut all = self.gather_sequences(reads);
+        // What runs again has gathered them for both.
+        let mut all = match std::mem::take(&mut self.sequences) {
+            none if none.is_empty() => self.gather_sequences(reads),
+            sequences => [reads, &sequences[..]].concat(),
+        };
         all.push(gradient);
         match self.job.attention {
             // One kernel, or one for queries and one for keys and values: the same matmuls but two, which the second
@@ -97,10 +109,13 @@ impl Step<'_> {
         }
     }
 
-    /// Gradients of keys and values summed over the chips that share sequences, each keeping its part.
+    /// Gradients of keys and values summed over the chips that share sequences, each keeping its part: as `shard_map` has it,
+    /// of which the compiler makes what it makes of weights' gradients.
     fn scatter_sequences(&mut self, outputs: &[Value]) {
         if self.job.mesh.context > 1 {
-            let comm = self.comm(Collective::ReduceScatter, self.groups.context, self.sequences());
+            let slices = self.job.flags.all_reduce_and_slice;
+            let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
+            let comm = self.comm(kind, self.groups.context, self.sequence_bytes());
             let after = self.tape.now();
             let at = self.tape.exchange(comm, (outputs, &[]), after);
             self.tape.join(at);
