@@ -79,6 +79,9 @@ struct Case {
     /// Whether weights are gathered once.
     #[serde(default)]
     once: bool,
+    /// Whether chips with other tokens are replicas.
+    #[serde(default)]
+    replicas: bool,
 }
 
 impl Step {
@@ -172,13 +175,14 @@ impl Case {
         let attention = if self.attention == "splash" { "flash" } else { "dot_product" };
         let text = format!(
             "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"{}\"\n\
-             [model]\n{}[mesh]\npipeline = {}\nfsdp = {}\nexpert = {}\ntensor = {}\n[batch]\nsequence = {}\nmicro = {}\n\
+             [model]\n{}[mesh]\npipeline = {}\ndata = {}\nfsdp = {}\nexpert = {}\ntensor = {}\n[batch]\nsequence = {}\nmicro = {}\n\
              [xla]\nremat_policy = \"{policy}\"\nattention = \"{attention}\"\ngradient_clipping = {}\nuse_iota_embed = {}\n\
              targets = \"{}\"\nscan_layers = {}\nnum_vocab_tiling = {}\nflags = []\n{}{}{kept}",
             self.topo.trim_start_matches("v6e:"),
             self.model(),
             self.stage.unwrap_or(1),
-            self.mesh[0],
+            if self.replicas { self.mesh[0] } else { 1 },
+            if self.replicas { 1 } else { self.mesh[0] },
             self.expert.unwrap_or(1),
             self.mesh[1],
             self.seq,

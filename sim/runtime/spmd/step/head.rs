@@ -198,7 +198,7 @@ impl Step<'_> {
         }
         let bytes = self.activation();
         let own = (words * width).div_ceil(u64::from(self.job.mesh.shards()));
-        if self.stages_and_shards() {
+        if self.job.pipeline.is_some() {
             // All rows of the table, of which each chip keeps its columns' sums.
             let numbers = words * width;
             let whole = self.tape.value("embedding's gradient", HALF * numbers, Category::UnshardedGradient);

@@ -160,7 +160,7 @@ impl Step<'_> {
         }
         let norms: u64 = blocks.map(|at| self.times(at) * self.variants[self.variant_of[at]].block.norms).sum();
         self.norm_gradients(norms);
-        self.reduce_once(numbers);
+        self.reduce(numbers);
         self.enter(None);
         self.take_turns(pipeline, carried.io)
     }
@@ -191,7 +191,7 @@ impl Step<'_> {
     fn permute(&mut self, value: Value, bytes: u64) -> (Value, At) {
         let sent = self.tape.value("sent on", bytes, Category::Activation);
         let comm = self.comm(Collective::SendRecv, self.groups.stage, bytes);
-        let at = self.tape.exchange(comm, (&[value], &[sent]), vec![]);
+        let at = self.tape.send(comm, (&[value], &[sent]));
         (sent, at)
     }
 
@@ -247,25 +247,33 @@ impl Step<'_> {
         self.gathered = Some(whole);
     }
 
-    /// Gradients of weights that were gathered once are added up whole, in fp32, and reduced once, in bf16.
-    fn reduce_once(&mut self, numbers: u64) {
-        let Some(whole) = self.gradients.filter(|_| self.gathered_once()) else { return };
-        let own = numbers.div_ceil(u64::from(self.job.mesh.shards()));
-        let cast = self.tape.value("gradients", HALF * numbers, Category::UnshardedGradient);
+    /// What waits for the end of the loop back: gradients of weights that were gathered once, which are added up whole, and sums
+    /// over replicas. Gradients are added up in fp32 and reduced in bf16.
+    fn reduce(&mut self, numbers: u64) {
+        let (once, (replicas, group)) = (self.gathered_once(), self.replicas());
+        let Some(sum) = self.gradients.filter(|_| once || replicas > 1) else { return };
+        let mut shard = self.tape.value("gradients", HALF * numbers, Category::UnshardedGradient);
         let work = Self::memory(MemoryKind::Elementwise, FULL * numbers, HALF * numbers);
-        self.tape.kernel("convert", work, &[whole], &[cast]);
-        let shard = self.tape.value("blocks' gradients", HALF * own, Category::ShardedGradient);
-        let slices = self.job.flags.all_reduce_and_slice;
-        let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
-        let comm = self.comm(kind, self.groups.fsdp, HALF * numbers);
-        let at = self.tape.exchange(comm, (&[cast], &[shard]), vec![]);
-        self.tape.join(at);
-        let (replicas, group) = self.replicas();
+        self.tape.kernel("convert", work, &[sum], &[shard]);
+        let shards = if once { u64::from(self.job.mesh.shards()) } else { 1 };
+        let own = numbers.div_ceil(shards);
+        if once {
+            let slices = self.job.flags.all_reduce_and_slice;
+            let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
+            shard = self.reduced(kind, self.groups.fsdp, shard, (numbers, own));
+        }
         if replicas > 1 {
-            let comm = self.comm(Collective::AllReduce, group, HALF * own);
-            let at = self.tape.exchange(comm, (&[shard], &[shard]), vec![]);
-            self.tape.join(at);
+            shard = self.reduced(Collective::AllReduce, group, shard, (own, own));
         }
         self.gradients = Some(shard);
+    }
+
+    /// Some of the numbers of a sum over a group, in bf16, for which the step waits.
+    fn reduced(&mut self, kind: Collective, group: GroupId, value: Value, (of, left): (u64, u64)) -> Value {
+        let shard = self.tape.value("blocks' gradients", HALF * left, Category::ShardedGradient);
+        let comm = self.comm(kind, group, HALF * of);
+        let at = self.tape.exchange(comm, (&[value], &[shard]), vec![]);
+        self.tape.join(at);
+        shard
     }
 }
