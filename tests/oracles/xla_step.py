@@ -39,6 +39,7 @@ CASES = {
     "pipe-narrow-once": dict(NARROW, once=True),
     "pipe-narrow-delay": dict(NARROW, delay=True),
     "pipe-l8-circular": dict(PIPE),
+    "pipe-l8-model2": dict(PIPE, mesh=[2, 2]),
     "pipe-l8-kept": dict(PIPE, repeats=1, per_stage=2, micro_batches=4, remat=NAMES),
     "pipe-l4-delay": dict(PIPE, delay=True, layers=4, repeats=1),
     "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),
