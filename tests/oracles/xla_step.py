@@ -2,7 +2,8 @@
 
 A decoder as MaxText writes it (RMSNorm, rotary, grouped queries, gated MLP or experts), its blocks in one scan under a remat
 policy, parameters and AdamW's state in fp32 and sharded as MaxText's rules shard them, computed in bf16, splash attention
-under shard_map. `mesh` is data (MaxText's `fsdp`) and model (`tensor`); with experts, `expert` is an axis between them. It is compiled ahead of time for a slice of v6e; nothing runs.
+under shard_map. `mesh` is data (MaxText's `fsdp`) and model (`tensor`); with experts, `expert` is an axis between them; with
+`stage`, stages come first, and blocks run in a pipeline (`xla_pipeline.py`). It is compiled ahead of time for a slice of v6e; nothing runs.
 
     python xla_step.py DIR [CASE ...]
 

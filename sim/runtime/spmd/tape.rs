@@ -124,8 +124,8 @@ impl Tape {
     }
 
     /// A permute between stages, that starts when what it reads is there.
-    pub(super) fn send(&mut self, comm: Comm, (reads, writes): (&[Value], &[Value])) -> At {
-        self.push(What::Exchange(comm), STAGES, (reads, writes), vec![])
+    pub(super) fn send(&mut self, comm: Comm, (reads, writes): (&[Value], &[Value])) {
+        self.push(What::Exchange(comm), STAGES, (reads, writes), vec![]);
     }
 
     /// The TensorCore's next kernel waits for an instruction of another unit.
