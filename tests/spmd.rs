@@ -96,6 +96,10 @@ fn replicas_over_slices_add_up_gradients_over_the_network_between_them() {
     let two = fly(&[("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2")]);
     assert_eq!(two.tokens, 2 * one.tokens);
     assert!(two.step > one.step);
+    // Shards of four blocks and both tables, and norms' gradients, in bf16.
+    let block: u64 = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336;
+    let summed = exchanged(&two, Collective::AllReduce) - exchanged(&one, Collective::AllReduce);
+    assert_eq!(summed, 2 * (4 * block + 2 * 4096 * 128_256) / 16 + 4 * 2 * 2 * 4096);
     let text = with(&[("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2")]);
     let scenario = Scenario::parse("spmd.toml", &text).unwrap();
     let Parts::Compiled(job) = scenario.job.parts() else { panic!("of the SPMD lane") };

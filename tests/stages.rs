@@ -147,7 +147,20 @@ fn weights_are_gathered_in_every_iteration_or_once() {
     let whole = |flown: &Prediction| flown.memory.report.phases[0].breakdown.bytes(Category::UnshardedParameter).0;
     assert_eq!(whole(&once) - whole(&each), 2 * 2 * BLOCK);
     assert!(once.memory.report.peak_allocated > each.memory.report.peak_allocated);
-    assert!(once.step < each.step);
+    let reduced = |flown: &Prediction| {
+        exchanged(flown, Collective::AllReduce, "fsdp") + exchanged(flown, Collective::ReduceScatter, "fsdp")
+    };
+    // Gradients of all iterations', or of two sets of weights, once, with norms' in the same sum.
+    let norms = 2 * 2 * 2 * WIDTH;
+    assert_eq!(reduced(&each) - reduced(&once), (19 - 2) * 2 * BLOCK - norms);
+}
+
+#[test]
+fn replicas_of_a_stage_add_up_gradients_once() {
+    let replicas = [("pipeline = 4\nfsdp = 4", "pipeline = 4\ndata = 2\nfsdp = 2")];
+    let summed = exchanged(&fly(&replicas), Collective::AllReduce, "data");
+    // Shards of two blocks and their norms, in bf16; norms' are summed on their own, too.
+    assert_eq!(summed, 2 * (2 * BLOCK / 2 + 2 * 2 * WIDTH) + 2 * 2 * 2 * WIDTH);
 }
 
 #[test]

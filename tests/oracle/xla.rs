@@ -79,6 +79,9 @@ struct Case {
     /// Whether weights are gathered once.
     #[serde(default)]
     once: bool,
+    /// Whether chips with other tokens are replicas.
+    #[serde(default)]
+    replicas: bool,
 }
 
 impl Step {
@@ -172,13 +175,14 @@ impl Case {
         let attention = if self.attention == "splash" { "flash" } else { "dot_product" };
         let text = format!(
             "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"{}\"\n\
-             [model]\n{}[mesh]\npipeline = {}\nfsdp = {}\nexpert = {}\ntensor = {}\n[batch]\nsequence = {}\nmicro = {}\n\
+             [model]\n{}[mesh]\npipeline = {}\ndata = {}\nfsdp = {}\nexpert = {}\ntensor = {}\n[batch]\nsequence = {}\nmicro = {}\n\
              [xla]\nremat_policy = \"{policy}\"\nattention = \"{attention}\"\ngradient_clipping = {}\nuse_iota_embed = {}\n\
              targets = \"{}\"\nscan_layers = {}\nnum_vocab_tiling = {}\nflags = []\n{}{}{kept}",
             self.topo.trim_start_matches("v6e:"),
             self.model(),
             self.stage.unwrap_or(1),
-            self.mesh[0],
+            if self.replicas { self.mesh[0] } else { 1 },
+            if self.replicas { 1 } else { self.mesh[0] },
             self.expert.unwrap_or(1),
             self.mesh[1],
             self.seq,
@@ -365,13 +369,17 @@ type Instead = (&'static str, What, (u64, u64), (u64, u64));
 /// scattered in halves over the tensor axis, and their gradients gathered in two steps.
 ///
 /// A chip's sequences become micro-batches by an exchange of pairs and a shift, or of two and a gather; one of four such changes of
-/// places is a gather and a sum where the pipeline goes around. The head's gradient is padded to be reduced.
-const OTHERWISE: [Instead; 12] = [
+/// places is a gather and a sum where the pipeline goes around. The head's gradient is padded to be reduced. With a tensor axis
+/// too, words are looked up in half of a table that is laid out anew first, and what was found is gathered.
+const OTHERWISE: [Instead; 15] = [
     ("pipe-l8-circular", What::Swap, (33_554_432, 1), (0, 0)),
     ("pipe-l8-circular", What::Gather, (0, 0), (67_108_864, 1)),
     ("pipe-l8-circular", What::Reduce, (0, 0), (134_217_728, 1)),
     ("pipe-l8-circular", What::Reduce, (131_072_000, 1), (135_168_000, 1)),
     ("pipe-l8-kept", What::Reduce, (131_072_000, 1), (135_168_000, 1)),
+    ("pipe-l8-model2", What::Gather, (0, 0), (67_108_864, 2)),
+    ("pipe-l8-model2", What::Permute, (0, 0), (65_536_000, 2)),
+    ("pipe-l8-model2", What::Reduce, (65_536_000, 1), (66_560_000, 1)),
     ("pipe-l4-delay", What::Gather, (0, 0), (67_108_864, 1)),
     ("pipe-l4-delay", What::Reduce, (131_072_000, 1), (135_168_000, 1)),
     ("moe-l2-expert4-model2-sent", What::Swap, (167_772_160, 4), (83_886_080, 4)),
@@ -400,6 +408,7 @@ fn collectives_are_the_compilers_in_kind_number_and_bytes() {
             }
         }
         theirs.retain(|_, count| *count > 0);
+        permutes.retain(|_, count| *count > 0);
         let shards = case.shards();
         // With one sequence a chip the weights of queries and keys lie otherwise for their gradients, and are gathered again.
         // Before experts all four of attention are gathered again, as large by twos, for which the program shows no reason.

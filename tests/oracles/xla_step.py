@@ -3,7 +3,9 @@
 A decoder as MaxText writes it (RMSNorm, rotary, grouped queries, gated MLP or experts), its blocks in one scan under a remat
 policy, parameters and AdamW's state in fp32 and sharded as MaxText's rules shard them, computed in bf16, splash attention
 under shard_map. `mesh` is data (MaxText's `fsdp`) and model (`tensor`); with experts, `expert` is an axis between them, else
-`context` if it is said; `slices` are replicas. `half` keeps the first moment in bf16, `apart` gives blocks parameters of their own. It is compiled ahead of time for a slice of v6e; nothing runs.
+`context` if it is said; with `stage`, stages come first, and blocks run in a pipeline (`xla_pipeline.py`); `slices` are replicas.
+`half` keeps the first moment in bf16, `apart` gives blocks parameters of their own. It is compiled ahead of time for a slice of
+v6e; nothing runs.
 
     python xla_step.py DIR [CASE ...]
 
@@ -52,6 +54,7 @@ CASES = {
     "pipe-narrow-once": dict(PIPE_NARROW, once=True),
     "pipe-narrow-delay": dict(PIPE_NARROW, delay=True),
     "pipe-l8-circular": dict(PIPE),
+    "pipe-l8-model2": dict(PIPE, mesh=[2, 2]),
     "pipe-l8-kept": dict(PIPE, repeats=1, per_stage=2, micro_batches=4, remat=NAMES),
     "pipe-l4-delay": dict(PIPE, delay=True, layers=4, repeats=1),
     "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),

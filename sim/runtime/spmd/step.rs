@@ -11,7 +11,7 @@ mod weights;
 
 use super::block::{Block, Named, Tensor};
 use super::room::Room;
-use super::tape::{At, CORE, FROM_HOST, TO_HOST, Tape, Value};
+use super::tape::{At, CORE, FROM_HOST, STAGES, TO_HOST, Tape, UNITS, Value};
 use super::{Job, Keep, Pipeline, Policy};
 use crate::model::Position;
 use crate::program::builder::Section;
@@ -27,7 +27,8 @@ const FULL: u64 = 4;
 
 /// The program of every chip.
 pub(super) fn program(job: &Job, room: Room) -> Program {
-    let mut program = Builder::new(job.mesh.ranks(), &super::tape::UNITS);
+    let units = if job.pipeline.is_some() { &UNITS[..] } else { &UNITS[..STAGES.0 as usize] };
+    let mut program = Builder::new(job.mesh.ranks(), units);
     program.memory(Discipline::Static);
     let groups = Groups {
         fsdp: program.add_group(job.mesh.fsdp_group()),

@@ -6,8 +6,9 @@
 use crate::program::{Category, Comm, Pass, ScopeId, StreamId, Work};
 use crate::units::Bytes;
 
-/// What runs instructions side by side: the TensorCore, the interconnect, and copies to and from the host.
-pub(super) const UNITS: [&str; 4] = ["tensor core", "interconnect", "to host", "from host"];
+/// What runs instructions side by side: the TensorCore, the interconnect, copies to and from the host, and between stages, whose
+/// permutes are asynchronous and go along an axis of their own.
+pub(super) const UNITS: [&str; 5] = ["tensor core", "interconnect", "to host", "from host", "between stages"];
 /// The TensorCore.
 pub(super) const CORE: StreamId = StreamId(0);
 /// Collectives.
@@ -16,6 +17,8 @@ pub(super) const LINKS: StreamId = StreamId(1);
 pub(super) const TO_HOST: StreamId = StreamId(2);
 /// Copies from the host.
 pub(super) const FROM_HOST: StreamId = StreamId(3);
+/// Permutes between stages.
+pub(super) const STAGES: StreamId = StreamId(4);
 
 /// A buffer of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +121,11 @@ impl Tape {
     /// A collective, that starts when what it reads is there and `after` is over.
     pub(super) fn exchange(&mut self, comm: Comm, (reads, writes): (&[Value], &[Value]), after: Vec<At>) -> At {
         self.push(What::Exchange(comm), LINKS, (reads, writes), after)
+    }
+
+    /// A permute between stages, that starts when what it reads is there.
+    pub(super) fn send(&mut self, comm: Comm, (reads, writes): (&[Value], &[Value])) {
+        self.push(What::Exchange(comm), STAGES, (reads, writes), vec![]);
     }
 
     /// The TensorCore's next kernel waits for an instruction of another unit.

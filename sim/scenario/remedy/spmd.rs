@@ -23,6 +23,9 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     }
     let more = [4, 16].into_iter().filter(|&parts| job.vocab_tiling < parts);
     list.extend(more.map(|parts| set("xla.num_vocab_tiling", parts as i64)));
+    // Parts of the batch that a stage computes at a time; those that do not divide it are not proposed.
+    let parts = job.pipeline.into_iter().flat_map(|all| [2, 4].map(|times| all.micro_batches * times));
+    list.extend(parts.map(|parts| set("xla.num_pipeline_microbatches", parts as i64)));
     list.extend(smaller_batches(job.batch));
     list.retain(|change| !change.is_empty());
     list

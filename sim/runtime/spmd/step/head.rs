@@ -94,8 +94,7 @@ impl Step<'_> {
         let shards = u64::from(self.job.mesh.shards());
         let numbers = self.words() * self.job.model.width;
         if shards < 2 {
-            self.tables.push(sum);
-            return;
+            return self.sum_replicas(sum, (FULL, numbers));
         }
         let shard = self.tape.value("gradient shard", FULL * numbers.div_ceil(shards), Category::ShardedGradient);
         let slices = self.job.flags.all_reduce_and_slice;
@@ -103,7 +102,7 @@ impl Step<'_> {
         let comm = Comm { dtype: DType::Fp32, ..self.comm(kind, self.groups.fsdp, FULL * numbers) };
         let at = self.tape.exchange(comm, (&[sum], &[shard]), vec![]);
         self.tape.join(at);
-        self.tables.push(shard);
+        self.sum_replicas(shard, (FULL, numbers.div_ceil(shards)));
     }
 
     /// The loss, where it is a pass of its own over the logits, for which nothing waits: the compiler leaves it for when the
@@ -198,7 +197,7 @@ impl Step<'_> {
         }
         let bytes = self.activation();
         let own = (words * width).div_ceil(u64::from(self.job.mesh.shards()));
-        if self.stages_and_shards() {
+        if self.job.pipeline.is_some() {
             // All rows of the table, of which each chip keeps its columns' sums.
             let numbers = words * width;
             let whole = self.tape.value("embedding's gradient", HALF * numbers, Category::UnshardedGradient);
@@ -232,6 +231,20 @@ impl Step<'_> {
             let at = self.tape.exchange(comm, (&[whole], &[table]), vec![]);
             self.tape.join(at);
         }
-        self.tables.push(table);
+        self.sum_replicas(table, (HALF, own));
+    }
+
+    /// A table's gradient, for the optimizer: summed over replicas, which have other tokens.
+    fn sum_replicas(&mut self, shard: Value, (element, numbers): (u64, u64)) {
+        let (replicas, group) = self.replicas();
+        let mut sum = shard;
+        if replicas > 1 {
+            sum = self.tape.value("gradient shard", element * numbers, Category::ShardedGradient);
+            let dtype = if element == FULL { DType::Fp32 } else { DType::Bf16 };
+            let comm = Comm { dtype, ..self.comm(Collective::AllReduce, group, element * numbers) };
+            let at = self.tape.exchange(comm, (&[shard], &[sum]), vec![]);
+            self.tape.join(at);
+        }
+        self.tables.push(sum);
     }
 }

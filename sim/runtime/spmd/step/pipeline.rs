@@ -93,26 +93,25 @@ impl Step<'_> {
 
     /// From all inputs to all results.
     pub(super) fn pipeline(&mut self, pipeline: Pipeline, input: Value) -> Value {
+        self.tape.scope = self.scopes.layers[0];
         let input = self.take_turns(pipeline, input);
         self.gather_once(pipeline);
         self.enter(Some(pipeline));
         let part = self.activation();
         let mut carried = self.carried(pipeline, input);
         for _ in 0..pipeline.iterations() {
+            self.tape.scope = self.scopes.layers[0];
             let chosen = self.tape.value("iteration input", part, Category::Activation);
             let reads: Vec<Value> =
                 [carried.io, carried.shift].into_iter().chain(carried.stored.map(|(_, all)| all)).collect();
             let read = part * reads.len() as u64;
             self.tape.elementwise("select", Self::memory(MemoryKind::Elementwise, read, part), &reads, &[chosen]);
             // Neither of these waits for the stage.
-            let (back, _) = self.permute(carried.io, part);
-            let moved = carried.stored.map(|(moving, _)| self.permute(moving, part).0);
-            let early = pipeline.delay.then(|| self.permute(carried.before, part).0);
+            let back = self.permute(carried.io, part);
+            let moved = carried.stored.map(|(moving, _)| self.permute(moving, part));
+            let early = pipeline.delay.then(|| self.permute(carried.before, part));
             let output = self.blocks(self.stage_blocks(), chosen);
-            carried.shift = match early {
-                Some(sent) => sent,
-                None => self.pass_on(output, part),
-            };
+            carried.shift = early.unwrap_or_else(|| self.permute(output, part));
             carried.before = output;
             self.put_away(carried.io, &[back, output], part);
             if let (Some((moving, all)), Some(moved)) = (&mut carried.stored, moved) {
@@ -127,6 +126,7 @@ impl Step<'_> {
 
     /// From the gradient of all results to that of all inputs.
     pub(super) fn pipeline_backward(&mut self, pipeline: Pipeline, gradient: Value) -> Value {
+        self.tape.scope = self.scopes.layers[0];
         let gradient = self.take_turns(pipeline, gradient);
         self.enter(Some(pipeline));
         let part = self.activation();
@@ -134,18 +134,19 @@ impl Step<'_> {
         let numbers = self.gradients_of(blocks.clone());
         let mut carried = self.carried(pipeline, gradient);
         for _ in 0..pipeline.iterations() {
+            self.tape.scope = self.scopes.layers[0];
             let made = self.tape.value("gradient", part, Category::BackwardTemporary);
             let sent = match pipeline.delay {
                 true => carried.before,
-                false => self.pass_on(carried.shift, part),
+                false => self.permute(carried.shift, part),
             };
             let moving = carried.stored.map(|(moving, _)| moving);
             let reads: Vec<Value> = [carried.io, sent].into_iter().chain(moving).collect();
             let read = part * reads.len() as u64;
             self.tape.elementwise("select", Self::memory(MemoryKind::Elementwise, read, part), &reads, &[made]);
-            let (back, _) = self.permute(carried.io, part);
-            let early = pipeline.delay.then(|| self.permute(carried.shift, part).0);
-            let moved = carried.stored.map(|(_, all)| self.permute(all, part).0);
+            let back = self.permute(carried.io, part);
+            let early = pipeline.delay.then(|| self.permute(carried.shift, part));
+            let moved = carried.stored.map(|(_, all)| self.permute(all, part));
             let chosen = self.blocks_backward(blocks.clone(), made);
             carried.shift = chosen;
             if let Some(early) = early {
@@ -160,7 +161,7 @@ impl Step<'_> {
         }
         let norms: u64 = blocks.map(|at| self.times(at) * self.variants[self.variant_of[at]].block.norms).sum();
         self.norm_gradients(norms);
-        self.reduce_once(numbers);
+        self.reduce(numbers);
         self.enter(None);
         self.take_turns(pipeline, carried.io)
     }
@@ -187,18 +188,11 @@ impl Step<'_> {
         self.tape.kernel("dynamic_update_slice", work, &reads, &[place]);
     }
 
-    /// Sends a micro-batch's part to the next stage beside what follows.
-    fn permute(&mut self, value: Value, bytes: u64) -> (Value, At) {
+    /// Sends a micro-batch's part to the next stage beside what follows, up to who reads it.
+    fn permute(&mut self, value: Value, bytes: u64) -> Value {
         let sent = self.tape.value("sent on", bytes, Category::Activation);
         let comm = self.comm(Collective::SendRecv, self.groups.stage, bytes);
-        let at = self.tape.exchange(comm, (&[value], &[sent]), vec![]);
-        (sent, at)
-    }
-
-    /// The same of what the next iteration begins with: the step waits.
-    fn pass_on(&mut self, value: Value, bytes: u64) -> Value {
-        let (sent, at) = self.permute(value, bytes);
-        self.tape.join(at);
+        self.tape.send(comm, (&[value], &[sent]));
         sent
     }
 
@@ -247,25 +241,33 @@ impl Step<'_> {
         self.gathered = Some(whole);
     }
 
-    /// Gradients of weights that were gathered once are added up whole, in fp32, and reduced once, in bf16.
-    fn reduce_once(&mut self, numbers: u64) {
-        let Some(whole) = self.gradients.filter(|_| self.gathered_once()) else { return };
-        let own = numbers.div_ceil(u64::from(self.job.mesh.shards()));
-        let cast = self.tape.value("gradients", HALF * numbers, Category::UnshardedGradient);
+    /// What waits for the end of the loop back: gradients of weights that were gathered once, which are added up whole, and sums
+    /// over replicas. Gradients are added up in fp32 and reduced in bf16.
+    fn reduce(&mut self, numbers: u64) {
+        let (once, (replicas, group)) = (self.gathered_once(), self.replicas());
+        let Some(sum) = self.gradients.filter(|_| once || replicas > 1) else { return };
+        let mut shard = self.tape.value("gradients", HALF * numbers, Category::UnshardedGradient);
         let work = Self::memory(MemoryKind::Elementwise, FULL * numbers, HALF * numbers);
-        self.tape.kernel("convert", work, &[whole], &[cast]);
-        let shard = self.tape.value("blocks' gradients", HALF * own, Category::ShardedGradient);
-        let slices = self.job.flags.all_reduce_and_slice;
-        let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
-        let comm = self.comm(kind, self.groups.fsdp, HALF * numbers);
-        let at = self.tape.exchange(comm, (&[cast], &[shard]), vec![]);
-        self.tape.join(at);
-        let (replicas, group) = self.replicas();
+        self.tape.kernel("convert", work, &[sum], &[shard]);
+        let shards = if once { u64::from(self.job.mesh.shards()) } else { 1 };
+        let own = numbers.div_ceil(shards);
+        if once {
+            let slices = self.job.flags.all_reduce_and_slice;
+            let kind = if slices { Collective::AllReduce } else { Collective::ReduceScatter };
+            shard = self.reduced(kind, self.groups.fsdp, shard, (numbers, own));
+        }
         if replicas > 1 {
-            let comm = self.comm(Collective::AllReduce, group, HALF * own);
-            let at = self.tape.exchange(comm, (&[shard], &[shard]), vec![]);
-            self.tape.join(at);
+            shard = self.reduced(Collective::AllReduce, group, shard, (own, own));
         }
         self.gradients = Some(shard);
+    }
+
+    /// Some of the numbers of a sum over a group, in bf16, for which the step waits.
+    fn reduced(&mut self, kind: Collective, group: GroupId, value: Value, (of, left): (u64, u64)) -> Value {
+        let shard = self.tape.value("blocks' gradients", HALF * left, Category::ShardedGradient);
+        let comm = self.comm(kind, group, HALF * of);
+        let at = self.tape.exchange(comm, (&[value], &[shard]), vec![]);
+        self.tape.join(at);
+        shard
     }
 }

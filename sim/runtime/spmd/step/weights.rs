@@ -190,7 +190,7 @@ impl Step<'_> {
             }
         }
         let (replicas, group) = self.replicas();
-        if replicas > 1 && !once {
+        if replicas > 1 && self.staged.is_none() {
             let summed = self.tape.value("gradient shard", HALF * own, Category::ShardedGradient);
             let comm = self.comm(Collective::AllReduce, group, HALF * own);
             let at = self.tape.exchange(comm, (&[shard], &[summed]), vec![]);
