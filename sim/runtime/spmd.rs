@@ -238,11 +238,14 @@ impl Framework for Job {
             Attention::Splash { .. } => "splash attention kernels",
             Attention::DotProduct => "attention in matmuls around a softmax",
         };
-        let doubts = match self.program().1 {
+        let mut doubts = match self.program().1 {
             Room::Ample => vec![],
             Room::Scarce => vec!["short of memory the compiler gathers weights again for every use"],
             Room::Short => vec!["short of memory the compiler gathers and computes again what lives too long"],
         };
+        if self.mesh.dcn_data > 1 {
+            doubts.push("over several slices the compiler keeps gradients whole until blocks' backward is over, which needs more");
+        }
         Modules { attention: Some(attention), doubts, ..Modules::of("XLA's compiled") }
     }
 
