@@ -264,7 +264,7 @@ fn a_compiler_that_disagrees_is_asked_until_its_own_ceiling_is_known() {
     let (top, capacity) = (found.longest.as_ref().unwrap().sequence, found.longest.as_ref().unwrap().memory.capacity.0);
     // Where it agrees two answers are enough.
     assert_eq!(asked(&mut found.clone(), capacity / top), [top, top + 1024]);
-    for (share, word) in [(1.31, "so the compiler's ceiling is"), (0.7, "so the compiler's ceiling is")] {
+    for share in [1.31, 0.7, 0.09] {
         let mut found = found.clone();
         let own = (top as f64 * share) as u64;
         let lengths = asked(&mut found, capacity / own);
@@ -275,8 +275,15 @@ fn a_compiler_that_disagrees_is_asked_until_its_own_ceiling_is_known() {
             "{lengths:?}"
         );
         let said = windtunnel::explore::ceiling::text::report(&make::parse(text), &found);
-        assert!(said.contains(word), "{said}");
+        assert!(said.contains("so the compiler's ceiling is"), "{said}");
     }
+    // No further than was asked for, and down to the first length.
+    let mut short = climb(text, Options { max: Some(16_384), ..Options::default() });
+    assert_eq!(asked(&mut short, 1).last(), Some(&16_384));
+    let mut none = found.clone();
+    assert_eq!(asked(&mut none, capacity).last(), Some(&1024));
+    let said = windtunnel::explore::ceiling::text::report(&make::parse(text), &none);
+    assert!(said.contains("all that were asked, down to 1,024 tokens, are refused"), "{said}");
     let mut found = found.clone();
     found.checked.push(Checked { sequence: top, compiler: "libtpu 0.0.51".to_owned(), fits: true, bytes: None });
     found.checked.push(Checked { sequence: top + 1024, compiler: "libtpu 0.0.51".to_owned(), fits: true, bytes: None });

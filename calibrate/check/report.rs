@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use windtunnel::runtime::Parts;
+use windtunnel::runtime::spmd::Attention;
 
 use super::Question;
 use super::sides::{Compiler, Exchange, Ours};
@@ -113,13 +114,15 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
         let when = if compiled.cached { ", kept from an earlier run" } else { "" };
         note(&format!("{}: {:.1} s to compile{when}; {from}", compiled.plugin, compiled.compile_seconds));
         let kernels = compiled.flops.unseen.contains_key(KERNEL);
-        if kernels && question.stand_ins {
+        let job = question.scenario.job.parts();
+        let splash = matches!(job, Parts::Compiled(job) if job.attention == Attention::Splash);
+        if kernels && question.stand_ins && splash {
             note(
                 "in place of the splash attention kernel stands a call with its operands and results, and nothing inside: \
                  memory and collectives are the kernel's, its FLOPs are counted here",
             );
         }
-        let sorted = matches!(question.scenario.job.parts(), Parts::Compiled(job) if job.sorts_experts());
+        let sorted = matches!(job, Parts::Compiled(job) if job.sorts_experts());
         if kernels && question.stand_ins && sorted {
             note(
                 "sorted experts multiply in such calls, too: their FLOPs are among those predicted, not the compiler's",
@@ -150,6 +153,8 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
 /// The answer as JSON.
 pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Verdict) -> Value {
     let compiled = compiler.compiled();
+    // Another machine's memory says nothing of a chip's.
+    let for_slice = question.target.slice.is_some();
     let pair = |theirs: Option<u128>, own: u128| {
         let by = theirs.and_then(|theirs| difference(theirs as f64, own as f64));
         json!({"compiler": theirs.map(|theirs| theirs as u64), "predicted": own as u64, "difference": by})
@@ -175,10 +180,10 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
         "flags": question.target.flags,
         "cached": compiled.map(|compiled| compiled.cached),
         "compile_seconds": compiled.map(|compiled| compiled.compile_seconds),
-        "fits": {"compiler": compiled.is_some(), "predicted": ours.fits, "needed": needed, "limit": limit, "message": message},
+        "fits": {"compiler": for_slice.then_some(compiled.is_some()), "predicted": ours.fits, "needed": needed, "limit": limit, "message": message},
         "memory": {
             "argument": pair(memory.map(|memory| memory.argument.into()), ours.arguments.into()),
-            "peak": pair(memory.map(|memory| memory.peak.into()), ours.peak.into()),
+            "peak": pair(memory.filter(|_| for_slice).map(|memory| memory.peak.into()), ours.peak.into()),
             "temp": memory.map(|memory| memory.temp),
             "host": pair(memory.map(|memory| memory.host_temp.into()), ours.host.into()),
         },

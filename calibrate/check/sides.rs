@@ -101,7 +101,8 @@ impl Ours {
                 },
                 Instr::Collective { comm, .. } => {
                     let comm = program.comm(*comm);
-                    let ranks = u64::from(program.group(comm.group).size);
+                    let group = u64::from(program.group(comm.group).size);
+                    let ranks = if comm.kind == Collective::SendRecv { 2 } else { group };
                     let exchange = Exchange { kind: kind(comm.kind).to_owned(), bytes: comm.bytes.0, ranks };
                     *ours.collectives.entry(exchange).or_default() += 1;
                 }

@@ -51,12 +51,18 @@ pub fn run(args: &Args) -> Outcome {
     let options = Options { step: args.step, max: args.max };
     let bar = progress();
     let tick = || bar.inc(1);
+    // What the compiler could not be asked is an error after what is known.
+    let mut unheard = None;
     let (report, html, json) = match &args.compare {
         None => {
             let mut answer = ceiling::ceiling(draft, options, &tick).map_err(Failure::input)?;
+            if args.compile_check && !answer.compiles {
+                let why = "--compile-check asks XLA's compiler, and only runtime = \"xla\" compiles a whole step";
+                return Err(Failure::input(why));
+            }
             if args.compile_check {
                 bar.finish_and_clear();
-                check(args, &mut answer)?;
+                unheard = check(args, &mut answer).err();
             }
             let report = ceiling::text::report(&scenario, &answer);
             (report, ceiling::html::page(&scenario, &answer), ceiling::json::report(&scenario, &answer))
@@ -80,16 +86,11 @@ pub fn run(args: &Args) -> Outcome {
             print(&format!("\nwrote {}: open it in a browser\n", path.display()));
         }
     }
-    Ok(ExitCode::SUCCESS)
+    unheard.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 /// Asks the compiler about the edge. Its progress and its errors are on standard error.
 fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
-    if !answer.compiles {
-        return Err(Failure::input(
-            "--compile-check asks XLA's compiler, and only runtime = \"xla\" compiles a whole step",
-        ));
-    }
     for asked in 0..args.compilations {
         let Some(sequence) = answer.to_ask() else { break };
         eprintln!("length {} of at most {}: {sequence} tokens", asked + 1, args.compilations);
@@ -99,7 +100,10 @@ fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
         let (json, code) = calibrate::ask(&asked)?;
         let said: Value = serde_json::from_str(&json)
             .map_err(|_| Failure { message: format!("the compiler was not heard about {length} tokens"), code })?;
-        let fits = said["fits"]["compiler"].as_bool().unwrap_or_default();
+        let Some(fits) = said["fits"]["compiler"].as_bool() else {
+            let why = "compiles for another machine's memory, which says nothing of a chip's: name a TPU's";
+            return Err(Failure::input(format!("--plugin {}: {why}", args.plugin)));
+        };
         let bytes = if fits { &said["memory"]["peak"]["compiler"] } else { &said["fits"]["needed"] };
         let compiler = said["plugin"].as_str().unwrap_or_default().to_owned();
         answer.checked.push(Checked { sequence, compiler, fits, bytes: bytes.as_u64().map(Bytes) });

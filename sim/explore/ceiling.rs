@@ -84,6 +84,8 @@ pub struct Ceiling {
     pub refused: Vec<(u64, String)>,
     /// Lengths flown to find the edges.
     pub flown: usize,
+    /// The longest length to try \[tokens\].
+    pub most: u64,
     /// Whether a compiler decides what fits, so that a length may be more than predicted.
     pub compiles: bool,
     /// Lengths that one was asked about.
@@ -119,7 +121,7 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
     };
     let compiles = matches!(scenario.job.parts(), Parts::Compiled(_));
     let (options, checked) = (Options { step, ..options }, vec![]);
-    Ok(Ceiling { options, own, longest, sure, beyond, end, ladder, refused, flown, compiles, checked })
+    Ok(Ceiling { options, own, longest, sure, beyond, end, ladder, refused, flown, most, compiles, checked })
 }
 
 fn positions(scenario: &Scenario) -> Option<u64> {

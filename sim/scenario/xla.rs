@@ -373,7 +373,8 @@ fn windows(topology: &Topology, mesh: Mesh) -> Windows {
     let Some((axes, axis)) = torus else { return Windows { even_rows: f64::INFINITY, axes: 1, apart } };
     let on = topology.on_torus(mesh.shards(), mesh.tensor, &mesh.in_slice());
     let closed = |on: OnTorus| axes.iter().zip(on.lines).filter(|(axis, line)| axis.wraps && line.wraps).count() as u32;
-    let square = axes.len() == 2 && axes.iter().all(|axis| axis.size == 2);
+    let long: Vec<u32> = axes.iter().map(|axis| axis.size).filter(|&size| size > 1).collect();
+    let square = long == [2, 2];
     let more = if square { 1 } else { on.map_or(0, closed) };
     Windows { even_rows: topology.chip.peak.bf16.0 / axis, axes: 1 + more, apart }
 }

@@ -32,49 +32,52 @@ impl Ceiling {
         (fits, self.checked.iter().filter(longer).min_by_key(|checked| checked.sequence))
     }
 
-    /// The length that a compiler can say most of; none where its edge is known to a step, or there is nothing longer.
+    /// The length that a compiler can say most of; none where its edge is known to a step, or there is nothing more to ask.
     pub fn to_ask(&self) -> Option<u64> {
         let step = self.options.step;
-        let next = match self.compiled() {
-            (None, None) => return self.longest.as_ref().or(self.beyond.as_ref()).map(|point| point.sequence),
+        let (low, high, next) = match self.compiled() {
+            (None, None) => (step.min(self.longest()), self.longest(), self.predicted()?),
             (Some(fits), None) => {
                 let predicted = self.beyond.as_ref().map(|point| point.sequence).filter(|next| *next > fits.sequence);
-                predicted.unwrap_or_else(|| self.meets(fits).max(fits.sequence + step)).min(self.most())
+                (
+                    fits.sequence + 1,
+                    self.longest(),
+                    predicted.unwrap_or_else(|| self.meets(fits)).max(fits.sequence + step),
+                )
             }
-            (None, Some(refused)) => self.meets(refused).min(refused.sequence.saturating_sub(step)),
+            (None, Some(refused)) => (step, refused.sequence.saturating_sub(step), self.meets(refused)),
             (Some(fits), Some(refused)) => {
-                let (low, high) = (fits.sequence + step, refused.sequence.saturating_sub(step));
-                // Where the last length fits, the grid's end may be nearer than a step.
-                if low > high {
-                    return None;
-                }
-                self.between(fits, refused).clamp(low, high)
+                (fits.sequence + step, refused.sequence.saturating_sub(step), self.between(fits, refused))
             }
         };
-        (next > 0 && self.check(next).is_none()).then_some(next)
+        (low <= high).then(|| next.clamp(low, high)).filter(|&next| self.check(next).is_none())
+    }
+
+    /// The predicted ceiling, or the first length where none fits.
+    fn predicted(&self) -> Option<u64> {
+        self.longest.as_ref().or(self.beyond.as_ref()).map(|point| point.sequence)
     }
 
     /// The longest length there is.
-    fn most(&self) -> u64 {
+    fn longest(&self) -> u64 {
         match self.end {
-            End::Memory => u64::MAX,
-            End::Positions(most) | End::Asked(most) => most,
             End::Refused { sequence, .. } => sequence.saturating_sub(self.options.step),
+            _ => self.most,
         }
     }
 
-    /// Where memory would be full, from what the compiler says of one length and what a token more is predicted to take.
+    /// Where memory would be full, from what the compiler says of one length and what a token more is predicted to take; of a
+    /// refusal that gives no bytes, the half.
     fn meets(&self, from: &Checked) -> u64 {
-        let (Some(first), Some(last)) = (self.ladder.first(), self.longest.as_ref().or(self.beyond.as_ref())) else {
-            return from.sequence / 2 / self.options.step * self.options.step;
-        };
+        let Some(last) = self.longest.as_ref().or(self.beyond.as_ref()) else { return from.sequence };
+        let Some(has) = from.bytes else { return self.on_grid(from.sequence as f64 / 2.0) };
+        let first = self.ladder.first().unwrap_or(last);
         let (tokens, bytes) = (last.sequence.abs_diff(first.sequence), last.wants().0.abs_diff(first.wants().0));
         // With one length alone, all that it takes is put down to its tokens.
         let slope =
             if tokens == 0 { last.wants().0 as f64 / last.sequence as f64 } else { bytes as f64 / tokens as f64 };
-        let capacity = last.memory.capacity.0;
-        let has = from.bytes.map_or(capacity, |bytes| bytes.0);
-        self.on_grid(from.sequence as f64 + (capacity as f64 - has as f64) / slope.max(1.0))
+        let room = last.memory.capacity.0 as f64 - has.0 as f64;
+        self.on_grid(from.sequence as f64 + room / slope.max(1.0))
     }
 
     /// Where a line through two lengths meets the limit.

@@ -106,7 +106,7 @@ fn compiled(ceiling: &Ceiling) -> Vec<String> {
 fn compilers_ceiling(ceiling: &Ceiling) -> Option<String> {
     let (fits, refused) = ceiling.compiled();
     let predicted = ceiling.longest.as_ref().map(|point| point.sequence);
-    if fits.map(|fits| fits.sequence) == predicted {
+    if fits.is_some() && fits.map(|fits| fits.sequence) == predicted {
         return None;
     }
     let all =
