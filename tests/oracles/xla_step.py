@@ -83,6 +83,9 @@ CASES = {
     "moe-l2-expert4-peel": dict(MOE, mesh=[4, 1], expert=4, peel=True),
     **{f"llama8b-wide-vocab-b{b}": dict(d=4096, ff=14336, h=32, kv=8, vocab=262144, layers=8, batch=16 * b, seq=4096, loss="maxtext", clip=True,
                                         tiling=16) for b in (20, 24, 27, 29, 30, 31, 33, 36)},
+    "notes-scan-16k": dict(vocab=16384),
+    "notes-plain-16k": dict(vocab=16384, d=4096, ff=14336, h=32, kv=8, layers=2, batch=16, seq=4096, mesh=[4, 4], remat="none",
+                            attention="plain", scan=False),
     "notes-plain": dict(d=4096, ff=14336, h=32, kv=8, layers=2, batch=16, seq=4096, mesh=[4, 4], remat="none",
                         attention="plain", scan=False),
 }

@@ -99,6 +99,17 @@ struct Variant {
     again: Vec<usize>,
 }
 
+/// Whose a buffer is that is kept for backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// All iterations' of a pipeline.
+    Iterations,
+    /// All blocks' of a loop.
+    Blocks,
+    /// One block's, where blocks are written out.
+    Block(usize),
+}
+
 /// A step being written.
 struct Step<'j> {
     /// What is run: all of it, or of a micro-batch, in a pipeline's loop.
@@ -121,8 +132,8 @@ struct Step<'j> {
     variant_of: Vec<usize>,
     /// All blocks' weights in bf16, this chip's shards: made once, used by both loops.
     shards: Option<Value>,
-    /// What forward kept in HBM, all blocks' in one buffer, by name or place; in a pipeline, all iterations'.
-    stacks: Vec<((bool, Tensor), Value)>,
+    /// What forward kept in HBM, by whose it is and by name or place.
+    stacks: Vec<((Whose, Tensor), Value)>,
     /// All blocks' gradients, this chip's shards, in the loop back.
     gradients: Option<Value>,
     /// Gradients that the optimizer reads: all blocks', and each table's.

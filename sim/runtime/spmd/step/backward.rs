@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::weights::{Among, Gathered};
-use super::{Category, FULL, HALF, Keep, Step, Variant};
+use super::{Category, FULL, HALF, Keep, Step, Variant, Whose};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::flags::Overlap;
@@ -154,6 +154,7 @@ impl Step<'_> {
             Keep::Remat => None,
             // The copy for this block was begun when the block after it began.
             Keep::Offload => Some(self.fetch_from_host(bytes, self.began.clone())),
+            Keep::Device if matches!(self.whose(), Whose::Block(_)) => Some(self.stack(tensor, bytes)),
             Keep::Device => {
                 let stack = self.stack(tensor, bytes);
                 let value = self.tape.value("kept", bytes, Category::Activation);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::weights::Gathered;
-use super::{Category, Collective, FULL, HALF, Keep, Policy, Step};
+use super::{Category, Collective, FULL, HALF, Keep, Policy, Step, Whose};
 use crate::program::{MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
 use crate::runtime::spmd::flags::Overlap;
@@ -105,6 +105,9 @@ impl Step<'_> {
         match keep {
             Keep::Remat => {}
             Keep::Offload => self.send_to_host(value, bytes),
+            Keep::Device if matches!(self.whose(), Whose::Block(_)) => {
+                self.stacks.push(((self.whose(), tensor), value))
+            }
             Keep::Device => {
                 let stack = self.stack(tensor, bytes);
                 // The slice is written by the kernel that makes it, where that is no matmul.
@@ -130,13 +133,23 @@ impl Step<'_> {
         (self.job.remat == Policy::None && bytes > 0).then_some((block.tensors.len() + op, bytes))
     }
 
-    /// All blocks' values of a tensor.
+    /// Whose is what the block being written keeps.
+    pub(super) fn whose(&self) -> Whose {
+        match (self.staged.is_some(), self.job.scan) {
+            (true, _) => Whose::Iterations,
+            (false, true) => Whose::Blocks,
+            (false, false) => Whose::Block(self.layer),
+        }
+    }
+
+    /// All values of a tensor that one buffer keeps.
     pub(super) fn stack(&mut self, tensor: Tensor, bytes: u64) -> Value {
-        let place = (self.staged.is_some(), tensor);
+        let place = (self.whose(), tensor);
         if let Some((_, stack)) = self.stacks.iter().find(|(known, _)| *known == place) {
             return *stack;
         }
-        let stack = self.tape.value("kept for backward", self.runs() * bytes, Category::Activation);
+        let blocks = if matches!(place.0, Whose::Block(_)) { 1 } else { self.runs() };
+        let stack = self.tape.value("kept for backward", blocks * bytes, Category::Activation);
         self.stacks.push((place, stack));
         stack
     }
