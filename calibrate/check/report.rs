@@ -115,7 +115,7 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
         note(&format!("{}: {:.1} s to compile{when}; {from}", compiled.plugin, compiled.compile_seconds));
         let kernels = compiled.flops.unseen.contains_key(KERNEL);
         let job = question.scenario.job.parts();
-        let splash = matches!(job, Parts::Compiled(job) if job.attention == Attention::Splash);
+        let splash = matches!(job, Parts::Compiled(job) if job.attention != Attention::DotProduct);
         if kernels && question.stand_ins && splash {
             note(
                 "in place of the splash attention kernel stands a call with its operands and results, and nothing inside: \
