@@ -183,7 +183,7 @@ fn what_is_kept_is_kept_of_every_iteration() {
     assert_eq!(kept("remat_policy = \"save_qkv_proj\"") - kept("remat_policy = \"full\""), 19 * projections);
     // An iteration's input is kept under any policy, so one that keeps all by not computing again has a key of its own.
     assert_eq!(kept("remat_policy = \"none\""), kept("remat_policy = \"full\""));
-    let all = kept("remat_policy = \"full\"\nset_remat_policy_on_pipeline_iterations = false");
+    let all = kept("set_remat_policy_on_pipeline_iterations = false");
     assert!(all > kept("remat_policy = \"minimal\""));
 }
 
@@ -229,7 +229,15 @@ fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
     let keys = [
         ("num_pipeline_repeats = 3", "4 × 1 × 3 = 12, and 8 blocks are in the pipeline"),
         ("num_layers_per_pipeline_stage = 3", "4 × 3 × 1 = 12, and 8 blocks are in the pipeline"),
-        ("pipeline_parallel_layers = 6", "write xla.pipeline_parallel_layers, a multiple of 4"),
+        ("num_pipeline_repeats = 3", "write xla.num_pipeline_repeats = 2"),
+        ("num_layers_per_pipeline_stage = 3", "write num_layers_per_pipeline_stage = 2 or less"),
+        ("pipeline_parallel_layers = 6", "write xla.pipeline_parallel_layers = 4: the rest follow the pipeline"),
+        (
+            "pipeline_parallel_layers = 6\nnum_pipeline_repeats = 2",
+            "write xla.num_pipeline_repeats = 1 and xla.pipeline",
+        ),
+        ("scan_layers = false", "scan_layers = false: every block is in the pipeline"),
+        ("set_remat_policy_on_pipeline_iterations = false", "remat_policy = \"full\": every block is in the pipeline"),
         ("pipeline_parallel_layers = 12", "xla.pipeline_parallel_layers = 12 is out of range: expected 1 to 8"),
         ("pipeline_fsdp_ag_per_repeat = true", "write pipeline_fsdp_ag_once = true"),
         ("set_remat_policy_on_layers_per_stage = true", "MaxText's pipeline does not read it"),
@@ -263,8 +271,30 @@ fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
         (vec![("[batch]", "[pipeline]\nschedule = \"1f1b\"\n[batch]")], "write mesh.pipeline"),
         (
             vec![("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2"), ("fsdp = 4", "fsdp = 4\ndcn_pipeline = 3")],
-            "2 slices are rented",
+            "write topology.slices, or a divisor of 2 in mesh.dcn_pipeline",
         ),
+        (
+            vec![
+                ("slice = \"4x4\"", "slice = \"4x4\"\nslices = 4"),
+                ("fsdp = 4", "fsdp = 4\ndcn_pipeline = 2\ndcn_data = 4"),
+            ],
+            "write topology.slices, or mesh.dcn_data = 2",
+        ),
+        (
+            vec![
+                ("slice = \"4x4\"", "slice = \"2x2\"\nslices = 4"),
+                ("pipeline = 4\nfsdp = 4", "dcn_pipeline = 4\nfsdp = 2\ncontext = 2"),
+            ],
+            "write mesh.dcn_pipeline = 1, and mesh.dcn_data for it",
+        ),
+        (
+            vec![
+                ("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2"),
+                ("fsdp = 4", "fsdp = 2\ncontext = 2\ndcn_pipeline = 2"),
+            ],
+            "write mesh.pipeline = 1 and mesh.dcn_pipeline = 1",
+        ),
+        (vec![("pipeline = 4\nfsdp = 4", "pipeline = 16")], "write fewer stages in mesh.pipeline"),
     ];
     for (changes, said) in cases {
         let refusal = refused(&changes);
@@ -282,4 +312,104 @@ fn memory_falls_with_every_stage() {
     let eight = [("layers = 8", "layers = 32")];
     let narrow = [("layers = 8", "layers = 32"), ("pipeline = 4\nfsdp = 4", "pipeline = 2\nfsdp = 4\ndata = 2")];
     assert!(peak(&eight) < peak(&narrow) && peak(&eight) > Bytes(0));
+}
+
+#[test]
+fn a_loop_too_long_to_be_written_out_is_refused() {
+    let long = [("layers = 8\n", ""), ("sequence = 4096", "sequence = 128"), ("micro = 4", "micro = 65536")];
+    let with_parts = |parts: &str| {
+        let changes = [long[0], long[1], long[2], ("microbatches = 8", parts)];
+        Scenario::parse("stages.toml", &with(&changes))
+    };
+    let refusal = with_parts("microbatches = 65536").unwrap_err().to_string();
+    // 32 blocks go around eight times.
+    let said =
+        ["524291 iterations × 1 blocks of a stage", "write num_pipeline_microbatches = 4092 or less", "stages.toml:"];
+    assert!(said.iter().all(|said| refusal.contains(said)), "{refusal}");
+    let line = with(&long).lines().position(|line| line.starts_with("num_pipeline_microbatches")).unwrap();
+    assert!(refusal.contains(&format!("stages.toml:{}", line + 1)), "{refusal}");
+    // What it says can be written, were it a divisor of the sequences; the next multiple of the stages cannot.
+    let bound = |parts: &str| with_parts(parts).unwrap_err().to_string();
+    assert!(bound("microbatches = 4092").contains("do not divide"));
+    assert!(with_parts("microbatches = 2048").is_ok());
+    assert!(bound("microbatches = 4096").contains("at most 32768 are simulated"));
+}
+
+/// Values of a name in a step of one chip.
+fn made(flown: &Prediction, name: &str) -> usize {
+    let program = &flown.classes[0].program;
+    let named = |instr: &&Instr| matches!(instr, Instr::Alloc { buffer } if program.buffer(*buffer).name == name);
+    program.step.iter().filter(named).count()
+}
+
+#[test]
+fn nothing_outside_of_the_pipeline_is_in_windows_for_its_stages_have_other_tokens() {
+    let all = fly(&[]);
+    // In the pipeline they are.
+    assert!(made(&all, "windows") > 0);
+    let outside = [("layers = 8", "layers = 10"), ("flags = []", &key("pipeline_parallel_layers = 8").1)];
+    assert_eq!(made(&fly(&outside), "windows"), made(&all, "windows"));
+    // Nor is a look-up by a product.
+    let product = key("use_iota_embed = true").1;
+    assert_eq!(made(&fly(&[("flags = []", &product)]), "windows"), made(&all, "windows"));
+}
+
+#[test]
+fn all_chips_of_a_stage_change_places() {
+    // Sequences of all chips of a stage lie in the batch one behind the other: how often, and among how many.
+    let swaps = |changes: &[(&str, &str)]| {
+        let flown = fly(changes);
+        let program = &flown.classes[0].program;
+        let comms = program.step.iter().filter_map(|instr| match instr {
+            Instr::Collective { comm, .. } => Some(program.comm(*comm)),
+            _ => None,
+        });
+        let of = comms.filter(|comm| comm.kind == Collective::AllToAll);
+        let mut sizes: Vec<u32> = of.map(|comm| program.groups[comm.group.0 as usize].size).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    assert_eq!(swaps(&[]), [4; 4]);
+    let both = ("pipeline = 4\nfsdp = 4", "pipeline = 4\ndata = 2\nfsdp = 2");
+    assert_eq!(swaps(&[both]), [4; 4]);
+    // Over slices those of a slice, and then those in the same place.
+    let slices = ("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2");
+    assert_eq!(swaps(&[slices]), [2, 2, 2, 2, 4, 4, 4, 4]);
+    let one = [("slice = \"4x4\"", "slice = \"2x2\"\nslices = 2"), ("pipeline = 4\nfsdp = 4", "pipeline = 4")];
+    assert_eq!(swaps(&one), [2; 4]);
+    // Where a stage holds one micro-batch, each chip has its part of it.
+    assert!(swaps(&[("microbatches = 8", "microbatches = 4")]).is_empty());
+}
+
+#[test]
+fn the_loss_is_the_heads_wherever_it_comes() {
+    let flown = fly(&[]);
+    let program = &flown.classes[0].program;
+    let scopes: Vec<&str> = program
+        .step
+        .iter()
+        .filter_map(|instr| match instr {
+            Instr::Launch { kernel, scope, .. } if program.kernel(*kernel).name == "loss" => {
+                Some(program.scope(*scope))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(scopes, ["decoder_norm, logits_dense"]);
+}
+
+#[test]
+fn what_keeps_everything_of_iterations_is_told_to_keep_less_by_its_own_key() {
+    let large = [("layers = 8\n", ""), ("remat_policy = \"full\"", "set_remat_policy_on_pipeline_iterations = false")];
+    let flown = predict(&read(&large), Settings::default()).unwrap();
+    let changes: Vec<&str> = flown.memory.remedies.iter().map(|remedy| remedy.change.as_str()).collect();
+    assert!(changes.contains(&"xla.set_remat_policy_on_pipeline_iterations = true"), "{changes:?}");
+    assert!(!changes.iter().any(|change| change.contains("xla.remat_policy")), "{changes:?}");
+}
+
+#[test]
+fn stages_over_slices_are_listed_where_they_are_left_open() {
+    assert!(read(&[]).assumptions.iter().any(|line| line == "mesh.dcn_pipeline = 1"));
+    let alone = [("pipeline = 4\nfsdp = 4", "fsdp = 16"), ("num_pipeline_microbatches = 8\n", "")];
+    assert!(read(&alone).assumptions.iter().any(|line| line == "mesh.dcn_pipeline = 1"));
 }

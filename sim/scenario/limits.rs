@@ -4,13 +4,15 @@
 //! Tokens of a step of the whole job: 2³⁰ in a micro-batch × 2¹⁶ micro-batches × 2¹⁷ ranks = 2⁶³. Activations of a
 //! micro-batch: at most some 64 tensors of a block, each no larger than its share of 2⁵⁴ B. A step of ten days is 2⁶⁰ ps.
 
+use toml::Spanned;
+
 use super::error::ScenarioError;
 use super::understood::{Reader, Scenario};
 use super::written;
 use crate::engine::Costs;
 use crate::model::experts::Implementation;
 use crate::program::{Instr, Program};
-use crate::runtime::Job;
+use crate::runtime::{Job, Parts, spmd};
 use crate::units::Time;
 
 /// Ranks of a job.
@@ -61,6 +63,9 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
         }
         _ => (1, String::new()),
     };
+    if let Parts::Compiled(job) = job.parts() {
+        check_iterations(reader, written, job)?;
+    }
     let passes = model.layers * weight * u64::from(job.micro_batches());
     let most = if job.split().is_some() { PIPELINE_PASSES } else { PASSES };
     if passes > most {
@@ -80,6 +85,34 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
         });
     }
     Ok(())
+}
+
+/// The same of a pipeline on XLA, whose iterations are written out one after the other.
+fn check_iterations(reader: &Reader<'_>, written: &written::Scenario, job: &spmd::Job) -> Result<(), ScenarioError> {
+    let Some(pipeline) = job.pipeline else { return Ok(()) };
+    let outside = job.model.layers - pipeline.layers;
+    let passes = pipeline.iterations() * pipeline.layers_per_stage + outside;
+    if passes <= PASSES {
+        return Ok(());
+    }
+    let problem = format!(
+        "{} iterations × {} blocks of a stage + {outside} blocks outside are {passes} blocks to run in a step, and at most \
+         {PASSES} are simulated",
+        pipeline.iterations(),
+        pipeline.layers_per_stage
+    );
+    let table = written.xla.as_ref().map(Spanned::get_ref);
+    let least = pipeline.stages * if pipeline.delay { 2 } else { 1 };
+    let most = (PASSES.saturating_sub(outside) / pipeline.layers_per_stage).saturating_sub(pipeline.wasted());
+    let most = most / pipeline.repeats / pipeline.stages * pipeline.stages;
+    Err(match table.and_then(|table| table.num_pipeline_microbatches.as_ref()) {
+        Some(at) if most >= least => {
+            let remedy =
+                format!("write num_pipeline_microbatches = {most} or less: every further one adds the same time");
+            reader.plan(at, problem, remedy)
+        }
+        _ => reader.plan(&written.mesh, problem, "write fewer stages, or a model of fewer layers"),
+    })
 }
 
 /// Whether experts run one after the other.

@@ -103,7 +103,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         mesh,
         pipeline,
         remat,
-        scan: reader.flag("xla.scan_layers", table.scan_layers, true),
+        scan: reader.flag("xla.scan_layers", table.scan_layers.as_ref().map(|at| *at.get_ref()), true),
         attention,
         flags: flags(reader, table)?,
         windows: windows(topology, mesh),
@@ -150,10 +150,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     let expert = axis("mesh.expert", &axes.expert)?;
     let tensor = axis("mesh.tensor", &axes.tensor)?;
     let pipeline = axis("mesh.pipeline", &axes.pipeline)?;
-    let dcn_pipeline = match &axes.dcn_pipeline {
-        None if pipeline == 1 => 1,
-        at => reader.count_or("mesh.dcn_pipeline", at.as_ref(), 1, MOST_RANKS, 1)?,
-    };
+    let dcn_pipeline = axis("mesh.dcn_pipeline", &axes.dcn_pipeline)?;
     let dcn_data = match &axes.dcn_data {
         Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
         None => {
@@ -164,10 +161,16 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
     if u128::from(dcn_data) * u128::from(dcn_pipeline) != u128::from(slices) {
         let stages = if dcn_pipeline > 1 { format!(" and mesh.dcn_pipeline = {dcn_pipeline}") } else { String::new() };
         let problem = format!("mesh.dcn_data = {dcn_data}{stages}, and {slices} slices are rented");
-        let at = axes.dcn_data.as_ref().or(axes.dcn_pipeline.as_ref());
-        let at = at.map_or_else(|| reader.place(written), |at| reader.place(at));
-        let remedy = "write topology.slices, or as many in mesh.dcn_data".to_owned();
-        return Err(ScenarioError::Plan { problem, place: at, remedy });
+        let divides = u64::from(slices).is_multiple_of(dcn_pipeline);
+        let at = if divides { axes.dcn_data.as_ref() } else { axes.dcn_pipeline.as_ref() };
+        let at = at.map_or_else(|| written.span(), Spanned::span);
+        let remedy = match divides {
+            true => format!("write topology.slices, or mesh.dcn_data = {}", u64::from(slices) / dcn_pipeline),
+            false => format!(
+                "write topology.slices, or a divisor of {slices} in mesh.dcn_pipeline: stages take whole slices"
+            ),
+        };
+        return Err(reader.plan(&Spanned::new(at, ()), problem, remedy));
     }
     // Seven axes of as many ranks as there may be: wider than any one of them.
     let others: u128 = [pipeline, data, transpose, context, expert, tensor].into_iter().map(u128::from).product();

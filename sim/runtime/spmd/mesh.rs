@@ -116,6 +116,11 @@ impl Mesh {
         Group::new("data", self.replicas(), between * self.shards() * self.tensor)
     }
 
+    /// Who has other tokens of a stage, in a slice, where no sequence is shared.
+    pub(super) fn data_fsdp_group(self) -> Group {
+        Group::new("data_fsdp", self.data * self.shards(), self.tensor)
+    }
+
     /// Who sends a stage's results to the next, and the last to the first.
     pub(super) fn stage_group(self) -> Group {
         Group::new("stage", self.stages(), self.data * self.shards() * self.tensor)

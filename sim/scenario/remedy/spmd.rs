@@ -6,7 +6,26 @@ use crate::scenario::Scenario;
 
 /// Changes to a job.
 pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
+    let mut list = policies(scenario, job);
+    let more = [4, 16].into_iter().filter(|&parts| job.vocab_tiling < parts);
+    list.extend(more.map(|parts| set("xla.num_vocab_tiling", parts as i64)));
+    // Parts of the batch that a stage computes at a time; those that do not divide it are not proposed.
+    let parts = job.pipeline.into_iter().flat_map(|all| [2, 4].map(|times| all.micro_batches * times));
+    list.extend(parts.map(|parts| set("xla.num_pipeline_microbatches", parts as i64)));
+    list.extend(smaller_batches(job.batch));
+    list.retain(|change| !change.is_empty());
+    list
+}
+
+/// What may be kept of forward instead. Iterations of a pipeline that keep everything read no policy.
+fn policies(scenario: &Scenario, job: &Job) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
+    if let Some(pipeline) = job.pipeline.filter(|all| all.remat == Policy::None) {
+        list.push(set("xla.set_remat_policy_on_pipeline_iterations", true));
+        if pipeline.layers == job.model.layers {
+            return list;
+        }
+    }
     // A policy by name takes no word for single tensors: where the file has those, they are what is changed.
     let written =
         |tensor: &&str| scenario.draft.get(&format!("xla.{tensor}")).is_some_and(|to| to.as_str() != Some("remat"));
@@ -21,12 +40,5 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
             list.push(set("xla.remat_policy", name));
         }
     }
-    let more = [4, 16].into_iter().filter(|&parts| job.vocab_tiling < parts);
-    list.extend(more.map(|parts| set("xla.num_vocab_tiling", parts as i64)));
-    // Parts of the batch that a stage computes at a time; those that do not divide it are not proposed.
-    let parts = job.pipeline.into_iter().flat_map(|all| [2, 4].map(|times| all.micro_batches * times));
-    list.extend(parts.map(|parts| set("xla.num_pipeline_microbatches", parts as i64)));
-    list.extend(smaller_batches(job.batch));
-    list.retain(|change| !change.is_empty());
     list
 }

@@ -87,7 +87,7 @@ pub struct Xla {
     /// With `custom`: what becomes of `mlpwo`.
     pub mlpwo: Option<Spanned<Keep>>,
     /// `scan_layers`: blocks in one loop.
-    pub scan_layers: Option<bool>,
+    pub scan_layers: Option<Spanned<bool>>,
     /// `attention`.
     pub attention: Option<XlaAttention>,
     /// `sa_use_fused_bwd_kernel`.

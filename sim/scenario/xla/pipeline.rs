@@ -45,10 +45,7 @@ pub(super) fn pipeline(
         );
         let keys = [&table.num_pipeline_repeats, &table.num_layers_per_pipeline_stage, &table.pipeline_parallel_layers];
         let at = keys.into_iter().flatten().next().map_or_else(|| at.span(), Spanned::span);
-        let remedy = format!(
-            "write xla.pipeline_parallel_layers, a multiple of {}: the rest follow the pipeline",
-            stages * per_stage
-        );
+        let remedy = fits((model.layers, layers), (stages, per_stage, repeats));
         return Err(reader.plan(&Spanned::new(at, ()), problem, remedy));
     }
     let delay = flag(
@@ -90,6 +87,9 @@ pub(super) fn pipeline(
         table.set_remat_policy_on_pipeline_iterations.as_ref(),
         true,
     );
+    if layers == model.layers {
+        nothing_outside(reader, table, iterations)?;
+    }
     let remat = match (iterations, remat) {
         (false, _) => Policy::None,
         // An iteration's input is kept, and nothing else (`get_pipeline_remat_policy`).
@@ -107,6 +107,49 @@ pub(super) fn pipeline(
         gather_once,
         remat,
     }))
+}
+
+/// What would make stages and blocks come out even.
+fn fits((all, layers): (u64, u64), (stages, per_stage, repeats): (u64, u64, u64)) -> String {
+    let once = stages * per_stage;
+    if stages > all {
+        return format!("the model has {all} blocks: write fewer stages in mesh.pipeline and mesh.dcn_pipeline");
+    }
+    if once > all {
+        return format!("the model has {all} blocks: write num_layers_per_pipeline_stage = {} or less", all / stages);
+    }
+    // Around as often as the blocks allow, and once at least.
+    let around = (layers / once).max(1);
+    let mut keys = vec![];
+    if around != repeats {
+        keys.push(format!("xla.num_pipeline_repeats = {around}"));
+    }
+    if around * once != layers {
+        keys.push(format!("xla.pipeline_parallel_layers = {}", around * once));
+    }
+    let rest = if around * once < all { ": the rest follow the pipeline" } else { "" };
+    format!("write {}{rest}", keys.join(" and "))
+}
+
+/// Keys about blocks outside of the pipeline, where there are none.
+fn nothing_outside(reader: &Reader<'_>, table: &written::Xla, iterations: bool) -> Result<(), ScenarioError> {
+    let problem = "every block is in the pipeline";
+    let outside = "or leave blocks outside with xla.pipeline_parallel_layers";
+    if let Some(at) = table.scan_layers.as_ref().filter(|at| !at.get_ref()) {
+        let problem =
+            format!("scan_layers = false: {problem}, whose stages and iterations are laid out by keys of their own");
+        return Err(reader.plan(at, problem, format!("remove the key, {outside}")));
+    }
+    if let Some(at) = table.remat_policy.as_ref().filter(|at| !iterations && at.get_ref() != "none") {
+        let problem = format!(
+            "remat_policy = {:?}: {problem}, and with set_remat_policy_on_pipeline_iterations = false its iterations keep \
+             everything",
+            at.get_ref()
+        );
+        let remedy = format!("write set_remat_policy_on_pipeline_iterations = true, or remove the policy, {outside}");
+        return Err(reader.plan(at, problem, remedy));
+    }
+    Ok(())
 }
 
 fn flag(reader: &mut Reader<'_>, key: &str, written: Option<&Spanned<bool>>, default: bool) -> bool {
@@ -194,7 +237,16 @@ fn lacks(
         ),
     ];
     match cases.into_iter().find(|(applies, _)| *applies) {
-        Some((_, problem)) => Err(reader.plan(at, problem, "write mesh.pipeline = 1, and mesh.fsdp for it")),
+        Some((_, problem)) => {
+            let remedy = match (mesh.pipeline > 1, mesh.dcn_pipeline > 1) {
+                (true, true) => {
+                    "write mesh.pipeline = 1 and mesh.dcn_pipeline = 1, and mesh.fsdp and mesh.dcn_data for them"
+                }
+                (true, false) => "write mesh.pipeline = 1, and mesh.fsdp for it",
+                (false, _) => "write mesh.dcn_pipeline = 1, and mesh.dcn_data for it",
+            };
+            Err(reader.plan(at, problem, remedy))
+        }
         None => Ok(()),
     }
 }

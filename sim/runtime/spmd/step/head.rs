@@ -105,10 +105,12 @@ impl Step<'_> {
         self.sum_replicas(shard, (FULL, numbers.div_ceil(shards)));
     }
 
-    /// The loss, where it is a pass of its own over the logits, for which nothing waits: the compiler leaves it for when the
-    /// loop back is over, but where a chip has one block (`tests/oracles/xla_steps.json`, the steps with stages).
+    /// The loss, where it is a pass of its own over the logits, for which nothing waits: with two blocks a chip the compiler
+    /// leaves it for when the loop back is over, with one it comes before. So have it the steps with stages of width 2,048
+    /// (`tests/oracles/xla_steps.json`); those of width 512 have two blocks a chip and the loss before, which is not explained.
     pub(super) fn sum_loss(&mut self) {
         if let Some(logits) = self.late_loss.take() {
+            self.tape.scope = self.scopes.head;
             let read = HALF * self.tokens() * self.words();
             self.tape.kernel("loss", Self::memory(MemoryKind::Softmax, read, 0), &[logits], &[]);
         }

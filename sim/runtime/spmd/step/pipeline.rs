@@ -197,22 +197,31 @@ impl Step<'_> {
     }
 
     /// A chip's sequences are neighbours in the batch; of a micro-batch each chip has a part. Where a stage holds several,
-    /// its chips change places.
+    /// all its chips with other tokens change places: those of a slice, and then those in the same place of each slice.
+    ///
+    /// Compiled steps show it over `fsdp` and over `data`, each alone. Over both, and over slices, it is taken from where the
+    /// sequences lie.
     fn take_turns(&mut self, pipeline: Pipeline, value: Value) -> Value {
         let mesh = self.job.mesh;
-        if pipeline.held() < 2 || mesh.fsdp * mesh.fsdp_transpose * mesh.expert * mesh.data < 2 {
+        let in_slice = if mesh.data > 1 { self.groups.data_fsdp } else { self.groups.fsdp };
+        let all = [(mesh.data * mesh.shards(), in_slice), (mesh.dcn_data, self.groups.data)];
+        let mut over = all.into_iter().filter(|&(chips, _)| pipeline.held() > 1 && chips > 1).peekable();
+        if over.peek().is_none() {
             return value;
         }
         let bytes = self.activation();
         let laid = self.tape.value("micro-batches", bytes, Category::Activation);
         self.tape.kernel("transpose", Self::memory(MemoryKind::Copy, bytes, bytes), &[value], &[laid]);
-        let swapped = self.tape.value("micro-batches", bytes, Category::Activation);
-        let group = if mesh.shards() > 1 { self.groups.fsdp } else { self.groups.data };
-        let comm = self.comm(Collective::AllToAll, group, bytes);
-        let after = self.tape.now();
-        let at = self.tape.exchange(comm, (&[laid], &[swapped]), after);
-        self.tape.join(at);
-        swapped
+        let mut placed = laid;
+        for (_, group) in over {
+            let swapped = self.tape.value("micro-batches", bytes, Category::Activation);
+            let comm = self.comm(Collective::AllToAll, group, bytes);
+            let after = self.tape.now();
+            let at = self.tape.exchange(comm, (&[placed], &[swapped]), after);
+            self.tape.join(at);
+            placed = swapped;
+        }
+        placed
     }
 
     /// Whether weights of what is being written stay gathered through the loop, and gradients whole.

@@ -68,9 +68,11 @@ impl Step<'_> {
         weight.numbers().div_ceil(u64::from(self.among(weight).chips()))
     }
 
-    /// How a matmul of so many rows exchanges: in windows only where that pays.
+    /// How a matmul of so many rows exchanges: in windows only where that pays. Outside of a pipeline its stages have the same
+    /// shards and other tokens, so nothing is in windows there.
     pub(super) fn settle(&self, how: Overlap, rows: u64, among: Among) -> Overlap {
-        let pays = !among.whole && self.job.windows.pay(rows, among.shards);
+        let replicated = self.staged.is_none() && self.job.pipeline.is_some();
+        let pays = !among.whole && !replicated && self.job.windows.pay(rows, among.shards);
         if how == Overlap::Windowed && !pays { Overlap::None } else { how }
     }
 
@@ -158,9 +160,6 @@ impl Step<'_> {
         let (numbers, shards) = (inputs * outputs, if once { 1 } else { u64::from(among.chips()) });
         let own = numbers.div_ceil(shards);
         let how = if shards < 2 { Overlap::None } else { self.settle(self.job.flags.scatter, tokens, among) };
-        // What is summed over stages, too, is in no windows.
-        let summed = self.staged.is_none() && self.job.pipeline.is_some();
-        let how = if summed && how == Overlap::Windowed { Overlap::None } else { how };
         let before = self.tape.now();
         let whole = how != Overlap::Windowed;
         let bytes = HALF * if whole { numbers } else { own };
