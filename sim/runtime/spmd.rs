@@ -244,7 +244,7 @@ impl Framework for Job {
             Room::Short => vec!["short of memory the compiler gathers and computes again what lives too long"],
         };
         if self.mesh.dcn_data > 1 {
-            doubts.push("over several slices the compiler keeps gradients whole until blocks' backward is over, which needs more");
+            doubts.push("over several slices the compiler may keep gradients whole until blocks' backward is over, which needs more");
         }
         Modules { attention: Some(attention), doubts, ..Modules::of("XLA's compiled") }
     }
