@@ -129,18 +129,7 @@ fn softmax(router: Router) -> bool {
 
 /// The job as one chip would run it all: what the compiler is given is of the whole.
 fn whole(job: &Job) -> Job {
-    let mesh = Mesh {
-        dcn_data: 1,
-        dcn_pipeline: 1,
-        pipeline: 1,
-        data: 1,
-        fsdp: 1,
-        fsdp_transpose: 1,
-        context: 1,
-        expert: 1,
-        tensor: 1,
-    };
-    Job { mesh, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
+    Job { mesh: Mesh::ONE, batch: job.batch * u64::from(job.mesh.data_ranks()), ..job.clone() }
 }
 
 /// A step being written.

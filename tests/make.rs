@@ -8,6 +8,14 @@ use windtunnel::scenario::{Prediction, Scenario, predict};
 /// Paths in a test's scenario are relative to this (imaginary) file, beside which the tiny model lies.
 pub const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.toml");
 
+/// A scenario's text with each of some words replaced, which it must have.
+pub fn replaced(base: &str, changes: &[(&str, &str)]) -> String {
+    changes.iter().fold(base.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replace(from, to)
+    })
+}
+
 /// The tiny model on one node, everything else left open.
 pub const TINY: &str = r#"runtime = "fsdp2"
 

@@ -7,6 +7,7 @@ use windtunnel::scenario::{Prediction, Scenario, predict};
 use windtunnel::units::Bytes;
 
 use crate::command::Folder;
+use crate::make;
 
 const BASE: &str = r#"
 runtime = "xla"
@@ -32,12 +33,7 @@ flags = []
 "#;
 
 fn with(changes: &[(&str, &str)]) -> String {
-    let mut text = BASE.to_owned();
-    for (from, to) in changes {
-        assert!(text.contains(from), "{from}");
-        text = text.replace(from, to);
-    }
-    text
+    make::replaced(BASE, changes)
 }
 
 fn fly(changes: &[(&str, &str)]) -> Prediction {

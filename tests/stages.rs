@@ -7,6 +7,8 @@ use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 use windtunnel::units::Bytes;
 
+use crate::make;
+
 const BASE: &str = r#"
 runtime = "xla"
 
@@ -43,12 +45,7 @@ const WIDTH: u64 = 4096;
 const BLOCK: u64 = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336;
 
 fn with(changes: &[(&str, &str)]) -> String {
-    let mut text = BASE.to_owned();
-    for (from, to) in changes {
-        assert!(text.contains(from), "{from}");
-        text = text.replace(from, to);
-    }
-    text
+    make::replaced(BASE, changes)
 }
 
 fn read(changes: &[(&str, &str)]) -> Scenario {

@@ -66,18 +66,7 @@ fn parameters_and_moments_take_twelve_bytes_for_each_number_and_are_given_back_i
     let block = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64;
     let numbers = 2 * block + 2 * 128 * 64 + 64;
     let batch = 2 * (2 * 32) * 4;
-    let mesh = Mesh {
-        dcn_data: 1,
-        dcn_pipeline: 1,
-        pipeline: 1,
-        data: 1,
-        fsdp: 1,
-        fsdp_transpose: 1,
-        context: 1,
-        expert: 1,
-        tensor: 1,
-    };
-    assert_eq!(bytes(&step, mesh), 12 * numbers + 4 + batch);
+    assert_eq!(bytes(&step, Mesh::ONE), 12 * numbers + 4 + batch);
     assert_eq!(step.text.matches("tf.aliasing_output").count(), 3 * step.parameters + 1);
 }
 

@@ -36,12 +36,12 @@ impl Ceiling {
     pub fn to_ask(&self) -> Option<u64> {
         let step = self.options.step;
         let (low, high, next) = match self.compiled() {
-            (None, None) => (step.min(self.longest()), self.longest(), self.predicted()?),
+            (None, None) => (step.min(self.last()), self.last(), self.predicted()?),
             (Some(fits), None) => {
                 let predicted = self.beyond.as_ref().map(|point| point.sequence).filter(|next| *next > fits.sequence);
                 (
                     fits.sequence + 1,
-                    self.longest(),
+                    self.last(),
                     predicted.unwrap_or_else(|| self.meets(fits)).max(fits.sequence + step),
                 )
             }
@@ -59,7 +59,7 @@ impl Ceiling {
     }
 
     /// The longest length there is.
-    fn longest(&self) -> u64 {
+    fn last(&self) -> u64 {
         match self.end {
             End::Refused { sequence, .. } => sequence.saturating_sub(self.options.step),
             _ => self.most,

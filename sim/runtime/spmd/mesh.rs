@@ -34,6 +34,19 @@ pub struct Mesh {
 }
 
 impl Mesh {
+    /// One chip.
+    pub const ONE: Mesh = Mesh {
+        dcn_data: 1,
+        dcn_pipeline: 1,
+        pipeline: 1,
+        data: 1,
+        fsdp: 1,
+        fsdp_transpose: 1,
+        context: 1,
+        expert: 1,
+        tensor: 1,
+    };
+
     /// Chips.
     pub fn ranks(self) -> u32 {
         self.data_ranks() * self.context * self.tensor
