@@ -152,6 +152,12 @@ struct Step<'j> {
     late: Option<backward::Late>,
     /// Keys and values of whole sequences, which attention that ran again has gathered and its backward reads.
     sequences: Vec<Value>,
+    /// Each row's log-sum-exp, of attention that ran again.
+    row_sums: Option<Value>,
+    /// Words sorted, and where each stood, for the embedding's gradient.
+    sorted_words: Option<Value>,
+    /// The weight of the matmul that makes a gate's gradients in its own kernel.
+    gates_weight: Option<Value>,
     /// Whether a linear of a block is being written.
     linear: bool,
     /// Where the last block's backward began: copies for the next one start then.
@@ -200,6 +206,9 @@ impl<'j> Step<'j> {
             pending: vec![],
             late: None,
             sequences: vec![],
+            row_sums: None,
+            sorted_words: None,
+            gates_weight: None,
             linear: false,
             began: vec![],
         }

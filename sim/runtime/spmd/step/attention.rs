@@ -48,7 +48,15 @@ impl Step<'_> {
                 let sums =
                     self.tape.value("log-sum-exp", FULL * LANES * shape.heads * shape.batch * shape.queries, category);
                 let work = Work::Attention { shape, dtype: DType::Bf16, backward: false };
-                self.tape.kernel("splash_attention", work, reads, &[output, sums]);
+                let mut writes = vec![output, sums];
+                if self.tape.pass == Pass::Recompute {
+                    // One of the lanes, laid out for the kernel of queries and again for that of keys and values.
+                    let bytes = 2 * FULL * shape.heads * shape.batch * shape.queries;
+                    let rows = self.tape.value("log-sum-exp of rows", bytes, category);
+                    self.row_sums = Some(rows);
+                    writes.push(rows);
+                }
+                self.tape.kernel("splash_attention", work, reads, &writes);
             }
             Attention::DotProduct => {
                 let scores = shape.batch * shape.heads * shape.queries * shape.keys;
@@ -83,6 +91,7 @@ impl Step<'_> {
             // One kernel, or one for queries and one for keys and values: the same matmuls but two, which the second
             // repeats. Both are costed as one backward.
             Attention::Splash { .. } => {
+                all.extend(self.row_sums.take());
                 let work = Work::Attention { shape, dtype: DType::Bf16, backward: true };
                 self.tape.kernel("splash_attention backward", work, &all, outputs);
                 self.scatter_sequences(outputs);

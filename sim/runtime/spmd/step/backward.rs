@@ -220,6 +220,7 @@ impl Step<'_> {
                 // Of experts, what the mask's gradient asks for is multiplied again behind it, so all three weights are there.
                 let Variant { block, kept, .. } = &self.variants[variant];
                 reads.extend(held.iter().filter(|(index, _)| block.weights[*index].experts).map(|(_, value)| *value));
+                reads.extend(self.gates_weight.take());
                 // Where its inputs are kept, the weight gradient makes the product as it reads them.
                 let found = op.inputs.iter().all(|input| kept.iter().any(|(tensor, _)| tensor == input));
                 let again = (late.is_some() && !(found && self.reads_stacks(variant)))
@@ -319,6 +320,10 @@ impl Step<'_> {
         // One matmul makes the gradient of a gate's product and what follows from it, unless it waits for windows.
         let fused = after.gated && !matches!(gathered, Gathered::Windowed(..));
         let made = if fused { vec![] } else { vec![output] };
+        if after.gated && !fused {
+            // Then the last matmul that ran again makes the gate's gradients, and its weight is still there.
+            self.gates_weight = held.last().map(|(_, weight)| *weight);
+        }
         self.matmul(size, &gathered, (&[gradient], &made));
         if let Some((value, at)) = coming {
             self.tape.join(at);

@@ -41,7 +41,12 @@ impl Step<'_> {
         } else {
             // Each chip looks all tokens up in its columns; then tokens and columns change places.
             let columns = self.tape.value("looked up", bytes, Category::Activation);
-            self.tape.kernel("gather", Self::memory(MemoryKind::Gather, bytes, bytes), &[cast], &[columns]);
+            // The compiler sorts all words at once, for the rows of the gradient to be added up in that order.
+            let all = tokens * u64::from(self.job.mesh.shards());
+            let sorted = self.tape.value("sorted words", 2 * FULL * all, Category::Buffer);
+            self.sorted_words = Some(sorted);
+            let work = Self::memory(MemoryKind::Gather, bytes, bytes);
+            self.tape.kernel("gather", work, &[cast], &[columns, sorted]);
             // Words of other chips' parts of the table are zero.
             let after = self.tape.now();
             self.sum_parts(HALF * width * tokens, columns, after);

@@ -225,7 +225,8 @@ impl Step<'_> {
         let tensor = u64::from(self.job.mesh.tensor);
         let mut table = self.tape.value("embedding's gradient", HALF * own * tensor, Category::ShardedGradient);
         let work = Self::memory(MemoryKind::Scatter, 2 * bytes / tensor, bytes / tensor + HALF * own * tensor);
-        self.tape.kernel("scatter-add", work, &[columns], &[table]);
+        let reads: Vec<Value> = self.sorted_words.take().into_iter().chain([columns]).collect();
+        self.tape.kernel("scatter-add", work, &reads, &[table]);
         if tensor > 1 {
             let whole = table;
             table = self.tape.value("embedding's gradient", HALF * own, Category::ShardedGradient);
