@@ -40,7 +40,15 @@ use crate::model::routing::Load;
 use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use crate::program::Program;
 use crate::units::Bytes;
+use flags::Overlap;
 use room::{Room, held};
+
+/// Windows that are written out one by one; more of them are a loop. Steps on four shards have none, on eight and more they have
+/// (`tests/oracles/xla_steps.json`).
+const UNROLLED: u32 = 4;
+
+/// The most blocks with which nothing of a loss is left for when the loop back is over: see [`Job::late_loss`].
+const FEW_BLOCKS: u64 = 10;
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,15 +190,32 @@ impl Job {
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
     }
 
-    /// What every chip runs, and whether memory is short for it.
+    /// What every chip runs, and what was given up for want of memory.
     fn program(&self) -> (Program, Room) {
-        for room in [Room::Ample, Room::Scarce] {
+        let mut room = Room::default();
+        loop {
             let program = step::program(self, room);
-            if held(&program) <= self.hbm {
-                return (program, room);
+            match room.tighter(held(&program, step::HEAD), self) {
+                Some(tighter) => room = tighter,
+                None => return (program, room),
             }
         }
-        (step::program(self, Room::Short), Room::Short)
+    }
+
+    /// Whether the gradient of the head is made in a loop over windows, of which no more than [`UNROLLED`] are written out. What goes
+    /// into a loop lies in memory; what goes into a single matmul is made as it is read.
+    pub(crate) fn loss_in_loops(&self) -> bool {
+        let shards = self.mesh.shards();
+        let windowed = self.flags.scatter == Overlap::Windowed && self.windows.pay(self.own_tokens(), shards);
+        self.pipeline.is_none() && windowed && shards > UNROLLED
+    }
+
+    /// Whether something of the loss is left for when the loop back is over: of the loss itself, or the head's gradient, both of which
+    /// read the logits. The compiler's scheduler decides; of 29 steps that were compiled for this question those with more than
+    /// [`FEW_BLOCKS`] blocks have it late, but for three of one width, and those with fewer at once, but for one with 128,256 words.
+    pub(crate) fn late_loss(&self) -> bool {
+        let few = !self.scan || self.model.layers <= FEW_BLOCKS;
+        self.pipeline.is_none() && !self.loss_in_loops() && self.vocab_tiling < 2 && !few
     }
 
     /// Bytes that the optimizer keeps for each parameter.
@@ -238,11 +263,7 @@ impl Framework for Job {
             Attention::Splash { .. } => "splash attention kernels",
             Attention::DotProduct => "attention in matmuls around a softmax",
         };
-        let mut doubts = match self.program().1 {
-            Room::Ample => vec![],
-            Room::Scarce => vec!["short of memory the compiler gathers weights again for every use"],
-            Room::Short => vec!["short of memory the compiler gathers and computes again what lives too long"],
-        };
+        let mut doubts: Vec<&str> = self.program().1.doubt().into_iter().collect();
         if self.mesh.dcn_data > 1 {
             doubts.push("over several slices the compiler may keep gradients whole until blocks' backward is over, which needs more");
         }

@@ -1,35 +1,106 @@
-//! Whether the chip's memory is enough for a step as it stands. Where it is not, the compiler shortens lives
-//! (openxla/xla, `xla/hlo/transforms/simplifiers/hlo_rematerialization.cc`): what it could have again at the end of a long
-//! stretch without use is dropped at its beginning.
+//! What the compiler gives up where a step needs more than 95 % of a chip's memory (`xla_jf_rematerialization_percent_shared_memory_limit`
+//! of libtpu 0.0.42.1): what it can have again for its next use is dropped at the instruction that needs too much, the largest first
+//! (openxla/xla, `xla/hlo/transforms/simplifiers/hlo_rematerialization.cc`), in what lies around loops before loops themselves.
 //!
-//! What it drops was read off steps of v6e that are near the limit or beyond it (`tests/oracles/xla_steps.json`): weights
-//! gathered for two uses, whose second use gathers them again; where that is not enough, the sum behind attention's projection,
-//! and values: each the result of one matmul of what is there anyway.
+//! Around the loss those are the gathered head, and what it multiplies; where the loss is left for when the loop back is over, logits.
+//! What goes in blocks was read off steps of v6e that are near the limit or beyond it (`tests/oracles/xla_steps.json`): weights gathered
+//! for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of one matmul of what is
+//! there anyway.
 
+use super::{Job, Targets};
 use crate::program::{Instr, Program};
 use crate::units::Bytes;
 
-/// Whether there is enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Room {
-    /// The step is written as it is fastest.
+/// What is given up so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) blocks: Blocks,
+    /// The head is gathered for each of its uses.
+    pub(super) head: bool,
+    /// The last norm is computed again for the head's gradient.
+    pub(super) normed: bool,
+    /// Logits are computed again for a loss that waits for the loop back.
+    pub(super) logits: bool,
+}
+
+/// What is given up in the loops over blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Blocks {
+    /// Nothing.
+    #[default]
     Ample,
-    /// What costs least goes: weights are gathered for each use.
+    /// Weights are gathered for each use.
     Scarce,
     /// Results of matmuls, too.
     Short,
 }
 
+impl Room {
+    /// What the compiler gives up next for a step that needs `held`; none where there is enough, or nothing left to give up.
+    pub(super) fn tighter(self, held: Held, job: &Job) -> Option<Room> {
+        let limit = Bytes(job.hbm.0 / 100 * 95);
+        if held.loss > limit && job.vocab_tiling < 2 {
+            let normed = job.loss_in_loops() && !self.normed;
+            let larger =
+                job.stream() * job.own_tokens() > job.model.width * job.model.vocab / u64::from(job.mesh.tensor);
+            match (!self.head && job.mesh.shards() > 1, normed) {
+                (true, normed) if !(normed && larger) => return Some(Room { head: true, ..self }),
+                (_, true) => return Some(Room { normed: true, ..self }),
+                _ => {}
+            }
+        }
+        let blocks = match self.blocks {
+            _ if held.blocks <= limit => return None,
+            _ if job.late_loss() && job.targets == Targets::OneHot && !self.logits => {
+                return Some(Room { logits: true, ..self });
+            }
+            Blocks::Ample => Blocks::Scarce,
+            Blocks::Scarce => Blocks::Short,
+            Blocks::Short => return None,
+        };
+        Some(Room { blocks, ..self })
+    }
+
+    /// What a reader of the plan should know of it.
+    pub(super) fn doubt(self) -> Option<&'static str> {
+        match self {
+            Room { blocks: Blocks::Short, .. } => {
+                Some("short of memory the compiler gathers and computes again what lives too long")
+            }
+            Room { blocks: Blocks::Scarce, .. } => {
+                Some("short of memory the compiler gathers weights again for every use")
+            }
+            none if none == Room::default() => None,
+            _ => Some(
+                "short of memory around the loss the compiler gathers the head again, or computes logits or what it multiplies again",
+            ),
+        }
+    }
+}
+
 /// The most that a program holds at once.
-pub(super) fn held(program: &Program) -> Bytes {
-    let (mut live, mut most) = (0_u64, 0);
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held {
+    /// Around the loss.
+    loss: Bytes,
+    /// Elsewhere.
+    blocks: Bytes,
+}
+
+/// The most that a program holds at once, where regions by the name of `loss` are the loss.
+pub(super) fn held(program: &Program, loss: &str) -> Held {
+    let (mut live, mut most) = (0_u64, Held::default());
     for instr in program.setup.iter().chain(&program.first).chain(&program.step) {
         match *instr {
-            Instr::Alloc { buffer } => live += program.buffer(buffer).bytes.0,
+            Instr::Alloc { buffer } => {
+                let buffer = program.buffer(buffer);
+                live += buffer.bytes.0;
+                let most = if program.scope(buffer.scope) == loss { &mut most.loss } else { &mut most.blocks };
+                *most = Bytes(live).max(*most);
+            }
             Instr::Free { buffer } => live -= program.buffer(buffer).bytes.0,
             _ => {}
         }
-        most = most.max(live);
     }
-    Bytes(most)
+    most
 }

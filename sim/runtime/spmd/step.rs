@@ -25,6 +25,9 @@ const HALF: u64 = 2;
 /// Bytes of a number of parameters, moments and gradients.
 const FULL: u64 = 4;
 
+/// The region of the last norm, the head and the loss.
+pub(super) const HEAD: &str = "decoder_norm, logits_dense";
+
 /// The program of every chip.
 pub(super) fn program(job: &Job, room: Room) -> Program {
     let units = if job.pipeline.is_some() { &UNITS[..] } else { &UNITS[..STAGES.0 as usize] };
@@ -45,7 +48,7 @@ pub(super) fn program(job: &Job, room: Room) -> Program {
     let scopes = Scopes {
         embedding: program.add_scope("token_embedder".to_owned()),
         layers: layers(job).map(|name| program.add_scope(name)).collect(),
-        head: program.add_scope("decoder_norm, logits_dense".to_owned()),
+        head: program.add_scope(HEAD.to_owned()),
         optimizer: program.add_scope("optimizer".to_owned()),
     };
     let micro = job.micro_batch();
@@ -144,8 +147,10 @@ struct Step<'j> {
     whole_head: Option<Value>,
     /// What the head's gradient is made of, where it waits for blocks' backward.
     late_head: Option<[Value; 2]>,
-    /// Logits whose loss has not been summed.
-    late_loss: Option<Value>,
+    /// Logits whose loss has not been summed, unless they were given up, and what they were made from.
+    late_loss: Option<(Option<Value>, Value)>,
+    /// What the gradient of the last norm's scale is made of, where that waits.
+    late_scale: Option<[Value; 2]>,
     /// Reductions whose result is not stored yet.
     pending: Vec<(Value, u64)>,
     /// A weight gradient that waits for its input.
@@ -203,6 +208,7 @@ impl<'j> Step<'j> {
             whole_head: None,
             late_head: None,
             late_loss: None,
+            late_scale: None,
             pending: vec![],
             late: None,
             sequences: vec![],

@@ -7,7 +7,7 @@ use super::{Category, FULL, HALF, Keep, Step, Variant, Whose};
 use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::room::Room;
+use crate::runtime::spmd::room::Blocks;
 use crate::runtime::spmd::tape::Value;
 
 /// A weight gradient whose input is made after the gradient of that input.
@@ -104,7 +104,7 @@ impl Step<'_> {
                 let stack = self.stack(place, bytes);
                 self.tape.kernel("dynamic_slice", Self::memory(MemoryKind::Copy, bytes, 0), &[stack], &[]);
             }
-            if self.room == Room::Short {
+            if self.room.blocks == Blocks::Short {
                 self.make_again(variant, op, &mut dropped, &mut values);
             }
             self.op_backward((variant, op), &values, &mut gradients, &held);
@@ -292,7 +292,7 @@ impl Step<'_> {
         let weight = self.variants[variant].block.weights[index];
         let (numbers, among) = (weight.numbers(), self.among(&weight));
         let gathered = match held.iter().find(|(known, _)| *known == index) {
-            Some(_) if self.room > Room::Ample => {
+            Some(_) if self.room.blocks > Blocks::Ample => {
                 let after = self.tape.now();
                 self.gather(numbers, among, self.gather_again(), after)
             }

@@ -5,7 +5,6 @@ use super::{Category, Collective, FULL, HALF, Step};
 use crate::program::{Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
 use crate::runtime::spmd::Targets;
 use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::room::Room;
 use crate::runtime::spmd::tape::Value;
 
 impl Step<'_> {
@@ -13,8 +12,12 @@ impl Step<'_> {
     pub(super) fn loss(&mut self, hidden: Value) -> Value {
         self.tape.scope = self.scopes.head;
         let bytes = self.activation();
-        let normed = self.tape.value("normed", bytes, Category::Activation);
-        self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, bytes), &[hidden], &[normed]);
+        // A single matmul scales what it reads.
+        let made = self.job.vocab_tiling > 1 || self.job.loss_in_loops();
+        let normed = if made { self.last_norm(hidden) } else { hidden };
+        if !made {
+            self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, 0), &[hidden], &[]);
+        }
         let gradient = self.tape.value("gradient", bytes, Category::BackwardTemporary);
         match self.job.vocab_tiling.max(1) {
             1 => {
@@ -22,17 +25,24 @@ impl Step<'_> {
                 let logits = self.logits(normed, &weight, 1);
                 self.tape.phase("fwd");
                 self.tape.pass = Pass::Backward;
-                let scores = self.logits_backward(&logits, &weight, gradient, 1);
+                let scores = self.logits_backward(&logits, &weight, (normed, gradient), 1);
+                let normed = if self.room.normed { self.last_norm(hidden) } else { normed };
                 // Clipping asks for all gradients at once, and the compiler leaves one that is reduced in windows for when blocks'
                 // backward is over, and the gradient of logits with it. A step that is short of memory reduces it first: so it is
                 // written without experts, where the loss needs the most memory either way.
                 let how = self.settle(self.job.flags.scatter, self.tokens(), self.all());
                 let waits = self.job.clip && how == Overlap::Windowed && self.job.model.experts.is_some();
-                match waits {
+                let late = self.job.late_loss();
+                match waits || (late && self.late_loss.is_none()) {
                     true => self.late_head = Some([normed, scores]),
                     false => self.head_gradient([normed, scores]),
                 }
-                if self.job.pipeline.is_some_and(|all| all.layers_per_stage * all.repeats == 1) {
+                self.late_scale = late.then_some([hidden, gradient]);
+                if let Some((logits, _)) = self.late_loss.as_mut().filter(|_| self.room.logits) {
+                    *logits = None;
+                }
+                let once = self.job.pipeline.is_some_and(|all| all.layers_per_stage * all.repeats == 1);
+                if once || (!late && self.job.pipeline.is_none()) {
                     self.sum_loss();
                 }
             }
@@ -43,6 +53,14 @@ impl Step<'_> {
         self.tape.elementwise("rms_norm backward", work, &[hidden, gradient], &[result]);
         self.store_gradients();
         result
+    }
+
+    /// The last norm of what blocks gave.
+    fn last_norm(&mut self, hidden: Value) -> Value {
+        let bytes = self.activation();
+        let normed = self.tape.value("normed", bytes, Category::Activation);
+        self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, bytes), &[hidden], &[normed]);
+        normed
     }
 
     /// The same in parts of the tokens (MaxText's `utils/vocabulary_tiling.py`): a part has tokens of every chip, so they
@@ -62,7 +80,7 @@ impl Step<'_> {
             self.tape.pass = Pass::Recompute;
             let logits = self.logits(normed, &weight, parts);
             self.tape.pass = Pass::Backward;
-            let scores = self.logits_backward(&logits, &weight, gradient, parts);
+            let scores = self.logits_backward(&logits, &weight, (normed, gradient), parts);
             let (m, n, k) = (self.job.model.width, self.words(), self.tokens() / parts);
             let work = Work::Matmul { m, n, k, dtype: DType::Bf16, layout: MatmulLayout::WeightGradient };
             self.tape.kernel("dot_general", work, &[normed, scores, sum], &[sum]);
@@ -109,10 +127,21 @@ impl Step<'_> {
     /// leaves it for when the loop back is over, with one it comes before. So have it the steps with stages of width 2,048
     /// (`tests/oracles/xla_steps.json`); those of width 512 have two blocks a chip and the loss before, which is not explained.
     pub(super) fn sum_loss(&mut self) {
-        if let Some(logits) = self.late_loss.take() {
-            self.tape.scope = self.scopes.head;
+        self.tape.scope = self.scopes.head;
+        if let Some((logits, from)) = self.late_loss.take() {
+            let logits = logits.unwrap_or_else(|| {
+                self.tape.pass = Pass::Recompute;
+                let weight = self.head();
+                let logits = self.logits(from, &weight, 1)[0];
+                self.tape.pass = Pass::Backward;
+                logits
+            });
             let read = HALF * self.tokens() * self.words();
             self.tape.kernel("loss", Self::memory(MemoryKind::Softmax, read, 0), &[logits], &[]);
+        }
+        if let Some(reads) = self.late_scale.take() {
+            let read = 2 * self.activation();
+            self.tape.kernel("scale's gradient", Self::memory(MemoryKind::Norm, read, 0), &reads, &[]);
         }
     }
 
@@ -162,26 +191,31 @@ impl Step<'_> {
     }
 
     /// The gradient of logits, which it gives, and from it a part of `gradient`, that of what they were made from.
-    fn logits_backward(&mut self, logits: &[Value], weight: &Gathered, gradient: Value, parts: u64) -> Value {
+    fn logits_backward(
+        &mut self,
+        logits: &[Value],
+        weight: &Gathered,
+        (from, gradient): (Value, Value),
+        parts: u64,
+    ) -> Value {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
-        let staged = self.job.pipeline.is_some();
         let (scores, read) = match self.job.targets {
-            // With stages no matmul waits for windows, so those that ask for the gradient make it of the logits.
-            Targets::OneHot if staged && parts == 1 => (logits[0], HALF),
+            // Single matmuls that ask for the gradient make it of the logits.
+            Targets::OneHot if parts == 1 && !self.job.loss_in_loops() => (logits[0], HALF),
             // The loss is summed in the same kernel, so the gradient is beside the logits,
             Targets::OneHot => (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF),
             // or takes the place of those in bf16.
             Targets::Indexed => (logits[0], FULL),
         };
         if scores == logits[0] && self.job.targets == Targets::OneHot {
-            self.late_loss = Some(scores);
+            self.late_loss = Some((Some(scores), from));
         } else {
             let work = Self::memory(MemoryKind::Softmax, read * tokens * words, HALF * tokens * words);
             self.tape.kernel("softmax backward", work, logits, &[scores]);
         }
         let size = (tokens, width, words, MatmulLayout::DataGradient);
         // Another gather for the second use, where memory is short.
-        let again = (self.room > Room::Ample && parts == 1).then(|| self.head());
+        let again = (self.room.head && parts == 1).then(|| self.head());
         let before = self.tape.now();
         self.matmul(size, again.as_ref().unwrap_or(weight), (&[scores], &[gradient]));
         self.sum_parts(HALF * tokens * width, gradient, before);

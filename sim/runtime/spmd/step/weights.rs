@@ -4,7 +4,7 @@ use super::{Category, Collective, FULL, HALF, Step};
 use crate::program::{DType, GroupId, MatmulLayout, MemoryKind, Work};
 use crate::runtime::spmd::flags::Overlap;
 use crate::runtime::spmd::tape::{At, Value};
-use crate::runtime::spmd::{Quantization, Weight};
+use crate::runtime::spmd::{Quantization, UNROLLED, Weight};
 
 /// A weight that is ready, or on its way beside the matmul that uses it.
 pub(super) enum Gathered {
@@ -178,10 +178,17 @@ impl Step<'_> {
             // Back the way by which it was gathered.
             let steps = among.steps(HALF * numbers);
             for (at, &(group, bytes)) in steps.iter().enumerate().rev() {
-                let left = if at == 0 { HALF * own } else { steps[at - 1].1 };
+                // A table's is cut where it is read; with clipping that is when all gradients are there.
+                let stays = self.job.clip && self.gradients.is_none() && slices && among.chips() > UNROLLED;
+                let left = match at {
+                    0 if stays => bytes,
+                    0 => HALF * own,
+                    _ => steps[at - 1].1,
+                };
                 let part = self.tape.value("gradient shard", left, Category::ShardedGradient);
                 let comm = self.comm(kind, group, bytes);
                 let at = self.tape.exchange(comm, (&[shard], &[part]), vec![]);
+                self.tape.steps[at.0 as usize].in_place = true;
                 if how == Overlap::None {
                     self.tape.join(at);
                 }
