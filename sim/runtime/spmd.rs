@@ -47,8 +47,9 @@ use room::{Room, held};
 /// (`tests/oracles/xla_steps.json`).
 const UNROLLED: u32 = 4;
 
-/// The most blocks with which nothing of a loss is left for when the loop back is over: see [`Job::late_loss`].
+/// The most blocks, and words on a chip, with which nothing of a loss was left for when the loop back is over: see [`Job::late_loss`].
 const FEW_BLOCKS: u64 = 10;
+const FEW_WORDS: u64 = 32_000;
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,20 +203,22 @@ impl Job {
         }
     }
 
-    /// Whether the gradient of the head is made in a loop over windows, of which no more than [`UNROLLED`] are written out. What goes
-    /// into a loop lies in memory; what goes into a single matmul is made as it is read.
-    pub(crate) fn loss_in_loops(&self) -> bool {
+    /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out. What goes into a loop
+    /// lies in memory; what goes into a single matmul is made as it is read: norms' results, and the gradient of logits.
+    pub(crate) fn in_loops(&self) -> bool {
         let shards = self.mesh.shards();
         let windowed = self.flags.scatter == Overlap::Windowed && self.windows.pay(self.own_tokens(), shards);
         self.pipeline.is_none() && windowed && shards > UNROLLED
     }
 
-    /// Whether something of the loss is left for when the loop back is over: of the loss itself, or the head's gradient, both of which
-    /// read the logits. The compiler's scheduler decides; of 29 steps that were compiled for this question those with more than
-    /// [`FEW_BLOCKS`] blocks have it late, but for three of one width, and those with fewer at once, but for one with 128,256 words.
-    pub(crate) fn late_loss(&self) -> bool {
-        let few = !self.scan || self.model.layers <= FEW_BLOCKS;
-        self.pipeline.is_none() && !self.loss_in_loops() && self.vocab_tiling < 2 && !few
+    /// Whether something of the loss is left for when the loop back is over: the loss itself, or the head's gradient, both of which
+    /// read the logits. The compiler's scheduler decides, by what is not known. Of 24 steps compiled for this question it is late with
+    /// more than [`FEW_BLOCKS`] blocks or [`FEW_WORDS`] words a chip, but for three of width 2,048, and at once with fewer of both:
+    /// so it is taken, which errs on the side of more memory.
+    pub fn late_loss(&self) -> bool {
+        let words = self.model.vocab / u64::from(self.mesh.tensor);
+        let few = !self.scan || (self.model.layers <= FEW_BLOCKS && words <= FEW_WORDS);
+        self.pipeline.is_none() && !self.in_loops() && self.vocab_tiling < 2 && !few
     }
 
     /// Bytes that the optimizer keeps for each parameter.
@@ -264,6 +267,9 @@ impl Framework for Job {
             Attention::DotProduct => "attention in matmuls around a softmax",
         };
         let mut doubts: Vec<&str> = self.program().1.doubt().into_iter().collect();
+        if self.late_loss() {
+            doubts.push("logits are taken to be kept until blocks' backward is over, as in most steps compiled with so many blocks or words");
+        }
         if self.mesh.dcn_data > 1 {
             doubts.push("over several slices the compiler may keep gradients whole until blocks' backward is over, which needs more");
         }

@@ -4,6 +4,7 @@ A decoder as MaxText writes it (RMSNorm, rotary, grouped queries, gated MLP or e
 policy, parameters and AdamW's state in fp32 and sharded as MaxText's rules shard them, computed in bf16, splash attention
 under shard_map. `mesh` is data (MaxText's `fsdp`) and model (`tensor`); with experts, `expert` is an axis between them, else
 `context` if it is said; with `stage`, stages come first, and blocks run in a pipeline (`xla_pipeline.py`); `slices` are replicas.
+`grouped` gives the kernel keys and values as they are (MaxText's can), where others repeat them for every head of queries.
 `half` keeps the first moment in bf16, `apart` gives blocks parameters of their own. It is compiled ahead of time for a slice of
 v6e; nothing runs.
 
@@ -57,6 +58,30 @@ CASES = {
     "pipe-l8-model2": dict(PIPE, mesh=[2, 2]),
     "pipe-l8-kept": dict(PIPE, repeats=1, per_stage=2, micro_batches=4, remat=NAMES),
     "pipe-l4-delay": dict(PIPE, delay=True, layers=4, repeats=1),
+    "near-full-l24-b67": dict(kv=8, layers=24, batch=1072, loss="maxtext", clip=True),
+    "near-full-l24-b68": dict(kv=8, layers=24, batch=1088, loss="maxtext", clip=True),
+    "near-dots-l12-4x8-b10": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=12, batch=320, mesh=[32, 1], topo="v6e:4x8", remat="dots", loss="maxtext", clip=True),
+    "near-dots-l12-4x8-b11": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=12, batch=352, mesh=[32, 1], topo="v6e:4x8", remat="dots", loss="maxtext", clip=True),
+    "near-model4-l16-b73": dict(d=4096, ff=11008, h=32, kv=32, layers=16, batch=292, mesh=[4, 4], loss="maxtext", clip=True),
+    "near-model4-l16-b74": dict(d=4096, ff=11008, h=32, kv=32, layers=16, batch=296, mesh=[4, 4], loss="maxtext", clip=True),
+    "near-8b-l16-b10": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=16, batch=160, seq=4096, loss="maxtext", clip=True),
+    "near-8b-l16-b11": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=16, batch=176, seq=4096, loss="maxtext", clip=True),
+    "near-2x4-l16-b40": dict(ff=8192, kv=8, vocab=50304, layers=16, batch=320, mesh=[8, 1], topo="v6e:2x4"),
+    "near-2x4-l16-b41": dict(ff=8192, kv=8, vocab=50304, layers=16, batch=328, mesh=[8, 1], topo="v6e:2x4"),
+    "near-qkvo-8x8-b5": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=32, batch=320, seq=4096, mesh=[64, 1], topo="v6e:8x8", remat="names:query_proj,key_proj,value_proj,out_proj", loss="maxtext", clip=True),
+    "near-qkvo-8x8-b6": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=32, batch=384, seq=4096, mesh=[64, 1], topo="v6e:8x8", remat="names:query_proj,key_proj,value_proj,out_proj", loss="maxtext", clip=True),
+    "near-tiled-l16-b19": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=16, batch=304, seq=4096, loss="maxtext", clip=True, tiling=8),
+    "near-tiled-l16-b20": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=16, batch=320, seq=4096, loss="maxtext", clip=True, tiling=8),
+    "near-none-l6-b13": dict(d=3072, ff=8192, h=24, kv=8, layers=6, batch=208, remat="none", loss="maxtext", clip=True, grouped=True),
+    "near-none-l6-b14": dict(d=3072, ff=8192, h=24, kv=8, layers=6, batch=224, remat="none", loss="maxtext", clip=True, grouped=True),
+    "loss-2x2": dict(ff=8192, kv=8, batch=80, mesh=[4, 1], topo="v6e:2x2", loss="maxtext", clip=True),
+    "loss-model4-l8": dict(d=4096, ff=11008, h=32, kv=32, batch=80, mesh=[4, 4]),
+    "loss-model4-l16": dict(d=4096, ff=11008, h=32, kv=32, layers=16, batch=80, mesh=[4, 4]),
+    "loss-model4-onehot-l16": dict(d=4096, ff=11008, h=32, kv=32, layers=16, batch=80, mesh=[4, 4], loss="maxtext"),
+    "loss-8x8-l8": dict(batch=1280, mesh=[64, 1], topo="v6e:8x8", loss="maxtext", clip=True),
+    "loss-8x8-l32": dict(layers=32, batch=1280, mesh=[64, 1], topo="v6e:8x8", loss="maxtext", clip=True),
+    "loss-2x2-indexed-l16": dict(layers=16, batch=80, mesh=[4, 1], topo="v6e:2x2"),
+    "loss-model4-l32": dict(layers=32, batch=80, mesh=[4, 4]),
     "maxtext-full-l2": dict(layers=2, loss="maxtext", clip=True),
     "notes-scan": {},
     "llama8b-l8-4x4": dict(d=4096, ff=14336, h=32, kv=8, vocab=128256, layers=8, batch=32, seq=4096),
@@ -187,7 +212,7 @@ def build(c):
             return jnp.transpose(shared(kernel, q, k, v), (0, 2, 1, 3))
         @functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec, spec), out_specs=spec, check_vma=False)
         def run(q, k, v):
-            if k.shape[1] != q.shape[1]:
+            if k.shape[1] != q.shape[1] and not c.get("grouped"):
                 g = q.shape[1] // k.shape[1]
                 k, v = jnp.repeat(k, g, 1), jnp.repeat(v, g, 1)
             return jax.vmap(kernel)(q, k, v)

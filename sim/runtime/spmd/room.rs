@@ -40,7 +40,7 @@ impl Room {
     pub(super) fn tighter(self, held: Held, job: &Job) -> Option<Room> {
         let limit = Bytes(job.hbm.0 / 100 * 95);
         if held.loss > limit && job.vocab_tiling < 2 {
-            let normed = job.loss_in_loops() && !self.normed;
+            let normed = job.in_loops() && !self.normed;
             let larger =
                 job.stream() * job.own_tokens() > job.model.width * job.model.vocab / u64::from(job.mesh.tensor);
             match (!self.head && job.mesh.shards() > 1, normed) {

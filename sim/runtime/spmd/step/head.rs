@@ -13,7 +13,7 @@ impl Step<'_> {
         self.tape.scope = self.scopes.head;
         let bytes = self.activation();
         // A single matmul scales what it reads.
-        let made = self.job.vocab_tiling > 1 || self.job.loss_in_loops();
+        let made = self.job.vocab_tiling > 1 || self.job.in_loops();
         let normed = if made { self.last_norm(hidden) } else { hidden };
         if !made {
             self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, 0), &[hidden], &[]);
@@ -201,7 +201,7 @@ impl Step<'_> {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
         let (scores, read) = match self.job.targets {
             // Single matmuls that ask for the gradient make it of the logits.
-            Targets::OneHot if parts == 1 && !self.job.loss_in_loops() => (logits[0], HALF),
+            Targets::OneHot if parts == 1 && !self.job.in_loops() => (logits[0], HALF),
             // The loss is summed in the same kernel, so the gradient is beside the logits,
             Targets::OneHot => (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF),
             // or takes the place of those in bf16.
