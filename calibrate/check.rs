@@ -18,7 +18,7 @@ use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
 
 use crate::pjrt::cache;
-use crate::pjrt::compile::{CompileError, Setup, Target, compile};
+use crate::pjrt::compile::{CompileError, Setup, Target, buffers, compile};
 use crate::pjrt::plugins::{Kind, Plugin};
 use crate::pjrt::slice::Slice;
 use crate::step;
@@ -48,6 +48,10 @@ pub struct Arguments {
     /// Seconds that compiling may take.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     timeout: u64,
+    /// Ask only what the step holds of a chip's memory, and what is live at its peak: the compiler says so within seconds, where
+    /// the whole takes minutes. No FLOPs and no collectives.
+    #[arg(long)]
+    memory_only: bool,
     /// Compile again, whatever was compiled before, and keep nothing.
     #[arg(long)]
     no_cache: bool,
@@ -121,6 +125,10 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
         Some(Kind::Cpu) => None,
         _ => Some(slice(&scenario)?),
     };
+    if arguments.memory_only && slice.is_none() {
+        let why = "a processor's memory says nothing of a chip's: leave --memory-only, or --plugin at tpu";
+        return Err(Failure::Input(format!("--plugin {}: {why}", arguments.plugin)));
+    }
     let target = Target { plugin, slice, partitions: job.mesh.ranks(), flags };
     let written = arguments.program.as_ref().map(|path| path.display().to_string());
     let question = Question {
@@ -135,12 +143,16 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
         setup.cache = None;
     }
     if question.target.slice.is_some() {
-        eprintln!("compiling for {} chips: a step takes minutes, and is kept", question.target.partitions);
+        let takes = if arguments.memory_only { "buffers take seconds to a minute" } else { "a step takes minutes" };
+        eprintln!("compiling for {} chips: {takes}, and the answer is kept", question.target.partitions);
     }
-    let compiler = asked(&program, &question.target, &setup)?;
     let settings = Settings { remedies: false, ..Settings::default() };
     let prediction = predict(&question.scenario, settings).map_err(|why| Failure::Input(why.to_string()))?;
     let ours = Ours::of(&prediction);
+    let compiler = match arguments.memory_only {
+        true => placed(&program, &question.target, &setup, ours.capacity)?,
+        false => asked(&program, &question.target, &setup)?,
+    };
     let (verdict, code) = verdict::verdict(&compiler, &ours, question.target.slice.is_some());
     let json_to_stdout = arguments.json.as_deref() == Some(Path::new("-"));
     let json = format!("{:#}\n", report::json(&question, &compiler, &ours, &verdict));
@@ -216,6 +228,24 @@ fn slice(scenario: &Scenario) -> Result<Slice, Failure> {
 fn asked(program: &str, target: &Target, setup: &Setup) -> Result<Compiler, Failure> {
     match compile(program, target, setup) {
         Ok(compiled) => Ok(Compiler::Fits(Box::new(compiled))),
+        Err(CompileError::OutOfMemory { needed, limit, message, seconds }) => {
+            Ok(Compiler::OutOfMemory { needed, limit, message, seconds })
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// The same of memory alone. A compiler that has placed all buffers and says nothing has no objection, unless they are more than
+/// a chip has.
+fn placed(program: &str, target: &Target, setup: &Setup, capacity: u64) -> Result<Compiler, Failure> {
+    match buffers(program, target, setup) {
+        Ok(buffers) if buffers.total > capacity => Ok(Compiler::OutOfMemory {
+            needed: Some(buffers.total),
+            limit: Some(capacity),
+            message: format!("its buffers need {} B", buffers.total),
+            seconds: buffers.seconds,
+        }),
+        Ok(buffers) => Ok(Compiler::Holds(Box::new(buffers))),
         Err(CompileError::OutOfMemory { needed, limit, message, seconds }) => {
             Ok(Compiler::OutOfMemory { needed, limit, message, seconds })
         }

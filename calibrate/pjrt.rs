@@ -3,6 +3,7 @@
 //! [`compile`] asks a compiler about a program, in a process of its own; [`ffi`] is the interface itself, and the only place
 //! here with `unsafe`; [`hlo`] reads what was compiled; [`plugins`] are fetched from PyPI and never come with this program.
 
+pub mod buffers;
 pub mod cache;
 pub mod child;
 pub mod compile;

@@ -9,6 +9,7 @@ use windtunnel::runtime::spmd::Attention;
 use super::Question;
 use super::sides::{Compiler, Exchange, Ours};
 use super::verdict::{Verdict, difference};
+use crate::pjrt::buffers::Buffers;
 use crate::step::KERNEL;
 
 /// The report.
@@ -64,12 +65,33 @@ fn figures(compiler: &Compiler, ours: &Ours, for_slice: bool) -> String {
                 text += &line("verdict", "fits", fits(ours.fits), None);
             }
         }
+        Compiler::Holds(buffers) => {
+            text += &both("arguments [B]", buffers.argument.into(), ours.arguments.into());
+            text += &both("peak [B]", buffers.peak.into(), ours.peak.into());
+            text += &line("with gaps between [B]", &thousands(buffers.total.into()), "", None);
+            text += &line("there is [B]", "", &thousands(ours.capacity.into()), None);
+            text += &line("verdict", "fits", fits(ours.fits), None);
+            text += &live(buffers);
+        }
         Compiler::OutOfMemory { needed, limit, .. } => {
             let size = |bytes: &Option<u64>| bytes.map_or("not said".to_owned(), |bytes| thousands(bytes.into()));
             text += &line("needed [B]", &size(needed), &thousands(ours.peak.into()), None);
             text += &line("there is [B]", &size(limit), &thousands(ours.capacity.into()), None);
             text += &line("verdict", "does not fit", fits(ours.fits), None);
         }
+    }
+    text
+}
+
+/// What is live at the compiler's peak besides arguments.
+fn live(buffers: &Buffers) -> String {
+    let mut text =
+        format!("\nlive at the compiler's peak ({}), besides arguments; a hundredth of it and more\n", buffers.at);
+    for live in &buffers.live {
+        let operator = live.operator.as_deref().unwrap_or("-");
+        let life = format!("{} to {}", live.from, live.to);
+        text += format!("{:>18} B  {:32} {operator:28} {life}", thousands(live.bytes.into()), live.shape).trim_end();
+        text.push('\n');
     }
     text
 }
@@ -131,6 +153,10 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
         for unbounded in &compiled.flops.unbounded {
             note(&format!("counted once: the loop {unbounded}, whose turns are not known"));
         }
+    } else if let Compiler::Holds(buffers) = compiler {
+        let from =
+            if question.stand_ins { "the program is written from the scenario" } else { "the program is a file's" };
+        note(&format!("{}: {:.1} s to give buffers their places; {from}", target.plugin, buffers.seconds));
     } else if let Compiler::OutOfMemory { message, seconds, .. } = compiler {
         note(&format!("{}: {seconds:.1} s to find out: {}", target.plugin, message.lines().next().unwrap_or_default()));
     }
@@ -160,6 +186,11 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
         json!({"compiler": theirs.map(|theirs| theirs as u64), "predicted": own as u64, "difference": by})
     };
     let memory = compiled.map(|compiled| compiled.memory);
+    let held = compiler.memory();
+    let buffers = match compiler {
+        Compiler::Holds(buffers) => Some(buffers),
+        Compiler::Fits(_) | Compiler::OutOfMemory { .. } => None,
+    };
     let (theirs, own) = (compiler.collectives(), &ours.collectives);
     let all: BTreeSet<&Exchange> = theirs.keys().chain(own.keys()).collect();
     let exchange = |one: &&Exchange| {
@@ -168,7 +199,7 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
     };
     let (needed, limit, message) = match compiler {
         Compiler::OutOfMemory { needed, limit, message, .. } => (*needed, *limit, Some(message)),
-        Compiler::Fits(_) => (None, None, None),
+        Compiler::Fits(_) | Compiler::Holds(_) => (None, None, None),
     };
     json!({
         "scenario": question.scenario.file,
@@ -180,10 +211,12 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
         "flags": question.target.flags,
         "cached": compiled.map(|compiled| compiled.cached),
         "compile_seconds": compiled.map(|compiled| compiled.compile_seconds),
-        "fits": {"compiler": for_slice.then_some(compiled.is_some()), "predicted": ours.fits, "needed": needed, "limit": limit, "message": message},
+        "fits": {"compiler": for_slice.then_some(compiler.memory().is_some()), "predicted": ours.fits, "needed": needed, "limit": limit, "message": message},
         "memory": {
-            "argument": pair(memory.map(|memory| memory.argument.into()), ours.arguments.into()),
-            "peak": pair(memory.filter(|_| for_slice).map(|memory| memory.peak.into()), ours.peak.into()),
+            "argument": pair(held.map(|(argument, _)| argument.into()), ours.arguments.into()),
+            "peak": pair(held.filter(|_| for_slice).map(|(_, peak)| peak.into()), ours.peak.into()),
+            "total": buffers.map(|buffers| buffers.total),
+            "live": buffers.map(|buffers| &buffers.live),
             "temp": memory.map(|memory| memory.temp),
             "host": pair(memory.map(|memory| memory.host_temp.into()), ours.host.into()),
         },

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use windtunnel::program::{Category, Collective, Instr, Program, Work};
 use windtunnel::scenario::predict::Prediction;
 
+use crate::pjrt::buffers::Buffers;
 use crate::pjrt::compile::Compiled;
 
 /// What the compiler says.
 pub enum Compiler {
     /// It compiles and fits.
     Fits(Box<Compiled>),
+    /// It fits, and holds this; what it computes was not asked.
+    Holds(Box<Buffers>),
     /// It does not fit.
     OutOfMemory {
         /// What it would need \[B\], where the compiler says so.
@@ -29,6 +32,15 @@ impl Compiler {
     pub fn compiled(&self) -> Option<&Compiled> {
         match self {
             Self::Fits(compiled) => Some(compiled),
+            Self::Holds(_) | Self::OutOfMemory { .. } => None,
+        }
+    }
+
+    /// Bytes of arguments and at the peak, if it fits.
+    pub fn memory(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Fits(compiled) => Some((compiled.memory.argument, compiled.memory.peak)),
+            Self::Holds(buffers) => Some((buffers.argument, buffers.peak)),
             Self::OutOfMemory { .. } => None,
         }
     }

@@ -23,11 +23,11 @@ pub fn difference(compiler: f64, ours: f64) -> Option<f64> {
 /// its peak, and whether it fits, is then that of another chip.
 pub fn verdict(compiler: &Compiler, ours: &Ours, for_slice: bool) -> (Verdict, u8) {
     let mut apart = vec![];
-    match compiler {
-        Compiler::Fits(compiled) => {
-            let mut held = vec![("arguments", compiled.memory.argument, ours.arguments, ARGUMENTS)];
+    match compiler.memory() {
+        Some((argument, peak)) => {
+            let mut held = vec![("arguments", argument, ours.arguments, ARGUMENTS)];
             if for_slice {
-                held.push(("the peak", compiled.memory.peak, ours.peak, PEAK));
+                held.push(("the peak", peak, ours.peak, PEAK));
             }
             for (what, theirs, own, most) in held {
                 let by = difference(theirs as f64, own as f64).unwrap_or(0.0);
@@ -40,13 +40,13 @@ pub fn verdict(compiler: &Compiler, ours: &Ours, for_slice: bool) -> (Verdict, u
                 apart.push("it fits, and is predicted not to".to_owned());
             }
         }
-        Compiler::OutOfMemory { .. } if ours.fits => apart.push("it does not fit, and is predicted to".to_owned()),
-        Compiler::OutOfMemory { .. } => {}
+        None if ours.fits => apart.push("it does not fit, and is predicted to".to_owned()),
+        None => {}
     }
     let code = match (apart.is_empty(), compiler) {
         (false, _) => super::APART,
-        (true, Compiler::Fits(_)) => 0,
         (true, Compiler::OutOfMemory { .. }) => super::OUT_OF_MEMORY,
+        (true, _) => 0,
     };
     (Verdict { apart }, code)
 }

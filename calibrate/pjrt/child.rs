@@ -39,15 +39,15 @@ pub enum Lost {
 /// Lines of what a plugin printed that are shown.
 const LINES: usize = 12;
 
-/// Runs `program` with `arguments`, `environment` and nothing else, writes `input` to it, and gives what it printed. However
-/// that ends, nothing of it is left running.
+/// Runs `program` with `arguments`, `environment` and nothing else, writes `input` to it, and gives what it printed, how it ended
+/// and what it said. It is ended early, which is no status, once `done`. However that ends, nothing of it is left running.
 pub fn run(
     program: &Path,
     arguments: &[&str],
     environment: &[(OsString, OsString)],
     input: Vec<u8>,
-    limit: Duration,
-) -> Result<(Vec<u8>, ExitStatus, String), Lost> {
+    (limit, done): (Duration, impl FnMut() -> bool),
+) -> Result<(Vec<u8>, Option<ExitStatus>, String), Lost> {
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(environment.iter().cloned()).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -58,17 +58,28 @@ pub fn run(
     });
     let (out, err) = (child.0.stdout.take().map(reader), child.0.stderr.take().map(reader));
     let end = Instant::now() + limit;
-    let status = child.wait(end);
+    let status = child.wait(end, done);
     drop(child);
     let all = |thread: Option<JoinHandle<Vec<u8>>>| thread.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let (out, err) = (all(out), all(err));
     writer.map(JoinHandle::join);
     let said = last(&err);
     match status {
-        Ok(Some(status)) => Ok((out, status, said)),
-        Ok(None) => Err(Lost::Late { limit, said }),
+        Ok(End::Itself(status)) => Ok((out, Some(status), said)),
+        Ok(End::Done) => Ok((out, None, said)),
+        Ok(End::Late) => Err(Lost::Late { limit, said }),
         Err(why) => Err(Lost::Start(why.to_string())),
     }
+}
+
+/// How waiting ended.
+enum End {
+    /// The child ended.
+    Itself(ExitStatus),
+    /// It has done what it was started for.
+    Done,
+    /// Its time is up.
+    Late,
 }
 
 /// Signals that end what goes wrong, by number.
@@ -82,8 +93,8 @@ const SIGNALS: [(i32, &str); 6] = [
 ];
 
 /// How a process ended that gave no answer.
-pub fn died(status: ExitStatus, said: String) -> Lost {
-    let how = match (status.signal(), status.code()) {
+pub fn died(status: Option<ExitStatus>, said: String) -> Lost {
+    let how = match status.map_or((None, None), |status| (status.signal(), status.code())) {
         (Some(signal), _) => match SIGNALS.iter().find(|(number, _)| *number == signal) {
             Some((_, name)) => format!("signal {signal} ({name})"),
             None => format!("signal {signal}"),
@@ -98,15 +109,18 @@ pub fn died(status: ExitStatus, said: String) -> Lost {
 pub struct Group(pub Child);
 
 impl Group {
-    /// Waits for the child until `end`; none if it is still at work then.
-    fn wait(&mut self, end: Instant) -> std::io::Result<Option<ExitStatus>> {
+    /// Waits for the child until `end`, or until it is `done`.
+    fn wait(&mut self, end: Instant, mut done: impl FnMut() -> bool) -> std::io::Result<End> {
         loop {
             if let Some(status) = self.0.try_wait()? {
-                return Ok(Some(status));
+                return Ok(End::Itself(status));
+            }
+            if done() {
+                return Ok(End::Done);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(None);
+                return Ok(End::Late);
             }
             std::thread::sleep(left.min(Duration::from_millis(20)));
         }
@@ -143,15 +157,16 @@ fn last(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, limit: Duration) -> Result<(Vec<u8>, ExitStatus, String), Lost> {
-        run(Path::new("/bin/sh"), &["-c", script], &[("ONLY".into(), "this".into())], b"in".to_vec(), limit)
+    fn shell(script: &str, limit: Duration) -> Result<(Vec<u8>, Option<ExitStatus>, String), Lost> {
+        let only = [("ONLY".into(), "this".into())];
+        run(Path::new("/bin/sh"), &["-c", script], &only, b"in".to_vec(), (limit, || false))
     }
 
     #[test]
     fn a_process_sees_its_own_environment_and_no_other() {
         let (out, status, _) = shell("/usr/bin/env; /bin/cat", Duration::from_secs(20)).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(status.success());
+        assert!(status.unwrap().success());
         assert!(text.contains("ONLY=this\n") && text.ends_with("in"), "{text}");
         assert!(!text.contains("HOME="), "{text}");
     }
@@ -162,6 +177,14 @@ mod tests {
         // What still ran would hold the pipe open, and this line would not be reached for 1000 s.
         let Lost::Late { said, .. } = late else { panic!("{late}") };
         assert_eq!(said, "\n  waiting");
+    }
+
+    #[test]
+    fn what_has_done_its_work_is_ended_before_its_time() {
+        let script = ["-c", "echo enough; /bin/sleep 1000"];
+        let (out, status, _) =
+            run(Path::new("/bin/sh"), &script, &[], vec![], (Duration::from_secs(20), || true)).unwrap();
+        assert!(status.is_none() && out.len() <= "enough\n".len());
     }
 
     #[test]

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::buffers::{Buffers, Folder};
 use super::cache::Cache;
 use super::child::{self, Lost};
 use super::error::Code;
@@ -122,36 +123,113 @@ pub enum CompileError {
 /// # Errors
 /// See [`CompileError`]. Nothing is left running, and nothing half-written.
 pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled, CompileError> {
-    fits(program, target)?;
-    let devices = match &target.slice {
-        Some(slice) => slice.devices(),
-        None => (0..i64::from(target.partitions)).collect(),
-    };
-    let options = Options { devices, shardy: program.contains("sdy."), flags: &target.flags }.encode();
-    let request = Request {
-        plugin: target.plugin.path.clone(),
-        topology: target.slice.as_ref().map(|slice| (slice.name(), slice.settings())),
-        client: target.plugin.client_settings(target.partitions),
-        options,
-    };
-    let json = |request: &Request| serde_json::to_vec(request).expect("a request has no keys but strings");
-    let asked = json(&Request { plugin: PathBuf::new(), ..request.clone() });
-    let key = Cache::key(&[b"1", target.plugin.identity().as_bytes(), &asked, program.as_bytes()]);
+    let request = request(program, target, &target.flags)?;
+    let key = key(b"1", &request, program, target);
     let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
     if let Some((answer, compiled)) = kept.as_deref().and_then(unframed) {
         return understood(answer, compiled, target, true);
     }
-    let mut input = json(&request);
-    input.push(b'\n');
-    input.extend(program.as_bytes());
-    let environment = environment(target);
-    let (out, status, said) = child::run(&setup.worker, &["xla-worker"], &environment, input, setup.limit)?;
+    let (environment, input) = (environment(target), input(&request, program));
+    let (out, status, said) = child::run(&setup.worker, &["xla-worker"], &environment, input, (setup.limit, || false))?;
     let (answer, compiled) = unframed(&out).ok_or_else(|| child::died(status, said))?;
     if let Some(cache) = setup.cache.as_ref().filter(|_| lasting(&answer)) {
         // An answer that cannot be kept is still an answer.
         let _ = cache.put(&key, &super::message::framed(&answer, compiled));
     }
     understood(answer, compiled, target, false)
+}
+
+/// What a compiled program would hold of a device's memory. The compiler is ended once it has said, long before it is done.
+///
+/// # Errors
+/// See [`CompileError`]; that the program does not fit is one of them, where the compiler says so.
+pub fn buffers(program: &str, target: &Target, setup: &Setup) -> Result<Buffers, CompileError> {
+    let asked = request(program, target, &target.flags)?;
+    let key = key(b"buffers 1", &asked, program, target);
+    let kept = setup.cache.as_ref().and_then(|cache| cache.get(&key));
+    if let Some(held) = kept.and_then(|kept| serde_json::from_slice::<Held>(&kept).ok()) {
+        return held.said();
+    }
+    let input_error = |why: std::io::Error| CompileError::Input(format!("no folder for the compiler's account: {why}"));
+    let folder = Folder::new().map_err(input_error)?;
+    let mut flags = target.flags.clone();
+    flags.insert("xla_dump_to".to_owned(), folder.path().display().to_string());
+    let (environment, input) = (environment(target), input(&request(program, target, &flags)?, program));
+    let began = Instant::now();
+    let until = (setup.limit, folder.complete());
+    let (out, status, said) = child::run(&setup.worker, &["xla-worker"], &environment, input, until)?;
+    let account = folder.read(began.elapsed().as_secs_f64());
+    let held = match unframed(&out).map(|(answer, _)| facts(answer)).transpose() {
+        Err(CompileError::OutOfMemory { message, seconds, .. }) => Held::Refused { message, seconds },
+        Err(other) => return Err(other),
+        Ok(answer) => match (account, answer) {
+            (Some(account), _) => Held::Buffers(account.map_err(CompileError::Unusable)?),
+            (None, Some(_)) => {
+                return Err(CompileError::Unusable("the compiler gives no account of its buffers".to_owned()));
+            }
+            (None, None) => return Err(child::died(status, said).into()),
+        },
+    };
+    if let Some(cache) = &setup.cache {
+        let bytes = serde_json::to_vec(&held).expect("an answer has no keys but strings");
+        let _ = cache.put(&key, &bytes);
+    }
+    held.said()
+}
+
+/// What is kept of an account.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Held {
+    /// It is placed.
+    Buffers(Buffers),
+    /// It does not fit.
+    Refused { message: String, seconds: f64 },
+}
+
+impl Held {
+    fn said(self) -> Result<Buffers, CompileError> {
+        match self {
+            Self::Buffers(buffers) => Ok(buffers),
+            Self::Refused { message, seconds } => {
+                let (needed, limit) = sizes(&message);
+                Err(CompileError::OutOfMemory { needed, limit, message, seconds })
+            }
+        }
+    }
+}
+
+/// What the process that holds the plugin is asked.
+fn request(program: &str, target: &Target, flags: &BTreeMap<String, String>) -> Result<Request, CompileError> {
+    fits(program, target)?;
+    let devices = match &target.slice {
+        Some(slice) => slice.devices(),
+        None => (0..i64::from(target.partitions)).collect(),
+    };
+    Ok(Request {
+        plugin: target.plugin.path.clone(),
+        topology: target.slice.as_ref().map(|slice| (slice.name(), slice.settings())),
+        client: target.plugin.client_settings(target.partitions),
+        options: Options { devices, shardy: program.contains("sdy."), flags }.encode(),
+    })
+}
+
+/// A request as JSON.
+fn json(request: &Request) -> Vec<u8> {
+    serde_json::to_vec(request).expect("a request has no keys but strings")
+}
+
+/// What an answer is kept under: it depends on the plugin, not on where that lies.
+fn key(kind: &[u8], request: &Request, program: &str, target: &Target) -> String {
+    let asked = json(&Request { plugin: PathBuf::new(), ..request.clone() });
+    Cache::key(&[kind, target.plugin.identity().as_bytes(), &asked, program.as_bytes()])
+}
+
+/// A request as it is sent.
+fn input(request: &Request, program: &str) -> Vec<u8> {
+    let mut input = json(request);
+    input.push(b'\n');
+    input.extend(program.as_bytes());
+    input
 }
 
 /// A mesh that is not the slice's is found before the compiler is bothered.
@@ -199,8 +277,13 @@ fn environment(target: &Target) -> Vec<(OsString, OsString)> {
 }
 
 fn understood(answer: Answer, compiled: &[u8], target: &Target, cached: bool) -> Result<Compiled, CompileError> {
+    made(facts(answer)?, compiled, target, cached)
+}
+
+/// What a compiler says of a program, if it takes it.
+fn facts(answer: Answer) -> Result<Facts, CompileError> {
     match answer {
-        Answer::Compiled(facts) => made(facts, compiled, target, cached),
+        Answer::Compiled(facts) => Ok(facts),
         Answer::Refused { code, message, seconds, .. } if Code(code) == Code::RESOURCE_EXHAUSTED => {
             let (needed, limit) = sizes(&message);
             Err(CompileError::OutOfMemory { needed, limit, message, seconds })

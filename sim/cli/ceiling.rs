@@ -26,8 +26,8 @@ pub struct Args {
     /// Longest length to try, in tokens (default: as long as the model goes).
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// Have XLA's compiler compile the step at the ceiling, at the next length, and where it disagrees at others, which takes
-    /// minutes each (runtime = "xla"; by `windtunnel compile-check`).
+    /// Have XLA's compiler place the step's buffers at the ceiling, at the next length, and where it disagrees at others, which
+    /// takes seconds to a minute each (runtime = "xla"; by `windtunnel compile-check --memory-only`).
     #[arg(long, conflicts_with = "compare")]
     compile_check: bool,
     /// How many lengths it compiles at most.
@@ -95,8 +95,18 @@ fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
         let Some(sequence) = answer.to_ask() else { break };
         eprintln!("length {} of at most {}: {sequence} tokens", asked + 1, args.compilations);
         let (scenario, length) = (args.scenario.display().to_string(), sequence.to_string());
-        let asked = ["compile-check", &scenario, "--sequence", &length, "--plugin", &args.plugin, "--json", "-"]
-            .map(str::to_owned);
+        let asked = [
+            "compile-check",
+            &scenario,
+            "--sequence",
+            &length,
+            "--memory-only",
+            "--plugin",
+            &args.plugin,
+            "--json",
+            "-",
+        ]
+        .map(str::to_owned);
         let (json, code) = calibrate::ask(&asked)?;
         let said: Value = serde_json::from_str(&json)
             .map_err(|_| Failure { message: format!("the compiler was not heard about {length} tokens"), code })?;

@@ -1,6 +1,6 @@
 //! Where a compiler decides what fits: which length to ask it about next, and what its answers make of the ceiling.
 //!
-//! A compilation takes minutes, so few are asked for: the predicted ceiling, the next length, and then, while the two sides of the
+//! A compiler takes its time, so few are asked for: the predicted ceiling, the next length, and then, while the two sides of the
 //! compiler's own edge are further apart than one step, where a line through what is known meets the limit.
 
 use super::{Ceiling, End};
