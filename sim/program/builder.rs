@@ -29,10 +29,10 @@ pub struct Builder {
     comms: HashMap<Comm, CommId, Quick>,
     transfers: HashMap<Transfer, TransferId, Quick>,
     exchanges: HashMap<Vec<TransferId>, ExchangeId, Quick>,
+    /// Kinds of buffers.
+    buffers: HashMap<Buffer, u32, Quick>,
     scope: ScopeId,
     pass: Pass,
-    /// Where in the step the instructions of [`Builder::first_only`] stand in the first step.
-    first_at: Option<usize>,
 }
 
 impl Builder {
@@ -47,9 +47,9 @@ impl Builder {
             comms: HashMap::default(),
             transfers: HashMap::default(),
             exchanges: HashMap::default(),
+            buffers: HashMap::default(),
             scope: ScopeId(0),
             pass: Pass::Forward,
-            first_at: None,
         }
     }
 
@@ -74,7 +74,7 @@ impl Builder {
     /// What only the first step does, at this place of a step: for a first step that is otherwise like every other and
     /// is not written out on its own.
     pub fn first_only(&mut self, write: impl FnOnce(&mut Builder)) {
-        self.first_at = Some(self.program.step.len());
+        self.program.first_at = Some(self.program.step.len());
         let section = std::mem::replace(&mut self.section, Section::First);
         write(self);
         self.section = section;
@@ -198,16 +198,17 @@ impl Builder {
 
     /// Takes memory. Zero bytes take nothing in PyTorch, and do here: the id is valid all the same.
     pub fn alloc(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
-        self.program.buffers.push(Buffer { bytes, stream, category, name, scope: self.scope });
-        let buffer = BufferId(self.program.buffers.len() as u32 - 1);
+        let buffer = self.later(bytes, stream, category, name);
         self.push(Instr::Alloc { buffer });
         buffer
     }
 
     /// A buffer that takes no memory of its own: what another hands over ([`Instr::Rename`]).
     pub fn later(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
-        self.program.buffers.push(Buffer { bytes, stream, category, name, scope: self.scope });
-        BufferId(self.program.buffers.len() as u32 - 1)
+        let buffer = Buffer { bytes, stream, category, name, scope: self.scope };
+        let buffers = &mut self.program.buffers;
+        let kind = *self.buffers.entry(buffer).or_insert_with(|| buffers.add_kind(buffer));
+        buffers.add(kind)
     }
 
     /// Gives memory back.
@@ -235,10 +236,6 @@ impl Builder {
 
     /// The finished program. FLOPs are those of the steady step.
     pub fn finish(mut self) -> Program {
-        if let Some(at) = self.first_at {
-            let (before, after) = self.program.step.split_at(at);
-            self.program.first = [before, &self.program.first, after].concat();
-        }
         let kernels = &self.program.kernels;
         self.program.flops = self
             .program

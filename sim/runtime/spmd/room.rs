@@ -23,7 +23,7 @@ pub(super) enum Room {
 /// The most that a program holds at once.
 pub(super) fn held(program: &Program) -> Bytes {
     let (mut live, mut most) = (0_u64, 0);
-    for instr in program.setup.iter().chain(&program.first).chain(&program.step) {
+    for instr in program.before_second().chain(&program.step) {
         match *instr {
             Instr::Alloc { buffer } => live += program.buffer(buffer).bytes.0,
             Instr::Free { buffer } => live -= program.buffer(buffer).bytes.0,
