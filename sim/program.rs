@@ -5,12 +5,15 @@
 //! Every kernel and collective is interned, so a cost is asked once per distinct kernel and never per launch.
 
 mod blocking;
+mod buffers;
 pub mod builder;
 mod exchange;
 mod group;
 mod hash;
+mod intern;
 pub mod work;
 
+pub use buffers::{Buffer, Buffers};
 pub use builder::Builder;
 pub use exchange::{Direction, Transfer};
 pub use group::Group;
@@ -253,21 +256,6 @@ impl Category {
     }
 }
 
-/// A block of memory as the program asks for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
-    /// Bytes asked for, before the allocator rounds \[B\].
-    pub bytes: Bytes,
-    /// The stream whose pool serves it.
-    pub stream: StreamId,
-    /// What it is for.
-    pub category: Category,
-    /// The operator or parameter that asked.
-    pub name: &'static str,
-    /// The module or region that asked.
-    pub scope: ScopeId,
-}
-
 /// A named point of the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -292,10 +280,15 @@ pub enum Discipline {
 pub struct Program {
     /// What happens once, before the first step: parameters, buffers, inputs.
     pub setup: Vec<Instr>,
-    /// The first step, in which the optimizer makes its state.
+    /// The first step, in which the optimizer makes its state: all of it, or what stands in it beside every step's.
     pub first: Vec<Instr>,
+    /// Where among the instructions of every step those of `first` stand; none if they are the whole first step.
+    pub first_at: Option<usize>,
     /// Every later step.
     pub step: Vec<Instr>,
+    /// Where in the step the host begins a round of micro-batches that may repeat the one before: a hint, which the engine
+    /// follows where it finds that it does.
+    pub rounds: Vec<u32>,
     /// Distinct kernels.
     pub kernels: Vec<Kernel>,
     /// Distinct collectives.
@@ -309,7 +302,7 @@ pub struct Program {
     /// Stream names; the first is the default stream.
     pub streams: Vec<&'static str>,
     /// Buffers, by id. An id is allocated at most once between two frees.
-    pub buffers: Vec<Buffer>,
+    pub buffers: Buffers,
     /// Module and region names.
     pub scopes: Vec<String>,
     /// Number of events.
@@ -325,6 +318,17 @@ pub struct Program {
 }
 
 impl Program {
+    /// The first step, in its parts.
+    pub fn first_step(&self) -> [&[Instr]; 3] {
+        let (before, after) = self.first_at.map_or((&[][..], &[][..]), |at| self.step.split_at(at));
+        [before, &self.first, after]
+    }
+
+    /// All that happens before the second step.
+    pub fn before_second(&self) -> impl Iterator<Item = &Instr> {
+        self.setup.iter().chain(self.first_step().into_iter().flatten())
+    }
+
     /// FLOPs of one rank's step in one pass.
     pub fn flops_of(&self, pass: Pass) -> Flops {
         let launched = self.step.iter().filter_map(|instr| match instr {
@@ -360,7 +364,8 @@ impl Program {
     }
 
     /// The buffer behind an id.
+    #[inline]
     pub fn buffer(&self, buffer: BufferId) -> &Buffer {
-        &self.buffers[buffer.0 as usize]
+        self.buffers.get(buffer)
     }
 }

@@ -16,7 +16,7 @@ fn bytes(program: &Program, category: Category) -> u64 {
         Instr::Alloc { buffer } if program.buffer(buffer).category == category => program.buffer(buffer).bytes.0,
         _ => 0,
     };
-    program.setup.iter().chain(&program.first).map(of).sum()
+    program.before_second().map(of).sum()
 }
 
 /// FLOPs of the kernels of one pass in a step.

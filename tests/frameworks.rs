@@ -307,7 +307,7 @@ fn a_step_of_either_framework_ends_with_what_it_began_with() {
     for text in [INTERNEVO, &again, &split, NANOTRON, &ddp] {
         for program in make::parse(text).job.compile().classes {
             let mut held = vec![false; program.buffers.len()];
-            let before = make::live(&program, program.setup.iter().chain(&program.first), &mut held);
+            let before = make::live(&program, program.before_second(), &mut held);
             assert_eq!(make::live(&program, &program.step, &mut held), before, "{text}");
             assert_eq!(make::live(&program, &program.step, &mut held), before, "{text}");
         }

@@ -205,5 +205,5 @@ pub fn live<'i>(program: &Program, list: impl IntoIterator<Item = &'i Instr>, li
             _ => {}
         }
     }
-    live.iter().zip(&program.buffers).filter(|(live, _)| **live).map(|(_, buffer)| buffer.bytes.0).sum()
+    live.iter().zip(program.buffers.iter()).filter(|(live, _)| **live).map(|(_, buffer)| buffer.bytes.0).sum()
 }

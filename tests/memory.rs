@@ -45,7 +45,7 @@ fn live(program: &Program, list: &[Instr], live: &mut [Option<Category>]) {
 /// What is live, as sorted (category, bytes).
 fn contents(program: &Program, live: &[Option<Category>]) -> Vec<(Category, u64)> {
     let of = |(slot, buffer): (&Option<Category>, &windtunnel::program::Buffer)| Some(((*slot)?, buffer.bytes.0));
-    let mut list: Vec<_> = live.iter().zip(&program.buffers).filter_map(of).collect();
+    let mut list: Vec<_> = live.iter().zip(program.buffers.iter()).filter_map(of).collect();
     list.sort();
     list
 }
@@ -57,7 +57,7 @@ fn set_up(text: &str, category: Category) -> u64 {
         Instr::Alloc { buffer } if program.buffer(buffer).category == category => program.buffer(buffer).bytes.0,
         _ => 0,
     };
-    program.setup.iter().chain(&program.first).map(bytes).sum()
+    program.before_second().map(bytes).sum()
 }
 
 proptest! {
@@ -68,7 +68,7 @@ proptest! {
         let program = make::program(&text);
         let mut buffers = vec![None; program.buffers.len()];
         live(&program, &program.setup, &mut buffers);
-        live(&program, &program.first, &mut buffers);
+        program.first_step().into_iter().for_each(|part| live(&program, part, &mut buffers));
         let before = contents(&program, &buffers);
         live(&program, &program.step, &mut buffers);
         let after = contents(&program, &buffers);

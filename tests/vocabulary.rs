@@ -148,7 +148,7 @@ fn a_step_ends_with_what_it_began_with() {
     for schedule in SPREAD {
         for program in programs(schedule) {
             let mut held = vec![false; program.buffers.len()];
-            let before = make::live(&program, program.setup.iter().chain(&program.first), &mut held);
+            let before = make::live(&program, program.before_second(), &mut held);
             assert_eq!(make::live(&program, &program.step, &mut held), before, "{schedule}");
             assert_eq!(make::live(&program, &program.step, &mut held), before, "{schedule}");
         }

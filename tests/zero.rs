@@ -43,7 +43,7 @@ fn balanced(text: &str) -> bool {
         Instr::Free { buffer } => program.buffer(buffer).category != Category::Workspace,
         _ => true,
     };
-    let first = program.setup.iter().chain(&program.first).filter(stays);
+    let first = program.before_second().filter(stays);
     let before = make::live(&program, first, &mut held);
     (0..2).all(|_| make::live(&program, program.step.iter().filter(stays), &mut held) == before)
 }

@@ -71,7 +71,7 @@ fn a_step_of_any_zero_bubble_schedule_ends_with_what_it_began_with() {
         let text = make::with(&with(schedule), "pipeline", "virtual_stages", stages);
         for program in make::parse(&text).job.compile().classes {
             let mut held = vec![false; program.buffers.len()];
-            let before = make::live(&program, program.setup.iter().chain(&program.first), &mut held);
+            let before = make::live(&program, program.before_second(), &mut held);
             assert_eq!(make::live(&program, &program.step, &mut held), before, "{schedule}");
             assert_eq!(make::live(&program, &program.step, &mut held), before, "{schedule}");
         }
@@ -122,7 +122,7 @@ fn inputs_and_output_gradients_of_all_linears_are_held_until_the_weights_gradien
             eager.run_deferred(list);
         }
         let program = eager.program.finish();
-        let all = program.setup.iter().chain(&program.first).chain(&program.step);
+        let all = program.before_second().chain(&program.step);
         make::live(&program, all, &mut vec![false; program.buffers.len()])
     };
     let hidden = job.seq * job.batch * job.model.width;

@@ -30,6 +30,9 @@ const TILES: [(f64, f64, usize); 7] = [
 /// How often the K loop may be cut.
 const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
 
+/// More than what rounding can move a sum or a power by.
+const HAIR: f64 = 1.0 + 1e-9;
+
 /// The chip a matmul runs on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chip {
@@ -82,11 +85,11 @@ impl Waves {
                 let paid = (waves + self.tail * (waves.ceil() - waves)).max(1.0);
                 let partial = if split > 1.0 { self.split_k.seconds() + 8.0 * split * m * n / bandwidth } else { 0.0 };
                 let busy = paid * tile;
-                // The sum is no less than either of its parts.
-                if busy.max(memory) + partial >= best {
-                    continue;
+                // The root is dear. It is drawn only where it may be less than the least so far, by a hair or more.
+                let (cubes, left) = (busy * busy * busy + memory * memory * memory, best * HAIR - partial);
+                if cubes < left * left * left * HAIR {
+                    best = best.min(libm::cbrt(cubes) + partial);
                 }
-                best = best.min(libm::cbrt(busy * busy * busy + memory * memory * memory) + partial);
             }
         }
         self.launch.seconds() + best

@@ -105,6 +105,8 @@ pub(super) struct Plan {
     pub(super) first: Vec<u32>,
     pub(super) kernels: Vec<KernelPlan>,
     pub(super) slots: Vec<Slot>,
+    /// Where rounds may begin, among the operations of the default stream.
+    pub(super) rounds: Vec<u32>,
     pub(super) issues: Vec<Issue>,
     pub(super) legs: Vec<Leg>,
     /// When each instruction of the step takes effect; empty unless recorded.
@@ -127,25 +129,32 @@ impl Plan {
     /// Lays out `program` for `streams` streams; if `record`, with the effect of each instruction.
     pub(super) fn new(program: &Program, costs: &Costs, streams: usize, record: bool) -> Plan {
         let awaited = awaited(program);
+        let most = most(program, streams);
+        let actions = most.iter().sum();
         let mut layout = Layout {
             plan: Plan {
-                host: Vec::new(),
-                host_scope: Vec::new(),
+                host: Vec::with_capacity(actions),
+                host_scope: Vec::with_capacity(actions),
                 ops: Vec::new(),
                 first: Vec::new(),
                 kernels: Vec::new(),
                 slots: Vec::new(),
+                rounds: Vec::new(),
                 issues: Vec::new(),
                 legs: Vec::new(),
                 effects: Vec::new(),
             },
-            streams: vec![Vec::new(); streams],
+            streams: most.iter().map(|&most| Vec::with_capacity(most)).collect(),
             paid: 0,
             scope: ScopeId(0),
         };
         // The slot of the latest record of each event.
         let mut latest = vec![NONE; program.events as usize];
-        for (instr, &awaited) in program.step.iter().zip(&awaited) {
+        let mut rounds = program.rounds.iter().peekable();
+        for (index, (instr, &awaited)) in program.step.iter().zip(&awaited).enumerate() {
+            if rounds.next_if(|&&round| round as usize <= index).is_some() {
+                layout.plan.rounds.push(layout.streams[0].len() as u32);
+            }
             layout.add(program, costs, instr, awaited, &mut latest);
             if record {
                 let (actions, paid) = (layout.plan.host.len() as u32, layout.paid);
@@ -154,6 +163,7 @@ impl Plan {
         }
         layout.act(Action::StepEnd);
         let Layout { mut plan, streams, .. } = layout;
+        plan.ops.reserve_exact(streams.iter().map(|ops| ops.len() + 1).sum());
         for mut ops in streams {
             plan.first.push(plan.ops.len() as u32);
             ops.push(StreamOp::StepEnd);
@@ -193,6 +203,23 @@ impl Plan {
             leg.every = counts[&key(leg)];
         }
     }
+}
+
+/// How many operations each stream may have at most, with what only the host does counted to the first.
+fn most(program: &Program, streams: usize) -> Vec<usize> {
+    let mut most = vec![1; streams];
+    for instr in &program.step {
+        match *instr {
+            Instr::Launch { stream, .. }
+            | Instr::Collective { stream, .. }
+            | Instr::Exchange { stream, .. }
+            | Instr::Record { stream, .. }
+            | Instr::Wait { stream, .. } => most[stream.0 as usize] += 1,
+            Instr::Mark { .. } | Instr::HostWait { .. } => most.iter_mut().take(1).for_each(|most| *most += 1),
+            _ => {}
+        }
+    }
+    most
 }
 
 /// For each instruction, whether it is a record that a later wait of another stream or the host refers to.

@@ -9,6 +9,8 @@
 //!
 //! *Allocated* counts whole blocks, so it includes what a block was too small to split off.
 
+use std::num::NonZeroU32;
+
 use crate::units::Bytes;
 
 const MIB: u64 = 1 << 20;
@@ -47,9 +49,9 @@ pub struct OutOfMemory {
     pub reserved: Bytes,
 }
 
-/// A block handed out by [`Allocator::alloc`].
+/// A block handed out by [`Allocator::alloc`]: one more than its index, so that an absent one takes no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockId(u32);
+pub struct BlockId(NonZeroU32);
 
 #[derive(Clone, Copy, Debug)]
 struct Block {
@@ -61,12 +63,20 @@ struct Block {
     free: bool,
 }
 
-/// Free blocks of one stream and size class, ordered by (size, address): sizes in units of 512 B, and blocks, side by
-/// side, so that a search and a shift touch little memory.
-#[derive(Clone, Debug, Default)]
+/// A free block, with its size in units of 512 B: up to 2 TiB.
+#[derive(Clone, Copy, Debug)]
+struct Free {
+    size: u32,
+    block: u32,
+}
+
+/// Free blocks of one stream and size class, in order of (size, address). Few are of like sizes, so they lie in short bins
+/// by size, four to each power of two: what is taken, split, freed and joined moves nothing but a neighbour or two.
+#[derive(Clone, Debug)]
 struct Pool {
-    sizes: Vec<u32>,
-    free: Vec<u32>,
+    bins: Vec<Vec<Free>>,
+    /// The bins that hold any, a bit each.
+    filled: u128,
     /// The last block of the growing range, with expandable segments.
     tail: Option<u32>,
     mapped_end: u64,
@@ -90,7 +100,7 @@ fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
 
-/// A block's size in units of 512 B: up to 2 TiB.
+/// A block's size in units of 512 B.
 fn units(size: u64) -> u32 {
     u32::try_from(size / MIN_BLOCK).unwrap_or(u32::MAX)
 }
@@ -101,10 +111,56 @@ fn rounded_size(bytes: Bytes) -> (u64, bool) {
     (size, size <= SMALL)
 }
 
+/// The bin of a size in units of 512 B: sizes up to 7 have bins of their own.
+fn bin(size: u32) -> usize {
+    let log = size.max(1).ilog2();
+    if log < 2 { size as usize } else { ((log - 1) << 2 | (size >> (log - 2)) & 3) as usize }
+}
+
+impl Pool {
+    fn new() -> Pool {
+        Pool { bins: vec![vec![]; u128::BITS as usize], filled: 0, tail: None, mapped_end: 0, reserved: 0 }
+    }
+
+    /// The first block that is filed in a bin from `bin` on.
+    fn first_from(&self, bin: usize) -> Option<(usize, usize)> {
+        let filled = self.filled.checked_shr(bin as u32)?;
+        (filled > 0).then(|| (bin + filled.trailing_zeros() as usize, 0))
+    }
+
+    /// The block at a place, if there is one, or else the next.
+    fn from(&self, (bin, at): (usize, usize)) -> Option<(usize, usize)> {
+        if at < self.bins[bin].len() { Some((bin, at)) } else { self.first_from(bin + 1) }
+    }
+
+    /// Best fit. With expandable segments the block at the end of the range counts as large as it can grow, so any
+    /// other block that fits is preferred to it.
+    fn best_fit(&self, size: u64) -> Option<(usize, usize)> {
+        let size = units(size);
+        let own = bin(size);
+        let smaller = self.bins[own].iter().take_while(|free| free.size < size).count();
+        let (bin, at) = self.from((own, smaller))?;
+        let grows = Some(self.bins[bin][at].block) == self.tail;
+        let other = if grows { self.from((bin, at + 1)) } else { None };
+        Some(other.unwrap_or((bin, at)))
+    }
+
+    fn insert(&mut self, bin: usize, at: usize, free: Free) {
+        self.bins[bin].insert(at, free);
+        self.filled |= 1 << bin;
+    }
+
+    fn remove(&mut self, (bin, at): (usize, usize)) -> Free {
+        let free = self.bins[bin].remove(at);
+        self.filled &= !(u128::from(self.bins[bin].is_empty()) << bin);
+        free
+    }
+}
+
 impl Allocator {
     /// An empty allocator for the given number of streams.
     pub fn new(settings: Settings, streams: usize) -> Self {
-        let pools = vec![Pool::default(); 2 * streams];
+        let pools = vec![Pool::new(); 2 * streams];
         let (blocks, idle) = (Vec::with_capacity(4096), Vec::with_capacity(4096));
         Allocator { settings, blocks, idle, pools, next_address: 0, allocated: 0, reserved: 0, retries: 0 }
     }
@@ -134,11 +190,8 @@ impl Allocator {
     pub fn passing(&self, bytes: Bytes, stream: usize) -> Option<Bytes> {
         let (size, small) = rounded_size(bytes);
         let pool = &self.pools[2 * stream + usize::from(!small)];
-        let mut place = pool.sizes.partition_point(|&other| other < units(size));
-        if pool.free.get(place).copied() == pool.tail && place + 1 < pool.free.len() {
-            place += 1;
-        }
-        let block = &self.blocks[*pool.free.get(place)? as usize];
+        let (bin, at) = pool.best_fit(size)?;
+        let block = &self.blocks[pool.bins[bin][at].block as usize];
         let granted = if self.splits(block.size - size, small) { size } else { block.size };
         Some(Bytes(self.allocated + granted))
     }
@@ -152,8 +205,8 @@ impl Allocator {
     pub fn alloc(&mut self, bytes: Bytes, stream: usize) -> Result<BlockId, OutOfMemory> {
         let (size, small) = rounded_size(bytes);
         let pool = 2 * stream + usize::from(!small);
-        let block = match self.take_free(pool, size) {
-            Some(block) => block,
+        let block = match self.pools[pool].best_fit(size) {
+            Some(place) => self.pools[pool].remove(place).block,
             None => match self.grow(pool, size, small) {
                 Some(block) => block,
                 None => {
@@ -168,15 +221,15 @@ impl Allocator {
         self.split(block, size, small);
         self.blocks[block as usize].free = false;
         self.allocated += self.blocks[block as usize].size;
-        Ok(BlockId(block))
+        Ok(BlockId(NonZeroU32::MIN.saturating_add(block)))
     }
 
     /// Gives a block back.
     pub fn free(&mut self, block: BlockId) {
-        let mut at = block.0;
-        self.allocated -= self.blocks[at as usize].size;
+        let mut at = block.0.get() - 1;
+        let Block { size, previous, next, .. } = self.blocks[at as usize];
+        self.allocated -= size;
         self.blocks[at as usize].free = true;
-        let (previous, next) = (self.blocks[at as usize].previous, self.blocks[at as usize].next);
         if previous != NONE && self.blocks[previous as usize].free {
             self.remove_free(previous);
             at = self.merge(previous, at);
@@ -218,49 +271,22 @@ impl Allocator {
         }
     }
 
-    /// Where a free block stands, or would stand, in its pool's list.
-    fn place(&self, at: u32) -> usize {
-        let block = &self.blocks[at as usize];
-        let pool = &self.pools[block.pool as usize];
-        let size = units(block.size);
-        let mut place = pool.sizes.partition_point(|&other| other < size);
-        // Blocks of equal size are few; the lowest address comes first.
-        while pool.sizes.get(place) == Some(&size) && self.blocks[pool.free[place] as usize].address < block.address {
-            place += 1;
-        }
-        place
-    }
-
     fn insert_free(&mut self, at: u32) {
-        let place = self.place(at);
-        let block = &self.blocks[at as usize];
-        let pool = &mut self.pools[block.pool as usize];
-        pool.sizes.insert(place, units(block.size));
-        pool.free.insert(place, at);
+        let Block { size, address, pool, .. } = self.blocks[at as usize];
+        let (size, pool) = (units(size), &mut self.pools[pool as usize]);
+        let before = |free: &&Free| {
+            free.size < size || (free.size == size && self.blocks[free.block as usize].address < address)
+        };
+        let bin = bin(size);
+        let place = pool.bins[bin].iter().take_while(before).count();
+        pool.insert(bin, place, Free { size, block: at });
     }
 
     fn remove_free(&mut self, at: u32) {
-        let place = self.place(at);
-        let pool = &mut self.pools[self.blocks[at as usize].pool as usize];
-        debug_assert!(pool.free[place] == at, "a free block is in its pool's list");
-        pool.sizes.remove(place);
-        pool.free.remove(place);
-    }
-
-    /// Best fit. With expandable segments the block at the end of the range counts as large as it can grow, so any
-    /// other block that fits is preferred to it.
-    fn take_free(&mut self, pool: usize, size: u64) -> Option<u32> {
-        let Pool { sizes, free, tail, .. } = &mut self.pools[pool];
-        let size = units(size);
-        let mut place = sizes.partition_point(|&other| other < size);
-        if place == free.len() {
-            return None;
-        }
-        if Some(free[place]) == *tail && place + 1 < free.len() {
-            place += 1;
-        }
-        sizes.remove(place);
-        Some(free.remove(place))
+        let Block { size, pool, .. } = self.blocks[at as usize];
+        let (bin, pool) = (bin(units(size)), &mut self.pools[pool as usize]);
+        let place = pool.bins[bin].iter().position(|free| free.block == at);
+        pool.remove((bin, place.expect("a free block is in its pool's list")));
     }
 
     /// Takes more memory from the device; none if it has none left.
@@ -339,9 +365,9 @@ impl Allocator {
     /// whole granules inside free blocks.
     fn release_cached(&mut self) {
         for pool in 0..self.pools.len() {
-            let free = std::mem::take(&mut self.pools[pool].free);
-            self.pools[pool].sizes.clear();
-            for at in free {
+            let bins = self.pools[pool].bins.iter_mut().map(std::mem::take).collect::<Vec<_>>();
+            self.pools[pool].filled = 0;
+            for Free { block: at, .. } in bins.into_iter().flatten() {
                 let block = self.blocks[at as usize];
                 let (size, address) = (block.size, block.address);
                 let returned = if self.settings.expandable_segments {

@@ -166,10 +166,14 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
     };
     replay.run(&program.setup, &mut report, false);
     for step in 0..STEPS {
-        let list = if step == 0 { &program.first } else { &program.step };
         let reported = step + 1 == STEPS || replay.failure.is_some();
         replay.peak_requested = 0;
-        replay.run(list, &mut report, reported);
+        let parts = if step == 0 { program.first_step() } else { [&program.step[..], &[], &[]] };
+        for part in parts {
+            if replay.failure.is_none() {
+                replay.run(part, &mut report, reported);
+            }
+        }
         if let Some(failure) = replay.failure {
             report.out_of_memory = Some((failure, step + 1));
             break;
@@ -197,7 +201,7 @@ impl Replay<'_> {
             match *instr {
                 Instr::Alloc { buffer } => {
                     let index = buffer.0 as usize;
-                    let wanted = self.program.buffers[index];
+                    let wanted = self.program.buffer(buffer);
                     self.categories[index] = wanted.category;
                     if wanted.bytes.0 == 0 {
                         continue;
@@ -229,7 +233,7 @@ impl Replay<'_> {
                     let index = buffer.0 as usize;
                     if let Some(block) = self.blocks[index].take() {
                         self.allocator.free(block);
-                        let bytes = self.program.buffers[index].bytes.0;
+                        let bytes = self.program.buffer(buffer).bytes.0;
                         self.requested -= bytes;
                         self.totals.totals[self.categories[index] as usize] -= bytes;
                     }
@@ -242,7 +246,7 @@ impl Replay<'_> {
                 Instr::Recategorize { buffer, category } => {
                     let index = buffer.0 as usize;
                     if self.blocks[index].is_some() {
-                        let bytes = self.program.buffers[index].bytes.0;
+                        let bytes = self.program.buffer(buffer).bytes.0;
                         self.totals.totals[self.categories[index] as usize] -= bytes;
                         self.totals.totals[category as usize] += bytes;
                         self.categories[index] = category;
@@ -307,8 +311,8 @@ impl Replay<'_> {
 /// What is live at a position of the steady step, by operator and category, largest first.
 pub(super) fn live_at(program: &Program, position: usize) -> Vec<Live> {
     let mut live: Vec<Option<Category>> = vec![None; program.buffers.len()];
-    let lists = [&program.setup[..], &program.first[..], &program.step[..program.step.len().min(position + 1)]];
-    for instr in lists.into_iter().flatten() {
+    let last = &program.step[..program.step.len().min(position + 1)];
+    for instr in program.before_second().chain(last) {
         match *instr {
             Instr::Alloc { buffer } => live[buffer.0 as usize] = Some(program.buffer(buffer).category),
             Instr::Free { buffer } => live[buffer.0 as usize] = None,
@@ -324,7 +328,7 @@ pub(super) fn live_at(program: &Program, position: usize) -> Vec<Live> {
     // A few dozen kinds; neighbours mostly are of one kind, so the last one found is tried first.
     let mut list: Vec<Live> = vec![];
     let mut last = 0;
-    for (category, buffer) in live.into_iter().zip(&program.buffers) {
+    for (category, buffer) in live.into_iter().zip(program.buffers.iter()) {
         let Some(category) = category else { continue };
         let same = |entry: &Live| entry.category == category && entry.name == buffer.name;
         if !list.get(last).is_some_and(same) {

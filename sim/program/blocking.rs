@@ -13,10 +13,15 @@ use super::{Dispatch, EventId, Instr, Program};
 impl Program {
     /// The same steps of a host that waits for the end of everything it launches.
     pub fn blocking(mut self) -> Program {
-        for steps in [&mut self.first, &mut self.step] {
+        self.rounds.clear();
+        for (steps, at) in [(&mut self.first, &mut None), (&mut self.step, &mut self.first_at)] {
             let issued = std::mem::take(steps);
             steps.reserve(4 * issued.len());
-            for instr in issued {
+            let place = at.take();
+            for (index, instr) in issued.into_iter().enumerate() {
+                if Some(index) == place {
+                    *at = Some(steps.len());
+                }
                 steps.push(instr);
                 if let Instr::Launch { stream, .. }
                 | Instr::Collective { stream, .. }
@@ -29,6 +34,8 @@ impl Program {
                     steps.push(Instr::Host { dispatch: Dispatch::Synchronize, count: 1 });
                 }
             }
+            // Behind the last instruction.
+            *at = at.or(place.map(|_| steps.len()));
         }
         self
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::hash::Quick;
+use super::intern::Interned;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
     Mark, Pass, Program, ScopeId, StreamId, Transfer, TransferId, Work,
@@ -25,14 +26,14 @@ pub enum Section {
 pub struct Builder {
     program: Program,
     section: Section,
-    kernels: HashMap<Kernel, KernelId, Quick>,
-    comms: HashMap<Comm, CommId, Quick>,
+    kernels: Interned<Kernel>,
+    comms: Interned<Comm>,
     transfers: HashMap<Transfer, TransferId, Quick>,
     exchanges: HashMap<Vec<TransferId>, ExchangeId, Quick>,
+    /// Kinds of buffers.
+    buffers: Interned<Buffer>,
     scope: ScopeId,
     pass: Pass,
-    /// Where in the step the instructions of [`Builder::first_only`] stand in the first step.
-    first_at: Option<usize>,
 }
 
 impl Builder {
@@ -43,14 +44,24 @@ impl Builder {
         Builder {
             program,
             section: Section::Setup,
-            kernels: HashMap::default(),
-            comms: HashMap::default(),
+            kernels: Interned::default(),
+            comms: Interned::default(),
             transfers: HashMap::default(),
             exchanges: HashMap::default(),
+            buffers: Interned::default(),
             scope: ScopeId(0),
             pass: Pass::Forward,
-            first_at: None,
         }
+    }
+
+    /// Makes room for some more instructions of a step.
+    pub fn reserve(&mut self, instructions: usize) {
+        self.program.step.reserve_exact(instructions);
+    }
+
+    /// How many instructions a step has so far.
+    pub fn written(&self) -> usize {
+        self.program.step.len()
     }
 
     /// Who gives memory out.
@@ -74,10 +85,15 @@ impl Builder {
     /// What only the first step does, at this place of a step: for a first step that is otherwise like every other and
     /// is not written out on its own.
     pub fn first_only(&mut self, write: impl FnOnce(&mut Builder)) {
-        self.first_at = Some(self.program.step.len());
+        self.program.first_at = Some(self.program.step.len());
         let section = std::mem::replace(&mut self.section, Section::First);
         write(self);
         self.section = section;
+    }
+
+    /// A round of micro-batches begins here that may repeat the one before.
+    pub fn begin_round(&mut self) {
+        self.program.rounds.push(self.program.step.len() as u32);
     }
 
     /// Names a scope; the id stays valid for the whole program.
@@ -121,22 +137,14 @@ impl Builder {
         // What runs beside the default stream serves a collective: casts, packing, copies to the host.
         let pass = if stream.0 == 0 { self.pass } else { Pass::Communication };
         let kernel = Kernel { name, work, pass, dispatch };
-        let program = &mut self.program;
-        let id = *self.kernels.entry(kernel).or_insert_with(|| {
-            program.kernels.push(kernel);
-            KernelId(program.kernels.len() as u32 - 1)
-        });
-        self.push(Instr::Launch { stream, kernel: id, scope: self.scope });
+        let kernel = KernelId(self.kernels.id(&mut self.program.kernels, kernel));
+        self.push(Instr::Launch { stream, kernel, scope: self.scope });
     }
 
     /// Issues a collective in the current scope.
     pub fn collective(&mut self, stream: StreamId, comm: Comm) {
-        let program = &mut self.program;
-        let id = *self.comms.entry(comm).or_insert_with(|| {
-            program.comms.push(comm);
-            CommId(program.comms.len() as u32 - 1)
-        });
-        self.push(Instr::Collective { stream, comm: id, scope: self.scope });
+        let comm = CommId(self.comms.id(&mut self.program.comms, comm));
+        self.push(Instr::Collective { stream, comm, scope: self.scope });
     }
 
     /// Issues sends and receives as one operation in the current scope; none if there are none.
@@ -198,16 +206,15 @@ impl Builder {
 
     /// Takes memory. Zero bytes take nothing in PyTorch, and do here: the id is valid all the same.
     pub fn alloc(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
-        self.program.buffers.push(Buffer { bytes, stream, category, name, scope: self.scope });
-        let buffer = BufferId(self.program.buffers.len() as u32 - 1);
+        let buffer = self.later(bytes, stream, category, name);
         self.push(Instr::Alloc { buffer });
         buffer
     }
 
     /// A buffer that takes no memory of its own: what another hands over ([`Instr::Rename`]).
     pub fn later(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
-        self.program.buffers.push(Buffer { bytes, stream, category, name, scope: self.scope });
-        BufferId(self.program.buffers.len() as u32 - 1)
+        let buffer = Buffer { bytes, stream, category, name, scope: self.scope };
+        self.program.buffers.add(buffer, &mut self.buffers)
     }
 
     /// Gives memory back.
@@ -235,10 +242,6 @@ impl Builder {
 
     /// The finished program. FLOPs are those of the steady step.
     pub fn finish(mut self) -> Program {
-        if let Some(at) = self.first_at {
-            let (before, after) = self.program.step.split_at(at);
-            self.program.first = [before, &self.program.first, after].concat();
-        }
         let kernels = &self.program.kernels;
         self.program.flops = self
             .program

@@ -13,6 +13,7 @@ pub(super) struct Mix(u64);
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for Mix {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -21,26 +22,32 @@ impl Hasher for Mix {
         }
     }
 
+    #[inline]
     fn write_u8(&mut self, value: u8) {
         self.write_u64(u64::from(value));
     }
 
+    #[inline]
     fn write_u16(&mut self, value: u16) {
         self.write_u64(u64::from(value));
     }
 
+    #[inline]
     fn write_u32(&mut self, value: u32) {
         self.write_u64(u64::from(value));
     }
 
+    #[inline]
     fn write_u64(&mut self, value: u64) {
         self.0 = (self.0.rotate_left(29) ^ value).wrapping_mul(GOLDEN);
     }
 
+    #[inline]
     fn write_usize(&mut self, value: usize) {
         self.write_u64(value as u64);
     }
 
+    #[inline]
     fn finish(&self) -> u64 {
         // The table takes the lowest bits for a place and the highest for a tag.
         self.0 ^ (self.0 >> 32)

@@ -23,7 +23,7 @@ impl Live {
     /// What is live when a steady step begins.
     pub(super) fn at_start(program: &Program) -> Live {
         let mut live = Live { category: vec![None; program.buffers.len()], totals: [0; Category::COUNT] };
-        for instr in [&program.setup, &program.first, &program.step].into_iter().flatten() {
+        for instr in program.before_second().chain(&program.step) {
             live.apply(program, instr);
         }
         live

@@ -90,7 +90,7 @@ pub(super) struct Held {
 /// The most that a program holds at once, where regions by the name of `loss` are the loss.
 pub(super) fn held(program: &Program, loss: &str) -> Held {
     let (mut live, mut most) = (0_u64, Held::default());
-    for instr in program.setup.iter().chain(&program.first).chain(&program.step) {
+    for instr in program.before_second().chain(&program.step) {
         match *instr {
             Instr::Alloc { buffer } => {
                 let buffer = program.buffer(buffer);

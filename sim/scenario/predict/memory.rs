@@ -67,7 +67,8 @@ pub(super) fn devices(scenario: &Scenario, flight: &Flight) -> (Vec<DeviceMemory
 /// Whether two programs ask the allocator for the same, and need the same communicators.
 fn asks_alike(one: &Program, other: &Program) -> bool {
     one.buffers == other.buffers
-        && (&one.setup, &one.first, &one.step) == (&other.setup, &other.first, &other.step)
+        && (&one.setup, &one.first, one.first_at) == (&other.setup, &other.first, other.first_at)
+        && one.step == other.step
         && (&one.comms, &one.transfers) == (&other.comms, &other.transfers)
         && (&one.marks, &one.scopes) == (&other.marks, &other.scopes)
 }
