@@ -171,3 +171,35 @@ fn deepseek_flies_under_megatron_with_every_dispatcher() {
         assert_eq!(noted, dispatcher == "flex");
     }
 }
+
+#[test]
+fn experts_in_fp8_multiply_filled_rows_and_what_has_no_rules_is_refused() {
+    let fp8 = |model: &str, keys: &str, sequence: u64| {
+        scenario(
+            model,
+            &format!("[megatron]\nfp8 = \"tensorwise\"\nhidden_dropout = false\nattention_dropout = false\n{keys}"),
+        )
+        .replacen("fsdp2", "megatron", 1)
+        .replacen("[mesh]", "[mesh]\nep = 8", 1)
+        .replacen("sequence = 1024", &format!("sequence = {sequence}"), 1)
+    };
+    let kernels = |sequence| {
+        let answer = predict(&parse(&fp8("qwen3-30b-a3b", "", sequence)), Settings::default());
+        let program = answer.unwrap_or_else(|error| panic!("{error}")).classes.remove(0).program;
+        program.kernels.iter().map(|kernel| kernel.name).collect::<Vec<_>>()
+    };
+    // 1,024 tokens of a rank send each of 128 experts 64 rows, from 8 ranks 512; 1,032 send 64 or 65, and 16 divides no 520.
+    let fills = |name: &&str| name.starts_with("te.fused_multi_row");
+    assert_eq!(kernels(1024).iter().filter(|name| fills(name)).count(), 0);
+    assert!(kernels(1032).iter().any(|name| fills(name)));
+    for (model, keys, what) in [
+        ("gpt-oss-20b", "", "experts with biases in fp8"),
+        ("deepseek-v3", "", "in fp8"),
+        ("qwen3-30b-a3b", "recompute_modules = [\"moe_act\"]\n", "made again under delayed scaling"),
+    ] {
+        let text = fp8(model, keys, 1024);
+        let text = if keys.is_empty() { text } else { text.replacen("tensorwise", "delayed", 1) };
+        let said = refusal(&text);
+        assert!(said.contains(what), "{said}");
+    }
+}

@@ -11,7 +11,7 @@ use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
 use windtunnel::model::{Position, QkNorm};
 use windtunnel::program::Program;
-use windtunnel::runtime::megatron::{Dispatcher, Job, Mesh, Mixture, compile};
+use windtunnel::runtime::megatron::{Dispatcher, Fp8Recipe, Job, Matmuls, Mesh, Mixture, compile};
 use windtunnel::schedule::find;
 use windtunnel::units::Bytes;
 
@@ -71,6 +71,10 @@ fn job(c: &Value) -> Job {
     job.mesh = Mesh { ep: number("ep") as u32, etp: number("etp") as u32, ..job.mesh };
     job.sequence_parallel = job.mesh.tp > 1;
     job.vocabulary_multiple = 1;
+    if let Some(recipe) = c["fp8"].as_str() {
+        assert_eq!(recipe, "tensorwise", "the cases' only recipe");
+        job.matmuls = Matmuls::Fp8 { recipe: Fp8Recipe::Tensorwise, parameters: false };
+    }
     // Transformer Engine's `FusedAdam`.
     job.optimizer.fused = true;
     job.pipeline.schedule =
@@ -104,7 +108,8 @@ fn oracle_experts_collectives_are_issued_in_megatrons_order() {
         let alone = config["world"] == 1;
         let of_words = config["tp"] == 1;
         let listed = theirs["collectives"].as_str().unwrap().split(' ').map(str::to_owned);
-        let nobody = |one: &str| alone || of_words && (one == "allreduce:8192" || one == "allreduce:64");
+        let of_tokens = format!("allreduce:{}", 4 * config["seq"].as_u64().unwrap());
+        let nobody = |one: &str| alone || of_words && (one == of_tokens || one == "allreduce:64");
         let between = |one: &String| one.starts_with("end") || !nobody(one);
         let theirs: Vec<String> = listed.filter(between).collect();
         // Rows of one number on every rank are gathered as one tensor.

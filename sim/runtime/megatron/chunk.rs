@@ -266,9 +266,8 @@ impl Chunk {
     /// transposed one (`get_weight_workspace`); under delayed scaling the maxima of earlier steps.
     pub fn quantised(&self) -> Vec<(u64, &'static str)> {
         let Some(fp8) = self.job.matmuls.fp8() else { return vec![] };
-        let weights = self.blocks.params().map(|(_, param)| param).filter(|param| param.cols > 1);
         let mut each = vec![];
-        for weight in weights {
+        for weight in self.scaled() {
             let copy = fp8::weight_copy(weight.elements(), fp8.recipe);
             each.extend((!fp8.parameters).then_some((copy, "fp8 weight")));
             each.push((copy, "fp8 transposed weight"));
@@ -279,9 +278,15 @@ impl Chunk {
         each
     }
 
+    /// Weights of linears in fp8: all but routers'. Each expert's is one.
+    fn scaled(&self) -> impl Iterator<Item = &Param> {
+        let router = |param: &Param| param.name.starts_with(experts::ROUTER);
+        self.blocks.params().map(|(_, param)| param).filter(move |param| param.cols > 1 && !router(param))
+    }
+
     /// Linears that have fp8 scales.
     pub fn linears(&self) -> u64 {
-        self.blocks.params().filter(|(_, param)| param.cols > 1).count() as u64
+        self.scaled().count() as u64
     }
 
     fn map(&self, part: usize) -> ParamMap {

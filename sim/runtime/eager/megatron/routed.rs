@@ -91,6 +91,11 @@ impl Eager {
                 self.expert_exchange(|ranks| ranks.tensor, Collective::ReduceScatter, read, out.dtype);
                 frame.slots[op.outputs[0]] = Some(part);
             }
+            RoutedOp::Fill => {
+                let name = if bytes > read { "te.fused_multi_row_padding" } else { "te.fused_multi_row_unpadding" };
+                let filled = self.made(name, bytes, read, self.settings.forward);
+                frame.slots[op.outputs[0]] = Some(filled);
+            }
             RoutedOp::Sort { fused } => {
                 let name = if fused { "te.sort_chunks_by_map" } else { "aten.cat" };
                 let sorted = self.made(name, bytes, bytes, self.settings.forward);
@@ -159,6 +164,10 @@ impl Eager {
                 let result = self.temporary(bytes, "all_gather_into_tensor");
                 self.expert_exchange(|ranks| ranks.tensor, Collective::AllGather, bytes, out.dtype);
                 result
+            }
+            RoutedOp::Fill => {
+                let name = if bytes > read { "te.fused_multi_row_padding" } else { "te.fused_multi_row_unpadding" };
+                self.pointwise_gradient(name, bytes, read)
             }
             RoutedOp::Sort { fused } => {
                 let name = if fused { "te.sort_chunks_by_map" } else { "aten.cat" };
