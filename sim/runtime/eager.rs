@@ -201,6 +201,11 @@ pub struct Eager {
     stepped: Vec<bool>,
     /// Category of values made from now on.
     pub category: Category,
+    /// Whether the host waits for counts of experts' rows only when rows are exchanged ([`Eager::wait_for_counts`]), not
+    /// when they are put in order.
+    pub counts_later: bool,
+    /// The stream that kernels are launched on, and blocks taken for (`torch.cuda.stream`).
+    pub stream: StreamId,
     /// The tensor-parallel ranks, where the model is split over some.
     pub tensor: Option<TensorGroup>,
     /// The ranks that share a sequence, where some do.
@@ -242,6 +247,8 @@ impl Eager {
             hooked: false,
             stepped: vec![false; params],
             category: Category::Activation,
+            counts_later: false,
+            stream: COMPUTE,
             tensor: None,
             context: None,
             experts: None,
@@ -261,7 +268,7 @@ impl Eager {
 
     /// Takes a block of a stated category with one reference.
     pub fn storage_as(&mut self, bytes: u64, category: Category, name: &'static str) -> Storage {
-        self.storage_on(COMPUTE, bytes, category, name)
+        self.storage_on(self.stream, bytes, category, name)
     }
 
     /// Takes a block from a stream's pool with one reference.
@@ -327,7 +334,7 @@ impl Eager {
     /// Launches a kernel bounded by memory.
     pub fn pointwise(&mut self, name: &'static str, kind: MemoryKind, read: u64, written: u64, dispatch: Dispatch) {
         let work = Work::Memory { kind, read: Bytes(read), written: Bytes(written) };
-        self.program.launch(COMPUTE, name, work, dispatch);
+        self.program.launch(self.stream, name, work, dispatch);
     }
 
     /// Adds up two gradients of one value: in place if nobody else holds the earlier one and it is no view, else out of

@@ -5,6 +5,7 @@ mod deepspeed;
 mod experts;
 mod foreign;
 pub(super) mod mesh;
+mod overlap;
 pub(super) mod pipeline;
 
 use toml::Spanned;
@@ -54,11 +55,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let sequence_parallel = mesh::sequence_parallel(reader, scenario, mesh)?;
     let mesh = experts::mesh(reader, scenario, (topology, &model), (mesh, sequence_parallel))?;
     mesh::divides(reader, scenario, (&model, seq), (mesh, sequence_parallel))?;
-    let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation, engine))?;
+    let together = overlap::asked(reader, table, (&model, mesh))?;
+    let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation, engine), together)?;
     let dtype = precision(reader, &scenario.precision)?;
     let block = block(reader, table, (model.position, engine))?;
     mesh::context_parallel(reader, (scenario, table), (mesh, &block))?;
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
+    overlap::check(reader, together, (mixture, &block))?;
     let matmuls = matmuls(reader, table, block.implementation)?;
     let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
     let gradients = gradients(reader, table, (mesh, dtype, engine))?;

@@ -155,7 +155,7 @@ fn stages(
     };
     let axis = scenario.mesh.get_ref().pp.as_ref().filter(|_| mesh.pp > 1);
     let Some(axis) = axis else {
-        let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches, megatron::Engine::Core))?;
+        let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches, megatron::Engine::Core), None)?;
         return Ok(Pipeline { schedule, ..whole });
     };
     if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {

@@ -163,11 +163,14 @@ def loss_of(mask, out):
     return total, count, {"lm loss": torch.cat([total.clone().detach().view(1), count.view(1)])}
 
 
-def forward_step(c, iterator, model):
+def forward_step(c, iterator, model, return_schedule_plan=False):
     whole = dict(dtype=torch.long, device="cuda")
     tokens, labels, positions = (torch.zeros(c["micro"], c["seq"], **whole) for _ in range(3))
     mask = torch.zeros(1, 1, c["seq"], c["seq"], dtype=torch.bool, device="cuda")
     loss_mask = torch.ones(c["micro"], c["seq"], device="cuda")
+    if return_schedule_plan:
+        # With `overlap_moe_expert_parallel_comm` the schedule runs the model part by part.
+        return model.build_schedule_plan(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
     return model(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
 
 

@@ -29,7 +29,7 @@ pub use ring::Ring;
 pub use routed::ExpertRanks;
 
 use super::forward::Results;
-use super::{COMPUTE, Eager, Frame, Storage};
+use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::MegatronOp;
 use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
@@ -139,14 +139,14 @@ impl Eager {
     /// Issues a collective of the tensor-parallel ranks, to be waited for later. `bytes`: the whole buffer.
     pub(super) fn begin_exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
         let Some(tensor) = self.tensor else { return };
-        self.program.wait_stream(tensor.stream, COMPUTE);
+        self.program.wait_stream(tensor.stream, self.stream);
         self.program.collective(tensor.stream, Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype });
     }
 
     /// Waits for the collectives of the tensor-parallel ranks issued so far.
     pub(super) fn end_exchange(&mut self) {
         let Some(tensor) = self.tensor else { return };
-        self.program.wait_stream(COMPUTE, tensor.stream);
+        self.program.wait_stream(self.stream, tensor.stream);
     }
 
     /// A collective that the default stream waits for at once.
@@ -155,8 +155,8 @@ impl Eager {
         self.end_exchange();
     }
 
-    /// Launches a kernel on the default stream.
+    /// Launches a kernel.
     pub(super) fn launch(&mut self, name: &'static str, work: Work, dispatch: Dispatch) {
-        self.program.launch(COMPUTE, name, work, dispatch);
+        self.program.launch(self.stream, name, work, dispatch);
     }
 }

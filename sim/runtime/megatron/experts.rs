@@ -60,7 +60,10 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
             job.matmuls.fp8().is_some() && !(experts.width / u64::from(mesh.etp)).is_multiple_of(FP8_ROWS),
             "experts in fp8 of a width that 16 does not divide",
         ),
-        (recomputes_delayed(job), "an activation of experts made again under delayed scaling, which Transformer Engine refuses"),
+        (
+            recomputes_delayed(job),
+            "an activation of experts made again under delayed scaling, which Transformer Engine refuses",
+        ),
         (!gated || !job.block.fused_activation, "experts whose activation is not a gated SiLU in one kernel"),
         (experts.bias && job.mesh.etp > 1, "split experts with biases"),
         (experts.bias && job.mixture.is_some_and(|run| run.fp32_router), "experts with biases under a router in fp32"),
@@ -90,9 +93,8 @@ fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
     let most = counts.chunks(local.max(1) as usize).map(|own| own.iter().sum::<u64>()).max().unwrap_or(0);
     let sent = counts.iter().sum();
     let multiple = if job.matmuls.fp8().is_some() { FP8_ROWS } else { 1 };
-    let filled = |own: &[u64]| -> u64 {
-        own.iter().map(|&count| (count * ranks * tensor).next_multiple_of(multiple)).sum()
-    };
+    let filled =
+        |own: &[u64]| -> u64 { own.iter().map(|&count| (count * ranks * tensor).next_multiple_of(multiple)).sum() };
     let multiplied = counts.chunks(local.max(1) as usize).map(filled).max().unwrap_or(0);
     Routed {
         tokens,

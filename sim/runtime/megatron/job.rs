@@ -354,6 +354,12 @@ impl Job {
         Shape { ranks: self.mesh.pp, virtual_stages: self.pipeline.virtual_stages, microbatches: self.micro_batches }
     }
 
+    /// Whether a step's forward and backward run block beside block (`--overlap-moe-expert-parallel-comm`).
+    pub fn combines(&self) -> bool {
+        let batching = (self.pipeline.schedule.batching)(self.shape());
+        matches!(batching, Batching::Stepwise(settings) if settings.overlap_experts)
+    }
+
     /// How pipeline ranks meet over the vocabulary, where the schedule spreads it over them.
     pub fn spread(&self) -> Option<Spread> {
         match (self.pipeline.schedule.batching)(self.shape()) {

@@ -130,6 +130,8 @@ pub struct Megatron {
     pub moe_router_fusion: Option<Spanned<bool>>,
     /// `recompute_modules` of experts.
     pub recompute_modules: Option<Spanned<Vec<Module>>>,
+    /// `overlap_moe_expert_parallel_comm`.
+    pub overlap_moe_expert_parallel_comm: Option<Spanned<bool>>,
     /// `moe_aux_loss_coeff` above 0.
     pub moe_aux_loss: Option<Spanned<bool>>,
     /// `tp_comm_overlap`.
