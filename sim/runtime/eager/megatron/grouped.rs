@@ -99,7 +99,7 @@ impl Eager {
         let (of_weights, of_biases) = op.params.split_at(sizes.local as usize);
         let weights: Vec<Storage> =
             of_weights.iter().map(|_| self.temporary(sizes.weight(), "te.general_grouped_gemm")).collect();
-        self.grouped_matmul(&sizes, MatmulLayout::WeightGradient, dispatch);
+        self.grouped_matmul(&sizes, self.weight_layout(), dispatch);
         // The matmul's epilogue leaves the gradients of biases.
         let width = sizes.outputs * sizes.dtype.bytes();
         let biases: Vec<Storage> = of_biases.iter().map(|_| self.temporary(width, "te.general_grouped_gemm")).collect();
