@@ -288,6 +288,18 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
     let folder = Folder::new("megatron-together");
     for (old, new, problem, remedy) in [
         (
+            "overlap_moe_expert_parallel_comm",
+            "delay_wgrad_compute",
+            "moves weight gradients beside exchanges of experts, and none are hidden",
+            "overlap_moe_expert_parallel_comm = true",
+        ),
+        (
+            "[megatron]\n",
+            "[megatron]\ncross_entropy_fusion_impl = \"te\"\n",
+            "says whose fused loss it is, and the loss is not fused",
+            "cross_entropy_loss_fusion = true",
+        ),
+        (
             "ep = 2\n",
             "",
             "hides what ranks with different experts exchange, and all have all",

@@ -33,6 +33,7 @@ mod vocabulary;
 
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
+pub use megatron::later::Later;
 pub use megatron::spread;
 pub use megatron::{DISPATCHERS, Dispatcher, ExpertRanks, Ring, Routing};
 use offload::{Offload, Sent, Stash};
@@ -216,6 +217,8 @@ pub struct Eager {
     pub main: Option<MainGradients>,
     /// Weight gradients that a backward in halves leaves for later ([`Eager::run_deferred`]); none: they are made at once.
     pub deferred: Option<Vec<WeightWork>>,
+    /// Weight gradients that Transformer Engine's modules leave for later ([`Eager::run_later`]); none: they are made at once.
+    pub later: Option<Vec<Later>>,
     /// A gradient that a block is given as a view: nothing is added to it in place.
     pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
@@ -254,6 +257,7 @@ impl Eager {
             experts: None,
             main: None,
             deferred: None,
+            later: None,
             viewed: None,
             lingering: vec![],
             fresh_weights: false,

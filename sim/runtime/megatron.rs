@@ -34,8 +34,8 @@ mod vocabulary;
 pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
-    Block, Core, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer,
-    Pipeline, Recompute,
+    Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture,
+    Optimizer, Pipeline, Recompute,
 };
 pub use modules::Modules;
 
@@ -74,6 +74,10 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         let cases = [
             (!alltoall, "exchanges of experts beside another micro-batch other than all-to-alls over several ranks"),
             (whole, "exchanges of experts beside another micro-batch around blocks that are run again"),
+            (
+                !job.gradients.fused_accumulation && job.mixture.is_some_and(|run| run.delay_wgrad),
+                "weight gradients made later without gradient_accumulation_fusion",
+            ),
         ];
         let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
         job.combines().then_some(what)

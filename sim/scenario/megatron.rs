@@ -20,7 +20,7 @@ use crate::model::Position;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::megatron::{
-    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
+    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
 };
 
 /// Megatron-Core.
@@ -165,9 +165,23 @@ fn block(
         fused_activation: reader.flag("megatron.bias_activation_fusion", table.bias_activation_fusion, true),
         fused_dropout: reader.flag("megatron.bias_dropout_fusion", table.bias_dropout_fusion, true),
         fused_rope,
-        fused_loss: reader.flag("megatron.cross_entropy_loss_fusion", table.cross_entropy_loss_fusion, false),
+        cross_entropy: cross_entropy(reader, table)?,
         recompute: recompute(reader, table)?,
     })
+}
+
+fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<CrossEntropy, ScenarioError> {
+    let fused = reader.flag("megatron.cross_entropy_loss_fusion", table.cross_entropy_loss_fusion, false);
+    match (&table.cross_entropy_fusion_impl, fused) {
+        (Some(at), false) => {
+            let problem = "cross_entropy_fusion_impl says whose fused loss it is, and the loss is not fused";
+            Err(reader.plan(at, problem, "write megatron.cross_entropy_loss_fusion = true, or remove the key"))
+        }
+        (None, false) => Ok(CrossEntropy::Composed),
+        (Some(at), true) if *at.get_ref() == written::FusedLoss::Te => Ok(CrossEntropy::Engine),
+        (Some(_), true) => Ok(CrossEntropy::Compiled),
+        (None, true) => Ok(reader.assume("megatron.cross_entropy_fusion_impl", CrossEntropy::Compiled, "\"native\"")),
+    }
 }
 
 fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recompute, ScenarioError> {

@@ -15,7 +15,7 @@ use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::megatron::{
-    self, Block, Core, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    self, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
 use crate::runtime::nanotron::{Job, placement};
 use crate::schedule::order;
@@ -188,7 +188,7 @@ fn block(recompute: Recompute) -> Block {
         fused_activation: false,
         fused_dropout: false,
         fused_rope: true,
-        fused_loss: false,
+        cross_entropy: CrossEntropy::Composed,
         recompute,
     }
 }

@@ -50,6 +50,7 @@ fn job(c: &Value) -> Job {
         permute_fusion: on("permute_fusion"),
         fp32_router: on("router_fp32"),
         router_fusion: c["router_fusion"] == true,
+        delay_wgrad: c["delay"] == true,
         recompute_activation: again("moe_act"),
         recompute_norm: again("layernorm"),
         auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,

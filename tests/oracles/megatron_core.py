@@ -118,7 +118,7 @@ def config_of(c):
         hidden_dropout=c["dropout"], attention_dropout=c["dropout"], gated_linear_unit=c["swiglu"],
         activation_func=torch.nn.functional.silu if c["swiglu"] else torch.nn.functional.gelu, add_bias_linear=c["bias"],
         bias_activation_fusion=c["fusions"], bias_dropout_fusion=c["fusions"], masked_softmax_fusion=c["fusions"],
-        cross_entropy_loss_fusion=c["fused_loss"],
+        cross_entropy_loss_fusion=bool(c["fused_loss"]), cross_entropy_fusion_impl="te" if c["fused_loss"] == "te" else "native",
         normalization="RMSNorm" if c["rms_norm"] else "LayerNorm", gradient_accumulation_fusion=c["fused_accumulation"], batch_p2p_comm=True,
         deallocate_pipeline_outputs=True, perform_initialization=False, **recompute,
     )

@@ -147,7 +147,7 @@ base.Collectives.__init__ = lambda self, log: (deep_ep.LOG.append(log), begin_lo
 EXPERTS = dict(
     experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
     permute_fusion=False, pre_softmax=False, router_fusion=False, again=[], score="softmax", correction=False, scale=None, groups=None, shared_overlap=False,
-    latent=None, capacity=None, pad=False, fp8=None, together=False,
+    latent=None, capacity=None, pad=False, fp8=None, together=False, delay=False,
 )
 config_of = base.config_of
 
@@ -167,7 +167,7 @@ def config_with_experts(c):
     if c["fp8"]:
         values.update(fp8="hybrid", fp8_recipe=c["fp8"])
     if c["together"]:
-        values.update(overlap_moe_expert_parallel_comm=True)
+        values.update(overlap_moe_expert_parallel_comm=True, delay_wgrad_compute=c["delay"])
     if c["again"]:
         values.update(recompute_granularity="selective", recompute_modules=c["again"])
     if c["groups"]:
@@ -258,9 +258,12 @@ if ENGINE:
         "moe-fp8-filled": dict(MIXTRAL, fp8="tensorwise", tp=1, seq=2088),
         "moe-fp8-again": dict(MIXTRAL, fp8="tensorwise", tp=1, again=["layernorm", "moe_act"]),
         "moe-fp8-unfused-accumulation": dict(MIXTRAL, fp8="tensorwise", tp=1, fused_accumulation=False),
+        "moe-engine-loss": dict(MIXTRAL, fused_loss="te"),
+        "moe-engine-loss-micro-2": dict(MIXTRAL, fused_loss="te", micro=2, tp=1, vocab=102400),
         "moe-together-first": dict(MIXTRAL, together=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
         "moe-together-last": dict(MIXTRAL, together=True, pp=2, vpp=2, rank=4, ep=2, layers=8, micro_batches=4),
         "moe-together-tp1": dict(MIXTRAL, together=True, tp=1, pp=2, vpp=2, rank=0, ep=2, layers=4, micro_batches=4, router_fusion=True, permute_fusion=True),
+        "moe-together-later": dict(MIXTRAL, together=True, delay=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
 else:

@@ -14,6 +14,7 @@ mod flash;
 pub mod fp8;
 mod grouped;
 mod latent;
+pub mod later;
 mod linear;
 mod loss;
 mod overlap;
@@ -31,7 +32,7 @@ pub use routed::ExpertRanks;
 use super::forward::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
-use crate::model::megatron::MegatronOp;
+use crate::model::megatron::{CrossEntropy, MegatronOp};
 use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::units::Bytes;
 
@@ -53,7 +54,12 @@ impl Eager {
             MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
             MegatronOp::EngineLinear { .. } => self.fp8_linear(graph, op, frame, results),
             MegatronOp::FlashCore { again, .. } => self.flash_core(graph, op, again, frame, results),
-            MegatronOp::VocabularyLoss { fused: true } => self.fused_vocabulary_loss(graph, op, frame, results),
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::Compiled } => {
+                self.fused_vocabulary_loss(graph, op, frame, results);
+            }
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::Engine } => {
+                self.engine_vocabulary_loss(graph, op, frame, results);
+            }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
             MegatronOp::Latent(kind) => self.latent(graph, op, kind, frame, results),
@@ -93,7 +99,10 @@ impl Eager {
             MegatronOp::RowLinear { .. } => self.row_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::EngineLinear { .. } => self.fp8_linear_backward(graph, op, index, frame, gradient),
             MegatronOp::FlashCore { again, .. } => self.flash_core_backward(graph, op, (index, again), frame, gradient),
-            MegatronOp::VocabularyLoss { fused: true } => {
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::Engine } => {
+                self.engine_vocabulary_loss_backward(graph, op, index, frame, gradient);
+            }
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::Compiled } => {
                 self.fused_vocabulary_loss_backward(graph, op, index, frame, gradient);
             }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(graph, op, index, frame, gradient),

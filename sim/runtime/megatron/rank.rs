@@ -111,6 +111,7 @@ impl<'j> Rank<'j> {
             vocabulary,
             exchanges: job.combines().then_some(EXCHANGES),
             after: None,
+            left: Default::default(),
         }
     }
 

@@ -15,7 +15,7 @@ use super::vocabulary::Vocabulary;
 use crate::program::builder::Section;
 use crate::program::{BufferId, Category, Dispatch, EventId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::main_gradients::WeightWork;
-use crate::runtime::eager::{COMPUTE, Eager, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Later, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
 /// What is known of one micro-batch on one stage.
@@ -127,6 +127,8 @@ pub(super) struct Rank<'j> {
     pub(super) exchanges: Option<StreamId>,
     /// The end of the last forward of these, which nothing has waited for yet.
     pub(super) after: Option<EventId>,
+    /// Weight gradients of the last backward of these, yet to be made.
+    pub(super) left: (Option<ScopeId>, Vec<Later>),
 }
 
 /// What a computation has been given, and the scope it came from.
@@ -189,6 +191,7 @@ impl<'j> Rank<'j> {
         for portion in lists.portions(self.rank as usize) {
             self.portion(portion);
         }
+        self.wait_for_last();
         self.finalize();
         self.eager.release(tokens);
         self.drain();

@@ -5,8 +5,18 @@
 
 use super::chunk::combined::{self, Ahead, Back};
 use super::step::{Key, Rank};
-use crate::runtime::eager::COMPUTE;
+use crate::program::{Pass, ScopeId};
+use crate::runtime::eager::{COMPUTE, Eager, Later};
 use crate::schedule::{Action, Kind};
+
+/// Makes weight gradients that have been left.
+fn run_later(eager: &mut Eager, scope: Option<ScopeId>, left: Vec<Later>) {
+    let Some(scope) = scope.filter(|_| !left.is_empty()) else { return };
+    let before = (eager.program.enter(scope), eager.program.set_pass(Pass::Backward));
+    eager.run_later(left);
+    eager.program.enter(before.0);
+    eager.program.set_pass(before.1);
+}
 
 impl Rank<'_> {
     /// Computes a forward and a backward, or the one there is.
@@ -39,10 +49,17 @@ impl Rank<'_> {
         });
         combined::run(eager, ahead.as_mut(), back.as_mut());
         let done = ahead.as_ref().map(Ahead::done);
-        let left = ahead.map(|ahead| ahead.end(eager));
+        let left = back.as_mut().map(Back::take_later).unwrap_or_default();
+        let scope = backward.map(|key| self.scopes[key.0 as usize / self.schedule.ranks()]);
+        if forward.is_none() {
+            run_later(eager, scope, left);
+        } else {
+            self.left = (scope, left);
+        }
+        let result = ahead.map(|ahead| ahead.end(eager));
         let made = back.map(|back| back.end(eager));
-        if let (Some(key), Some(left)) = (forward, left) {
-            self.end_forward(key, left, held);
+        if let (Some(key), Some(result)) = (forward, result) {
+            self.end_forward(key, result, held);
         }
         if let (Some(key), Some(made)) = (backward, made) {
             self.end_backward(key, of_back, made);
@@ -54,8 +71,11 @@ impl Rank<'_> {
         self.counts_of(backward.is_none());
     }
 
-    /// What comes next waits for the last forward.
+    /// The weight gradients that the last backward has left behind its messages; what comes next waits for the last
+    /// forward.
     pub(super) fn wait_for_last(&mut self) {
+        let (scope, left) = std::mem::take(&mut self.left);
+        run_later(&mut self.eager, scope, left);
         if let Some(event) = self.after.take() {
             self.eager.program.wait(COMPUTE, event);
         }

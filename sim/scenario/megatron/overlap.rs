@@ -57,3 +57,21 @@ pub(super) fn check(
     }
     Ok(())
 }
+
+/// Whether weight gradients are made later (`delay_wgrad_compute`).
+pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<bool, ScenarioError> {
+    let together = table.overlap_moe_expert_parallel_comm.as_ref().is_some_and(|at| *at.get_ref());
+    match table.delay_wgrad_compute.as_ref().filter(|at| *at.get_ref()) {
+        Some(at) if !together => {
+            let problem = "delay_wgrad_compute moves weight gradients beside exchanges of experts, and none are hidden";
+            Err(reader.plan(at, problem, "write megatron.overlap_moe_expert_parallel_comm = true, or remove the key"))
+        }
+        Some(at) if table.gradient_accumulation_fusion == Some(false) => {
+            let problem = "delay_wgrad_compute without gradient_accumulation_fusion is not simulated";
+            Err(reader.plan(at, problem, "write megatron.gradient_accumulation_fusion = true, or remove the key"))
+        }
+        Some(_) => Ok(true),
+        None if together => Ok(reader.flag("megatron.delay_wgrad_compute", None, false)),
+        None => Ok(false),
+    }
+}

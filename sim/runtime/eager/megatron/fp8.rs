@@ -320,10 +320,11 @@ impl Eager {
         } else if sizes.splits {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
         }
-        let weight = self.engine_weight_gradient(sizes, dispatch);
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].to_vec();
-        for storage in held.into_iter().chain([saved[1]]) {
+        held.push(saved[1]);
+        let weight = self.engine_weight_gradient(sizes, dispatch, &held);
+        for storage in held {
             self.release(storage);
         }
         if sizes.splits {
@@ -411,7 +412,8 @@ impl Eager {
         } else {
             self.engine_matmul(shape, DType::Fp8, layout, dispatch);
         }
-        let weight = self.engine_weight_gradient(sizes, dispatch);
+        held.push(self.retain(frame.saved[Self::saved(frame, index).0]));
+        let weight = self.engine_weight_gradient(sizes, dispatch, &held);
         for storage in held {
             self.release(storage);
         }

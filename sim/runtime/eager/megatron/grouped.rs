@@ -5,6 +5,7 @@ mod fp8;
 
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
+use super::later::Left;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::Fp8;
 use crate::model::megatron::experts::RoutedOp;
@@ -14,7 +15,8 @@ use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
 const STREAMS: u64 = 4;
 
 /// What the rules read off the operator.
-struct Sizes {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
     inputs: u64,
     outputs: u64,
     local: u64,
@@ -41,7 +43,7 @@ impl Sizes {
 impl Eager {
     /// One call of the matmuls of all experts, of which as many run side by side as there are streams, and fill the chip
     /// together; the host launches each.
-    fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, mut dispatch: Dispatch) {
+    pub(super) fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, mut dispatch: Dispatch) {
         let &Sizes { inputs, outputs, local, rows, .. } = sizes;
         let dtype = sizes.fp8.map_or(sizes.dtype, |_| DType::Fp8);
         let (mut left, mut rows_left) = (local, rows);
@@ -99,7 +101,10 @@ impl Eager {
         let (of_weights, of_biases) = op.params.split_at(sizes.local as usize);
         let weights: Vec<Storage> =
             of_weights.iter().map(|_| self.temporary(sizes.weight(), "te.general_grouped_gemm")).collect();
-        self.grouped_matmul(&sizes, self.weight_layout(), dispatch);
+        let read = input.unwrap_or_else(|| frame.saved[Self::saved(frame, index).0]);
+        if !self.leaves(Left::Grouped(sizes), &[read, gradient]) {
+            self.grouped_matmul(&sizes, self.weight_layout(), dispatch);
+        }
         // The matmul's epilogue leaves the gradients of biases.
         let width = sizes.outputs * sizes.dtype.bytes();
         let biases: Vec<Storage> = of_biases.iter().map(|_| self.temporary(width, "te.general_grouped_gemm")).collect();
@@ -130,7 +135,9 @@ impl Eager {
             let param = frame.params.index(param);
             if fused {
                 self.release(weight);
-                self.gradient_arrived(param);
+                if !self.left_for(param) {
+                    self.gradient_arrived(param);
+                }
             } else {
                 self.store_leaf(param, weight, dtype);
             }

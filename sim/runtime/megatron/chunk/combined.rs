@@ -9,7 +9,8 @@
 //! A block is cut in four: attention, norm, router and rows in their order; the way to the experts; these; the way back,
 //! with the sum over experts and the residual. The second and the fourth run on a stream of their own. Each of the two
 //! micro-batches goes on where its part before has ended; the host issues parts in the order above. A dense block has no
-//! exchanges, and is cut before its feed-forward.
+//! exchanges, and is cut before its feed-forward. With `delay_wgrad_compute` the experts' weight gradients follow the dispatch
+//! forward, and attention's its backward.
 
 use std::ops::Range;
 
@@ -17,7 +18,7 @@ use super::{BlocksFrame, Chunk, ChunkFrame, MASK};
 use crate::model::graph::{Graph, OpKind};
 use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::{Category, EventId, Pass, ScopeId, StreamId};
-use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Later, Mode, ParamMap, Storage};
 use crate::runtime::megatron::batch::Batch;
 
 /// A part of a block.
@@ -167,6 +168,9 @@ pub(in crate::runtime::megatron) struct Back<'c> {
     seeds: Vec<Storage>,
     frame: ChunkFrame,
     running: Option<(u64, Box<Frame>)>,
+    /// Whether weight gradients are made later, and those yet to be made.
+    delays: bool,
+    later: Vec<Later>,
 }
 
 impl<'c> Back<'c> {
@@ -182,7 +186,8 @@ impl<'c> Back<'c> {
         let (gradient, seeds) = chunk.begin_backward(eager, frame.head.take(), gradient);
         let way = Way::new(eager, scope, exchanges);
         eager.program.enter(before);
-        Back { chunk, way, gradient: Some(gradient), seeds, frame, running: None }
+        let delays = chunk.job.mixture.is_some_and(|run| run.delay_wgrad);
+        Back { chunk, way, gradient: Some(gradient), seeds, frame, running: None, delays, later: vec![] }
     }
 
     fn run(&mut self, eager: &mut Eager, node: Node) {
@@ -200,12 +205,29 @@ impl<'c> Back<'c> {
             eager.start_backward(graph, running, gradient);
         }
         if !range.is_empty() {
+            eager.later = self.delays.then(Vec::new);
             self.way.run(eager, node, |eager| eager.backward_ops(graph, running, range));
+            self.later = eager.later.take().unwrap_or_default();
         }
         if node == Node::Attention {
+            // Of attention the first linear's comes first.
+            self.later.reverse();
             self.gradient = eager.finish_backward(running);
             self.running = None;
         }
+    }
+
+    /// Makes the weight gradients that the last part has left, which nothing waits for.
+    fn run_later(&mut self, eager: &mut Eager) {
+        set(eager, Pass::Backward);
+        let before = eager.program.enter(self.way.scope);
+        eager.run_later(std::mem::take(&mut self.later));
+        eager.program.enter(before);
+    }
+
+    /// Those of the chunk's first attention, which are made behind the messages.
+    pub(in crate::runtime::megatron) fn take_later(&mut self) -> Vec<Later> {
+        std::mem::take(&mut self.later)
     }
 
     /// What lies before the first block; its input's gradient, if that has one.
@@ -247,7 +269,15 @@ pub(in crate::runtime::megatron) fn run(
         ] {
             match (forward, &mut ahead, &mut back) {
                 (true, Some(ahead), _) if block < ahead_blocks => ahead.run(eager, node),
-                (false, _, Some(back)) if block < back_blocks => back.run(eager, node),
+                (false, _, Some(back)) if block < back_blocks => {
+                    if node == Node::Dispatch {
+                        back.run_later(eager);
+                    }
+                    back.run(eager, node);
+                    if node == Node::Attention && block + 1 < back_blocks {
+                        back.run_later(eager);
+                    }
+                }
                 _ => {}
             }
         }

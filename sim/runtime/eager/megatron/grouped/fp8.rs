@@ -7,6 +7,7 @@
 use super::super::super::forward::Results;
 use super::super::super::{Eager, Frame, Storage};
 use super::super::fp8::{Copies, Wide};
+use super::super::later::Left;
 use super::Sizes;
 use crate::model::graph::Op;
 use crate::model::megatron::{Fp8, Fp8Recipe};
@@ -82,7 +83,9 @@ impl Eager {
         if input.is_some() {
             read = self.split_quantise(sizes, sizes.inputs, Copies::Both, fp8.recipe).concat();
         }
-        self.grouped_matmul(sizes, self.weight_layout(), dispatch);
+        if !self.leaves(Left::Grouped(*sizes), &[read.clone(), of_result[1].clone()].concat()) {
+            self.grouped_matmul(sizes, self.weight_layout(), dispatch);
+        }
         // What was read is emptied as soon as it is multiplied, before the stand-ins that every expert gets for a gradient
         // that is in its main gradient already.
         read.into_iter().for_each(|storage| self.release(storage));
