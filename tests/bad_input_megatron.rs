@@ -280,6 +280,63 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
 }
 
 #[test]
+fn exchanges_beside_another_micro_batch_say_what_they_need() {
+    let model = "huggingface = \"config.json\"\nlayers = 4";
+    let mixtral = MEGATRON.replace(model, "name = \"mixtral-8x7b\"\nlayers = 4");
+    let whole = mixtral.replace("tp = 2\npp = 2", "pp = 2\nep = 2\n\n[pipeline]\nvirtual_stages = 2")
+        + "\n[megatron]\noverlap_moe_expert_parallel_comm = true\n";
+    let folder = Folder::new("megatron-together");
+    for (old, new, problem, remedy) in [
+        (
+            "overlap_moe_expert_parallel_comm",
+            "delay_wgrad_compute",
+            "moves weight gradients beside exchanges of experts, and none are hidden",
+            "overlap_moe_expert_parallel_comm = true",
+        ),
+        (
+            "[megatron]\n",
+            "[megatron]\ncross_entropy_fusion_impl = \"te\"\n",
+            "says whose fused loss it is, and the loss is not fused",
+            "cross_entropy_loss_fusion = true",
+        ),
+        (
+            "ep = 2\n",
+            "",
+            "hides what ranks with different experts exchange, and all have all",
+            "write mesh.ep = 2 or more",
+        ),
+        (
+            "pp = 2\nep = 2\n\n[pipeline]\nvirtual_stages = 2",
+            "ep = 2",
+            "without a pipeline is not simulated",
+            "mesh.pp",
+        ),
+        (
+            "virtual_stages = 2",
+            "virtual_stages = 1",
+            "runs stages in turns, and each rank has one",
+            "virtual_stages = 2",
+        ),
+        ("virtual_stages = 2", "schedule = \"Megatron1F1B\"", "is a schedule of its own", "remove one of the two keys"),
+        ("mixtral-8x7b", "llama-3.1-8b", "says how experts are run, and llama-3.1-8b has none", "remove the key"),
+        ("[megatron]\n", "[megatron]\nrecompute = { uniform = 1 }\n", "cuts blocks into parts", "recompute = \"none\""),
+        (
+            "[megatron]\n",
+            "[megatron]\nmoe_token_dispatcher_type = \"flex\"\n",
+            "is simulated for the dispatcher \"alltoall\", not \"flex\"",
+            "moe_token_dispatcher_type = \"alltoall\"",
+        ),
+    ] {
+        let text = whole.replacen(old, new, 1);
+        // A dense model has no experts to spread.
+        let text = if new.contains("llama") { text.replacen("ep = 2\n", "", 1) } else { text };
+        folder.write("my.toml", &text);
+        let said = folder.refuses(&["run", "my.toml"]);
+        assert!(said.contains(problem) && said.contains(remedy), "{new}\n{said}");
+    }
+}
+
+#[test]
 fn a_plan_that_runs_badly_is_told_so() {
     let notes = |text: &str| make::parse(text).assumptions.join("\n");
     let few = edited("accumulation = 4", "accumulation = 1");

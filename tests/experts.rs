@@ -4,8 +4,8 @@ use windtunnel::model::block::{self, Variant};
 use windtunnel::model::huggingface::shipped;
 use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
-use windtunnel::program::{Collective, DType};
-use windtunnel::scenario::predict::Settings;
+use windtunnel::program::{Collective, DType, Instr, Program};
+use windtunnel::scenario::predict::{Prediction, Settings};
 use windtunnel::scenario::{Scenario, predict};
 
 use crate::command::Folder;
@@ -170,4 +170,66 @@ fn deepseek_flies_under_megatron_with_every_dispatcher() {
         let noted = scenario.assumptions.iter().any(|line| line.contains("is taken to be DeepEP"));
         assert_eq!(noted, dispatcher == "flex");
     }
+}
+
+#[test]
+fn experts_in_fp8_multiply_filled_rows_and_what_has_no_rules_is_refused() {
+    let fp8 = |model: &str, keys: &str, sequence: u64| {
+        scenario(
+            model,
+            &format!("[megatron]\nfp8 = \"tensorwise\"\nhidden_dropout = false\nattention_dropout = false\n{keys}"),
+        )
+        .replacen("fsdp2", "megatron", 1)
+        .replacen("[mesh]", "[mesh]\nep = 8", 1)
+        .replacen("sequence = 1024", &format!("sequence = {sequence}"), 1)
+    };
+    let kernels = |sequence| {
+        let answer = predict(&parse(&fp8("qwen3-30b-a3b", "", sequence)), Settings::default());
+        let program = answer.unwrap_or_else(|error| panic!("{error}")).classes.remove(0).program;
+        program.kernels.iter().map(|kernel| kernel.name).collect::<Vec<_>>()
+    };
+    // 1,024 tokens of a rank send each of 128 experts 64 rows, from 8 ranks 512; 1,032 send 64 or 65, and 16 divides no 520.
+    let fills = |name: &&str| name.starts_with("te.fused_multi_row");
+    assert!(!kernels(1024).iter().any(fills));
+    assert!(kernels(1032).iter().any(fills));
+    for (model, keys, what) in [
+        ("gpt-oss-20b", "", "experts with biases in fp8"),
+        ("deepseek-v3", "", "in fp8"),
+        ("qwen3-30b-a3b", "recompute_modules = [\"moe_act\"]\n", "made again under delayed scaling"),
+    ] {
+        let text = fp8(model, keys, 1024);
+        let text = if keys.is_empty() { text } else { text.replacen("tensorwise", "delayed", 1) };
+        let said = refusal(&text);
+        assert!(said.contains(what), "{said}");
+    }
+}
+
+#[test]
+fn all_to_alls_beside_another_micro_batch_move_as_much_and_are_waited_for_less() {
+    let plan = |together: bool| {
+        let text = scenario("qwen3-30b-a3b", &format!("[megatron]\noverlap_moe_expert_parallel_comm = {together}\n"))
+            .replacen("fsdp2", "megatron", 1)
+            .replacen("nodes = 1", "nodes = 4", 1)
+            .replacen("[mesh]", "[mesh]\npp = 2\nep = 16\n\n[pipeline]\nvirtual_stages = 2", 1)
+            .replacen("sequence = 1024", "sequence = 4096\naccumulation = 8", 1);
+        parse(&text)
+    };
+    let [alone, together] = [false, true].map(plan);
+    let issued = |program: &Program| {
+        let comms = program.step.iter().filter_map(|instr| match *instr {
+            Instr::Collective { comm, .. } => Some(program.comm(comm).bytes.0),
+            _ => None,
+        });
+        (program.flops, comms.clone().count(), comms.sum::<u64>())
+    };
+    let [one, other] = [&alone, &together].map(|plan| plan.job.compile());
+    for (one, other) in one.classes.iter().zip(&other.classes) {
+        assert_eq!(issued(one), issued(other));
+    }
+    let fly = |plan: &Scenario| predict(plan, Settings::default()).unwrap_or_else(|error| panic!("{error}"));
+    let (alone, together) = (fly(&alone), fly(&together));
+    assert!(together.step < alone.step);
+    // One more forward is under way before the first backward.
+    let most = |answer: &Prediction| answer.classes[0].memory.report.peak_allocated;
+    assert!(most(&together) > most(&alone));
 }

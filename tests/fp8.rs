@@ -10,8 +10,8 @@ use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, Stre
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, TensorGroup};
 use windtunnel::runtime::megatron::{
-    self, Block, Chunk, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
-    Recompute,
+    self, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
+    Optimizer, Pipeline, Recompute,
 };
 use windtunnel::schedule::find;
 
@@ -85,7 +85,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
             fused_activation: true,
             fused_dropout: true,
             fused_rope: true,
-            fused_loss: true,
+            cross_entropy: CrossEntropy::Compiled,
             recompute: Recompute::None,
         },
         mixture: None,

@@ -45,6 +45,17 @@ pub enum Fp8Recipe {
     Blockwise,
 }
 
+/// Whose kernels the loss over the vocabulary is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrossEntropy {
+    /// PyTorch's, one after the other.
+    Composed,
+    /// Four functions that inductor compiles (`--cross-entropy-loss-fusion`; `fusions/fused_cross_entropy.py`).
+    Compiled,
+    /// Transformer Engine's, which leave the gradient in the logits' place (`--cross-entropy-fusion-impl te`).
+    Engine,
+}
+
 /// How a linear of Transformer Engine's multiplies in fp8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fp8 {
@@ -177,8 +188,8 @@ pub enum MegatronOp {
     /// Cross-entropy of every token over logits split on the vocabulary (`core/tensor_parallel/cross_entropy.py`).
     /// Inputs: logits.
     VocabularyLoss {
-        /// Whether it is one compiled graph (`fusions/fused_cross_entropy.py`).
-        fused: bool,
+        /// Whose kernels it is made of.
+        kernels: CrossEntropy,
     },
     /// What latent attention does between its projections.
     Latent(LatentOp),

@@ -33,6 +33,7 @@ mod vocabulary;
 
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
+pub use megatron::later::Later;
 pub use megatron::spread;
 pub use megatron::{DISPATCHERS, Dispatcher, ExpertRanks, Ring, Routing};
 use offload::{Offload, Sent, Stash};
@@ -201,6 +202,11 @@ pub struct Eager {
     stepped: Vec<bool>,
     /// Category of values made from now on.
     pub category: Category,
+    /// Whether the host waits for counts of experts' rows only when rows are exchanged ([`Eager::wait_for_counts`]), not
+    /// when they are put in order.
+    pub counts_later: bool,
+    /// The stream that kernels are launched on, and blocks taken for (`torch.cuda.stream`).
+    pub stream: StreamId,
     /// The tensor-parallel ranks, where the model is split over some.
     pub tensor: Option<TensorGroup>,
     /// The ranks that share a sequence, where some do.
@@ -211,6 +217,8 @@ pub struct Eager {
     pub main: Option<MainGradients>,
     /// Weight gradients that a backward in halves leaves for later ([`Eager::run_deferred`]); none: they are made at once.
     pub deferred: Option<Vec<WeightWork>>,
+    /// Weight gradients that Transformer Engine's modules leave for later ([`Eager::run_later`]); none: they are made at once.
+    pub later: Option<Vec<Later>>,
     /// A gradient that a block is given as a view: nothing is added to it in place.
     pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
@@ -242,11 +250,14 @@ impl Eager {
             hooked: false,
             stepped: vec![false; params],
             category: Category::Activation,
+            counts_later: false,
+            stream: COMPUTE,
             tensor: None,
             context: None,
             experts: None,
             main: None,
             deferred: None,
+            later: None,
             viewed: None,
             lingering: vec![],
             fresh_weights: false,
@@ -261,7 +272,7 @@ impl Eager {
 
     /// Takes a block of a stated category with one reference.
     pub fn storage_as(&mut self, bytes: u64, category: Category, name: &'static str) -> Storage {
-        self.storage_on(COMPUTE, bytes, category, name)
+        self.storage_on(self.stream, bytes, category, name)
     }
 
     /// Takes a block from a stream's pool with one reference.
@@ -327,7 +338,7 @@ impl Eager {
     /// Launches a kernel bounded by memory.
     pub fn pointwise(&mut self, name: &'static str, kind: MemoryKind, read: u64, written: u64, dispatch: Dispatch) {
         let work = Work::Memory { kind, read: Bytes(read), written: Bytes(written) };
-        self.program.launch(COMPUTE, name, work, dispatch);
+        self.program.launch(self.stream, name, work, dispatch);
     }
 
     /// Adds up two gradients of one value: in place if nobody else holds the earlier one and it is no view, else out of

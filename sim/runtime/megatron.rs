@@ -28,13 +28,14 @@ mod p2p;
 mod python;
 mod rank;
 mod step;
+mod together;
 mod vocabulary;
 
 pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
-    Block, Core, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture, Optimizer,
-    Pipeline, Recompute,
+    Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture,
+    Optimizer, Pipeline, Recompute,
 };
 pub use modules::Modules;
 
@@ -67,7 +68,21 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
         halves(&schedule(job).ok()?).then_some(what)
     };
-    Chunk::refuses(job).or_else(split).or_else(|| vocabulary::refuses(job))
+    let together = || {
+        let whole = matches!(job.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
+        let alltoall = job.mixture.is_some_and(|run| run.dispatcher.name == "alltoall") && job.mesh.ep > 1;
+        let cases = [
+            (!alltoall, "exchanges of experts beside another micro-batch other than all-to-alls over several ranks"),
+            (whole, "exchanges of experts beside another micro-batch around blocks that are run again"),
+            (
+                !job.gradients.fused_accumulation && job.mixture.is_some_and(|run| run.delay_wgrad),
+                "weight gradients made later without gradient_accumulation_fusion",
+            ),
+        ];
+        let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
+        job.combines().then_some(what)
+    };
+    Chunk::refuses(job).or_else(together).or_else(split).or_else(|| vocabulary::refuses(job))
 }
 
 /// The programs of all pipeline ranks.

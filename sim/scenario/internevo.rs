@@ -15,7 +15,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::internevo::Job;
 use crate::runtime::megatron::{
-    self, Block, Core, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    self, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
 use crate::schedule::order::megatron::MEGATRON_1F1B;
 
@@ -153,7 +153,7 @@ fn block(recompute: Recompute) -> Block {
         fused_activation: false,
         fused_dropout: false,
         fused_rope: true,
-        fused_loss: true,
+        cross_entropy: CrossEntropy::Compiled,
         recompute,
     }
 }

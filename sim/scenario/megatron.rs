@@ -5,6 +5,7 @@ mod deepspeed;
 mod experts;
 mod foreign;
 pub(super) mod mesh;
+mod overlap;
 pub(super) mod pipeline;
 
 use toml::Spanned;
@@ -19,7 +20,7 @@ use crate::model::Position;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::megatron::{
-    Block, Core, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
+    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
 };
 
 /// Megatron-Core.
@@ -54,11 +55,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let sequence_parallel = mesh::sequence_parallel(reader, scenario, mesh)?;
     let mesh = experts::mesh(reader, scenario, (topology, &model), (mesh, sequence_parallel))?;
     mesh::divides(reader, scenario, (&model, seq), (mesh, sequence_parallel))?;
-    let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation, engine))?;
+    let together = overlap::asked(reader, table, (&model, mesh))?;
+    let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation, engine), together)?;
     let dtype = precision(reader, &scenario.precision)?;
     let block = block(reader, table, (model.position, engine))?;
     mesh::context_parallel(reader, (scenario, table), (mesh, &block))?;
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
+    overlap::check(reader, together, (mixture, &block))?;
     let matmuls = matmuls(reader, table, block.implementation)?;
     let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
     let gradients = gradients(reader, table, (mesh, dtype, engine))?;
@@ -162,9 +165,23 @@ fn block(
         fused_activation: reader.flag("megatron.bias_activation_fusion", table.bias_activation_fusion, true),
         fused_dropout: reader.flag("megatron.bias_dropout_fusion", table.bias_dropout_fusion, true),
         fused_rope,
-        fused_loss: reader.flag("megatron.cross_entropy_loss_fusion", table.cross_entropy_loss_fusion, false),
+        cross_entropy: cross_entropy(reader, table)?,
         recompute: recompute(reader, table)?,
     })
+}
+
+fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<CrossEntropy, ScenarioError> {
+    let fused = reader.flag("megatron.cross_entropy_loss_fusion", table.cross_entropy_loss_fusion, false);
+    match (&table.cross_entropy_fusion_impl, fused) {
+        (Some(at), false) => {
+            let problem = "cross_entropy_fusion_impl says whose fused loss it is, and the loss is not fused";
+            Err(reader.plan(at, problem, "write megatron.cross_entropy_loss_fusion = true, or remove the key"))
+        }
+        (None, false) => Ok(CrossEntropy::Composed),
+        (Some(at), true) if *at.get_ref() == written::FusedLoss::Te => Ok(CrossEntropy::Engine),
+        (Some(_), true) => Ok(CrossEntropy::Compiled),
+        (None, true) => Ok(reader.assume("megatron.cross_entropy_fusion_impl", CrossEntropy::Compiled, "\"native\"")),
+    }
 }
 
 fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recompute, ScenarioError> {

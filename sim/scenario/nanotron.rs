@@ -15,7 +15,7 @@ use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::megatron::{
-    self, Block, Core, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    self, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
 use crate::runtime::nanotron::{Job, placement};
 use crate::schedule::order;
@@ -155,7 +155,7 @@ fn stages(
     };
     let axis = scenario.mesh.get_ref().pp.as_ref().filter(|_| mesh.pp > 1);
     let Some(axis) = axis else {
-        let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches, megatron::Engine::Core))?;
+        let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches, megatron::Engine::Core), None)?;
         return Ok(Pipeline { schedule, ..whole });
     };
     if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {
@@ -188,7 +188,7 @@ fn block(recompute: Recompute) -> Block {
         fused_activation: false,
         fused_dropout: false,
         fused_rope: true,
-        fused_loss: false,
+        cross_entropy: CrossEntropy::Composed,
         recompute,
     }
 }

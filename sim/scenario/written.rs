@@ -12,7 +12,9 @@ mod zero;
 pub use experts::ExpertLoad;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
-pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores};
+pub use megatron::{
+    Exchange, Fp8, FusedLoss, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores,
+};
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};

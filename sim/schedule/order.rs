@@ -18,7 +18,7 @@ pub mod zero_bubble;
 use super::{Action, Lists, Schedule, ScheduleError};
 
 /// The schedules there are.
-pub const ENTRIES: [Entry; 18] = [
+pub const ENTRIES: [Entry; 19] = [
     gpipe::GPIPE,
     one_forward_one_backward::ONE_FORWARD_ONE_BACKWARD,
     interleaved::INTERLEAVED,
@@ -32,6 +32,7 @@ pub const ENTRIES: [Entry; 18] = [
     dual_pipe_v::DUAL_PIPE_V,
     megatron::MEGATRON_1F1B,
     megatron::MEGATRON_INTERLEAVED,
+    megatron::MEGATRON_COMBINED,
     nanotron::AFAB,
     deepspeed::DEEPSPEED_1F1B,
     vocabulary::VOCAB_1,

@@ -9,7 +9,8 @@ use windtunnel::program::{Builder, Category, Collective, DType, Dispatch, Instr,
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, Settings, Storage, TensorGroup};
 use windtunnel::runtime::megatron::{
-    Block, Chunk, Core, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    Block, Chunk, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
+    Recompute,
 };
 use windtunnel::schedule::order;
 
@@ -96,7 +97,11 @@ pub fn job(c: &Value) -> Job {
             fused_activation: fused,
             fused_dropout: fused,
             fused_rope: false,
-            fused_loss: c["fused_loss"].as_bool().unwrap_or(false),
+            cross_entropy: match &c["fused_loss"] {
+                Value::String(_) => CrossEntropy::Engine,
+                fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
+                _ => CrossEntropy::Composed,
+            },
             recompute: match c["recompute"].as_str() {
                 Some("uniform") => Recompute::Uniform { layers },
                 Some("block") => Recompute::Block { layers },

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::DType;
 use windtunnel::runtime::megatron::{
-    Block, Core, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
 use windtunnel::schedule::find;
 
@@ -79,7 +79,7 @@ impl Config {
                 fused_activation: true,
                 fused_dropout: true,
                 fused_rope: false,
-                fused_loss: false,
+                cross_entropy: CrossEntropy::Composed,
                 recompute: match self.recompute.as_deref() {
                     None => Recompute::None,
                     Some("selective") => Recompute::Core,

@@ -1,6 +1,6 @@
 """What Megatron-Core's blocks cost the host, over blocks of plain PyTorch modules, on a device that does nothing.
 
-Usage: as `megatron_core.py`. Both kinds of blocks run in turn in one process, so that what else the machine does hits both; of
+Usage: as `megatron_core.py`; with `experts` after the file, blocks with experts. Both kinds of blocks run in turn in one process, so that what else the machine does hits both; of
 each the fourth lowest of 60 readings of the process's own time is kept [us a block]. Only their ratio means anything. Linears alone
 are the lowest of 15 readings of 100 forwards. How many kernels a block launches is counted in `windtunnel show program`. A plain block of 16 kernels: two norms, four linears, two batched matmuls, softmax, GELU, three dropouts, a
 copy and two sums, all modules and functions of PyTorch. What a device's driver adds to a launch is in neither.
@@ -94,13 +94,31 @@ ENGINE_CASES = {
     "engine-llama": {**base.LLAMA, **ALONE, "transformer_engine": True, "rms_norm": True, "fused_accumulation": True},
 }
 
+
+def with_experts():
+    """Blocks with experts of `megatron_experts.py`: 16 of 128 on a rank of 8, as GPT-OSS's; 4 of 4 in fp8."""
+    import megatron_experts as experts
+
+    common = {**base.BASE, **experts.MIXTRAL, **ALONE, "layers": 4, "router_fusion": True, "permute_fusion": True, "aux": 0}
+    again = ["layernorm", "moe_act"]
+    many = {**common, "experts": 128, "topk": 4, "ep": 8, "world": 8, "bias": True, "again": again}
+    return experts, {"engine-experts-16": many, "engine-experts-4-fp8": {**common, "experts": 4, "ep": 1, "fp8": "tensorwise"}}
+
+
 if __name__ == "__main__":
     import megatron.core
 
     done = {"torch": torch.__version__, "megatron_core": megatron.core.__version__, "plain_kernels": KERNELS}
     done.update(linear_forward_us=base.child(linears, {}), cases=[])
-    for name, over in (ENGINE_CASES if base.ENGINE else CASES).items():
-        out = base.child(blocks, dict(base.BASE, **{**ALONE, **over}))
+    cases = ENGINE_CASES if base.ENGINE else CASES
+    if sys.argv[2:] == ["experts"]:
+        experts, cases = with_experts()
+    for name, over in cases.items():
+        case = dict(base.BASE, **{**ALONE, **over})
+        if sys.argv[2:] == ["experts"]:
+            case = experts.CASE = over
+            experts.deep_ep.CASE.update(over)
+        out = base.child(blocks, case)
         print(name, out, flush=True)
         done["cases"].append({"id": name, "config": over, "us_per_block": out})
         with open(sys.argv[1], "w") as file:

@@ -118,7 +118,7 @@ def config_of(c):
         hidden_dropout=c["dropout"], attention_dropout=c["dropout"], gated_linear_unit=c["swiglu"],
         activation_func=torch.nn.functional.silu if c["swiglu"] else torch.nn.functional.gelu, add_bias_linear=c["bias"],
         bias_activation_fusion=c["fusions"], bias_dropout_fusion=c["fusions"], masked_softmax_fusion=c["fusions"],
-        cross_entropy_loss_fusion=c["fused_loss"],
+        cross_entropy_loss_fusion=bool(c["fused_loss"]), cross_entropy_fusion_impl="te" if c["fused_loss"] == "te" else "native",
         normalization="RMSNorm" if c["rms_norm"] else "LayerNorm", gradient_accumulation_fusion=c["fused_accumulation"], batch_p2p_comm=True,
         deallocate_pipeline_outputs=True, perform_initialization=False, **recompute,
     )
@@ -163,11 +163,14 @@ def loss_of(mask, out):
     return total, count, {"lm loss": torch.cat([total.clone().detach().view(1), count.view(1)])}
 
 
-def forward_step(c, iterator, model):
+def forward_step(c, iterator, model, return_schedule_plan=False):
     whole = dict(dtype=torch.long, device="cuda")
     tokens, labels, positions = (torch.zeros(c["micro"], c["seq"], **whole) for _ in range(3))
     mask = torch.zeros(1, 1, c["seq"], c["seq"], dtype=torch.bool, device="cuda")
     loss_mask = torch.ones(c["micro"], c["seq"], device="cuda")
+    if return_schedule_plan:
+        # With `overlap_moe_expert_parallel_comm` the schedule runs the model part by part.
+        return model.build_schedule_plan(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
     return model(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
 
 

@@ -58,6 +58,19 @@ if ENGINE:
         whole = dict(device="cuda")
         return torch.empty_like(logits), torch.empty(logits.shape, dtype=torch.bool, **whole), torch.empty(logits.shape, dtype=torch.float32, **whole)
 
+    def fused_score_for_moe_aux_loss_fwd(logits, topk, score_function):
+        return torch.empty_like(logits), torch.empty(logits.shape, dtype=torch.bool, device="cuda"), torch.empty_like(logits)
+
+    def fused_moe_aux_loss_fwd(probs, **rest):
+        return torch.empty((), dtype=probs.dtype, device="cuda"), torch.empty((), dtype=torch.float32, device="cuda")
+
+    def of_scores(num_rows, num_cols, grad_aux_loss, **rest):
+        return torch.empty((num_rows, num_cols), dtype=grad_aux_loss.dtype, device="cuda")
+
+    tex.fused_score_for_moe_aux_loss_fwd, tex.fused_moe_aux_loss_fwd, tex.fused_moe_aux_loss_bwd = (
+        fused_score_for_moe_aux_loss_fwd, fused_moe_aux_loss_fwd, of_scores
+    )
+    tex.fused_score_for_moe_aux_loss_bwd = lambda grad_scores, **rest: torch.empty_like(grad_scores)
     tex.fused_topk_with_score_function_fwd = fused_topk_with_score_function_fwd
     tex.fused_topk_with_score_function_bwd = lambda tokens, experts, map, scores, gradient, *rest: torch.empty_like(gradient)
     # Kernels of permutations are Triton's: neither compiled nor run.
@@ -134,7 +147,7 @@ base.Collectives.__init__ = lambda self, log: (deep_ep.LOG.append(log), begin_lo
 EXPERTS = dict(
     experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
     permute_fusion=False, pre_softmax=False, router_fusion=False, again=[], score="softmax", correction=False, scale=None, groups=None, shared_overlap=False,
-    latent=None, capacity=None, pad=False,
+    latent=None, capacity=None, pad=False, fp8=None, together=False, delay=False,
 )
 config_of = base.config_of
 
@@ -151,6 +164,10 @@ def config_with_experts(c):
         moe_permute_fusion=c["permute_fusion"], moe_flex_dispatcher_backend="deepep", moe_router_pre_softmax=c["pre_softmax"], init_method=None, output_layer_init_method=None,
         qk_layernorm=c["qk_norm"], moe_router_fusion=c["router_fusion"], bias_dropout_fusion=c["fusions"] and not c["bias"],
     )
+    if c["fp8"]:
+        values.update(fp8="hybrid", fp8_recipe=c["fp8"])
+    if c["together"]:
+        values.update(overlap_moe_expert_parallel_comm=True, delay_wgrad_compute=c["delay"])
     if c["again"]:
         values.update(recompute_granularity="selective", recompute_modules=c["again"])
     if c["groups"]:
@@ -234,6 +251,19 @@ if ENGINE:
         "moe-pad": dict(MIXTRAL, capacity=1.0, pad=True),
         "moe-pad-more": dict(MIXTRAL, capacity=1.25, pad=True, aux=0, router_fp32=True),
         "moe-pad-etp2": dict(MIXTRAL, capacity=1.0, pad=True, ep=2, etp=2),
+        "moe-fused-router-aux": dict(MIXTRAL, router_fusion=True),
+        "moe-fused-router-pad": dict(MIXTRAL, router_fusion=True, capacity=1.0, pad=True, tp=1, permute_fusion=True),
+        "moe-fp8": dict(MIXTRAL, fp8="tensorwise", tp=1, router_fusion=True),
+        "moe-fp8-pad": dict(MIXTRAL, fp8="tensorwise", tp=1, capacity=1.0, pad=True, router_fusion=True, permute_fusion=True),
+        "moe-fp8-filled": dict(MIXTRAL, fp8="tensorwise", tp=1, seq=2088),
+        "moe-fp8-again": dict(MIXTRAL, fp8="tensorwise", tp=1, again=["layernorm", "moe_act"]),
+        "moe-fp8-unfused-accumulation": dict(MIXTRAL, fp8="tensorwise", tp=1, fused_accumulation=False),
+        "moe-engine-loss": dict(MIXTRAL, fused_loss="te"),
+        "moe-engine-loss-micro-2": dict(MIXTRAL, fused_loss="te", micro=2, tp=1, vocab=102400),
+        "moe-together-first": dict(MIXTRAL, together=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
+        "moe-together-last": dict(MIXTRAL, together=True, pp=2, vpp=2, rank=4, ep=2, layers=8, micro_batches=4),
+        "moe-together-tp1": dict(MIXTRAL, together=True, tp=1, pp=2, vpp=2, rank=0, ep=2, layers=4, micro_batches=4, router_fusion=True, permute_fusion=True),
+        "moe-together-later": dict(MIXTRAL, together=True, delay=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
 else:

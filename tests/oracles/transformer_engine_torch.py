@@ -22,7 +22,61 @@ def layernorm_fwd(x, weight, bias, eps, out, quantizer, dtype, margin, centered)
 
 def rmsnorm_fwd(x, weight, eps, out, quantizer, dtype, margin, centered):
     root = empty([x.numel() // x.shape[-1]], torch.float32)
+    if quantizer is not None:
+        # Scales of the moment: the norm's result is a tensor of its own until it is quantised.
+        out = create(quantizer, x.shape, x.dtype) if out is None else out
+        empty(x.shape, x.dtype)
+        return out, None, root
     return empty(x.shape, x.dtype) if out is None else out, None, root
+
+
+def create(quantizer, shape, dtype):
+    """An fp8 tensor with one scale (`csrc/quantizer.cpp`, `create_tensor`): as it lies, transposed, or both."""
+    from transformer_engine.pytorch.tensor.float8_tensor import Float8Tensor
+    from transformer_engine.pytorch.tensor.storage.float8_tensor_storage import Float8TensorStorage
+
+    shape = list(shape)
+    data = empty(shape, torch.uint8) if quantizer.rowwise_usage else None
+    turned = empty([shape[-1], *shape[:-1]], torch.uint8) if quantizer.columnwise_usage else None
+    parts = dict(data=data, fp8_scale_inv=empty([1], torch.float32), fp8_dtype=quantizer.dtype, data_transpose=turned, quantizer=quantizer)
+    return Float8TensorStorage(**parts) if quantizer.internal else Float8Tensor(shape=shape, dtype=dtype, **parts)
+
+
+def quantize(tensor, quantizer, output=None, noop=None):
+    tensor = tensor.contiguous()
+    if output is None:
+        return create(quantizer, tensor.shape, tensor.dtype)
+    if output._data is None and quantizer.rowwise_usage:
+        output._data = empty(tensor.shape, torch.uint8)
+    if output._transpose is None and quantizer.columnwise_usage:
+        output._transpose = empty([tensor.shape[-1], *tensor.shape[:-1]], torch.uint8)
+    return output
+
+
+def split_quantize(tensor, rows, quantizers):
+    tensor = tensor.contiguous()
+    return [create(quantizer, [count, *tensor.shape[1:]], tensor.dtype) for count, quantizer in zip(rows, quantizers)]
+
+
+def fp8_transpose(data, dtype, output=None):
+    return empty([data.shape[-1], *data.shape[:-1]], torch.uint8) if output is None else output
+
+
+def fused_multi_row_padding(inputs, outputs, rows, filled):
+    pass
+
+
+fused_multi_row_unpadding = fused_multi_row_padding
+
+
+def lies(tensor):
+    """The shape of a tensor of which only the transposed copy may be there."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor.shape
+    if tensor._data is not None:
+        return tensor._data.shape
+    turned = tensor._transpose.shape
+    return torch.Size([*turned[1:], turned[0]])
 
 
 def layernorm_bwd(gradient, x, mean, root, weight, margin, centered):
@@ -36,8 +90,10 @@ def rmsnorm_bwd(gradient, x, root, weight, margin, centered):
 def generic_gemm(a, transposes_a, b, transposes_b, out, quantizer, dtype, bias, bias_dtype, gelu, gelu_in, grad, *rest, **more):
     assert quantizer is None and more.get("comm_overlap") is None
     if out is None:
-        columns = a.shape[0] if transposes_a else a.shape[-1]
-        out = empty([b.shape[-1], a.shape[-1]] if transposes_b else [*b.shape[:-1], columns], a.dtype)
+        first, second = lies(a), lies(b)
+        columns = first[0] if transposes_a else first[-1]
+        result = {"kFloat32": torch.float32, "kBFloat16": torch.bfloat16}[dtype.name] if "float8" in type(a).__name__.lower() else a.dtype
+        out = empty([second[-1], first[-1]] if transposes_b else [*second[:-1], columns], result)
     return out, empty([b.shape[-1]], bias.dtype) if grad and bias is not None else None, None, None
 
 

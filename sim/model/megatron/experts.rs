@@ -6,6 +6,8 @@
 //!        └─────────────── Unpermute ◄── Exchange ◄── Spread ◄── Sort ◄───────────────────────────┘
 //! ```
 
+use super::Fp8;
+
 /// How many rows are where. Tokens T, experts E, each token chooses k of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routed {
@@ -27,6 +29,9 @@ pub struct Routed {
     pub sent: u64,
     /// Rows that reach it from the ranks that it exchanges with.
     pub received: u64,
+    /// Rows that its experts multiply: those that reached any rank that shares them, each expert's filled up to the multiple
+    /// that fp8 needs (`Fp8Padding`).
+    pub multiplied: u64,
 }
 
 /// The most rows that an expert takes of a rank (`--moe-expert-capacity-factor`).
@@ -44,7 +49,12 @@ impl Routed {
         self.capacity.is_some_and(|capacity| capacity.pads)
     }
 
-    /// Rows that the rank's experts multiply: those that reached any rank that shares them.
+    /// Whether rows are filled up before the experts and cut after them.
+    pub fn fills(&self) -> bool {
+        self.multiplied != self.rows()
+    }
+
+    /// Rows of the rank's experts: those that reached any rank that shares them.
     pub fn rows(&self) -> u64 {
         self.received * self.tensor
     }
@@ -134,7 +144,11 @@ pub enum RoutedOp {
         local: u64,
         /// Whether its input is made again in backward (`--recompute-modules moe_act`): by one kernel from so many bytes.
         again: Option<u64>,
+        /// How it multiplies in fp8; none: in the activations' type.
+        fp8: Option<Fp8>,
     },
+    /// Each expert's rows filled up to a multiple, or cut back (`Fp8Padding`, `Fp8Unpadding`).
+    Fill,
     /// Each expert's bias times the weights of its rows, expert by expert (`TEGroupedMLP._apply_bias`). Inputs: rows,
     /// weights. Parameters: one bias for each.
     AddBiases,

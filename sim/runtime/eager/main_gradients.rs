@@ -1,7 +1,7 @@
 //! Main gradients: one buffer of all parameters' gradients in a type of its own, to which each micro-batch adds
 //! (`megatron/core/distributed/distributed_data_parallel.py`, `_make_backward_post_hook`).
 
-use super::{COMPUTE, Eager, Frame, Storage};
+use super::{Eager, Frame, Storage};
 use crate::model::graph::{Op, OpKind};
 use crate::model::megatron::MegatronOp;
 use crate::program::{Builder, DType, MatmulLayout, MemoryKind, Work};
@@ -67,7 +67,7 @@ impl Eager {
         let wide = bytes / dtype.bytes() * main.dtype.bytes();
         let (read, written) = (Bytes(bytes + wide), Bytes(wide));
         let work = Work::Memory { kind: MemoryKind::Elementwise, read, written };
-        self.program.launch(COMPUTE, "aten.add_", work, self.settings.backward);
+        self.program.launch(self.stream, "aten.add_", work, self.settings.backward);
         self.release(gradient);
         self.gradient_arrived(param);
     }

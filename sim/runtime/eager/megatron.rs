@@ -14,6 +14,7 @@ mod flash;
 pub mod fp8;
 mod grouped;
 mod latent;
+pub mod later;
 mod linear;
 mod loss;
 mod overlap;
@@ -29,9 +30,9 @@ pub use ring::Ring;
 pub use routed::ExpertRanks;
 
 use super::forward::Results;
-use super::{COMPUTE, Eager, Frame, Storage};
+use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
-use crate::model::megatron::MegatronOp;
+use crate::model::megatron::{CrossEntropy, MegatronOp};
 use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::units::Bytes;
 
@@ -53,7 +54,12 @@ impl Eager {
             MegatronOp::RowLinear { .. } => self.row_linear(graph, op, kind, frame, results),
             MegatronOp::EngineLinear { .. } => self.fp8_linear(graph, op, frame, results),
             MegatronOp::FlashCore { again, .. } => self.flash_core(graph, op, again, frame, results),
-            MegatronOp::VocabularyLoss { fused: true } => self.fused_vocabulary_loss(graph, op, frame, results),
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::Compiled } => {
+                self.fused_vocabulary_loss(graph, op, frame, results);
+            }
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::Engine } => {
+                self.engine_vocabulary_loss(graph, op, frame, results);
+            }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
             MegatronOp::Latent(kind) => self.latent(graph, op, kind, frame, results),
@@ -93,7 +99,10 @@ impl Eager {
             MegatronOp::RowLinear { .. } => self.row_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::EngineLinear { .. } => self.fp8_linear_backward(graph, op, index, frame, gradient),
             MegatronOp::FlashCore { again, .. } => self.flash_core_backward(graph, op, (index, again), frame, gradient),
-            MegatronOp::VocabularyLoss { fused: true } => {
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::Engine } => {
+                self.engine_vocabulary_loss_backward(graph, op, index, frame, gradient);
+            }
+            MegatronOp::VocabularyLoss { kernels: CrossEntropy::Compiled } => {
                 self.fused_vocabulary_loss_backward(graph, op, index, frame, gradient);
             }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(graph, op, index, frame, gradient),
@@ -139,14 +148,14 @@ impl Eager {
     /// Issues a collective of the tensor-parallel ranks, to be waited for later. `bytes`: the whole buffer.
     pub(super) fn begin_exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
         let Some(tensor) = self.tensor else { return };
-        self.program.wait_stream(tensor.stream, COMPUTE);
+        self.program.wait_stream(tensor.stream, self.stream);
         self.program.collective(tensor.stream, Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype });
     }
 
     /// Waits for the collectives of the tensor-parallel ranks issued so far.
     pub(super) fn end_exchange(&mut self) {
         let Some(tensor) = self.tensor else { return };
-        self.program.wait_stream(COMPUTE, tensor.stream);
+        self.program.wait_stream(self.stream, tensor.stream);
     }
 
     /// A collective that the default stream waits for at once.
@@ -155,8 +164,8 @@ impl Eager {
         self.end_exchange();
     }
 
-    /// Launches a kernel on the default stream.
+    /// Launches a kernel.
     pub(super) fn launch(&mut self, name: &'static str, work: Work, dispatch: Dispatch) {
-        self.program.launch(COMPUTE, name, work, dispatch);
+        self.program.launch(self.stream, name, work, dispatch);
     }
 }

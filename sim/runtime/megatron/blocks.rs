@@ -356,8 +356,7 @@ pub(super) fn head(job: &Job) -> Graph {
     let kind = MegatronOp::Linear { inputs: d, outputs: v, reads: m.reads(), bias: Bias::Apart };
     let logits = m.megatron("output_layer", kind, &[xn], &[weight], ("logits_SBV", BSV));
     m.g.drop_values(&[xn]);
-    let fused = job.block.fused_loss;
-    let kind = OpKind::Megatron(MegatronOp::VocabularyLoss { fused });
+    let kind = OpKind::Megatron(MegatronOp::VocabularyLoss { kernels: job.block.cross_entropy });
     let losses = m.g.op_in("loss", kind, &[logits], &[], ("losses_BS", BS), DType::Fp32);
     m.g.drop_values(&[logits]);
     let one: &[Axis] = &[];

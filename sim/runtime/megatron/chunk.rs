@@ -1,18 +1,21 @@
 //! One model chunk: a virtual stage on a pipeline rank, forward and backward of one micro-batch
 //! (`core/pipeline_parallel/schedules.py`, `forward_step`, `backward_step`; `core/transformer/transformer_block.py`).
 
+pub(super) mod combined;
+mod refuses;
+
 use std::ops::Range;
 
 use super::Job;
 use super::batch::Batch;
 use super::blocks;
 use super::experts;
-use super::job::{Core, Fp8Recipe, Implementation, Matmuls, Recompute};
+use super::job::{Core, Fp8Recipe, Implementation, Recompute};
 use super::latent;
 use super::layers::Layers;
 use super::modules::{MODULES, Modules};
+use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
-use crate::model::{Norm, NormPlacement, Position, QkNorm};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::fp8;
 use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
@@ -81,7 +84,7 @@ struct Again {
 }
 
 /// What forward leaves for backward.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ChunkFrame {
     embedding: Option<Frame>,
     blocks: Vec<BlocksFrame>,
@@ -105,60 +108,7 @@ impl ChunkFrame {
     }
 }
 
-/// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
-fn is_blockwise(job: &Job, parameters: bool) -> bool {
-    job.matmuls.fp8().is_some_and(|fp8| fp8.recipe == Fp8Recipe::Blockwise && (fp8.parameters || !parameters))
-}
-
-/// Whether norms on queries and keys, if any, are of a head each, without biases and Transformer Engine's.
-fn heads_norms(job: &Job) -> bool {
-    let engine = job.block.implementation == Implementation::TransformerEngine;
-    engine && job.model.qk_norm == Some(QkNorm::PerHead) && job.model.norm == Norm::Rms
-}
-
-/// Whether tensor cores can multiply all sizes in fp8: widths in 16s, tokens in 8s
-/// (`transformer_engine/pytorch/utils.py`, `assert_dim_for_fp8_exec`).
-fn multiplies_in_fp8(job: &Job) -> bool {
-    let d = blocks::dims(job);
-    let widths = [d.d, d.n * d.h, (d.n + 2 * d.k) * d.h, d.f];
-    d.tokens().is_multiple_of(8) && widths.iter().all(|width| width.is_multiple_of(16))
-}
-
 impl Chunk {
-    /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
-    pub fn refuses(job: &Job) -> Option<&'static str> {
-        let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
-        let cases = [
-            (job.matmuls != Matmuls::Plain && !engine, "fp8 matmuls without Transformer Engine"),
-            (job.matmuls != Matmuls::Plain && !multiplies_in_fp8(job), "fp8 matmuls of sizes that 16 does not divide"),
-            (is_blockwise(job, true), "parameters kept in fp8 under blockwise scaling"),
-            (is_blockwise(job, false) && job.overlap_tensor, "tensor-parallel overlap under blockwise scaling of fp8"),
-            (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
-            (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
-            (model.sinks && !(engine && job.block.core == Core::Flash), "attention sinks without a flash core"),
-            (model.sinks && job.mesh.cp > 1, "attention sinks of a sequence that ranks share"),
-            (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
-            (
-                model.qk_norm.is_some() && !heads_norms(job),
-                "norms on queries and keys other than Transformer Engine's, head by head",
-            ),
-            (
-                model.sliding_window.is_some() && !(engine && job.block.core == Core::Flash),
-                "a sliding window without a flash core",
-            ),
-            (model.sliding_window.is_some() && job.mesh.cp > 1, "a sliding window of a sequence that ranks share"),
-            (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
-            (model.position == Position::Alibi && job.block.core == Core::Flash, "linear biases in a flash kernel"),
-            (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
-            (model.attention_softcap || model.logit_softcap, "capped scores or logits"),
-        ];
-        cases
-            .into_iter()
-            .find(|(applies, _)| *applies)
-            .map(|(_, what)| what)
-            .or_else(|| latent::refuses(job).or_else(|| experts::refuses(job)))
-    }
-
     /// A chunk of the model's blocks `layers`, with the embedding if it is the `first` of the model and the head if it is the `last`.
     /// Parameters are numbered from `first_param`, in the order of Megatron's modules.
     pub fn new(job: &Job, first: bool, last: bool, layers: Range<u64>, first_param: usize) -> Chunk {
@@ -266,9 +216,8 @@ impl Chunk {
     /// transposed one (`get_weight_workspace`); under delayed scaling the maxima of earlier steps.
     pub fn quantised(&self) -> Vec<(u64, &'static str)> {
         let Some(fp8) = self.job.matmuls.fp8() else { return vec![] };
-        let weights = self.blocks.params().map(|(_, param)| param).filter(|param| param.cols > 1);
         let mut each = vec![];
-        for weight in weights {
+        for weight in self.scaled() {
             let copy = fp8::weight_copy(weight.elements(), fp8.recipe);
             each.extend((!fp8.parameters).then_some((copy, "fp8 weight")));
             each.push((copy, "fp8 transposed weight"));
@@ -279,9 +228,15 @@ impl Chunk {
         each
     }
 
+    /// Weights of linears in fp8: all but routers'. Each expert's is one.
+    fn scaled(&self) -> impl Iterator<Item = &Param> {
+        let router = |param: &Param| param.name.starts_with(experts::ROUTER);
+        self.blocks.params().map(|(_, param)| param).filter(move |param| param.cols > 1 && !router(param))
+    }
+
     /// Linears that have fp8 scales.
     pub fn linears(&self) -> u64 {
-        self.blocks.params().filter(|(_, param)| param.cols > 1).count() as u64
+        self.scaled().count() as u64
     }
 
     fn map(&self, part: usize) -> ParamMap {
@@ -301,24 +256,8 @@ impl Chunk {
 
     /// Does the same on a micro-batch that has been read before. With the embedding, an input is the words' rows.
     pub(super) fn forward_on(&self, eager: &mut Eager, input: Option<Storage>, batch: Batch) -> (ChunkFrame, Storage) {
-        let mut frame = ChunkFrame { embedding: None, blocks: vec![], head: None, report: None };
-        let mut hidden = match (&self.embedding, input) {
-            (Some(graph), words) => {
-                let input = words.unwrap_or(batch.tokens);
-                let mut running = eager.frame(graph, input, self.map(0), Mode::Train);
-                eager.give(&mut running, 1, Some(batch.positions));
-                eager.forward_ops(graph, &mut running, 0..graph.ops.len());
-                eager.give(&mut running, 1, None);
-                let out = eager.finish_forward(graph, &mut running);
-                if let Some(words) = words {
-                    eager.release(words);
-                }
-                frame.embedding = Some(running);
-                out
-            }
-            (None, Some(input)) => input,
-            (None, None) => unreachable!("a stage behind the first is given a hidden state"),
-        };
+        let mut frame = ChunkFrame::default();
+        let mut hidden = self.embed(eager, input, batch, &mut frame);
         let mut layer = 0;
         while layer < self.blocks.len() {
             let again = self.run_again(layer);
@@ -328,13 +267,37 @@ impl Chunk {
             frame.blocks.push(done);
             layer += again.unwrap_or(1);
         }
+        let out = self.end(eager, hidden, batch, &mut frame);
+        (frame, out)
+    }
+
+    /// The hidden state before the first block.
+    fn embed(&self, eager: &mut Eager, input: Option<Storage>, batch: Batch, frame: &mut ChunkFrame) -> Storage {
+        let Some(graph) = &self.embedding else {
+            return input.expect("a stage behind the first is given a hidden state");
+        };
+        let words = input;
+        let mut running = eager.frame(graph, words.unwrap_or(batch.tokens), self.map(0), Mode::Train);
+        eager.give(&mut running, 1, Some(batch.positions));
+        eager.forward_ops(graph, &mut running, 0..graph.ops.len());
+        eager.give(&mut running, 1, None);
+        let out = eager.finish_forward(graph, &mut running);
+        if let Some(words) = words {
+            eager.release(words);
+        }
+        frame.embedding = Some(running);
+        out
+    }
+
+    /// What follows the last block: the hidden state itself, or the loss.
+    fn end(&self, eager: &mut Eager, hidden: Storage, batch: Batch, frame: &mut ChunkFrame) -> Storage {
         if !self.blocks.is_empty() {
             eager.reduce_maxima();
         }
         let Some(graph) = &self.head else {
             self.let_go(eager, &batch);
             eager.release(batch.loss_mask);
-            return (frame, hidden);
+            return hidden;
         };
         let mut running = eager.frame(graph, hidden, self.map(1), Mode::Train);
         let mean = graph.ops.len() - 1;
@@ -350,7 +313,7 @@ impl Chunk {
         eager.release(hidden);
         eager.release(batch.loss_mask);
         frame.head = Some(running);
-        (frame, loss)
+        loss
     }
 
     /// How many blocks from `layer` on are run again in backward as one; none if they are not.
@@ -406,12 +369,33 @@ impl Chunk {
 
     /// Backward of one micro-batch from the gradient of its output, which it takes over; none where the output is the
     /// loss. Returns the gradient of the input; none on the first stage, unless that was given the words' rows.
-    pub fn backward(&self, eager: &mut Eager, frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
+    pub fn backward(&self, eager: &mut Eager, mut frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
         let before = eager.program.set_pass(Pass::Backward);
+        let (mut gradient, seeds) = self.begin_backward(eager, frame.head.take(), gradient);
+        for done in frame.blocks.into_iter().rev() {
+            gradient = match done {
+                BlocksFrame::Saved(layer, mut running) => {
+                    let graph = self.blocks.graph(layer);
+                    eager.backward(graph, &mut running, gradient).expect("a block's input has a gradient")
+                }
+                BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
+            };
+        }
+        let result = self.end_backward(eager, frame.embedding, gradient, seeds);
+        eager.program.set_pass(before);
+        result
+    }
+
+    /// The gradient of the last block's result; and what goes at the end.
+    fn begin_backward(
+        &self,
+        eager: &mut Eager,
+        head: Option<Frame>,
+        mut gradient: Option<Storage>,
+    ) -> (Storage, Vec<Storage>) {
         eager.shared = self.tied.map(|word| (word, 2));
         let mut seeds = vec![];
-        let mut gradient = gradient;
-        if let (Some(graph), Some(mut running)) = (&self.head, frame.head) {
+        if let (Some(graph), Some(mut running)) = (&self.head, head) {
             let seed = gradient.unwrap_or_else(|| {
                 // The loss times the loss scale, and its gradient.
                 let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
@@ -424,27 +408,25 @@ impl Chunk {
         // Transformer Engine's norm hands on a view.
         let engine = self.job.block.implementation == Implementation::TransformerEngine;
         eager.viewed = gradient.filter(|_| engine && self.head.is_some());
-        let mut gradient = gradient.expect("the last stage has a loss, the others are given a gradient");
-        for done in frame.blocks.into_iter().rev() {
-            gradient = match done {
-                BlocksFrame::Saved(layer, mut running) => {
-                    let graph = self.blocks.graph(layer);
-                    eager.backward(graph, &mut running, gradient).expect("a block's input has a gradient")
-                }
-                BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
-            };
-        }
+        (gradient.expect("the last stage has a loss, the others are given a gradient"), seeds)
+    }
+
+    /// The gradient of the chunk's input, from that of its first block's.
+    fn end_backward(
+        &self,
+        eager: &mut Eager,
+        embedding: Option<Frame>,
+        gradient: Storage,
+        seeds: Vec<Storage>,
+    ) -> Option<Storage> {
         if !self.blocks.is_empty() {
             eager.reduce_maxima();
         }
-        let result = match (&self.embedding, frame.embedding) {
+        let result = match (&self.embedding, embedding) {
             (Some(graph), Some(mut running)) => eager.backward(graph, &mut running, gradient),
             _ => Some(gradient),
         };
-        for seed in seeds {
-            eager.release(seed);
-        }
-        eager.program.set_pass(before);
+        seeds.into_iter().for_each(|seed| eager.release(seed));
         result
     }
 

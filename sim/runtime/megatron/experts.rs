@@ -14,6 +14,7 @@ use crate::runtime::eager::Routing;
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const SBF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
+const C: &[Axis] = &[Axis::C];
 const CD: &[Axis] = &[Axis::C, Axis::D];
 const CX: &[Axis] = &[Axis::C, Axis::X];
 const SBE: &[Axis] = &[Axis::S, Axis::B, Axis::E];
@@ -38,6 +39,14 @@ pub(super) struct Params {
     shared: Option<[usize; 2]>,
 }
 
+/// Rows of an expert that fp8 multiplies come in multiples of so many (`Fp8Padding`: 16 but under MXFP8).
+const FP8_ROWS: u64 = 16;
+
+/// Whether what a linear reads would be made again under scales from earlier steps (`save_original_input`).
+fn recomputes_delayed(job: &Job) -> bool {
+    job.matmuls.reduces_maxima() && job.mixture.is_some_and(|run| run.recompute_activation)
+}
+
 /// What of a job's mixture has no rules here, if anything.
 pub(super) fn refuses(job: &Job) -> Option<&'static str> {
     let Some(experts) = &job.model.experts else { return None };
@@ -45,17 +54,18 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
     let gated = job.model.feed_forward == FeedForward::Gated(Activation::Silu);
     let cases = [
         (job.block.implementation != Implementation::TransformerEngine, "experts without Transformer Engine"),
-        (job.matmuls.fp8().is_some(), "experts in fp8"),
+        (job.matmuls.fp8().is_some() && experts.bias, "experts with biases in fp8"),
+        (job.matmuls.fp8().is_some() && experts.shared > 0, "shared experts in fp8"),
+        (
+            job.matmuls.fp8().is_some() && !(experts.width / u64::from(mesh.etp)).is_multiple_of(FP8_ROWS),
+            "experts in fp8 of a width that 16 does not divide",
+        ),
+        (
+            recomputes_delayed(job),
+            "an activation of experts made again under delayed scaling, which Transformer Engine refuses",
+        ),
         (!gated || !job.block.fused_activation, "experts whose activation is not a gated SiLU in one kernel"),
         (experts.bias && job.mesh.etp > 1, "split experts with biases"),
-        (
-            job.mixture.is_some_and(|run| run.capacity.is_some() && run.router_fusion),
-            "experts' capacity under a router in one kernel",
-        ),
-        (
-            job.mixture.is_some_and(|run| run.router_fusion && run.auxiliary_loss),
-            "a router in one kernel with a loss that balances",
-        ),
         (experts.bias && job.mixture.is_some_and(|run| run.fp32_router), "experts with biases under a router in fp32"),
         (experts.shared > 0 && job.model.ffn_bias, "shared experts with biases"),
         (!experts.shared.is_multiple_of(u64::from(mesh.tp)), "shared experts whose width does not divide"),
@@ -82,6 +92,10 @@ fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
     }
     let most = counts.chunks(local.max(1) as usize).map(|own| own.iter().sum::<u64>()).max().unwrap_or(0);
     let sent = counts.iter().sum();
+    let multiple = if job.matmuls.fp8().is_some() { FP8_ROWS } else { 1 };
+    let filled =
+        |own: &[u64]| -> u64 { own.iter().map(|&count| (count * ranks * tensor).next_multiple_of(multiple)).sum() };
+    let multiplied = counts.chunks(local.max(1) as usize).map(filled).max().unwrap_or(0);
     Routed {
         tokens,
         experts: experts.count,
@@ -92,6 +106,7 @@ fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
         capacity,
         sent,
         received: most * ranks,
+        multiplied,
     }
 }
 
@@ -144,18 +159,38 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     m.g.resize(weights, routed.tokens * routed.experts);
     m.g.resize(map, routed.tokens * routed.experts);
     let routing = Routing { routed, fused: run.permute_fusion, tokens: xn, weights, map, weighs };
-    let again = run.recompute_activation.then(|| routed.rows() * 2 * width * compute.bytes());
-    let mut each = |g: &mut GraphBuilder, [rows, weights]: [ValueId; 2]| {
+    let again = run.recompute_activation.then(|| routed.multiplied * 2 * width * compute.bytes());
+    let fp8 = m.job.matmuls.fp8();
+    let mut each = |g: &mut GraphBuilder, given: [ValueId; 2]| {
         let op = |g: &mut GraphBuilder, kind, inputs: &[ValueId], params: &[usize], (name, shape, columns)| {
             let value = g.op(EXPERTS, OpKind::Megatron(MegatronOp::Routed(kind)), inputs, params, (name, shape));
-            g.resize(value, routed.rows() * columns);
+            g.resize(value, routed.multiplied * columns);
             value
         };
-        let grouped = |inputs, outputs, again| RoutedOp::Grouped { inputs, outputs, local: routed.local, again };
+        let grouped = |inputs, outputs, again| RoutedOp::Grouped { inputs, outputs, local: routed.local, again, fp8 };
+        let filled = routed.fills().then(|| {
+            let fill = |g: &mut GraphBuilder, value, columns, dtype, output| {
+                let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Fill));
+                let filled = g.op_in(EXPERTS, kind, &[value], &[], output, dtype);
+                g.resize(filled, routed.multiplied * columns);
+                filled
+            };
+            let rows = fill(g, given[0], d, compute, ("filled_CD", CD));
+            [rows, fill(g, given[1], 1, weighs, ("filled_C", C))]
+        });
+        let [rows, weights] = filled.unwrap_or(given);
         let up = op(g, grouped(d, 2 * width, None), &[rows], &params.fc1, ("up_CX", CX, 2 * width));
         let active = op(g, RoutedOp::Weigh, &[up, weights], &[], ("act_CX", CX, width));
-        let out = op(g, grouped(width, d, again), &[active], &params.fc2, ("out_CD", CD, d));
-        g.drop_values(&[up, active]);
+        let mut out = op(g, grouped(width, d, again), &[active], &params.fc2, ("out_CD", CD, d));
+        let mut held = vec![up, active];
+        if let Some(filled) = filled {
+            let before = out;
+            out = op(g, RoutedOp::Fill, &[before], &[], ("out_CD", CD, d));
+            g.resize(out, routed.rows() * d);
+            held.extend(filled);
+            held.push(before);
+        }
+        g.drop_values(&held);
         if params.biases.is_empty() {
             return out;
         }

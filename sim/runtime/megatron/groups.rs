@@ -7,8 +7,8 @@ use crate::runtime::eager::{ExpertRanks, Ring};
 /// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; under delayed scaling,
 /// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them, and
 /// attention's second stream; where a model has experts, exchanges between their ranks, their data-parallel collectives,
-/// and numbers on their way to the host.
-const STREAMS: [&str; 12] = [
+/// and numbers on their way to the host; where forwards and backwards run together, what belongs to exchanges.
+const STREAMS: [&str; 13] = [
     "compute",
     "tensor-parallel",
     "pipeline",
@@ -21,6 +21,7 @@ const STREAMS: [&str; 12] = [
     "expert-parallel",
     "expert data-parallel",
     "row counts",
+    "experts' exchanges",
 ];
 /// The stream of tensor-parallel collectives.
 pub(super) const TENSOR: StreamId = StreamId(1);
@@ -32,6 +33,7 @@ const ATTENTION: StreamId = StreamId(8);
 const EXPERTS: StreamId = StreamId(9);
 pub(super) const EXPERT_DATA: StreamId = StreamId(10);
 const COUNTS: StreamId = StreamId(11);
+pub(super) const EXCHANGES: StreamId = StreamId(12);
 
 /// Streams where pipeline ranks share the vocabulary: those of every job, the collectives of the words and of the last
 /// result, and the reductions of the head, with what they need of arithmetic or as collectives of their own.
@@ -44,8 +46,10 @@ pub(super) const REDUCTIONS: StreamId = StreamId(6);
 pub(super) fn streams(job: &Job) -> &'static [&'static str] {
     if job.spread().is_some() {
         &WITH_VOCABULARY
-    } else if job.mixture.is_some() {
+    } else if job.combines() {
         &STREAMS
+    } else if job.mixture.is_some() {
+        &STREAMS[..12]
     } else if job.mesh.cp > 1 {
         &STREAMS[..9]
     } else if job.matmuls.reduces_maxima() {

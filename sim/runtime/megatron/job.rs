@@ -3,7 +3,7 @@
 
 use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
-pub use crate::model::megatron::Fp8Recipe;
+pub use crate::model::megatron::{CrossEntropy, Fp8Recipe};
 use crate::program::{DType, Dispatch, Group};
 pub use crate::runtime::eager::Dispatcher;
 use crate::runtime::eager::Settings;
@@ -188,8 +188,8 @@ pub struct Block {
     pub fused_dropout: bool,
     /// Whether rotary embeddings are one kernel (`--apply-rope-fusion`).
     pub fused_rope: bool,
-    /// Whether the loss over the vocabulary is one kernel (`--cross-entropy-loss-fusion`).
-    pub fused_loss: bool,
+    /// Whose kernels the loss over the vocabulary is made of (`--cross-entropy-loss-fusion`, `--cross-entropy-fusion-impl`).
+    pub cross_entropy: CrossEntropy,
     /// What is run again in backward.
     pub recompute: Recompute,
 }
@@ -212,6 +212,8 @@ pub struct Mixture {
     pub auxiliary_loss: bool,
     /// `--recompute-modules moe_act`: the activation is run again in backward.
     pub recompute_activation: bool,
+    /// `--delay-wgrad-compute`: blocks' weight gradients are made when the exchanges of their part have been issued.
+    pub delay_wgrad: bool,
     /// `--recompute-modules layernorm`: so is the norm before the experts.
     pub recompute_norm: bool,
 }
@@ -352,6 +354,12 @@ impl Job {
     /// What the job's schedule is a function of.
     pub fn shape(&self) -> Shape {
         Shape { ranks: self.mesh.pp, virtual_stages: self.pipeline.virtual_stages, microbatches: self.micro_batches }
+    }
+
+    /// Whether a step's forward and backward run block beside block (`--overlap-moe-expert-parallel-comm`).
+    pub fn combines(&self) -> bool {
+        let batching = (self.pipeline.schedule.batching)(self.shape());
+        matches!(batching, Batching::Stepwise(settings) if settings.overlap_experts)
     }
 
     /// How pipeline ranks meet over the vocabulary, where the schedule spreads it over them.

@@ -33,7 +33,8 @@ impl Rank<'_> {
         let later = |vocabulary: &Vocabulary| vocabulary.waits_later(portion);
         let beside = !self.p2p.is_batched() && (self.halves || self.counts.beside())
             || self.vocabulary.as_ref().is_some_and(later);
-        let events = self.p2p.issue(&mut self.eager.program, &ends);
+        let from = self.eager.stream;
+        let events = self.p2p.issue(&mut self.eager.program, &ends, from);
         if !beside {
             // All of them are waited for, by the host too where they are batched.
             for &event in events.iter().take(if self.p2p.is_batched() { 1 } else { events.len() }) {
@@ -82,7 +83,7 @@ impl Rank<'_> {
         let next = event.map(|event| Sent { storage, event });
         let before = std::mem::replace(&mut self.sent[direction], next);
         if let Some(before) = before {
-            self.eager.program.wait(COMPUTE, before.event);
+            self.eager.program.wait(self.eager.stream, before.event);
             self.eager.release(before.storage);
         }
         if next.is_none() {

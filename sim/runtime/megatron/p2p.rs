@@ -104,11 +104,12 @@ impl P2p {
         self.streams[usize::from(second)]
     }
 
-    /// Issues the ends of one call; for each, in the order given, when it will have happened.
-    pub fn issue(&self, program: &mut Builder, ends: &[End]) -> Vec<EventId> {
+    /// Issues the ends of one call behind what is on the stream `from`; for each, in the order given, when it will have
+    /// happened.
+    pub fn issue(&self, program: &mut Builder, ends: &[End], from: StreamId) -> Vec<EventId> {
         if self.batched {
             let stream = self.streams[0];
-            program.wait_stream(stream, COMPUTE);
+            program.wait_stream(stream, from);
             // `_batched_p2p_ops`: to and from the previous rank, then to and from the next.
             let mut ordered = ends.to_vec();
             ordered.sort_by_key(|end| (end.peer == Peer::Next, !end.sends()));
@@ -122,7 +123,7 @@ impl P2p {
         let mut done = vec![EventId(0); ends.len()];
         for at in order {
             let stream = self.stream(ends[at]);
-            program.wait_stream(stream, COMPUTE);
+            program.wait_stream(stream, from);
             program.exchange(stream, &[self.transfer(ends[at])]);
             done[at] = program.record(stream);
         }

@@ -8,7 +8,9 @@ use std::rc::Rc;
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::data::Data;
-use super::groups::{DATA, EXPERT_DATA, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, ring, streams};
+use super::groups::{
+    DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, ring, streams,
+};
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
@@ -107,6 +109,9 @@ impl<'j> Rank<'j> {
             copies: vec![],
             started,
             vocabulary,
+            exchanges: job.combines().then_some(EXCHANGES),
+            after: None,
+            left: Default::default(),
         }
     }
 

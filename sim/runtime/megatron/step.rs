@@ -13,9 +13,9 @@ use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
 use super::vocabulary::Vocabulary;
 use crate::program::builder::Section;
-use crate::program::{BufferId, Category, Dispatch, EventId, Mark, Pass, Program, ScopeId};
+use crate::program::{BufferId, Category, Dispatch, EventId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::main_gradients::WeightWork;
-use crate::runtime::eager::{COMPUTE, Eager, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Later, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
 /// What is known of one micro-batch on one stage.
@@ -128,6 +128,18 @@ pub(super) struct Rank<'j> {
     pub(super) started: Vec<bool>,
     /// Its part of a vocabulary that pipeline ranks share.
     pub(super) vocabulary: Option<Vocabulary>,
+    /// The stream of experts' exchanges, where a step's forward and backward run block beside block.
+    pub(super) exchanges: Option<StreamId>,
+    /// The end of the last forward of these, which nothing has waited for yet.
+    pub(super) after: Option<EventId>,
+    /// Weight gradients of the last backward of these, yet to be made.
+    pub(super) left: (Option<ScopeId>, Vec<Later>),
+}
+
+/// What a computation has been given, and the scope it came from.
+pub(super) struct Begun {
+    pub(super) before: ScopeId,
+    pub(super) tensor: Option<Storage>,
 }
 
 impl<'j> Rank<'j> {
@@ -139,7 +151,7 @@ impl<'j> Rank<'j> {
         run.eager.program.finish()
     }
 
-    fn chunk_of(&self, stage: u16) -> usize {
+    pub(super) fn chunk_of(&self, stage: u16) -> usize {
         usize::from(stage) / self.schedule.ranks()
     }
 
@@ -189,6 +201,7 @@ impl<'j> Rank<'j> {
                 self.eager.program.reserve((self.eager.program.written() - before) * 4 * total);
             }
         }
+        self.wait_for_last();
         self.finalize();
         self.eager.release(tokens);
         self.drain();
@@ -200,7 +213,9 @@ impl<'j> Rank<'j> {
     }
 
     fn portion(&mut self, portion: &[Action]) {
-        if portion.iter().any(|action| action.kind.computes()) {
+        if self.exchanges.is_some() && portion.iter().any(|action| action.kind.computes()) {
+            self.together(portion);
+        } else if portion.iter().any(|action| action.kind.computes()) {
             for &action in portion {
                 self.compute(action);
             }
@@ -210,7 +225,12 @@ impl<'j> Rank<'j> {
         {
             self.of_vocabulary(*action);
         } else {
+            let ahead = portion.iter().any(|action| matches!(action.kind, Kind::SendForward | Kind::RecvForward));
+            if let (Some(stream), Some(_), true) = (self.exchanges, self.after, ahead) {
+                self.eager.stream = stream;
+            }
             self.exchange(portion);
+            self.eager.stream = COMPUTE;
             self.counts.portions += 1;
         }
     }
@@ -228,7 +248,12 @@ impl<'j> Rank<'j> {
             Kind::Weight => self.weight(key),
             _ => unreachable!("of the actions these compute"),
         }
-        self.counts.last_was_forward = action.kind == Kind::Forward;
+        self.counts_of(action.kind == Kind::Forward);
+    }
+
+    /// A computation has ended.
+    pub(super) fn counts_of(&mut self, forward: bool) {
+        self.counts.last_was_forward = forward;
         self.counts.portions = 0;
     }
 
@@ -236,6 +261,16 @@ impl<'j> Rank<'j> {
         if self.vocabulary.is_some() {
             return self.forward_without_tables(key);
         }
+        let chunk = self.chunk_of(key.0);
+        let Begun { before, tensor: input } = self.begin_forward(key);
+        let held = input.map(|input| self.eager.retain(input));
+        let (frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
+        self.eager.program.enter(before);
+        self.end_forward(key, (frame, output), held);
+    }
+
+    /// What a forward is given.
+    pub(super) fn begin_forward(&mut self, key: Key) -> Begun {
         self.align_gather();
         self.counts.forwards += 1;
         // In the steady state the schedule repeats itself after a micro-batch, or after a group of them on all chunks.
@@ -256,14 +291,18 @@ impl<'j> Rank<'j> {
         }
         let input = input.map(|input| if deepspeed { self.whole(input, Category::Activation) } else { input });
         self.eager.program.host(Dispatch::StepOverhead, 1);
-        let held = input.map(|input| self.eager.retain(input));
         if let Some(input) = input {
             self.give(chunk, key, input);
         }
         self.eager.fresh_weights = key.1 == 0;
-        let (mut frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
+        Begun { before, tensor: input }
+    }
+
+    /// What becomes of what a forward has made.
+    pub(super) fn end_forward(&mut self, key: Key, (mut frame, output): (ChunkFrame, Storage), held: Option<Storage>) {
         self.eager.fresh_weights = false;
-        self.eager.program.enter(before);
+        let last = usize::from(key.0) + 1 == self.schedule.stages;
+        let deepspeed = self.job.engine == Engine::DeepSpeed;
         let output = if deepspeed && !last { self.part(output, Category::Activation) } else { output };
         let report = frame.take_report();
         let open = Open { frame, input: held, output: None };
@@ -295,6 +334,15 @@ impl<'j> Rank<'j> {
     }
 
     fn backward(&mut self, key: Key) {
+        let chunk = self.chunk_of(key.0);
+        let (open, Begun { before, tensor: gradient }) = self.begin_backward(key);
+        let made = self.chunks[chunk].backward(&mut self.eager, open.frame, gradient);
+        self.eager.program.enter(before);
+        self.end_backward(key, [open.output, open.input], made);
+    }
+
+    /// What a backward is given.
+    pub(super) fn begin_backward(&mut self, key: Key) -> (Open, Begun) {
         let (stage, chunk) = (usize::from(key.0), self.chunk_of(key.0));
         let last = stage + 1 == self.schedule.stages;
         let deepspeed = self.job.engine == Engine::DeepSpeed;
@@ -318,9 +366,14 @@ impl<'j> Rank<'j> {
         self.overlap_reduction(chunk);
         let before = self.eager.program.enter(self.scopes[chunk]);
         self.eager.program.set_pass(Pass::Backward);
-        let made = self.chunks[chunk].backward(&mut self.eager, open.frame, gradient);
-        self.eager.program.enter(before);
-        for storage in [open.output, open.input].into_iter().flatten() {
+        (open, Begun { before, tensor: gradient })
+    }
+
+    /// What becomes of what a backward has made; `held` goes.
+    pub(super) fn end_backward(&mut self, key: Key, held: [Option<Storage>; 2], made: Option<Storage>) {
+        let (stage, chunk) = (usize::from(key.0), self.chunk_of(key.0));
+        let deepspeed = self.job.engine == Engine::DeepSpeed;
+        for storage in held.into_iter().flatten() {
             self.eager.release(storage);
         }
         self.counts.backwards += 1;

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::Batch;
 use super::groups::{PIPELINE, REDUCTIONS, VOCABULARY};
-use super::job::{Implementation, Job};
+use super::job::{CrossEntropy, Implementation, Job};
 use super::step::{Key, Open, Rank};
 use crate::model::NormPlacement;
 use crate::program::{Category, Collective, Comm, DType, Dispatch, EventId, GroupId, Pass, StreamId};
@@ -43,7 +43,10 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (job.mixture.is_some(), "a vocabulary over pipeline ranks of a mixture of experts"),
         (job.matmuls.fp8().is_some(), "a vocabulary over pipeline ranks with fp8 matmuls"),
         (job.gradients.overlap_reduce, "a vocabulary over pipeline ranks with overlap_grad_reduce"),
-        (job.block.fused_loss, "a vocabulary over pipeline ranks with a fused cross-entropy"),
+        (
+            job.block.cross_entropy != CrossEntropy::Composed,
+            "a vocabulary over pipeline ranks with a fused cross-entropy",
+        ),
         (model.embedding_norm, "a vocabulary over pipeline ranks with a norm on the embedding"),
         (model.norm_placement != NormPlacement::Pre, "a vocabulary over pipeline ranks without a last norm"),
         (

@@ -143,6 +143,7 @@ pub(super) fn mixture(
         router_fusion: reader.flag("megatron.moe_router_fusion", flag(&table.moe_router_fusion), false),
         recompute_activation: again.contains(&written::Module::MoeAct),
         recompute_norm: again.contains(&written::Module::Layernorm),
+        delay_wgrad: super::overlap::delays(reader, table)?,
         auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),
     }))
 }

@@ -8,7 +8,7 @@ use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_SMALL, Reader};
 use crate::scenario::written;
 use crate::schedule::order::deepspeed::DEEPSPEED_1F1B;
-use crate::schedule::order::megatron::{MEGATRON_1F1B, MEGATRON_INTERLEAVED};
+use crate::schedule::order::megatron::{MEGATRON_1F1B, MEGATRON_COMBINED, MEGATRON_INTERLEAVED};
 use crate::schedule::{Batching, Entry, ScheduleError, Shape, order};
 
 /// The pipeline of `pp` ranks.
@@ -17,6 +17,7 @@ pub(in crate::scenario) fn pipeline(
     scenario: &written::Scenario,
     model: &ModelConfig,
     (pp, micro_batches, engine): (u32, u64, Engine),
+    together: Option<&Spanned<bool>>,
 ) -> Result<Pipeline, ScenarioError> {
     if pp == 1 {
         if let Some(at) = &scenario.pipeline {
@@ -30,7 +31,7 @@ pub(in crate::scenario) fn pipeline(
     let table = scenario.pipeline.as_ref().map_or(&none, Spanned::get_ref);
     let virtual_stages =
         reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, 1)? as u32;
-    let schedule = schedule(reader, table, (virtual_stages, engine))?;
+    let schedule = schedule(reader, table, (virtual_stages, engine), together)?;
     let stages = u64::from(pp) * u64::from(virtual_stages);
     if stages > model.layers && table.layers.is_none() {
         let problem = format!("{stages} stages are more than the {} blocks of {}", model.layers, model.name);
@@ -60,7 +61,19 @@ fn schedule(
     reader: &mut Reader<'_>,
     table: &written::Pipeline,
     (virtual_stages, engine): (u32, Engine),
+    together: Option<&Spanned<bool>>,
 ) -> Result<&'static Entry, ScenarioError> {
+    if let Some(key) = together {
+        if let Some(at) = &table.schedule {
+            let problem = "overlap_moe_expert_parallel_comm is a schedule of its own, and pipeline.schedule names one";
+            return Err(reader.plan(at, problem, "remove one of the two keys"));
+        }
+        if virtual_stages == 1 {
+            let problem = "overlap_moe_expert_parallel_comm runs stages in turns, and each rank has one";
+            return Err(reader.plan(key, problem, "write pipeline.virtual_stages = 2 or more"));
+        }
+        return Ok(&MEGATRON_COMBINED);
+    }
     let Some(at) = &table.schedule else {
         let own = match engine {
             Engine::DeepSpeed => &DEEPSPEED_1F1B,

@@ -80,6 +80,16 @@ pub enum Fp8 {
     Blockwise,
 }
 
+/// `cross_entropy_fusion_impl`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum FusedLoss {
+    /// Megatron's own, compiled.
+    Native,
+    /// Transformer Engine's.
+    Te,
+}
+
 /// One of `recompute_modules`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -112,6 +122,8 @@ pub struct Megatron {
     pub rope_fusion: Option<bool>,
     /// `cross_entropy_loss_fusion`.
     pub cross_entropy_loss_fusion: Option<bool>,
+    /// `cross_entropy_fusion_impl`.
+    pub cross_entropy_fusion_impl: Option<Spanned<FusedLoss>>,
     /// What runs again in backward.
     pub recompute: Option<Spanned<Recompute>>,
     /// `cp_comm_type`.
@@ -130,6 +142,10 @@ pub struct Megatron {
     pub moe_router_fusion: Option<Spanned<bool>>,
     /// `recompute_modules` of experts.
     pub recompute_modules: Option<Spanned<Vec<Module>>>,
+    /// `overlap_moe_expert_parallel_comm`.
+    pub overlap_moe_expert_parallel_comm: Option<Spanned<bool>>,
+    /// `delay_wgrad_compute`.
+    pub delay_wgrad_compute: Option<Spanned<bool>>,
     /// `moe_aux_loss_coeff` above 0.
     pub moe_aux_loss: Option<Spanned<bool>>,
     /// `tp_comm_overlap`.

@@ -5,7 +5,8 @@
 //! the last in backward) is p−1 steps ahead of the rank that feeds it, so it receives what that rank computed then.
 //!
 //! Without `overlap_p2p_comm` a steady step is forward, backward, then one batch of four; with it, forwards and backwards
-//! exchange each for themselves, and the other's computation hides that.
+//! exchange each for themselves, and the other's computation hides that. With `overlap_moe_expert_parallel_comm` both of a
+//! step are computed together, and then exchange.
 
 use super::super::order::megatron::Settings;
 use super::super::{Action, Kind, Lists, Schedule};
@@ -90,13 +91,13 @@ pub fn lower(schedule: &Schedule, settings: Settings, overlap: bool) -> Lists {
             feeds_backward: (rank + 1 == ranks).then(|| &tables[0]),
         };
         let warmup = settings.warmup(shape, u32::try_from(rank).expect("at most 65,536 ranks"));
-        write(&exchange, warmup as usize, overlap, lists.open());
+        write(&exchange, warmup as usize, (overlap, settings.overlap_experts), lists.open());
         lists.close();
     }
     lists
 }
 
-fn write(exchange: &Exchange<'_>, warmup: usize, overlap: bool, out: &mut Vec<Action>) {
+fn write(exchange: &Exchange<'_>, warmup: usize, (overlap, together): (bool, bool), out: &mut Vec<Action>) {
     let Table { forwards, backwards } = exchange.own;
     let total = forwards.len();
     let first_input = exchange.feeds_forward.is_none().then(|| Action { kind: Kind::RecvForward, ..forwards[0] });
@@ -117,7 +118,13 @@ fn write(exchange: &Exchange<'_>, warmup: usize, overlap: bool, out: &mut Vec<Ac
         let (forward, backward) = (forwards[warmup + step], backwards[step]);
         let there = [exchange.receive_forward(warmup + step), exchange.send(forward)];
         let back = [exchange.send(backward), exchange.receive_backward(step)];
-        out.push(forward);
+        if overlap && together {
+            out.extend([forward.join(), backward]);
+            batch(out, there);
+            batch(out, back);
+            continue;
+        }
+        out.push(if together { forward.join() } else { forward });
         if overlap {
             batch(out, there);
             out.push(backward);

@@ -30,6 +30,19 @@ pub const MEGATRON_INTERLEAVED: Entry = Entry {
     generate: Generate::Rank(|shape, rank, out| write(shape, rank, Settings::of(shape).plan(shape, rank), out)),
 };
 
+/// The same with `overlap_moe_expert_parallel_comm`: a step's forward and backward run block beside block.
+pub const MEGATRON_COMBINED: Entry = Entry {
+    name: "MegatronCombined1F1B",
+    about: "Megatron-Core with virtual stages and overlap_moe_expert_parallel_comm: a forward beside a backward",
+    placement: Placement::Loop,
+    batching: |shape| Batching::Stepwise(Settings { overlap_experts: true, ..Settings::of(shape) }),
+    check: |shape| check(shape, Settings::of(shape)),
+    generate: Generate::Rank(|shape, rank, out| {
+        let settings = Settings { overlap_experts: true, ..Settings::of(shape) };
+        write(shape, rank, settings.plan(shape, rank), out);
+    }),
+};
+
 /// What Megatron's interleaved order also depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {

@@ -63,7 +63,8 @@ impl Eager {
         if reads == Reads::Copied {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
         }
-        let weight = self.engine_weight_gradient(sizes, dispatch);
+        let input = whole.unwrap_or(frame.saved[Self::saved(frame, index).0]);
+        let weight = self.engine_weight_gradient(sizes, dispatch, &[input, gradient]);
         whole.into_iter().for_each(|storage| self.release(storage));
         if reads != Reads::Own {
             self.end_exchange();

@@ -6,6 +6,7 @@
 
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
+use super::later::Left;
 use super::overlap::Parts;
 use crate::model::graph::{Graph, Op, Value};
 use crate::model::megatron::{Bias, Fp8, MegatronOp};
@@ -233,10 +234,10 @@ impl Eager {
         if sizes.splits && !sizes.sequence {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
         }
-        let weight = self.engine_weight_gradient(sizes, dispatch);
-        let sum = (bias == Bias::Added).then(|| self.temporary(sizes.outputs * dtype.bytes(), "te.generic_gemm"));
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].to_vec();
+        let weight = self.engine_weight_gradient(sizes, dispatch, &[gathered.unwrap_or(saved[1]), gradient]);
+        let sum = (bias == Bias::Added).then(|| self.temporary(sizes.outputs * dtype.bytes(), "te.generic_gemm"));
         self.release(saved[1]);
         if let Some(gathered) = gathered {
             self.release(gathered);
@@ -259,10 +260,19 @@ impl Eager {
     }
 
     /// The weight's gradient, or none where the matmul adds it to the main gradients.
-    pub(super) fn engine_weight_gradient(&mut self, sizes: Sizes, dispatch: Dispatch) -> Option<Storage> {
+    /// `read`: what it is made of.
+    pub(super) fn engine_weight_gradient(
+        &mut self,
+        sizes: Sizes,
+        dispatch: Dispatch,
+        read: &[Storage],
+    ) -> Option<Storage> {
         let fused = self.fuses_accumulation();
-        let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
         let shape = (sizes.outputs, sizes.inputs, sizes.tokens);
+        if fused && self.leaves(Left::Linear(shape, sizes.multiplied()), read) {
+            return None;
+        }
+        let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
         self.engine_matmul(shape, sizes.multiplied(), self.weight_layout(), dispatch);
         made
     }
@@ -270,6 +280,7 @@ impl Eager {
     pub(super) fn store_engine_weight(&mut self, param: usize, weight: Option<Storage>, sizes: Sizes) {
         match weight {
             Some(weight) => self.store_leaf(param, weight, sizes.dtype),
+            None if self.left_for(param) => {}
             None => self.store_fused(param, sizes.weight(), sizes.dtype),
         }
     }
@@ -334,7 +345,8 @@ impl Eager {
         } else {
             self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
         }
-        let weight = self.engine_weight_gradient(sizes, dispatch);
+        let input = frame.saved[Self::saved(frame, index).0];
+        let weight = self.engine_weight_gradient(sizes, dispatch, &[input, gathered.unwrap_or(gradient)]);
         if let Some(gathered) = gathered {
             self.release(gathered);
         }

@@ -46,7 +46,7 @@ pub struct Maxima {
 
 /// Which copies of a tensor are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Copies {
+pub(super) enum Copies {
     /// As it lies.
     Rows,
     /// Transposed.
@@ -57,8 +57,8 @@ enum Copies {
 
 /// A tensor to be quantised.
 #[derive(Clone, Copy, Debug)]
-struct Wide {
-    elements: u64,
+pub(super) struct Wide {
+    pub(super) elements: u64,
     /// Bytes an element.
     size: u64,
     /// Numbers that share a scale under blockwise scaling.
@@ -69,12 +69,12 @@ struct Wide {
 
 impl Wide {
     /// An activation or a gradient that the rank has all of.
-    fn own(bytes: u64, dtype: DType) -> Wide {
+    pub(super) fn own(bytes: u64, dtype: DType) -> Wide {
         Wide { elements: bytes / dtype.bytes(), size: dtype.bytes(), block: ROW, parts: false }
     }
 
     /// Bytes of one copy, scales included.
-    fn copy(&self, recipe: Fp8Recipe) -> u64 {
+    pub(super) fn copy(&self, recipe: Fp8Recipe) -> u64 {
         copy(self.elements, recipe, self.block)
     }
 }
@@ -124,18 +124,21 @@ impl Eager {
     }
 
     /// A new block of the pass at hand.
-    fn of_pass(&mut self, bytes: u64, name: &'static str) -> Storage {
+    pub(super) fn of_pass(&mut self, bytes: u64, name: &'static str) -> Storage {
         let category = if self.in_backward() { Category::BackwardTemporary } else { self.category };
         self.storage_as(bytes, category, name)
     }
 
-    fn dispatch_of_pass(&self) -> Dispatch {
+    pub(super) fn dispatch_of_pass(&self) -> Dispatch {
         if self.in_backward() { self.settings.backward } else { self.settings.forward }
     }
 
     /// The kernels that quantise a tensor.
     fn quantise(&mut self, wide: Wide, copies: Copies, recipe: Fp8Recipe) {
-        let mut dispatch = self.dispatch_of_pass();
+        self.quantise_by(wide, copies, recipe, self.dispatch_of_pass());
+    }
+
+    pub(super) fn quantise_by(&mut self, wide: Wide, copies: Copies, recipe: Fp8Recipe, mut dispatch: Dispatch) {
         let read = wide.elements * wide.size;
         if recipe == Fp8Recipe::Tensorwise {
             self.pointwise("te.compute_amax", MemoryKind::Elementwise, read, 4, dispatch);
@@ -171,16 +174,15 @@ impl Eager {
     }
 
     /// After the optimizer's step the fp8 copies of a weight are made anew, where the last ones lie.
-    fn renew_weight(&mut self, sizes: Sizes, fp8: Fp8) {
+    pub(super) fn renew_weight(&mut self, (elements, dtype): (u64, DType), fp8: Fp8) {
         if !self.fresh_weights {
             return;
         }
-        let elements = sizes.inputs * sizes.outputs;
         if fp8.parameters {
             let copy = weight_copy(elements, fp8.recipe);
             self.pointwise("te.fp8_transpose", MemoryKind::Elementwise, copy, copy, self.settings.forward);
         } else {
-            let wide = Wide { elements, size: sizes.dtype.bytes(), block: SQUARE, parts: false };
+            let wide = Wide { elements, size: dtype.bytes(), block: SQUARE, parts: false };
             self.quantise(wide, Copies::Both, fp8.recipe);
         }
     }
@@ -235,7 +237,7 @@ impl Eager {
                 (numbers, made)
             }
         };
-        self.renew_weight(sizes, fp8);
+        self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
         let travels = Self::travels(sizes.read(), sizes.dtype, recipe);
         let mut gathered = vec![];
         if sizes.sequence && !sizes.overlap {
@@ -318,10 +320,11 @@ impl Eager {
         } else if sizes.splits {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
         }
-        let weight = self.engine_weight_gradient(sizes, dispatch);
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].to_vec();
-        for storage in held.into_iter().chain([saved[1]]) {
+        held.push(saved[1]);
+        let weight = self.engine_weight_gradient(sizes, dispatch, &held);
+        for storage in held {
             self.release(storage);
         }
         if sizes.splits {
@@ -351,7 +354,7 @@ impl Eager {
     ) {
         let copies = if results == Results::Save { Copies::Both } else { Copies::Rows };
         let mut input = self.quantised(Wide::own(sizes.read(), sizes.dtype), copies, fp8.recipe);
-        self.renew_weight(sizes, fp8);
+        self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
         let (shape, dispatch) = ((sizes.tokens, sizes.outputs, sizes.inputs), self.settings.forward);
         let bytes = graph.values[op.outputs[0]].bytes();
         let out = if sizes.overlap {
@@ -409,7 +412,8 @@ impl Eager {
         } else {
             self.engine_matmul(shape, DType::Fp8, layout, dispatch);
         }
-        let weight = self.engine_weight_gradient(sizes, dispatch);
+        held.push(self.retain(frame.saved[Self::saved(frame, index).0]));
+        let weight = self.engine_weight_gradient(sizes, dispatch, &held);
         for storage in held {
             self.release(storage);
         }

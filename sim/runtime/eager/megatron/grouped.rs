@@ -1,9 +1,13 @@
 //! Experts of a rank in one call (`TEGroupedMLP`, `core/transformer/moe/experts.py`, 0.16.1; Transformer Engine 2.9,
 //! `module/grouped_linear.py`): each expert's matrix times its rows, on four streams of cuBLAS with a workspace each.
 
+mod fp8;
+
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
+use super::later::Left;
 use crate::model::graph::{Graph, Op};
+use crate::model::megatron::Fp8;
 use crate::model::megatron::experts::RoutedOp;
 use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
 
@@ -11,22 +15,24 @@ use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
 const STREAMS: u64 = 4;
 
 /// What the rules read off the operator.
-struct Sizes {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
     inputs: u64,
     outputs: u64,
     local: u64,
     rows: u64,
     again: Option<u64>,
     dtype: DType,
+    fp8: Option<Fp8>,
 }
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Grouped { inputs, outputs, local, again } = kind else {
+        let RoutedOp::Grouped { inputs, outputs, local, again, fp8 } = kind else {
             unreachable!("called for grouped linears")
         };
         let value = &graph.values[op.inputs[0]];
-        Sizes { inputs, outputs, local, rows: value.elements / inputs, again, dtype: value.dtype }
+        Sizes { inputs, outputs, local, rows: value.elements / inputs, again, dtype: value.dtype, fp8 }
     }
 
     fn weight(&self) -> u64 {
@@ -37,8 +43,9 @@ impl Sizes {
 impl Eager {
     /// One call of the matmuls of all experts, of which as many run side by side as there are streams, and fill the chip
     /// together; the host launches each.
-    fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, mut dispatch: Dispatch) {
-        let &Sizes { inputs, outputs, local, rows, dtype, .. } = sizes;
+    pub(super) fn grouped_matmul(&mut self, sizes: &Sizes, layout: MatmulLayout, mut dispatch: Dispatch) {
+        let &Sizes { inputs, outputs, local, rows, .. } = sizes;
+        let dtype = sizes.fp8.map_or(sizes.dtype, |_| DType::Fp8);
         let (mut left, mut rows_left) = (local, rows);
         while left > 0 {
             let groups = left.min(STREAMS);
@@ -61,6 +68,9 @@ impl Eager {
         results: Results,
     ) {
         let sizes = Sizes::of(graph, op, kind);
+        if let Some(fp8) = sizes.fp8 {
+            return self.fp8_grouped_linear(op, (&sizes, fp8), frame, results);
+        }
         let out = self.storage(sizes.rows * sizes.outputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(&sizes, MatmulLayout::Forward, self.settings.forward);
         frame.slots[op.outputs[0]] = Some(out);
@@ -80,23 +90,21 @@ impl Eager {
         gradient: Storage,
     ) {
         let sizes = Sizes::of(graph, op, kind);
+        if let Some(fp8) = sizes.fp8 {
+            return self.fp8_grouped_linear_backward(op, (index, &sizes, fp8), frame, gradient);
+        }
         let dispatch = self.settings.backward;
-        let input = sizes.again.map(|read| {
-            let pass = self.program.set_pass(Pass::Recompute);
-            let input = self.temporary(graph.values[op.inputs[0]].bytes(), "triton_weighted_swiglu");
-            let written = graph.values[op.inputs[0]].bytes();
-            let name = "triton_weighted_swiglu";
-            self.pointwise(name, MemoryKind::Elementwise, read, written, Dispatch::Compiled);
-            self.program.set_pass(pass);
-            input
-        });
+        let input = self.input_again(&sizes);
         let result = self.temporary(sizes.rows * sizes.inputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(&sizes, MatmulLayout::DataGradient, dispatch);
         // With fused accumulation these are stand-ins, but every expert's is taken.
         let (of_weights, of_biases) = op.params.split_at(sizes.local as usize);
         let weights: Vec<Storage> =
             of_weights.iter().map(|_| self.temporary(sizes.weight(), "te.general_grouped_gemm")).collect();
-        self.grouped_matmul(&sizes, MatmulLayout::WeightGradient, dispatch);
+        let read = input.unwrap_or_else(|| frame.saved[Self::saved(frame, index).0]);
+        if !self.leaves(Left::Grouped(sizes), &[read, gradient]) {
+            self.grouped_matmul(&sizes, self.weight_layout(), dispatch);
+        }
         // The matmul's epilogue leaves the gradients of biases.
         let width = sizes.outputs * sizes.dtype.bytes();
         let biases: Vec<Storage> = of_biases.iter().map(|_| self.temporary(width, "te.general_grouped_gemm")).collect();
@@ -106,14 +114,32 @@ impl Eager {
         for (&param, bias) in of_biases.iter().zip(biases) {
             self.store_leaf(frame.params.index(param), bias, sizes.dtype);
         }
+        self.store_experts(of_weights, weights, sizes.dtype, frame);
+    }
+
+    /// What was read, where it is made again.
+    fn input_again(&mut self, sizes: &Sizes) -> Option<Storage> {
+        const NAME: &str = "triton_weighted_swiglu";
+        let (read, written) = (sizes.again?, sizes.rows * sizes.inputs * sizes.dtype.bytes());
+        let pass = self.program.set_pass(Pass::Recompute);
+        let input = self.temporary(written, NAME);
+        self.pointwise(NAME, MemoryKind::Elementwise, read, written, Dispatch::Compiled);
+        self.program.set_pass(pass);
+        Some(input)
+    }
+
+    /// The gradients of experts' weights arrive.
+    fn store_experts(&mut self, params: &[usize], weights: Vec<Storage>, dtype: DType, frame: &mut Frame) {
         let fused = self.fuses_accumulation();
-        for (&param, weight) in of_weights.iter().zip(weights) {
+        for (&param, weight) in params.iter().zip(weights) {
             let param = frame.params.index(param);
             if fused {
                 self.release(weight);
-                self.gradient_arrived(param);
+                if !self.left_for(param) {
+                    self.gradient_arrived(param);
+                }
             } else {
-                self.store_leaf(param, weight, sizes.dtype);
+                self.store_leaf(param, weight, dtype);
             }
         }
     }

@@ -2,6 +2,8 @@
 //! fp32, which holds first the logits, then their exponentials, then the softmax, then the gradient; three all-reduces of
 //! one number a token. Then the masked mean, as `pretrain_gpt.py` and `core/pipeline_parallel/schedules.py` take it.
 
+mod engine;
+
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};

@@ -39,7 +39,7 @@ impl Eager {
         self.experts.as_ref().expect("a job with experts says how rows get to them").dispatcher
     }
 
-    /// A collective that the default stream waits for, if several ranks take part. `bytes`: the whole buffer.
+    /// A collective that the stream at hand waits for, if several ranks take part. `bytes`: the whole buffer.
     pub(super) fn expert_exchange(
         &mut self,
         who: impl Fn(&ExpertRanks) -> Option<(GroupId, StreamId)>,
@@ -48,9 +48,9 @@ impl Eager {
         dtype: DType,
     ) {
         let Some((group, stream)) = self.experts.as_ref().and_then(who) else { return };
-        self.program.wait_stream(stream, COMPUTE);
+        self.program.wait_stream(stream, self.stream);
         self.program.collective(stream, Comm { kind, group, bytes: Bytes(bytes), dtype });
-        self.program.wait_stream(COMPUTE, stream);
+        self.program.wait_stream(self.stream, stream);
     }
 
     pub(super) fn routed(&mut self, graph: &Graph, op: &Op, kind: RoutedOp, frame: &mut Frame, results: Results) {
@@ -72,7 +72,7 @@ impl Eager {
                 self.pointwise(name, MemoryKind::Gather, bytes, bytes, self.settings.forward);
                 frame.slots[op.outputs[0]] = Some(rows);
                 saved.push(self.retain(Self::value(frame, op.inputs[1])));
-                if waits {
+                if waits && !self.counts_later {
                     self.wait_for_counts();
                 }
             }
@@ -90,6 +90,11 @@ impl Eager {
                 let part = self.storage(bytes, "reduce_scatter_tensor");
                 self.expert_exchange(|ranks| ranks.tensor, Collective::ReduceScatter, read, out.dtype);
                 frame.slots[op.outputs[0]] = Some(part);
+            }
+            RoutedOp::Fill => {
+                let name = if bytes > read { "te.fused_multi_row_padding" } else { "te.fused_multi_row_unpadding" };
+                let filled = self.made(name, bytes, read, self.settings.forward);
+                frame.slots[op.outputs[0]] = Some(filled);
             }
             RoutedOp::Sort { fused } => {
                 let name = if fused { "te.sort_chunks_by_map" } else { "aten.cat" };
@@ -160,6 +165,10 @@ impl Eager {
                 self.expert_exchange(|ranks| ranks.tensor, Collective::AllGather, bytes, out.dtype);
                 result
             }
+            RoutedOp::Fill => {
+                let name = if bytes > read { "te.fused_multi_row_padding" } else { "te.fused_multi_row_unpadding" };
+                self.pointwise_gradient(name, bytes, read)
+            }
             RoutedOp::Sort { fused } => {
                 let name = if fused { "te.sort_chunks_by_map" } else { "aten.cat" };
                 self.pointwise_gradient(name, bytes, bytes)
@@ -197,7 +206,7 @@ impl Eager {
             self.release(counts);
         }
         let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) else { return };
-        self.program.wait_stream(copies, COMPUTE);
+        self.program.wait_stream(copies, self.stream);
         for bytes in read {
             let work = Work::HostCopy { bytes: Bytes(bytes), to_host: true };
             self.program.launch(copies, "aten._to_copy", work, self.settings.forward);
@@ -205,7 +214,7 @@ impl Eager {
     }
 
     /// The host needs the sizes of what it is about to receive.
-    fn wait_for_counts(&mut self) {
+    pub fn wait_for_counts(&mut self) {
         if let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) {
             self.program.wait_for_host(copies);
         }

@@ -2,6 +2,8 @@
 //! a matrix over all experts, a map of the chosen, and the loss that balances experts. Eager operators throughout, on small
 //! tensors: it costs the host more than the device.
 
+mod fused;
+
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op};
@@ -124,36 +126,6 @@ impl Eager {
         frame.slots[op.outputs[0]] = Some(probs);
         frame.slots[op.outputs[1]] = Some(map);
         self.keep(frame, results, &saved);
-    }
-
-    /// Choice and weights in one kernel, which keeps the scores in fp32.
-    fn route_at_once(
-        &mut self,
-        op: &Op,
-        sizes: Sizes,
-        frame: &mut Frame,
-        (results, mut saved, logits): (Results, Vec<Storage>, Storage),
-    ) {
-        const NAME: &str = "te.fused_topk_with_score_function";
-        let wide = sizes.every * NUMBER;
-        let [probs, map, scores] = [sizes.all, sizes.every, wide].map(|bytes| self.storage(bytes, NAME));
-        let written = sizes.all + sizes.every + wide;
-        self.pointwise(NAME, MemoryKind::Elementwise, sizes.all, written, self.settings.forward);
-        self.release(logits);
-        frame.slots[op.outputs[0]] = Some(probs);
-        frame.slots[op.outputs[1]] = Some(map);
-        saved.extend([self.retain(map), scores]);
-        self.keep(frame, results, &saved);
-    }
-
-    /// The gradient of the logits through that kernel.
-    fn route_at_once_backward(&mut self, sizes: Sizes, saved: &[Storage], gradient: Storage) -> Storage {
-        const NAME: &str = "te.fused_topk_with_score_function_bwd";
-        let read = sizes.all + sizes.every * (1 + NUMBER);
-        let of_logits = self.pointwise_gradient(NAME, sizes.all, read);
-        self.release(gradient);
-        saved.iter().for_each(|&storage| self.release(storage));
-        of_logits
     }
 
     /// The loss that balances experts (`switch_load_balancing_loss_func`): softmax of all logits, times how many copies

@@ -1,0 +1,100 @@
+//! `GroupedLinear` in fp8 (`module/grouped_linear.py`, `csrc/extensions/cast.cpp`, 2.7 to 2.9).
+//!
+//! Rows of each expert are a tensor with a scale of its own: under scales from earlier steps one kernel casts and transposes
+//! all of them, under the other recipes each expert's rows have kernels of their own, in one call. Of what was read the
+//! transposed copies are kept.
+
+use super::super::super::forward::Results;
+use super::super::super::{Eager, Frame, Storage};
+use super::super::fp8::{Copies, Wide};
+use super::super::later::Left;
+use super::Sizes;
+use crate::model::graph::Op;
+use crate::model::megatron::{Fp8, Fp8Recipe};
+use crate::program::{Dispatch, MatmulLayout, MemoryKind};
+
+impl Eager {
+    /// Rows of all experts, `columns` wide, quantised as they lie and, if a gradient is made from them, transposed
+    /// (`tex.split_quantize`).
+    fn split_quantise(&mut self, sizes: &Sizes, columns: u64, copies: Copies, recipe: Fp8Recipe) -> [Vec<Storage>; 2] {
+        let dispatch = self.dispatch_of_pass();
+        let each = Wide::own(sizes.rows / sizes.local * columns * sizes.dtype.bytes(), sizes.dtype);
+        let mut made = [vec![], vec![]];
+        for _ in 0..sizes.local {
+            made[0].push(self.of_pass(each.copy(recipe), "te.quantize"));
+            if copies == Copies::Both {
+                made[1].push(self.of_pass(each.copy(recipe), "te.quantize"));
+            }
+        }
+        if recipe == Fp8Recipe::Delayed && copies == Copies::Both {
+            let elements = each.elements * sizes.local;
+            let read = elements * sizes.dtype.bytes();
+            self.pointwise("te.multi_cast_transpose", MemoryKind::Elementwise, read, 2 * elements, dispatch);
+            return made;
+        }
+        for expert in 0..sizes.local {
+            self.quantise_by(each, copies, recipe, if expert == 0 { dispatch } else { Dispatch::Extra });
+        }
+        made
+    }
+
+    /// After the optimizer's step the fp8 copies of every expert's weight are made anew.
+    fn renew_experts(&mut self, sizes: &Sizes, fp8: Fp8) {
+        for _ in 0..sizes.local {
+            self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
+        }
+    }
+
+    pub(super) fn fp8_grouped_linear(
+        &mut self,
+        op: &Op,
+        (sizes, fp8): (&Sizes, Fp8),
+        frame: &mut Frame,
+        results: Results,
+    ) {
+        let keeps = results == Results::Save && sizes.again.is_none();
+        let copies = if keeps { Copies::Both } else { Copies::Rows };
+        let [rows, transposed] = self.split_quantise(sizes, sizes.inputs, copies, fp8.recipe);
+        self.renew_experts(sizes, fp8);
+        let out = self.storage(sizes.rows * sizes.outputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
+        self.grouped_matmul(sizes, MatmulLayout::Forward, self.settings.forward);
+        rows.into_iter().for_each(|storage| self.release(storage));
+        frame.slots[op.outputs[0]] = Some(out);
+        self.keep(frame, results, &transposed);
+    }
+
+    pub(super) fn fp8_grouped_linear_backward(
+        &mut self,
+        op: &Op,
+        (index, sizes, fp8): (usize, &Sizes, Fp8),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let dispatch = self.settings.backward;
+        let input = self.input_again(sizes);
+        let of_result = self.split_quantise(sizes, sizes.outputs, Copies::Both, fp8.recipe);
+        let result = self.temporary(sizes.rows * sizes.inputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
+        self.grouped_matmul(sizes, MatmulLayout::DataGradient, dispatch);
+        let weight = |eager: &mut Self| eager.temporary(sizes.weight(), "te.general_grouped_gemm");
+        let fused = self.fuses_accumulation();
+        let mut weights: Vec<Storage> = if fused { vec![] } else { op.params.iter().map(|_| weight(self)).collect() };
+        let (start, end) = Self::saved(frame, index);
+        let mut read = frame.saved[start..end].to_vec();
+        if input.is_some() {
+            read = self.split_quantise(sizes, sizes.inputs, Copies::Both, fp8.recipe).concat();
+        }
+        if !self.leaves(Left::Grouped(*sizes), &[read.clone(), of_result[1].clone()].concat()) {
+            self.grouped_matmul(sizes, self.weight_layout(), dispatch);
+        }
+        // What was read is emptied as soon as it is multiplied, before the stand-ins that every expert gets for a gradient
+        // that is in its main gradient already.
+        read.into_iter().for_each(|storage| self.release(storage));
+        if fused {
+            weights = op.params.iter().map(|_| weight(self)).collect();
+        }
+        input.into_iter().chain(of_result.concat()).for_each(|storage| self.release(storage));
+        self.release(gradient);
+        self.accumulate(frame, op.inputs[0], result.into());
+        self.store_experts(&op.params, weights, sizes.dtype, frame);
+    }
+}

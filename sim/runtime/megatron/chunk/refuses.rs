@@ -1,0 +1,61 @@
+//! What of a job Megatron's modules have no rules for here.
+
+use super::Chunk;
+use crate::model::{Norm, NormPlacement, Position, QkNorm};
+use crate::runtime::megatron::job::{Core, Fp8Recipe, Implementation, Matmuls};
+use crate::runtime::megatron::{Job, blocks, experts, latent};
+
+/// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
+fn is_blockwise(job: &Job, parameters: bool) -> bool {
+    job.matmuls.fp8().is_some_and(|fp8| fp8.recipe == Fp8Recipe::Blockwise && (fp8.parameters || !parameters))
+}
+
+/// Whether norms on queries and keys, if any, are of a head each, without biases and Transformer Engine's.
+fn heads_norms(job: &Job) -> bool {
+    let engine = job.block.implementation == Implementation::TransformerEngine;
+    engine && job.model.qk_norm == Some(QkNorm::PerHead) && job.model.norm == Norm::Rms
+}
+
+/// Whether tensor cores can multiply all sizes in fp8: widths in 16s, tokens in 8s
+/// (`transformer_engine/pytorch/utils.py`, `assert_dim_for_fp8_exec`).
+fn multiplies_in_fp8(job: &Job) -> bool {
+    let d = blocks::dims(job);
+    let widths = [d.d, d.n * d.h, (d.n + 2 * d.k) * d.h, d.f];
+    d.tokens().is_multiple_of(8) && widths.iter().all(|width| width.is_multiple_of(16))
+}
+
+impl Chunk {
+    /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
+    pub fn refuses(job: &Job) -> Option<&'static str> {
+        let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
+        let cases = [
+            (job.matmuls != Matmuls::Plain && !engine, "fp8 matmuls without Transformer Engine"),
+            (job.matmuls != Matmuls::Plain && !multiplies_in_fp8(job), "fp8 matmuls of sizes that 16 does not divide"),
+            (is_blockwise(job, true), "parameters kept in fp8 under blockwise scaling"),
+            (is_blockwise(job, false) && job.overlap_tensor, "tensor-parallel overlap under blockwise scaling of fp8"),
+            (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
+            (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
+            (model.sinks && !(engine && job.block.core == Core::Flash), "attention sinks without a flash core"),
+            (model.sinks && job.mesh.cp > 1, "attention sinks of a sequence that ranks share"),
+            (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
+            (
+                model.qk_norm.is_some() && !heads_norms(job),
+                "norms on queries and keys other than Transformer Engine's, head by head",
+            ),
+            (
+                model.sliding_window.is_some() && !(engine && job.block.core == Core::Flash),
+                "a sliding window without a flash core",
+            ),
+            (model.sliding_window.is_some() && job.mesh.cp > 1, "a sliding window of a sequence that ranks share"),
+            (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
+            (model.position == Position::Alibi && job.block.core == Core::Flash, "linear biases in a flash kernel"),
+            (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
+            (model.attention_softcap || model.logit_softcap, "capped scores or logits"),
+        ];
+        cases
+            .into_iter()
+            .find(|(applies, _)| *applies)
+            .map(|(_, what)| what)
+            .or_else(|| latent::refuses(job).or_else(|| experts::refuses(job)))
+    }
+}

@@ -1,0 +1,77 @@
+//! `overlap_moe_expert_parallel_comm`: experts' exchanges beside another micro-batch's computation, and what it asks for
+//! (`core/transformer/transformer_config.py`, `__post_init__`, 0.16).
+
+use toml::Spanned;
+
+use crate::model::ModelConfig;
+use crate::runtime::megatron::{Block, Mesh, Mixture, Recompute};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::understood::Reader;
+use crate::scenario::written;
+
+/// The key, if it is on and experts are spread over ranks of a pipeline.
+pub(super) fn asked<'t>(
+    reader: &mut Reader<'_>,
+    table: &'t written::Megatron,
+    (model, mesh): (&ModelConfig, Mesh),
+) -> Result<Option<&'t Spanned<bool>>, ScenarioError> {
+    let Some(at) = table.overlap_moe_expert_parallel_comm.as_ref().filter(|at| *at.get_ref()) else { return Ok(None) };
+    if model.experts.is_none() {
+        let problem = format!("the key says how experts are run, and {} has none", model.name);
+        return Err(reader.plan(at, problem, "remove the key"));
+    }
+    if mesh.ep == 1 {
+        let problem =
+            "overlap_moe_expert_parallel_comm hides what ranks with different experts exchange, and all have all";
+        return Err(reader.plan(at, problem, "write mesh.ep = 2 or more, or remove the key"));
+    }
+    if mesh.pp == 1 {
+        let problem = "overlap_moe_expert_parallel_comm without a pipeline is not simulated";
+        return Err(reader.plan(
+            at,
+            problem,
+            "write mesh.pp and pipeline.virtual_stages of 2 or more, or remove the key",
+        ));
+    }
+    Ok(Some(at))
+}
+
+/// Whether the rest of the job goes with it.
+pub(super) fn check(
+    reader: &mut Reader<'_>,
+    key: Option<&Spanned<bool>>,
+    (mixture, block): (Option<Mixture>, &Block),
+) -> Result<(), ScenarioError> {
+    let Some(key) = key else { return Ok(()) };
+    if matches!(block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. }) {
+        let problem =
+            "overlap_moe_expert_parallel_comm cuts blocks into parts, and megatron.recompute runs whole ones again";
+        return Err(reader.plan(key, problem, "write megatron.recompute = \"none\" or \"core_attn\""));
+    }
+    if let Some(run) = mixture.filter(|run| run.dispatcher.name != "alltoall") {
+        let problem = format!(
+            "overlap_moe_expert_parallel_comm is simulated for the dispatcher \"alltoall\", not \"{}\"",
+            run.dispatcher.name
+        );
+        return Err(reader.plan(key, problem, "write megatron.moe_token_dispatcher_type = \"alltoall\""));
+    }
+    Ok(())
+}
+
+/// Whether weight gradients are made later (`delay_wgrad_compute`).
+pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<bool, ScenarioError> {
+    let together = table.overlap_moe_expert_parallel_comm.as_ref().is_some_and(|at| *at.get_ref());
+    match table.delay_wgrad_compute.as_ref().filter(|at| *at.get_ref()) {
+        Some(at) if !together => {
+            let problem = "delay_wgrad_compute moves weight gradients beside exchanges of experts, and none are hidden";
+            Err(reader.plan(at, problem, "write megatron.overlap_moe_expert_parallel_comm = true, or remove the key"))
+        }
+        Some(at) if table.gradient_accumulation_fusion == Some(false) => {
+            let problem = "delay_wgrad_compute without gradient_accumulation_fusion is not simulated";
+            Err(reader.plan(at, problem, "write megatron.gradient_accumulation_fusion = true, or remove the key"))
+        }
+        Some(_) => Ok(true),
+        None if together => Ok(reader.flag("megatron.delay_wgrad_compute", None, false)),
+        None => Ok(false),
+    }
+}
