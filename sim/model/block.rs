@@ -4,8 +4,8 @@
 //! rotary embedding in fp32, fused attention, a gated or plain feed-forward, residual sums out of place. The order of
 //! parameters is the order modules register them, which is the order FSDP packs them.
 
-use super::experts::Experts;
 use super::experts::forward as mixture;
+use super::experts::{Experts, Implementation, titan};
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::latent::{self, LatentAttention};
 use super::style::{Linears, Rope, Style};
@@ -345,16 +345,17 @@ enum Attention {
 enum Second<'m> {
     Dense(FfnParams),
     Mixture(&'m Experts, mixture::Params),
+    Titan(&'m Experts, titan::Params, u64),
 }
 
 impl<'m> Second<'m> {
-    fn new(g: &mut GraphBuilder, m: &'m ModelConfig, variant: Variant) -> Second<'m> {
-        match m.experts.as_ref().filter(|_| variant.experts) {
-            None => Second::Dense(ffn_params(g, m)),
-            Some(experts) => {
-                let params = mixture::Params::new(g, experts, m.feed_forward);
-                Second::Mixture(experts, params)
+    fn new(g: &mut GraphBuilder, m: &'m ModelConfig, variant: Variant, style: Style) -> Second<'m> {
+        match (m.experts.as_ref().filter(|_| variant.experts), style.experts) {
+            (None, _) => Second::Dense(ffn_params(g, m)),
+            (Some(experts), Implementation::Torchtitan { ranks }) => {
+                Second::Titan(experts, titan::Params::new(g, experts, m.feed_forward, ranks), ranks)
             }
+            (Some(experts), _) => Second::Mixture(experts, mixture::Params::new(g, experts, m.feed_forward)),
         }
     }
 
@@ -363,6 +364,9 @@ impl<'m> Second<'m> {
             Second::Dense(params) => feed_forward(g, m, x, params, style.linears),
             Second::Mixture(experts, params) => {
                 mixture::mixture(g, experts, (m.feed_forward, style.experts), x, params)
+            }
+            Second::Titan(experts, params, ranks) => {
+                titan::mixture(g, experts, (m.feed_forward, *ranks), x, params)
             }
         }
     }
@@ -386,7 +390,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, styl
         None => Attention::Heads(attention_params(g, m)),
         Some(latent) => Attention::Latent(latent, latent::Params::new(g, latent)),
     };
-    let second = Second::new(g, m, variant);
+    let second = Second::new(g, m, variant, style);
     let placement = m.norm_placement;
     let pre = placement != NormPlacement::Post;
     let post = matches!(placement, NormPlacement::Post | NormPlacement::PreAndPost);

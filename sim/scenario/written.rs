@@ -9,7 +9,7 @@ mod nanotron;
 mod xla;
 mod zero;
 
-pub use experts::ExpertLoad;
+pub use experts::{ExpertLoad, ExpertStyle};
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{Exchange, Fp8, Implementation as Modules, Megatron, Module, Pipeline, Recompute, Scores};
@@ -22,7 +22,6 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::cost::Backend;
-use crate::model::experts::Implementation;
 use crate::program::DType;
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -372,7 +371,7 @@ pub struct Framework {
     /// Whether the model's code copies keys and values to every query head.
     pub repeat_kv: Option<bool>,
     /// How experts are run.
-    pub experts: Option<Spanned<Implementation>>,
+    pub experts: Option<Spanned<ExpertStyle>>,
     /// What multiplies in linears.
     pub linears: Option<Spanned<LinearStyle>>,
 }

@@ -277,7 +277,7 @@ impl Eager {
             OpKind::CompiledCrossEntropy { mean } => return self.compiled_cross_entropy(graph, op, mean, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
-            OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, results),
+            OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, (results, cached)),
             OpKind::Megatron(kind) => return self.megatron(graph, op, kind, frame, results),
             OpKind::InternLm(kind) => return self.internlm(graph, op, kind, frame, results),
             OpKind::Nanotron(kind) => return self.nanotron(graph, op, kind, frame, results),

@@ -1,6 +1,6 @@
 //! Reducing a group's gradients: `post_backward` (`_fsdp_param_group.py`) and `foreach_reduce` (`_fsdp_collectives.py`).
 
-use super::group::{Made, Training};
+use super::group::{Made, Place, Training};
 use super::{ALL_REDUCE, REDUCE_SCATTER, hooks::Run};
 use crate::program::{
     BufferId, Category, Collective, Comm, DType, Dispatch, EventId, Instr, MemoryKind, StreamId, Work,
@@ -50,7 +50,9 @@ impl Run<'_> {
             }
         }
         self.reshard(at);
-        while self.context.reduce_scatter_states.len() >= self.config.reduce_scatter_buffers {
+        // The first of two groups reduces beside the second.
+        let waits = self.groups[at].place != Place::First;
+        while waits && self.context.reduce_scatter_states.len() >= self.config.reduce_scatter_buffers {
             let (input, event) = self.context.reduce_scatter_states.remove(0);
             self.eager.program.wait(COMPUTE, event);
             self.eager.program.free(input);
@@ -65,7 +67,7 @@ impl Run<'_> {
             self.eager.program.wait(COMPUTE, event);
             self.eager.program.free(buffer);
         }
-        let ranks = self.config.shard;
+        let (ranks, _) = self.sharded_over(at);
         let dtype = self.config.mixed_precision.reduce_dtype();
         let element = dtype.bytes();
         let shard: u64 = gradients.iter().map(|(param, ..)| param.padded_shard(ranks)).sum();
@@ -87,14 +89,14 @@ impl Run<'_> {
     }
 
     fn reduce_scatter(&mut self, at: usize, input: BufferId, shard: u64, dtype: DType) {
-        let ranks = self.config.shard;
+        let (ranks, group) = self.sharded_over(at);
         let shard_bytes = Bytes(shard * dtype.bytes());
         let total = Bytes(shard_bytes.0 * u64::from(ranks));
         let program = &mut self.eager.program;
         program.wait_stream(REDUCE_SCATTER, COMPUTE);
         let mut output = program.alloc(shard_bytes, REDUCE_SCATTER, Category::ShardedGradient, "reduce_scatter_output");
         if ranks > 1 {
-            let comm = Comm { kind: Collective::ReduceScatter, group: self.communicators.shard, bytes: total, dtype };
+            let comm = Comm { kind: Collective::ReduceScatter, group, bytes: total, dtype };
             program.collective(REDUCE_SCATTER, comm);
         } else {
             let work = Work::Memory { kind: MemoryKind::Copy, read: shard_bytes, written: shard_bytes };
@@ -142,6 +144,7 @@ impl Run<'_> {
         bytes: u64,
         held: Option<EventId>,
     ) {
+        let (ranks, _) = self.sharded_over(at);
         let group = &mut self.groups[at];
         let program = &mut self.eager.program;
         let count = group.params.len() as u32;
@@ -157,7 +160,7 @@ impl Run<'_> {
             None => group.sharded_gradient = Some(output),
             Some(_) => {
                 for param in &group.params {
-                    let part = bytes * param.padded_shard(self.config.shard) / group.padded_shard(self.config.shard);
+                    let part = bytes * param.padded_shard(ranks) / group.padded_shard(ranks);
                     let work =
                         Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(2 * part), written: Bytes(part) };
                     program.launch(stream, "aten.add_", work, Dispatch::EagerBackward);

@@ -174,7 +174,7 @@ impl Run<'_> {
         if self.groups[at].training == Training::Forward {
             match self.groups[at].reshard {
                 Reshard::Never => return,
-                Reshard::To(ranks) if ranks != self.config.shard => return self.keep_post_forward_shard(at, ranks),
+                Reshard::To(ranks) if ranks != self.sharded_over(at).0 => return self.keep_post_forward_shard(at, ranks),
                 _ => {}
             }
         }

@@ -134,6 +134,7 @@ mod tests {
             mixed_precision: MixedPrecision { storage: DType::Fp32, param: Some(DType::Bf16), reduce: None },
             forward_prefetch: 0,
             backward_prefetch: 0,
+            prefetches_ends: false,
             reduce_scatter_buffers: 1,
             unshard_in_backward: true,
             cpu_offload: false,
