@@ -45,9 +45,9 @@ fn every_model_with_experts_is_described_and_flown_or_refused_by_name() {
         ("mixtral-8x22b", None),
         ("qwen3-30b-a3b", None),
         ("qwen3-235b-a22b", None),
-        ("deepseek-v2-lite", Some("latent attention")),
-        ("deepseek-v2", Some("latent attention")),
-        ("deepseek-v3", Some("latent attention")),
+        ("deepseek-v2-lite", Some("a router whose weights do not sum to one")),
+        ("deepseek-v2", Some("a router whose weights do not sum to one")),
+        ("deepseek-v3", Some("a router that is not a softmax over all experts")),
         ("gpt-oss-20b", Some("attention sinks")),
         ("gpt-oss-120b", Some("attention sinks")),
     ] {

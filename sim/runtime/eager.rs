@@ -10,7 +10,9 @@
 //! `model::graph::OpKind` and one arm to each.
 
 pub mod around;
+mod auxiliary;
 mod backward;
+mod chunked_loss;
 mod compiled_cross_entropy;
 mod composite;
 mod cross_entropy;

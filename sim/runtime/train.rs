@@ -353,7 +353,8 @@ impl Training<'_> {
                 self.run.eager.release(storage);
             }
         }
-        self.run.eager.forward_ops(graph, &mut head, handed..graph.ops.len());
+        self.forward_loss(&mut head, handed);
+        let graph = &self.graphs.head.graph;
         let loss_value = self.run.eager.finish_forward(graph, &mut head);
         self.run.eager.program.enter(before);
         Frames { embedding, blocks, head, loss_value }

@@ -311,6 +311,8 @@ pub enum LossKind {
     ChunkedOutput,
     /// Head and loss by parts.
     ChunkedLinear,
+    /// Head, loss and their backward by parts, inside the loss.
+    ChunkedGradients,
     /// Head and log-probabilities over parts of the vocabulary.
     VocabularyChunked,
     /// Liger's fused linear cross-entropy.

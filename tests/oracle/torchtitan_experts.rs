@@ -5,6 +5,9 @@ use super::cases::{self, Config, Dims};
 use serde_json::{Value, json};
 use windtunnel::memory::{Settings, replay};
 use windtunnel::model::experts::{Experts, Implementation, Router, Score};
+use windtunnel::model::Position;
+use windtunnel::model::head::Loss;
+use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
 use windtunnel::program::{Collective, Instr, Program};
 use windtunnel::runtime::train::{Checkpoint, Job, compile};
@@ -48,8 +51,24 @@ fn job(c: &Value) -> Job {
         auxiliary_loss: false,
         load: Load::Balanced,
     });
+    if c["latent"].is_object() {
+        let size = |key: &str| c["latent"][key].as_u64().unwrap();
+        let latent = LatentAttention {
+            query_rank: Some(size("query_rank")).filter(|&rank| rank > 0),
+            rank: size("rank"),
+            plain: size("plain"),
+            rotated: size("rotated"),
+            value: size("value"),
+        };
+        job.model.latent = Some(latent);
+        job.model.head_dim = latent.plain + latent.rotated;
+        job.model.position = Position::Rope { dims: latent.rotated };
+    }
     job.fsdp.prefetches_ends = number("ep") > 1;
     job.style.experts = Implementation::Torchtitan { ranks: number("ep") };
+    if let Some(chunks @ 1..) = c["chunks"].as_u64() {
+        job.loss = Loss::ChunkedGradients { chunks: chunks as u32, compiled: false };
+    }
     job.checkpoint = match c["ac"].as_str().unwrap() {
         "none" => Checkpoint::None,
         "full" => Checkpoint::Full,

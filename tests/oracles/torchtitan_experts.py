@@ -17,12 +17,12 @@ DEFAULTS = dict(
     world=8, ep=1, bs=1, seq=2048, ac="none", early_stop=False, clip=1, fused=True,
     dim=1024, layers=3, heads=16, kv_heads=4, ffn=3584, vocab=32000, dense_first=1,
     experts=16, top_k=4, width=512, shared=1024, score="softmax", norm=False, scale=1.0, balance=True, score_before=False,
-    labels=0,
+    latent=None, chunks=0, labels=0,
 )
+LATENT = dict(query_rank=0, rank=256, plain=64, rotated=64, value=128)
 CASES = {
     "local": {},
     "local_sigmoid": dict(score="sigmoid", norm=True, scale=2.5, shared=0, dense_first=0),
-    "local_before": dict(score_before=True, balance=False),
     "local_shard1": dict(world=64),
     "local_full": dict(ac="full"),
     "local_full_stops": dict(ac="full", early_stop=True),
@@ -30,10 +30,12 @@ CASES = {
     "ep4": dict(ep=4),
     "ep8": dict(ep=8, norm=True),
     "ep2": dict(ep=2, score="sigmoid", norm=True, shared=0, dense_first=0),
-    "ep4_before": dict(ep=4, score_before=True),
     "ep4_full": dict(ep=4, ac="full"),
     "ep4_full_stops": dict(ep=4, ac="full", early_stop=True),
     "ep4_selective": dict(ep=4, ac="selective"),
+    "ep4_latent": dict(ep=4, latent=LATENT, kv_heads=16, ac="none"),
+    "ep4_latent_full": dict(ep=4, latent=dict(LATENT, query_rank=384), kv_heads=16, ac="full"),
+    "ep4_chunked": dict(ep=4, chunks=4, bs=2),
     "ep4_shard1": dict(ep=4, world=64, bs=2),
 }
 
@@ -67,12 +69,12 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def rotate(xq, xk, table):
-    pair = lambda x: torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-    turned = lambda x: torch.view_as_real(pair(x) * table[: x.shape[1]].view(1, x.shape[1], 1, -1)).flatten(3)
-    q, k = pair(xq), pair(xk)
-    t = table[: xq.shape[1]].view(1, xq.shape[1], 1, -1)
-    q, k = torch.view_as_real(q * t).flatten(3), torch.view_as_real(k * t).flatten(3)
-    return q.type_as(xq), k.type_as(xk)
+    xq_ = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
+    xk_ = torch.view_as_complex(xk.float().reshape(*xk.shape[:-1], -1, 2))
+    table = table[: xq.shape[1]].view(1, xq.shape[1], 1, -1)
+    xq_out = torch.view_as_real(xq_ * table).flatten(3)
+    xk_out = torch.view_as_real(xk_ * table).flatten(3)
+    return xq_out.type_as(xq), xk_out.type_as(xk)
 
 
 class Attention(nn.Module):
@@ -92,6 +94,31 @@ class Attention(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
         return self.wo(o.transpose(1, 2).contiguous().view(b, s, -1))
+
+
+class Flash(nn.Module):
+    def forward(self, q, k, v, *, attention_masks=None, scale=None):
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2)
+
+
+class Latent(nn.Module):
+    """torchtitan's latent attention, with flash attention inside."""
+
+    def __init__(self, c):
+        super().__init__()
+        from torchtitan.models.common import ComplexRoPE
+        from torchtitan.models.deepseek_v3 import _make_dsv3_attn_config
+        l = c["latent"]
+        rope = ComplexRoPE.Config(dim=l["rotated"], max_seq_len=c["seq"])
+        config = _make_dsv3_attn_config(
+            layer_id=0, dim=c["dim"], n_heads=c["heads"], q_lora_rank=l["query_rank"], kv_lora_rank=l["rank"], qk_nope_head_dim=l["plain"],
+            qk_rope_head_dim=l["rotated"], v_head_dim=l["value"], attn_backend="flex", rope=rope)
+        self.whole = config.build()
+        self.whole.inner_attention = Flash()
+
+    def forward(self, x, table):
+        return self.whole(x, None)
 
 
 class FeedForward(nn.Module):
@@ -121,7 +148,7 @@ def mixture(c):
 class Block(nn.Module):
     def __init__(self, c, experts):
         super().__init__()
-        self.attention = Attention(c)
+        self.attention = Latent(c) if c["latent"] else Attention(c)
         self.moe_enabled = experts
         if experts: self.moe = mixture(c)
         else: self.feed_forward = FeedForward(c["dim"], c["ffn"])
@@ -141,12 +168,14 @@ class Model(nn.Module):
         half = c["dim"] // c["heads"] // 2
         self.register_buffer("table", torch.empty(c["seq"], half, dtype=torch.complex64), persistent=False)
         self.layers = nn.ModuleDict({str(i): Block(c, i >= c["dense_first"]) for i in range(c["layers"])})
+        self.skips = c["chunks"] > 0
         self.norm, self.lm_head = nn.RMSNorm(c["dim"], eps=1e-5), nn.Linear(c["dim"], c["vocab"], bias=False)
 
     def forward(self, tokens):
         h = self.tok_embeddings(tokens)
         for layer in self.layers.values(): h = layer(h, self.table)
-        return self.lm_head(self.norm(h))
+        h = self.norm(h)
+        return h if self.skips else self.lm_head(h)
 
 
 def build(c):
@@ -175,6 +204,10 @@ def build(c):
     return model, whole
 
 
+def cross_entropy(logits, labels):
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
+
+
 COMMS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce", "all_to_all_single": "all_to_all", "all_reduce": "all_reduce"}
 
 
@@ -193,6 +226,11 @@ def run(c):
     optimizer = torch.optim.AdamW(list(model.parameters()), lr=1e-4, foreach=not c["fused"], fused=c["fused"])
     dims = types.SimpleNamespace(spmd_backend="default", get_optional_mesh=lambda name: whole)
     register_moe_load_balancing_hook(optimizer, [model], dims)
+    chunked = None
+    if c["chunks"]:
+        from torchtitan.components.loss import ChunkedCELoss
+        chunked = ChunkedCELoss(ChunkedCELoss.Config(num_chunks=c["chunks"]))
+        chunked.set_lm_head(model.lm_head)
     x, y = (torch.zeros(c["bs"], c["seq"], dtype=torch.long, device="cuda") for _ in range(2))
     collectives, phases, on = [], {}, {"v": False, "op": ""}
 
@@ -219,7 +257,8 @@ def run(c):
         torch.cuda.reset_peak_memory_stats()
 
     def step():
-        loss = F.cross_entropy(model(x).flatten(0, 1).float(), y.flatten(0, 1))
+        if chunked: loss = chunked(model(x), y, 1.0)
+        else: loss = cross_entropy(model(x), y)
         mark("fwd")
         loss.backward()
         del loss
@@ -276,7 +315,7 @@ if __name__ == "__main__":
     cases = []
     for name, over in CASES.items():
         if wanted and name not in wanted: continue
-        got = dict(id=name, **child({**DEFAULTS, **over}))
+        got = dict(id=name, **child({**DEFAULTS, **over, "labels": int(bool(verbose))}))
         print(name, got.get("error") or (got["peak_allocated"], len(got["events"]), len(got["collectives"])), flush=True)
         if "events" in got and not verbose:
             left_out = {"fsdp::split_with_sizes_copy"}

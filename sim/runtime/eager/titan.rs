@@ -144,6 +144,12 @@ impl Eager {
                 };
                 let product =
                     self.makes("aten.mul", MemoryKind::Elementwise, 4 * value(0).elements, 4 * value(0).elements);
+                saved.push(self.retain(slot(frame, 1)));
+                if results == Results::Save {
+                    saved.push(wide);
+                } else {
+                    self.release(wide);
+                }
                 made.push(if value(0).dtype == DType::Fp32 {
                     product
                 } else {
@@ -152,7 +158,6 @@ impl Eager {
                     self.release(product);
                     narrow
                 });
-                saved = vec![self.retain(slot(frame, 1)), wide];
             }
             TitanOp::Scatter => {
                 made.push(self.makes("aten.clone", MemoryKind::Copy, bytes(0), bytes(0)));

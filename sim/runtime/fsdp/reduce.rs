@@ -26,12 +26,30 @@ impl Run<'_> {
         let scope = self.groups[at].scope;
         let before = self.eager.program.enter(scope);
         self.hook("post_backward.pre", at);
-        self.post_backward_inner(at);
+        self.post_backward_inner(at, true);
         self.hook("post_backward.post", at);
         self.eager.program.enter(before);
     }
 
-    fn post_backward_inner(&mut self, at: usize) {
+    /// Runs after the backward of a part of a group's modules, which stays gathered; the default stream waits for the
+    /// reduction (`is_partial_group_backward`).
+    pub fn part_backward(&mut self, at: usize) {
+        let scope = self.groups[at].scope;
+        let before = self.eager.program.enter(scope);
+        self.post_backward_inner(at, false);
+        if let Some(event) = self.groups[at].post_reduce {
+            self.eager.program.wait(COMPUTE, event);
+        }
+        self.eager.program.enter(before);
+    }
+
+    /// Lets go of a group's parameters after that.
+    pub fn reshard_part(&mut self, at: usize) {
+        self.reshard(at);
+        self.groups[at].training = Training::Idle;
+    }
+
+    fn post_backward_inner(&mut self, at: usize, reshards: bool) {
         self.groups[at].training = Training::PostBackward;
         self.eager.program.host(Dispatch::FsdpHook, 1);
         if !self.reduce_gradients {
@@ -49,7 +67,9 @@ impl Run<'_> {
                 gradients.push((param, storage, dtype));
             }
         }
-        self.reshard(at);
+        if reshards {
+            self.reshard(at);
+        }
         // The first of two groups reduces beside the second.
         let waits = self.groups[at].place != Place::First;
         while waits && self.context.reduce_scatter_states.len() >= self.config.reduce_scatter_buffers {

@@ -29,8 +29,8 @@ impl Framework for Job {
 /// The first thing in a job that has no rules.
 fn refuses(job: &Job) -> Option<&'static str> {
     let model = &job.model;
-    if model.latent.is_some() {
-        return Some("latent attention");
+    if model.latent.is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
+        return Some("latent attention that is compiled, split or packed");
     }
     if model.sinks {
         return Some("attention sinks");

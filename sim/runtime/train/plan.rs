@@ -6,14 +6,14 @@ use crate::model::block::{self, Variant};
 use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::experts::titan;
 use crate::model::graph::{Graph, OpKind, Param};
-use crate::model::head::{self, Head};
+use crate::model::head::{self, Head, Loss};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
 use crate::runtime::fsdp::group::{Made, Place, ShardedParam};
 use crate::runtime::fsdp::hooks::Units;
-use crate::runtime::fsdp::{Communicators, Group, Narrow, STREAMS, Wrap};
+use crate::runtime::fsdp::{Communicators, Group, Narrow, Reshard, STREAMS, Wrap};
 
 /// Graphs of the distinct modules.
 pub(in crate::runtime) struct Graphs {
@@ -217,7 +217,10 @@ pub(super) fn groups(
         }
         Some(reshard) if !tied => {
             units.head = Some(all.len());
-            all.push(Group::new(scopes.head, params[head_start..].to_vec(), *reshard));
+            // A loss that runs the head by itself leaves it to be gathered again.
+            let again = matches!(job.loss, Loss::ChunkedGradients { .. });
+            let reshard = if again { Reshard::Always } else { *reshard };
+            all.push(Group::new(scopes.head, params[head_start..].to_vec(), reshard));
         }
         _ => rest.extend_from_slice(&params[head_start..]),
     }

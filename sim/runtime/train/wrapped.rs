@@ -1,7 +1,10 @@
 //! The hooks around a block, which has one parameter group, or two where its experts are sharded over other ranks than the
-//! rest (`_fsdp_state.py`): both before forward, both after; in backward the second is done first.
+//! rest (`_fsdp_state.py`): both before forward, both after; in backward the second is done first. And around a loss that
+//! runs the head itself: the head is gathered again, and its gradient reduced before the model's backward begins.
 
 use super::Training;
+use crate::model::graph::{ChunkedLoss, OpKind};
+use crate::runtime::eager::Frame;
 
 impl Training<'_> {
     /// A block's groups, in the order of their forward.
@@ -70,5 +73,22 @@ impl Training<'_> {
         for group in self.groups_of(layer).rev() {
             self.run.post_backward(group);
         }
+    }
+
+    /// The rest of the head's operators, from the first after the loss was handed what it takes.
+    pub(super) fn forward_loss(&mut self, head: &mut Frame, from: usize) {
+        let graph = &self.graphs.head.graph;
+        let parts = |kind: &OpKind| matches!(kind, OpKind::ChunkedLoss(ChunkedLoss::Parts { .. }));
+        let parts = graph.ops.iter().position(|op| parts(&op.kind));
+        let (Some(at), Some(group)) = (parts, self.run.units.head) else {
+            return self.run.eager.forward_ops(graph, head, from..graph.ops.len());
+        };
+        self.run.eager.forward_ops(graph, head, from..at);
+        self.run.pre_forward(group, &[]);
+        self.run.eager.forward_ops(graph, head, at..at + 1);
+        self.run.part_backward(group);
+        self.run.eager.forward_ops(graph, head, at + 1..at + 2);
+        self.run.reshard_part(group);
+        self.run.eager.forward_ops(graph, head, at + 2..graph.ops.len());
     }
 }
