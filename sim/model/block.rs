@@ -194,22 +194,6 @@ const ROPE: &str = "attention.rope";
 /// A name and its axes.
 type Shape = (&'static str, &'static [Axis]);
 
-/// Rotary embedding of two values in fp32: all their dimensions. Both are whole before any goes.
-pub(super) fn rotate_pair(g: &mut GraphBuilder, (q, k): (ValueId, ValueId), of_q: Shape, of_k: Shape) -> (ValueId, ValueId) {
-    let (dims, fp32) = (g.dims(), DType::Fp32);
-    let casts = g.compute() != fp32;
-    let table = OpKind::RotateComplex { table: dims.s * dims.r / 2 };
-    let pair = [(q, of_q), (k, of_k)];
-    let wide = pair.map(|(x, shape)| if casts { g.op_in(ROPE, OpKind::Cast, &[x], &[], shape, fp32) } else { x });
-    let turned = [(wide[0], of_q), (wide[1], of_k)].map(|(x, shape)| g.op_in(ROPE, table, &[x], &[], shape, fp32));
-    if !casts {
-        return (turned[0], turned[1]);
-    }
-    let out = [(turned[0], of_q), (turned[1], of_k)].map(|(x, shape)| g.op(ROPE, OpKind::Cast, &[x], &[], shape));
-    g.drop_values(&[wide[0], wide[1], turned[0], turned[1]]);
-    (out[0], out[1])
-}
-
 /// Rotary embedding in fp32 on the first R dimensions of each head; the rest passes beside it and is joined again.
 fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) {
     let (dims, compute, fp32) = (g.dims(), g.compute(), DType::Fp32);
@@ -366,9 +350,7 @@ impl<'m> Second<'m> {
             Second::Mixture(experts, params) => {
                 mixture::mixture(g, experts, (m.feed_forward, style.experts), x, params)
             }
-            Second::Titan(experts, params, ranks) => {
-                titan::mixture(g, experts, (m.feed_forward, *ranks), x, params)
-            }
+            Second::Titan(experts, params, ranks) => titan::mixture(g, experts, (m.feed_forward, *ranks), x, params),
         }
     }
 }

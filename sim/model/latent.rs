@@ -8,8 +8,8 @@
 //! ```
 
 use super::ModelConfig;
-use super::block::rotate_pair;
 use super::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
+use crate::program::DType;
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
 const BSG: &[Axis] = &[Axis::B, Axis::S, Axis::G];
@@ -142,4 +142,25 @@ fn queries(g: &mut GraphBuilder, latent: LatentAttention, x: ValueId, query: &Qu
             xq
         }
     }
+}
+
+/// A name and its axes.
+type Shape = (&'static str, &'static [Axis]);
+
+/// Rotary embedding of two values in fp32, both whole before any goes.
+fn rotate_pair(g: &mut GraphBuilder, (q, k): (ValueId, ValueId), of_q: Shape, of_k: Shape) -> (ValueId, ValueId) {
+    let (dims, fp32) = (g.dims(), DType::Fp32);
+    let casts = g.compute() != fp32;
+    let table = OpKind::RotateComplex { table: dims.s * dims.r / 2 };
+    let wide = [(q, of_q), (k, of_k)]
+        .map(|(x, shape)| if casts { g.op_in("attention.rope", OpKind::Cast, &[x], &[], shape, fp32) } else { x });
+    let turned =
+        [(wide[0], of_q), (wide[1], of_k)].map(|(x, shape)| g.op_in("attention.rope", table, &[x], &[], shape, fp32));
+    if !casts {
+        return (turned[0], turned[1]);
+    }
+    let out =
+        [(turned[0], of_q), (turned[1], of_k)].map(|(x, shape)| g.op("attention.rope", OpKind::Cast, &[x], &[], shape));
+    g.drop_values(&[wide[0], wide[1], turned[0], turned[1]]);
+    (out[0], out[1])
 }

@@ -45,7 +45,9 @@ use crate::model::experts::ExpertOp;
 use crate::model::experts::titan::TitanOp;
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
 use crate::model::tensor::Redistribution;
-use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, Instr, MemoryKind, ScopeId, StreamId, Work};
+use crate::program::{
+    BufferId, Builder, Category, DType, Dispatch, GroupId, Instr, MemoryKind, ScopeId, StreamId, Work,
+};
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
 
@@ -459,15 +461,15 @@ impl Eager {
 }
 
 /// For each operator, whether torchtitan's operator-level policy keeps its result: attention and matmuls with a bias
-/// (`addmm`), reduce-scatters, `topk` and all-to-alls always, other matmuls all but every second.
+/// (`addmm`), reduce-scatters, `topk` and all-to-alls always, other matmuls all but every second. A router's gate is made again
+/// (`per_op_sac_force_recompute_mm_shapes_by_fqns`).
 fn kept_ops(graph: &Graph) -> impl Fn(usize) -> bool + '_ {
     move |index| match graph.ops[index].kind {
         OpKind::Attention { .. } | OpKind::Redistribute(Redistribution::ReduceScatter) => true,
         OpKind::Linear { .. } if graph.ops[index].params.len() > 1 => true,
         OpKind::Experts(ExpertOp::Titan(TitanOp::Choose | TitanOp::Count { .. } | TitanOp::Exchange)) => true,
-        OpKind::Linear { .. } | OpKind::Experts(ExpertOp::Titan(TitanOp::Gate { .. })) => {
-            let gate = |op: &Op| matches!(op.kind, OpKind::Experts(ExpertOp::Titan(TitanOp::Gate { .. })));
-            let plain = |op: &&Op| (matches!(op.kind, OpKind::Linear { .. }) || gate(op)) && op.params.len() == 1;
+        OpKind::Linear { .. } => {
+            let plain = |op: &&Op| matches!(op.kind, OpKind::Linear { .. }) && op.params.len() == 1;
             let matmuls = graph.ops[..=index].iter().filter(plain).count();
             matmuls % 2 == 1
         }

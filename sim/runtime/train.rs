@@ -20,9 +20,9 @@ use crate::units::Bytes;
 mod besides;
 mod blocks;
 mod framework;
+pub(super) mod plan;
 mod spread;
 mod wrapped;
-pub(super) mod plan;
 
 use blocks::BlockFrame;
 use plan::{Graphs, Layout, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};

@@ -52,9 +52,7 @@ pub(super) fn implementation(
         let remedy = "write framework.experts = \"torchtitan\" and runtime = \"fsdp2\", or remove mesh.ep";
         return Err(reader.plan(at, problem, remedy));
     }
-    for (what, count) in
-        [("ranks that shard the model", u64::from(shard)), ("experts of each block", experts.count)]
-    {
+    for (what, count) in [("ranks that shard the model", u64::from(shard)), ("experts of each block", experts.count)] {
         if !count.is_multiple_of(ranks) {
             let problem = format!("mesh.ep = {ranks} does not divide the {count} {what}");
             return Err(reader.plan(at, problem, "write a divisor of both"));

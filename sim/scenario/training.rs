@@ -30,8 +30,7 @@ pub(super) fn loss(
             Some(_),
         ) => *compiled = true,
         (_, Some(at)) => {
-            let problem =
-                "compile.loss applies to the losses \"fp32\", \"bf16\", \"chunked_output\" and \"chunked_gradients\", and this \
+            let problem = "compile.loss applies to the losses \"fp32\", \"bf16\", \"chunked_output\" and \"chunked_gradients\", and this \
                  is another";
             return Err(reader.plan(at, problem, "remove compile.loss, or write loss.kind = \"fp32\""));
         }
@@ -60,10 +59,8 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
             Loss::VocabularyChunked { words: words as u32 }
         }
     };
-    let chunked = matches!(
-        loss,
-        Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. } | Loss::ChunkedGradients { .. }
-    );
+    let chunked =
+        matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. } | Loss::ChunkedGradients { .. });
     if let Some(at) = written.words.as_ref().filter(|_| !matches!(loss, Loss::VocabularyChunked { .. })) {
         let remedy = "remove loss.words, or write loss.kind = \"vocabulary_chunked\"";
         return Err(reader.plan(at, "this loss does not cut the vocabulary", remedy));

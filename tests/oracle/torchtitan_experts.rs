@@ -4,8 +4,8 @@
 use super::cases::{self, Config, Dims};
 use serde_json::{Value, json};
 use windtunnel::memory::{Settings, replay};
-use windtunnel::model::experts::{Experts, Implementation, Router, Score};
 use windtunnel::model::Position;
+use windtunnel::model::experts::{Experts, Implementation, Router, Score};
 use windtunnel::model::head::Loss;
 use windtunnel::model::latent::LatentAttention;
 use windtunnel::model::routing::Load;
@@ -99,7 +99,9 @@ fn collectives(program: &Program) -> Vec<(String, u64)> {
         _ => None,
     };
     let comms = program.step.iter().filter_map(comm);
-    comms.map(|comm| (kind(comm.kind).to_owned(), if comm.kind == Collective::AllReduce { 0 } else { comm.bytes.0 })).collect()
+    comms
+        .map(|comm| (kind(comm.kind).to_owned(), if comm.kind == Collective::AllReduce { 0 } else { comm.bytes.0 }))
+        .collect()
 }
 
 #[test]

@@ -47,7 +47,13 @@ impl Params {
     }
 }
 
-pub(super) fn op(g: &mut GraphBuilder, kind: ExpertOp, inputs: &[ValueId], name: &'static str, shape: &'static [Axis]) -> ValueId {
+pub(super) fn op(
+    g: &mut GraphBuilder,
+    kind: ExpertOp,
+    inputs: &[ValueId],
+    name: &'static str,
+    shape: &'static [Axis],
+) -> ValueId {
     g.op(MODULE, OpKind::Experts(kind), inputs, &[], (name, shape))
 }
 

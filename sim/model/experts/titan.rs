@@ -129,11 +129,8 @@ pub(in crate::model) fn mixture(
     // The router.
     let gate = titan(TitanOp::Gate { inputs: d, outputs: e });
     let logits = g.op_in("moe.router.gate", gate, &[x], &[params.gate], ("logits_BSE", BSE), fp32);
-    let score = if experts.router.score == Score::Sigmoid {
-        titan(TitanOp::Sigmoid)
-    } else {
-        OpKind::Experts(ExpertOp::Score)
-    };
+    let score =
+        if experts.router.score == Score::Sigmoid { titan(TitanOp::Sigmoid) } else { OpKind::Experts(ExpertOp::Score) };
     let scores = g.op_in(MODULE, score, &[logits], &[], ("scores_BSE", BSE), fp32);
     g.drop_values(&[logits]);
     let biased = g.op_in(MODULE, titan(TitanOp::Bias), &[scores], &[], ("scores_BSE", BSE), fp32);
@@ -151,8 +148,12 @@ pub(in crate::model) fn mixture(
     scale(g, OpKind::Scale);
     g.drop_values(&[biased, largest]);
     // The map holds truth values, of one byte as fp8's.
-    let [map, counts] =
-        g.op_many(MODULE, titan(TitanOp::Map), &[choices], [("map_BSE", BSE, DType::Fp8), ("counts_E", E, DType::Int64)]);
+    let [map, counts] = g.op_many(
+        MODULE,
+        titan(TitanOp::Map),
+        &[choices],
+        [("map_BSE", BSE, DType::Fp8), ("counts_E", E, DType::Int64)],
+    );
 
     // To the experts.
     let made = [("order_C", C, DType::Int64), ("rows_C", C, DType::Int64)];
@@ -215,7 +216,8 @@ pub(in crate::model) fn mixture(
             g.resize(hidden, rows);
             g.drop_values(&[gate, h3]);
         }
-        let shared = g.op(SHARED, OpKind::Linear { inputs: width, outputs: d }, &[hidden], &[last], ("shared_BSD", BSD));
+        let shared =
+            g.op(SHARED, OpKind::Linear { inputs: width, outputs: d }, &[hidden], &[last], ("shared_BSD", BSD));
         g.drop_values(&[hidden]);
         let both = g.op(MODULE, OpKind::Add, &[out, shared], &[], ("ffn_BSD", BSD));
         g.drop_values(&[out]);

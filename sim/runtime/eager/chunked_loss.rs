@@ -80,7 +80,13 @@ impl Eager {
         }
         let of_logits = if compiled {
             let statistics = [0; 2].map(|_| self.storage(4 * tokens, "triton_red_fused__log_softmax"));
-            self.pointwise("triton_red_fused__log_softmax", MemoryKind::Softmax, narrow, 8 * tokens, Dispatch::Compiled);
+            self.pointwise(
+                "triton_red_fused__log_softmax",
+                MemoryKind::Softmax,
+                narrow,
+                8 * tokens,
+                Dispatch::Compiled,
+            );
             let result = self.storage_as(narrow, Category::Logits, "triton_red_fused__log_softmax_backward_data");
             let name = "triton_red_fused__log_softmax_backward_data";
             self.pointwise(name, MemoryKind::Softmax, narrow, narrow, Dispatch::Compiled);
@@ -126,7 +132,13 @@ impl Eager {
         } else {
             let bytes = 4 * words * width;
             let wide = self.storage_as(bytes, Category::UnshardedGradient, "aten._to_copy");
-            self.pointwise("aten._to_copy", MemoryKind::Elementwise, bytes / 4 * dtype.bytes(), bytes, self.settings.backward);
+            self.pointwise(
+                "aten._to_copy",
+                MemoryKind::Elementwise,
+                bytes / 4 * dtype.bytes(),
+                bytes,
+                self.settings.backward,
+            );
             self.release(narrow);
             wide
         };

@@ -183,7 +183,8 @@ impl Eager {
     /// Launches a grouped matmul with its arguments and workspace.
     pub(super) fn grouped(&mut self, graph: &Graph, op: &Op, kind: ExpertOp, layout: MatmulLayout, dispatch: Dispatch) {
         const NAME: &str = "aten._grouped_mm";
-        let (ExpertOp::All { count, inputs, outputs } | ExpertOp::Titan(TitanOp::All { count, inputs, outputs })) = kind
+        let (ExpertOp::All { count, inputs, outputs } | ExpertOp::Titan(TitanOp::All { count, inputs, outputs })) =
+            kind
         else {
             return;
         };

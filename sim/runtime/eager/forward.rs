@@ -17,7 +17,7 @@ pub(super) fn kv_heads(graph: &Graph, op: &Op) -> u64 {
     graph.values[op.inputs[1]].elements / (d.b * d.s * d.h)
 }
 
-/// The shape of an attention operator.
+/// The shape of an attention operator. Where values are narrower than keys, both products do the work of a head between.
 pub(in crate::runtime) fn attention_shape(graph: &Graph, op: &Op, window: Option<u64>) -> AttentionShape {
     let d = graph.dims;
     AttentionShape {
@@ -26,7 +26,7 @@ pub(in crate::runtime) fn attention_shape(graph: &Graph, op: &Op, window: Option
         kv_heads: kv_heads(graph, op),
         queries: d.s,
         keys: d.s,
-        head_dim: d.h,
+        head_dim: if d.latent.0 > 0 { (d.h + d.latent.0) / 2 } else { d.h },
         causal: graph.causal,
         window,
     }

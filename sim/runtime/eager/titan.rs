@@ -53,14 +53,9 @@ impl Eager {
                     let from = bytes / 4 * narrow.bytes();
                     self.makes("aten._to_copy", MemoryKind::Elementwise, from, bytes)
                 });
-                match cached.first() {
-                    Some(&logits) => made.push(logits),
-                    None => {
-                        made.push(self.storage(bytes(0), "aten.mm"));
-                        let dispatch = self.settings.forward;
-                        self.matmul("aten.mm", (tokens, outputs, inputs), DType::Fp32, MatmulLayout::Forward, dispatch);
-                    }
-                }
+                made.push(self.storage(bytes(0), "aten.mm"));
+                let dispatch = self.settings.forward;
+                self.matmul("aten.mm", (tokens, outputs, inputs), DType::Fp32, MatmulLayout::Forward, dispatch);
                 saved = wide.to_vec();
             }
             TitanOp::Sigmoid => {
@@ -153,8 +148,7 @@ impl Eager {
                 made.push(if value(0).dtype == DType::Fp32 {
                     product
                 } else {
-                    let narrow =
-                        self.makes("aten._to_copy", MemoryKind::Elementwise, 4 * value(0).elements, bytes(0));
+                    let narrow = self.makes("aten._to_copy", MemoryKind::Elementwise, 4 * value(0).elements, bytes(0));
                     self.release(product);
                     narrow
                 });
@@ -226,7 +220,9 @@ impl Eager {
             TitanOp::Bias | TitanOp::Choose | TitanOp::Map | TitanOp::Count { .. } | TitanOp::Ends | TitanOp::Zeros => {
                 self.release(gradient);
             }
-            TitanOp::Gate { inputs, outputs } => self.gate_backward(graph, op, (index, inputs, outputs), frame, gradient),
+            TitanOp::Gate { inputs, outputs } => {
+                self.gate_backward(graph, op, (index, inputs, outputs), frame, gradient)
+            }
             TitanOp::Sigmoid => {
                 let result = self.pointwise_gradient("aten.sigmoid_backward", bytes, 2 * bytes);
                 self.let_go(frame, index, gradient);

@@ -12,6 +12,9 @@ pub struct ShardedParam {
     pub rows: u64,
     /// All other dimensions together.
     pub cols: u64,
+    /// Whether it is sharded on its second dimension, which comes as `rows`: parts are copied into place after they are
+    /// gathered, and gradients out of it before they are reduced.
+    pub second: bool,
     /// What backward makes of its gradient.
     pub gradient: Made,
     /// Whether it is gathered and used in fp8.

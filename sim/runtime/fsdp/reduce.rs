@@ -1,11 +1,11 @@
 //! Reducing a group's gradients: `post_backward` (`_fsdp_param_group.py`) and `foreach_reduce` (`_fsdp_collectives.py`).
 
-use super::group::{Made, Place, Training};
+use super::group::{Made, Place, ShardedParam, Training};
 use super::{ALL_REDUCE, REDUCE_SCATTER, hooks::Run};
 use crate::program::{
     BufferId, Category, Collective, Comm, DType, Dispatch, EventId, Instr, MemoryKind, StreamId, Work,
 };
-use crate::runtime::eager::COMPUTE;
+use crate::runtime::eager::{COMPUTE, Storage};
 use crate::units::Bytes;
 
 /// Bytes of the index arrays that `chunk_cat` sends to the device: a word per 2 KiB block of a destination chunk, and six
@@ -87,6 +87,7 @@ impl Run<'_> {
             self.eager.program.wait(COMPUTE, event);
             self.eager.program.free(buffer);
         }
+        self.chunk(&mut gradients);
         let (ranks, _) = self.sharded_over(at);
         let dtype = self.config.mixed_precision.reduce_dtype();
         let element = dtype.bytes();
@@ -106,6 +107,26 @@ impl Run<'_> {
             self.eager.release(storage);
         }
         self.reduce_scatter(at, input, shard, dtype);
+    }
+
+    /// Copies gradients that are reduced on their second dimension into the order of ranks. Python still names the first when
+    /// the second is made.
+    fn chunk(&mut self, gradients: &mut [(ShardedParam, Storage, DType)]) {
+        let mut named = None;
+        for (at, (_, storage, _)) in gradients.iter_mut().filter(|(param, ..)| param.second).enumerate() {
+            let copy = self.eager.cut(*storage);
+            let earlier = std::mem::replace(storage, copy);
+            if at == 0 {
+                named = Some(earlier);
+            } else {
+                for gone in named.take().into_iter().chain([earlier]) {
+                    self.eager.release(gone);
+                }
+            }
+        }
+        if let Some(only) = named {
+            self.eager.release(only);
+        }
     }
 
     fn reduce_scatter(&mut self, at: usize, input: BufferId, shard: u64, dtype: DType) {

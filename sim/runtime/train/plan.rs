@@ -3,8 +3,8 @@
 
 use super::{Checkpoint, Job};
 use crate::model::block::{self, Variant};
-use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::experts::titan;
+use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::graph::{Graph, OpKind, Param};
 use crate::model::head::{self, Head, Loss};
 use crate::model::unpad::unpad;
@@ -120,7 +120,8 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs) -> Layout {
                 };
             let index = params.len();
             let (rows, cols) = sharded_dim(job, param);
-            params.push(ShardedParam { index, rows, cols, gradient, narrow });
+            let second = rows != param.rows;
+            params.push(ShardedParam { index, rows, cols, second, gradient, narrow });
             names.push(param.name);
         }
         first

@@ -3,7 +3,9 @@
 
 use super::{Job, Training};
 use crate::model::experts::Implementation;
-use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, Group, GroupId, MemoryKind, StreamId, Work};
+use crate::program::{
+    Builder, Category, Collective, Comm, DType, Dispatch, Group, GroupId, MemoryKind, StreamId, Work,
+};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer;
 use crate::units::Bytes;

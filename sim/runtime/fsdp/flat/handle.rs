@@ -124,7 +124,14 @@ mod tests {
         let params = shapes
             .iter()
             .enumerate()
-            .map(|(index, &(rows, cols))| ShardedParam { index, rows, cols, gradient: Made::Own, narrow: Narrow::No })
+            .map(|(index, &(rows, cols))| ShardedParam {
+                index,
+                rows,
+                cols,
+                second: false,
+                gradient: Made::Own,
+                narrow: Narrow::No,
+            })
             .collect();
         let config = Fsdp {
             version: Version::One(settings),
