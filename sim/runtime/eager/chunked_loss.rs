@@ -41,7 +41,7 @@ impl Eager {
                     let [made, of_weight, of_hidden] = self.loss_of_part(part, compiled, logits.take());
                     self.part_of_weight(part, of_weight, frame.params.index(op.params[0]));
                     if at + 1 < chunks {
-                        self.into_buffer(part, of_hidden);
+                        self.copy_part(part, of_hidden);
                         logits = Some(made);
                     } else {
                         frame.slots[op.outputs[0]] = Some(made);
@@ -54,7 +54,7 @@ impl Eager {
                 let storage = slot(frame, op.inputs[0]);
                 frame.slots[op.inputs[0]] = None;
                 let width = graph.dims.d;
-                self.into_buffer(Part { tokens: part.elements / width, width, words: 0, dtype: part.dtype }, storage);
+                self.copy_part(Part { tokens: part.elements / width, width, words: 0, dtype: part.dtype }, storage);
                 frame.slots[op.outputs[0]] = Some(self.storage(4, "aten.add"));
             }
             ChunkedLoss::Whole => {
@@ -146,7 +146,7 @@ impl Eager {
     }
 
     /// A part's hidden gradient, cast and copied into the buffer.
-    fn into_buffer(&mut self, Part { tokens, width, dtype, .. }: Part, storage: Storage) {
+    fn copy_part(&mut self, Part { tokens, width, dtype, .. }: Part, storage: Storage) {
         let (bytes, dispatch) = (4 * tokens * width, self.settings.forward);
         let cast = self.storage(bytes, "aten._to_copy");
         self.pointwise("aten._to_copy", MemoryKind::Elementwise, bytes / 4 * dtype.bytes(), bytes, dispatch);

@@ -2,6 +2,7 @@
 
 use super::{Checkpoint, Job, compile};
 use crate::model::experts::{Experts, Implementation, Score};
+use crate::model::head::Loss;
 use crate::runtime::fsdp::Version;
 use crate::runtime::{Flight, Framework, Modules, Parts};
 
@@ -31,6 +32,19 @@ fn refuses(job: &Job) -> Option<&'static str> {
     let model = &job.model;
     if model.latent.is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
         return Some("latent attention that is compiled, split or packed");
+    }
+    if let Loss::ChunkedGradients { chunks, .. } = job.loss {
+        let list = [
+            (job.fsdp.version != Version::Two, "torchtitan's loss by parts without fully_shard"),
+            (model.tied_head, "torchtitan's loss by parts with a tied head"),
+            (model.logit_softcap, "torchtitan's loss by parts with capped logits"),
+            (job.tensor.splits(), "torchtitan's loss by parts under tensor parallelism"),
+            (!job.own_tokens().is_multiple_of(chunks.into()), "a loss by parts that are not equally long"),
+            (job.accumulation > 1, "torchtitan's loss by parts over several micro-batches"),
+        ];
+        if let Some((_, what)) = list.into_iter().find(|&(applies, _)| applies) {
+            return Some(what);
+        }
     }
     if model.sinks {
         return Some("attention sinks");
