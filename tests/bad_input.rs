@@ -82,7 +82,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     (
         "",
         "[loss]\nkind = \"chunked_linear\"\n[compile]\nloss = true",
-        &["my.toml:19:8", "\"fp32\", \"bf16\" and \"chunked_output\"", "remove compile.loss"],
+        &["my.toml:19:8", "\"fp32\", \"bf16\", \"chunked_output\" and \"chunked_gradients\"", "remove compile.loss"],
     ),
     ("", "[compile]\nloss = 1", &["my.toml:17:8", "true or false, found 1"]),
     ("", "[loss]\nkind = \"fused_linear\"\n[loop]\ntrain_metrics = 2", &["my.toml:19:17", "whole logits"]),

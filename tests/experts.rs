@@ -45,9 +45,9 @@ fn every_model_with_experts_is_described_and_flown_or_refused_by_name() {
         ("mixtral-8x22b", None),
         ("qwen3-30b-a3b", None),
         ("qwen3-235b-a22b", None),
-        ("deepseek-v2-lite", Some("latent attention")),
-        ("deepseek-v2", Some("latent attention")),
-        ("deepseek-v3", Some("latent attention")),
+        ("deepseek-v2-lite", Some("a router whose weights do not sum to one")),
+        ("deepseek-v2", Some("a router whose weights do not sum to one")),
+        ("deepseek-v3", Some("a router that is not a softmax over all experts")),
         ("gpt-oss-20b", Some("attention sinks")),
         ("gpt-oss-120b", Some("attention sinks")),
     ] {
@@ -232,4 +232,67 @@ fn all_to_alls_beside_another_micro_batch_move_as_much_and_are_waited_for_less()
     // One more forward is under way before the first backward.
     let most = |answer: &Prediction| answer.classes[0].memory.report.peak_allocated;
     assert!(most(&together) > most(&alone));
+}
+
+/// A model with experts under torchtitan's runtime, over so many ranks.
+fn spread(model: &str, ep: u32, rest: &str) -> String {
+    scenario(model, &format!("[framework]\nexperts = \"torchtitan\"\n{rest}")).replacen(
+        "[mesh]",
+        &format!("[mesh]\nep = {ep}"),
+        1,
+    )
+}
+
+#[test]
+fn torchtitans_experts_do_the_same_work_over_any_number_of_ranks_and_weigh_as_much_in_all() {
+    let fly = |ep| {
+        let scenario = parse(&spread("qwen3-30b-a3b", ep, ""));
+        predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{ep}: {error}"))
+    };
+    let alone = fly(1);
+    for ep in [2, 4, 8] {
+        let answer = fly(ep);
+        let (one, other) = (&alone.classes[0].program, &answer.classes[0].program);
+        assert_eq!(one.flops, other.flops, "{ep}");
+        let exchanges =
+            |comms: &[windtunnel::program::Comm]| comms.iter().filter(|comm| comm.kind == Collective::AllToAll).count();
+        assert!(exchanges(&one.comms) == 0 && exchanges(&other.comms) > 0);
+    }
+}
+
+#[test]
+fn torchtitans_busiest_rank_sets_the_pace() {
+    let step = |load: &str| {
+        let text = spread("mixtral-8x7b", 4, "").replacen("layers = 4", &format!("layers = 4\nexpert_load{load}"), 1);
+        predict(&parse(&text), Settings::default()).unwrap_or_else(|error| panic!("{error}")).step
+    };
+    let even = step(" = \"balanced\"");
+    let busy = step(".measured = [2, 2, 1, 1, 1, 1, 1, 1]");
+    assert_eq!(busy, step(".measured = [1, 1, 1, 1, 1, 1, 2, 2]"));
+    assert!(busy > even);
+}
+
+#[test]
+fn deepseeks_latent_attention_and_router_fly_as_torchtitan_writes_them() {
+    let scenario = parse(&spread("deepseek-v2-lite", 8, "[loss]\nkind = \"chunked_gradients\"\nchunks = 4\n"));
+    assert!(scenario.assumptions.contains(&"fsdp.forward_prefetch = 1".to_owned()));
+    let answer = predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(answer.step.0 > 0);
+}
+
+#[test]
+fn experts_over_ranks_that_cannot_be_are_refused_with_both_numbers() {
+    for (text, what) in [
+        (spread("mixtral-8x7b", 3, ""), "mesh.ep = 3 does not divide the 8 ranks that shard the model"),
+        (spread("llama-3.1-8b", 2, ""), "mesh.ep spreads experts over ranks, and llama-3.1-8b has none"),
+        (spread("mixtral-8x7b", 2, "").replacen("\"torchtitan\"", "\"loop\"", 1), "as torchtitan does it"),
+        (spread("gpt-oss-20b", 2, ""), "attention sinks"),
+        (spread("deepseek-v3", 2, ""), "a router that chooses among groups"),
+    ] {
+        let said = refusal(&text);
+        assert!(said.contains(what), "{said}");
+    }
+    let titan = spread("mixtral-8x7b", 1, "").replacen("ep = 1\n", "", 1);
+    let fsdp1 = titan.replacen("fsdp2", "fsdp1", 1);
+    assert!(refusal(&fsdp1).contains("torchtitan's mixtures run under fully_shard"));
 }

@@ -17,6 +17,7 @@ mod memory;
 mod schedules;
 mod single;
 mod styles;
+mod torchtitan_experts;
 mod vocabulary;
 mod vocabulary_head;
 mod xla;

@@ -4,8 +4,8 @@
 //! rotary embedding in fp32, fused attention, a gated or plain feed-forward, residual sums out of place. The order of
 //! parameters is the order modules register them, which is the order FSDP packs them.
 
-use super::experts::Experts;
 use super::experts::forward as mixture;
+use super::experts::{Experts, Implementation, titan};
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::latent::{self, LatentAttention};
 use super::style::{Linears, Rope, Style};
@@ -194,21 +194,6 @@ const ROPE: &str = "attention.rope";
 /// A name and its axes.
 type Shape = (&'static str, &'static [Axis]);
 
-/// Rotary embedding of one value in fp32: all its dimensions.
-pub(super) fn rotate_one(g: &mut GraphBuilder, x: ValueId, name: &'static str, shape: &'static [Axis]) -> ValueId {
-    let (dims, fp32) = (g.dims(), DType::Fp32);
-    let casts = g.compute() != fp32;
-    let table = OpKind::RotateComplex { table: dims.s * dims.r / 2 };
-    let wide = if casts { g.op_in(ROPE, OpKind::Cast, &[x], &[], (name, shape), fp32) } else { x };
-    let turned = g.op_in(ROPE, table, &[wide], &[], (name, shape), fp32);
-    if !casts {
-        return turned;
-    }
-    let out = g.op(ROPE, OpKind::Cast, &[turned], &[], (name, shape));
-    g.drop_values(&[wide, turned]);
-    out
-}
-
 /// Rotary embedding in fp32 on the first R dimensions of each head; the rest passes beside it and is joined again.
 fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) {
     let (dims, compute, fp32) = (g.dims(), g.compute(), DType::Fp32);
@@ -345,16 +330,17 @@ enum Attention {
 enum Second<'m> {
     Dense(FfnParams),
     Mixture(&'m Experts, mixture::Params),
+    Titan(&'m Experts, titan::Params, u64),
 }
 
 impl<'m> Second<'m> {
-    fn new(g: &mut GraphBuilder, m: &'m ModelConfig, variant: Variant) -> Second<'m> {
-        match m.experts.as_ref().filter(|_| variant.experts) {
-            None => Second::Dense(ffn_params(g, m)),
-            Some(experts) => {
-                let params = mixture::Params::new(g, experts, m.feed_forward);
-                Second::Mixture(experts, params)
+    fn new(g: &mut GraphBuilder, m: &'m ModelConfig, variant: Variant, style: Style) -> Second<'m> {
+        match (m.experts.as_ref().filter(|_| variant.experts), style.experts) {
+            (None, _) => Second::Dense(ffn_params(g, m)),
+            (Some(experts), Implementation::Torchtitan { ranks }) => {
+                Second::Titan(experts, titan::Params::new(g, experts, m.feed_forward, ranks), ranks)
             }
+            (Some(experts), _) => Second::Mixture(experts, mixture::Params::new(g, experts, m.feed_forward)),
         }
     }
 
@@ -364,6 +350,7 @@ impl<'m> Second<'m> {
             Second::Mixture(experts, params) => {
                 mixture::mixture(g, experts, (m.feed_forward, style.experts), x, params)
             }
+            Second::Titan(experts, params, ranks) => titan::mixture(g, experts, (m.feed_forward, *ranks), x, params),
         }
     }
 }
@@ -386,7 +373,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, styl
         None => Attention::Heads(attention_params(g, m)),
         Some(latent) => Attention::Latent(latent, latent::Params::new(g, latent)),
     };
-    let second = Second::new(g, m, variant);
+    let second = Second::new(g, m, variant, style);
     let placement = m.norm_placement;
     let pre = placement != NormPlacement::Post;
     let post = matches!(placement, NormPlacement::Post | NormPlacement::PreAndPost);

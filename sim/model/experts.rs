@@ -9,8 +9,7 @@
 //! `3·D·X·E + D·E + 3·D·S` (gated, without biases); active are `3·D·X·k + D·E + 3·D·S`.
 
 pub(super) mod forward;
-
-use serde::Deserialize;
+pub mod titan;
 
 use super::routing::Load;
 
@@ -93,15 +92,26 @@ impl Experts {
     }
 }
 
-/// How the experts of a block are run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// How a block's mixture is written, and its experts are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Implementation {
     /// One expert after the other, each on its rows.
     #[default]
     Loop,
     /// All experts in one grouped matmul (`torch._grouped_mm`).
     Grouped,
+    /// As torchtitan writes it ([`titan`]).
+    Torchtitan {
+        /// Ranks that the experts are spread over.
+        ranks: u64,
+    },
+}
+
+impl Implementation {
+    /// Ranks that experts are spread over.
+    pub fn ranks(self) -> u64 {
+        if let Implementation::Torchtitan { ranks } = self { ranks } else { 1 }
+    }
 }
 
 /// What only a mixture of experts does, in the order of its forward. Tokens T, copies of tokens C = T·k.
@@ -143,4 +153,6 @@ pub enum ExpertOp {
     Weigh,
     /// Rows added to the tokens they came from (`index_add`); reads rows and their tokens.
     Combine,
+    /// What only torchtitan's does.
+    Titan(titan::TitanOp),
 }

@@ -214,6 +214,8 @@ pub enum OpKind {
     Rotate(Rope),
     /// Key-value heads copied to each of their query heads.
     RepeatKv,
+    /// One value seen by every query head; nothing is copied.
+    Expand,
     /// Product of two values.
     Mul,
     /// Sum of two values; the second may lack the batch axis.
@@ -267,6 +269,8 @@ pub enum OpKind {
         /// Words of a part.
         words: u64,
     },
+    /// A step of head and loss by parts, gradients made at once; [`ChunkedLoss::Parts`] has the head's weight.
+    ChunkedLoss(ChunkedLoss),
     /// Head and loss in one, gradients made in forward; parameter: the head's weight.
     FusedLinearCrossEntropy,
     /// Negative log-likelihood over logits that are split on the vocabulary, in fp32 (DTensor's `loss_parallel`).
@@ -281,6 +285,24 @@ pub enum OpKind {
     InternLm(InternLmOp),
     /// An operator of nanotron's own.
     Nanotron(NanotronOp),
+}
+
+/// A step of torchtitan's loss by parts; each reads first the hidden state, or what is left of its gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkedLoss {
+    /// The buffer of the hidden state's gradient.
+    Buffer,
+    /// All parts; makes the last one's logits and its gradient of the hidden state.
+    Parts {
+        /// Parts of the sequence.
+        chunks: u32,
+        /// Whether cross-entropy is compiled.
+        compiled: bool,
+    },
+    /// That gradient into the buffer.
+    Last,
+    /// The buffer in the hidden state's type; makes the loss.
+    Whole,
 }
 
 /// One operator.

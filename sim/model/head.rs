@@ -5,7 +5,7 @@
 
 use super::ModelConfig;
 use super::block::norm_op;
-use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
+use super::graph::{Axis, ChunkedLoss, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::tensor::{self, Redistribution};
 use crate::program::DType;
 
@@ -42,6 +42,13 @@ pub enum Loss {
         /// Parts of the sequence.
         chunks: u32,
     },
+    /// Head, loss and their backward for one part after the other, inside the loss (torchtitan's `ChunkedCELoss`).
+    ChunkedGradients {
+        /// Parts of the sequence.
+        chunks: u32,
+        /// Whether cast and cross-entropy of a part are one `torch.compile` graph.
+        compiled: bool,
+    },
     /// Log-probabilities of the labels over parts of the vocabulary, in eager operators (prime-rl's head for
     /// reinforcement learning).
     VocabularyChunked {
@@ -66,7 +73,8 @@ impl Loss {
         match self {
             Loss::Fp32CrossEntropy { compiled }
             | Loss::Bf16CrossEntropy { compiled }
-            | Loss::ChunkedOutput { compiled, .. } => compiled,
+            | Loss::ChunkedOutput { compiled, .. }
+            | Loss::ChunkedGradients { compiled, .. } => compiled,
             Loss::FlashCrossEntropy
             | Loss::ChunkedLinear { .. }
             | Loss::FusedLinear
@@ -179,6 +187,10 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             after_norm(g);
             (from, out)
         }
+        Loss::ChunkedGradients { chunks, compiled } => {
+            let from = g.ops();
+            (from, chunked_gradients(g, h, weight, (chunks, compiled)))
+        }
         Loss::FusedLinear | Loss::VocabularyChunked { .. } => {
             let from = g.ops();
             let kind = match loss {
@@ -194,6 +206,36 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
         handed.1 = loss_from;
     }
     Head { graph: graph.finish(out), norm, loss_from, logits: handed }
+}
+
+/// torchtitan's loss by parts: copies of the parts, where they do not lie side by side, and a buffer; all parts; the last
+/// part's gradient; the whole. Four operators at the end, of which the second reads the weight.
+fn chunked_gradients(g: &mut GraphBuilder, h: ValueId, weight: usize, (chunks, compiled): (u32, bool)) -> ValueId {
+    let (tokens, d) = (g.dims().tokens(), g.dims().d);
+    let rows = tokens / u64::from(chunks.max(1));
+    let copies: Vec<ValueId> = (0..if g.dims().b > 1 { chunks } else { 0 })
+        .map(|_| {
+            let copy = g.op("loss", OpKind::Contiguous, &[h], &[], ("xn_part_BSD", BSD));
+            g.resize(copy, rows * d);
+            copy
+        })
+        .collect();
+    let step = OpKind::ChunkedLoss;
+    let buffer = g.op_in("loss", step(ChunkedLoss::Buffer), &[h], &[], ("gradient_BSD", BSD), DType::Fp32);
+    let compute = g.compute();
+    let made = [("logits_BSV", BSV, compute), ("gradient_BSD", BSD, compute)];
+    let parts = step(ChunkedLoss::Parts { chunks, compiled });
+    let [logits, of_hidden] = g.op_all("loss", parts, &[h], &[weight], made);
+    g.resize(logits, rows * g.dims().v);
+    g.resize(of_hidden, rows * d);
+    let sum = g.op_in("loss", step(ChunkedLoss::Last), &[of_hidden], &[], ("loss", &[]), DType::Fp32);
+    let out = g.op_in("loss", step(ChunkedLoss::Whole), &[h], &[], ("loss", &[]), DType::Fp32);
+    let (last, others) = copies.split_last().map_or((None, &[][..]), |(last, others)| (Some(*last), others));
+    g.drop_values(others);
+    g.drop_values(&[buffer, logits]);
+    g.drop_values(last.as_slice());
+    g.drop_values(&[sum, h]);
+    out
 }
 
 /// Logits of all tokens: of the rank's part of the vocabulary where the loss takes that, else of all of it.

@@ -17,10 +17,11 @@ use super::pattern::matches;
 
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
-const SHIPPED: [(&str, &str); 18] = [
+const SHIPPED: [(&str, &str); 19] = [
     ("maxtext", include_str!("frameworks/maxtext.toml")),
     ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
     ("torchtitan", include_str!("frameworks/torchtitan.toml")),
+    ("torchtitan-experts", include_str!("frameworks/torchtitan-experts.toml")),
     ("torchtune", include_str!("frameworks/torchtune.toml")),
     ("prime-rl", include_str!("frameworks/prime-rl.toml")),
     ("fms-fsdp", include_str!("frameworks/fms-fsdp.toml")),

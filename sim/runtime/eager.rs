@@ -10,7 +10,9 @@
 //! `model::graph::OpKind` and one arm to each.
 
 pub mod around;
+mod auxiliary;
 mod backward;
+mod chunked_loss;
 mod compiled_cross_entropy;
 mod composite;
 mod cross_entropy;
@@ -28,6 +30,7 @@ pub mod offload;
 mod parallel_cross_entropy;
 mod redistribute;
 mod rotary;
+mod titan;
 mod unpad;
 mod vocabulary;
 
@@ -40,9 +43,12 @@ use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
 use crate::model::experts::ExpertOp;
+use crate::model::experts::titan::TitanOp;
 use crate::model::graph::{Graph, Op, OpKind, ValueId};
 use crate::model::tensor::Redistribution;
-use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, ScopeId, StreamId, Work};
+use crate::program::{
+    BufferId, Builder, Category, DType, Dispatch, GroupId, Instr, MemoryKind, ScopeId, StreamId, Work,
+};
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
 
@@ -211,6 +217,8 @@ pub struct Eager {
     pub tensor: Option<TensorGroup>,
     /// The ranks that share a sequence, where some do.
     pub context: Option<Ring>,
+    /// The communicator of the ranks that experts are spread over, and its stream, under torchtitan.
+    pub spread: Option<(GroupId, StreamId)>,
     /// The ranks that experts are spread over, under Megatron-Core.
     pub experts: Option<ExpertRanks>,
     /// Megatron's main gradients, to which gradients are added as they are made; none: gradients go to the leaves.
@@ -254,6 +262,7 @@ impl Eager {
             stream: COMPUTE,
             tensor: None,
             context: None,
+            spread: None,
             experts: None,
             main: None,
             deferred: None,
@@ -463,11 +472,13 @@ impl Eager {
 }
 
 /// For each operator, whether torchtitan's operator-level policy keeps its result: attention and matmuls with a bias
-/// (`addmm`) and reduce-scatters always, other matmuls all but every second.
+/// (`addmm`), reduce-scatters, `topk` and all-to-alls always, other matmuls all but every second. A router's gate is made again
+/// (`per_op_sac_force_recompute_mm_shapes_by_fqns`).
 fn kept_ops(graph: &Graph) -> impl Fn(usize) -> bool + '_ {
     move |index| match graph.ops[index].kind {
         OpKind::Attention { .. } | OpKind::Redistribute(Redistribution::ReduceScatter) => true,
         OpKind::Linear { .. } if graph.ops[index].params.len() > 1 => true,
+        OpKind::Experts(ExpertOp::Titan(TitanOp::Choose | TitanOp::Count { .. } | TitanOp::Exchange)) => true,
         OpKind::Linear { .. } => {
             let plain = |op: &&Op| matches!(op.kind, OpKind::Linear { .. }) && op.params.len() == 1;
             let matmuls = graph.ops[..=index].iter().filter(plain).count();

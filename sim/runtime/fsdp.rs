@@ -19,7 +19,7 @@ mod reduce;
 mod unshard;
 
 pub use config::{BackwardPrefetch, Fsdp, MixedPrecision, One, Reshard, Unsupported, Version, Wrap};
-pub use group::{Group, Narrow, ShardedParam};
+pub use group::{Group, Narrow, Place, ShardedParam};
 
 use crate::program::{BufferId, EventId, GroupId, StreamId};
 

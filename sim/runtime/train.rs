@@ -14,13 +14,15 @@ use crate::model::style::{Linears, Style};
 use crate::model::tensor::TensorParallel;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, Mark, Pass, Program, ScopeId};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, Mark, Pass, Program, ScopeId};
 use crate::units::Bytes;
 
 mod besides;
 mod blocks;
 mod framework;
 pub(super) mod plan;
+mod spread;
+mod wrapped;
 
 use blocks::BlockFrame;
 use plan::{Graphs, Layout, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
@@ -146,6 +148,8 @@ pub fn compile(job: &Job) -> Program {
     let mut eager = Eager::new(program, job.eager, layout.params.len());
     eager.tensor = tensor;
     eager.context = ring;
+    let spread = spread::groups(&mut eager.program, job, streams.len());
+    eager.spread = spread.map(|(_, ranks)| ranks);
     let head = &graphs.head.graph;
     let weight = head.params.len() - 1;
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
@@ -154,7 +158,8 @@ pub fn compile(job: &Job) -> Program {
         eager.step_at_once = job.step_in_backward.then_some((job.optimizer, scopes.optimizer));
         Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
     } else {
-        let (groups, units) = groups(job, &graphs, &layout, &scopes);
+        let own = spread.map(|(own, _)| own);
+        let (groups, units) = groups(job, &graphs, &layout, (&scopes, own));
         Run::new(eager, &job.fsdp, groups, units, communicators)
     };
     let mut training = Training { job, graphs, layout, scopes, run, kept: vec![], kept_across: vec![] };
@@ -261,17 +266,6 @@ impl Training<'_> {
         self.kept_across = buffers;
     }
 
-    /// Groups of up to `count` blocks after (or before) a block.
-    fn neighbours(&self, layer: usize, count: usize, forward: bool) -> Vec<usize> {
-        let blocks = &self.run.units.blocks;
-        let pick = |at: usize| blocks[at];
-        if forward {
-            (layer + 1..blocks.len().min(layer + 1 + count)).filter_map(pick).collect()
-        } else {
-            (layer.saturating_sub(count)..layer).rev().filter_map(pick).collect()
-        }
-    }
-
     fn forward(&mut self) -> Frames {
         self.run.eager.program.set_pass(Pass::Forward);
         self.run.eager.category = Category::Activation;
@@ -280,7 +274,8 @@ impl Training<'_> {
         let units = self.run.units.clone();
 
         if let Some(group) = units.embedding {
-            self.run.pre_forward(group, &[]);
+            let prefetch = self.prefetched_by_embedding();
+            self.run.pre_forward(group, &prefetch);
         }
         let before = self.run.eager.program.enter(self.scopes.embedding);
         let first = ParamMap { first: 0, tied: None };
@@ -308,16 +303,11 @@ impl Training<'_> {
 
         let mut blocks = Vec::with_capacity(units.blocks.len());
         for layer in 0..units.blocks.len() {
-            let prefetch = self.neighbours(layer, self.job.fsdp.forward_prefetch, true);
-            if let Some(group) = units.blocks[layer] {
-                self.run.pre_forward(group, &prefetch);
-            }
+            self.block_forward_begins(layer);
             let before = self.run.eager.program.enter(self.scopes.blocks[layer]);
             let (frame, output) = self.forward_block(layer, hidden);
             self.run.eager.program.enter(before);
-            if let Some(group) = units.blocks[layer] {
-                self.run.post_forward(group);
-            }
+            self.block_forward_ended(layer);
             self.run.eager.release(hidden);
             hidden = output;
             blocks.push(frame);
@@ -363,7 +353,8 @@ impl Training<'_> {
                 self.run.eager.release(storage);
             }
         }
-        self.run.eager.forward_ops(graph, &mut head, handed..graph.ops.len());
+        self.forward_loss(&mut head, handed);
+        let graph = &self.graphs.head.graph;
         let loss_value = self.run.eager.finish_forward(graph, &mut head);
         self.run.eager.program.enter(before);
         Frames { embedding, blocks, head, loss_value }
@@ -383,7 +374,8 @@ impl Training<'_> {
         self.run.eager.backward_ops(graph, &mut frames.head, loss_from..graph.ops.len());
         self.run.eager.gradient_dtype = stored;
         for group in [units.head, units.root].into_iter().flatten() {
-            self.run.pre_backward(group, &[]);
+            let prefetch = self.prefetched_by_head();
+            self.run.pre_backward(group, &prefetch);
         }
         let norm = if units.norm.is_some() { self.graphs.head.norm } else { 0 };
         self.run.eager.backward_ops(graph, &mut frames.head, norm..loss_from);
@@ -403,16 +395,11 @@ impl Training<'_> {
             self.run.post_backward(group);
         }
         for layer in (0..units.blocks.len()).rev() {
-            let prefetch = self.neighbours(layer, self.job.fsdp.backward_prefetch, false);
-            if let Some(group) = units.blocks[layer] {
-                self.run.pre_backward(group, &prefetch);
-            }
+            self.block_backward_begins(layer);
             self.run.eager.program.enter(self.scopes.blocks[layer]);
             let frame = frames.blocks.pop().expect("a frame for every block");
             hidden = self.backward_block(layer, frame, hidden);
-            if let Some(group) = units.blocks[layer] {
-                self.run.post_backward(group);
-            }
+            self.block_backward_ended(layer);
         }
         let graph = &self.graphs.embedding;
         let mut left = graph.ops.len();
@@ -443,7 +430,6 @@ impl Training<'_> {
         let (job, sizes) = (self.job, self.run.optimizer_sizes());
         let element = job.fsdp.mixed_precision.storage.bytes();
         let scope = self.scopes.optimizer;
-        let (communicators, tensor) = (self.run.communicators, self.run.eager.tensor);
         let program = &mut self.run.eager.program;
         let before = program.enter(scope);
         let on_host = job.fsdp.cpu_offload;
@@ -456,18 +442,12 @@ impl Training<'_> {
             optimizer::scale(program, &sizes, element);
         }
         if job.clip && !on_host {
-            optimizer::clip(program, &sizes, element, |program| {
-                // The norm of DTensors is summed over one mesh axis after the other.
-                let sharded = (job.fsdp.shard > 1).then_some(communicators.shard);
-                for group in sharded.into_iter().chain(tensor.map(|tensor| tensor.group)) {
-                    let comm = Comm { kind: Collective::AllReduce, group, bytes: Bytes(4), dtype: DType::Fp32 };
-                    program.collective(COMPUTE, comm);
-                }
-            });
+            self.clip(&sizes, element);
         }
         if job.clip {
             self.phase_end("clip", 0);
         }
+        self.balance_experts();
         let program = &mut self.run.eager.program;
         if on_host {
             optimizer::step_on_host(program, job.optimizer, &sizes, element, job.clip);

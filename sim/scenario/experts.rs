@@ -1,30 +1,65 @@
-//! `framework.experts` as understood, and what of mixtures of experts and latent attention no runtime simulates yet.
+//! `framework.experts` and `mesh.ep` as understood, and what of mixtures of experts and latent attention no runtime simulates yet.
 //!
 //! A model that is not simulated can still be described (`windtunnel show model`); everything that would need its program
 //! refuses it with [`Scenario::simulable`].
 
 use super::error::ScenarioError;
-use super::understood::{Reader, Scenario};
-use super::written;
+use super::registry::Runtime;
+use super::train::FSDP2;
+use super::understood::{MOST_RANKS, Reader, Scenario};
+use super::written::{self, ExpertStyle};
 use crate::model::ModelConfig;
 use crate::model::experts::Implementation;
 use crate::runtime::Parts;
 
-/// How experts are run.
+/// How experts are run, and over how many ranks they are spread: neighbours among those that shard the model.
 pub(super) fn implementation(
     reader: &mut Reader<'_>,
-    written: &written::Framework,
-    model: &ModelConfig,
+    scenario: &written::Scenario,
+    (runtime, model, shard): (Runtime, &ModelConfig, u32),
 ) -> Result<Implementation, ScenarioError> {
-    match &written.experts {
-        Some(at) if model.experts.is_none() => {
-            let problem = format!("framework.experts says how experts are run, and {} has none", model.name);
-            Err(reader.plan(at, problem, "remove framework.experts"))
+    let (written, mesh) = (&scenario.framework, scenario.mesh.get_ref());
+    let Some(experts) = &model.experts else {
+        let problem = |what: &str| format!("{what}, and {} has none", model.name);
+        if let Some(at) = &mesh.ep {
+            return Err(reader.plan(at, problem("mesh.ep spreads experts over ranks"), "remove mesh.ep"));
         }
-        Some(at) => Ok(*at.get_ref()),
-        None if model.experts.is_none() => Ok(Implementation::default()),
-        None => Ok(reader.assume("framework.experts", Implementation::Loop, "\"loop\"")),
+        return match &written.experts {
+            Some(at) => {
+                let problem = problem("framework.experts says how experts are run");
+                Err(reader.plan(at, problem, "remove framework.experts"))
+            }
+            None => Ok(Implementation::default()),
+        };
+    };
+    let style = written.experts.as_ref().map(|at| *at.get_ref());
+    if style == Some(ExpertStyle::Torchtitan) && runtime != FSDP2 {
+        let at = written.experts.as_ref().map_or_else(|| reader.place(&scenario.runtime), |at| reader.place(at));
+        let problem = "torchtitan's mixtures run under fully_shard".to_owned();
+        return Err(ScenarioError::Plan { problem, place: at, remedy: "write runtime = \"fsdp2\"".to_owned() });
     }
+    let Some(at) = &mesh.ep else {
+        return Ok(match style {
+            Some(ExpertStyle::Torchtitan) => Implementation::Torchtitan { ranks: 1 },
+            Some(ExpertStyle::Grouped) => Implementation::Grouped,
+            Some(ExpertStyle::Loop) => Implementation::Loop,
+            None => reader.assume("framework.experts", Implementation::Loop, "\"loop\""),
+        });
+    };
+    let ranks = reader.count("mesh.ep", at, 1, MOST_RANKS)?;
+    if !matches!(style, None | Some(ExpertStyle::Torchtitan)) || runtime != FSDP2 {
+        let problem = "outside Megatron-Core, experts are spread over ranks as torchtitan does it under fully_shard";
+        let remedy = "write framework.experts = \"torchtitan\" and runtime = \"fsdp2\", or remove mesh.ep";
+        return Err(reader.plan(at, problem, remedy));
+    }
+    for (what, count) in [("ranks that shard the model", u64::from(shard)), ("experts of each block", experts.count)] {
+        if !count.is_multiple_of(ranks) {
+            let problem = format!("mesh.ep = {ranks} does not divide the {count} {what}");
+            return Err(reader.plan(at, problem, "write a divisor of both"));
+        }
+    }
+    let all = Implementation::Torchtitan { ranks };
+    Ok(if style.is_none() { reader.assume("framework.experts", all, "\"torchtitan\"") } else { all })
 }
 
 impl Scenario {

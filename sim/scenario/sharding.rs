@@ -15,7 +15,7 @@ pub(super) fn fsdp(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     runtime: Runtime,
-    model: &ModelConfig,
+    (model, spread): (&ModelConfig, bool),
     (shard, replicate): (u32, u32),
     mixed_precision: MixedPrecision,
 ) -> Result<Fsdp, ScenarioError> {
@@ -28,11 +28,13 @@ pub(super) fn fsdp(
     let small = |reader: &mut Reader<'_>, key, at: &Option<Spanned<i64>>, least, default| {
         reader.count_or(key, at.as_ref(), least, MOST_SMALL, default).map(|count| count as usize)
     };
-    let forward_prefetch = small(reader, "fsdp.forward_prefetch", &written.forward_prefetch, 0, 0)?;
+    // Where the host waits for the counts of rows, torchtitan names what is to be prefetched.
+    let prefetch = u64::from(spread);
+    let forward_prefetch = small(reader, "fsdp.forward_prefetch", &written.forward_prefetch, 0, prefetch)?;
     let (mut backward_prefetch, mut reduce_scatter_buffers, mut unshard_in_backward) =
         (0, 1, written.unshard_in_backward.unwrap_or(true));
     if version == Version::Two {
-        backward_prefetch = small(reader, "fsdp.backward_prefetch", &written.backward_prefetch, 0, 0)?;
+        backward_prefetch = small(reader, "fsdp.backward_prefetch", &written.backward_prefetch, 0, prefetch)?;
         reduce_scatter_buffers = small(reader, "fsdp.reduce_scatter_buffers", &written.reduce_scatter_buffers, 1, 1)?;
         unshard_in_backward = reader.flag("fsdp.unshard_in_backward", written.unshard_in_backward, true);
     } else if let Some(at) = written.backward_prefetch.as_ref().or(written.reduce_scatter_buffers.as_ref()) {
@@ -47,6 +49,7 @@ pub(super) fn fsdp(
         mixed_precision,
         forward_prefetch,
         backward_prefetch,
+        prefetches_ends: spread && forward_prefetch > 0 && backward_prefetch > 0,
         reduce_scatter_buffers,
         unshard_in_backward,
         cpu_offload: reader.flag("fsdp.cpu_offload", written.cpu_offload, false),
@@ -87,6 +90,7 @@ fn alone(
         mixed_precision,
         forward_prefetch: 0,
         backward_prefetch: 0,
+        prefetches_ends: false,
         reduce_scatter_buffers: 1,
         unshard_in_backward: true,
         cpu_offload: false,

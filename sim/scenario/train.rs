@@ -58,7 +58,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, tensor.ranks, u64::from(context)), count)?;
     let shard = shard * context;
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
-    let config = sharding::fsdp(reader, scenario, runtime, &model, (shard, replicate), mixed_precision)?;
+    let experts = experts::implementation(reader, scenario, (runtime, &model, shard))?;
+    let spread = experts.ranks() > 1;
+    let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), (shard, replicate), mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
@@ -84,7 +86,6 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
-    let experts = experts::implementation(reader, &scenario.framework, &model)?;
     let compile = reader.flag("compile.blocks", scenario.compile.blocks, false);
     let float8 = float8::float8(reader, scenario, (profile, compile, shard))?;
     let linears =
@@ -141,7 +142,7 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
         let problem = format!("mesh.{key} is an axis of runtime = \"xla\"");
         return Err(reader.plan(at, problem, "write mesh.dp_shard, mesh.dp_replicate or mesh.tp"));
     }
-    for (key, at) in [("pp", &mesh.pp), ("dp", &mesh.dp), ("ep", &mesh.ep), ("etp", &mesh.etp)] {
+    for (key, at) in [("pp", &mesh.pp), ("dp", &mesh.dp), ("etp", &mesh.etp)] {
         if let Some(at) = at {
             let others =
                 if key == "dp" { " and of others that split a model, or its states, without FSDP" } else { "" };

@@ -25,12 +25,13 @@ pub(super) fn loss(
         (
             Loss::Fp32CrossEntropy { compiled }
             | Loss::Bf16CrossEntropy { compiled }
-            | Loss::ChunkedOutput { compiled, .. },
+            | Loss::ChunkedOutput { compiled, .. }
+            | Loss::ChunkedGradients { compiled, .. },
             Some(_),
         ) => *compiled = true,
         (_, Some(at)) => {
-            let problem =
-                "compile.loss applies to the losses \"fp32\", \"bf16\" and \"chunked_output\", and this is another";
+            let problem = "compile.loss applies to the losses \"fp32\", \"bf16\", \"chunked_output\" and \"chunked_gradients\", and this \
+                 is another";
             return Err(reader.plan(at, problem, "remove compile.loss, or write loss.kind = \"fp32\""));
         }
         _ => {}
@@ -51,13 +52,15 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
         written::LossKind::FlashCrossEntropy => Loss::FlashCrossEntropy,
         written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)?, compiled: false },
         written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
+        written::LossKind::ChunkedGradients => Loss::ChunkedGradients { chunks: chunks(reader)?, compiled: false },
         written::LossKind::FusedLinear => Loss::FusedLinear,
         written::LossKind::VocabularyChunked => {
             let words = reader.count_or("loss.words", written.words.as_ref(), 1, 1 << 20, 2048)?;
             Loss::VocabularyChunked { words: words as u32 }
         }
     };
-    let chunked = matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. });
+    let chunked =
+        matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. } | Loss::ChunkedGradients { .. });
     if let Some(at) = written.words.as_ref().filter(|_| !matches!(loss, Loss::VocabularyChunked { .. })) {
         let remedy = "remove loss.words, or write loss.kind = \"vocabulary_chunked\"";
         return Err(reader.plan(at, "this loss does not cut the vocabulary", remedy));

@@ -9,7 +9,7 @@ mod nanotron;
 mod xla;
 mod zero;
 
-pub use experts::ExpertLoad;
+pub use experts::{ExpertLoad, ExpertStyle};
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{
@@ -24,7 +24,6 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::cost::Backend;
-use crate::model::experts::Implementation;
 use crate::program::DType;
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -314,6 +313,8 @@ pub enum LossKind {
     ChunkedOutput,
     /// Head and loss by parts.
     ChunkedLinear,
+    /// Head, loss and their backward by parts, inside the loss.
+    ChunkedGradients,
     /// Head and log-probabilities over parts of the vocabulary.
     VocabularyChunked,
     /// Liger's fused linear cross-entropy.
@@ -374,7 +375,7 @@ pub struct Framework {
     /// Whether the model's code copies keys and values to every query head.
     pub repeat_kv: Option<bool>,
     /// How experts are run.
-    pub experts: Option<Spanned<Implementation>>,
+    pub experts: Option<Spanned<ExpertStyle>>,
     /// What multiplies in linears.
     pub linears: Option<Spanned<LinearStyle>>,
 }

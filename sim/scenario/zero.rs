@@ -173,6 +173,7 @@ fn around_nothing(ranks: u32, layers: u64) -> Fsdp {
         mixed_precision: MixedPrecision { storage: DType::Bf16, param: None, reduce: None },
         forward_prefetch: 0,
         backward_prefetch: 0,
+        prefetches_ends: false,
         reduce_scatter_buffers: 1,
         unshard_in_backward: true,
         cpu_offload: false,

@@ -271,6 +271,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         mixed_precision,
         forward_prefetch: config.fwd_prefetch,
         backward_prefetch: config.bwd_prefetch,
+        prefetches_ends: false,
         reduce_scatter_buffers: config.rs_max_input_buffers,
         // The oracle's runs list this key but never set it on the model.
         unshard_in_backward: true,

@@ -47,7 +47,13 @@ impl Params {
     }
 }
 
-fn op(g: &mut GraphBuilder, kind: ExpertOp, inputs: &[ValueId], name: &'static str, shape: &'static [Axis]) -> ValueId {
+pub(super) fn op(
+    g: &mut GraphBuilder,
+    kind: ExpertOp,
+    inputs: &[ValueId],
+    name: &'static str,
+    shape: &'static [Axis],
+) -> ValueId {
     g.op(MODULE, OpKind::Experts(kind), inputs, &[], (name, shape))
 }
 
@@ -79,7 +85,7 @@ pub(in crate::model) fn mixture(
     let xs = op(g, ExpertOp::Dispatch, &[x, rows], "xs_CD", CD);
     let ran = match implementation {
         Implementation::Loop => one_by_one(g, experts, feed_forward, xs, params),
-        Implementation::Grouped => all_at_once(g, feed_forward, xs, params),
+        Implementation::Grouped | Implementation::Torchtitan { .. } => all_at_once(g, feed_forward, xs, params),
     };
     let picked = op(g, ExpertOp::Pick, &[weights, order], "weights_C", C);
     let weighed = op(g, ExpertOp::Weigh, &[ran.ys, picked], "ys_CD", CD);

@@ -32,14 +32,15 @@ pub(super) fn beyond(row: &Row, value: &Value, runtime: &str) -> Result<(), Reas
         ("tensor", p.tp, within),
         ("pipeline", p.pp, megatron),
         ("context", p.cp, megatron || within && runtime == "fsdp2"),
-        ("expert", p.ep, megatron),
+        ("expert", p.ep, megatron || row.lane == "moe-ep" && runtime == "fsdp2"),
     ];
     for (name, degree, known) in degrees {
         if !known && degree.is_some_and(|degree| degree > 1) {
             return Err(without(row, format!("{name} parallelism")));
         }
     }
-    if !megatron && row.model.n_experts.is_some_and(|experts| experts > 1) {
+    let mixtures = megatron || row.lane == "moe-ep" && runtime == "fsdp2";
+    if !mixtures && row.model.n_experts.is_some_and(|experts| experts > 1) {
         return Err(without(row, "a mixture of experts"));
     }
     if row.model.mamba_state_dim.is_some() || row.model.hybrid_pattern.is_some() {

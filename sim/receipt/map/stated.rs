@@ -126,6 +126,9 @@ fn sharded(row: &Row, count: u64, keys: &mut Gathered) -> Result<(), Reason> {
     let source = assumed(stated.is_none() && count > 1, "no degree is stated: shards over all chips");
     keys.put("mesh.dp_shard", integer(shard), source);
     keys.stated("mesh.dp_replicate", integer(count / (shard * tp)));
+    if let Some(ep) = row.parallel.ep.filter(|&ep| ep > 1 && row.model.n_experts.is_some_and(|experts| experts > 1)) {
+        keys.stated("mesh.ep", integer(ep));
+    }
     if cp > 1 {
         keys.stated("mesh.cp", integer(cp));
     }

@@ -148,7 +148,7 @@ impl Eager {
                 self.accumulate(frame, input, result.into());
             }
             OpKind::Rotate(rope) => self.rotate_backward(graph, op, (index, rope), frame, gradient),
-            OpKind::RepeatKv => {
+            OpKind::RepeatKv | OpKind::Expand => {
                 let result = self.temporary(bytes, "aten.sum");
                 self.pointwise("aten.sum", MemoryKind::Elementwise, out_bytes, bytes, dispatch);
                 self.let_go(frame, index, gradient);
@@ -220,6 +220,7 @@ impl Eager {
             OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
             OpKind::Attention { window, .. } => self.attention(graph, op, index, frame, gradient, window),
             OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
+            OpKind::ChunkedLoss(_) => self.chunked_loss_backward(op, index, frame, gradient),
             OpKind::FusedLinearCrossEntropy => {
                 self.release(gradient);
                 self.fused_linear_backward(graph, op, Self::saved_by(frame, index), frame);

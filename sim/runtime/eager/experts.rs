@@ -9,6 +9,7 @@ use super::embedding::radix_sort_workspace;
 use super::forward::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
+use crate::model::experts::titan::TitanOp;
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
@@ -39,8 +40,15 @@ fn sizes(graph: &Graph) -> Sizes {
 }
 
 impl Eager {
-    /// Runs one operator of a mixture.
-    pub(super) fn experts(&mut self, graph: &Graph, op: &Op, kind: ExpertOp, frame: &mut Frame, results: Results) {
+    /// Runs one operator of a mixture; what a policy has `cached` of it is not made again.
+    pub(super) fn experts(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        kind: ExpertOp,
+        frame: &mut Frame,
+        (results, cached): (Results, &[Storage]),
+    ) {
         let dispatch = self.settings.forward;
         let slot = |frame: &Frame, value: usize| frame.slots[value].expect("an operator reads live values");
         let bytes = |at: usize| graph.values[op.outputs[at]].bytes();
@@ -51,6 +59,7 @@ impl Eager {
         };
         let mut saved = vec![];
         match kind {
+            ExpertOp::Titan(kind) => return self.titan(graph, op, kind, frame, (results, cached)),
             ExpertOp::Score => {
                 let out = point(self, "aten._softmax", MemoryKind::Softmax, bytes(0), bytes(0));
                 frame.slots[op.outputs[0]] = Some(out);
@@ -172,9 +181,13 @@ impl Eager {
     }
 
     /// Launches a grouped matmul with its arguments and workspace.
-    fn grouped(&mut self, graph: &Graph, op: &Op, kind: ExpertOp, layout: MatmulLayout, dispatch: Dispatch) {
+    pub(super) fn grouped(&mut self, graph: &Graph, op: &Op, kind: ExpertOp, layout: MatmulLayout, dispatch: Dispatch) {
         const NAME: &str = "aten._grouped_mm";
-        let ExpertOp::All { count, inputs, outputs } = kind else { return };
+        let (ExpertOp::All { count, inputs, outputs } | ExpertOp::Titan(TitanOp::All { count, inputs, outputs })) =
+            kind
+        else {
+            return;
+        };
         let value = &graph.values[op.inputs[0]];
         let arguments = self.storage_as(GROUP_ARGUMENTS * count, Category::Workspace, NAME);
         let bytes = GROUP_WORKSPACE * u64::from(self.settings.multiprocessors);
@@ -199,6 +212,7 @@ impl Eager {
         let input = op.inputs.first().copied().unwrap_or(op.outputs[0]);
         let bytes = graph.values[input].bytes();
         match kind {
+            ExpertOp::Titan(kind) => self.titan_backward(graph, op, (index, kind), frame, gradient),
             ExpertOp::Sort | ExpertOp::Offsets => self.release(gradient),
             ExpertOp::Score => {
                 let result = self.temporary(bytes, "aten._softmax_backward_data");
@@ -246,23 +260,27 @@ impl Eager {
         }
     }
 
-    /// Zeros for all weights, to which the picked ones' gradients are added in the order of sorted indices.
+    /// Zeros for all weights, to which the picked ones' gradients are added.
     fn pick_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        const NAME: &str = "aten.index_put_";
         let indices = sizes(graph).indices;
-        let value = &graph.values[op.inputs[0]];
-        let result = self.pointwise_gradient("aten.new_zeros", value.bytes(), 0);
+        let result = self.pointwise_gradient("aten.new_zeros", graph.values[op.inputs[0]].bytes(), 0);
+        self.index_put(indices, (4 * indices, 2 * indices));
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], result.into());
+    }
+
+    /// Adds to rows in the order of sorted indices \[B\], in place; `moved`: bytes read and written.
+    pub(super) fn index_put(&mut self, indices: u64, (read, written): (u64, u64)) {
+        const NAME: &str = "aten.index_put_";
         let linear = [0; 2].map(|_| self.temporary(indices, NAME));
         self.release(linear[1]);
         let sorted = [0; 3].map(|_| self.temporary(indices, NAME));
         let sort = self.temporary(radix_sort_workspace(indices / 8, indices / 8), NAME);
         self.release(sort);
-        self.pointwise(NAME, MemoryKind::Scatter, 4 * indices, 2 * indices, self.settings.backward);
+        self.pointwise(NAME, MemoryKind::Scatter, read, written, self.settings.backward);
         for storage in sorted.into_iter().rev().chain([linear[0]]) {
             self.release(storage);
         }
-        self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], result.into());
     }
 
     /// Cast, quotient (`-grad · (a/b)/b` summed, `grad/b`), the k largest.
@@ -350,7 +368,7 @@ impl Eager {
     }
 
     /// All experts' matmul: the gradient of all weights, then of the rows.
-    fn all_backward(
+    pub(super) fn all_backward(
         &mut self,
         graph: &Graph,
         op: &Op,
@@ -364,7 +382,9 @@ impl Eager {
         let weight = self.temporary(bytes, "aten._grouped_mm");
         self.grouped(graph, op, kind, MatmulLayout::WeightGradient, dispatch);
         let result = self.temporary(value.bytes(), "aten._grouped_mm");
-        self.grouped(graph, op, kind, MatmulLayout::Forward, dispatch);
+        let transposed = matches!(kind, ExpertOp::Titan(_));
+        let layout = if transposed { MatmulLayout::DataGradient } else { MatmulLayout::Forward };
+        self.grouped(graph, op, kind, layout, dispatch);
         let param = frame.params.index(op.params[0]);
         let checkpointed = frame.checkpoint.is_some();
         if checkpointed {

@@ -1,63 +1,15 @@
 //! What each operator allocates, launches and saves in forward.
 
+use super::auxiliary::{auxiliaries, split_attention};
 use super::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Storage, kept_ops};
 use crate::model::Activation;
 use crate::model::experts::ExpertOp;
-use crate::model::graph::{Dims, Graph, Op, OpKind};
+use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{AttentionShape, Category, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
 use crate::units::Bytes;
 
 /// Workspace of a matmul through cublasLt \[B\] (`aten/src/ATen/cuda/CUDABlas.cpp`: 1,024 KiB where nothing else is set).
 const LT_WORKSPACE: u64 = 1 << 20;
-
-/// Results beside the named outputs that an operator makes, in bytes: statistics of norms, log-sum-exp and the random
-/// state of attention.
-fn auxiliaries(graph: &Graph, op: &Op, efficient: bool) -> ([u64; 3], usize) {
-    match op.kind {
-        OpKind::RmsNorm { rows } => ([rows * 4, 0, 0], 1),
-        OpKind::LayerNorm { rows } => ([rows * 4, rows * 4, 0], 2),
-        // Flash attention: log-sum-exp per query head in fp32, philox seed (16 B) and offset (8 B).
-        OpKind::Attention { .. } if !efficient => ([graph.dims.tokens() * graph.dims.n * 4, 16, 8], 3),
-        // The memory-efficient kernel, which serves fp32, makes seed and offset (8 B each) first.
-        OpKind::Attention { .. } => {
-            let d = graph.dims;
-            ([8, 8, d.b * d.n * d.s.next_multiple_of(32) * 4], 3)
-        }
-        _ => ([0; 3], 0),
-    }
-}
-
-/// Partial results of flash attention \[B\] where so few blocks of queries are at work that keys are split among
-/// multiprocessors: log-sum-exps and outputs per split (`flash_api.cpp`, `set_params_splitkv`, `num_splits_heuristic`).
-fn split_attention(d: Dims, multiprocessors: u32) -> [u64; 2] {
-    let slots = 2 * u64::from(multiprocessors);
-    let blocks = d.b * d.n * d.s.div_ceil(64);
-    let key_block = if d.h <= 64 {
-        256
-    } else if d.h <= 128 {
-        128
-    } else {
-        64
-    };
-    let key_blocks = d.s.div_ceil(key_block);
-    // The kernel compares with 0.8 of the slots.
-    if 5 * blocks >= 4 * slots {
-        return [0; 2];
-    }
-    let eligible = |splits: u64| splits == 1 || key_blocks.div_ceil(splits) != key_blocks.div_ceil(splits - 1);
-    let efficiency = |splits: u64| {
-        let waves = (blocks * splits) as f64 / slots as f64;
-        waves / waves.ceil()
-    };
-    let candidates = (1..=128.min(slots).min(key_blocks)).filter(|&splits| eligible(splits));
-    let best = candidates.clone().map(efficiency).fold(0.0, f64::max);
-    let splits = candidates.clone().find(|&splits| efficiency(splits) >= 0.85 * best).unwrap_or(1);
-    if splits == 1 {
-        return [0; 2];
-    }
-    let rows = splits * d.b * d.n * d.s;
-    [rows * 4, rows * d.h.next_multiple_of(32) * 4]
-}
 
 /// Heads of the keys an attention operator is given: those of the queries where they were copied to each.
 pub(super) fn kv_heads(graph: &Graph, op: &Op) -> u64 {
@@ -65,7 +17,7 @@ pub(super) fn kv_heads(graph: &Graph, op: &Op) -> u64 {
     graph.values[op.inputs[1]].elements / (d.b * d.s * d.h)
 }
 
-/// The shape of an attention operator.
+/// The shape of an attention operator. Where values are narrower than keys, both products do the work of a head between.
 pub(in crate::runtime) fn attention_shape(graph: &Graph, op: &Op, window: Option<u64>) -> AttentionShape {
     let d = graph.dims;
     AttentionShape {
@@ -74,7 +26,7 @@ pub(in crate::runtime) fn attention_shape(graph: &Graph, op: &Op, window: Option
         kv_heads: kv_heads(graph, op),
         queries: d.s,
         keys: d.s,
-        head_dim: d.h,
+        head_dim: if d.latent.0 > 0 { (d.h + d.latent.0) / 2 } else { d.h },
         causal: graph.causal,
         window,
     }
@@ -265,19 +217,20 @@ impl Eager {
         let mut aux = [None; 3];
         self.about_to_read(op, frame);
         match op.kind {
-            OpKind::Split | OpKind::View => {
+            OpKind::Split | OpKind::View | OpKind::Expand => {
                 let whole = frame.slots[op.inputs[0]].expect("an operator reads live values");
                 for &value in &op.outputs {
                     frame.slots[value] = Some(self.retain(whole));
                 }
             }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
+            OpKind::ChunkedLoss(kind) => return self.chunked_loss(graph, op, kind, frame),
             OpKind::VocabularyLogProbs { words } => return self.vocabulary(graph, op, words, frame),
             OpKind::FlashCrossEntropy => return self.flash_cross_entropy(graph, op, frame),
             OpKind::CompiledCrossEntropy { mean } => return self.compiled_cross_entropy(graph, op, mean, frame),
             OpKind::CrossEntropy { .. } => return self.cross_entropy(graph, op, frame, results, dispatch),
             OpKind::ParallelCrossEntropy => return self.parallel_cross_entropy(graph, op, frame, results),
-            OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, results),
+            OpKind::Experts(kind) => return self.experts(graph, op, kind, frame, (results, cached)),
             OpKind::Megatron(kind) => return self.megatron(graph, op, kind, frame, results),
             OpKind::InternLm(kind) => return self.internlm(graph, op, kind, frame, results),
             OpKind::Nanotron(kind) => return self.nanotron(graph, op, kind, frame, results),
@@ -307,6 +260,7 @@ impl Eager {
                 for at in 0..first {
                     aux[at] = Some(self.storage(sizes[at], name));
                 }
+                let copy = self.contiguous_for_norm(graph, op, frame.slots[op.inputs.first().copied().unwrap_or(0)]);
                 let output = self.storage(graph.values[op.outputs[0]].bytes(), name);
                 frame.slots[op.outputs[0]] = Some(output);
                 let mut partial = [None; 2];
@@ -321,6 +275,9 @@ impl Eager {
                     self.release(storage);
                 }
                 self.launch_forward(graph, op, dispatch);
+                if let Some(copy) = copy {
+                    self.release(copy);
+                }
             }
         }
         match results {
@@ -479,7 +436,7 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Act(Activation::Gelu | Activation::GeluTanh) => "aten.gelu",
         OpKind::Act(Activation::Relu | Activation::ReluSquared) => "aten.relu",
         OpKind::Split => "aten.split",
-        OpKind::View => "aten.view",
+        OpKind::View | OpKind::Expand => "aten.view",
         OpKind::Redistribute(_) => "redistribute",
         OpKind::Experts(_) => "experts",
         OpKind::Megatron(_) => "megatron",
@@ -492,6 +449,7 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Unpad { .. } => "aten.gather",
         OpKind::Pad => "aten.index_put_",
         OpKind::CrossEntropy { .. } | OpKind::FusedLinearCrossEntropy => "aten._log_softmax",
+        OpKind::ChunkedLoss(_) => "loss by parts",
         OpKind::CompiledCrossEntropy { .. } => "triton_softmax",
         OpKind::VocabularyLogProbs { .. } => "head by vocabulary",
         OpKind::FlashCrossEntropy => "xentropy_cuda_lib.forward",

@@ -10,6 +10,17 @@ const NORM_SPLIT_ROWS: u64 = 64 * 1024;
 const NORM_ROWS_PER_BLOCK: u64 = 32;
 
 impl Eager {
+    /// A norm whose input is a part of a larger block reads a copy of it, rows side by side.
+    pub(super) fn contiguous_for_norm(&mut self, graph: &Graph, op: &Op, input: Option<Storage>) -> Option<Storage> {
+        let norm = matches!(op.kind, OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. });
+        let bytes = graph.values[op.inputs.first().copied().filter(|_| norm)?].bytes();
+        (self.bytes(input?) > bytes).then(|| {
+            let copy = self.storage(bytes, "aten.contiguous");
+            self.pointwise("aten.contiguous", MemoryKind::Copy, bytes, bytes, self.settings.forward);
+            copy
+        })
+    }
+
     pub(super) fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let value = &graph.values[op.inputs[0]];
         let rows = match op.kind {
@@ -21,6 +32,9 @@ impl Eager {
         } else {
             "aten.native_layer_norm_backward"
         };
+        let (start, end) = Self::saved(frame, index);
+        let saved = frame.saved[start..end].first().copied();
+        let copy = self.contiguous_for_norm(graph, op, saved);
         let result = self.temporary(value.bytes(), name);
         let width = value.elements / rows * value.dtype.bytes();
         let mut made = [None; 2];
@@ -42,6 +56,9 @@ impl Eager {
         }
         let dispatch = self.settings.backward;
         self.pointwise(name, MemoryKind::NormBackward, 2 * value.bytes(), value.bytes(), dispatch);
+        if let Some(copy) = copy {
+            self.release(copy);
+        }
         let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
         let mut stored = [None; 2];
         let checkpointed = frame.checkpoint.is_some();

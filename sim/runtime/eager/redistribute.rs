@@ -55,6 +55,14 @@ impl Eager {
         part
     }
 
+    /// A copy of a gradient with its parts one after the other.
+    pub(in crate::runtime) fn cut(&mut self, whole: Storage) -> Storage {
+        let bytes = self.bytes(whole);
+        let copy = self.storage_as(bytes, Category::UnshardedGradient, "aten.cat");
+        self.pointwise("aten.cat", MemoryKind::Copy, bytes, bytes, self.settings.backward);
+        copy
+    }
+
     /// A norm's gradient in the type it is summed over ranks in, where it is a partial sum.
     pub(super) fn partial(&mut self, gradient: Storage, dtype: DType) -> (Storage, DType) {
         let Some(to) = self.tensor.and_then(|tensor| tensor.norms).filter(|&to| to != dtype) else {

@@ -133,6 +133,8 @@ pub struct Fsdp {
     pub forward_prefetch: usize,
     /// Blocks that each block prefetches explicitly in backward; 0: the implicit one.
     pub backward_prefetch: usize,
+    /// Whether the model's ends prefetch, and are prefetched, too (torchtitan, where experts are spread over ranks).
+    pub prefetches_ends: bool,
     /// Reduce-scatter inputs that may be in flight (`set_reduce_scatter_max_input_buffers`).
     pub reduce_scatter_buffers: usize,
     /// Whether parameters are gathered again for backward (`set_unshard_in_backward`).

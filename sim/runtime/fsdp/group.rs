@@ -1,7 +1,7 @@
 //! One parameter group: the parameters that are gathered and reduced together.
 
 use super::config::{MixedPrecision, Reshard};
-use crate::program::{BufferId, DType, EventId, ScopeId};
+use crate::program::{BufferId, DType, EventId, GroupId, ScopeId};
 
 /// A parameter sharded on its rows, padded to a multiple of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,9 @@ pub struct ShardedParam {
     pub rows: u64,
     /// All other dimensions together.
     pub cols: u64,
+    /// Whether it is sharded on its second dimension, which comes as `rows`: parts are copied into place after they are
+    /// gathered, and gradients out of it before they are reduced.
+    pub second: bool,
     /// What backward makes of its gradient.
     pub gradient: Made,
     /// Whether it is gathered and used in fp8.
@@ -96,6 +99,18 @@ pub struct AllGatherResult {
     pub event: EventId,
 }
 
+/// Which of its module's groups a group is (`shard_placement_fn` with meshes of its own for some parameters).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// The only one.
+    #[default]
+    Alone,
+    /// The first of two, whose backward ends last.
+    First,
+    /// The second of two.
+    Second,
+}
+
 /// A parameter group.
 #[derive(Debug)]
 pub struct Group {
@@ -105,6 +120,10 @@ pub struct Group {
     pub params: Vec<ShardedParam>,
     /// What happens after forward.
     pub reshard: Reshard,
+    /// Which of its module's groups it is.
+    pub place: Place,
+    /// The ranks that its parameters are sharded over, where they are not all that share the model.
+    pub over: Option<(u32, GroupId)>,
     /// Where the parameters are.
     pub state: State,
     /// What the group is doing.
@@ -129,6 +148,8 @@ impl Group {
             scope,
             params,
             reshard,
+            place: Place::Alone,
+            over: None,
             state: State::Sharded,
             training: Training::Idle,
             all_gather: None,
@@ -141,6 +162,11 @@ impl Group {
             sharded_gradient: None,
             offloaded_gradient: false,
         }
+    }
+
+    /// One of a module's two groups, sharded over ranks of its own where it says some.
+    pub fn of_two(self, place: Place, over: Option<(u32, GroupId)>) -> Self {
+        Group { place, over, ..self }
     }
 
     /// Elements of one rank's padded shard of the whole group.

@@ -4,7 +4,7 @@
 
 use super::config::{Fsdp, Version};
 use super::flat;
-use super::group::{Group, ShardedParam, State, Training};
+use super::group::{Group, Place, ShardedParam, State, Training};
 use super::{ALL_GATHER, COPY_IN, Communicators, Context};
 use crate::program::{DType, Dispatch, GroupId, Mark};
 use crate::runtime::eager::{COMPUTE, Eager};
@@ -20,6 +20,8 @@ pub struct Units {
     pub positions: Option<usize>,
     /// Each block's.
     pub blocks: Vec<Option<usize>>,
+    /// The second one of each block, where its experts are sharded over other ranks than the rest.
+    pub experts: Vec<Option<usize>>,
     /// The final norm's, where it is one of its own.
     pub norm: Option<usize>,
     /// That of final norm and head, or the head's; with a tied head that of the token table.
@@ -61,6 +63,7 @@ impl<'c> Run<'c> {
             root: None,
             embedding: None,
             blocks: vec![None; config.wrap.blocks.len()],
+            experts: vec![None; config.wrap.blocks.len()],
             head: None,
             norm: None,
             positions: None,
@@ -77,8 +80,13 @@ impl<'c> Run<'c> {
     pub(super) fn gather_group(&self, at: usize) -> (u32, GroupId) {
         match (self.groups[at].state, self.groups[at].reshard, self.communicators.post_forward) {
             (State::ShardedPostForward, super::Reshard::To(ranks), Some(group)) => (ranks, group),
-            _ => (self.config.shard, self.communicators.shard),
+            _ => self.sharded_over(at),
         }
+    }
+
+    /// The ranks a group's parameters are sharded over, and their communicator.
+    pub(super) fn sharded_over(&self, at: usize) -> (u32, GroupId) {
+        self.groups[at].over.unwrap_or((self.config.shard, self.communicators.shard))
     }
 
     pub(super) fn hook(&mut self, name: &'static str, at: usize) {
@@ -163,10 +171,10 @@ impl<'c> Run<'c> {
         self.wait_for_unshard(at);
         if prefetch.is_empty()
             && let Some(index) = self.groups[at].post_forward_indices.pop()
-            && index > 0
         {
-            let target = self.context.post_forward_order[index - 1];
-            self.prefetch(target, Training::PreBackward);
+            for target in self.before_in_backward(at, index) {
+                self.prefetch(target, Training::PreBackward);
+            }
         }
         self.hook("pre_backward.post", at);
         for &target in prefetch {
@@ -175,15 +183,35 @@ impl<'c> Run<'c> {
         self.eager.program.enter(before);
     }
 
+    /// What the group at `index` in the order of forwards prefetches by itself (`_backward_prefetch`): the group before it;
+    /// of two groups the second, both of the module before.
+    fn before_in_backward(&self, at: usize, index: usize) -> Vec<usize> {
+        let before = |steps: usize| index.checked_sub(steps).map(|index| self.context.post_forward_order[index]);
+        match self.groups[at].place {
+            Place::Alone => before(1).into_iter().collect(),
+            Place::First => vec![],
+            Place::Second => match before(2) {
+                Some(last) if self.groups[last].place == Place::Second => {
+                    [Some(last), before(3)].into_iter().flatten().collect()
+                }
+                last => last.into_iter().collect(),
+            },
+        }
+    }
+
     /// Sizes of the parameters the rank holds \[elements\], in the order they are made, each with its index in the model
     /// unless it is a flat one.
     pub fn shards(&self) -> Vec<(Option<usize>, u64)> {
         if self.is_flat() {
             return self.flat_shards().into_iter().map(|elements| (None, elements)).collect();
         }
-        let params = self.groups.iter().flat_map(|group| &group.params).chain(&self.whole);
-        let mut sizes: Vec<_> =
-            params.map(|param| (Some(param.index), param.padded_shard(self.config.shard))).collect();
+        let of_groups = (0..self.groups.len()).flat_map(|at| {
+            let (ranks, _) = self.sharded_over(at);
+            self.groups[at].params.iter().map(move |param| (param, ranks))
+        });
+        let whole = self.whole.iter().map(|param| (param, self.config.shard));
+        let sizes = of_groups.chain(whole).map(|(param, ranks)| (Some(param.index), param.padded_shard(ranks)));
+        let mut sizes: Vec<_> = sizes.collect();
         sizes.sort_unstable();
         sizes
     }
@@ -241,7 +269,9 @@ impl<'c> Run<'c> {
         order.extend(units.root);
         order.extend(units.embedding);
         order.extend(units.positions);
-        order.extend(units.blocks.iter().flatten());
+        for (block, experts) in units.blocks.iter().zip(&units.experts) {
+            order.extend(experts.iter().chain(block));
+        }
         order.extend(units.norm);
         order.extend(units.head.filter(|_| units.head != units.embedding));
         order

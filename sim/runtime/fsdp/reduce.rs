@@ -1,11 +1,11 @@
 //! Reducing a group's gradients: `post_backward` (`_fsdp_param_group.py`) and `foreach_reduce` (`_fsdp_collectives.py`).
 
-use super::group::{Made, Training};
+use super::group::{Made, Place, ShardedParam, Training};
 use super::{ALL_REDUCE, REDUCE_SCATTER, hooks::Run};
 use crate::program::{
     BufferId, Category, Collective, Comm, DType, Dispatch, EventId, Instr, MemoryKind, StreamId, Work,
 };
-use crate::runtime::eager::COMPUTE;
+use crate::runtime::eager::{COMPUTE, Storage};
 use crate::units::Bytes;
 
 /// Bytes of the index arrays that `chunk_cat` sends to the device: a word per 2 KiB block of a destination chunk, and six
@@ -26,12 +26,30 @@ impl Run<'_> {
         let scope = self.groups[at].scope;
         let before = self.eager.program.enter(scope);
         self.hook("post_backward.pre", at);
-        self.post_backward_inner(at);
+        self.post_backward_inner(at, true);
         self.hook("post_backward.post", at);
         self.eager.program.enter(before);
     }
 
-    fn post_backward_inner(&mut self, at: usize) {
+    /// Runs after the backward of a part of a group's modules, which stays gathered; the default stream waits for the
+    /// reduction (`is_partial_group_backward`).
+    pub fn part_backward(&mut self, at: usize) {
+        let scope = self.groups[at].scope;
+        let before = self.eager.program.enter(scope);
+        self.post_backward_inner(at, false);
+        if let Some(event) = self.groups[at].post_reduce {
+            self.eager.program.wait(COMPUTE, event);
+        }
+        self.eager.program.enter(before);
+    }
+
+    /// Lets go of a group's parameters after that.
+    pub fn reshard_part(&mut self, at: usize) {
+        self.reshard(at);
+        self.groups[at].training = Training::Idle;
+    }
+
+    fn post_backward_inner(&mut self, at: usize, reshards: bool) {
         self.groups[at].training = Training::PostBackward;
         self.eager.program.host(Dispatch::FsdpHook, 1);
         if !self.reduce_gradients {
@@ -49,8 +67,12 @@ impl Run<'_> {
                 gradients.push((param, storage, dtype));
             }
         }
-        self.reshard(at);
-        while self.context.reduce_scatter_states.len() >= self.config.reduce_scatter_buffers {
+        if reshards {
+            self.reshard(at);
+        }
+        // The first of two groups reduces beside the second.
+        let waits = self.groups[at].place != Place::First;
+        while waits && self.context.reduce_scatter_states.len() >= self.config.reduce_scatter_buffers {
             let (input, event) = self.context.reduce_scatter_states.remove(0);
             self.eager.program.wait(COMPUTE, event);
             self.eager.program.free(input);
@@ -65,7 +87,8 @@ impl Run<'_> {
             self.eager.program.wait(COMPUTE, event);
             self.eager.program.free(buffer);
         }
-        let ranks = self.config.shard;
+        self.chunk(&mut gradients);
+        let (ranks, _) = self.sharded_over(at);
         let dtype = self.config.mixed_precision.reduce_dtype();
         let element = dtype.bytes();
         let shard: u64 = gradients.iter().map(|(param, ..)| param.padded_shard(ranks)).sum();
@@ -86,15 +109,35 @@ impl Run<'_> {
         self.reduce_scatter(at, input, shard, dtype);
     }
 
+    /// Copies gradients that are reduced on their second dimension into the order of ranks. Python still names the first when
+    /// the second is made.
+    fn chunk(&mut self, gradients: &mut [(ShardedParam, Storage, DType)]) {
+        let mut named = None;
+        for (at, (_, storage, _)) in gradients.iter_mut().filter(|(param, ..)| param.second).enumerate() {
+            let copy = self.eager.cut(*storage);
+            let earlier = std::mem::replace(storage, copy);
+            if at == 0 {
+                named = Some(earlier);
+            } else {
+                for gone in named.take().into_iter().chain([earlier]) {
+                    self.eager.release(gone);
+                }
+            }
+        }
+        if let Some(only) = named {
+            self.eager.release(only);
+        }
+    }
+
     fn reduce_scatter(&mut self, at: usize, input: BufferId, shard: u64, dtype: DType) {
-        let ranks = self.config.shard;
+        let (ranks, group) = self.sharded_over(at);
         let shard_bytes = Bytes(shard * dtype.bytes());
         let total = Bytes(shard_bytes.0 * u64::from(ranks));
         let program = &mut self.eager.program;
         program.wait_stream(REDUCE_SCATTER, COMPUTE);
         let mut output = program.alloc(shard_bytes, REDUCE_SCATTER, Category::ShardedGradient, "reduce_scatter_output");
         if ranks > 1 {
-            let comm = Comm { kind: Collective::ReduceScatter, group: self.communicators.shard, bytes: total, dtype };
+            let comm = Comm { kind: Collective::ReduceScatter, group, bytes: total, dtype };
             program.collective(REDUCE_SCATTER, comm);
         } else {
             let work = Work::Memory { kind: MemoryKind::Copy, read: shard_bytes, written: shard_bytes };
@@ -142,6 +185,7 @@ impl Run<'_> {
         bytes: u64,
         held: Option<EventId>,
     ) {
+        let (ranks, _) = self.sharded_over(at);
         let group = &mut self.groups[at];
         let program = &mut self.eager.program;
         let count = group.params.len() as u32;
@@ -157,7 +201,7 @@ impl Run<'_> {
             None => group.sharded_gradient = Some(output),
             Some(_) => {
                 for param in &group.params {
-                    let part = bytes * param.padded_shard(self.config.shard) / group.padded_shard(self.config.shard);
+                    let part = bytes * param.padded_shard(ranks) / group.padded_shard(ranks);
                     let work =
                         Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(2 * part), written: Bytes(part) };
                     program.launch(stream, "aten.add_", work, Dispatch::EagerBackward);

@@ -140,14 +140,24 @@ impl Run<'_> {
             }
         } else {
             program.wait(COMPUTE, result.event);
-            for &bytes in &sizes {
+            let mut apart = vec![];
+            for (&bytes, param) in sizes.iter().zip(&self.groups[at].params) {
                 unsharded.push(program.alloc(Bytes(bytes), COMPUTE, Category::UnshardedParameter, "unsharded_param"));
+                if param.second {
+                    let copy = program.alloc(Bytes(bytes), COMPUTE, Category::UnshardedParameter, "aten.empty_like");
+                    apart.push((copy, Bytes(bytes)));
+                }
             }
             let total: u64 = sizes.iter().sum();
             let metadata = copy_out_metadata(sizes.len() as u64, total / u64::from(ranks));
             program.transient(Bytes(metadata), COMPUTE, Category::Workspace, "fsdp.split_with_sizes_copy");
             let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(total), written: Bytes(total) };
             program.launch(COMPUTE, "fsdp.split_with_sizes_copy", work, Dispatch::EagerForward);
+            for (copy, bytes) in apart {
+                let work = Work::Memory { kind: MemoryKind::Copy, read: bytes, written: bytes };
+                program.launch(COMPUTE, "aten.cat", work, Dispatch::EagerForward);
+                program.free(copy);
+            }
         }
         program.host(Dispatch::FsdpParam, sizes.len() as u32);
         for buffer in self.groups[at].post_forward.drain(..) {
@@ -174,7 +184,9 @@ impl Run<'_> {
         if self.groups[at].training == Training::Forward {
             match self.groups[at].reshard {
                 Reshard::Never => return,
-                Reshard::To(ranks) if ranks != self.config.shard => return self.keep_post_forward_shard(at, ranks),
+                Reshard::To(ranks) if ranks != self.sharded_over(at).0 => {
+                    return self.keep_post_forward_shard(at, ranks);
+                }
                 _ => {}
             }
         }

@@ -1,7 +1,8 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
 use super::{Checkpoint, Job, compile};
-use crate::model::experts::{Experts, Score};
+use crate::model::experts::{Experts, Implementation, Score};
+use crate::model::head::Loss;
 use crate::runtime::fsdp::Version;
 use crate::runtime::{Flight, Framework, Modules, Parts};
 
@@ -29,18 +30,32 @@ impl Framework for Job {
 /// The first thing in a job that has no rules.
 fn refuses(job: &Job) -> Option<&'static str> {
     let model = &job.model;
-    if model.latent.is_some() {
-        return Some("latent attention");
+    if model.latent.is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
+        return Some("latent attention that is compiled, split or packed");
+    }
+    if let Loss::ChunkedGradients { chunks, .. } = job.loss {
+        let list = [
+            (job.fsdp.version != Version::Two, "torchtitan's loss by parts without fully_shard"),
+            (model.tied_head, "torchtitan's loss by parts with a tied head"),
+            (model.logit_softcap, "torchtitan's loss by parts with capped logits"),
+            (job.tensor.splits(), "torchtitan's loss by parts under tensor parallelism"),
+            (!job.own_tokens().is_multiple_of(chunks.into()), "a loss by parts that are not equally long"),
+            (job.accumulation > 1, "torchtitan's loss by parts over several micro-batches"),
+        ];
+        if let Some((_, what)) = list.into_iter().find(|&(applies, _)| applies) {
+            return Some(what);
+        }
     }
     if model.sinks {
         return Some("attention sinks");
     }
     let experts = model.experts.as_ref()?;
+    let titan = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
         (matches!(job.fsdp.version, Version::One(_)), "experts under FSDP1"),
         (job.tensor.splits(), "experts under tensor parallelism"),
         (job.compile, "compiled blocks with experts"),
-        (job.checkpoint == Checkpoint::SelectiveOp, "selective checkpointing of blocks with experts"),
+        (!titan && job.checkpoint == Checkpoint::SelectiveOp, "selective checkpointing of blocks with experts"),
         (job.eager.offload.is_some(), "checkpoints of blocks with experts in the host's memory"),
     ];
     list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what).or_else(|| mixture(job, experts))
@@ -50,14 +65,18 @@ fn refuses(job: &Job) -> Option<&'static str> {
 fn mixture(job: &Job, experts: &Experts) -> Option<&'static str> {
     let router = experts.router;
     let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, job.batch * job.seq);
+    // torchtitan scales always, and balances by a bias, whatever loss the model was published with.
+    let titan = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
-        (router.score != Score::Softmax, "a router that is not a softmax over all experts"),
-        (!router.normalises, "a router whose weights do not sum to one"),
-        (router.scales, "a router that scales its weights"),
-        (router.bias || router.correction, "a router with a bias"),
+        (titan && router.score == Score::SoftmaxOfChosen, "a router that is a softmax over the chosen experts"),
+        (!titan && router.score != Score::Softmax, "a router that is not a softmax over all experts"),
+        (!titan && !router.normalises, "a router whose weights do not sum to one"),
+        (!titan && router.scales, "a router that scales its weights"),
+        (router.bias || (!titan && router.correction), "a router with a bias"),
         (router.groups.is_some(), "a router that chooses among groups"),
         (experts.bias, "experts with biases"),
-        (experts.auxiliary_loss, "a loss that balances experts"),
+        (!titan && experts.auxiliary_loss, "a loss that balances experts"),
+        (titan && job.context > 1, "torchtitan's experts where ranks share a sequence"),
         (job.model.ffn_bias, "dense blocks with biases beside experts"),
         (counts.contains(&0), "experts that no token reaches"),
     ];

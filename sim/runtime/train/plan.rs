@@ -3,16 +3,17 @@
 
 use super::{Checkpoint, Job};
 use crate::model::block::{self, Variant};
+use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
-use crate::model::graph::{Graph, OpKind};
-use crate::model::head::{self, Head};
+use crate::model::graph::{Graph, OpKind, Param};
+use crate::model::head::{self, Head, Loss};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
-use crate::runtime::fsdp::group::{Made, ShardedParam};
+use crate::runtime::fsdp::group::{Made, Place, ShardedParam};
 use crate::runtime::fsdp::hooks::Units;
-use crate::runtime::fsdp::{Communicators, Group, Narrow, STREAMS, Wrap};
+use crate::runtime::fsdp::{Communicators, Group, Narrow, Reshard, STREAMS, Wrap};
 
 /// Graphs of the distinct modules.
 pub(in crate::runtime) struct Graphs {
@@ -118,7 +119,9 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs) -> Layout {
                     _ => Narrow::No,
                 };
             let index = params.len();
-            params.push(ShardedParam { index, rows: param.rows, cols: param.cols, gradient, narrow });
+            let (rows, cols) = sharded_dim(job, param);
+            let second = rows != param.rows;
+            params.push(ShardedParam { index, rows, cols, second, gradient, narrow });
             names.push(param.name);
         }
         first
@@ -132,8 +135,27 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs) -> Layout {
     Layout { params, names, blocks, head }
 }
 
-/// Groups as `fully_shard` makes them: wrapped modules take their parameters, the root takes the rest.
-pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scopes) -> (Vec<Group>, Units) {
+/// The dimension a parameter is sharded on and all others together: its first, but the second of experts' where there are
+/// more ranks than experts (torchtitan, `apply_fsdp_to_decoder`).
+fn sharded_dim(job: &Job, param: &Param) -> (u64, u64) {
+    let model = &job.model;
+    match &model.experts {
+        Some(experts) if titan::is_routed(param.name) && u64::from(job.fsdp.shard) > experts.count => {
+            let second = if param.name == "moe.experts.w2" { model.width } else { experts.width };
+            (second, param.elements() / second)
+        }
+        _ => (param.rows, param.cols),
+    }
+}
+
+/// Groups as `fully_shard` makes them: wrapped modules take their parameters, the root takes the rest. Experts that are
+/// spread over ranks are sharded over the rest (`own`), in a group of their own.
+pub(super) fn groups(
+    job: &Job,
+    graphs: &Graphs,
+    layout: &Layout,
+    (scopes, own): (&Scopes, Option<(u32, GroupId)>),
+) -> (Vec<Group>, Units) {
     let Wrap { blocks, embedding, head, apart, root } = &job.fsdp.wrap;
     let params = &layout.params;
     let embedding_end = graphs.embedding.params.len();
@@ -145,6 +167,7 @@ pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scope
         embedding: None,
         positions: None,
         blocks: vec![None; blocks.len()],
+        experts: vec![None; blocks.len()],
         norm: None,
         head: None,
     };
@@ -166,13 +189,19 @@ pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scope
     }
     for (at, reshard) in blocks.iter().enumerate() {
         let start = layout.blocks[at];
-        let own = &params[start..start + graphs.blocks[graphs.of_block[at]].params.len()];
-        match reshard {
-            Some(reshard) => {
-                units.blocks[at] = Some(all.len());
-                all.push(Group::new(scopes.blocks[at], own.to_vec(), *reshard));
-            }
-            None => rest.extend_from_slice(own),
+        let block = &params[start..start + graphs.blocks[graphs.of_block[at]].params.len()];
+        let Some(reshard) = *reshard else {
+            rest.extend_from_slice(block);
+            continue;
+        };
+        let apart = |param: &ShardedParam| own.is_some() && titan::is_routed(layout.names[param.index]);
+        let (experts, dense): (Vec<_>, Vec<_>) = block.iter().copied().partition(apart);
+        units.blocks[at] = Some(all.len());
+        let place = if experts.is_empty() { Place::Alone } else { Place::First };
+        all.push(Group::new(scopes.blocks[at], dense, reshard).of_two(place, None));
+        if !experts.is_empty() {
+            units.experts[at] = Some(all.len());
+            all.push(Group::new(scopes.blocks[at], experts, reshard).of_two(Place::Second, own));
         }
     }
     match head {
@@ -189,7 +218,10 @@ pub(super) fn groups(job: &Job, graphs: &Graphs, layout: &Layout, scopes: &Scope
         }
         Some(reshard) if !tied => {
             units.head = Some(all.len());
-            all.push(Group::new(scopes.head, params[head_start..].to_vec(), *reshard));
+            // A loss that runs the head by itself leaves it to be gathered again.
+            let again = matches!(job.loss, Loss::ChunkedGradients { .. });
+            let reshard = if again { Reshard::Always } else { *reshard };
+            all.push(Group::new(scopes.head, params[head_start..].to_vec(), reshard));
         }
         _ => rest.extend_from_slice(&params[head_start..]),
     }
@@ -234,6 +266,7 @@ pub(super) fn streams(job: &Job) -> Vec<&'static str> {
         Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
         _ => job.fsdp.streams().to_vec(),
     };
+    streams.extend((job.style.experts.ranks() > 1).then_some("expert-parallel"));
     streams.extend((job.context > 1).then_some("context-parallel"));
     streams.extend(job.tensor.splits().then_some("tensor-parallel"));
     streams

@@ -2,6 +2,18 @@
 
 use serde::Deserialize;
 
+/// How experts are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertStyle {
+    /// One expert after the other.
+    Loop,
+    /// All in one grouped matmul.
+    Grouped,
+    /// As torchtitan writes a mixture.
+    Torchtitan,
+}
+
 /// How tokens spread over experts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]

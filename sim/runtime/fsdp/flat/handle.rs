@@ -124,7 +124,14 @@ mod tests {
         let params = shapes
             .iter()
             .enumerate()
-            .map(|(index, &(rows, cols))| ShardedParam { index, rows, cols, gradient: Made::Own, narrow: Narrow::No })
+            .map(|(index, &(rows, cols))| ShardedParam {
+                index,
+                rows,
+                cols,
+                second: false,
+                gradient: Made::Own,
+                narrow: Narrow::No,
+            })
             .collect();
         let config = Fsdp {
             version: Version::One(settings),
@@ -134,6 +141,7 @@ mod tests {
             mixed_precision: MixedPrecision { storage: DType::Fp32, param: Some(DType::Bf16), reduce: None },
             forward_prefetch: 0,
             backward_prefetch: 0,
+            prefetches_ends: false,
             reduce_scatter_buffers: 1,
             unshard_in_backward: true,
             cpu_offload: false,

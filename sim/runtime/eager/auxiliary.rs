@@ -1,0 +1,52 @@
+//! What operators make beside their named outputs.
+
+use crate::model::graph::{Dims, Graph, Op, OpKind};
+
+/// Results beside the named outputs that an operator makes, in bytes: statistics of norms, log-sum-exp and the random
+/// state of attention.
+pub(super) fn auxiliaries(graph: &Graph, op: &Op, efficient: bool) -> ([u64; 3], usize) {
+    match op.kind {
+        OpKind::RmsNorm { rows } => ([rows * 4, 0, 0], 1),
+        OpKind::LayerNorm { rows } => ([rows * 4, rows * 4, 0], 2),
+        // Flash attention: log-sum-exp per query head in fp32, philox seed (16 B) and offset (8 B).
+        OpKind::Attention { .. } if !efficient => ([graph.dims.tokens() * graph.dims.n * 4, 16, 8], 3),
+        // The memory-efficient kernel, which serves fp32, makes seed and offset (8 B each) first.
+        OpKind::Attention { .. } => {
+            let d = graph.dims;
+            ([8, 8, d.b * d.n * d.s.next_multiple_of(32) * 4], 3)
+        }
+        _ => ([0; 3], 0),
+    }
+}
+
+/// Partial results of flash attention \[B\] where so few blocks of queries are at work that keys are split among
+/// multiprocessors: log-sum-exps and outputs per split (`flash_api.cpp`, `set_params_splitkv`, `num_splits_heuristic`).
+pub(super) fn split_attention(d: Dims, multiprocessors: u32) -> [u64; 2] {
+    let slots = 2 * u64::from(multiprocessors);
+    let blocks = d.b * d.n * d.s.div_ceil(64);
+    let key_block = if d.h <= 64 {
+        256
+    } else if d.h <= 128 {
+        128
+    } else {
+        64
+    };
+    let key_blocks = d.s.div_ceil(key_block);
+    // The kernel compares with 0.8 of the slots.
+    if 5 * blocks >= 4 * slots {
+        return [0; 2];
+    }
+    let eligible = |splits: u64| splits == 1 || key_blocks.div_ceil(splits) != key_blocks.div_ceil(splits - 1);
+    let efficiency = |splits: u64| {
+        let waves = (blocks * splits) as f64 / slots as f64;
+        waves / waves.ceil()
+    };
+    let candidates = (1..=128.min(slots).min(key_blocks)).filter(|&splits| eligible(splits));
+    let best = candidates.clone().map(efficiency).fold(0.0, f64::max);
+    let splits = candidates.clone().find(|&splits| efficiency(splits) >= 0.85 * best).unwrap_or(1);
+    if splits == 1 {
+        return [0; 2];
+    }
+    let rows = splits * d.b * d.n * d.s;
+    [rows * 4, rows * d.h.next_multiple_of(32) * 4]
+}

@@ -1,0 +1,77 @@
+//! Experts spread over ranks, as torchtitan does it beside the model's own operators: communicators, the norm of all
+//! gradients, and the biases that balance the load (`distributed/utils.py`, `components/optimizer.py` at 6b960233).
+
+use super::{Job, Training};
+use crate::model::experts::Implementation;
+use crate::program::{
+    Builder, Category, Collective, Comm, DType, Dispatch, Group, GroupId, MemoryKind, StreamId, Work,
+};
+use crate::runtime::eager::COMPUTE;
+use crate::runtime::optimizer;
+use crate::units::Bytes;
+
+/// Kernels that move one block's biases: mean, difference, sign, product, mean, difference, sum, zeros.
+const BIAS_KERNELS: u32 = 8;
+
+/// Where experts are spread over neighbours: the ranks that share a part of them and shard it, and the neighbours with the
+/// stream of what they exchange, the first behind FSDP's.
+pub(super) fn groups(
+    program: &mut Builder,
+    job: &Job,
+    streams: usize,
+) -> Option<((u32, GroupId), (GroupId, StreamId))> {
+    let ranks = u32::try_from(job.style.experts.ranks()).unwrap_or(u32::MAX);
+    if ranks < 2 || job.model.experts.is_none() {
+        return None;
+    }
+    let shard = job.fsdp.shard / ranks;
+    let own = program.add_group(Group::new("efsdp", shard, ranks));
+    let neighbours = program.add_group(Group::new("ep", ranks, 1));
+    let later = usize::from(job.context > 1) + usize::from(job.tensor.splits());
+    Some(((shard, own), (neighbours, StreamId((streams - 1 - later) as u8))))
+}
+
+impl Training<'_> {
+    /// Clips all gradients to one norm. The norm of DTensors is summed over one mesh axis after the other, that of experts
+    /// over theirs.
+    pub(super) fn clip(&mut self, sizes: &[u64], element: u64) {
+        let experts = self.run.units.experts.iter().flatten().next();
+        let over = experts.and_then(|&at| self.run.groups[at].over);
+        let spread = over.map(|(ranks, own)| ((ranks > 1).then_some(own), self.run.eager.spread));
+        let spread = spread.into_iter().flat_map(|(own, ranks)| own.into_iter().chain(ranks.map(|(group, _)| group)));
+        let sharded = (self.job.fsdp.shard > 1).then_some(self.run.communicators.shard);
+        let tensor = self.run.eager.tensor.map(|tensor| tensor.group);
+        let axes: Vec<GroupId> = spread.chain(sharded).chain(tensor).collect();
+        optimizer::clip(&mut self.run.eager.program, sizes, element, |program| {
+            for group in axes {
+                let comm = Comm { kind: Collective::AllReduce, group, bytes: Bytes(4), dtype: DType::Fp32 };
+                program.collective(COMPUTE, comm);
+            }
+        });
+    }
+
+    /// Moves the biases of all routers by how many tokens each expert got on all ranks, before the optimizer's step.
+    pub(super) fn balance_experts(&mut self) {
+        let (job, world) = (self.job, self.run.communicators.world);
+        let Some(experts) = &job.model.experts else { return };
+        if !matches!(job.style.experts, Implementation::Torchtitan { .. }) {
+            return;
+        }
+        let blocks = (0..job.model.layers).filter(|&layer| experts.in_block(layer)).count() as u32;
+        let bytes = Bytes(4 * experts.count * u64::from(blocks));
+        let program = &mut self.run.eager.program;
+        let counts = program.alloc(bytes, COMPUTE, Category::OptimizerTemporary, "aten.vstack");
+        let work = Work::Memory { kind: MemoryKind::Copy, read: bytes, written: bytes };
+        program.launch(COMPUTE, "aten.vstack", work, Dispatch::EagerForward);
+        if job.data_ranks() > 1 {
+            let comm = Comm { kind: Collective::AllReduce, group: world, bytes, dtype: DType::Fp32 };
+            program.collective(COMPUTE, comm);
+        }
+        let one = Bytes(4 * experts.count);
+        let work = Work::Memory { kind: MemoryKind::Elementwise, read: one, written: one };
+        for _ in 0..blocks * BIAS_KERNELS {
+            program.launch(COMPUTE, "aten.sign", work, Dispatch::EagerForward);
+        }
+        program.free(counts);
+    }
+}
