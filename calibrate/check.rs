@@ -113,6 +113,10 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
         return Err(Failure::Input(format!("{}: runtime is {runtime:?}: {why}", arguments.scenario.display())));
     };
     let cpu = arguments.plugin.split('@').next() == Some("cpu");
+    if arguments.memory_only && cpu {
+        let why = "a processor's memory says nothing of a chip's: leave --memory-only, or --plugin at tpu";
+        return Err(Failure::Input(format!("--plugin {}: {why}", arguments.plugin)));
+    }
     let program = match &arguments.program {
         Some(path) => exported(path, job)?,
         None => written(arguments, &scenario, job, cpu)?,
@@ -125,10 +129,6 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
         Some(Kind::Cpu) => None,
         _ => Some(slice(&scenario)?),
     };
-    if arguments.memory_only && slice.is_none() {
-        let why = "a processor's memory says nothing of a chip's: leave --memory-only, or --plugin at tpu";
-        return Err(Failure::Input(format!("--plugin {}: {why}", arguments.plugin)));
-    }
     let target = Target { plugin, slice, partitions: job.mesh.ranks(), flags };
     let written = arguments.program.as_ref().map(|path| path.display().to_string());
     let question = Question {

@@ -100,11 +100,28 @@ fn a_compiler_that_says_no_or_dies_is_no_verdict() {
     assert!(said.contains("the plugin died"), "{said}");
 }
 
+#[test]
+fn a_processor_s_memory_is_not_asked_about() {
+    let (code, said, _) = checked("check-memory-cpu", (NARROW, ""), &["--plugin", "cpu", "--memory-only"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("says nothing of a chip's"), "{said}");
+}
+
+#[test]
+fn a_compiler_without_an_account_of_its_buffers_is_said_to_have_none() {
+    let plugin = stub(&folder("check-memory-stub"), "refuses");
+    let (code, said, _) =
+        checked("check-memory", (NARROW, ""), &["--plugin", plugin.to_str().unwrap(), "--memory-only"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("the stub says no"), "{said}");
+}
+
 /// As JSON, with the cache that plugins were fetched into.
-fn real(name: &str, (model, xla): (&str, &str), plugin: &str) -> (Option<i32>, Value) {
+fn real(name: &str, (model, xla): (&str, &str), plugin: &str, more: &[&str]) -> (Option<i32>, Value) {
     let file = scenario(&folder(name), model, xla);
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_windtunnel-calibrate"))
         .args(["compile-check", file.to_str().unwrap(), "--plugin", plugin, "--json", "-"])
+        .args(more)
         .output()
         .unwrap();
     let (code, said) = said(&output);
@@ -114,7 +131,7 @@ fn real(name: &str, (model, xla): (&str, &str), plugin: &str) -> (Option<i32>, V
 #[test]
 #[ignore = "needs: windtunnel calibrate plugins fetch cpu"]
 fn a_cpu_s_compiler_takes_the_step_and_holds_the_same_arguments() {
-    let (code, answer) = real("check-real-cpu", (NARROW, "attention = \"dot_product\""), "cpu");
+    let (code, answer) = real("check-real-cpu", (NARROW, "attention = \"dot_product\""), "cpu", &[]);
     assert_eq!(code, Some(0), "{answer:#}");
     let argument = &answer["memory"]["argument"];
     // Twelve bytes for each number: two tables, and blocks of four square matrices and three of the feed-forward, over 4
@@ -127,7 +144,7 @@ fn a_cpu_s_compiler_takes_the_step_and_holds_the_same_arguments() {
 #[test]
 #[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
 fn the_tpu_s_compiler_takes_the_step_with_the_kernel_s_stand_in() {
-    let (_, answer) = real("check-real-tpu", (NARROW, "remat_policy = \"full\"\ntargets = \"indexed\""), "tpu");
+    let (_, answer) = real("check-real-tpu", (NARROW, "remat_policy = \"full\"\ntargets = \"indexed\""), "tpu", &[]);
     assert_eq!(answer["fits"]["compiler"], true);
     // Two blocks: forward, forward again, and two kernels backward.
     assert_eq!(answer["flops"]["unseen"]["tpu_custom_call"], 8);
@@ -137,4 +154,20 @@ fn the_tpu_s_compiler_takes_the_step_with_the_kernel_s_stand_in() {
     assert_eq!(answer["flops"]["matmul"]["compiler"], products);
     let off = answer["memory"]["argument"]["difference"].as_f64().unwrap();
     assert!(off.abs() < 0.002, "{off}");
+}
+
+#[test]
+#[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
+fn the_compilers_account_of_its_buffers_has_the_peak_of_the_compiled_step() {
+    let xla = "remat_policy = \"full\"\ntargets = \"indexed\"";
+    let (_, whole) = real("check-real-whole", (NARROW, xla), "tpu", &[]);
+    let (_, account) = real("check-real-account", (NARROW, xla), "tpu", &["--memory-only", "--no-cache"]);
+    let figure = |answer: &Value, name: &str| answer["memory"][name]["compiler"].as_u64().unwrap_or(0) as f64;
+    assert_eq!(account["fits"]["compiler"], true);
+    for name in ["argument", "peak"] {
+        let (whole, account) = (figure(&whole, name), figure(&account, name));
+        assert!((account / whole - 1.0).abs() < 0.01, "{name}: {whole} and {account}");
+    }
+    let live = account["memory"]["live"].as_array().unwrap();
+    assert!(!live.is_empty() && account["memory"]["total"].as_u64() >= account["memory"]["peak"]["compiler"].as_u64());
 }
