@@ -3,6 +3,7 @@
 //! At each grid point stands the logarithm of measured over modelled time; gaps are filled from their neighbours, and
 //! between points the residual is interpolated along log m, log n and log k. Outside the grid the nearest edge holds.
 
+use rayon::prelude::*;
 use serde::Deserialize;
 
 use super::basis::Basis;
@@ -49,25 +50,39 @@ impl Written {
         }
         let (mm, nn, kk) = (self.m.len(), self.n.len(), self.k.len());
         let mut residual = vec![f64::NAN; mm * nn * kk];
-        for row in &self.rows {
-            let bad = || format!("the row {row:?} is not \"n k: one time or - for each of the {mm} values of m\"");
-            let (head, times) = row.split_once(':').ok_or_else(bad)?;
-            let mut head = head.split_whitespace().map(str::parse::<u64>);
-            let (Some(Ok(n)), Some(Ok(k)), None) = (head.next(), head.next(), head.next()) else { return Err(bad()) };
-            let (Ok(j), Ok(l)) = (self.n.binary_search(&n), self.k.binary_search(&k)) else { return Err(bad()) };
-            if times.split_whitespace().count() != mm {
-                return Err(bad());
-            }
-            for (i, text) in times.split_whitespace().enumerate().filter(|&(_, text)| text != "-") {
-                let micros: f64 = text.parse().map_err(|_| bad())?;
-                if !(micros > 0.0 && micros.is_finite()) {
-                    return Err(bad());
-                }
-                let shape = (self.m[i] as f64, n as f64, k as f64);
-                residual[(i * nn + j) * kk + l] = libm::log(micros * 1e-6 / waves.seconds(chip, shape, size));
+        // There are tens of thousands of times, each with a model's beside it.
+        let rows: Vec<_> =
+            self.rows.par_iter().map(|row| self.row(row, |shape| waves.seconds(chip, shape, size))).collect();
+        for row in rows {
+            let ((j, l), values) = row?;
+            for (i, value) in values.into_iter().enumerate().filter(|(_, value)| !value.is_nan()) {
+                residual[(i * nn + j) * kk + l] = value;
             }
         }
         Ok(Table::new([self.m, self.n, self.k], residual))
+    }
+
+    /// A row's place by n and k, and its residuals by m.
+    fn row(&self, row: &str, model: impl Fn((f64, f64, f64)) -> f64) -> Result<((usize, usize), Vec<f64>), String> {
+        let mm = self.m.len();
+        let bad = || format!("the row {row:?} is not \"n k: one time or - for each of the {mm} values of m\"");
+        let (head, times) = row.split_once(':').ok_or_else(bad)?;
+        let mut head = head.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(n)), Some(Ok(k)), None) = (head.next(), head.next(), head.next()) else { return Err(bad()) };
+        let (Ok(j), Ok(l)) = (self.n.binary_search(&n), self.k.binary_search(&k)) else { return Err(bad()) };
+        let residual = |(text, &m): (&str, &u64)| {
+            if text == "-" {
+                return Ok(f64::NAN);
+            }
+            let micros =
+                text.parse().ok().filter(|&micros: &f64| micros > 0.0 && micros.is_finite()).ok_or_else(bad)?;
+            Ok(libm::log(micros * 1e-6 / model((m as f64, n as f64, k as f64))))
+        };
+        if times.split_whitespace().count() != mm {
+            return Err(bad());
+        }
+        let values = times.split_whitespace().zip(&self.m).map(residual).collect::<Result<_, String>>()?;
+        Ok(((j, l), values))
     }
 }
 
