@@ -24,6 +24,7 @@ mod deadlock;
 mod error;
 mod exchange;
 mod extend;
+mod leap;
 mod pace;
 mod plan;
 mod queue;

@@ -285,6 +285,9 @@ pub struct Program {
     pub first_at: Option<usize>,
     /// Every later step.
     pub step: Vec<Instr>,
+    /// Where in the step the host begins a round of micro-batches that may repeat the one before: a hint, which the engine
+    /// follows where it finds that it does.
+    pub rounds: Vec<u32>,
     /// Distinct kernels.
     pub kernels: Vec<Kernel>,
     /// Distinct collectives.

@@ -38,6 +38,31 @@ fn a_step_extended_from_short_runs_is_the_step_of_all_its_micro_batches() {
 }
 
 #[test]
+fn rounds_that_repeat_are_taken_at_once_and_nobody_can_tell() {
+    let wide = MEGATRON.replace("tp = 2\npp = 2", "pp = 4").replace("layers = 4", "layers = 8");
+    let pipeline = |more: &str| format!("{wide}\n[pipeline]\n{more}\n");
+    let mut taken = 0;
+    for (text, micro_batches) in [
+        (pipeline("schedule = \"1F1B\""), 44),
+        (pipeline("layers = [1, 3, 2, 2]"), 44),
+        (pipeline("virtual_stages = 2"), 44),
+        (pipeline("virtual_stages = 2\nlayers = [1, 1, 1, 1, 1, 1, 1, 1]\noverlap_p2p = false"), 40),
+        (pipeline("schedule = \"GPipe\""), 24),
+    ] {
+        let scenario = make::parse(&text.replace("accumulation = 4", &format!("accumulation = {micro_batches}")));
+        let fly = |record| predict(&scenario, Settings { record, ..Settings::default() }).unwrap();
+        // A run that is recorded is run round by round.
+        let (few, all) = (fly(false), fly(true));
+        assert_eq!((few.step, few.breakdown, few.parts), (all.step, all.breakdown, all.parts), "{text}");
+        assert_eq!(few.timeline.busy, all.timeline.busy, "{text}");
+        assert_eq!(few.timeline.ends, all.timeline.ends, "{text}");
+        // A step of three, and what cannot be taken at once of it.
+        taken += usize::from(few.timeline.events * 5 < all.timeline.events);
+    }
+    assert!(taken >= 2, "{taken} were taken at once");
+}
+
+#[test]
 fn the_parts_of_every_stage_and_of_their_mean_are_the_whole_step() {
     let answer = make::fly(MEGATRON);
     assert_eq!(answer.breakdown.total(), answer.step);

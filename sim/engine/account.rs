@@ -246,6 +246,25 @@ impl Engine<'_> {
         Totals { spent: self.ranks.iter().map(|rank| rank.spent).collect(), exposed: self.exposed.clone() }
     }
 
+    /// Spends over again, so many times, all that was spent since `before`, up to a time that is `by` later.
+    pub(super) fn spend_again(&mut self, before: &Totals, times: u32, by: u64) {
+        let now = self.spent_so_far();
+        for (rank, (before, now)) in self.ranks.iter_mut().zip(before.spent.iter().zip(&now.spent)) {
+            for (part, (before, now)) in rank.spent.parts.iter_mut().zip(before.parts.iter().zip(now.parts)) {
+                *part += (now - before) * u64::from(times);
+            }
+            rank.spent.until += by;
+        }
+        for (exposed, (before, now)) in self.exposed.iter_mut().zip(before.exposed.iter().zip(&now.exposed)) {
+            for (sum, now) in exposed.pairs(now) {
+                sum.iter_mut().zip(now).for_each(|(sum, &now)| *sum += Time(now.0 * u64::from(times)));
+            }
+            for (sum, before) in exposed.pairs(before) {
+                sum.iter_mut().zip(before).for_each(|(sum, &before)| *sum = *sum - Time(before.0 * u64::from(times)));
+            }
+        }
+    }
+
     /// Where a mark's times are kept, if its rank is watched.
     pub(super) fn mark_slot(&self, rank: u32, step: u32, mark: u32) -> Option<usize> {
         let Rank { class, watched, .. } = self.ranks[rank as usize];

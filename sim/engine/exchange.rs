@@ -111,6 +111,19 @@ impl Exchanges {
         (actor * self.width) as usize..((actor + 1) * self.width) as usize
     }
 
+    /// Goes on at a later time, with later messages: `turns` says how many later, by actor and transfer.
+    pub(super) fn go_on(&mut self, by: u64, turns: impl Fn(u32, u32) -> u32) {
+        for batch in &mut self.batches {
+            batch.start = batch.start.map(|start| start + by);
+            batch.since += by;
+        }
+        let width = self.width;
+        for (flight, index) in self.flights.iter_mut().zip(0..).filter(|(flight, _)| flight.transfer != NONE) {
+            flight.running.since += by;
+            flight.turn = flight.turn.wrapping_add(turns(index / width, flight.transfer));
+        }
+    }
+
     /// Takes from a channel the flight that is the other end of `turn`, if it is there.
     fn take(&mut self, channel: usize, turn: u32, direction: Direction) -> Option<u32> {
         let mut before = NONE;

@@ -105,6 +105,8 @@ pub(super) struct Plan {
     pub(super) first: Vec<u32>,
     pub(super) kernels: Vec<KernelPlan>,
     pub(super) slots: Vec<Slot>,
+    /// Where rounds may begin, among the operations of the default stream.
+    pub(super) rounds: Vec<u32>,
     pub(super) issues: Vec<Issue>,
     pub(super) legs: Vec<Leg>,
     /// When each instruction of the step takes effect; empty unless recorded.
@@ -135,6 +137,7 @@ impl Plan {
                 first: Vec::new(),
                 kernels: Vec::new(),
                 slots: Vec::new(),
+                rounds: Vec::new(),
                 issues: Vec::new(),
                 legs: Vec::new(),
                 effects: Vec::new(),
@@ -145,7 +148,11 @@ impl Plan {
         };
         // The slot of the latest record of each event.
         let mut latest = vec![NONE; program.events as usize];
-        for (instr, &awaited) in program.step.iter().zip(&awaited) {
+        let mut rounds = program.rounds.iter().peekable();
+        for (index, (instr, &awaited)) in program.step.iter().zip(&awaited).enumerate() {
+            if rounds.next_if(|&&round| round as usize <= index).is_some() {
+                layout.plan.rounds.push(layout.streams[0].len() as u32);
+            }
             layout.add(program, costs, instr, awaited, &mut latest);
             if record {
                 let (actions, paid) = (layout.plan.host.len() as u32, layout.paid);

@@ -87,6 +87,14 @@ impl<T: Copy> EventQueue<T> {
         self.heap[at] = entry;
     }
 
+    /// Puts all events off by as much, which leaves their order as it is, and lets `change` see to each.
+    pub fn postpone(&mut self, by: u64, mut change: impl FnMut(&mut T)) {
+        for entry in &mut self.heap {
+            entry.key += u128::from(by) << 64;
+            change(&mut entry.event);
+        }
+    }
+
     /// All events waiting with their times, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.heap.iter().map(|entry| ((entry.key >> 64) as u64, &entry.event))

@@ -22,6 +22,9 @@ impl Engine<'_> {
             {
                 return self.run_last(period);
             }
+            if self.is_round() {
+                self.look_at_round();
+            }
         }
         Ok(self.timeline())
     }

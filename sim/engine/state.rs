@@ -16,6 +16,7 @@ use crate::units::Time;
 use super::account::{Exposed, Spent, Totals};
 use super::cast::{Cast, Meetings};
 use super::exchange::Exchanges;
+use super::leap::Rounds;
 use super::pace::Pace;
 use super::plan::Plan;
 use super::steady::Watch;
@@ -220,6 +221,7 @@ pub(super) struct Engine<'a> {
     /// Steps to be run: fewer than asked, once it is known how they go on.
     pub(super) steps: u32,
     pub(super) watch: Watch,
+    pub(super) rounds: Rounds,
 }
 
 impl<'a> Engine<'a> {
@@ -319,6 +321,7 @@ impl<'a> Engine<'a> {
             failure: None,
             steps: options.steps,
             watch: Watch::new(&plans, options),
+            rounds: Rounds::new(&plans, options),
             job,
             options,
             plans,

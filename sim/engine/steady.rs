@@ -40,6 +40,14 @@ struct Found {
     marks: Vec<Passed>,
 }
 
+/// What a state is counted from, beside the time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Origin {
+    pub(super) step: u32,
+    /// Whether from where every host and stream stands, too: how far they have come, and which slots they use, is left out.
+    pub(super) rounds: bool,
+}
+
 /// A step and the state that it began with, but for the time.
 pub(super) struct Period(Found);
 
@@ -100,7 +108,7 @@ impl Engine<'_> {
             Some(late) if late < LATE.len() => self.keep(),
             Some(late) => {
                 let early = late - LATE.len();
-                let state = self.state(1);
+                let state = self.state(Origin { step: 1, rounds: false });
                 let found = self.watch.found.get_mut(early).and_then(Option::take)?;
                 return (found.state == state).then_some(Period(found));
             }
@@ -112,7 +120,8 @@ impl Engine<'_> {
     fn note(&mut self, index: usize) {
         let totals = self.spent_so_far();
         let busy = self.busy[..self.plans.len()].to_vec();
-        let found = Found { now: self.now, state: self.state(0), totals, busy, marks: self.marks.clone() };
+        let found =
+            Found { now: self.now, state: self.state(Origin::default()), totals, busy, marks: self.marks.clone() };
         self.watch.found.resize_with(index, || None);
         self.watch.found.push(Some(found));
     }
@@ -139,19 +148,27 @@ impl Engine<'_> {
         });
     }
 
-    /// All that decides on what happens from now on, counted from now and from `step`. What follows from the rest is left
+    /// How many slots of a rank have been seen without a gap, if that is what its slots are counted from.
+    pub(super) fn all_seen(&self, rank: usize, Origin { step, rounds }: Origin) -> u32 {
+        let seen = &self.seen[rank * self.slots as usize..][..self.slots as usize];
+        if rounds { seen.iter().take_while(|&&seen| seen > step).count() as u32 } else { 0 }
+    }
+
+    /// All that decides on what happens from now on, counted from now and from an origin. What follows from the rest is left
     /// out: of the queue, all but events that are about to become visible; which message of a channel an end is.
-    fn state(&self, step: u32) -> Vec<u64> {
-        let now = self.now;
+    pub(super) fn state(&self, origin: Origin) -> Vec<u64> {
+        let (now, step) = (self.now, origin.step);
+        let seen: Vec<u32> = (0..self.ranks.len()).map(|rank| self.all_seen(rank, origin)).collect();
         let mut state = vec![];
         for (index, actor) in self.actors.iter().enumerate() {
             let host = index as u32 % self.width == self.width - 1;
             // A host acts ahead of time.
             let ahead = if host { actor.reached.saturating_sub(now) } else { 0 };
-            state.extend([actor.at, actor.step.wrapping_sub(step), actor.queued].map(u64::from));
+            let at = if origin.rounds { 0 } else { actor.at };
+            state.extend([at, actor.step.wrapping_sub(step), actor.queued].map(u64::from));
             match actor.doing {
                 Doing::Idle => state.extend([0, ahead]),
-                Doing::Event { slot } => state.extend([1, u64::from(slot), ahead]),
+                Doing::Event { slot } => state.extend([1, u64::from(slot - seen[index / self.width as usize]), ahead]),
                 Doing::Kernel => {
                     state.extend([2, now - actor.reached]);
                     self.add_running(&mut state, actor.running);
@@ -181,11 +198,17 @@ impl Engine<'_> {
             let Rank { slowed, filling, comms, spent, .. } = rank;
             state.extend([u32::from(*slowed), *filling, *comms, spent.compute, spent.communication].map(u64::from));
             let slots = self.plans[rank.class as usize].slots.len();
-            let seen = &self.seen[index * self.slots as usize..][..slots];
-            state.extend(seen.iter().map(|seen| u64::from(seen.wrapping_sub(step))));
+            // Slots that have seen as many lie side by side: where each such run begins.
+            let all = seen[index] as usize;
+            let own = &self.seen[index * self.slots as usize..][all..slots];
+            let mut last = None;
+            for (slot, &count) in own.iter().enumerate().filter(|&(_, &count)| last.replace(count) != Some(count)) {
+                state.extend([slot as u64, u64::from(count.wrapping_sub(step))]);
+            }
+            state.push(u64::MAX);
         }
         let visible = |(time, event): (u64, &Event)| match *event {
-            Event::Visible { rank, slot } => Some([time - now, u64::from(rank), u64::from(slot)]),
+            Event::Visible { rank, slot } => Some([time - now, u64::from(rank), u64::from(slot - seen[rank as usize])]),
             _ => None,
         };
         let mut visible: Vec<[u64; 3]> = self.queue.iter().filter_map(visible).collect();
@@ -239,8 +262,9 @@ impl Engine<'_> {
         }
     }
 
-    /// Times of marks in the last step: those that the first step passed after the period's beginning are where its tail says.
-    fn end_marks(&mut self, from: &[Passed], length: Time) {
+    /// Times of marks in the last step: those that the first step passed after the period's beginning are where its tail says,
+    /// which was run anew; what the first step had passed is `known`.
+    fn end_marks(&mut self, from: &[Passed], known: &[Passed], length: Time) {
         let steps = self.options.steps;
         for class in 0..self.plans.len() as u32 {
             for mark in 0..self.mark_count {
@@ -253,6 +277,7 @@ impl Engine<'_> {
                 if from[first].1.is_none() {
                     self.marks[last].1 = tail(device);
                 }
+                self.marks[first] = known[first];
             }
         }
     }
@@ -265,6 +290,7 @@ impl Engine<'_> {
         let (steps, classes) = (self.options.steps as usize, self.plans.len());
         let (first_end, first_totals) = (self.ends[0], self.totals.swap_remove(0));
         self.repeat_marks(Time(length));
+        let known = self.marks.clone();
         let second = self.busy[classes..2 * classes].to_vec();
 
         self.steps = 1;
@@ -286,7 +312,7 @@ impl Engine<'_> {
         let after = |steps: u64| length * steps;
         let mut ends: Vec<u64> = (0..steps as u64 - 1).map(|step| first_end + after(step)).collect();
         ends.push(self.ends[0] + after(steps as u64 - 1));
-        self.end_marks(&from.marks, Time(length));
+        self.end_marks(&from.marks, &known, Time(length));
         let marks = std::mem::take(&mut self.marks);
         let end = self.totals.swap_remove(0).plus(&from.totals, &here);
         Ok(self.report(Last { ends, before: Some(first_totals), end, busy, marks }))

@@ -4,6 +4,7 @@
 mod account;
 mod exchange;
 mod fold;
+mod leap;
 mod random;
 
 use super::*;

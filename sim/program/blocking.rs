@@ -13,6 +13,7 @@ use super::{Dispatch, EventId, Instr, Program};
 impl Program {
     /// The same steps of a host that waits for the end of everything it launches.
     pub fn blocking(mut self) -> Program {
+        self.rounds.clear();
         for (steps, at) in [(&mut self.first, &mut None), (&mut self.step, &mut self.first_at)] {
             let issued = std::mem::take(steps);
             steps.reserve(4 * issued.len());

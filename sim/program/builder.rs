@@ -80,6 +80,11 @@ impl Builder {
         self.section = section;
     }
 
+    /// A round of micro-batches begins here that may repeat the one before.
+    pub fn begin_round(&mut self) {
+        self.program.rounds.push(self.program.step.len() as u32);
+    }
+
     /// Names a scope; the id stays valid for the whole program.
     pub fn add_scope(&mut self, name: String) -> ScopeId {
         self.program.scopes.push(name);

@@ -11,10 +11,10 @@ const LANES: u32 = 4;
 
 /// How stages and ranks lie.
 #[derive(Clone, Copy, Debug)]
-struct Mesh {
-    stages: u32,
+pub(super) struct Mesh {
+    pub(super) stages: u32,
     /// Whether the stages are neighbours, and not the ranks of a stage.
-    inner: bool,
+    pub(super) inner: bool,
 }
 
 /// The groups of a mesh by index: first those inside a stage, then those of all stages, then that of its ends.
@@ -37,7 +37,7 @@ impl Mesh {
         ]
     }
 
-    fn class_of(self) -> Vec<u32> {
+    pub(super) fn class_of(self) -> Vec<u32> {
         let ranks = 0..LANES * self.stages;
         ranks.map(|rank| if self.inner { rank % self.stages } else { rank / LANES }).collect()
     }
@@ -45,7 +45,7 @@ impl Mesh {
 
 /// What happens next in the job. Stages, streams and groups are counted round.
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Kernel { stage: u32, stream: u8, time: u64, percent: u64, communication: bool },
     Inside { stage: u32, stream: u8, group: usize, time: u64 },
     Across { stream: u8, group: usize, time: u64 },
@@ -84,7 +84,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Writes what a stage does of all that happens. Every stage finds its part in the order in which it happens to all, so
 /// that each can go on when those before have, and there is no deadlock.
-fn write(mesh: Mesh, ops: &[Op], own: u32) -> Program {
+pub(super) fn write(mesh: Mesh, ops: &[Op], own: u32) -> Program {
     let n = mesh.stages;
     let mut b = Builder::new(LANES * n, &["a", "b", "c"]);
     b.section(Section::Step);
@@ -138,7 +138,7 @@ fn write(mesh: Mesh, ops: &[Op], own: u32) -> Program {
 }
 
 /// Costs of a stage; groups use the fabric by their number, stages differ a little.
-fn price(program: &Program, stage: u32, [launch, record, wait, event_latency, hook]: [u64; 5]) -> Costs {
+pub(super) fn price(program: &Program, stage: u32, [launch, record, wait, event_latency, hook]: [u64; 5]) -> Costs {
     let mut costs = costs(program, launch + u64::from(stage % 2));
     costs.dispatch[Dispatch::FsdpHook as usize] = Time(hook);
     (costs.record, costs.wait, costs.event_latency) = (Time(record), Time(wait), Time(event_latency));
@@ -157,7 +157,7 @@ fn price(program: &Program, stage: u32, [launch, record, wait, event_latency, ho
 }
 
 /// A mesh, what happens, what each stage's host pays, and options.
-fn case() -> impl Strategy<Value = (Mesh, Vec<Op>, [u64; 5], Options)> {
+pub(super) fn case() -> impl Strategy<Value = (Mesh, Vec<Op>, [u64; 5], Options)> {
     let mesh = (1u32..=4, any::<bool>()).prop_map(|(stages, inner)| Mesh { stages, inner });
     let options = (1u32..4, 1u32..6).prop_map(|(steps, queue_limit)| Options { steps, queue_limit, ..ONCE });
     (mesh, prop::collection::vec(op(), 0..60), prop::array::uniform5(0u64..12), options)
@@ -200,7 +200,7 @@ proptest! {
 }
 
 /// What happens at the end of a step whose loss is read back: all ranks meet, and every host waits for its streams.
-fn drained(ops: &mut Vec<Op>, stages: u32) {
+pub(super) fn drained(ops: &mut Vec<Op>, stages: u32) {
     ops.push(Op::Across { stream: 0, group: ACROSS.end - 1, time: 7 });
     for (stage, stream) in (0..stages).flat_map(|stage| (0..3).map(move |stream| (stage, stream))) {
         let event = u32::from(stream);

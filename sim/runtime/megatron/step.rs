@@ -66,6 +66,11 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// The forwards of the steady state before the last one begun.
+    fn steady(&self) -> Option<usize> {
+        self.forwards.checked_sub(self.warmup + 1).filter(|_| self.backwards > 0)
+    }
+
     /// Whether the messages issued now are waited for only where they are used: those of the steady state.
     pub(super) fn beside(&self) -> bool {
         let steady = self.total - self.warmup;
@@ -228,6 +233,12 @@ impl<'j> Rank<'j> {
         }
         self.align_gather();
         self.counts.forwards += 1;
+        // In the steady state the schedule repeats itself after a micro-batch, or after a group of them on all chunks.
+        let (ranks, chunks) = (self.job.mesh.pp as usize, self.job.pipeline.virtual_stages as usize);
+        let round = if chunks > 1 { ranks * chunks } else { 1 };
+        if self.counts.steady().is_some_and(|steady| steady.is_multiple_of(round)) {
+            self.eager.program.begin_round();
+        }
         let chunk = self.chunk_of(key.0);
         let input = (key.0 > 0).then(|| self.received(key));
         let last = usize::from(key.0) + 1 == self.schedule.stages;

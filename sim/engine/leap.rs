@@ -1,0 +1,218 @@
+//! A round of micro-batches that repeats the one before is not run again.
+//!
+//! A program may say where rounds begin on its default stream ([`crate::program::Program::rounds`]). That is a hint: here is
+//! the proof. At the beginning of a round the state is compared with that at the beginning of the round before. Where the two
+//! are equal but for the time and for how far every host and stream has come, and where what all of them find next is what they
+//! found in the round before, the next round is that round over again. So is the one behind it, as far as what is found repeats:
+//! all these rounds are taken at once. What they did is added as often, all times move by as much, and every host and stream
+//! stands where it would stand. What comes out is what running all rounds would have found, to the picosecond.
+
+use super::account::Totals;
+use super::plan::{Action, HostOp, Plan, StreamOp};
+use super::state::{Actor, Doing, Engine, Event, NONE};
+use super::steady::Origin;
+use super::{Busy, Options};
+
+/// Looks for a round that repeats the one before.
+#[derive(Default)]
+pub(super) struct Rounds {
+    /// Where to look next, by step and operation of the first rank's default stream; none where nobody looks.
+    place: Option<(u32, u32)>,
+    /// What was found when the round before began.
+    found: Option<Found>,
+}
+
+/// The state at the beginning of a round, with what had come before.
+struct Found {
+    round: usize,
+    step: u32,
+    now: u64,
+    state: Vec<u64>,
+    /// How far each actor had come.
+    places: Vec<u32>,
+    /// The slots of each rank of which all before had been seen.
+    seen: Vec<u32>,
+    totals: Totals,
+    busy: Vec<Busy>,
+}
+
+/// Numbers of a rank's parts that grow by the same amount in every round.
+struct Shift {
+    slots: u32,
+    /// Of each transfer: messages of its channel.
+    turns: Vec<Option<u32>>,
+}
+
+impl Rounds {
+    pub(super) fn new(plans: &[Plan], options: Options) -> Rounds {
+        let first = plans.first().and_then(|plan| plan.rounds.first()).filter(|_| !options.record);
+        Rounds { place: first.map(|&at| (0, at)), found: None }
+    }
+}
+
+impl Plan {
+    /// Whether two operations of a stream are the same but for their round.
+    fn same_op(&self, one: StreamOp, other: StreamOp, shift: &mut Shift) -> bool {
+        match (one, other) {
+            (StreamOp::Kernel { .. }, StreamOp::Kernel { .. }) | (StreamOp::Comm { .. }, StreamOp::Comm { .. }) => {
+                one == other
+            }
+            (StreamOp::Exchange { issue: one, scope: from }, StreamOp::Exchange { issue: other, scope: to }) => {
+                let [one, other] = [one, other].map(|issue| &self.issues[issue as usize]);
+                let legs = (one.first..one.first + one.count).zip(other.first..);
+                from == to
+                    && (one.exchange, one.count) == (other.exchange, other.count)
+                    && legs.into_iter().all(|(one, other)| {
+                        let [one, other] = [one, other].map(|leg| &self.legs[leg as usize]);
+                        let by = other.turn.wrapping_sub(one.turn);
+                        *shift.turns[one.transfer as usize].get_or_insert(by) == by
+                    })
+            }
+            (StreamOp::Record { slot: one }, StreamOp::Record { slot: other }) => one + shift.slots == other,
+            (StreamOp::Wait { slot: one, scope: from }, StreamOp::Wait { slot: other, scope: to }) => {
+                from == to && one + shift.slots == other
+            }
+            // A mark is one of a kind, and so is the end of a step.
+            _ => false,
+        }
+    }
+}
+
+/// Whether two actions of a host are the same but for their round.
+fn same_action(one: &HostOp, other: &HostOp, shift: &Shift) -> bool {
+    one.cost == other.cost
+        && match (one.action, other.action) {
+            (Action::Issue { .. }, Action::Issue { .. }) => one.action == other.action,
+            (Action::Wait { slot: one }, Action::Wait { slot: other }) => one + shift.slots == other,
+            _ => false,
+        }
+}
+
+impl Engine<'_> {
+    /// Whether the first rank's default stream has come to a place where a round may begin.
+    #[inline]
+    pub(super) fn is_round(&self) -> bool {
+        self.rounds.place.is_some_and(|place| (self.actors[0].step, self.actors[0].at) >= place)
+    }
+
+    /// Looks at the state, and takes all rounds at once that are known to repeat the last.
+    pub(super) fn look_at_round(&mut self) {
+        let Actor { at, step, .. } = self.actors[0];
+        if step == self.steps {
+            self.rounds.place = None;
+            return;
+        }
+        let begins = &self.plans[self.ranks[0].class as usize].rounds;
+        let begun = begins.partition_point(|&place| place <= at);
+        self.rounds.place = Some(begins.get(begun).map_or((step + 1, begins[0]), |&place| (step, place)));
+        let before = self.rounds.found.take();
+        // Where the first rounds do not repeat, fewer and fewer of the later ones are looked at.
+        let worth = |round: usize| round < 8 || (round & (round - 1)).min(round & (round + 1)) == 0;
+        if begun == 0 || !worth(begun) || self.actors.iter().any(|actor| actor.step != step) {
+            return;
+        }
+        let found = self.find(begun, step);
+        let repeats = |before: &Found| (before.step, before.round + 1) == (step, begun) && before.state == found.state;
+        if let Some(before) = before.filter(repeats)
+            && let Some((times, shifts)) = self.repeats(&before, &found)
+        {
+            self.leap(&before, &found, times, &shifts);
+            let (at, begins) = (self.actors[0].at, &self.plans[self.ranks[0].class as usize].rounds);
+            let next = begins.get(begins.partition_point(|&place| place <= at));
+            self.rounds.place = Some(next.map_or((step + 1, begins[0]), |&place| (step, place)));
+            return;
+        }
+        self.rounds.found = Some(found);
+    }
+
+    fn find(&mut self, round: usize, step: u32) -> Found {
+        let totals = self.spent_so_far();
+        let origin = Origin { step, rounds: true };
+        let seen = (0..self.ranks.len()).map(|rank| self.all_seen(rank, origin)).collect();
+        let (first, last) = (self.busy_at(0, step), self.busy_at(0, step + 1));
+        Found {
+            round,
+            step,
+            now: self.now,
+            state: self.state(origin),
+            places: self.actors.iter().map(|actor| actor.at).collect(),
+            seen,
+            totals,
+            busy: self.busy[first..last].to_vec(),
+        }
+    }
+
+    /// How many more rounds repeat the one between two equal states, and what grows in each, by rank; none if none does.
+    fn repeats(&self, before: &Found, now: &Found) -> Option<(u32, Vec<Shift>)> {
+        let mut times = u32::MAX;
+        let mut shifts = vec![];
+        for (index, rank) in self.ranks.iter().enumerate() {
+            let plan = &self.plans[rank.class as usize];
+            let transfers = self.job.classes[rank.class as usize].program.transfers.len();
+            let mut shift =
+                Shift { slots: now.seen[index].checked_sub(before.seen[index])?, turns: vec![None; transfers] };
+            let first = index * self.width as usize;
+            for actor in first..first + self.width as usize {
+                let (from, to) = (before.places[actor] as usize, now.places[actor] as usize);
+                let period = to.checked_sub(from)?;
+                if period == 0 {
+                    continue;
+                }
+                // Where it stands when all these rounds are over, it finds once more what it has found: it is at it.
+                let most = period.saturating_mul(times as usize).saturating_add(1);
+                let alike = if actor + 1 == first + self.width as usize {
+                    let pairs = plan.host[from..].iter().zip(&plan.host[to..]).take(most);
+                    pairs.take_while(|(one, other)| same_action(one, other, &shift)).count()
+                } else {
+                    let pairs = plan.ops[from..].iter().zip(&plan.ops[to..]).take(most);
+                    pairs.take_while(|&(&one, &other)| plan.same_op(one, other, &mut shift)).count()
+                };
+                times = times.min((alike.saturating_sub(1) / period) as u32);
+            }
+            shifts.push(shift);
+        }
+        (0 < times && times < u32::MAX).then_some((times, shifts))
+    }
+
+    /// Goes on as if the round between two states had been run some more times.
+    fn leap(&mut self, before: &Found, now: &Found, times: u32, shifts: &[Shift]) {
+        let by = (now.now - before.now) * u64::from(times);
+        self.spend_again(&before.totals, times, by);
+        let first = self.busy_at(0, now.step);
+        for (sum, (before, now)) in self.busy[first..].iter_mut().zip(before.busy.iter().zip(&now.busy)) {
+            (0..times).for_each(|_| sum.add(before, now));
+        }
+        for (index, actor) in self.actors.iter_mut().enumerate() {
+            actor.at += times * (actor.at - before.places[index]);
+            actor.reached += by;
+            actor.running.since += by;
+            if let Doing::Event { slot } = &mut actor.doing {
+                *slot += times * shifts[index / self.width as usize].slots;
+            }
+            self.ready[index].iter_mut().for_each(|due| *due += by);
+        }
+        for meeting in &mut self.meetings {
+            meeting.start += by;
+            meeting.running.since += by;
+        }
+        let width = self.width;
+        self.exchanges.go_on(by, |actor, transfer| {
+            times * shifts[(actor / width) as usize].turns[transfer as usize].unwrap_or(0)
+        });
+        for (rank, shift) in shifts.iter().enumerate() {
+            let slots = rank * self.slots as usize..(rank + 1) * self.slots as usize;
+            let (all, more) = (now.seen[rank] as usize, (times * shift.slots) as usize);
+            let (seen, waiter) = (&mut self.seen[slots.clone()], &mut self.waiter[slots]);
+            seen.copy_within(all..seen.len() - more, all + more);
+            seen[all..all + more].fill(now.step + 1);
+            waiter.copy_within(all..waiter.len() - more, all + more);
+            waiter[all..all + more].fill(NONE);
+        }
+        self.queue.postpone(by, |event| {
+            if let Event::Visible { rank, slot } = event {
+                *slot += times * shifts[*rank as usize].slots;
+            }
+        });
+        self.now += by;
+    }
+}
