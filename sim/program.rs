@@ -10,6 +10,7 @@ pub mod builder;
 mod exchange;
 mod group;
 mod hash;
+mod intern;
 pub mod work;
 
 pub use buffers::{Buffer, Buffers};
@@ -363,6 +364,7 @@ impl Program {
     }
 
     /// The buffer behind an id.
+    #[inline]
     pub fn buffer(&self, buffer: BufferId) -> &Buffer {
         self.buffers.get(buffer)
     }

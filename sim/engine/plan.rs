@@ -129,10 +129,12 @@ impl Plan {
     /// Lays out `program` for `streams` streams; if `record`, with the effect of each instruction.
     pub(super) fn new(program: &Program, costs: &Costs, streams: usize, record: bool) -> Plan {
         let awaited = awaited(program);
+        let most = most(program, streams);
+        let actions = most.iter().sum();
         let mut layout = Layout {
             plan: Plan {
-                host: Vec::new(),
-                host_scope: Vec::new(),
+                host: Vec::with_capacity(actions),
+                host_scope: Vec::with_capacity(actions),
                 ops: Vec::new(),
                 first: Vec::new(),
                 kernels: Vec::new(),
@@ -142,7 +144,7 @@ impl Plan {
                 legs: Vec::new(),
                 effects: Vec::new(),
             },
-            streams: vec![Vec::new(); streams],
+            streams: most.iter().map(|&most| Vec::with_capacity(most)).collect(),
             paid: 0,
             scope: ScopeId(0),
         };
@@ -161,6 +163,7 @@ impl Plan {
         }
         layout.act(Action::StepEnd);
         let Layout { mut plan, streams, .. } = layout;
+        plan.ops.reserve_exact(streams.iter().map(|ops| ops.len() + 1).sum());
         for mut ops in streams {
             plan.first.push(plan.ops.len() as u32);
             ops.push(StreamOp::StepEnd);
@@ -200,6 +203,23 @@ impl Plan {
             leg.every = counts[&key(leg)];
         }
     }
+}
+
+/// How many operations each stream may have at most, with what only the host does counted to the first.
+fn most(program: &Program, streams: usize) -> Vec<usize> {
+    let mut most = vec![1; streams];
+    for instr in &program.step {
+        match *instr {
+            Instr::Launch { stream, .. }
+            | Instr::Collective { stream, .. }
+            | Instr::Exchange { stream, .. }
+            | Instr::Record { stream, .. }
+            | Instr::Wait { stream, .. } => most[stream.0 as usize] += 1,
+            Instr::Mark { .. } | Instr::HostWait { .. } => most.iter_mut().take(1).for_each(|most| *most += 1),
+            _ => {}
+        }
+    }
+    most
 }
 
 /// For each instruction, whether it is a record that a later wait of another stream or the host refers to.

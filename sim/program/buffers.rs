@@ -1,5 +1,6 @@
 //! Blocks of memory as a program asks for them. Step by step it asks for many, but few differ: each kind is kept once.
 
+use super::intern::Interned;
 use super::{BufferId, Category, ScopeId, StreamId};
 use crate::units::Bytes;
 
@@ -27,15 +28,9 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Names a new kind.
-    pub(super) fn add_kind(&mut self, buffer: Buffer) -> u32 {
-        self.kinds.push(buffer);
-        self.kinds.len() as u32 - 1
-    }
-
-    /// Adds a buffer of a kind.
-    pub(super) fn add(&mut self, kind: u32) -> BufferId {
-        self.of.push(kind);
+    /// Adds a buffer.
+    pub(super) fn add(&mut self, buffer: Buffer, kinds: &mut Interned<Buffer>) -> BufferId {
+        self.of.push(kinds.id(&mut self.kinds, buffer));
         BufferId(self.of.len() as u32 - 1)
     }
 

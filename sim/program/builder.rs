@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::hash::Quick;
+use super::intern::Interned;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
     Mark, Pass, Program, ScopeId, StreamId, Transfer, TransferId, Work,
@@ -25,12 +26,12 @@ pub enum Section {
 pub struct Builder {
     program: Program,
     section: Section,
-    kernels: HashMap<Kernel, KernelId, Quick>,
-    comms: HashMap<Comm, CommId, Quick>,
+    kernels: Interned<Kernel>,
+    comms: Interned<Comm>,
     transfers: HashMap<Transfer, TransferId, Quick>,
     exchanges: HashMap<Vec<TransferId>, ExchangeId, Quick>,
     /// Kinds of buffers.
-    buffers: HashMap<Buffer, u32, Quick>,
+    buffers: Interned<Buffer>,
     scope: ScopeId,
     pass: Pass,
 }
@@ -43,14 +44,24 @@ impl Builder {
         Builder {
             program,
             section: Section::Setup,
-            kernels: HashMap::default(),
-            comms: HashMap::default(),
+            kernels: Interned::default(),
+            comms: Interned::default(),
             transfers: HashMap::default(),
             exchanges: HashMap::default(),
-            buffers: HashMap::default(),
+            buffers: Interned::default(),
             scope: ScopeId(0),
             pass: Pass::Forward,
         }
+    }
+
+    /// Makes room for some more instructions of a step.
+    pub fn reserve(&mut self, instructions: usize) {
+        self.program.step.reserve_exact(instructions);
+    }
+
+    /// How many instructions a step has so far.
+    pub fn written(&self) -> usize {
+        self.program.step.len()
     }
 
     /// Who gives memory out.
@@ -126,22 +137,14 @@ impl Builder {
         // What runs beside the default stream serves a collective: casts, packing, copies to the host.
         let pass = if stream.0 == 0 { self.pass } else { Pass::Communication };
         let kernel = Kernel { name, work, pass, dispatch };
-        let program = &mut self.program;
-        let id = *self.kernels.entry(kernel).or_insert_with(|| {
-            program.kernels.push(kernel);
-            KernelId(program.kernels.len() as u32 - 1)
-        });
-        self.push(Instr::Launch { stream, kernel: id, scope: self.scope });
+        let kernel = KernelId(self.kernels.id(&mut self.program.kernels, kernel));
+        self.push(Instr::Launch { stream, kernel, scope: self.scope });
     }
 
     /// Issues a collective in the current scope.
     pub fn collective(&mut self, stream: StreamId, comm: Comm) {
-        let program = &mut self.program;
-        let id = *self.comms.entry(comm).or_insert_with(|| {
-            program.comms.push(comm);
-            CommId(program.comms.len() as u32 - 1)
-        });
-        self.push(Instr::Collective { stream, comm: id, scope: self.scope });
+        let comm = CommId(self.comms.id(&mut self.program.comms, comm));
+        self.push(Instr::Collective { stream, comm, scope: self.scope });
     }
 
     /// Issues sends and receives as one operation in the current scope; none if there are none.
@@ -211,9 +214,7 @@ impl Builder {
     /// A buffer that takes no memory of its own: what another hands over ([`Instr::Rename`]).
     pub fn later(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
         let buffer = Buffer { bytes, stream, category, name, scope: self.scope };
-        let buffers = &mut self.program.buffers;
-        let kind = *self.buffers.entry(buffer).or_insert_with(|| buffers.add_kind(buffer));
-        buffers.add(kind)
+        self.program.buffers.add(buffer, &mut self.buffers)
     }
 
     /// Gives memory back.

@@ -181,8 +181,13 @@ impl<'j> Rank<'j> {
         if let Some(vocabulary) = &mut self.vocabulary {
             vocabulary.begin(list);
         }
+        let mut before = Some(self.eager.program.written());
         for portion in lists.portions(self.rank as usize) {
             self.portion(portion);
+            // A backward is twice as long as its forward, and messages come with both.
+            if let Some(before) = before.take_if(|_| self.counts.forwards > 0) {
+                self.eager.program.reserve((self.eager.program.written() - before) * 4 * total);
+            }
         }
         self.finalize();
         self.eager.release(tokens);

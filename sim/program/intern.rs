@@ -1,0 +1,64 @@
+//! Items that a program names over and over again, in much the same order, each kept once.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::hash::Quick;
+
+/// Finds the ids of items.
+#[derive(Debug)]
+pub(super) struct Interned<T> {
+    ids: HashMap<T, u32, Quick>,
+    /// What followed each item the last time: mostly it follows again, and need not be looked for.
+    after: Vec<u32>,
+    last: usize,
+}
+
+impl<T> Default for Interned<T> {
+    fn default() -> Self {
+        Interned { ids: HashMap::default(), after: vec![], last: 0 }
+    }
+}
+
+impl<T: Copy + Eq + Hash> Interned<T> {
+    /// The id of an item among all those named so far; a new one is added to them.
+    pub(super) fn id(&mut self, all: &mut Vec<T>, item: T) -> u32 {
+        let guess = self.after.get(self.last).copied();
+        let id = match guess {
+            Some(guess) if all[guess as usize] == item => guess,
+            _ => *self.ids.entry(item).or_insert_with(|| {
+                all.push(item);
+                all.len() as u32 - 1
+            }),
+        };
+        // Until it is known what follows an item, it is taken to follow itself.
+        self.after.extend(self.after.len() as u32..all.len() as u32);
+        self.after[self.last] = id;
+        self.last = id as usize;
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_item_keeps_the_id_it_was_first_given(items in prop::collection::vec(0u64..6, 0..40)) {
+            let (mut interned, mut all) = (Interned::default(), vec![]);
+            for &item in &items {
+                let id = interned.id(&mut all, item);
+                prop_assert_eq!(all[id as usize], item);
+            }
+            let mut distinct = vec![];
+            for item in items {
+                if !distinct.contains(&item) {
+                    distinct.push(item);
+                }
+            }
+            prop_assert_eq!(all, distinct);
+        }
+    }
+}
