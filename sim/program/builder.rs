@@ -1,8 +1,5 @@
 //! Writes a [`Program`]: interns kernels and collectives, hands out buffers and events, recycles their ids.
 
-use std::collections::HashMap;
-
-use super::hash::Quick;
 use super::intern::Interned;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
@@ -28,8 +25,8 @@ pub struct Builder {
     section: Section,
     kernels: Interned<Kernel>,
     comms: Interned<Comm>,
-    transfers: HashMap<Transfer, TransferId, Quick>,
-    exchanges: HashMap<Vec<TransferId>, ExchangeId, Quick>,
+    transfers: Interned<Transfer>,
+    exchanges: Interned<Vec<TransferId>>,
     /// Kinds of buffers.
     buffers: Interned<Buffer>,
     scope: ScopeId,
@@ -46,8 +43,8 @@ impl Builder {
             section: Section::Setup,
             kernels: Interned::default(),
             comms: Interned::default(),
-            transfers: HashMap::default(),
-            exchanges: HashMap::default(),
+            transfers: Interned::default(),
+            exchanges: Interned::default(),
             buffers: Interned::default(),
             scope: ScopeId(0),
             pass: Pass::Forward,
@@ -152,18 +149,9 @@ impl Builder {
         if transfers.is_empty() {
             return;
         }
-        let program = &mut self.program;
-        let intern = |&transfer: &Transfer| {
-            *self.transfers.entry(transfer).or_insert_with(|| {
-                program.transfers.push(transfer);
-                TransferId(program.transfers.len() as u32 - 1)
-            })
-        };
-        let ends: Vec<TransferId> = transfers.iter().map(intern).collect();
-        let exchange = *self.exchanges.entry(ends).or_insert_with_key(|ends| {
-            program.exchanges.push(ends.clone());
-            ExchangeId(program.exchanges.len() as u32 - 1)
-        });
+        let known = &mut self.program.transfers;
+        let ends = transfers.iter().map(|&transfer| TransferId(self.transfers.id(known, transfer))).collect();
+        let exchange = ExchangeId(self.exchanges.id(&mut self.program.exchanges, ends));
         self.push(Instr::Exchange { stream, exchange, scope: self.scope });
     }
 

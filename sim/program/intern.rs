@@ -20,14 +20,14 @@ impl<T> Default for Interned<T> {
     }
 }
 
-impl<T: Copy + Eq + Hash> Interned<T> {
+impl<T: Clone + Eq + Hash> Interned<T> {
     /// The id of an item among all those named so far; a new one is added to them.
     pub(super) fn id(&mut self, all: &mut Vec<T>, item: T) -> u32 {
         let guess = self.after.get(self.last).copied();
         let id = match guess {
             Some(guess) if all[guess as usize] == item => guess,
-            _ => *self.ids.entry(item).or_insert_with(|| {
-                all.push(item);
+            _ => *self.ids.entry(item).or_insert_with_key(|item| {
+                all.push(item.clone());
                 all.len() as u32 - 1
             }),
         };
