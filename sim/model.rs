@@ -11,6 +11,7 @@
 //! forward operators, and a line in its registry. To add an importer: a file, and a line in the loader.
 
 pub mod block;
+pub mod drawn;
 pub mod experts;
 pub mod fuse;
 pub mod graph;

@@ -271,6 +271,8 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
     assert!(unknown.contains("\"alltoall\" (rows go to the ranks of their experts)"), "{unknown}");
     let padded = keys("moe_pad_expert_input_to_capacity = true");
     assert!(padded.contains("filled up to a capacity, and none is written"), "{padded}");
+    let drawn = keys("moe_router_force_load_balancing = true\nmoe_expert_capacity_factor = 1.0");
+    assert!(drawn.contains("beside a capacity of experts is not simulated"), "{drawn}");
     let nothing = keys("moe_expert_capacity_factor = 0.0");
     assert!(nothing.contains("1.0 is a balanced load"), "{nothing}");
     let local = keys("implementation = \"local\"\nmoe_permute_fusion = true");

@@ -51,6 +51,7 @@ fn job(c: &Value) -> Job {
         fp32_router: on("router_fp32"),
         router_fusion: c["router_fusion"] == true,
         delay_wgrad: c["delay"] == true,
+        drawn: false,
         recompute_activation: again("moe_act"),
         recompute_norm: again("layernorm"),
         auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,

@@ -4,6 +4,7 @@
 use super::Job;
 use super::blocks::Modules;
 use super::job::{Implementation, Mixture};
+use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::{Capacity, Choice, Scores};
@@ -92,10 +93,19 @@ fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
     }
     let most = counts.chunks(local.max(1) as usize).map(|own| own.iter().sum::<u64>()).max().unwrap_or(0);
     let sent = counts.iter().sum();
+    let drawn = job.mixture.is_some_and(|run| run.drawn);
+    let mut received = most * ranks;
+    if drawn {
+        received = drawn::busiest(tokens * ranks, (experts.count, experts.top_k), ranks);
+    }
     let multiple = if job.matmuls.fp8().is_some() { FP8_ROWS } else { 1 };
     let filled =
         |own: &[u64]| -> u64 { own.iter().map(|&count| (count * ranks * tensor).next_multiple_of(multiple)).sum() };
-    let multiplied = counts.chunks(local.max(1) as usize).map(filled).max().unwrap_or(0);
+    let mut multiplied = counts.chunks(local.max(1) as usize).map(filled).max().unwrap_or(0);
+    if drawn {
+        // What each expert lacks to a multiple is anything below that, one as likely as another.
+        multiplied = received * tensor + local * (multiple - 1) / 2;
+    }
     Routed {
         tokens,
         experts: experts.count,
@@ -105,7 +115,7 @@ fn routed(job: &Job, experts: &Experts, tokens: u64) -> Routed {
         tensor,
         capacity,
         sent,
-        received: most * ranks,
+        received,
         multiplied,
     }
 }

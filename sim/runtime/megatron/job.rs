@@ -212,6 +212,8 @@ pub struct Mixture {
     pub auxiliary_loss: bool,
     /// `--recompute-modules moe_act`: the activation is run again in backward.
     pub recompute_activation: bool,
+    /// `--moe-router-force-load-balancing`: every token draws its experts at random.
+    pub drawn: bool,
     /// `--delay-wgrad-compute`: blocks' weight gradients are made when the exchanges of their part have been issued.
     pub delay_wgrad: bool,
     /// `--recompute-modules layernorm`: so is the norm before the experts.

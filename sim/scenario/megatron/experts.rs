@@ -4,6 +4,7 @@ use toml::Spanned;
 
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
+use crate::model::routing::Load;
 use crate::runtime::megatron::{DISPATCHERS, Dispatcher, Implementation, Mesh, Mixture};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_RANKS, Reader};
@@ -98,6 +99,7 @@ pub(super) fn mixture(
         table.moe_router_fp32.as_ref().map(|at| at.span()),
         table.moe_aux_loss.as_ref().map(|at| at.span()),
         table.moe_router_fusion.as_ref().map(|at| at.span()),
+        table.moe_router_force_load_balancing.as_ref().map(|at| at.span()),
         table.recompute_modules.as_ref().map(|at| at.span()),
     ];
     if model.experts.is_none() {
@@ -144,6 +146,7 @@ pub(super) fn mixture(
         recompute_activation: again.contains(&written::Module::MoeAct),
         recompute_norm: again.contains(&written::Module::Layernorm),
         delay_wgrad: super::overlap::delays(reader, table)?,
+        drawn: drawn(reader, table, model, capacity.is_some())?,
         auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),
     }))
 }
@@ -171,6 +174,26 @@ fn capacity(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Option
     }
     let pads = reader.flag("megatron.moe_pad_expert_input_to_capacity", pads.map(|at| *at.get_ref()), false);
     Ok(Some((factor, pads)))
+}
+
+/// Whether tokens draw their experts at random.
+fn drawn(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    model: &ModelConfig,
+    capacity: bool,
+) -> Result<bool, ScenarioError> {
+    let Some(at) = table.moe_router_force_load_balancing.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
+    if model.experts.as_ref().is_some_and(|experts| experts.load != Load::Balanced) {
+        let problem =
+            "moe_router_force_load_balancing lets every token draw its experts, and model.expert_load says otherwise";
+        return Err(reader.plan(at, problem, "remove one of the two keys"));
+    }
+    if capacity {
+        let problem = "moe_router_force_load_balancing beside a capacity of experts is not simulated";
+        return Err(reader.plan(at, problem, "remove the key, or megatron.moe_expert_capacity_factor"));
+    }
+    Ok(true)
 }
 
 /// How rows get to experts and back.

@@ -144,6 +144,8 @@ pub struct Megatron {
     pub recompute_modules: Option<Spanned<Vec<Module>>>,
     /// `overlap_moe_expert_parallel_comm`.
     pub overlap_moe_expert_parallel_comm: Option<Spanned<bool>>,
+    /// `moe_router_force_load_balancing`.
+    pub moe_router_force_load_balancing: Option<Spanned<bool>>,
     /// `delay_wgrad_compute`.
     pub delay_wgrad_compute: Option<Spanned<bool>>,
     /// `moe_aux_loss_coeff` above 0.
