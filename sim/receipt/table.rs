@@ -17,10 +17,11 @@ use super::pattern::matches;
 
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
-const SHIPPED: [(&str, &str); 19] = [
+const SHIPPED: [(&str, &str); 20] = [
     ("maxtext", include_str!("frameworks/maxtext.toml")),
     ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
     ("torchtitan", include_str!("frameworks/torchtitan.toml")),
+    ("automodel", include_str!("frameworks/automodel.toml")),
     ("torchtitan-experts", include_str!("frameworks/torchtitan-experts.toml")),
     ("torchtune", include_str!("frameworks/torchtune.toml")),
     ("prime-rl", include_str!("frameworks/prime-rl.toml")),

@@ -17,6 +17,7 @@ pub(super) fn implementation(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     (runtime, model, shard): (Runtime, &ModelConfig, u32),
+    node: (u32, u64),
 ) -> Result<Implementation, ScenarioError> {
     let (written, mesh) = (&scenario.framework, scenario.mesh.get_ref());
     let Some(experts) = &model.experts else {
@@ -57,6 +58,12 @@ pub(super) fn implementation(
             let problem = format!("mesh.ep = {ranks} does not divide the {count} {what}");
             return Err(reader.plan(at, problem, "write a divisor of both"));
         }
+    }
+    let (nodes, inside) = node;
+    if nodes > 1 && !inside.is_multiple_of(ranks) {
+        reader.assumptions.push(format!(
+            "note: mesh.ep = {ranks} leaves the {inside} chips of a node, so rows cross the network four times a block"
+        ));
     }
     let all = Implementation::Torchtitan { ranks };
     Ok(if style.is_none() { reader.assume("framework.experts", all, "\"torchtitan\"") } else { all })

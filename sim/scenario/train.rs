@@ -58,7 +58,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, tensor.ranks, u64::from(context)), count)?;
     let shard = shard * context;
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
-    let experts = experts::implementation(reader, scenario, (runtime, &model, shard))?;
+    let node = (topology.nodes, u64::from(topology.node.chips));
+    let experts = experts::implementation(reader, scenario, (runtime, &model, shard), node)?;
     let spread = experts.ranks() > 1;
     let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), (shard, replicate), mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
