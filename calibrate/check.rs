@@ -114,7 +114,7 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     };
     let cpu = arguments.plugin.split('@').next() == Some("cpu");
     if arguments.memory_only && cpu {
-        let why = "a processor's memory says nothing of a chip's: leave --memory-only, or --plugin at tpu";
+        let why = "a processor's memory says nothing of a chip's: leave out --memory-only, or leave --plugin at tpu";
         return Err(Failure::Input(format!("--plugin {}: {why}", arguments.plugin)));
     }
     let program = match &arguments.program {
@@ -144,7 +144,11 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     }
     if question.target.slice.is_some() {
         let takes = if arguments.memory_only { "buffers take seconds to a minute" } else { "a step takes minutes" };
-        eprintln!("compiling for {} chips: {takes}, and the answer is kept", question.target.partitions);
+        eprintln!(
+            "compiling for {} chips: {takes}{}",
+            question.target.partitions,
+            if arguments.no_cache { "" } else { ", and the answer is kept" }
+        );
     }
     let settings = Settings { remedies: false, ..Settings::default() };
     let prediction = predict(&question.scenario, settings).map_err(|why| Failure::Input(why.to_string()))?;

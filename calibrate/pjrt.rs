@@ -1,6 +1,6 @@
 //! PJRT: XLA's compilers and devices behind one C interface, from plugins that are loaded at run time.
 //!
-//! [`compile`] asks a compiler about a program, in a process of its own; [`ffi`] is the interface itself, and the only place
+//! [`compile`] asks a compiler about a program, in a process of its own; [`buffers`] reads its account of what that holds; [`ffi`] is the interface itself, and the only place
 //! here with `unsafe`; [`hlo`] reads what was compiled; [`plugins`] are fetched from PyPI and never come with this program.
 
 pub mod buffers;

@@ -195,7 +195,9 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
     let all: BTreeSet<&Exchange> = theirs.keys().chain(own.keys()).collect();
     let exchange = |one: &&Exchange| {
         let counts = (theirs.get(one).copied().unwrap_or(0), own.get(one).copied().unwrap_or(0));
-        json!({"kind": one.kind, "bytes": one.bytes, "ranks": one.ranks, "compiler": counts.0, "predicted": counts.1})
+        // Who was asked about memory alone, or refused, has said nothing of it.
+        let theirs = compiled.map(|_| counts.0);
+        json!({"kind": one.kind, "bytes": one.bytes, "ranks": one.ranks, "compiler": theirs, "predicted": counts.1})
     };
     let (needed, limit, message) = match compiler {
         Compiler::OutOfMemory { needed, limit, message, .. } => (*needed, *limit, Some(message)),

@@ -48,6 +48,9 @@ const PLACES: &str = "after_optimizations-buffer-assignment.txt";
 const MODULE: &str = "after_optimizations.txt";
 const REPORT: &str = "after_optimizations-memory-usage-report.txt";
 
+/// How names of folders begin; the process follows.
+const PREFIX: &str = "windtunnel-buffers-";
+
 /// How long a compiler that has given its account has left to say that the program does not fit.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -56,11 +59,23 @@ const GRACE: Duration = Duration::from_secs(3);
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new one among temporary files.
+    /// A new one among temporary files, where folders of processes that were killed are removed.
+    ///
+    /// # Errors
+    /// The file system's.
     pub fn new() -> std::io::Result<Self> {
-        let name = format!("windtunnel-buffers-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path)?;
+        let temporary = std::env::temp_dir();
+        for path in std::fs::read_dir(&temporary)?.flatten().map(|entry| entry.path()) {
+            let process = path.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX)?.split('-').next());
+            let ended = |process: &str| cfg!(target_os = "linux") && !Path::new("/proc").join(process).exists();
+            if process.is_some_and(ended) {
+                let _ = std::fs::remove_dir_all(&path);
+            }
+        }
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+        let path = temporary.join(format!("{PREFIX}{}-{now}", std::process::id()));
+        // What is there already is somebody else's.
+        std::fs::create_dir(&path)?;
         Ok(Self(path))
     }
 
@@ -115,7 +130,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 /// A value that has a place in memory.
 struct Value {
     bytes: u64,
-    offset: u64,
+    /// The allocation, and where in it.
+    place: (usize, u64),
     shape: String,
 }
 
@@ -127,15 +143,20 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
         lives.iter().filter_map(|(name, life)| Some((*name, *life, values.get(*name)?))).collect();
     let live = |time: usize| all.iter().filter(move |(_, (from, to), _)| (*from..=*to).contains(&time));
     let used = |time: usize| {
-        let mut ranges: Vec<(u64, u64)> =
-            live(time).map(|(_, _, value)| (value.offset, value.offset + value.bytes)).collect();
+        let mut ranges: Vec<((usize, u64), u64)> = live(time).map(|(_, _, value)| (value.place, value.bytes)).collect();
         ranges.sort_unstable();
-        let add =
-            |(sum, end): (u64, u64), (from, to): (u64, u64)| (sum + to.saturating_sub(from.max(end)), end.max(to));
-        ranges.into_iter().fold((0, 0), add).0
+        let (mut sum, mut end) = (0, (0, 0));
+        for ((allocation, from), bytes) in ranges {
+            let free = if end.0 == allocation { from.max(end.1) } else { from };
+            sum += (from + bytes).saturating_sub(free);
+            end = (allocation, free.max(from + bytes));
+        }
+        sum
     };
-    // It grows only where something begins.
-    let mut times: Vec<usize> = all.iter().map(|(_, (from, _), _)| *from).collect();
+    // It grows only where something begins, and by little where that is small.
+    let large = all.iter().map(|(_, _, value)| value.bytes).max()? / 10_000;
+    let begins = all.iter().filter(|(_, _, value)| value.bytes >= large).map(|(_, (from, _), _)| *from);
+    let mut times: Vec<usize> = begins.collect();
     times.sort_unstable();
     times.dedup();
     let (time, most) = times
@@ -144,12 +165,12 @@ fn read(lives: &str, places: &str, module: &str, report: &str, seconds: f64) -> 
         .max_by_key(|(time, used)| (*used, std::cmp::Reverse(*time)))?;
     let name = |time: usize| (*order.get(&time).unwrap_or(&"")).to_owned();
     let operators = operators(module);
-    let mut shown: Vec<(u64, Live)> = vec![];
+    let mut shown: Vec<((usize, u64), Live)> = vec![];
     for (named, (from, to), value) in live(time).filter(|(_, _, value)| value.bytes >= (argument + most) / 100) {
         let operator = operators.get(named.split('{').next()?).map(|&operator| operator.to_owned());
         let one = Live { bytes: value.bytes, shape: value.shape.clone(), from: name(*from), to: name(*to), operator };
-        if !shown.iter().any(|(offset, _)| *offset == value.offset) {
-            shown.push((value.offset, one));
+        if !shown.iter().any(|(place, _)| *place == value.place) {
+            shown.push((value.place, one));
         }
     }
     let mut live: Vec<Live> = shown.into_iter().map(|(_, live)| live).collect();
@@ -184,22 +205,24 @@ fn lifetimes(text: &str) -> (BTreeMap<usize, &str>, Lives<'_>) {
 /// What lies in HBM and is no argument, by name, and bytes of arguments:
 /// ` value: <7 fusion.3{0} @0> (size=512,offset=1024): f32[128]{0}` below `allocation 1: size 1536, …`.
 fn placed(text: &str) -> (BTreeMap<String, Value>, u64) {
-    let (mut values, mut arguments, mut argument) = (BTreeMap::new(), 0, false);
+    let (mut values, mut arguments, mut argument, mut allocation) = (BTreeMap::new(), 0, false, 0);
     for line in text.lines() {
         if let Some((size, rest)) = line.strip_prefix("allocation ").and_then(|line| {
             let (_, line) = line.split_once(": size ")?;
             line.split_once(',')
         }) {
+            allocation += 1;
             argument = rest.contains("parameter");
-            arguments += if argument { size.parse().unwrap_or(0) } else { 0 };
+            // Other memories than HBM have colours.
+            arguments += if argument && !rest.starts_with(" color ") { size.parse().unwrap_or(0) } else { 0 };
         } else if let (false, Some(value)) = (argument, line.strip_prefix(" value: <")) {
-            values.extend(valued(value));
+            values.extend(valued(value, allocation));
         }
     }
     (values, arguments)
 }
 
-fn valued(line: &str) -> Option<(String, Value)> {
+fn valued(line: &str, allocation: usize) -> Option<(String, Value)> {
     let (name, rest) = line.split_once(" @0> (size=")?;
     let (_, name) = name.split_once(' ')?;
     let name = name.strip_suffix(" (phi)").unwrap_or(name);
@@ -207,7 +230,7 @@ fn valued(line: &str) -> Option<(String, Value)> {
     let (offset, shape) = rest.split_once("): ")?;
     let shape = shape.split('{').next()?.to_owned();
     let name = if name.contains('{') { name.to_owned() } else { format!("{name}{{}}") };
-    Some((name, Value { bytes: bytes.parse().ok()?, offset: offset.parse().ok()?, shape }))
+    Some((name, Value { bytes: bytes.parse().ok()?, place: (allocation, offset.parse().ok()?), shape }))
 }
 
 /// What of the program an instruction came from: `%fusion.3 = … metadata={op_name="dot.59" …}`.

@@ -40,7 +40,7 @@ pub enum Lost {
 const LINES: usize = 12;
 
 /// Runs `program` with `arguments`, `environment` and nothing else, writes `input` to it, and gives what it printed, how it ended
-/// and what it said. It is ended early, which is no status, once `done`. However that ends, nothing of it is left running.
+/// and what it said. If `done` says so it is ended early, and there is no status. However that ends, nothing of it is left running.
 pub fn run(
     program: &Path,
     arguments: &[&str],

@@ -139,7 +139,7 @@ pub fn compile(program: &str, target: &Target, setup: &Setup) -> Result<Compiled
     understood(answer, compiled, target, false)
 }
 
-/// What a compiled program would hold of a device's memory. The compiler is ended once it has said, long before it is done.
+/// What a compiled program would hold of a device's memory. The compiler is ended once it has said so, long before it is done.
 ///
 /// # Errors
 /// See [`CompileError`]; that the program does not fit is one of them, where the compiler says so.
@@ -164,10 +164,11 @@ pub fn buffers(program: &str, target: &Target, setup: &Setup) -> Result<Buffers,
         Err(other) => return Err(other),
         Ok(answer) => match (account, answer) {
             (Some(account), _) => Held::Buffers(account.map_err(CompileError::Unusable)?),
-            (None, Some(_)) => {
+            // It was ended here, or has compiled the step.
+            (None, answer) if answer.is_some() || status.is_none() => {
                 return Err(CompileError::Unusable("the compiler gives no account of its buffers".to_owned()));
             }
-            (None, None) => return Err(child::died(status, said).into()),
+            (None, _) => return Err(child::died(status, said).into()),
         },
     };
     if let Some(cache) = &setup.cache {

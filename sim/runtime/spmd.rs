@@ -43,12 +43,13 @@ use crate::units::Bytes;
 use flags::Overlap;
 use room::{Room, held};
 
-/// Windows that are written out one by one; more of them are a loop. Steps on four shards have none, on eight and more they have
+/// Windows that are written out one by one; more of them are a loop. Steps on four shards have no loops, on eight and more they have
 /// (`tests/oracles/xla_steps.json`).
 const UNROLLED: u32 = 4;
 
 /// The most blocks, and words on a chip, with which nothing of a loss was left for when the loop back is over: see [`Job::late_loss`].
 const FEW_BLOCKS: u64 = 10;
+const FEW_ONE_HOT: u64 = 16;
 const FEW_WORDS: u64 = 32_000;
 
 /// How attention is computed.
@@ -203,22 +204,26 @@ impl Job {
         }
     }
 
-    /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out. What goes into a loop
-    /// lies in memory; what goes into a single matmul is made as it is read: norms' results, and the gradient of logits.
-    pub(crate) fn in_loops(&self) -> bool {
+    /// Whether matmuls with weights are loops over windows, of which no more than [`UNROLLED`] are written out: around a pipeline's
+    /// stages, or in them (`staged`). What goes into a loop lies in memory; what goes into a single matmul is made as it is
+    /// read: norms' results, and the gradient of logits.
+    pub(crate) fn in_loops(&self, staged: bool) -> bool {
         let shards = self.mesh.shards();
-        let windowed = self.flags.scatter == Overlap::Windowed && self.windows.pay(self.own_tokens(), shards);
-        self.pipeline.is_none() && windowed && shards > UNROLLED
+        let windowed = [self.flags.gather_forward, self.flags.scatter].contains(&Overlap::Windowed);
+        let apart = staged || self.pipeline.is_none();
+        windowed && apart && shards > UNROLLED && self.windows.pay(self.own_tokens(), shards)
     }
 
     /// Whether something of the loss is left for when the loop back is over: the loss itself, or the head's gradient, both of which
-    /// read the logits. The compiler's scheduler decides, by what is not known. Of 24 steps compiled for this question it is late with
-    /// more than [`FEW_BLOCKS`] blocks or [`FEW_WORDS`] words a chip, but for three of width 2,048, and at once with fewer of both:
-    /// so it is taken, which errs on the side of more memory.
+    /// read the logits. The compiler's scheduler decides, by what is not known. Of 22 steps compiled for this question
+    /// (`tests/oracles/xla-late.json`) it is at once with up to [`FEW_BLOCKS`] blocks, one-hot targets without a tensor axis up to
+    /// [`FEW_ONE_HOT`], and no more than [`FEW_WORDS`] words on a chip; late with more of either.
     pub fn late_loss(&self) -> bool {
         let words = self.model.vocab / u64::from(self.mesh.tensor);
-        let few = !self.scan || (self.model.layers <= FEW_BLOCKS && words <= FEW_WORDS);
-        self.pipeline.is_none() && !self.in_loops() && self.vocab_tiling < 2 && !few
+        let one_hot = self.targets == Targets::OneHot && self.mesh.tensor == 1;
+        let blocks = if one_hot { FEW_ONE_HOT } else { FEW_BLOCKS };
+        let few = !self.scan || (self.model.layers <= blocks && words <= FEW_WORDS);
+        self.pipeline.is_none() && !self.in_loops(false) && self.vocab_tiling < 2 && !few
     }
 
     /// Bytes that the optimizer keeps for each parameter.
@@ -266,9 +271,10 @@ impl Framework for Job {
             Attention::Splash { .. } => "splash attention kernels",
             Attention::DotProduct => "attention in matmuls around a softmax",
         };
-        let mut doubts: Vec<&str> = self.program().1.doubt().into_iter().collect();
-        if self.late_loss() {
-            doubts.push("logits are taken to be kept until blocks' backward is over, as in most steps compiled with so many blocks or words");
+        let room = self.program().1;
+        let mut doubts: Vec<&str> = room.doubts().collect();
+        if self.late_loss() && !room.logits {
+            doubts.push("logits are taken to be kept until blocks' backward is over, as in compiled steps with so many blocks or words");
         }
         if self.mesh.dcn_data > 1 {
             doubts.push("over several slices the compiler may keep gradients whole until blocks' backward is over, which needs more");

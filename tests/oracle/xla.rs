@@ -226,13 +226,13 @@ fn arguments_are_the_compilers_to_a_fifth_of_a_percent() {
 }
 
 #[test]
-fn the_peak_is_the_compilers_within_five_percent_in_the_median_and_what_we_say_of_it_at_worst() {
+fn the_peak_is_the_compilers_within_one_percent_in_the_median_and_what_we_say_of_it_at_worst() {
     let mut errors = errors(|step| (memory(step).report.peak_allocated.0, step.peak));
     // Of a small step a good part lies in fast memory, 128 MB of v6e, which is not modelled.
     let small: Vec<String> = steps().into_iter().filter(|step| step.peak < 512 << 20).map(|step| step.name).collect();
     errors.retain(|(_, name)| !small.contains(name));
     let median = errors[errors.len() / 2].0.abs();
-    assert!(median <= 0.05, "median {:.1} %: {errors:?}", median * 100.0);
+    assert!(median <= 0.01, "median {:.1} %: {errors:?}", median * 100.0);
     let (worst, name) = errors.last().unwrap();
     assert!(worst.abs() <= COMPILED, "{name}: {:+.1} %", worst * 100.0);
 }
@@ -263,7 +263,6 @@ struct Late {
 fn what_the_loss_leaves_for_after_the_loop_back_is_not_forgotten() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/xla-late.json");
     let rows: Vec<Late> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let mut agree = 0;
     for Late { name, case, late, peak } in &rows {
         let step = Step {
             name: name.clone(),
@@ -276,13 +275,11 @@ fn what_the_loss_leaves_for_after_the_loop_back_is_not_forgotten() {
         };
         let scenario = step.case.scenario();
         let Parts::Compiled(job) = scenario.job.parts() else { panic!("{name}: no compiled step") };
-        agree += usize::from(job.late_loss() == *late);
-        // Where it cannot be told, we say more, not less.
-        assert!(job.late_loss() || !late, "{name}: comes late");
+        assert_eq!(job.late_loss(), *late, "{name}");
         let error = memory(&step).wanted.0 as f64 / *peak as f64 - 1.0;
-        assert!(error > -0.03, "{name}: {:+.1} %", error * 100.0);
+        // The head's gradient, whole, may be made before or after.
+        assert!((-0.03..0.15).contains(&error), "{name}: {:+.1} %", error * 100.0);
     }
-    assert!(agree + 3 >= rows.len(), "{agree} of {}", rows.len());
 }
 
 #[test]

@@ -22,25 +22,26 @@ for line in open(stem + "-live-range.txt"):
         lives[found[1]] = int(found[2]), int(found[3])
 
 # Name to bytes, place and shape, of what lies in HBM (@0) and is no argument.
-values, arguments, argument = {}, 0, False
+values, arguments, argument, allocation = {}, 0, False, 0
 for line in open(stem + "-buffer-assignment.txt"):
     if found := re.match(r"allocation \d+: size (\d+),(.*)", line):
-        argument = "parameter" in found[2]
-        arguments += int(found[1]) if argument else 0
+        argument, allocation = "parameter" in found[2], allocation + 1
+        arguments += int(found[1]) if argument and not found[2].startswith(" color ") else 0
     elif found := re.match(r" value: <\d+ (.*?)(?: \(phi\))? @0> \(size=(\d+),offset=(\d+)\): ([^{]*)", line):
         if not argument:
             name = found[1] if "{" in found[1] else found[1] + "{}"
-            values[name] = int(found[2]), int(found[3]), found[4]
+            values[name] = int(found[2]), (allocation, int(found[3])), found[4]
 
 
 def live(time):
     """Bytes of all addresses in use: values that share one count once."""
-    places = sorted((values[name][1], sum(values[name][:2])) for name, (first, last) in lives.items()
+    places = sorted((values[name][1], values[name][0]) for name, (first, last) in lives.items()
                     if first <= time <= last and name in values)
-    total, end = 0, -1
-    for first, last in places:
-        total += max(0, last - max(first, end))
-        end = max(end, last)
+    total, end = 0, (0, 0)
+    for (allocation, first), size in places:
+        free = max(first, end[1]) if end[0] == allocation else first
+        total += max(0, first + size - free)
+        end = allocation, max(free, first + size)
     return total
 
 

@@ -108,7 +108,7 @@ fn a_processor_s_memory_is_not_asked_about() {
 }
 
 #[test]
-fn a_compiler_without_an_account_of_its_buffers_is_said_to_have_none() {
+fn a_compiler_that_refuses_a_step_gives_no_account_of_its_buffers() {
     let plugin = stub(&folder("check-memory-stub"), "refuses");
     let (code, said, _) =
         checked("check-memory", (NARROW, ""), &["--plugin", plugin.to_str().unwrap(), "--memory-only"]);
@@ -158,16 +158,30 @@ fn the_tpu_s_compiler_takes_the_step_with_the_kernel_s_stand_in() {
 
 #[test]
 #[ignore = "needs: windtunnel calibrate plugins fetch tpu"]
-fn the_compilers_account_of_its_buffers_has_the_peak_of_the_compiled_step() {
+fn the_compilers_account_of_its_buffers_is_the_compiled_steps() {
     let xla = "remat_policy = \"full\"\ntargets = \"indexed\"";
     let (_, whole) = real("check-real-whole", (NARROW, xla), "tpu", &[]);
     let (_, account) = real("check-real-account", (NARROW, xla), "tpu", &["--memory-only", "--no-cache"]);
-    let figure = |answer: &Value, name: &str| answer["memory"][name]["compiler"].as_u64().unwrap_or(0) as f64;
-    assert_eq!(account["fits"]["compiler"], true);
-    for name in ["argument", "peak"] {
-        let (whole, account) = (figure(&whole, name), figure(&account, name));
-        assert!((account / whole - 1.0).abs() < 0.01, "{name}: {whole} and {account}");
+    let [whole, account] = [whole, account].map(|answer| answer["memory"].clone());
+    assert_eq!(account["argument"]["compiler"], whole["argument"]["compiler"]);
+    let figure = |of: &Value| of.as_u64().unwrap();
+    let (peak, total) = (figure(&account["peak"]["compiler"]), figure(&account["total"]));
+    // Of so small a step much lies in fast memory, which the runtime's figure counts and the account has apart.
+    assert!(figure(&account["argument"]["compiler"]) < peak && peak <= figure(&whole["peak"]["compiler"]));
+    assert!(peak <= total && !account["live"].as_array().unwrap().is_empty());
+    let left = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    let mut names = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    assert!(!names.any(|name| name.starts_with("windtunnel-buffers-")), "its folder is left");
+}
+
+#[test]
+fn a_step_too_large_for_the_compiler_is_too_large_by_its_buffers_alone() {
+    let plugin = stub(&folder("check-memory-full"), "full");
+    let asked = ["--plugin", plugin.to_str().unwrap(), "--memory-only"];
+    // Twice: the answer is kept.
+    for _ in 0..2 {
+        let (code, said, text) = checked("check-full", (NARROW, ""), &asked);
+        assert_eq!(code, Some(9), "{said}");
+        assert!(text.contains("does not fit") && text.contains("43,486,543,872"), "{text}");
     }
-    let live = account["memory"]["live"].as_array().unwrap();
-    assert!(!live.is_empty() && account["memory"]["total"].as_u64() >= account["memory"]["peak"]["compiler"].as_u64());
 }

@@ -1,11 +1,12 @@
-//! What the compiler gives up where a step needs more than 95 % of a chip's memory (`xla_jf_rematerialization_percent_shared_memory_limit`
-//! of libtpu 0.0.42.1): what it can have again for its next use is dropped at the instruction that needs too much, the largest first
-//! (openxla/xla, `xla/hlo/transforms/simplifiers/hlo_rematerialization.cc`), in what lies around loops before loops themselves.
+//! What the compiler gives up where a step needs more than 95 % of a chip's memory
+//! (`xla_jf_rematerialization_percent_shared_memory_limit` of libtpu 0.0.42.1): what it can have again for its next use is dropped
+//! at the instruction that needs too much, the largest first (openxla/xla,
+//! `xla/hlo/transforms/simplifiers/hlo_rematerialization.cc`), in what lies around loops before loops themselves.
 //!
-//! Around the loss those are the gathered head, and what it multiplies; where the loss is left for when the loop back is over, logits.
-//! What goes in blocks was read off steps of v6e that are near the limit or beyond it (`tests/oracles/xla_steps.json`): weights gathered
-//! for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of one matmul of what is
-//! there anyway.
+//! Around the loss those are the gathered head and the last norm's result; where the loss is left for when the loop back is over,
+//! logits. What goes in blocks was read off steps of v6e that are near the limit or beyond it (`tests/oracles/xla_steps.json`):
+//! weights gathered for two uses; where that is not enough, the sum behind attention's projection, and values: each the result of
+//! one matmul of what is there anyway.
 
 use super::{Job, Targets};
 use crate::program::{Instr, Program};
@@ -40,7 +41,7 @@ impl Room {
     pub(super) fn tighter(self, held: Held, job: &Job) -> Option<Room> {
         let limit = Bytes(job.hbm.0 / 100 * 95);
         if held.loss > limit && job.vocab_tiling < 2 {
-            let normed = job.in_loops() && !self.normed;
+            let normed = job.in_loops(false) && !self.normed;
             let larger =
                 job.stream() * job.own_tokens() > job.model.width * job.model.vocab / u64::from(job.mesh.tensor);
             match (!self.head && job.mesh.shards() > 1, normed) {
@@ -62,19 +63,18 @@ impl Room {
     }
 
     /// What a reader of the plan should know of it.
-    pub(super) fn doubt(self) -> Option<&'static str> {
-        match self {
-            Room { blocks: Blocks::Short, .. } => {
-                Some("short of memory the compiler gathers and computes again what lives too long")
-            }
-            Room { blocks: Blocks::Scarce, .. } => {
-                Some("short of memory the compiler gathers weights again for every use")
-            }
-            none if none == Room::default() => None,
-            _ => Some(
-                "short of memory around the loss the compiler gathers the head again, or computes logits or what it multiplies again",
-            ),
-        }
+    pub(super) fn doubts(self) -> impl Iterator<Item = &'static str> {
+        let blocks = match self.blocks {
+            Blocks::Ample => None,
+            Blocks::Scarce => Some("short of memory the compiler gathers weights again for every use"),
+            Blocks::Short => Some("short of memory the compiler gathers and computes again what lives too long"),
+        };
+        let around = [
+            (self.head, "short of memory the compiler gathers the head for each of its uses"),
+            (self.normed, "short of memory the compiler computes the last norm again for the head's gradient"),
+            (self.logits, "short of memory the compiler computes logits again for the loss"),
+        ];
+        blocks.into_iter().chain(around.into_iter().filter(|(given_up, _)| *given_up).map(|(_, what)| what))
     }
 }
 
@@ -87,15 +87,20 @@ pub(super) struct Held {
     blocks: Bytes,
 }
 
-/// The most that a program holds at once, where regions by the name of `loss` are the loss.
+/// The most that a program holds at once. The region named `loss` is the loss until another follows; what comes back to it after
+/// the loop back counts as that.
 pub(super) fn held(program: &Program, loss: &str) -> Held {
     let (mut live, mut most) = (0_u64, Held::default());
+    let (mut began, mut over) = (false, false);
     for instr in program.before_second().chain(&program.step) {
         match *instr {
             Instr::Alloc { buffer } => {
                 let buffer = program.buffer(buffer);
                 live += buffer.bytes.0;
-                let most = if program.scope(buffer.scope) == loss { &mut most.loss } else { &mut most.blocks };
+                let here = program.scope(buffer.scope) == loss;
+                began |= here;
+                over |= began && !here;
+                let most = if here && !over { &mut most.loss } else { &mut most.blocks };
                 *most = Bytes(live).max(*most);
             }
             Instr::Free { buffer } => live -= program.buffer(buffer).bytes.0,

@@ -96,6 +96,10 @@ impl Step<'_> {
         self.forward_ops(variant, &again, &mut values, (self.gather_again(), false), &mut held);
         self.tape.pass = Pass::Backward;
         let mut dropped = block.droppable(&again);
+        if !self.job.in_loops(self.staged.is_some()) {
+            // Single matmuls read a sum in place of its norm, so it is there anyway.
+            dropped.retain(|(_, ops)| ops.iter().all(|&at| block.ops[at].kind != Kind::Add));
+        }
         let mut gradients: Vec<Option<Value>> = vec![None; block.tensors.len()];
         let last = gradients.len() - 1;
         gradients[last] = Some(gradient);
@@ -322,7 +326,13 @@ impl Step<'_> {
         let made = if fused { vec![] } else { vec![output] };
         if after.gated && !fused {
             // Then the last matmul that ran again makes the gate's gradients, and its weight is still there.
-            self.gates_weight = held.last().map(|(_, weight)| *weight);
+            let block = &self.variants[variant].block;
+            let gate = block.ops.iter().find(|op| op.kind == Kind::Gate);
+            let makes = |index: usize| {
+                let op = block.ops.iter().find(|op| op.kind == Kind::Linear(index));
+                op.zip(gate).is_some_and(|(op, gate)| gate.inputs.contains(&op.output))
+            };
+            self.gates_weight = held.iter().rev().find(|(index, _)| makes(*index)).map(|(_, weight)| *weight);
         }
         self.matmul(size, &gathered, (&[gradient], &made));
         if let Some((value, at)) = coming {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::weights::Gathered;
-use super::{Category, Collective, FULL, HALF, Keep, Policy, Step, Whose};
+use super::{Category, Collective, FULL, HALF, Keep, Policy, Step, Variant, Whose};
 use crate::program::{MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
 use crate::runtime::spmd::flags::Overlap;
@@ -131,6 +131,17 @@ impl Step<'_> {
         }
     }
 
+    /// Whether an operator's result takes no memory: single matmuls with weights make it as they read it, and nothing keeps it.
+    fn made_as_read(&self, variant: usize, op: usize) -> bool {
+        let Variant { block, kept, .. } = &self.variants[variant];
+        let output = block.ops[op].output;
+        let kept = kept.iter().any(|(tensor, _)| *tensor == output) || self.more(variant, op).is_some();
+        let mut readers = block.ops.iter().filter(|other| other.inputs.contains(&output));
+        let multiplied = readers.all(|other| matches!(other.kind, Kind::Linear(_)));
+        let exchanged = self.job.activation_embed && self.job.mesh.tensor > 1;
+        !kept && multiplied && !exchanged && !self.job.in_loops(self.staged.is_some())
+    }
+
     /// Where that is among the stacks, behind the tensors, and its bytes.
     pub(super) fn more(&self, variant: usize, op: usize) -> Option<(usize, u64)> {
         let block = &self.variants[variant].block;
@@ -190,8 +201,7 @@ impl Step<'_> {
                     let bytes = of(op.inputs[0]);
                     // Read for the mean square; scaling is part of the matmuls that take the result.
                     let work = Self::memory(MemoryKind::Norm, bytes, 0);
-                    // A single matmul makes the result as it reads what it is made of.
-                    if let (false, Some(input)) = (self.job.in_loops(), read(op.inputs[0])) {
+                    if let (true, Some(input)) = (self.made_as_read(variant, at), read(op.inputs[0])) {
                         self.tape.kernel("rms_norm", work, &reads, &[]);
                         values[op.output] = Some(input);
                         continue;

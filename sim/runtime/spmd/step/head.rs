@@ -13,7 +13,8 @@ impl Step<'_> {
         self.tape.scope = self.scopes.head;
         let bytes = self.activation();
         // A single matmul scales what it reads.
-        let made = self.job.vocab_tiling > 1 || self.job.in_loops();
+        let exchanged = self.job.activation_embed && self.job.mesh.tensor > 1;
+        let made = self.job.vocab_tiling > 1 || exchanged || self.job.in_loops(false);
         let normed = if made { self.last_norm(hidden) } else { hidden };
         if !made {
             self.tape.kernel("rms_norm", Self::memory(MemoryKind::Norm, 2 * bytes, 0), &[hidden], &[]);
@@ -26,7 +27,15 @@ impl Step<'_> {
                 self.tape.phase("fwd");
                 self.tape.pass = Pass::Backward;
                 let scores = self.logits_backward(&logits, &weight, (normed, gradient), 1);
-                let normed = if self.room.normed { self.last_norm(hidden) } else { normed };
+                let normed = match self.room.normed {
+                    true => {
+                        self.tape.pass = Pass::Recompute;
+                        let again = self.last_norm(hidden);
+                        self.tape.pass = Pass::Backward;
+                        again
+                    }
+                    false => normed,
+                };
                 // Clipping asks for all gradients at once, and the compiler leaves one that is reduced in windows for when blocks'
                 // backward is over, and the gradient of logits with it. A step that is short of memory reduces it first: so it is
                 // written without experts, where the loss needs the most memory either way.
@@ -201,7 +210,7 @@ impl Step<'_> {
         let (tokens, words, width) = (self.tokens() / parts, self.words(), self.job.model.width);
         let (scores, read) = match self.job.targets {
             // Single matmuls that ask for the gradient make it of the logits.
-            Targets::OneHot if parts == 1 && !self.job.in_loops() => (logits[0], HALF),
+            Targets::OneHot if parts == 1 && !self.job.in_loops(false) => (logits[0], HALF),
             // The loss is summed in the same kernel, so the gradient is beside the logits,
             Targets::OneHot => (self.tape.value("gradient of logits", HALF * tokens * words, Category::Logits), HALF),
             // or takes the place of those in bf16.
