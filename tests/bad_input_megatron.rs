@@ -319,6 +319,12 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
             "runs stages in turns, and each rank has one",
             "virtual_stages = 2",
         ),
+        (
+            "virtual_stages = 2",
+            "virtual_stages = 2\noverlap_p2p = false",
+            "with pipeline.overlap_p2p = false each waits for its messages",
+            "remove pipeline.overlap_p2p",
+        ),
         ("virtual_stages = 2", "schedule = \"Megatron1F1B\"", "is a schedule of its own", "remove one of the two keys"),
         ("mixtral-8x7b", "llama-3.1-8b", "says how experts are run, and llama-3.1-8b has none", "remove the key"),
         ("[megatron]\n", "[megatron]\nrecompute = { uniform = 1 }\n", "cuts blocks into parts", "recompute = \"none\""),
