@@ -265,6 +265,8 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
         let said = said(&text);
         assert!(said.contains(problem) && said.contains(remedy), "{said}");
     }
+    let dense = said(&format!("{MEGATRON}\n[megatron]\ndelay_wgrad_compute = true\n"));
+    assert!(dense.contains("the key says how experts are run, and config has none"), "{dense}");
     let keys = |keys: &str| said(&format!("{split}\n[megatron]\n{keys}\n"));
     let unknown = keys("moe_token_dispatcher_type = \"pigeons\"");
     assert!(unknown.contains("no dispatcher of tokens is called \"pigeons\""), "{unknown}");
