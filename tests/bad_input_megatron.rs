@@ -265,6 +265,8 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
         let said = said(&text);
         assert!(said.contains(problem) && said.contains(remedy), "{said}");
     }
+    let dense = said(&format!("{MEGATRON}\n[megatron]\ndelay_wgrad_compute = true\n"));
+    assert!(dense.contains("the key says how experts are run, and config has none"), "{dense}");
     let keys = |keys: &str| said(&format!("{split}\n[megatron]\n{keys}\n"));
     let unknown = keys("moe_token_dispatcher_type = \"pigeons\"");
     assert!(unknown.contains("no dispatcher of tokens is called \"pigeons\""), "{unknown}");
@@ -318,6 +320,12 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
             "virtual_stages = 1",
             "runs stages in turns, and each rank has one",
             "virtual_stages = 2",
+        ),
+        (
+            "virtual_stages = 2",
+            "virtual_stages = 2\noverlap_p2p = false",
+            "with pipeline.overlap_p2p = false each waits for its messages",
+            "remove pipeline.overlap_p2p",
         ),
         ("virtual_stages = 2", "schedule = \"Megatron1F1B\"", "is a schedule of its own", "remove one of the two keys"),
         ("mixtral-8x7b", "llama-3.1-8b", "says how experts are run, and llama-3.1-8b has none", "remove the key"),

@@ -178,6 +178,11 @@ fn what_the_engine_does_not_have_is_refused_with_what_would_do() {
         (add("[megatron]\nimplementation = \"transformer_engine\""), "transformer_engine", "write \"local\""),
         (add("[megatron]\ngradient_accumulation_fusion = true"), "gradient_accumulation_fusion", "write false"),
         (add("[megatron]\noverlap_grad_reduce = true"), "overlap_grad_reduce", "write false"),
+        (
+            add("[megatron]\ncross_entropy_loss_fusion = true\ncross_entropy_fusion_impl = \"te\""),
+            "cross_entropy_fusion_impl",
+            "write \"native\"",
+        ),
         (add("[pipeline]\nvirtual_stages = 2"), "virtual_stages", "write 1"),
         (add("[pipeline]\nschedule = \"GPipe\""), "GPipe", "DeepSpeed1F1B"),
         (add("[tensor_parallel]\nsequence = true"), "tensor_parallel.sequence", "write false"),

@@ -1,10 +1,12 @@
 //! Mixtures of experts in scenarios: what is flown, what is only described, what is refused and how.
 
+use std::collections::BTreeMap;
+
 use windtunnel::model::block::{self, Variant};
 use windtunnel::model::huggingface::shipped;
 use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
-use windtunnel::program::{Collective, DType, Instr, Program};
+use windtunnel::program::{Category, Collective, DType, Direction, ExchangeId, Instr, Pass, Program, StreamId};
 use windtunnel::scenario::predict::{Prediction, Settings};
 use windtunnel::scenario::{Scenario, predict};
 
@@ -194,7 +196,7 @@ fn experts_in_fp8_multiply_filled_rows_and_what_has_no_rules_is_refused() {
     assert!(kernels(1032).iter().any(fills));
     for (model, keys, what) in [
         ("gpt-oss-20b", "", "experts with biases in fp8"),
-        ("deepseek-v3", "", "in fp8"),
+        ("deepseek-v3", "", "latent attention in fp8"),
         ("qwen3-30b-a3b", "recompute_modules = [\"moe_act\"]\n", "made again under delayed scaling"),
     ] {
         let text = fp8(model, keys, 1024);
@@ -234,6 +236,50 @@ fn all_to_alls_beside_another_micro_batch_move_as_much_and_are_waited_for_less()
     assert!(most(&together) > most(&alone));
 }
 
+#[test]
+fn beside_another_micro_batch_dense_blocks_too_are_sent_when_they_are_there() {
+    // Of four stages of one block each the first three are dense.
+    let keys = "[megatron]\noverlap_moe_expert_parallel_comm = true\ndelay_wgrad_compute = false\n";
+    let text = scenario("deepseek-v3", keys)
+        .replacen("fsdp2", "megatron", 1)
+        .replacen("[mesh]", "[mesh]\npp = 2\nep = 4\n\n[pipeline]\nvirtual_stages = 2", 1)
+        .replacen("sequence = 1024", "sequence = 1024\naccumulation = 8", 1);
+    let plan = parse(&text);
+    assert!(
+        !plan.assumptions.iter().any(|line| line.contains("delay_wgrad_compute")),
+        "what is written is not assumed"
+    );
+    let sends = |program: &Program, exchange: ExchangeId| {
+        let mut ends = program.exchanges[exchange.0 as usize].iter();
+        ends.any(|end| program.transfers[end.0 as usize].direction == Direction::Send)
+    };
+    for program in plan.job.compile().classes {
+        // Of each stream and event: the last operation of the default stream that it is behind.
+        let (mut streams, mut events) = (vec![0; program.streams.len()], BTreeMap::new());
+        let mut last = [0, 0];
+        for (at, instr) in program.step.iter().enumerate() {
+            match *instr {
+                Instr::Launch { stream: StreamId(0), kernel, .. } => {
+                    streams[0] = at;
+                    last[usize::from(program.kernel(kernel).pass == Pass::Forward)] = at;
+                }
+                Instr::Record { stream, event } => {
+                    events.insert(event.0, streams[usize::from(stream.0)]);
+                }
+                Instr::Wait { stream, event } => {
+                    let behind = &mut streams[usize::from(stream.0)];
+                    *behind = events[&event.0].max(*behind);
+                }
+                Instr::Exchange { stream, exchange, .. } if sends(&program, exchange) => {
+                    let behind = streams[usize::from(stream.0)];
+                    assert!(behind >= last[0].min(last[1]), "{at}: behind {behind} of {last:?}");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
 /// A model with experts under torchtitan's runtime, over so many ranks.
 fn spread(model: &str, ep: u32, rest: &str) -> String {
     scenario(model, &format!("[framework]\nexperts = \"torchtitan\"\n{rest}")).replacen(
@@ -249,15 +295,33 @@ fn torchtitans_experts_do_the_same_work_over_any_number_of_ranks_and_weigh_as_mu
         let scenario = parse(&spread("qwen3-30b-a3b", ep, ""));
         predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{ep}: {error}"))
     };
+    let held = |program: &Program| -> u64 {
+        let buffers = program.setup.iter().filter_map(|instr| match *instr {
+            Instr::Alloc { buffer } => Some(program.buffer(buffer)),
+            _ => None,
+        });
+        buffers.filter(|buffer| buffer.category == Category::Parameter).map(|buffer| buffer.bytes.0).sum()
+    };
+    let model = parse(&spread("qwen3-30b-a3b", 1, "")).job.model().clone();
     let alone = fly(1);
     for ep in [2, 4, 8] {
         let answer = fly(ep);
         let (one, other) = (&alone.classes[0].program, &answer.classes[0].program);
         assert_eq!(one.flops, other.flops, "{ep}");
+        // Eight ranks hold every parameter once, in fp32.
+        assert_eq!(8 * held(other), 4 * model.params().total, "{ep}");
         let exchanges =
             |comms: &[windtunnel::program::Comm]| comms.iter().filter(|comm| comm.kind == Collective::AllToAll).count();
         assert!(exchanges(&one.comms) == 0 && exchanges(&other.comms) > 0);
     }
+}
+
+#[test]
+fn experts_spread_over_one_rank_are_not_spread() {
+    let assumed = |mesh: &str| parse(&scenario("mixtral-8x7b", "").replacen("[mesh]", mesh, 1)).assumptions;
+    assert_eq!(assumed("[mesh]\nep = 1"), assumed("[mesh]"));
+    let titan = spread("mixtral-8x7b", 1, "");
+    assert_eq!(parse(&titan).assumptions, parse(&titan.replacen("ep = 1\n", "", 1)).assumptions);
 }
 
 #[test]
@@ -275,7 +339,13 @@ fn torchtitans_busiest_rank_sets_the_pace() {
 #[test]
 fn deepseeks_latent_attention_and_router_fly_as_torchtitan_writes_them() {
     let scenario = parse(&spread("deepseek-v2-lite", 8, "[loss]\nkind = \"chunked_gradients\"\nchunks = 4\n"));
-    assert!(scenario.assumptions.contains(&"fsdp.forward_prefetch = 1".to_owned()));
+    for line in [
+        "fsdp.forward_prefetch = 1",
+        "note: torchtitan balances experts by a bias of the router, which deepseek-v2-lite does not have",
+        "note: torchtitan trains deepseek-v2-lite without its auxiliary loss",
+    ] {
+        assert!(scenario.assumptions.contains(&line.to_owned()), "{:?}", scenario.assumptions);
+    }
     let answer = predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{error}"));
     assert!(answer.step.0 > 0);
 }
@@ -286,6 +356,10 @@ fn experts_over_ranks_that_cannot_be_are_refused_with_both_numbers() {
         (spread("mixtral-8x7b", 3, ""), "mesh.ep = 3 does not divide the 8 ranks that shard the model"),
         (spread("llama-3.1-8b", 2, ""), "mesh.ep spreads experts over ranks, and llama-3.1-8b has none"),
         (spread("mixtral-8x7b", 2, "").replacen("\"torchtitan\"", "\"loop\"", 1), "as torchtitan does it"),
+        (
+            spread("mixtral-8x7b", 2, "[fsdp]\nreshard_after_forward = 4\n"),
+            "modules reshard to 4 ranks, and mesh.ep = 2 shards experts over other ranks",
+        ),
         (spread("gpt-oss-20b", 2, ""), "attention sinks"),
         (spread("deepseek-v3", 2, ""), "a router that chooses among groups"),
     ] {

@@ -44,8 +44,9 @@ struct Shift {
 }
 
 impl Rounds {
-    pub(super) fn new(plans: &[Plan], options: Options) -> Rounds {
-        let first = plans.first().and_then(|plan| plan.rounds.first()).filter(|_| !options.record);
+    /// `first`: the plan of the first rank.
+    pub(super) fn new(first: Option<&Plan>, options: Options) -> Rounds {
+        let first = first.and_then(|plan| plan.rounds.first()).filter(|_| !options.record);
         Rounds { place: first.map(|&at| (0, at)), found: None }
     }
 }
@@ -102,9 +103,8 @@ impl Engine<'_> {
             self.rounds.place = None;
             return;
         }
-        let begins = &self.plans[self.ranks[0].class as usize].rounds;
-        let begun = begins.partition_point(|&place| place <= at);
-        self.rounds.place = Some(begins.get(begun).map_or((step + 1, begins[0]), |&place| (step, place)));
+        let begun = self.begins().partition_point(|&place| place <= at);
+        self.rounds.place = self.next_round();
         let before = self.rounds.found.take();
         // Where the first rounds do not repeat, fewer and fewer of the later ones are looked at.
         let worth = |round: usize| round < 8 || (round & (round - 1)).min(round & (round + 1)) == 0;
@@ -117,12 +117,22 @@ impl Engine<'_> {
             && let Some((times, shifts)) = self.repeats(&before, &found)
         {
             self.leap(&before, &found, times, &shifts);
-            let (at, begins) = (self.actors[0].at, &self.plans[self.ranks[0].class as usize].rounds);
-            let next = begins.get(begins.partition_point(|&place| place <= at));
-            self.rounds.place = Some(next.map_or((step + 1, begins[0]), |&place| (step, place)));
+            self.rounds.place = self.next_round();
             return;
         }
         self.rounds.found = Some(found);
+    }
+
+    /// Where rounds begin on the first rank's default stream.
+    fn begins(&self) -> &[u32] {
+        &self.plans[self.ranks[0].class as usize].rounds
+    }
+
+    /// The next of these from where that stream stands: in this step or, behind the last, in the next.
+    fn next_round(&self) -> Option<(u32, u32)> {
+        let (Actor { at, step, .. }, begins) = (self.actors[0], self.begins());
+        let next = begins.get(begins.partition_point(|&place| place <= at));
+        next.map(|&place| (step, place)).or(begins.first().map(|&place| (step + 1, place)))
     }
 
     fn find(&mut self, round: usize, step: u32) -> Found {

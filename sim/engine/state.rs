@@ -321,7 +321,7 @@ impl<'a> Engine<'a> {
             failure: None,
             steps: options.steps,
             watch: Watch::new(&plans, options),
-            rounds: Rounds::new(&plans, options),
+            rounds: Rounds::new(ranks.first().map(|rank| &plans[rank.class as usize]), options),
             job,
             options,
             plans,

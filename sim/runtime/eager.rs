@@ -22,6 +22,7 @@ mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
 mod internlm;
+mod keep;
 pub mod main_gradients;
 mod megatron;
 mod nanotron;
@@ -34,6 +35,7 @@ mod titan;
 mod unpad;
 mod vocabulary;
 
+pub use keep::Keep;
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
@@ -43,9 +45,7 @@ use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
 use crate::model::experts::ExpertOp;
-use crate::model::experts::titan::TitanOp;
-use crate::model::graph::{Graph, Op, OpKind, ValueId};
-use crate::model::tensor::Redistribution;
+use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::program::{
     BufferId, Builder, Category, DType, Dispatch, GroupId, Instr, MemoryKind, ScopeId, StreamId, Work,
 };
@@ -64,16 +64,6 @@ struct Counted {
     buffer: BufferId,
     references: u32,
     bytes: u64,
-}
-
-/// Which forward operators' results a checkpointed block keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// Only the block's input (full recompute).
-    Nothing,
-    /// torchtitan's operator-level policy (`torchtitan/distributed/activation_checkpoint.py`): attention and every
-    /// second matmul.
-    ComputeIntensive,
 }
 
 /// How a forward runs.
@@ -468,23 +458,6 @@ impl Eager {
     /// Puts a gradient in the place of a parameter's (a cast one, between micro-batches).
     pub fn leaf(&self, param: usize) -> Option<(Storage, DType)> {
         self.leaves[param].map(|leaf| (leaf.storage, leaf.dtype))
-    }
-}
-
-/// For each operator, whether torchtitan's operator-level policy keeps its result: attention and matmuls with a bias
-/// (`addmm`), reduce-scatters, `topk` and all-to-alls always, other matmuls all but every second. A router's gate is made again
-/// (`per_op_sac_force_recompute_mm_shapes_by_fqns`).
-fn kept_ops(graph: &Graph) -> impl Fn(usize) -> bool + '_ {
-    move |index| match graph.ops[index].kind {
-        OpKind::Attention { .. } | OpKind::Redistribute(Redistribution::ReduceScatter) => true,
-        OpKind::Linear { .. } if graph.ops[index].params.len() > 1 => true,
-        OpKind::Experts(ExpertOp::Titan(TitanOp::Choose | TitanOp::Count { .. } | TitanOp::Exchange)) => true,
-        OpKind::Linear { .. } => {
-            let plain = |op: &&Op| matches!(op.kind, OpKind::Linear { .. }) && op.params.len() == 1;
-            let matmuls = graph.ops[..=index].iter().filter(plain).count();
-            matmuls % 2 == 1
-        }
-        _ => false,
     }
 }
 

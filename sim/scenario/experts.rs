@@ -9,7 +9,7 @@ use super::train::FSDP2;
 use super::understood::{MOST_RANKS, Reader, Scenario};
 use super::written::{self, ExpertStyle};
 use crate::model::ModelConfig;
-use crate::model::experts::Implementation;
+use crate::model::experts::{Experts, Implementation};
 use crate::runtime::Parts;
 
 /// How experts are run, and over how many ranks they are spread: neighbours among those that shard the model.
@@ -39,7 +39,10 @@ pub(super) fn implementation(
         let problem = "torchtitan's mixtures run under fully_shard".to_owned();
         return Err(ScenarioError::Plan { problem, place: at, remedy: "write runtime = \"fsdp2\"".to_owned() });
     }
-    let Some(at) = &mesh.ep else {
+    let Some(at) = mesh.ep.as_ref().filter(|at| *at.get_ref() != 1) else {
+        if style == Some(ExpertStyle::Torchtitan) {
+            balancing(reader, model, experts);
+        }
         return Ok(match style {
             Some(ExpertStyle::Torchtitan) => Implementation::Torchtitan { ranks: 1 },
             Some(ExpertStyle::Grouped) => Implementation::Grouped,
@@ -65,8 +68,22 @@ pub(super) fn implementation(
             "note: mesh.ep = {ranks} leaves the {inside} chips of a node, so rows cross the network four times a block"
         ));
     }
+    balancing(reader, model, experts);
     let all = Implementation::Torchtitan { ranks };
     Ok(if style.is_none() { reader.assume("framework.experts", all, "\"torchtitan\"") } else { all })
+}
+
+/// Notes of what torchtitan's mixtures balance experts by, where the model says otherwise.
+fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
+    if !experts.router.correction {
+        reader.assumptions.push(format!(
+            "note: torchtitan balances experts by a bias of the router, which {} does not have",
+            model.name
+        ));
+    }
+    if experts.auxiliary_loss {
+        reader.assumptions.push(format!("note: torchtitan trains {} without its auxiliary loss", model.name));
+    }
 }
 
 impl Scenario {

@@ -188,6 +188,14 @@ pub(super) fn check(
         let problem = format!("modules reshard to {} and to {other} ranks", policies[0]);
         return Err(reader.plan(&written.mesh, problem, "one post-forward mesh is supported: use one number"));
     }
+    let ep = job.style.experts.ranks();
+    if let (Some(ranks), Some(at), true) = (policies.first(), &written.mesh.get_ref().ep, ep > 1) {
+        let problem = format!(
+            "modules reshard to {ranks} ranks, and mesh.ep = {ep} shards experts over other ranks than the rest: \
+             both at once are not simulated"
+        );
+        return Err(reader.plan(at, problem, "write reshard_after_forward = true or false, or remove mesh.ep"));
+    }
     if job.fsdp.replicate > 1 && job.fsdp.shard > topology.node.chips && topology.nodes > 1 {
         reader.assumptions.push(format!(
             "note: dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",

@@ -61,7 +61,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let block = block(reader, table, (model.position, engine))?;
     mesh::context_parallel(reader, (scenario, table), (mesh, &block))?;
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
-    overlap::check(reader, together, (mixture, &block))?;
+    overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
     let matmuls = matmuls(reader, table, block.implementation)?;
     let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
     let gradients = gradients(reader, table, (mesh, dtype, engine))?;

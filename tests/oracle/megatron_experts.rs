@@ -88,13 +88,17 @@ fn job(c: &Value) -> Job {
     job
 }
 
+/// Cases that the library refuses by name.
+const REFUSED: [&str; 1] = ["moe-ep1"];
+
 fn each(mut look: impl FnMut(&str, &Value, &Value, &Program)) {
     let Some(file) = cases::read("megatron-experts.json") else { return };
+    let mut refused = vec![];
     for case in file["cases"].as_array().unwrap() {
         let (id, config) = (case["id"].as_str().unwrap(), &case["config"]);
         let job = job(config);
         if windtunnel::runtime::megatron::refuses(&job).is_some() {
-            println!("{id}: refused");
+            refused.push(id);
             continue;
         }
         let flight = compile(&job);
@@ -102,6 +106,7 @@ fn each(mut look: impl FnMut(&str, &Value, &Value, &Program)) {
             config["rank"].as_u64().unwrap() / (config["world"].as_u64().unwrap() / config["pp"].as_u64().unwrap());
         look(id, config, &case["outputs"], &flight.classes[stage as usize]);
     }
+    assert_eq!(refused, REFUSED);
 }
 
 #[test]
@@ -140,11 +145,11 @@ fn oracle_experts_collectives_are_issued_in_megatrons_order() {
 #[test]
 fn oracle_experts_memory_of_a_step_agrees_with_megatrons_phase_by_phase() {
     let mut table = String::new();
-    let mut worst: f64 = 0.0;
+    let mut far = vec![];
     each(|id, config, theirs, program| {
         // Of a step's forward and backward that run together, parts hold on to what they were given and have made, and to
         // each other, for longer than is followed here.
-        let counts = if config["together"] == true { 0.3 } else { 1.0 };
+        let limit = if config["together"] == true { 0.033 } else { 0.01 };
         let report = replay(program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
         let theirs_of = |phase: &str, key: &str| theirs["phases"][phase][key].as_u64().unwrap();
         let mut line = format!("{id:30}");
@@ -152,12 +157,14 @@ fn oracle_experts_memory_of_a_step_agrees_with_megatrons_phase_by_phase() {
             let peak = theirs_of(&phase.name, "peak");
             let off = phase.peak_allocated.0 as f64 - peak as f64;
             let end = phase.end_allocated.0 as f64 - theirs_of(&phase.name, "end") as f64;
-            worst = worst.max(counts * (off / peak as f64).abs());
+            if (off / peak as f64).abs() >= limit {
+                far.push(format!("{id}: {}", phase.name));
+            }
             line += &format!(" {} {:+.3} {:+.3} MiB", phase.name, off / 1048576.0, end / 1048576.0);
         }
         let reserved = report.peak_reserved.0 as f64 / theirs["peak_reserved"].as_f64().unwrap() - 1.0;
         table += &format!("{line} reserved {:+.2} %\n", 100.0 * reserved);
     });
     println!("{table}");
-    assert!(worst < 0.01, "{table}");
+    assert!(far.is_empty(), "{far:?}\n{table}");
 }

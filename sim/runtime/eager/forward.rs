@@ -1,7 +1,8 @@
 //! What each operator allocates, launches and saves in forward.
 
 use super::auxiliary::{auxiliaries, split_attention};
-use super::{COMPUTE, Eager, Frame, Keep, Mode, ParamMap, Storage, kept_ops};
+use super::keep::{Keep, kept_ops};
+use super::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
 use crate::model::Activation;
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, Op, OpKind};

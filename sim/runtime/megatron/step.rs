@@ -226,7 +226,9 @@ impl<'j> Rank<'j> {
             self.of_vocabulary(*action);
         } else {
             let ahead = portion.iter().any(|action| matches!(action.kind, Kind::SendForward | Kind::RecvForward));
-            if let (Some(stream), Some(_), true) = (self.exchanges, self.after, ahead) {
+            if let (Some(stream), Some(done), true) = (self.exchanges, self.after, ahead) {
+                // The last part may have run on the default stream (`f_schedule_plan.wait_current_stream`).
+                self.eager.program.wait(stream, done);
                 self.eager.stream = stream;
             }
             self.exchange(portion);

@@ -119,8 +119,7 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs) -> Layout {
                     _ => Narrow::No,
                 };
             let index = params.len();
-            let (rows, cols) = sharded_dim(job, param);
-            let second = rows != param.rows;
+            let ((rows, cols), second) = sharded_dim(job, param);
             params.push(ShardedParam { index, rows, cols, second, gradient, narrow });
             names.push(param.name);
         }
@@ -136,15 +135,15 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs) -> Layout {
 }
 
 /// The dimension a parameter is sharded on and all others together: its first, but the second of experts' where there are
-/// more ranks than experts (torchtitan, `apply_fsdp_to_decoder`).
-fn sharded_dim(job: &Job, param: &Param) -> (u64, u64) {
+/// more ranks than experts (torchtitan, `apply_fsdp_to_decoder`). And whether it is the second.
+fn sharded_dim(job: &Job, param: &Param) -> ((u64, u64), bool) {
     let model = &job.model;
     match &model.experts {
         Some(experts) if titan::is_routed(param.name) && u64::from(job.fsdp.shard) > experts.count => {
             let second = if param.name == "moe.experts.w2" { model.width } else { experts.width };
-            (second, param.elements() / second)
+            ((second, param.elements() / second), true)
         }
-        _ => (param.rows, param.cols),
+        _ => ((param.rows, param.cols), false),
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) fn engine(
     let sequence = scenario.tensor_parallel.as_ref().is_some_and(|at| at.get_ref().sequence == Some(true));
     let context = scenario.mesh.get_ref().cp.as_ref().is_some_and(|at| *at.get_ref() > 1);
     let virtual_stages = scenario.pipeline.as_ref().and_then(|at| at.get_ref().virtual_stages.as_ref());
+    let engine_loss =
+        table.cross_entropy_fusion_impl.as_ref().is_some_and(|at| *at.get_ref() == written::FusedLoss::Te);
     let several = virtual_stages.is_some_and(|at| *at.get_ref() > 1);
     let cases = [
         (!local, "megatron.implementation = \"transformer_engine\"", "write \"local\""),
@@ -33,6 +35,7 @@ pub(super) fn engine(
         (gathers, "megatron.overlap_param_gather", "write false: parameters are gathered after the step"),
         (overlaps, "megatron.tp_comm_overlap", "write false"),
         (table.fp8.is_some(), "megatron.fp8", "remove it"),
+        (engine_loss, "megatron.cross_entropy_fusion_impl = \"te\"", "write \"native\""),
         (sequence, "tensor_parallel.sequence", "write false"),
         (context, "mesh.cp", "write mesh.cp = 1"),
         (several, "pipeline.virtual_stages", "write 1"),

@@ -101,6 +101,7 @@ pub(super) fn mixture(
         table.moe_router_fusion.as_ref().map(|at| at.span()),
         table.moe_router_force_load_balancing.as_ref().map(|at| at.span()),
         table.recompute_modules.as_ref().map(|at| at.span()),
+        table.delay_wgrad_compute.as_ref().map(|at| at.span()),
     ];
     if model.experts.is_none() {
         return match keys.into_iter().flatten().next() {

@@ -41,8 +41,14 @@ pub(super) fn check(
     reader: &mut Reader<'_>,
     key: Option<&Spanned<bool>>,
     (mixture, block): (Option<Mixture>, &Block),
+    overlap_p2p: bool,
 ) -> Result<(), ScenarioError> {
     let Some(key) = key else { return Ok(()) };
+    if !overlap_p2p {
+        let problem = "overlap_moe_expert_parallel_comm runs a forward and a backward at once, and with \
+                       pipeline.overlap_p2p = false each waits for its messages";
+        return Err(reader.plan(key, problem, "remove pipeline.overlap_p2p, or overlap_moe_expert_parallel_comm"));
+    }
     if matches!(block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. }) {
         let problem =
             "overlap_moe_expert_parallel_comm cuts blocks into parts, and megatron.recompute runs whole ones again";
@@ -61,16 +67,16 @@ pub(super) fn check(
 /// Whether weight gradients are made later (`delay_wgrad_compute`).
 pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<bool, ScenarioError> {
     let together = table.overlap_moe_expert_parallel_comm.as_ref().is_some_and(|at| *at.get_ref());
-    match table.delay_wgrad_compute.as_ref().filter(|at| *at.get_ref()) {
-        Some(at) if !together => {
+    match &table.delay_wgrad_compute {
+        Some(at) if *at.get_ref() && !together => {
             let problem = "delay_wgrad_compute moves weight gradients beside exchanges of experts, and none are hidden";
             Err(reader.plan(at, problem, "write megatron.overlap_moe_expert_parallel_comm = true, or remove the key"))
         }
-        Some(at) if table.gradient_accumulation_fusion == Some(false) => {
+        Some(at) if *at.get_ref() && table.gradient_accumulation_fusion == Some(false) => {
             let problem = "delay_wgrad_compute without gradient_accumulation_fusion is not simulated";
             Err(reader.plan(at, problem, "write megatron.gradient_accumulation_fusion = true, or remove the key"))
         }
-        Some(_) => Ok(true),
+        Some(at) => Ok(*at.get_ref()),
         None if together => Ok(reader.flag("megatron.delay_wgrad_compute", None, false)),
         None => Ok(false),
     }
