@@ -100,7 +100,7 @@ proptest! {
         for hook in &report.hooks {
             prop_assert!(hook.now <= hook.peak && hook.peak <= report.peak_allocated);
         }
-        let live: u64 = report.live.iter().map(|live| live.bytes.0).sum();
+        let live: u64 = report.live(&answer.classes[answer.tightest].program).iter().map(|live| live.bytes.0).sum();
         prop_assert_eq!(live, report.breakdown.total().0);
     }
 

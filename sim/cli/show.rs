@@ -308,7 +308,7 @@ fn memory(class: &Class) -> String {
         "allocated by hook\n{}\n",
         table(&["hook", "group", "now GiB", "peak since GiB"], rows.collect(), 2)
     );
-    let rows = report.live.iter().map(|live| {
+    let rows = report.live(&class.program).into_iter().map(|live| {
         vec![live.category.label().to_owned(), live.name.to_owned(), live.count.to_string(), live.bytes.to_string()]
     });
     let _ = writeln!(out, "live at the peak\n{}\n", table(&["category", "what", "blocks", "size"], rows.collect(), 2));

@@ -128,15 +128,20 @@ const NONE: u32 = u32::MAX;
 impl Plan {
     /// Lays out `program` for `streams` streams; if `record`, with the effect of each instruction.
     pub(super) fn new(program: &Program, costs: &Costs, streams: usize, record: bool) -> Plan {
-        let awaited = awaited(program);
-        let most = most(program, streams);
-        let actions = most.iter().sum();
+        let Census { awaited, ops, actions } = Census::of(program, streams);
+        // Streams lie one behind the other, each with the end of its step.
+        let mut first = vec![];
+        let mut end = 0;
+        for ops in ops {
+            first.push(end);
+            end += ops + 1;
+        }
         let mut layout = Layout {
             plan: Plan {
                 host: Vec::with_capacity(actions),
                 host_scope: Vec::with_capacity(actions),
-                ops: Vec::new(),
-                first: Vec::new(),
+                ops: vec![StreamOp::StepEnd; end as usize],
+                first: first.clone(),
                 kernels: Vec::new(),
                 slots: Vec::new(),
                 rounds: Vec::new(),
@@ -144,7 +149,7 @@ impl Plan {
                 legs: Vec::new(),
                 effects: Vec::new(),
             },
-            streams: most.iter().map(|&most| Vec::with_capacity(most)).collect(),
+            next: first,
             paid: 0,
             scope: ScopeId(0),
         };
@@ -153,7 +158,7 @@ impl Plan {
         let mut rounds = program.rounds.iter().peekable();
         for (index, (instr, &awaited)) in program.step.iter().zip(&awaited).enumerate() {
             if rounds.next_if(|&&round| round as usize <= index).is_some() {
-                layout.plan.rounds.push(layout.streams[0].len() as u32);
+                layout.plan.rounds.push(layout.next[0]);
             }
             layout.add(program, costs, instr, awaited, &mut latest);
             if record {
@@ -162,16 +167,7 @@ impl Plan {
             }
         }
         layout.act(Action::StepEnd);
-        let Layout { mut plan, streams, .. } = layout;
-        plan.ops.reserve_exact(streams.iter().map(|ops| ops.len() + 1).sum());
-        for mut ops in streams {
-            plan.first.push(plan.ops.len() as u32);
-            ops.push(StreamOp::StepEnd);
-            plan.ops.append(&mut ops);
-        }
-        for slot in &mut plan.slots {
-            slot.at += plan.first[slot.stream as usize];
-        }
+        let mut plan = layout.plan;
         plan.number_messages(program);
         plan.kernels = program
             .kernels
@@ -205,53 +201,57 @@ impl Plan {
     }
 }
 
-/// How many operations each stream may have at most, with what only the host does counted to the first.
-fn most(program: &Program, streams: usize) -> Vec<usize> {
-    let mut most = vec![1; streams];
-    for instr in &program.step {
-        match *instr {
-            Instr::Launch { stream, .. }
-            | Instr::Collective { stream, .. }
-            | Instr::Exchange { stream, .. }
-            | Instr::Record { stream, .. }
-            | Instr::Wait { stream, .. } => most[stream.0 as usize] += 1,
-            Instr::Mark { .. } | Instr::HostWait { .. } => most.iter_mut().take(1).for_each(|most| *most += 1),
-            _ => {}
-        }
-    }
-    most
+/// What a step comes to, before it is laid out.
+struct Census {
+    /// For each instruction, whether it is a record that a later wait of another stream or the host refers to.
+    awaited: Vec<bool>,
+    /// Operations of each stream, but for the end of the step.
+    ops: Vec<u32>,
+    /// Actions of the host.
+    actions: usize,
 }
 
-/// For each instruction, whether it is a record that a later wait of another stream or the host refers to.
-fn awaited(program: &Program) -> Vec<bool> {
-    let mut awaited = vec![false; program.step.len()];
-    // Index and stream of the latest record of each event.
-    let mut latest = vec![None; program.events as usize];
-    for (index, instr) in program.step.iter().enumerate() {
-        match *instr {
-            Instr::Record { stream, event } => latest[event.0 as usize] = Some((index, stream)),
-            Instr::Wait { stream, event } => {
-                if let Some((record, on)) = latest[event.0 as usize]
-                    && on != stream
-                {
-                    awaited[record] = true;
+impl Census {
+    fn of(program: &Program, streams: usize) -> Census {
+        let mut awaited = vec![false; program.step.len()];
+        let (mut ops, mut waits) = (vec![0; streams], 0);
+        // Index and stream of the latest record of each event.
+        let mut latest = vec![None; program.events as usize];
+        for (index, instr) in program.step.iter().enumerate() {
+            match *instr {
+                Instr::Launch { stream, .. } | Instr::Collective { stream, .. } | Instr::Exchange { stream, .. } => {
+                    ops[stream.0 as usize] += 1;
                 }
-            }
-            Instr::HostWait { event } => {
-                if let Some((record, _)) = latest[event.0 as usize] {
-                    awaited[record] = true;
+                Instr::Record { stream, event } => latest[event.0 as usize] = Some((index, stream)),
+                Instr::Wait { event, .. } | Instr::HostWait { event } => {
+                    let Some((record, on)) = latest[event.0 as usize] else { continue };
+                    match *instr {
+                        Instr::Wait { stream, .. } if stream == on => continue,
+                        Instr::Wait { stream, .. } => ops[stream.0 as usize] += 1,
+                        _ => waits += 1,
+                    }
+                    if !std::mem::replace(&mut awaited[record], true) {
+                        ops[on.0 as usize] += 1;
+                    }
                 }
+                Instr::Mark { mark } => {
+                    waits += 1;
+                    ops[0] += u32::from(matches!(program.marks[mark as usize], Mark::PhaseEnd(_)));
+                }
+                _ => {}
             }
-            _ => {}
         }
+        // The host issues all of these, waits and passes marks, and ends the step.
+        let actions = ops.iter().sum::<u32>() as usize + waits + 1;
+        Census { awaited, ops, actions }
     }
-    awaited
 }
 
 /// A plan being laid out.
 struct Layout {
     plan: Plan,
-    streams: Vec<Vec<StreamOp>>,
+    /// By stream: where its next operation lies.
+    next: Vec<u32>,
     /// Host time since the last action \[ps\].
     paid: u64,
     scope: ScopeId,
@@ -265,7 +265,9 @@ impl Layout {
 
     fn issue(&mut self, stream: u8, op: StreamOp) {
         let queued = matches!(op, StreamOp::Kernel { .. } | StreamOp::Comm { .. } | StreamOp::Exchange { .. });
-        self.streams[stream as usize].push(op);
+        let next = &mut self.next[stream as usize];
+        self.plan.ops[*next as usize] = op;
+        *next += 1;
         self.act(Action::Issue { stream, queued });
     }
 
@@ -307,7 +309,7 @@ impl Layout {
                 latest[event.0 as usize] = NONE;
                 if awaited {
                     let slot = self.plan.slots.len() as u32;
-                    let at = self.streams[stream.0 as usize].len() as u32;
+                    let at = self.next[stream.0 as usize];
                     self.plan.slots.push(Slot { event, stream: stream.0, at, scope: self.scope });
                     latest[event.0 as usize] = slot;
                     self.issue(stream.0, StreamOp::Record { slot });

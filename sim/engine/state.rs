@@ -233,6 +233,7 @@ impl<'a> Engine<'a> {
         let plans: Vec<Plan> = job
             .classes
             .par_iter()
+            .with_max_len(1)
             .map(|class| Plan::new(class.program, class.costs, streams, options.record))
             .collect();
         let slots = plans.iter().map(|plan| plan.slots.len()).max().unwrap_or(0) as u32;

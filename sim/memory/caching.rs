@@ -27,7 +27,10 @@ const MIN_OWN_SEGMENT: u64 = 10 * MIB;
 /// Rounding of such segments (`kRoundLarge`).
 const ROUND_SEGMENT: u64 = 2 * MIB;
 
+/// No block.
 const NONE: u32 = u32::MAX;
+/// Bins of a pool.
+const BINS: usize = u128::BITS as usize;
 
 /// How the allocator is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,28 +60,27 @@ pub struct BlockId(NonZeroU32);
 struct Block {
     address: u64,
     size: u64,
+    /// Its neighbours in the segment.
     previous: u32,
     next: u32,
+    /// Its neighbours in the bin, while it is free.
+    before: u32,
+    after: u32,
     pool: u16,
     free: bool,
 }
 
-/// A free block, with its size in units of 512 B: up to 2 TiB.
-#[derive(Clone, Copy, Debug)]
-struct Free {
-    size: u32,
-    block: u32,
-}
-
-/// Free blocks of one stream and size class, in order of (size, address). Few are of like sizes, so they lie in short bins
-/// by size, four to each power of two: what is taken, split, freed and joined moves nothing but a neighbour or two.
+/// Free blocks of one stream and size class. Few are of like sizes, so they are filed in short bins by size, four to each
+/// power of two, and lie there in order of (size, address), each linked to the next: what is taken, split, freed and joined
+/// moves no other.
 #[derive(Clone, Debug)]
 struct Pool {
-    bins: Vec<Vec<Free>>,
+    /// The first block of each bin.
+    bins: [u32; BINS],
     /// The bins that hold any, a bit each.
     filled: u128,
     /// The last block of the growing range, with expandable segments.
-    tail: Option<u32>,
+    tail: u32,
     mapped_end: u64,
     reserved: u64,
 }
@@ -100,67 +102,33 @@ fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
 
-/// A block's size in units of 512 B.
-fn units(size: u64) -> u32 {
-    u32::try_from(size / MIN_BLOCK).unwrap_or(u32::MAX)
-}
-
 /// A request rounded up, and whether the small pool serves it.
 fn rounded_size(bytes: Bytes) -> (u64, bool) {
     let size = round_up(bytes.0.max(1), MIN_BLOCK);
     (size, size <= SMALL)
 }
 
-/// The bin of a size in units of 512 B: sizes up to 7 have bins of their own.
-fn bin(size: u32) -> usize {
+/// The bin of a size: sizes up to 7 units of 512 B have bins of their own, those of 2 TiB and more share the last.
+fn bin(size: u64) -> usize {
+    let size = u32::try_from(size / MIN_BLOCK).unwrap_or(u32::MAX);
     let log = size.max(1).ilog2();
     if log < 2 { size as usize } else { ((log - 1) << 2 | (size >> (log - 2)) & 3) as usize }
 }
 
 impl Pool {
-    fn new() -> Pool {
-        Pool { bins: vec![vec![]; u128::BITS as usize], filled: 0, tail: None, mapped_end: 0, reserved: 0 }
-    }
+    const EMPTY: Pool = Pool { bins: [NONE; BINS], filled: 0, tail: NONE, mapped_end: 0, reserved: 0 };
 
-    /// The first block that is filed in a bin from `bin` on.
-    fn first_from(&self, bin: usize) -> Option<(usize, usize)> {
-        let filled = self.filled.checked_shr(bin as u32)?;
-        (filled > 0).then(|| (bin + filled.trailing_zeros() as usize, 0))
-    }
-
-    /// The block at a place, if there is one, or else the next.
-    fn from(&self, (bin, at): (usize, usize)) -> Option<(usize, usize)> {
-        if at < self.bins[bin].len() { Some((bin, at)) } else { self.first_from(bin + 1) }
-    }
-
-    /// Best fit. With expandable segments the block at the end of the range counts as large as it can grow, so any
-    /// other block that fits is preferred to it.
-    fn best_fit(&self, size: u64) -> Option<(usize, usize)> {
-        let size = units(size);
-        let own = bin(size);
-        let smaller = self.bins[own].iter().take_while(|free| free.size < size).count();
-        let (bin, at) = self.from((own, smaller))?;
-        let grows = Some(self.bins[bin][at].block) == self.tail;
-        let other = if grows { self.from((bin, at + 1)) } else { None };
-        Some(other.unwrap_or((bin, at)))
-    }
-
-    fn insert(&mut self, bin: usize, at: usize, free: Free) {
-        self.bins[bin].insert(at, free);
-        self.filled |= 1 << bin;
-    }
-
-    fn remove(&mut self, (bin, at): (usize, usize)) -> Free {
-        let free = self.bins[bin].remove(at);
-        self.filled &= !(u128::from(self.bins[bin].is_empty()) << bin);
-        free
+    /// The first block of the bins behind one.
+    fn behind(&self, bin: usize) -> u32 {
+        let filled = self.filled >> bin >> 1;
+        if filled == 0 { NONE } else { self.bins[bin + 1 + filled.trailing_zeros() as usize] }
     }
 }
 
 impl Allocator {
     /// An empty allocator for the given number of streams.
     pub fn new(settings: Settings, streams: usize) -> Self {
-        let pools = vec![Pool::new(); 2 * streams];
+        let pools = vec![Pool::EMPTY; 2 * streams];
         let (blocks, idle) = (Vec::with_capacity(4096), Vec::with_capacity(4096));
         Allocator { settings, blocks, idle, pools, next_address: 0, allocated: 0, reserved: 0, retries: 0 }
     }
@@ -189,10 +157,9 @@ impl Allocator {
     /// the allocator is afterwards as it was before. None where the device would have to be asked.
     pub fn passing(&self, bytes: Bytes, stream: usize) -> Option<Bytes> {
         let (size, small) = rounded_size(bytes);
-        let pool = &self.pools[2 * stream + usize::from(!small)];
-        let (bin, at) = pool.best_fit(size)?;
-        let block = &self.blocks[pool.bins[bin][at].block as usize];
-        let granted = if self.splits(block.size - size, small) { size } else { block.size };
+        let block = self.best_fit(2 * stream + usize::from(!small), size)?;
+        let found = self.blocks[block as usize].size;
+        let granted = if self.splits(found - size, small) { size } else { found };
         Some(Bytes(self.allocated + granted))
     }
 
@@ -201,61 +168,122 @@ impl Allocator {
         if small || self.settings.expandable_segments { rest >= MIN_BLOCK } else { rest > SMALL }
     }
 
+    /// The smallest free block that fits, of several the one with the lowest address. With expandable segments the block at
+    /// the end of the range counts as large as it can grow, so any other block that fits is preferred to it.
+    fn best_fit(&self, pool: usize, size: u64) -> Option<u32> {
+        let (pool, own) = (&self.pools[pool], bin(size));
+        let mut at = pool.bins[own];
+        while at != NONE && self.blocks[at as usize].size < size {
+            at = self.blocks[at as usize].after;
+        }
+        if at == NONE {
+            at = pool.behind(own);
+        }
+        if at == NONE || at != pool.tail {
+            return (at != NONE).then_some(at);
+        }
+        let Block { size, after, .. } = self.blocks[at as usize];
+        let other = if after == NONE { pool.behind(bin(size)) } else { after };
+        Some(if other == NONE { at } else { other })
+    }
+
     /// Takes a block of at least `bytes` for a stream.
     pub fn alloc(&mut self, bytes: Bytes, stream: usize) -> Result<BlockId, OutOfMemory> {
         let (size, small) = rounded_size(bytes);
         let pool = 2 * stream + usize::from(!small);
-        let block = match self.pools[pool].best_fit(size) {
-            Some(place) => self.pools[pool].remove(place).block,
-            None => match self.grow(pool, size, small) {
-                Some(block) => block,
-                None => {
-                    self.retries += 1;
-                    self.release_cached();
-                    let failed =
-                        OutOfMemory { requested: bytes, allocated: self.allocated(), reserved: self.reserved() };
-                    self.grow(pool, size, small).ok_or(failed)?
-                }
-            },
+        let found = self.best_fit(pool, size).or_else(|| self.grow(pool, size, small));
+        let found = match found {
+            Some(block) => block,
+            None => {
+                self.retries += 1;
+                self.release_cached();
+                let failed = OutOfMemory { requested: bytes, allocated: self.allocated(), reserved: self.reserved() };
+                self.grow(pool, size, small).ok_or(failed)?
+            }
         };
-        self.split(block, size, small);
-        self.blocks[block as usize].free = false;
+        let block = self.take(found, size, small);
         self.allocated += self.blocks[block as usize].size;
         Ok(BlockId(NonZeroU32::MIN.saturating_add(block)))
     }
 
-    /// Gives a block back.
-    pub fn free(&mut self, block: BlockId) {
-        let mut at = block.0.get() - 1;
-        let Block { size, previous, next, .. } = self.blocks[at as usize];
-        self.allocated -= size;
-        self.blocks[at as usize].free = true;
-        if previous != NONE && self.blocks[previous as usize].free {
-            self.remove_free(previous);
-            at = self.merge(previous, at);
+    /// Hands out a free block, or its lower part: then what remains keeps its place among the free ones, mostly.
+    fn take(&mut self, at: u32, size: u64, small: bool) -> u32 {
+        let block = self.blocks[at as usize];
+        if !self.splits(block.size - size, small) {
+            self.remove_free(at);
+            self.blocks[at as usize].free = false;
+            return at;
         }
-        if next != NONE && self.blocks[next as usize].free {
-            self.remove_free(next);
-            at = self.merge(at, next);
+        let taken = self.new_block(Block { size, next: at, free: false, ..block });
+        if block.previous != NONE {
+            self.blocks[block.previous as usize].next = taken;
         }
-        self.insert_free(at);
+        self.blocks[at as usize].previous = taken;
+        self.reshape(at, block.address + size, block.size - size);
+        taken
     }
 
-    /// Joins two neighbours into the first.
-    fn merge(&mut self, first: u32, second: u32) -> u32 {
-        let gone = self.blocks[second as usize];
-        let kept = &mut self.blocks[first as usize];
-        kept.size += gone.size;
-        kept.next = gone.next;
-        let pool = kept.pool as usize;
-        if gone.next != NONE {
-            self.blocks[gone.next as usize].previous = first;
+    /// Gives a block back.
+    pub fn free(&mut self, block: BlockId) {
+        let at = block.0.get() - 1;
+        let Block { address, size, previous, next, .. } = self.blocks[at as usize];
+        self.allocated -= size;
+        let free = |at: u32| Some(at).filter(|&at| at != NONE && self.blocks[at as usize].free);
+        match (free(previous), free(next)) {
+            (None, None) => {
+                self.blocks[at as usize].free = true;
+                self.insert_free(at);
+            }
+            (Some(below), above) => {
+                let mut more = size;
+                if let Some(above) = above {
+                    more += self.blocks[above as usize].size;
+                    self.remove_free(above);
+                    self.unlink(above);
+                }
+                self.unlink(at);
+                let Block { address, size, .. } = self.blocks[below as usize];
+                self.reshape(below, address, size + more);
+            }
+            (None, Some(above)) => {
+                self.unlink(at);
+                let more = self.blocks[above as usize].size;
+                self.reshape(above, address, size + more);
+            }
         }
-        if self.pools[pool].tail == Some(second) {
-            self.pools[pool].tail = Some(first);
+    }
+
+    /// Takes a block out of its segment: a neighbour has its room.
+    fn unlink(&mut self, at: u32) {
+        let Block { previous, next, pool, .. } = self.blocks[at as usize];
+        if previous != NONE {
+            self.blocks[previous as usize].next = next;
         }
-        self.idle.push(second);
-        first
+        if next != NONE {
+            self.blocks[next as usize].previous = previous;
+        }
+        let tail = &mut self.pools[pool as usize].tail;
+        if *tail == at {
+            *tail = previous;
+        }
+        self.idle.push(at);
+    }
+
+    /// Moves the ends of a free block.
+    fn reshape(&mut self, at: u32, address: u64, size: u64) {
+        let Block { size: known, before, after, .. } = self.blocks[at as usize];
+        let key = |at: u32| (self.blocks[at as usize].size, self.blocks[at as usize].address);
+        let stays = bin(size) == bin(known)
+            && (before == NONE || key(before) < (size, address))
+            && (after == NONE || (size, address) < key(after));
+        if !stays {
+            self.remove_free(at);
+        }
+        let block = &mut self.blocks[at as usize];
+        (block.address, block.size) = (address, size);
+        if !stays {
+            self.insert_free(at);
+        }
     }
 
     fn new_block(&mut self, block: Block) -> u32 {
@@ -271,25 +299,55 @@ impl Allocator {
         }
     }
 
+    /// Files a free block.
     fn insert_free(&mut self, at: u32) {
         let Block { size, address, pool, .. } = self.blocks[at as usize];
-        let (size, pool) = (units(size), &mut self.pools[pool as usize]);
-        let before = |free: &&Free| {
-            free.size < size || (free.size == size && self.blocks[free.block as usize].address < address)
-        };
-        let bin = bin(size);
-        let place = pool.bins[bin].iter().take_while(before).count();
-        pool.insert(bin, place, Free { size, block: at });
+        let (pool, bin) = (&mut self.pools[pool as usize], bin(size));
+        let (mut before, mut after) = (NONE, pool.bins[bin]);
+        while after != NONE {
+            let other = &self.blocks[after as usize];
+            if (other.size, other.address) > (size, address) {
+                break;
+            }
+            (before, after) = (after, other.after);
+        }
+        match before {
+            NONE => {
+                pool.bins[bin] = at;
+                pool.filled |= 1 << bin;
+            }
+            _ => self.blocks[before as usize].after = at,
+        }
+        if after != NONE {
+            self.blocks[after as usize].before = at;
+        }
+        let block = &mut self.blocks[at as usize];
+        (block.before, block.after) = (before, after);
     }
 
+    /// Takes a free block out of its bin.
     fn remove_free(&mut self, at: u32) {
-        let Block { size, pool, .. } = self.blocks[at as usize];
-        let (bin, pool) = (bin(units(size)), &mut self.pools[pool as usize]);
-        let place = pool.bins[bin].iter().position(|free| free.block == at);
-        pool.remove((bin, place.expect("a free block is in its pool's list")));
+        let Block { size, pool, before, after, .. } = self.blocks[at as usize];
+        if after != NONE {
+            self.blocks[after as usize].before = before;
+        }
+        if before != NONE {
+            self.blocks[before as usize].after = after;
+            return;
+        }
+        let (pool, bin) = (&mut self.pools[pool as usize], bin(size));
+        pool.bins[bin] = after;
+        pool.filled &= !(u128::from(after == NONE) << bin);
     }
 
-    /// Takes more memory from the device; none if it has none left.
+    /// All free blocks of a pool, in the order of its bins.
+    fn all_free(&self, pool: usize) -> Vec<u32> {
+        let known = |at: u32| (at != NONE).then_some(at);
+        let bins = self.pools[pool].bins.iter().filter_map(|&first| known(first));
+        bins.flat_map(|first| std::iter::successors(Some(first), |&at| known(self.blocks[at as usize].after))).collect()
+    }
+
+    /// Takes more memory from the device, as a free block that fits; none if it has none left.
     fn grow(&mut self, pool: usize, size: u64, small: bool) -> Option<u32> {
         if self.settings.expandable_segments {
             return self.grow_range(pool, size, small);
@@ -308,66 +366,50 @@ impl Allocator {
         self.pools[pool].reserved += segment;
         let address = self.next_address;
         self.next_address += segment;
-        let block = Block { address, size: segment, previous: NONE, next: NONE, pool: pool as u16, free: false };
-        Some(self.new_block(block))
+        Some(self.new_free(pool, NONE, (address, segment)))
     }
 
     /// Maps more of the pool's range, joined to the free block at its end.
     fn grow_range(&mut self, pool: usize, size: u64, small: bool) -> Option<u32> {
         let step = if small { SMALL_SEGMENT } else { LARGE_SEGMENT };
         let tail = self.pools[pool].tail;
-        let joined = tail.filter(|&at| self.blocks[at as usize].free);
+        let joined = Some(tail).filter(|&tail| tail != NONE && self.blocks[tail as usize].free);
         let have = joined.map_or(0, |at| self.blocks[at as usize].size);
         let more = round_up(size.saturating_sub(have), step);
         if self.reserved + more > self.settings.capacity.0 {
             return None;
-        }
-        if let Some(at) = joined {
-            self.remove_free(at);
         }
         self.reserved += more;
         let state = &mut self.pools[pool];
         state.reserved += more;
         let address = state.mapped_end;
         state.mapped_end += more;
-        let previous = tail.unwrap_or(NONE);
-        let fresh = Block { address, size: more, previous, next: NONE, pool: pool as u16, free: false };
-        let new = self.new_block(fresh);
-        if let Some(at) = tail {
-            self.blocks[at as usize].next = new;
+        if let Some(at) = joined {
+            self.reshape(at, self.blocks[at as usize].address, have + more);
+            return joined;
         }
-        self.pools[pool].tail = Some(new);
-        Some(joined.map_or(new, |at| self.merge(at, new)))
+        let new = self.new_free(pool, tail, (address, more));
+        if tail != NONE {
+            self.blocks[tail as usize].next = new;
+        }
+        self.pools[pool].tail = new;
+        Some(new)
     }
 
-    /// Splits what is not needed off a block and makes it free.
-    fn split(&mut self, at: u32, size: u64, small: bool) {
-        let block = self.blocks[at as usize];
-        let rest = block.size - size;
-        if !self.splits(rest, small) {
-            return;
-        }
-        let remainder =
-            Block { address: block.address + size, size: rest, previous: at, next: block.next, free: true, ..block };
-        let new = self.new_block(remainder);
-        if block.next != NONE {
-            self.blocks[block.next as usize].previous = new;
-        }
-        self.blocks[at as usize].size = size;
-        self.blocks[at as usize].next = new;
-        if self.pools[block.pool as usize].tail == Some(at) {
-            self.pools[block.pool as usize].tail = Some(new);
-        }
-        self.insert_free(new);
+    /// A free block behind another, if there is one.
+    fn new_free(&mut self, pool: usize, previous: u32, (address, size): (u64, u64)) -> u32 {
+        let (next, before, after) = (NONE, NONE, NONE);
+        let at = self.new_block(Block { address, size, previous, next, before, after, pool: pool as u16, free: true });
+        self.insert_free(at);
+        at
     }
 
     /// Gives every wholly free segment back to the device (`release_cached_blocks`); with expandable segments, the
     /// whole granules inside free blocks.
     fn release_cached(&mut self) {
         for pool in 0..self.pools.len() {
-            let bins = self.pools[pool].bins.iter_mut().map(std::mem::take).collect::<Vec<_>>();
-            self.pools[pool].filled = 0;
-            for Free { block: at, .. } in bins.into_iter().flatten() {
+            for at in self.all_free(pool) {
+                self.remove_free(at);
                 let block = self.blocks[at as usize];
                 let (size, address) = (block.size, block.address);
                 let returned = if self.settings.expandable_segments {
@@ -395,72 +437,4 @@ impl Allocator {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plain() -> Allocator {
-        Allocator::new(Settings { expandable_segments: false, capacity: Bytes(1 << 40) }, 2)
-    }
-
-    #[test]
-    fn small_medium_and_large_requests_take_segments_of_2_20_and_their_own_size() {
-        let mut a = plain();
-        a.alloc(Bytes(1), 0).expect("fits");
-        assert_eq!((a.allocated(), a.reserved()), (Bytes(512), Bytes(2 * MIB)));
-        a.alloc(Bytes(MIB + 1), 0).expect("fits");
-        assert_eq!(a.reserved(), Bytes(22 * MIB));
-        a.alloc(Bytes(30 * MIB + 1024), 0).expect("fits");
-        assert_eq!(a.reserved(), Bytes(54 * MIB));
-    }
-
-    #[test]
-    fn a_remainder_of_a_mebibyte_is_not_worth_splitting_off_in_the_large_pool() {
-        let mut a = plain();
-        let block = a.alloc(Bytes(20 * MIB), 0).expect("fits");
-        a.free(block);
-        a.alloc(Bytes(19 * MIB), 0).expect("fits");
-        assert_eq!(a.allocated(), Bytes(20 * MIB));
-    }
-
-    #[test]
-    fn freed_neighbours_merge_and_serve_a_larger_request() {
-        let mut a = plain();
-        let blocks: Vec<_> = (0..4).map(|_| a.alloc(Bytes(5 * MIB), 0).expect("fits")).collect();
-        assert_eq!(a.reserved(), Bytes(20 * MIB));
-        for block in blocks {
-            a.free(block);
-        }
-        a.alloc(Bytes(20 * MIB), 0).expect("fits");
-        assert_eq!(a.reserved(), Bytes(20 * MIB));
-    }
-
-    #[test]
-    fn a_stream_never_reuses_another_streams_block() {
-        let mut a = plain();
-        let block = a.alloc(Bytes(64 * MIB), 0).expect("fits");
-        a.free(block);
-        a.alloc(Bytes(64 * MIB), 1).expect("fits");
-        assert_eq!(a.reserved(), Bytes(128 * MIB));
-    }
-
-    #[test]
-    fn a_full_device_gives_cached_segments_back_before_it_refuses() {
-        let mut a = Allocator::new(Settings { expandable_segments: false, capacity: Bytes(100 * MIB) }, 1);
-        let first = a.alloc(Bytes(60 * MIB), 0).expect("fits");
-        a.free(first);
-        a.alloc(Bytes(80 * MIB), 0).expect("fits once the cached 60 MiB are given back");
-        assert_eq!((a.reserved(), a.retries()), (Bytes(80 * MIB), 1));
-        let refused = a.alloc(Bytes(40 * MIB), 0).expect_err("80 of 100 MiB are in use");
-        assert_eq!(refused.allocated, Bytes(80 * MIB));
-    }
-
-    #[test]
-    fn an_expandable_range_grows_by_its_step_and_never_fragments_at_its_end() {
-        let mut a = Allocator::new(Settings { expandable_segments: true, capacity: Bytes(1 << 40) }, 1);
-        let first = a.alloc(Bytes(30 * MIB), 0).expect("fits");
-        assert_eq!(a.reserved(), Bytes(40 * MIB));
-        a.free(first);
-        a.alloc(Bytes(50 * MIB), 0).expect("fits");
-        assert_eq!((a.allocated(), a.reserved()), (Bytes(50 * MIB), Bytes(60 * MIB)));
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@
 //! is left out. Arguments live throughout; results take their place where they are donated.
 
 use super::caching::OutOfMemory;
-use super::replay::{Breakdown, MemoryReport, Phase, live_at};
+use super::replay::{Breakdown, MemoryReport, Phase};
 use crate::program::{Category, Instr, Mark, Program};
 use crate::units::Bytes;
 
@@ -47,7 +47,7 @@ pub(super) fn replay(program: &Program, capacity: Bytes) -> MemoryReport {
         peak_reserved: Bytes(peak),
         peak_phase: busiest.unwrap_or_default(),
         breakdown,
-        live: live_at(program, at),
+        peak_at: Some(at),
         phases,
         hooks: vec![],
         reserved_by_stream: vec![Bytes(peak)],

@@ -96,8 +96,8 @@ pub struct MemoryReport {
     pub peak_phase: String,
     /// Bytes by category at the peak.
     pub breakdown: Breakdown,
-    /// What was live at the peak, largest first.
-    pub live: Vec<Live>,
+    /// Where among the step's instructions most bytes are asked for; none where a request failed.
+    pub peak_at: Option<usize>,
     /// Phases of the reported step.
     pub phases: Vec<Phase>,
     /// Hooks of the reported step, with phase ends in between (`phase_end`).
@@ -156,7 +156,7 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
         peak_reserved: Bytes(0),
         peak_phase: String::new(),
         breakdown: Breakdown::default(),
-        live: vec![],
+        peak_at: None,
         phases: vec![],
         hooks: vec![],
         reserved_by_stream: vec![],
@@ -190,9 +190,16 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
     report.reserved_by_stream = (0..program.streams.len()).map(|stream| replay.allocator.reserved_by(stream)).collect();
     report.retries = replay.allocator.retries();
     if report.out_of_memory.is_none() {
-        report.live = live_at(program, replay.peak_at);
+        report.peak_at = Some(replay.peak_at);
     }
     report
+}
+
+impl MemoryReport {
+    /// What of the program is live at the peak, largest first.
+    pub fn live(&self, program: &Program) -> Vec<Live> {
+        self.peak_at.map_or(vec![], |at| live_at(program, at))
+    }
 }
 
 impl Replay<'_> {
@@ -309,7 +316,7 @@ impl Replay<'_> {
 }
 
 /// What is live at a position of the steady step, by operator and category, largest first.
-pub(super) fn live_at(program: &Program, position: usize) -> Vec<Live> {
+fn live_at(program: &Program, position: usize) -> Vec<Live> {
     let mut live: Vec<Option<Category>> = vec![None; program.buffers.len()];
     let last = &program.step[..program.step.len().min(position + 1)];
     for instr in program.before_second().chain(last) {

@@ -5,36 +5,39 @@ use std::hash::Hash;
 
 use super::hash::Quick;
 
+/// Places that what has come last is told apart by.
+const PLACES: usize = 1 << 10;
+
 /// Finds the ids of items.
 #[derive(Debug)]
 pub(super) struct Interned<T> {
     ids: HashMap<T, u32, Quick>,
-    /// What followed each item the last time: mostly it follows again, and need not be looked for.
+    /// What came the last time after the same few items: mostly it comes again, and need not be looked for.
     after: Vec<u32>,
-    last: usize,
+    /// The last few items, as a place in `after`.
+    past: usize,
 }
 
 impl<T> Default for Interned<T> {
     fn default() -> Self {
-        Interned { ids: HashMap::default(), after: vec![], last: 0 }
+        Interned { ids: HashMap::default(), after: vec![0; PLACES], past: 0 }
     }
 }
 
 impl<T: Clone + Eq + Hash> Interned<T> {
     /// The id of an item among all those named so far; a new one is added to them.
     pub(super) fn id(&mut self, all: &mut Vec<T>, item: T) -> u32 {
-        let guess = self.after.get(self.last).copied();
-        let id = match guess {
-            Some(guess) if all[guess as usize] == item => guess,
+        let guess = self.after[self.past];
+        let id = match all.get(guess as usize) {
+            Some(guessed) if *guessed == item => guess,
             _ => *self.ids.entry(item).or_insert_with_key(|item| {
                 all.push(item.clone());
                 all.len() as u32 - 1
             }),
         };
-        // Until it is known what follows an item, it is taken to follow itself.
-        self.after.extend(self.after.len() as u32..all.len() as u32);
-        self.after[self.last] = id;
-        self.last = id as usize;
+        self.after[self.past] = id;
+        // Three bits for each item: the last three or four count.
+        self.past = ((self.past << 3) ^ id as usize) % PLACES;
         id
     }
 }

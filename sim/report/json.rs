@@ -71,7 +71,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
                 "name": phase.name, "peak_allocated_bytes": bytes(phase.peak_allocated),
                 "end_allocated_bytes": bytes(phase.end_allocated),
             })).collect::<Vec<_>>(),
-            "live_at_peak": memory.report.live.iter().map(|live| json!({
+            "live_at_peak": memory.report.live(&answer.classes[answer.tightest].program).iter().map(|live| json!({
                 "name": live.name, "category": live.category.label(), "count": live.count, "bytes": bytes(live.bytes),
             })).collect::<Vec<_>>(),
             "remedies": memory.remedies.iter().map(|remedy| json!({

@@ -194,11 +194,11 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
 
 fn memory(out: &mut String, answer: &Prediction) -> fmt::Result {
     let report = &answer.memory.report;
+    let live = report.live(&answer.classes[answer.tightest].program);
     writeln!(out, "\nMemory at the peak ({})", report.peak_phase)?;
     let total = report.breakdown.total();
     let row = |category: Category, bytes: Bytes| {
-        let names: Vec<String> = report
-            .live
+        let names: Vec<String> = live
             .iter()
             .filter(|live| live.category == category)
             .take(3)

@@ -99,7 +99,8 @@ pub fn compile(job: &Job) -> Flight {
         python::launched_by_modules(&mut program);
         program
     };
-    Flight::in_turn((0..job.mesh.pp).into_par_iter().map(program).collect())
+    // Each rank is a task of its own: they differ, and none shall be left over for one thread.
+    Flight::in_turn((0..job.mesh.pp).into_par_iter().with_max_len(1).map(program).collect())
 }
 
 impl Framework for Job {

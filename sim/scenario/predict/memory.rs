@@ -58,7 +58,8 @@ pub(super) fn devices(scenario: &Scenario, flight: &Flight) -> (Vec<DeviceMemory
     let alike = |class: usize| (0..class).find(|&earlier| asks_alike(&classes[earlier], &classes[class]));
     let first: Vec<usize> = (0..classes.len()).into_par_iter().map(|class| alike(class).unwrap_or(class)).collect();
     let replay = |class: usize| (first[class] == class).then(|| device(scenario, &classes[class]));
-    let replayed: Vec<Option<DeviceMemory>> = (0..classes.len()).into_par_iter().map(replay).collect();
+    // Each is a task of its own: handed out in bunches, the last bunch would be left to one thread.
+    let replayed: Vec<Option<DeviceMemory>> = (0..classes.len()).into_par_iter().with_max_len(1).map(replay).collect();
     let devices: Vec<DeviceMemory> = first.iter().filter_map(|&class| replayed[class].clone()).collect();
     let tightest = tightest(&devices);
     (devices, tightest)

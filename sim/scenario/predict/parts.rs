@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Class;
 use crate::cost::Basis;
-use crate::engine::{Breakdown, Busy, Timeline};
-use crate::program::{Collective, Instr, Pass, Program, Work};
+use crate::engine::{Breakdown, Busy, Costs, Timeline};
+use crate::program::{Collective, Dispatch, Instr, Pass, Program, TransferId, Work};
 use crate::units::Time;
 
 /// A part of the step.
@@ -78,12 +78,14 @@ pub(super) fn memory_bound(classes: &[Class], timeline: &Timeline) -> Time {
     Mean { classes }.of(|index, class| of(&timeline.busy[index], &class.program))
 }
 
-/// How often one rank issues each kernel, collective and exchange in a step, by id.
+/// How often one rank issues each kernel, collective and exchange in a step, by id, and what else its host does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub(super) kernels: Vec<u64>,
     pub(super) comms: Vec<u64>,
     pub(super) exchanges: Vec<u64>,
+    /// Host work without a launch, by dispatch class.
+    pub(super) host: [u64; Dispatch::COUNT],
 }
 
 impl Counts {
@@ -93,16 +95,29 @@ impl Counts {
             kernels: vec![0; program.kernels.len()],
             comms: vec![0; program.comms.len()],
             exchanges: vec![0; program.exchanges.len()],
+            host: [0; Dispatch::COUNT],
         };
         for instr in &program.step {
             match instr {
                 Instr::Launch { kernel, .. } => counts.kernels[kernel.0 as usize] += 1,
                 Instr::Collective { comm, .. } => counts.comms[comm.0 as usize] += 1,
                 Instr::Exchange { exchange, .. } => counts.exchanges[exchange.0 as usize] += 1,
+                Instr::Host { dispatch, count } => counts.host[*dispatch as usize] += u64::from(*count),
                 _ => {}
             }
         }
         counts
+    }
+
+    /// The time of all these, one after the other, but for launches \[ps\].
+    pub(super) fn busy(&self, program: &Program, costs: &Costs) -> u128 {
+        let transfers = |ids: &Vec<TransferId>| ids.iter().map(|id| costs.transfer[id.0 as usize].time).max();
+        let exchanges = program.exchanges.iter().map(|ids| transfers(ids).unwrap_or(Time::ZERO));
+        let kernels = costs.kernel.iter().map(|cost| cost.time).zip(&self.kernels);
+        let comms = costs.comm.iter().map(|cost| cost.time).zip(&self.comms);
+        let host = costs.dispatch.iter().copied().zip(&self.host);
+        let all = kernels.chain(comms).chain(exchanges.zip(&self.exchanges)).chain(host);
+        all.map(|(time, &count)| u128::from(time.0) * u128::from(count)).sum()
     }
 }
 
@@ -134,7 +149,7 @@ pub(super) fn parts(classes: &[Class], timeline: &Timeline) -> Vec<Part> {
 }
 
 fn of_one(Class { program, counts, evidence, .. }: &Class, busy: &Busy) -> Table {
-    let Counts { kernels, comms, exchanges } = counts;
+    let Counts { kernels, comms, exchanges, .. } = counts;
     let mut table = Table::new();
     let mut add = |group: &'static str, name: String, count, time, exposed, basis| {
         let entry = table.entry((group, name.clone())).or_insert(Part {

@@ -4,6 +4,8 @@
 //! instead, of micro-batches that differ by one round each; if the third is what the first two say it should be, to the
 //! picosecond, so is the step ([`engine::extend`]). If it is not, all micro-batches are run.
 
+use rayon::prelude::*;
+
 use super::costs::{self, Evidence};
 use super::memory::{self, DeviceMemory};
 use super::parts::Counts;
@@ -76,9 +78,10 @@ fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result
         }
         let before = &second.counts[class];
         for (far, near) in [
-            (&mut counts.kernels, &before.kernels),
-            (&mut counts.comms, &before.comms),
-            (&mut counts.exchanges, &before.exchanges),
+            (&mut counts.kernels[..], &before.kernels[..]),
+            (&mut counts.comms[..], &before.comms[..]),
+            (&mut counts.exchanges[..], &before.exchanges[..]),
+            (&mut counts.host[..], &before.host[..]),
         ] {
             far.iter_mut().zip(near).for_each(|(far, &near)| *far = line(near, *far));
         }
@@ -97,10 +100,11 @@ fn run(scenario: &Scenario, job: &Job, (settings, memory): (Settings, bool)) -> 
     for (&class, rank) in flight.class_of.iter().zip(0..) {
         ranks[class as usize].push(rank);
     }
+    let counts: Vec<Counts> = flight.classes.par_iter().with_max_len(1).map(Counts::of).collect();
     let (mut priced, mut evidence) = (vec![], vec![]);
-    for (program, ranks) in flight.classes.iter().zip(&ranks) {
+    for ((program, ranks), counts) in flight.classes.iter().zip(&ranks).zip(&counts) {
         let (costs, why) = costs::costs(scenario, (program, ranks), &model, &mut known);
-        limits::check_time(scenario, program, &costs)?;
+        limits::check_time(scenario, counts.busy(program, &costs))?;
         priced.push(costs);
         evidence.push(why);
     }
@@ -113,6 +117,5 @@ fn run(scenario: &Scenario, job: &Job, (settings, memory): (Settings, bool)) -> 
     };
     let replay = || if memory { memory::devices(scenario, &flight) } else { (vec![], 0) };
     let (timeline, memory) = rayon::join(simulate, replay);
-    let counts = flight.classes.iter().map(Counts::of).collect();
     Ok(Flown { timeline: timeline?, flight, evidence, counts, ranks, memory })
 }
