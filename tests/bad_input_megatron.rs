@@ -359,3 +359,39 @@ fn a_plan_that_runs_badly_is_told_so() {
         .replace("huggingface = \"config.json\"\nlayers = 4", "name = \"bloom-176b\"");
     assert!(notes(&wide).contains("mesh.tp = 16 leaves the 8 chips of a node"), "{}", notes(&wide));
 }
+
+#[test]
+fn messages_are_shared_out_only_where_tensor_parallel_ranks_hold_the_same() {
+    let parts = "[pipeline]\nscatter_gather = true";
+    says(
+        "megatron-scatter-gather",
+        &[
+            (
+                "[batch]",
+                &format!("[tensor_parallel]\nsequence = true\n{parts}\n[batch]"),
+                "holds a part of its own",
+                "remove",
+            ),
+            ("tp = 2\npp = 2", &format!("tp = 1\npp = 2\n{parts}"), "mesh.tp makes none", "remove"),
+            (
+                "accumulation = 4\n",
+                "accumulation = 4\n[pipeline]\nscatter_gather = true\nvirtual_stages = 2\n",
+                "in batches that it waited for",
+                "write pipeline.overlap_p2p = false",
+            ),
+            ("", "[pipeline]\nscatter_gather = true\nschedule = \"ZB-1p\"", "until March 2023", "remove"),
+        ],
+    );
+}
+
+#[test]
+fn whose_norm_it_is_is_asked_only_of_megatrons_own_layer_norm() {
+    says(
+        "megatron-layer-norm",
+        &[
+            ("", "[megatron]\nlayer_norm = \"fused\"", "there is none here", "Transformer Engine"),
+            ("", "[megatron]\nimplementation = \"local\"\nlayer_norm = \"torch\"", "there is none here", "RMSNorm"),
+            ("", "[megatron]\nlayer_norm = \"apex\"", "there is no choice `apex` here", ""),
+        ],
+    );
+}

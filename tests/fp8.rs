@@ -8,7 +8,7 @@ use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacemen
 use windtunnel::program::builder::Section;
 use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, StreamId, Work};
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
-use windtunnel::runtime::eager::{Eager, TensorGroup};
+use windtunnel::runtime::eager::{Eager, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
     self, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
     Optimizer, Pipeline, Recompute,
@@ -76,9 +76,11 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
             virtual_stages: 1,
             layers: vec![LAYERS],
             overlap_p2p: false,
+            scatter_gather: false,
         },
         block: Block {
             implementation: Implementation::TransformerEngine,
+            layer_norm: LayerNorm::Torch,
             core: Core::Flash,
             hidden_dropout: false,
             attention_dropout: false,

@@ -22,6 +22,7 @@ mod grouped;
 mod issued;
 mod make;
 mod mapping;
+mod megatron_kernels;
 mod memory;
 mod oracle;
 mod pipeline;

@@ -15,7 +15,7 @@ use windtunnel::cost::curve::Curve;
 use windtunnel::cost::waves::Waves;
 
 use super::chips::ChipSpec;
-use super::tables::Tables;
+use super::tables::{Row, Tables};
 use super::{ImportError, Residual, Section, chips, evidence, fit, memory};
 use crate::fit::grid::{Grid, Shape};
 use crate::fit::layout::Ratios;
@@ -155,33 +155,39 @@ const BANDWIDTHS: [(&str, f64); 2] = [("A100-80GB PCIe", 1935.0), ("B200", 7700.
 
 /// Ratio of gradient layouts to the forward one at the same arithmetic, as a median of ratios of times.
 ///
-/// All weight gradients of the table are added to an fp32 main gradient. For those that are, `main_gradient` is the ratio
-/// without what reading and writing it takes beyond writing a gradient of two bytes an element: over the table a further
-/// second of that traffic makes a matmul longer by 1.3 to 1.6, so nothing of it is hidden. What a plain weight gradient takes
-/// was not measured: its ratio is the table's as it is.
+/// All weight gradients of the table are added to a gradient of fp32, or of bf16, that is there: 6 or 2 bytes an element more are
+/// read and written than where one of two bytes is only written. That traffic is taken off: over the table a further second of
+/// it makes a matmul longer by 1.3 to 1.6, so nothing of it is hidden. Those that are added to bf16, whose traffic is a third,
+/// say the same of what is left. A main gradient's traffic is added again by shape where there is one.
 fn layout(tables: &Tables, chip: &ChipSpec) -> Result<String, ImportError> {
     let table = tables.get("gemm_layout_simumax.csv")?;
-    // Rows come in triples (TN, NN, NT) of one linear layer, with the same product m·n·k.
-    let rows: Vec<_> =
-        table.rows().filter(|row| row.text("out_dtype") == "bf16" || row.text("layout") == "NT").collect();
+    let key = |row: &Row<'_>| {
+        Some((row.text("gpu").to_owned(), ["m", "n", "k"].map(|side| row.number(side)), row.number("tflops")?))
+    };
+    let of = |layout: &str| -> Vec<_> {
+        table.rows().filter(|row| row.text("layout") == layout).filter_map(|row| key(&row)).collect()
+    };
+    let (forward, data) = (of("TN"), of("NN"));
+    let rate = |known: &[(String, [Option<f64>; 3], f64)], gpu: &str, sides: [f64; 3]| {
+        known.iter().find(|(own, at, _)| own == gpu && *at == sides.map(Some)).map(|(_, _, rate)| *rate)
+    };
     let mut ratios = Ratios::default();
-    for triple in rows.windows(3) {
-        let rates: Vec<Option<f64>> = triple.iter().map(|row| row.number("tflops")).collect();
-        let names: Vec<&str> = triple.iter().map(|row| row.text("layout")).collect();
-        let work = |at: usize| ["m", "n", "k"].iter().filter_map(|column| triple[at].number(column)).product::<f64>();
-        if let ([Some(tn), Some(nn), Some(nt)], ["TN", "NN", "NT"]) = (rates.as_slice(), names.as_slice())
-            && work(0) == work(1)
-            && work(1) == work(2)
-        {
-            let sizes = ["m", "n", "k"].map(|column| triple[2].number(column).unwrap_or_default());
-            let bandwidth =
-                BANDWIDTHS.iter().find(|(gpu, _)| *gpu == triple[2].text("gpu")).map(|(_, rate)| rate * 1e9);
-            let bandwidth = bandwidth.ok_or_else(|| table.error("the memory bandwidth of a board is not known"))?;
-            let traffic = 6.0 * sizes[0] * sizes[1] / bandwidth;
-            let seconds = |rate: f64| 2.0 * work(0) / (rate * 1e12);
+    for row in table.rows().filter(|row| row.text("layout") == "NT") {
+        let (Some(m), Some(n), Some(k), Some(nt)) =
+            (row.number("m"), row.number("n"), row.number("k"), row.number("tflops"))
+        else {
+            continue;
+        };
+        // A linear layer of k tokens, n numbers in, m out.
+        let gpu = row.text("gpu");
+        let Some(tn) = rate(&forward, gpu, [k, m, n]) else { continue };
+        let bandwidth = BANDWIDTHS.iter().find(|(known, _)| *known == gpu).map(|(_, rate)| rate * 1e9);
+        let bandwidth = bandwidth.ok_or_else(|| table.error("the memory bandwidth of a board is not known"))?;
+        let more = if row.text("out_dtype") == "fp32" { 6.0 } else { 2.0 };
+        let seconds = |rate: f64| 2.0 * m * n * k / (rate * 1e12);
+        ratios.weight.push((seconds(nt) - more * m * n / bandwidth) / seconds(tn));
+        if let (Some(nn), "fp32") = (rate(&data, gpu, [k, n, m]), row.text("out_dtype")) {
             ratios.data.push(tn / nn);
-            ratios.weight.push(tn / nt);
-            ratios.main.push((seconds(*nt) - traffic) / seconds(*tn));
         }
     }
     let source = "gemm_layout_simumax.csv (A100 PCIe and B200 with cuBLAS): rate of the forward layout over the gradient's, one linear layer";

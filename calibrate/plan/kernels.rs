@@ -9,8 +9,11 @@ use crate::points::What;
 fn stands_for(kind: MemoryKind) -> &'static str {
     match kind {
         MemoryKind::Elementwise => "scale_1r1w",
-        MemoryKind::Norm => "rms_norm_4096",
-        MemoryKind::NormBackward => "rms_norm_backward_4096",
+        MemoryKind::Norm | MemoryKind::LayerNorm | MemoryKind::ApexNorm | MemoryKind::PersistentNorm => "rms_norm_4096",
+        MemoryKind::NormBackward
+        | MemoryKind::LayerNormBackward
+        | MemoryKind::ApexNormBackward
+        | MemoryKind::PersistentNormBackward => "rms_norm_backward_4096",
         MemoryKind::Softmax => "log_softmax_128256",
         MemoryKind::Gather => "embedding_4096",
         MemoryKind::Scatter => "embedding_backward_4096",

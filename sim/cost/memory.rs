@@ -19,6 +19,12 @@ pub(super) struct Written {
     elementwise: Family,
     norm: Family,
     norm_backward: Family,
+    layer_norm: Option<Family>,
+    layer_norm_backward: Option<Family>,
+    apex_norm: Option<Family>,
+    apex_norm_backward: Option<Family>,
+    persistent_norm: Option<Family>,
+    persistent_norm_backward: Option<Family>,
     softmax: Family,
     gather: Family,
     scatter: Family,
@@ -59,7 +65,7 @@ pub struct Family {
 #[derive(Clone, Debug)]
 pub struct Memory {
     stream: Curve,
-    families: [Family; 9],
+    families: [Family; 15],
     host: WrittenHost,
 }
 
@@ -74,6 +80,12 @@ fn index(kind: MemoryKind) -> usize {
         MemoryKind::Foreach => 6,
         MemoryKind::Copy => 7,
         MemoryKind::Complex => 8,
+        MemoryKind::ApexNorm => 9,
+        MemoryKind::ApexNormBackward => 10,
+        MemoryKind::PersistentNorm => 11,
+        MemoryKind::PersistentNormBackward => 12,
+        MemoryKind::LayerNorm => 13,
+        MemoryKind::LayerNormBackward => 14,
     }
 }
 
@@ -89,15 +101,36 @@ impl Memory {
         let points: Vec<(f64, f64)> =
             w.stream.bytes.iter().zip(&w.stream.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
         let stream = Curve::new(&points).map_err(|why| format!("memory.stream: {why}"))?;
-        let families =
-            [w.elementwise, w.norm, w.norm_backward, w.softmax, w.gather, w.scatter, w.foreach, w.copy, w.complex];
+        // Where nobody measured whose kernel it is, a norm takes as long as PyTorch's RMSNorm.
+        let or = |own: Option<Family>, norm: &Family| own.unwrap_or_else(|| norm.clone());
+        let (apex, persistent) = (or(w.apex_norm, &w.norm), or(w.persistent_norm, &w.norm));
+        let apex_backward = or(w.apex_norm_backward, &w.norm_backward);
+        let layer_norm = or(w.layer_norm, &w.norm);
+        let layer_norm_backward = or(w.layer_norm_backward, &w.norm_backward);
+        let persistent_backward = or(w.persistent_norm_backward, &w.norm_backward);
+        let mut families = [
+            w.elementwise,
+            w.norm,
+            w.norm_backward,
+            w.softmax,
+            w.gather,
+            w.scatter,
+            w.foreach,
+            w.copy,
+            w.complex,
+            apex,
+            apex_backward,
+            persistent,
+            persistent_backward,
+            layer_norm,
+            layer_norm_backward,
+        ];
         if let Some(bad) = families.iter().find(|f| !(0.01..=2.0).contains(&f.share)) {
             return Err(format!("a memory family has the share {}: expected 0.01 to 2 of the stream", bad.share));
         }
         if !(w.host.to_device.0 > 0.0 && w.host.to_host.0 > 0.0) {
             return Err("memory.host has a bandwidth of zero: expected such as \"52 GB/s\"".to_owned());
         }
-        let mut families = families;
         // The stream's own error comes on top of a family's.
         for family in &mut families {
             family.evidence.basis = family.evidence.basis.and(w.stream.evidence.basis);

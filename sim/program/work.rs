@@ -158,10 +158,24 @@ pub enum MatmulLayout {
 pub enum MemoryKind {
     /// Pointwise.
     Elementwise,
-    /// RMSNorm or LayerNorm, forward.
+    /// RMSNorm, forward.
     Norm,
-    /// RMSNorm or LayerNorm, backward.
+    /// RMSNorm, backward.
     NormBackward,
+    /// PyTorch's LayerNorm, forward.
+    LayerNorm,
+    /// PyTorch's LayerNorm, backward.
+    LayerNormBackward,
+    /// A norm by Apex's first kernels, which read a row once for its sums and again to use them
+    /// (`apex/csrc/layer_norm_cuda_kernel.cu`), forward.
+    ApexNorm,
+    /// Their backward: one kernel for the input's gradient, two for the parameters', each of which reads all.
+    ApexNormBackward,
+    /// A norm by kernels that hold a row in registers and read it once: Apex's `FastLayerNorm`
+    /// (`apex/contrib/csrc/layer_norm`); forward.
+    PersistentNorm,
+    /// Their backward.
+    PersistentNormBackward,
     /// Softmax or cross-entropy over a long row.
     Softmax,
     /// Table look-up.

@@ -41,6 +41,7 @@ pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
 pub use megatron::spread;
 pub use megatron::{DISPATCHERS, Dispatcher, ExpertRanks, Ring, Routing};
+pub use norm::LayerNorm;
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
 
@@ -85,6 +86,8 @@ pub struct Settings {
     pub persistent_workspace: bool,
     /// Whether RMSNorm is one kernel (PyTorch 2.15) or composed of pointwise ones (2.6).
     pub fused_rms_norm: bool,
+    /// Whose kernels LayerNorm is.
+    pub layer_norm: LayerNorm,
     /// Whether biases on attention scores (ALiBi) are a tensor given to `scaled_dot_product_attention`, which then runs
     /// the memory-efficient kernel, or slopes inside a flash kernel.
     pub bias_tensor: bool,

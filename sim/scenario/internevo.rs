@@ -13,6 +13,7 @@ use crate::cost::Software;
 use crate::hardware::Vendor;
 use crate::program::DType;
 use crate::runtime;
+use crate::runtime::eager::LayerNorm;
 use crate::runtime::internevo::Job;
 use crate::runtime::megatron::{
     self, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
@@ -100,7 +101,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         mesh,
         sequence_parallel: false,
         overlap_tensor: false,
-        pipeline: Pipeline { schedule: &MEGATRON_1F1B, virtual_stages: 1, layers, overlap_p2p: false },
+        pipeline: Pipeline {
+            schedule: &MEGATRON_1F1B,
+            virtual_stages: 1,
+            layers,
+            overlap_p2p: false,
+            scatter_gather: false,
+        },
         block: block(if checkpoint { Recompute::Uniform { layers: 1 } } else { Recompute::None }),
         matmuls: Matmuls::Plain,
         dtype,
@@ -147,6 +154,7 @@ fn zero1(reader: &mut Reader<'_>, table: &written::InternEvo, mesh: Mesh) -> Res
 fn block(recompute: Recompute) -> Block {
     Block {
         implementation: Implementation::Local,
+        layer_norm: LayerNorm::Torch,
         core: Core::Flash,
         hidden_dropout: false,
         attention_dropout: false,

@@ -16,9 +16,10 @@ use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{gate, machine, written};
 use crate::cost::Software;
 use crate::hardware::Vendor;
-use crate::model::Position;
+use crate::model::{ModelConfig, Norm, Position};
 use crate::program::DType;
 use crate::runtime;
+use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
     Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
 };
@@ -56,9 +57,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let mesh = experts::mesh(reader, scenario, (topology, &model), (mesh, sequence_parallel))?;
     mesh::divides(reader, scenario, (&model, seq), (mesh, sequence_parallel))?;
     let together = overlap::asked(reader, table, (&model, mesh))?;
-    let pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation, engine), together)?;
+    let mut pipeline = pipeline::pipeline(reader, scenario, &model, (mesh.pp, accumulation, engine), together)?;
+    pipeline.scatter_gather = pipeline::scatter_gather(reader, scenario, (mesh, sequence_parallel, engine), &pipeline)?;
     let dtype = precision(reader, &scenario.precision)?;
-    let block = block(reader, table, (model.position, engine))?;
+    let block = block(reader, table, (&model, engine))?;
     mesh::context_parallel(reader, (scenario, table), (mesh, &block))?;
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
@@ -130,7 +132,7 @@ pub(super) fn precision(reader: &mut Reader<'_>, written: &written::Precision) -
 fn block(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
-    (position, engine): (Position, Engine),
+    (model, engine): (&ModelConfig, Engine),
 ) -> Result<Block, ScenarioError> {
     let implementation = match table.implementation {
         Some(written::Modules::TransformerEngine) => Implementation::TransformerEngine,
@@ -153,12 +155,13 @@ fn block(
             fused_softmax: reader.flag("megatron.masked_softmax_fusion", table.masked_softmax_fusion, true),
         },
     };
-    let fused_rope = match position {
+    let fused_rope = match model.position {
         Position::Rope { .. } => reader.flag("megatron.rope_fusion", table.rope_fusion, true),
         _ => table.rope_fusion.unwrap_or(true),
     };
     Ok(Block {
         implementation,
+        layer_norm: layer_norm(reader, table, (model.norm, implementation))?,
         core,
         hidden_dropout: reader.flag("megatron.hidden_dropout", table.hidden_dropout, true),
         attention_dropout: reader.flag("megatron.attention_dropout", table.attention_dropout, true),
@@ -168,6 +171,31 @@ fn block(
         cross_entropy: cross_entropy(reader, table)?,
         recompute: recompute(reader, table)?,
     })
+}
+
+fn layer_norm(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    (norm, implementation): (Norm, Implementation),
+) -> Result<LayerNorm, ScenarioError> {
+    let own = matches!(norm, Norm::Layer { .. }) && implementation == Implementation::Local;
+    match &table.layer_norm {
+        Some(at) if !own => {
+            let problem = "megatron.layer_norm says whose kernels Megatron's own LayerNorm is, and there is none here";
+            Err(reader.plan(
+                at,
+                problem,
+                "remove the key: Transformer Engine's norms, and RMSNorm, are one kernel each way",
+            ))
+        }
+        Some(at) => Ok(match at.get_ref() {
+            written::LayerNorm::Persistent => LayerNorm::Persistent,
+            written::LayerNorm::Fused => LayerNorm::Apex,
+            written::LayerNorm::Torch => LayerNorm::Torch,
+        }),
+        None if own => Ok(reader.assume("megatron.layer_norm", LayerNorm::Persistent, "\"persistent\"")),
+        None => Ok(LayerNorm::Torch),
+    }
 }
 
 fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<CrossEntropy, ScenarioError> {

@@ -14,6 +14,7 @@ use crate::hardware::Vendor;
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime;
+use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
     self, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
@@ -175,13 +176,14 @@ fn stages(
             reader.assume("pipeline.layers", layers, &shown)
         }
     };
-    Ok(Pipeline { schedule, virtual_stages: 1, layers, overlap_p2p: false })
+    Ok(Pipeline { schedule, virtual_stages: 1, layers, overlap_p2p: false, scatter_gather: false })
 }
 
 /// What of Megatron's switches nanotron's modules answer to: only what runs again.
 fn block(recompute: Recompute) -> Block {
     Block {
         implementation: Implementation::Local,
+        layer_norm: LayerNorm::Torch,
         core: Core::Flash,
         hidden_dropout: false,
         attention_dropout: false,

@@ -12,8 +12,8 @@ use crate::model::style::{Rope, Style};
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime;
-use crate::runtime::eager::Settings;
 use crate::runtime::eager::offload::Offload;
+use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::train::Job;
 
@@ -234,6 +234,7 @@ pub(super) fn eager(
             Norm::Rms => reader.flag("framework.fused_rms_norm", framework.fused_rms_norm, true),
             Norm::Layer { .. } => framework.fused_rms_norm.unwrap_or(true),
         },
+        layer_norm: LayerNorm::Torch,
         bias_tensor,
         multiprocessors: topology.chip.cores,
         early_stop,

@@ -10,7 +10,7 @@ use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use windtunnel::program::{DType, Dispatch};
-use windtunnel::runtime::eager::Settings;
+use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::Optimizer;
 use windtunnel::runtime::train::{Checkpoint, Job, Loop};
@@ -299,6 +299,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             workspace: 32 << 20,
             persistent_workspace: false,
             fused_rms_norm: !dims.composite_norm,
+            layer_norm: LayerNorm::Torch,
             bias_tensor: true,
             multiprocessors: 132,
             early_stop: config.early_stop,

@@ -7,7 +7,7 @@ use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacemen
 use windtunnel::program::builder::Section;
 use windtunnel::program::{Builder, Category, Collective, DType, Dispatch, Instr, Program};
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
-use windtunnel::runtime::eager::{Eager, Settings, Storage, TensorGroup};
+use windtunnel::runtime::eager::{Eager, LayerNorm, Settings, Storage, TensorGroup};
 use windtunnel::runtime::megatron::{
     Block, Chunk, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
     Recompute,
@@ -88,9 +88,11 @@ pub fn job(c: &Value) -> Job {
             virtual_stages,
             layers: vec![number("layers") / stages; stages as usize],
             overlap_p2p: false,
+            scatter_gather: false,
         },
         block: Block {
             implementation: if engine { Implementation::TransformerEngine } else { Implementation::Local },
+            layer_norm: LayerNorm::Torch,
             core: if engine { Core::Flash } else { Core::Unfused { fused_softmax: fused } },
             hidden_dropout: dropout,
             attention_dropout: dropout,
@@ -154,6 +156,7 @@ fn micro_batches(job: &Job) -> Program {
         workspace: job.workspace,
         persistent_workspace: false,
         fused_rms_norm: true,
+        layer_norm: LayerNorm::Torch,
         bias_tensor: false,
         multiprocessors: job.multiprocessors,
         early_stop: false,

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::DType;
+use windtunnel::runtime::eager::LayerNorm;
 use windtunnel::runtime::megatron::{
     Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
@@ -70,9 +71,11 @@ impl Config {
                 virtual_stages,
                 layers: vec![self.layers / stages; stages as usize],
                 overlap_p2p: false,
+                scatter_gather: false,
             },
             block: Block {
                 implementation: Implementation::Local,
+                layer_norm: LayerNorm::Torch,
                 core: Core::Unfused { fused_softmax: true },
                 hidden_dropout: self.dropout > 0.0,
                 attention_dropout: self.dropout > 0.0,

@@ -373,8 +373,9 @@ impl Eager {
                 let shape = attention_shape(graph, op, window);
                 self.program.launch(COMPUTE, name, Work::Attention { shape, dtype, backward: false }, dispatch);
             }
-            OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => {
-                self.pointwise(name, MemoryKind::Norm, read, written, dispatch);
+            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => {
+                let [(family, name), _] = self.norm_kernels(op, graph.values[op.inputs[0]].elements / rows);
+                self.pointwise(name, family, read, written, dispatch);
             }
             OpKind::RotateComplex { table } => {
                 self.pointwise(name, MemoryKind::Complex, read + 8 * table, written, dispatch);

@@ -104,7 +104,7 @@ impl Eager {
         let cast = self.made("aten._to_copy", wide, bytes, dispatch);
         let out = self.storage(bytes, "apex.rms_norm");
         let rows = self.storage(graph.dims.tokens() * NUMBER, "apex.rms_norm");
-        self.pointwise("apex.rms_norm", MemoryKind::Norm, wide, bytes, dispatch);
+        self.pointwise("apex.rms_norm", MemoryKind::ApexNorm, wide, bytes, dispatch);
         Normed { sum, wide: cast, out, rows }
     }
 
@@ -150,7 +150,7 @@ impl Eager {
         let wide_bytes = value.elements * DType::Fp32.bytes();
         let wide = self.temporary(wide_bytes, NAME);
         let weight = self.temporary(width * value.dtype.bytes(), NAME);
-        self.pointwise(NAME, MemoryKind::NormBackward, bytes + wide_bytes, wide_bytes, self.settings.backward);
+        self.pointwise(NAME, MemoryKind::ApexNormBackward, bytes + wide_bytes, wide_bytes, self.settings.backward);
         self.release(gradient);
         let mut result = self.pointwise_gradient("aten._to_copy", bytes, wide_bytes);
         self.release(wide);

@@ -1,4 +1,4 @@
-//! Backward of RMSNorm and LayerNorm, as one kernel.
+//! RMSNorm and LayerNorm as one kernel each way: whose, and the backward.
 
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
@@ -8,6 +8,44 @@ use crate::program::MemoryKind;
 /// (`aten/src/ATen/native/cuda/layer_norm_kernel.cu`, `LaunchGammaBetaBackwardCUDAKernel`).
 const NORM_SPLIT_ROWS: u64 = 64 * 1024;
 const NORM_ROWS_PER_BLOCK: u64 = 32;
+
+/// Whose kernels LayerNorm is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerNorm {
+    /// PyTorch's.
+    Torch,
+    /// Apex's first ones, which Megatron has a copy of (`fused_mix_prec_layer_norm_cuda`).
+    Apex,
+    /// Apex's `FastLayerNorm`, where it has one for the width.
+    Persistent,
+}
+
+impl LayerNorm {
+    /// Family and name of the kernel of a row so many numbers wide, forward and backward.
+    fn kernels(self, width: u64) -> [(MemoryKind, &'static str); 2] {
+        match self {
+            LayerNorm::Torch => [
+                (MemoryKind::LayerNorm, "aten.native_layer_norm"),
+                (MemoryKind::LayerNormBackward, "aten.native_layer_norm_backward"),
+            ],
+            LayerNorm::Persistent if PERSISTENT_WIDTHS.contains(&width) => [
+                (MemoryKind::PersistentNorm, "apex.fast_layer_norm"),
+                (MemoryKind::PersistentNormBackward, "apex.fast_layer_norm_backward"),
+            ],
+            LayerNorm::Apex | LayerNorm::Persistent => [
+                (MemoryKind::ApexNorm, "apex.fused_layer_norm"),
+                (MemoryKind::ApexNormBackward, "apex.fused_layer_norm_backward"),
+            ],
+        }
+    }
+}
+
+/// Widths that `FastLayerNorm` is compiled for (`persist_ln_hidden_sizes`, Megatron-LM@bbab79f8:
+/// `megatron/model/fused_layer_norm.py`).
+const PERSISTENT_WIDTHS: [u64; 24] = [
+    1024, 1536, 2048, 2304, 3072, 3840, 4096, 5120, 6144, 8192, 10240, 12288, 12800, 15360, 16384, 18432, 20480, 24576,
+    25600, 30720, 32768, 40960, 49152, 65536,
+];
 
 impl Eager {
     /// A norm whose input is a part of a larger block reads a copy of it, rows side by side.
@@ -21,17 +59,24 @@ impl Eager {
         })
     }
 
+    /// Family and name of a norm's kernels, forward and backward.
+    pub(super) fn norm_kernels(&self, op: &Op, width: u64) -> [(MemoryKind, &'static str); 2] {
+        match op.kind {
+            OpKind::LayerNorm { .. } => self.settings.layer_norm.kernels(width),
+            _ => [
+                (MemoryKind::Norm, "aten._fused_rms_norm"),
+                (MemoryKind::NormBackward, "aten._fused_rms_norm_backward"),
+            ],
+        }
+    }
+
     pub(super) fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let value = &graph.values[op.inputs[0]];
         let rows = match op.kind {
             OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => rows,
             _ => 1,
         };
-        let name = if matches!(op.kind, OpKind::RmsNorm { .. }) {
-            "aten._fused_rms_norm_backward"
-        } else {
-            "aten.native_layer_norm_backward"
-        };
+        let [_, (family, name)] = self.norm_kernels(op, value.elements / rows);
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].first().copied();
         let copy = self.contiguous_for_norm(graph, op, saved);
@@ -55,7 +100,7 @@ impl Eager {
             }
         }
         let dispatch = self.settings.backward;
-        self.pointwise(name, MemoryKind::NormBackward, 2 * value.bytes(), value.bytes(), dispatch);
+        self.pointwise(name, family, 2 * value.bytes(), value.bytes(), dispatch);
         if let Some(copy) = copy {
             self.release(copy);
         }

@@ -6,7 +6,7 @@ use crate::model::megatron::Fp8;
 pub use crate::model::megatron::{CrossEntropy, Fp8Recipe};
 use crate::program::{DType, Dispatch, Group};
 pub use crate::runtime::eager::Dispatcher;
-use crate::runtime::eager::Settings;
+use crate::runtime::eager::{LayerNorm, Settings};
 use crate::schedule::order::Entry;
 use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Batching, Shape};
@@ -129,6 +129,9 @@ pub struct Pipeline {
     pub layers: Vec<u64>,
     /// `--overlap-p2p-communication` of interleaved schedules: sends and receives of a step wait only where they are used.
     pub overlap_p2p: bool,
+    /// `--no-scatter-gather-tensors-in-pipeline` unset, in Megatron-LM from February 2021 to March 2023: of an activation
+    /// that all tensor-parallel ranks hold each sends a part, and the receivers gather it (`megatron/p2p_communication.py`).
+    pub scatter_gather: bool,
 }
 
 /// Which modules a block is made of (`--transformer-impl`).
@@ -176,6 +179,8 @@ pub enum Recompute {
 pub struct Block {
     /// Whose modules.
     pub implementation: Implementation,
+    /// Whose kernels LayerNorm is, of Megatron's own modules (`--no-persist-layer-norm`).
+    pub layer_norm: LayerNorm,
     /// Attention's core.
     pub core: Core,
     /// Whether there is dropout on what is added to the hidden state (`--hidden-dropout` above 0).
@@ -372,7 +377,6 @@ impl Job {
         }
     }
 
-    /// How its operators run: as PyTorch's own.
     /// How modules run eagerly: Megatron's own with the Python around their operators. What Transformer Engine's cost stands
     /// with its kernels (`python.rs`).
     pub fn modules(&self) -> Settings {
@@ -390,6 +394,7 @@ impl Job {
             workspace: self.workspace,
             persistent_workspace: self.persistent_workspace,
             fused_rms_norm: true,
+            layer_norm: self.block.layer_norm,
             bias_tensor: false,
             multiprocessors: self.multiprocessors,
             early_stop: false,

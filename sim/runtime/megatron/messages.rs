@@ -1,10 +1,11 @@
 //! A pipeline rank's messages: what is sent and received between computations, who waits for it, and what lets go of it.
 
+use super::groups::TENSOR;
 use super::job::Engine;
 use super::p2p::End;
 use super::step::{Rank, Received, Sent};
 use super::vocabulary::Vocabulary;
-use crate::program::{Category, EventId};
+use crate::program::{Category, Collective, Comm, EventId};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::{Action, Kind};
 
@@ -19,7 +20,7 @@ impl Rank<'_> {
         if self.job.engine == Engine::DeepSpeed {
             return ends.into_iter().for_each(|end| self.pass(end));
         }
-        let bytes = self.p2p.bytes().0;
+        let bytes = self.p2p.message().0;
         let mut storages = vec![];
         for end in &ends {
             let key = (end.action.stage, end.action.microbatch);
@@ -45,9 +46,24 @@ impl Rank<'_> {
                 self.eager.program.wait_for_host(COMPUTE);
             }
         }
-        for ((end, storage), event) in ends.into_iter().zip(storages).zip(events) {
+        for ((end, mut storage), event) in ends.into_iter().zip(storages).zip(events) {
+            if self.p2p.gathers() && end.receives() {
+                storage = self.gather_parts(storage);
+            }
             self.issued(end.action, storage, beside.then_some(event));
         }
+    }
+
+    /// What tensor-parallel ranks have received a part of each (`gather_split_1d_tensor`).
+    fn gather_parts(&mut self, part: Storage) -> Storage {
+        let bytes = self.p2p.bytes();
+        let whole = self.eager.storage_as(bytes.0, Category::Activation, "gather_split_1d_tensor");
+        let (program, group) = (&mut self.eager.program, self.groups.tensor);
+        program.wait_stream(TENSOR, COMPUTE);
+        program.collective(TENSOR, Comm { kind: Collective::AllGather, group, bytes, dtype: self.job.dtype });
+        program.wait_stream(COMPUTE, TENSOR);
+        self.eager.release(part);
+        whole
     }
 
     /// What becomes of a message that has been issued, and waited for unless there is an event.

@@ -33,6 +33,11 @@ impl End {
     fn sends(self) -> bool {
         matches!(self.action.kind, Kind::SendForward | Kind::SendBackward)
     }
+
+    /// Whether it is the receiving one.
+    pub fn receives(self) -> bool {
+        !self.sends()
+    }
 }
 
 /// A rank's side of the pipeline's communicators.
@@ -42,6 +47,8 @@ pub struct P2p {
     ahead: [u32; 2],
     streams: [StreamId; 2],
     bytes: Bytes,
+    /// Tensor-parallel ranks that each send a part of it.
+    parts: u64,
     dtype: DType,
     /// Whether the calls of a portion are one operation.
     batched: bool,
@@ -65,6 +72,7 @@ impl P2p {
             ahead: [pipeline.ahead(1), pipeline.ahead(-1)],
             streams,
             bytes: Bytes(tokens * job.batch * job.model.width * job.dtype.bytes()),
+            parts: if job.pipeline.scatter_gather { u64::from(job.mesh.tp) } else { 1 },
             dtype: job.dtype,
             batched: !job.pipeline.overlap_p2p && !halves && job.engine == Engine::Core,
             shared: job.engine == Engine::DeepSpeed,
@@ -73,9 +81,19 @@ impl P2p {
         }
     }
 
-    /// Size of every message, of all tensor-parallel ranks' parts where they share it out.
+    /// Size of what a stage passes on, of all tensor-parallel ranks' parts where they share it out.
     pub fn bytes(&self) -> Bytes {
         self.bytes
+    }
+
+    /// Size of a rank's message.
+    pub fn message(&self) -> Bytes {
+        Bytes(self.bytes.0 / self.parts)
+    }
+
+    /// Whether what is received is gathered over tensor-parallel ranks.
+    pub fn gathers(&self) -> bool {
+        self.parts > 1
     }
 
     /// Whether calls are batched, and waited for at once.
@@ -86,7 +104,7 @@ impl P2p {
     fn transfer(&self, end: End) -> Transfer {
         let direction = if end.sends() { Direction::Send } else { Direction::Receive };
         let ahead = self.ahead[usize::from(end.peer == Peer::Previous)];
-        Transfer { direction, group: self.group, ahead, bytes: self.bytes, dtype: self.dtype }
+        Transfer { direction, group: self.group, ahead, bytes: self.message(), dtype: self.dtype }
     }
 
     /// Issues one message of a size and type of its own, which the computation waits for.

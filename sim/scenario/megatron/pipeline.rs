@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Engine, Pipeline};
+use crate::runtime::megatron::{Engine, Mesh, Pipeline};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_SMALL, Reader};
 use crate::scenario::written;
@@ -25,7 +25,13 @@ pub(in crate::scenario) fn pipeline(
             return Err(reader.plan(at, problem, "write mesh.pp = 2 or more, or remove the table"));
         }
         let layers = vec![model.layers];
-        return Ok(Pipeline { schedule: &MEGATRON_1F1B, virtual_stages: 1, layers, overlap_p2p: false });
+        return Ok(Pipeline {
+            schedule: &MEGATRON_1F1B,
+            virtual_stages: 1,
+            layers,
+            overlap_p2p: false,
+            scatter_gather: false,
+        });
     }
     let none = written::Pipeline::default();
     let table = scenario.pipeline.as_ref().map_or(&none, Spanned::get_ref);
@@ -53,7 +59,7 @@ pub(in crate::scenario) fn pipeline(
             100.0 * idle
         ));
     }
-    Ok(Pipeline { schedule, virtual_stages, layers, overlap_p2p })
+    Ok(Pipeline { schedule, virtual_stages, layers, overlap_p2p, scatter_gather: false })
 }
 
 /// Who runs what when.
@@ -183,6 +189,38 @@ fn overlap_p2p(
         }
         Some(at) => Ok(*at.get_ref()),
     }
+}
+
+/// Whether each tensor-parallel rank sends a part of what all of them hold.
+pub(super) fn scatter_gather(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (mesh, sequence_parallel, engine): (Mesh, bool, Engine),
+    pipeline: &Pipeline,
+) -> Result<bool, ScenarioError> {
+    let Some(at) = scenario.pipeline.as_ref().and_then(|table| table.get_ref().scatter_gather.as_ref()) else {
+        return Ok(false);
+    };
+    if !*at.get_ref() {
+        return Ok(false);
+    }
+    let known = [MEGATRON_1F1B.name, MEGATRON_INTERLEAVED.name].contains(&pipeline.schedule.name);
+    let problem = if mesh.tp == 1 {
+        "pipeline.scatter_gather shares messages out over tensor-parallel ranks, and mesh.tp makes none"
+    } else if sequence_parallel {
+        "pipeline.scatter_gather shares out what all tensor-parallel ranks hold, and under tensor_parallel.sequence each \
+         holds a part of its own"
+    } else if engine != Engine::Core || !known || pipeline.overlap_p2p {
+        "pipeline.scatter_gather is of Megatron-LM until March 2023, which sent and received in batches that it waited for"
+    } else {
+        return Ok(true);
+    };
+    let remedy = if pipeline.overlap_p2p {
+        "write pipeline.overlap_p2p = false, or remove pipeline.scatter_gather"
+    } else {
+        "remove pipeline.scatter_gather"
+    };
+    Err(reader.plan(at, problem, remedy))
 }
 
 #[cfg(test)]

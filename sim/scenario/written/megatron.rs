@@ -17,6 +17,8 @@ pub struct Pipeline {
     pub layers: Option<Spanned<Vec<i64>>>,
     /// `overlap_p2p_comm`.
     pub overlap_p2p: Option<Spanned<bool>>,
+    /// `scatter_gather_tensors_in_pipeline`, which did something until March 2023.
+    pub scatter_gather: Option<Spanned<bool>>,
 }
 
 /// `transformer_impl`.
@@ -27,6 +29,18 @@ pub enum Implementation {
     TransformerEngine,
     /// Megatron's own.
     Local,
+}
+
+/// Whose kernels LayerNorm is, of Megatron's own modules.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerNorm {
+    /// Apex's `FastLayerNorm`, Megatron's default (`persist_layer_norm`).
+    Persistent,
+    /// Apex's first ones (`no_persist_layer_norm`).
+    Fused,
+    /// PyTorch's, where Apex is not installed.
+    Torch,
 }
 
 /// How scores become a context.
@@ -106,6 +120,8 @@ pub enum Module {
 pub struct Megatron {
     /// `transformer_impl`.
     pub implementation: Option<Implementation>,
+    /// Whose kernels LayerNorm is.
+    pub layer_norm: Option<Spanned<LayerNorm>>,
     /// How scores become a context.
     pub attention: Option<Scores>,
     /// `masked_softmax_fusion`.

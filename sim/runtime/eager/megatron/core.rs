@@ -10,6 +10,9 @@ use crate::model::graph::{Graph, Op};
 use crate::model::megatron::MegatronOp;
 use crate::program::{Category, DType, MatmulLayout, MemoryKind, Pass, Work};
 
+/// What a GPU reads of its memory at least \[B\].
+const SECTOR: u64 = 32;
+
 /// Sizes of the core.
 #[derive(Clone, Copy)]
 struct Sizes {
@@ -52,6 +55,13 @@ impl Sizes {
 
     fn score_bytes(&self) -> u64 {
         self.scores * self.dtype.bytes()
+    }
+
+    /// Bytes of the scores that no mask hides, in whole sectors of a row: the fused kernel reads no others, and writes zeros
+    /// there (`scaled_upper_triang_masked_softmax.h`).
+    fn seen_bytes(&self) -> u64 {
+        let sector = SECTOR / self.dtype.bytes();
+        (self.matrices * self.seq * (self.seq + sector) / 2 * self.dtype.bytes()).min(self.score_bytes())
     }
 
     /// Whether a group of query heads shares keys and values, which are then copied to each.
@@ -169,8 +179,9 @@ impl Eager {
     fn softmax(&mut self, sizes: Sizes) -> [Storage; 2] {
         let (bytes, dispatch) = (sizes.score_bytes(), self.settings.forward);
         if sizes.fused_softmax {
-            let softmax = self.storage(bytes, "scaled_masked_softmax");
-            self.pointwise("scaled_masked_softmax", MemoryKind::Softmax, bytes, bytes, dispatch);
+            let softmax = self.storage(bytes, "scaled_upper_triang_masked_softmax");
+            let read = sizes.seen_bytes();
+            self.pointwise("scaled_upper_triang_masked_softmax", MemoryKind::Softmax, read, bytes, dispatch);
             return [softmax, self.retain(softmax)];
         }
         let wide = sizes.scores * DType::Fp32.bytes();
@@ -282,7 +293,8 @@ impl Eager {
     fn softmax_backward(&mut self, sizes: Sizes, kept: &Kept, gradient: Storage) -> Storage {
         let (bytes, dispatch) = (sizes.score_bytes(), self.settings.backward);
         if sizes.fused_softmax {
-            self.pointwise("scaled_masked_softmax_backward", MemoryKind::Softmax, 2 * bytes, bytes, dispatch);
+            let (name, read) = ("scaled_upper_triang_masked_softmax_backward", 2 * sizes.seen_bytes());
+            self.pointwise(name, MemoryKind::Softmax, read, bytes, dispatch);
             self.release(kept.softmax);
             return gradient;
         }
