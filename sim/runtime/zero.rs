@@ -12,6 +12,7 @@
 //! Order and sizes equal DeepSpeed's own in every case of `tests/oracles/deepspeed-zero.json`, all blocks of a step those of
 //! `tests/oracles/deepspeed-memory.json`.
 
+mod away;
 mod flat;
 mod gather;
 mod modules;
@@ -21,10 +22,11 @@ mod step;
 mod sub_groups;
 mod update;
 
+pub use away::Offload;
 pub use gather::{Coordinator, Gathering, gathered_elements};
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 
-use super::{Flight, Framework, Modules, Parts, train};
+use super::{Flight, Framework, HostMemory, Modules, Parts, train};
 use crate::program::StreamId;
 
 /// The stream of reductions that overlap with the backward.
@@ -45,7 +47,7 @@ pub enum Stage {
 }
 
 /// `zero_optimization`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zero {
     /// `stage`.
     pub stage: Stage,
@@ -61,6 +63,8 @@ pub struct Zero {
     pub gathering: Gathering,
     /// `sub_group_size`, under ZeRO-3: elements of the rank's part that are stepped together, at least.
     pub sub_group: u64,
+    /// What is in the host's memory.
+    pub offload: Offload,
 }
 
 impl Zero {
@@ -101,15 +105,26 @@ impl Framework for Job {
 
     fn modules(&self) -> Modules {
         let hooks = "what DeepSpeed's hooks in Python take of the host's time is not priced";
-        Modules { doubts: vec![hooks], ..self.whole.modules() }
+        let host = "the optimizer runs on the host, at an assumed memory bandwidth";
+        let doubts = if self.zero.offload.optimizer { vec![host, hooks] } else { vec![hooks] };
+        Modules { doubts, ..self.whole.modules() }
+    }
+
+    fn host_memory(&self) -> Option<HostMemory> {
+        away::host_memory(self)
     }
 
     fn spread(&self) -> Vec<(&'static str, String)> {
-        let Zero { stage, ranks, .. } = self.zero;
+        let Zero { stage, ranks, offload, .. } = self.zero;
         let one =
             if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
         let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
-        vec![("parameters", from(Stage::Three)), ("gradients", from(Stage::Two)), ("optimizer", from(Stage::One))]
+        let place = |away: bool, part: String| if away { format!("{part}, in the host's memory") } else { part };
+        vec![
+            ("parameters", place(offload.parameters, from(Stage::Three))),
+            ("gradients", place(offload.optimizer, from(Stage::Two))),
+            ("optimizer", place(offload.optimizer, from(Stage::One))),
+        ]
     }
 
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.

@@ -1,6 +1,8 @@
 //! A job under DeepSpeed's ZeRO as understood. What the file leaves open is what `deepspeed/runtime/zero/config.py` (0.19.6)
 //! has for it, and is listed.
 
+mod offload;
+
 use toml::Spanned;
 
 use super::error::ScenarioError;
@@ -96,7 +98,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = training::optimizer(reader, &scenario.optimizer)?;
+    let optimizer = match zero.offload.optimizer {
+        true => offload::optimizer(reader, &scenario.optimizer)?,
+        false => training::optimizer(reader, &scenario.optimizer)?,
+    };
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, false);
     let regime = machine::regime(reader, &scenario.topology);
     let attention = machine::attention(reader, &scenario.attention, profile, "PyTorch's own kernels")?;
@@ -134,6 +139,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     gate::positions(reader, scenario, &whole.model, seq)?;
     let job = runtime::Job::of(Job { whole, zero });
+    offload::fits(reader, scenario, topology, &job)?;
     let software = Software { attention, tf32: false, cublas, rail, blocks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
@@ -204,11 +210,12 @@ fn zero(reader: &mut Reader<'_>, scenario: &written::Scenario, ranks: u32) -> Re
         let problem = "zero.stage = 3 on one rank has no parts to gather: it has no rules";
         return Err(reader.plan(&scenario.mesh, problem, "write stage = 2, or take more chips"));
     }
+    let offload = offload::offload(reader, table, stage)?;
     let (gathering, sub_group) = match stage {
         Stage::Three => of_three(reader, table)?,
         Stage::One | Stage::Two => (Gathering::default(), SUB_GROUP),
     };
-    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group })
+    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group, offload })
 }
 
 /// What ZeRO-3 alone reads: what decides on gathers, and how many elements are stepped together.
@@ -274,14 +281,6 @@ fn without_rules(reader: &Reader<'_>, table: &written::Zero, stage: Stage) -> Re
         if let Some(at) = at.as_ref().filter(|at| !*at.get_ref()) {
             let problem = format!("zero.{key} = false has no rules");
             return Err(reader.plan(at, problem, format!("write {key} = true, which is DeepSpeed's default")));
-        }
-    }
-    for (key, at) in [("offload_optimizer", &table.offload_optimizer), ("offload_param", &table.offload_param)] {
-        // Without a device it stays where it is.
-        let away = |at: &&Spanned<written::ZeroDevice>| *at.get_ref() != written::ZeroDevice::None;
-        if let Some(at) = at.as_ref().and_then(|at| at.get_ref().device.as_ref()).filter(away) {
-            let problem = format!("zero.{key} to the host's memory or disks has no rules");
-            return Err(reader.plan(at, problem, "remove the key, or write device = \"none\""));
         }
     }
     Ok(())

@@ -11,9 +11,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use super::away::{Gradients, cross};
 use super::flat::{BF16, copy, elementwise};
 use super::modules::Modules;
-use super::{Coordinator, Scatters, Zero, gathered_elements};
+use super::{Coordinator, Job, Scatters, Zero, gathered_elements};
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, EventId, GroupId, Instr, Pass, StreamId};
 use crate::runtime::eager::around::{Around, Place};
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
@@ -54,20 +55,24 @@ pub(super) struct Parts {
     reduced: VecDeque<EventId>,
     /// Whether an earlier micro-batch of the step has left its part of the gradients.
     accumulates: bool,
+    /// Gradients, where they cross to the host's memory.
+    pub(super) away: Option<Gradients>,
 }
 
 impl Parts {
     pub(super) fn new(
-        zero: Zero,
+        job: &Job,
         (group, elements): (GroupId, Vec<u64>),
         modules: Rc<Modules>,
         order: &[usize],
     ) -> Parts {
+        let zero = job.zero;
         Parts {
             zero,
             group,
             coordinator: Coordinator::new(zero.gathering, &elements, &modules.params, order),
             scatters: Scatters::new(zero.bucket),
+            away: zero.offload.optimizer.then(|| Gradients::new(job, &elements)),
             elements,
             modules,
             gathers: vec![],
@@ -86,9 +91,12 @@ impl Parts {
     }
 
     /// The model's forward begins.
-    pub(super) fn begin(&mut self, micro_batch: u32) {
+    pub(super) fn begin(&mut self, micro_batch: u32, last: bool) {
         self.coordinator.begin();
         self.accumulates = micro_batch > 0;
+        if let Some(away) = &mut self.away {
+            away.boundary = last;
+        }
     }
 
     /// `fetch_sub_module`.
@@ -127,8 +135,13 @@ impl Parts {
         let several = params.len() > 1;
         let category = if several { Category::AllGatherOutput } else { Category::UnshardedParameter };
         let buffer = program.alloc(bytes, stream, category, "gathered parameters");
+        let mut brought = vec![];
+        for &elements in sizes.iter().filter(|_| self.zero.offload.parameters) {
+            brought.push(bring(program, stream, elements.div_ceil(u64::from(self.zero.ranks)) * BF16));
+        }
         if several {
             copy(program, stream, whole / u64::from(self.zero.ranks));
+            brought.drain(..).rev().for_each(|part| program.free(part));
         } else {
             self.here.insert(params[0], buffer);
         }
@@ -136,6 +149,7 @@ impl Parts {
             let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype: DType::Bf16 };
             program.collective(stream, comm);
         }
+        brought.into_iter().for_each(|part| program.free(part));
         let gather = self.gathers.len();
         self.coming.extend(params.iter().map(|&param| (param, gather)));
         let left = params.len();
@@ -213,13 +227,18 @@ impl Parts {
             let comm = Comm { kind: Collective::ReduceScatter, group: self.group, bytes, dtype: DType::Bf16 };
             program.collective(stream, comm);
         }
-        for elements in sizes {
+        for (&param, elements) in params.iter().zip(sizes) {
             let part = elements.div_ceil(ranks);
-            if self.accumulates {
+            if let Some(away) = &mut self.away {
+                away.send(program, stream, (param, part), self.accumulates);
+            } else if self.accumulates {
                 elementwise(program, stream, "aten.add_", (2 * part * BF16, part * BF16));
             } else {
                 copy(program, stream, part);
             }
+        }
+        if let Some(away) = &mut self.away {
+            away.sent(program);
         }
         self.reduced.push_back(program.record(stream));
         if let Some(flat) = flat {
@@ -241,6 +260,14 @@ impl Parts {
         let gone = self.coordinator.finish();
         self.release(&mut eager.program, gone);
     }
+}
+
+/// A part comes from the host's memory, and the host waits for it.
+pub(super) fn bring(program: &mut Builder, stream: StreamId, bytes: u64) -> BufferId {
+    let part = program.alloc(Bytes(bytes), stream, Category::UnshardedParameter, "part from the host");
+    cross(program, stream, bytes, false);
+    program.wait_for_host(stream);
+    part
 }
 
 /// Waits for the oldest, if too many are under way.

@@ -44,7 +44,11 @@ pub struct Offload {
     /// `none`, `cpu` or `nvme`.
     pub device: Option<Spanned<Device>>,
     /// `pin_memory`.
-    pub pin_memory: Option<bool>,
+    pub pin_memory: Option<Spanned<bool>>,
+    /// `buffer_count`: without effect but for disks.
+    pub buffer_count: Option<Spanned<i64>>,
+    /// `ratio`: the part of groups that are stepped on the host (`offload_optimizer`, ZeRO-3).
+    pub ratio: Option<Spanned<f64>>,
 }
 
 /// Where states are kept.
