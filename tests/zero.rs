@@ -66,20 +66,21 @@ fn settings() -> impl Strategy<Value = String> {
             ),
             _ => format!("round_robin_gradients = {round_robin}\n"),
         };
+        let chips = if stage == 3 { chips.max(2) } else { chips };
         let own = match (offload, stage) {
             (0, _) => own,
             (2, 3) => format!("{own}offload_optimizer.device = \"cpu\"\noffload_param.device = \"cpu\"\n"),
-            (3, 3) => format!("{own}offload_optimizer = {{ device = \"cpu\", ratio = 0.3 }}\n"),
+            (3, 3) => format!("{own}zero_hpz_partition_size = 2\n"),
+            (1, 3) => format!("{own}offload_optimizer = {{ device = \"cpu\", ratio = 0.3 }}\n"),
             _ => format!("{own}offload_optimizer.device = \"cpu\"\n"),
         };
         let optimizer = match offload {
-            0 => format!("name = \"{name}\"\nimplementation = \"{implementation}\"\n"),
+            _ if !own.contains("offload") => format!("name = \"{name}\"\nimplementation = \"{implementation}\"\n"),
             _ => "name = \"adamw\"\n".to_owned(),
         };
         let zero = format!("stage = {stage}\nreduce_bucket_size = {bucket}\noverlap_comm = {overlap}\n{own}");
         let text = ZERO.replace("stage = 2\nreduce_bucket_size = 20_000\n", &zero);
         let text = text.replace("accumulation = 2", &format!("accumulation = {accumulation}"));
-        let chips = if stage == 3 { chips.max(2) } else { chips };
         let text = text.replace("nodes = 1", &format!("chips = {chips}")).replace("dp = 8", &format!("dp = {chips}"));
         format!(
             "{text}\n[activation_checkpointing]\npolicy = \"{policy}\"\nearly_stop = {early_stop}\n\n\
@@ -203,6 +204,25 @@ fn an_optimizer_on_the_host_leaves_no_states_on_the_device() {
 }
 
 #[test]
+fn with_a_second_copy_in_each_node_only_the_first_gather_of_a_parameter_crosses_nodes() {
+    let keys = "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 0\nstage3_max_reuse_distance = 0\nzero_hpz_partition_size = 4";
+    let program = make::program(&ZERO.replace("stage = 2", keys));
+    let mut gathered = [0, 0];
+    for instr in &program.step {
+        if let Instr::Collective { comm, .. } = *instr
+            && let comm = program.comm(comm)
+            && comm.kind == Collective::AllGather
+        {
+            gathered[usize::from(program.group(comm.group).size == 4)] += comm.bytes.0;
+        }
+    }
+    // Two micro-batches: all parameters once from all ranks, then, but for those that stay between two uses, within nodes.
+    let all = 2 * make::parse(ZERO).job.model().params().total;
+    assert_eq!(gathered[0], all);
+    assert!(gathered[1] > all && gathered[1] <= 3 * all, "{gathered:?} {all}");
+}
+
+#[test]
 fn a_second_buffer_is_what_overlap_holds_more() {
     let large = ZERO.replace("20_000", "20_000_000");
     let overlaps = large.replace("stage = 2", "stage = 2\noverlap_comm = true");
@@ -303,6 +323,17 @@ fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
                 .replace("huggingface = \"config.json\"", "name = \"llama-3.1-405b\""),
             "of the host's memory but a node has",
             "take more nodes",
+        ),
+        (zero("stage = 2", "stage = 2\nzero_hpz_partition_size = 4"), "is read under stage = 3 alone", "stage = 3"),
+        (
+            zero("stage = 2", "stage = 3\nzero_hpz_partition_size = 3"),
+            "8 ranks cannot be cut into groups of zero.zero_hpz_partition_size = 3",
+            "divisor",
+        ),
+        (
+            zero("stage = 2", "stage = 3\nzero_quantized_weights = true"),
+            "nobody measured the kernels that quantise",
+            "remove the key",
         ),
         (zero("stage = 2", "stage = 2\ncontiguous_gradients = false"), "contiguous_gradients = false", "= true"),
         (zero("stage = 2", "stage = 2\nprefetch = 5"), "prefetch", ""),

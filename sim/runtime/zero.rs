@@ -65,6 +65,8 @@ pub struct Zero {
     pub sub_group: u64,
     /// What is in the host's memory.
     pub offload: Offload,
+    /// `zero_hpz_partition_size`, under ZeRO-3: neighbouring ranks among which parameters are spread a second time; 1: none.
+    pub hpz: u32,
 }
 
 impl Zero {

@@ -20,7 +20,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use crate::runtime::train::{self, Checkpoint};
-use crate::runtime::zero::{Gathering, Job, Stage, Zero};
+use crate::runtime::zero::{Gathering, Job, Offload, Stage, Zero};
 
 /// Elements of a bucket: `reduce_bucket_size`, `allgather_bucket_size`.
 const BUCKET: u64 = 500_000_000;
@@ -215,7 +215,11 @@ fn zero(reader: &mut Reader<'_>, scenario: &written::Scenario, ranks: u32) -> Re
         Stage::Three => of_three(reader, table)?,
         Stage::One | Stage::Two => (Gathering::default(), SUB_GROUP),
     };
-    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group, offload })
+    let hpz = match stage {
+        Stage::Three => hpz(reader, table, ranks, offload)?,
+        Stage::One | Stage::Two => 1,
+    };
+    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group, offload, hpz })
 }
 
 /// What ZeRO-3 alone reads: what decides on gathers, and how many elements are stepped together.
@@ -240,6 +244,21 @@ fn of_three(reader: &mut Reader<'_>, table: &written::Zero) -> Result<(Gathering
         reuse: count("stage3_max_reuse_distance", &table.stage3_max_reuse_distance, 0, default.reuse)?,
     };
     Ok((gathering, count("sub_group_size", &table.sub_group_size, 1, SUB_GROUP)?))
+}
+
+/// Ranks among which ZeRO++ spreads parameters a second time.
+fn hpz(reader: &mut Reader<'_>, table: &written::Zero, ranks: u32, offload: Offload) -> Result<u32, ScenarioError> {
+    let Some(at) = &table.zero_hpz_partition_size else { return Ok(1) };
+    let size = reader.count("zero.zero_hpz_partition_size", at, 1, ranks.into())? as u32;
+    if !ranks.is_multiple_of(size) {
+        let problem = format!("{ranks} ranks cannot be cut into groups of zero.zero_hpz_partition_size = {size}");
+        return Err(reader.plan(at, problem, "take a divisor of mesh.dp, such as the chips of a node"));
+    }
+    if size > 1 && offload.parameters {
+        let problem = "zero.zero_hpz_partition_size with parameters in the host's memory has no rules";
+        return Err(reader.plan(at, problem, "remove the key, or offload_param"));
+    }
+    Ok(size)
 }
 
 fn stage(reader: &Reader<'_>, table: &Spanned<written::Zero>) -> Result<Stage, ScenarioError> {
@@ -269,11 +288,22 @@ fn without_rules(reader: &Reader<'_>, table: &written::Zero, stage: Stage) -> Re
         ("stage3_max_live_parameters", &table.stage3_max_live_parameters),
         ("stage3_max_reuse_distance", &table.stage3_max_reuse_distance),
         ("sub_group_size", &table.sub_group_size),
+        ("zero_hpz_partition_size", &table.zero_hpz_partition_size),
     ];
     for (key, at) in of_three {
         if let Some(at) = at.as_ref().filter(|_| stage < Stage::Three) {
             let problem = format!("zero.{key} is read under stage = 3 alone");
             return Err(reader.plan(at, problem, "remove the key, or write stage = 3"));
+        }
+    }
+    let quantised = [
+        ("zero_quantized_weights", &table.zero_quantized_weights),
+        ("zero_quantized_gradients", &table.zero_quantized_gradients),
+    ];
+    for (key, at) in quantised {
+        if let Some(at) = at.as_ref().filter(|at| *at.get_ref()) {
+            let problem = format!("zero.{key} = true has no rules: nobody measured the kernels that quantise");
+            return Err(reader.plan(at, problem, "remove the key"));
         }
     }
     for (key, at) in [("contiguous_gradients", &table.contiguous_gradients), ("reduce_scatter", &table.reduce_scatter)]

@@ -69,7 +69,9 @@ fn events(program: &Program) -> Vec<String> {
                     Collective::ReduceScatter => "reduce_scatter",
                     other => panic!("{other:?}"),
                 };
-                events.push(format!("> {kind} {}{}", comm.bytes.0, at(stream)));
+                let size = program.group(comm.group).size;
+                let within = if size < program.ranks { format!("/{size}") } else { String::new() };
+                events.push(format!("> {kind} {}{within}{}", comm.bytes.0, at(stream)));
             }
             Instr::Launch { stream, kernel, .. } => match program.kernel(kernel) {
                 // Numbers of less than 16 bytes are left out, too.

@@ -34,6 +34,7 @@ WORLD, D, FF, V, LAYERS, SEQ, HEAD = 8, 1024, 2816, 32000, 3, 512, 128
 SMALL = {"reduce_bucket_size": 20_000_000}
 PREFETCH = {**SMALL, "stage3_prefetch_bucket_size": 3_000_000, "stage3_param_persistence_threshold": 2_000}
 AWAY = {"offload_optimizer": {"device": "cpu"}}
+NODES = {"zero_hpz_partition_size": 4}
 PARAMETERS = {"offload_param": {"device": "cpu"}}
 CASES = [
     {"rank": 6, "zero": {"stage": 2}},
@@ -85,6 +86,12 @@ CASES = [
         "rank": 0,
         "zero": {"stage": 3, **PREFETCH, "sub_group_size": 1_000_000, "offload_optimizer": {"device": "cpu", "ratio": 0.5}},
     },
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0}, "micro_batches": 2},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0}, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0, "overlap_comm": False}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0, **AWAY}},
 ]
 
 

@@ -42,6 +42,9 @@ struct Gather {
 pub(super) struct Parts {
     zero: Zero,
     group: GroupId,
+    /// The ranks of a node, and the rank's part among them of each parameter that has gone once in this step.
+    node: GroupId,
+    second: BTreeMap<usize, BufferId>,
     elements: Vec<u64>,
     modules: Rc<Modules>,
     coordinator: Coordinator,
@@ -62,15 +65,18 @@ pub(super) struct Parts {
 impl Parts {
     pub(super) fn new(
         job: &Job,
-        (group, elements): (GroupId, Vec<u64>),
+        ([group, node], elements): ([GroupId; 2], Vec<u64>),
         modules: Rc<Modules>,
         order: &[usize],
     ) -> Parts {
         let zero = job.zero;
+        let coordinator = Coordinator::new(zero.gathering, &elements, &modules.params, order);
         Parts {
             zero,
             group,
-            coordinator: Coordinator::new(zero.gathering, &elements, &modules.params, order),
+            node,
+            second: BTreeMap::new(),
+            coordinator: if zero.hpz > 1 { coordinator.with_second() } else { coordinator },
             scatters: Scatters::new(zero.bucket),
             away: zero.offload.optimizer.then(|| Gradients::new(job, &elements)),
             elements,
@@ -105,7 +111,7 @@ impl Parts {
         let own = self.modules.params[module].clone();
         let pass = program.set_pass(Pass::Communication);
         let mut gathers: VecDeque<Vec<usize>> = self.coordinator.fetch(module, backward).into();
-        if gathers.front().is_some_and(|params| params.iter().all(|param| own.contains(param)))
+        while gathers.front().is_some_and(|params| params.iter().all(|param| own.contains(param)))
             && let Some(now) = gathers.pop_front()
         {
             self.gather(program, now);
@@ -133,6 +139,8 @@ impl Parts {
         let whole = gathered_elements(&sizes, self.zero.ranks);
         let bytes = Bytes(whole * BF16);
         let several = params.len() > 1;
+        let near = self.second.contains_key(&params[0]);
+        let (group, ranks) = if near { (self.node, self.zero.hpz) } else { (self.group, self.zero.ranks) };
         let category = if several { Category::AllGatherOutput } else { Category::UnshardedParameter };
         let buffer = program.alloc(bytes, stream, category, "gathered parameters");
         let mut brought = vec![];
@@ -140,13 +148,13 @@ impl Parts {
             brought.push(bring(program, stream, elements.div_ceil(u64::from(self.zero.ranks)) * BF16));
         }
         if several {
-            copy(program, stream, whole / u64::from(self.zero.ranks));
+            copy(program, stream, whole / u64::from(ranks));
             brought.drain(..).rev().for_each(|part| program.free(part));
         } else {
             self.here.insert(params[0], buffer);
         }
-        if self.zero.ranks > 1 {
-            let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype: DType::Bf16 };
+        if ranks > 1 {
+            let comm = Comm { kind: Collective::AllGather, group, bytes, dtype: DType::Bf16 };
             program.collective(stream, comm);
         }
         brought.into_iter().for_each(|part| program.free(part));
@@ -178,10 +186,34 @@ impl Parts {
 
     fn release(&mut self, program: &mut Builder, params: Vec<usize>) {
         for param in params {
+            self.keep(program, param);
             if let Some(buffer) = self.here.remove(&param) {
                 program.free(buffer);
             }
         }
+    }
+
+    /// `_partition_param_sec`: before a parameter goes for the first time in a step the rank keeps its part among those of a node.
+    /// The host waits for it.
+    pub(super) fn keep(&mut self, program: &mut Builder, param: usize) {
+        if self.zero.hpz == 1 || self.second.contains_key(&param) {
+            return;
+        }
+        let part = gathered_elements(&[self.elements[param]], self.zero.ranks) / u64::from(self.zero.hpz);
+        let buffer = program.alloc(Bytes(part * BF16), COMPUTE, Category::Parameter, "secondary partition");
+        elementwise(program, COMPUTE, "aten.zero_", (0, part * BF16));
+        copy(program, COMPUTE, part);
+        program.wait_for_host(COMPUTE);
+        self.second.insert(param, buffer);
+    }
+
+    /// The optimizer has stepped: what the rank kept is stale.
+    pub(super) fn stepped(&mut self, program: &mut Builder) {
+        self.coordinator.stepped();
+        if !self.second.is_empty() {
+            program.wait_for_host(COMPUTE);
+        }
+        std::mem::take(&mut self.second).into_values().for_each(|part| program.free(part));
     }
 
     /// `reduce_independent_p_g_buckets_and_remove_grads`.

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::away::Gradients;
 use super::flat::{self, Flat, drain};
 use super::modules::Modules;
 use super::parts::{self, Parts, Recorder};
@@ -41,6 +40,7 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
         optimizer: program.add_scope("optimizer".to_owned()),
     };
     let group = program.add_group(Group::new("dp", zero.ranks, 1));
+    let node = if zero.hpz > 1 { program.add_group(Group::new("hpz", zero.hpz, 1)) } else { group };
     let graphs = graphs(whole);
     let layout = layout(whole, &graphs);
     let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
@@ -63,7 +63,7 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     }
     run.engine = match order {
         Some(order) => {
-            let parts = Parts::new(job, (group, elements.clone()), modules, order);
+            let parts = Parts::new(job, ([group, node], elements.clone()), modules, order);
             let parts = parts::Shared(Rc::new(RefCell::new(parts)));
             run.eager.around = Some(Box::new(parts.clone()));
             run.eager.hooked = true;
@@ -88,10 +88,7 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     match &run.engine {
         Engine::Recording => {}
         Engine::Flat(flat, update) => update.step(&mut run.eager.program, flat),
-        Engine::Parts(parts, groups) => {
-            let norms = parts.0.borrow_mut().away.as_mut().map(Gradients::take_norms);
-            groups.step(&mut run.eager.program, norms);
-        }
+        Engine::Parts(parts, groups) => groups.step(&mut run.eager.program, &mut parts.0.borrow_mut()),
     }
     run.eager.program.mark(Mark::PhaseEnd("opt".to_owned()));
     run.eager.program.enter(before);

@@ -2,9 +2,10 @@
 //! small parameters are let go of, a norm, gradients in fp32 and scaled, the optimizer, parts in bf16; then small parameters are
 //! gathered again.
 
+use super::away::Gradients;
 use super::away::{self, Offload};
 use super::flat::{BF16, elementwise};
-use super::parts::bring;
+use super::parts::{Parts, bring};
 use super::update::{made, reduced};
 use super::{Job, gathered_elements};
 use crate::program::{
@@ -39,8 +40,8 @@ pub(super) struct SubGroups {
     parts: Vec<u64>,
     /// Elements of each group of parts.
     groups: Vec<u64>,
-    /// Parameters that stay gathered.
-    small: Vec<u64>,
+    /// Parameters that stay gathered, with their elements.
+    small: Vec<(usize, u64)>,
     stay: Vec<BufferId>,
     offload: Offload,
     /// The first group that is stepped on the host.
@@ -67,7 +68,12 @@ impl SubGroups {
             bucket: zero.bucket,
             parts,
             groups,
-            small: elements.iter().copied().filter(|&elements| elements <= zero.gathering.persist).collect(),
+            small: elements
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|&(_, elements)| elements <= zero.gathering.persist)
+                .collect(),
             stay: vec![],
             multiprocessors: job.whole.eager.multiprocessors,
         }
@@ -91,7 +97,7 @@ impl SubGroups {
             program.alloc(Bytes(own * BF16), COMPUTE, Category::ShardedGradient, "gradient partitions");
         }
         program.alloc(Bytes(self.bucket * BF16), COMPUTE, Category::ReduceScatterInput, "contiguous gradients");
-        let stay = |elements: &u64| {
+        let stay = |&(_, elements): &(usize, u64)| {
             let bytes = Bytes(elements * BF16);
             program.alloc(bytes, COMPUTE, Category::UnshardedParameter, "persistent parameters")
         };
@@ -101,11 +107,14 @@ impl SubGroups {
         }
     }
 
-    /// `step`; with norms of gradients, where those have crossed to the host's memory.
-    pub(super) fn step(&self, program: &mut Builder, norms: Option<Vec<BufferId>>) {
+    /// `step`.
+    pub(super) fn step(&self, program: &mut Builder, parts: &mut Parts) {
         let pass = program.set_pass(Pass::Optimizer);
-        self.stay.iter().for_each(|&param| program.free(param));
-        match norms {
+        for (&buffer, &(param, _)) in self.stay.iter().zip(&self.small) {
+            parts.keep(program, param);
+            program.free(buffer);
+        }
+        match parts.away.as_mut().map(Gradients::take_norms) {
             None => self.norm(program),
             Some(norms) => self.norm_on_host(program, norms),
         }
@@ -122,6 +131,7 @@ impl SubGroups {
             }
         }
         self.gather(program);
+        parts.stepped(program);
         program.set_pass(pass);
     }
 
@@ -147,9 +157,9 @@ impl SubGroups {
         let whole = |elements| gathered_elements(&[elements], self.ranks) * BF16;
         let from_host = self.small.iter().filter(|_| self.offload.parameters);
         let parts: Vec<BufferId> =
-            from_host.map(|&elements| bring(program, COMPUTE, whole(elements) / u64::from(self.ranks))).collect();
+            from_host.map(|&(_, elements)| bring(program, COMPUTE, whole(elements) / u64::from(self.ranks))).collect();
         self.stay.iter().for_each(|&buffer| program.push(Instr::Alloc { buffer }));
-        for &elements in self.small.iter().filter(|_| self.ranks > 1) {
+        for &(_, elements) in self.small.iter().filter(|_| self.ranks > 1) {
             self.collective(program, Collective::AllGather, Bytes(whole(elements)), DType::Bf16);
         }
         if !parts.is_empty() {
