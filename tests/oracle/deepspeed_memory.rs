@@ -90,11 +90,11 @@ fn events(program: &Program) -> Vec<String> {
             Instr::Record { stream, event } => _ = recorded.insert(event, stream),
             Instr::Wait { stream, event } => events.push(format!("wait {} {}", stream.0, recorded[&event].0)),
             // The host also waits for an event that it recorded a while ago: there each has passed when it asks.
-            Instr::HostWait { event } if last == Some(event) => {
-                // What the host's processors do it waits for.
-                if !events.last().is_some_and(|event| event.starts_with("host ")) {
-                    events.push("drain".to_owned());
-                }
+            // What the host's processors do it waits for.
+            Instr::HostWait { event }
+                if last == Some(event) && !events.last().is_some_and(|event| event.starts_with("host ")) =>
+            {
+                events.push("drain".to_owned());
             }
             _ => {}
         }
