@@ -107,8 +107,13 @@ impl Framework for Job {
 
     fn modules(&self) -> Modules {
         let hooks = "what DeepSpeed's hooks in Python take of the host's time is not priced";
-        let host = "the optimizer runs on the host, at an assumed memory bandwidth";
-        let doubts = if self.zero.offload.optimizer { vec![host, hooks] } else { vec![hooks] };
+        let Offload { optimizer, parameters, .. } = self.zero.offload;
+        let host =
+            "the optimizer runs on the host, at an assumed memory bandwidth (what each of eight ranks of a node has)";
+        let back = "stepped parameters come back from memory that is not pinned, at the rate of memory that is";
+        let list =
+            [(optimizer, host), (optimizer && !parameters && self.zero.stage == Stage::Three, back), (true, hooks)];
+        let doubts = list.into_iter().filter(|&(applies, _)| applies).map(|(_, doubt)| doubt).collect();
         Modules { doubts, ..self.whole.modules() }
     }
 
