@@ -122,13 +122,14 @@ impl Framework for Job {
     }
 
     fn spread(&self) -> Vec<(&'static str, String)> {
-        let Zero { stage, ranks, offload, .. } = self.zero;
+        let Zero { stage, ranks, offload, hpz, .. } = self.zero;
         let one =
             if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
         let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
         let place = |away: bool, part: String| if away { format!("{part}, in the host's memory") } else { part };
+        let second = if hpz > 1 { format!(", and 1/{hpz} once it has gone in a step") } else { String::new() };
         vec![
-            ("parameters", place(offload.parameters, from(Stage::Three))),
+            ("parameters", place(offload.parameters, from(Stage::Three)) + &second),
             ("gradients", place(offload.optimizer, from(Stage::Two))),
             ("optimizer", place(offload.optimizer, from(Stage::One))),
         ]
