@@ -103,6 +103,8 @@ pub struct Node {
     pub chips: u32,
     /// Physical host cores.
     pub host_cores: u32,
+    /// Memory of the host, if the file says how much.
+    pub host_memory: Option<Bytes>,
     /// Network cards that carry traffic between chips.
     pub nics: u32,
     /// Line rate of one card \[B/s\], one direction.

@@ -2,7 +2,7 @@
 //! step are held against DeepSpeed itself in `oracle/deepspeed_memory.rs`.
 
 use proptest::prelude::*;
-use windtunnel::program::{Category, Collective, Instr};
+use windtunnel::program::{Category, Collective, Instr, Program, Work};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, predict};
 
@@ -53,8 +53,8 @@ fn settings() -> impl Strategy<Value = String> {
     let sizes = || prop::sample::select(vec![1_u64, 64, 5_000, 20_000, 1_000_000]);
     let stage = (1..=3_u32, sizes(), any::<bool>(), any::<bool>(), 1..=3_u32);
     let three = (sizes(), sizes(), sizes(), sizes(), sizes());
-    let rest = (0..3_usize, any::<bool>(), prop::sample::select(vec![1_u32, 2, 8]), 0..3_usize);
-    (stage, three, rest).prop_map(|(stage, three, (policy, early_stop, chips, optimizer))| {
+    let rest = (0..3_usize, any::<bool>(), prop::sample::select(vec![1_u32, 2, 8]), 0..3_usize, 0..4_u32);
+    (stage, three, rest).prop_map(|(stage, three, (policy, early_stop, chips, optimizer, offload))| {
         let (stage, bucket, overlap, round_robin, accumulation) = stage;
         let (prefetch, persist, live, reuse, group) = three;
         let policy = ["none", "full", if stage < 3 { "selective_op" } else { "full" }][policy];
@@ -66,14 +66,25 @@ fn settings() -> impl Strategy<Value = String> {
             ),
             _ => format!("round_robin_gradients = {round_robin}\n"),
         };
+        let chips = if stage == 3 { chips.max(2) } else { chips };
+        let own = match (offload, stage) {
+            (0, _) => own,
+            (2, 3) => format!("{own}offload_optimizer.device = \"cpu\"\noffload_param.device = \"cpu\"\n"),
+            (3, 3) => format!("{own}zero_hpz_partition_size = 2\n"),
+            (1, 3) => format!("{own}offload_optimizer = {{ device = \"cpu\", ratio = 0.3 }}\n"),
+            _ => format!("{own}offload_optimizer.device = \"cpu\"\n"),
+        };
+        let optimizer = match offload {
+            _ if !own.contains("offload") => format!("name = \"{name}\"\nimplementation = \"{implementation}\"\n"),
+            _ => "name = \"adamw\"\n".to_owned(),
+        };
         let zero = format!("stage = {stage}\nreduce_bucket_size = {bucket}\noverlap_comm = {overlap}\n{own}");
         let text = ZERO.replace("stage = 2\nreduce_bucket_size = 20_000\n", &zero);
         let text = text.replace("accumulation = 2", &format!("accumulation = {accumulation}"));
-        let chips = if stage == 3 { chips.max(2) } else { chips };
         let text = text.replace("nodes = 1", &format!("chips = {chips}")).replace("dp = 8", &format!("dp = {chips}"));
         format!(
             "{text}\n[activation_checkpointing]\npolicy = \"{policy}\"\nearly_stop = {early_stop}\n\n\
-             [optimizer]\nname = \"{name}\"\nimplementation = \"{implementation}\"\n"
+             [optimizer]\n{optimizer}"
         )
     })
 }
@@ -143,6 +154,74 @@ fn zero_3_holds_less_than_zero_2_where_nothing_is_kept_for_reuse() {
     assert!(peak(&make::fly(&three)) < peak(&make::fly(ZERO)));
 }
 
+/// Bytes that a step copies to the host's memory, and from it.
+fn crossed(program: &Program) -> (u64, u64) {
+    let copies = program.step.iter().filter_map(|instr| match *instr {
+        Instr::Launch { kernel, .. } => match program.kernel(kernel).work {
+            Work::HostCopy { bytes, to_host } => Some((bytes.0, to_host)),
+            _ => None,
+        },
+        _ => None,
+    });
+    copies.fold((0, 0), |(to, from), (bytes, to_host)| if to_host { (to + bytes, from) } else { (to, from + bytes) })
+}
+
+#[test]
+fn what_is_stepped_on_the_host_crosses_there_in_fp32_and_back_in_bf16() {
+    // One micro-batch of eight ranks: four bytes of each rank's eighth go there, two come back.
+    let part = make::parse(ZERO).job.model().params().total / 8;
+    let once = |stage: u32| {
+        let keys = format!("stage = {stage}\noffload_optimizer.device = \"cpu\"");
+        let text = ZERO.replace("accumulation = 2", "accumulation = 1").replace("stage = 2", &keys);
+        crossed(&make::program(&text))
+    };
+    assert_eq!(once(1), (4 * part, 2 * part));
+    assert_eq!(once(2), (4 * part, 2 * part));
+    // Under ZeRO-3 each gradient also goes there in bf16, and comes back.
+    assert_eq!(once(3), (6 * part, 4 * part));
+}
+
+#[test]
+fn an_optimizer_on_the_host_leaves_no_states_on_the_device() {
+    for stage in [1, 2, 3] {
+        let keys = format!("stage = {stage}\noffload_optimizer.device = \"cpu\"");
+        let text = ZERO.replace("stage = 2", &keys);
+        let here = |text: &str| {
+            let program = make::program(text);
+            let states = [Category::OptimizerState, Category::Parameter];
+            let all = program.before_second().filter_map(|instr| match *instr {
+                Instr::Alloc { buffer } => Some(program.buffer(buffer)),
+                _ => None,
+            });
+            all.filter(|buffer| states.contains(&buffer.category)).map(|buffer| buffer.bytes.0).sum::<u64>()
+        };
+        // Under ZeRO-3 the rank's part of parameters in bf16 stays.
+        let part = make::parse(ZERO).job.model().params().total / 8;
+        assert_eq!(here(&text), if stage == 3 { 2 * part } else { 0 });
+        let host = make::parse(&text).job.host_memory().unwrap();
+        assert!(host.held.0 >= 16 * part && host.all >= host.held && host.pinned < host.all, "{host:?}");
+    }
+}
+
+#[test]
+fn with_a_second_copy_in_each_node_only_the_first_gather_of_a_parameter_crosses_nodes() {
+    let keys = "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 0\nstage3_max_reuse_distance = 0\nzero_hpz_partition_size = 4";
+    let program = make::program(&ZERO.replace("stage = 2", keys));
+    let mut gathered = [0, 0];
+    for instr in &program.step {
+        if let Instr::Collective { comm, .. } = *instr
+            && let comm = program.comm(comm)
+            && comm.kind == Collective::AllGather
+        {
+            gathered[usize::from(program.group(comm.group).size == 4)] += comm.bytes.0;
+        }
+    }
+    // Two micro-batches: all parameters once from all ranks, then, but for those that stay between two uses, within nodes.
+    let all = 2 * make::parse(ZERO).job.model().params().total;
+    assert_eq!(gathered[0], all);
+    assert!(gathered[1] > all && gathered[1] <= 3 * all, "{gathered:?} {all}");
+}
+
 #[test]
 fn a_second_buffer_is_what_overlap_holds_more() {
     let large = ZERO.replace("20_000", "20_000_000");
@@ -198,9 +277,63 @@ fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
         (zero("stage = 2\n", ""), "does not say zero.stage", "write stage = 1"),
         (zero("stage = 2", "stage = 2\nstage3_max_live_parameters = 5"), "is read under stage = 3 alone", "remove"),
         (
-            zero("stage = 2", "stage = 2\noffload_optimizer.device = \"cpu\""),
-            "offload_optimizer to the host",
-            "\"none\"",
+            zero("stage = 2", "stage = 2\noffload_optimizer.device = \"nvme\""),
+            "no profile says how fast they are",
+            "device = \"cpu\"",
+        ),
+        (
+            zero("stage = 2", "stage = 2\noffload_optimizer = { device = \"cpu\", pin_memory = false }"),
+            "profiles are of copies to pinned memory",
+            "pin_memory = true",
+        ),
+        (
+            zero("stage = 2", "stage = 2\noffload_optimizer = { device = \"cpu\", ratio = 0.5 }"),
+            "ratio is read under stage = 3 alone",
+            "stage = 3",
+        ),
+        (
+            zero("stage = 2", "stage = 3\noffload_optimizer = { device = \"cpu\", ratio = 1.5 }"),
+            "ratio = 1.5 is out of range",
+            "",
+        ),
+        (
+            zero("stage = 2", "stage = 2\noffload_param.device = \"cpu\""),
+            "offload_param is read under stage = 3",
+            "stage = 3",
+        ),
+        (
+            zero("stage = 2", "stage = 3\noffload_param.device = \"cpu\""),
+            "what is stepped on the device has no rules",
+            "offload_optimizer.device",
+        ),
+        (
+            zero("stage = 2", "stage = 2\noffload_optimizer.device = \"cpu\"")
+                .replace("[zero]", "[optimizer]\nname = \"sgd\"\n\n[zero]"),
+            "sgd on the host has no rules",
+            "name = \"adamw\"",
+        ),
+        (
+            zero("stage = 2", "stage = 2\noffload_optimizer.device = \"cpu\"")
+                .replace("[zero]", "[optimizer]\nimplementation = \"fused\"\n\n[zero]"),
+            "implementation means nothing on the host",
+            "remove the key",
+        ),
+        (
+            zero("stage = 2", "stage = 2\noffload_optimizer.device = \"cpu\"")
+                .replace("huggingface = \"config.json\"", "name = \"llama-3.1-405b\""),
+            "of the host's memory but a node has",
+            "take more nodes",
+        ),
+        (zero("stage = 2", "stage = 2\nzero_hpz_partition_size = 4"), "is read under stage = 3 alone", "stage = 3"),
+        (
+            zero("stage = 2", "stage = 3\nzero_hpz_partition_size = 3"),
+            "8 ranks cannot be cut into groups of zero.zero_hpz_partition_size = 3",
+            "divisor",
+        ),
+        (
+            zero("stage = 2", "stage = 3\nzero_quantized_weights = true"),
+            "nobody measured the kernels that quantise",
+            "remove the key",
         ),
         (zero("stage = 2", "stage = 2\ncontiguous_gradients = false"), "contiguous_gradients = false", "= true"),
         (zero("stage = 2", "stage = 2\nprefetch = 5"), "prefetch", ""),

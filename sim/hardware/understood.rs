@@ -165,6 +165,7 @@ fn node(written: &written::Node, numbers: &mut Numbers<'_>) -> Result<Node, Hard
     Ok(Node {
         chips: numbers.take("node.chips", &written.chips)?,
         host_cores: numbers.take("node.host_cores", &written.host_cores)?,
+        host_memory: numbers.take_if("node.host_memory", &written.host_memory)?,
         nics: numbers.take("node.nics", &written.nics)?,
         nic_bandwidth: numbers.take("node.nic_bandwidth", &written.nic_bandwidth)?,
     })

@@ -73,6 +73,7 @@ pub struct Peak {
 pub struct Node {
     pub chips: Sourced<u32>,
     pub host_cores: Sourced<u32>,
+    pub host_memory: Option<Sourced<Bytes>>,
     pub nics: Sourced<u32>,
     pub nic_bandwidth: Sourced<Bandwidth>,
 }

@@ -24,7 +24,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         .into_iter()
         .map(|(question, reply)| json!({"question": question, "answer": reply}))
         .collect();
-    json!({
+    let mut report = json!({
         "format": FORMAT,
         "windtunnel": env!("CARGO_PKG_VERSION"),
         "scenario": scenario.file,
@@ -87,5 +87,10 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
             .collect::<serde_json::Map<_, _>>(),
         "questions": questions,
         "assumptions": scenario.assumptions,
-    })
+    });
+    if let Some(host) = scenario.job.host_memory() {
+        report["memory"]["host_bytes"] = bytes(host.all);
+        report["memory"]["host_pinned_bytes"] = bytes(host.pinned);
+    }
+    report
 }

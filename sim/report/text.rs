@@ -159,6 +159,9 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
             _ => format!(", on pipeline rank {}, the fullest", answer.tightest),
         }
     )?;
+    if let Some(host) = scenario.job.host_memory() {
+        writeln!(out, "  host memory   {} for each rank, {} of it pinned", gib(host.all), gib(host.pinned))?;
+    }
     if report.retries > 0 && memory.fits {
         writeln!(
             out,

@@ -12,6 +12,7 @@
 //! Order and sizes equal DeepSpeed's own in every case of `tests/oracles/deepspeed-zero.json`, all blocks of a step those of
 //! `tests/oracles/deepspeed-memory.json`.
 
+mod away;
 mod flat;
 mod gather;
 mod modules;
@@ -21,10 +22,11 @@ mod step;
 mod sub_groups;
 mod update;
 
+pub use away::Offload;
 pub use gather::{Coordinator, Gathering, gathered_elements};
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 
-use super::{Flight, Framework, Modules, Parts, train};
+use super::{Flight, Framework, HostMemory, Modules, Parts, train};
 use crate::program::StreamId;
 
 /// The stream of reductions that overlap with the backward.
@@ -45,7 +47,7 @@ pub enum Stage {
 }
 
 /// `zero_optimization`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zero {
     /// `stage`.
     pub stage: Stage,
@@ -61,6 +63,10 @@ pub struct Zero {
     pub gathering: Gathering,
     /// `sub_group_size`, under ZeRO-3: elements of the rank's part that are stepped together, at least.
     pub sub_group: u64,
+    /// What is in the host's memory.
+    pub offload: Offload,
+    /// `zero_hpz_partition_size`, under ZeRO-3: neighbouring ranks among which parameters are spread a second time; 1: none.
+    pub hpz: u32,
 }
 
 impl Zero {
@@ -101,15 +107,32 @@ impl Framework for Job {
 
     fn modules(&self) -> Modules {
         let hooks = "what DeepSpeed's hooks in Python take of the host's time is not priced";
-        Modules { doubts: vec![hooks], ..self.whole.modules() }
+        let Offload { optimizer, parameters, .. } = self.zero.offload;
+        let host =
+            "the optimizer runs on the host, at an assumed memory bandwidth (what each of eight ranks of a node has)";
+        let back = "stepped parameters come back from memory that is not pinned, at the rate of memory that is";
+        let list =
+            [(optimizer, host), (optimizer && !parameters && self.zero.stage == Stage::Three, back), (true, hooks)];
+        let doubts = list.into_iter().filter(|&(applies, _)| applies).map(|(_, doubt)| doubt).collect();
+        Modules { doubts, ..self.whole.modules() }
+    }
+
+    fn host_memory(&self) -> Option<HostMemory> {
+        away::host_memory(self)
     }
 
     fn spread(&self) -> Vec<(&'static str, String)> {
-        let Zero { stage, ranks, .. } = self.zero;
+        let Zero { stage, ranks, offload, hpz, .. } = self.zero;
         let one =
             if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
         let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
-        vec![("parameters", from(Stage::Three)), ("gradients", from(Stage::Two)), ("optimizer", from(Stage::One))]
+        let place = |away: bool, part: String| if away { format!("{part}, in the host's memory") } else { part };
+        let second = if hpz > 1 { format!(", and 1/{hpz} once it has gone in a step") } else { String::new() };
+        vec![
+            ("parameters", place(offload.parameters, from(Stage::Three)) + &second),
+            ("gradients", place(offload.optimizer, from(Stage::Two))),
+            ("optimizer", place(offload.optimizer, from(Stage::One))),
+        ]
     }
 
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.

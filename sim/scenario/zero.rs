@@ -1,6 +1,8 @@
 //! A job under DeepSpeed's ZeRO as understood. What the file leaves open is what `deepspeed/runtime/zero/config.py` (0.19.6)
 //! has for it, and is listed.
 
+mod offload;
+
 use toml::Spanned;
 
 use super::error::ScenarioError;
@@ -18,7 +20,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use crate::runtime::train::{self, Checkpoint};
-use crate::runtime::zero::{Gathering, Job, Stage, Zero};
+use crate::runtime::zero::{Gathering, Job, Offload, Stage, Zero};
 
 /// Elements of a bucket: `reduce_bucket_size`, `allgather_bucket_size`.
 const BUCKET: u64 = 500_000_000;
@@ -96,7 +98,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = training::optimizer(reader, &scenario.optimizer)?;
+    let optimizer = match zero.offload.optimizer {
+        true => offload::optimizer(reader, &scenario.optimizer)?,
+        false => training::optimizer(reader, &scenario.optimizer)?,
+    };
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, false);
     let regime = machine::regime(reader, &scenario.topology);
     let attention = machine::attention(reader, &scenario.attention, profile, "PyTorch's own kernels")?;
@@ -134,6 +139,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     gate::positions(reader, scenario, &whole.model, seq)?;
     let job = runtime::Job::of(Job { whole, zero });
+    offload::fits(reader, scenario, topology, &job)?;
     let software = Software { attention, tf32: false, cublas, rail, blocks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
@@ -204,11 +210,16 @@ fn zero(reader: &mut Reader<'_>, scenario: &written::Scenario, ranks: u32) -> Re
         let problem = "zero.stage = 3 on one rank has no parts to gather: it has no rules";
         return Err(reader.plan(&scenario.mesh, problem, "write stage = 2, or take more chips"));
     }
+    let offload = offload::offload(reader, table, stage)?;
     let (gathering, sub_group) = match stage {
         Stage::Three => of_three(reader, table)?,
         Stage::One | Stage::Two => (Gathering::default(), SUB_GROUP),
     };
-    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group })
+    let hpz = match stage {
+        Stage::Three => hpz(reader, table, ranks, offload)?,
+        Stage::One | Stage::Two => 1,
+    };
+    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group, offload, hpz })
 }
 
 /// What ZeRO-3 alone reads: what decides on gathers, and how many elements are stepped together.
@@ -233,6 +244,21 @@ fn of_three(reader: &mut Reader<'_>, table: &written::Zero) -> Result<(Gathering
         reuse: count("stage3_max_reuse_distance", &table.stage3_max_reuse_distance, 0, default.reuse)?,
     };
     Ok((gathering, count("sub_group_size", &table.sub_group_size, 1, SUB_GROUP)?))
+}
+
+/// Ranks among which ZeRO++ spreads parameters a second time.
+fn hpz(reader: &mut Reader<'_>, table: &written::Zero, ranks: u32, offload: Offload) -> Result<u32, ScenarioError> {
+    let Some(at) = &table.zero_hpz_partition_size else { return Ok(1) };
+    let size = reader.count("zero.zero_hpz_partition_size", at, 1, ranks.into())? as u32;
+    if !ranks.is_multiple_of(size) {
+        let problem = format!("{ranks} ranks cannot be cut into groups of zero.zero_hpz_partition_size = {size}");
+        return Err(reader.plan(at, problem, "take a divisor of mesh.dp, such as the chips of a node"));
+    }
+    if size > 1 && offload.parameters {
+        let problem = "zero.zero_hpz_partition_size with parameters in the host's memory has no rules";
+        return Err(reader.plan(at, problem, "remove the key, or offload_param"));
+    }
+    Ok(size)
 }
 
 fn stage(reader: &Reader<'_>, table: &Spanned<written::Zero>) -> Result<Stage, ScenarioError> {
@@ -262,6 +288,7 @@ fn without_rules(reader: &Reader<'_>, table: &written::Zero, stage: Stage) -> Re
         ("stage3_max_live_parameters", &table.stage3_max_live_parameters),
         ("stage3_max_reuse_distance", &table.stage3_max_reuse_distance),
         ("sub_group_size", &table.sub_group_size),
+        ("zero_hpz_partition_size", &table.zero_hpz_partition_size),
     ];
     for (key, at) in of_three {
         if let Some(at) = at.as_ref().filter(|_| stage < Stage::Three) {
@@ -269,19 +296,21 @@ fn without_rules(reader: &Reader<'_>, table: &written::Zero, stage: Stage) -> Re
             return Err(reader.plan(at, problem, "remove the key, or write stage = 3"));
         }
     }
+    let quantised = [
+        ("zero_quantized_weights", &table.zero_quantized_weights),
+        ("zero_quantized_gradients", &table.zero_quantized_gradients),
+    ];
+    for (key, at) in quantised {
+        if let Some(at) = at.as_ref().filter(|at| *at.get_ref()) {
+            let problem = format!("zero.{key} = true has no rules: nobody measured the kernels that quantise");
+            return Err(reader.plan(at, problem, "remove the key"));
+        }
+    }
     for (key, at) in [("contiguous_gradients", &table.contiguous_gradients), ("reduce_scatter", &table.reduce_scatter)]
     {
         if let Some(at) = at.as_ref().filter(|at| !*at.get_ref()) {
             let problem = format!("zero.{key} = false has no rules");
             return Err(reader.plan(at, problem, format!("write {key} = true, which is DeepSpeed's default")));
-        }
-    }
-    for (key, at) in [("offload_optimizer", &table.offload_optimizer), ("offload_param", &table.offload_param)] {
-        // Without a device it stays where it is.
-        let away = |at: &&Spanned<written::ZeroDevice>| *at.get_ref() != written::ZeroDevice::None;
-        if let Some(at) = at.as_ref().and_then(|at| at.get_ref().device.as_ref()).filter(away) {
-            let problem = format!("zero.{key} to the host's memory or disks has no rules");
-            return Err(reader.plan(at, problem, "remove the key, or write device = \"none\""));
         }
     }
     Ok(())

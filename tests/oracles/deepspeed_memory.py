@@ -8,10 +8,18 @@ Hugging Face's structure, with rotary embeddings as a complex product: it comput
 values have biases; "tied": the head has the table of the embedding.
 
 A case says the settings, the rank, bytes allocated when each phase ends and its peak, and the events of the fifth step:
-  "+bytes", "-bytes" of blocks; "> all_reduce bytes" and alike: collectives, with the bytes of their whole buffer; "wait s o":
+  "+bytes", "-bytes" of blocks; "> all_reduce bytes" and alike: collectives, with the bytes of their whole buffer, and of fewer
+  than all ranks with how many ("/4"); "wait s o":
   stream s waits for what stream o has to do; "drain": the host waits for the device, or for a stream of it.
-Blocks of a stream other than the default one (0) and collectives on one say which: "@1". Of numbers of less than 16 bytes
-nothing is said.
+  "> to_host bytes", "> from_host bytes": copies that cross to and from the host's memory; one for which the host waits is
+  followed by a "drain". "host adam bytes", "host mul_ bytes", "host copy_ bytes": what the host's processors do, with the
+  bytes of what is written (of parameters, where moments are written too).
+Blocks of a stream other than the default one (0), collectives and copies on one say which: "@1". Of numbers of less than 16
+bytes nothing is said.
+
+With an offloaded optimizer DeepSpeedCPUAdam steps, whose extension in C++ is a stand-in: it writes down that it was called.
+"host" says what of the host's memory is held after the steps: bytes that PyTorch takes for what DeepSpeed pins, and bytes of all
+tensors.
 """
 
 import gc
@@ -25,6 +33,9 @@ CASE = json.loads(sys.argv[3]) if len(sys.argv) > 3 else None
 WORLD, D, FF, V, LAYERS, SEQ, HEAD = 8, 1024, 2816, 32000, 3, 512, 128
 SMALL = {"reduce_bucket_size": 20_000_000}
 PREFETCH = {**SMALL, "stage3_prefetch_bucket_size": 3_000_000, "stage3_param_persistence_threshold": 2_000}
+AWAY = {"offload_optimizer": {"device": "cpu"}}
+NODES = {"zero_hpz_partition_size": 4}
+PARAMETERS = {"offload_param": {"device": "cpu"}}
 CASES = [
     {"rank": 6, "zero": {"stage": 2}},
     *({"rank": rank, "zero": {"stage": 2, **SMALL}} for rank in range(WORLD)),
@@ -54,6 +65,33 @@ CASES = [
     {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "bias": True},
     {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "bias": True, "checkpointed": True},
     {"rank": 0, "zero": {"stage": 3, **PREFETCH, "stage3_max_reuse_distance": 0}, "tied": True},
+    *(
+        {"rank": 7, "zero": {"stage": stage, **SMALL, **more, **AWAY}, "micro_batches": several}
+        for stage in (1, 2)
+        for more in ({}, {"overlap_comm": True})
+        for several in (1, 3)
+    ),
+    {"rank": 7, "zero": {"stage": 2, "reduce_bucket_size": 40_000_000, **AWAY}, "checkpointed": True},
+    {"rank": 7, "zero": {"stage": 2, "reduce_bucket_size": 5_000_000, **AWAY}},
+    {"rank": 2, "zero": {"stage": 2, **SMALL, **AWAY}, "tied": True},
+    *(
+        {"rank": 0, "zero": {"stage": 3, **PREFETCH, **more, **AWAY}, "micro_batches": several}
+        for more in ({}, {"overlap_comm": False}, {"stage3_max_reuse_distance": 0, **PARAMETERS})
+        for several in (1, 3)
+    ),
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **AWAY, "sub_group_size": 5_000_000}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **AWAY, **PARAMETERS, "sub_group_size": 5_000_000}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **AWAY, **PARAMETERS}, "checkpointed": True},
+    {
+        "rank": 0,
+        "zero": {"stage": 3, **PREFETCH, "sub_group_size": 1_000_000, "offload_optimizer": {"device": "cpu", "ratio": 0.5}},
+    },
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0}, "micro_batches": 2},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0}, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0, "overlap_comm": False}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0, **AWAY}},
 ]
 
 
@@ -97,6 +135,24 @@ import deepspeed
 import deepspeed.runtime.zero.partitioned_param_coordinator as coordinator
 
 coordinator.assert_ints_same_as_other_ranks = lambda *_: None
+away = CASE["zero"].get("offload_optimizer")
+
+
+class Adam:
+    """Stands in for the extension of DeepSpeedCPUAdam."""
+
+    def load(self):
+        return self
+
+    def create_adam(self, *_):
+        pass
+
+    destroy_adam = create_adam
+
+    def adam_update(self, *arguments):
+        mark(f"host adam {arguments[8].nbytes}")
+
+
 
 
 def rotary(q, k, table):
@@ -210,7 +266,9 @@ def wrap(owner, name, note):
 def collective(kind, keys, place=0):
     def note(*args, **kwargs):
         whole = args[place] if len(args) > place else next(kwargs[key] for key in keys if key in kwargs)
-        return f"> {kind} {whole.numel() * whole.element_size()}{at(number(torch.cuda.current_stream()))}"
+        size = dist.get_world_size(kwargs.get("group"))
+        within = f"/{size}" if size != WORLD else ""
+        return f"> {kind} {whole.numel() * whole.element_size()}{within}{at(number(torch.cuda.current_stream()))}"
 
     return note
 
@@ -221,7 +279,37 @@ wrap(dist, "reduce_scatter_tensor", collective("reduce_scatter", ["input"], 1))
 wrap(torch.cuda.Stream, "wait_stream", lambda stream, other: f"wait {number(stream)} {number(other)}")
 wrap(torch.cuda.Stream, "synchronize", lambda stream: "drain")
 wrap(torch.cuda, "synchronize", lambda *_: "drain")
-wrap(torch.Tensor, "item", lambda tensor: "drain" if tensor.is_cuda else None)
+for name in ("item", "__bool__", "__float__", "cpu"):
+    wrap(torch.Tensor, name, lambda tensor: "drain" if tensor.is_cuda else None)
+plain_copy, plain_to = torch.Tensor.copy_, torch.Tensor.to
+
+
+def crosses(made, source, waits):
+    """What is said of a copy: between the host and the device as many bytes cross as the device's tensor has."""
+    if made.nbytes < 16 or made.device == source.device:
+        if not made.is_cuda and made is not source and made.nbytes >= 16:
+            mark(f"host copy_ {made.nbytes}")
+        return
+    here, name = (made, "from_host") if made.is_cuda else (source, "to_host")
+    mark(f"> {name} {here.nbytes}{at(number(torch.cuda.current_stream()))}")
+    if waits:
+        mark("drain")
+
+
+def copy_(made, source, non_blocking=False):
+    crosses(made, source, not non_blocking)
+    return plain_copy(made, source, non_blocking)
+
+
+def to(source, *args, **kwargs):
+    made = plain_to(source, *args, **kwargs)
+    if made is not source and source.is_cuda != made.is_cuda:
+        crosses(made, source, not kwargs.get("non_blocking"))
+    return made
+
+
+torch.Tensor.copy_, torch.Tensor.to = copy_, to
+wrap(torch.Tensor, "mul_", lambda tensor, _: f"host mul_ {tensor.nbytes}" if not tensor.is_cuda else None)
 
 number(torch.cuda.default_stream())
 micro_batches = CASE.get("micro_batches", 1)
@@ -235,7 +323,13 @@ config = {
     "steps_per_print": 10**9,
 }
 model = Model().bfloat16()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+if away:
+    import deepspeed.ops.adam.cpu_adam as cpu_adam
+
+    cpu_adam.CPUAdamBuilder = Adam
+    optimizer = cpu_adam.DeepSpeedCPUAdam(model.parameters(), lr=1e-4)
+else:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 tokens = torch.zeros(1, SEQ, dtype=torch.long, device="cuda")
 labels = tokens.clone()
@@ -278,5 +372,11 @@ for index, entry in enumerate([*blocks, None]):
             frames = [f for f in entry["frames"] if "/torch/" not in f["filename"]]
             events[-1] += " " + " < ".join(f"{f['filename'].split('/')[-1]}:{f['line']}" for f in frames)[:120]
 answer = {**CASE, "ranks": WORLD, "memory": memory, "events": events}
+if away:
+    tensors = [t for t in gc.get_objects() if isinstance(t, torch.Tensor)]
+    tensors += [t.grad for t in tensors if t.is_leaf and t.grad is not None]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.device.type == "cpu"}
+    taken = torch.cuda.memory.host_memory_stats()["active_bytes.current"]
+    answer["host"] = {"taken": taken, "all": sum(storages.values())}
 with open(sys.argv[2], "w") as file:
     json.dump(answer, file)

@@ -9,8 +9,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::away::cross;
 use super::reduce::AllReduce;
-use super::{Buckets, Partition, REDUCE, Stage, Zero};
+use super::update::{look_through, made, reduced};
+use super::{Buckets, Job, Partition, REDUCE, Stage, Zero};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -42,10 +44,17 @@ pub(super) struct Flat {
     kept: Option<BufferId>,
     /// What the backwards of this step have left.
     pub(super) averaged: Option<BufferId>,
+    /// Norms of gradients that have gone to the host's memory.
+    norms: Vec<BufferId>,
+    /// Backwards of this step that have reduced.
+    reduced: u32,
+    /// Of the chip.
+    multiprocessors: u32,
 }
 
 impl Flat {
-    pub(super) fn new(zero: Zero, partition: &Partition, (rank, group): (u64, GroupId), elements: Vec<u64>) -> Flat {
+    pub(super) fn new(job: &Job, partition: &Partition, (rank, group): (u64, GroupId), elements: Vec<u64>) -> Flat {
+        let zero = job.zero;
         Flat {
             zero,
             group,
@@ -58,12 +67,21 @@ impl Flat {
             large: vec![],
             kept: None,
             averaged: None,
+            norms: vec![],
+            reduced: 0,
+            multiprocessors: job.whole.eager.multiprocessors,
         }
     }
 
     /// Elements of what the rank owns, piece by piece.
     pub(super) fn own(&self) -> Vec<u64> {
         self.own.iter().map(|&(_, elements)| elements).collect()
+    }
+
+    /// The step begins: what of its gradients was counted goes.
+    pub(super) fn take_norms(&mut self) -> Vec<BufferId> {
+        self.reduced = 0;
+        std::mem::take(&mut self.norms)
     }
 
     fn reduces_at_once(&self) -> bool {
@@ -120,11 +138,13 @@ impl Flat {
         let mut gone = vec![];
         for param in open {
             let large = self.large.iter().position(|&(large, _)| large == param);
-            let owned = self.own.iter().any(|&(own, _)| own == param);
-            if owned {
-                self.keep(program, param);
-            }
-            if let Some(at) = large.filter(|_| owned || self.zero.stage == Stage::Two) {
+            let own = self.own.iter().find(|&&(own, _)| own == param).copied();
+            let goes = match own {
+                Some((_, own)) if self.zero.offload.optimizer => self.send(program, param, own) && !self.names(param),
+                Some(_) => self.keep(program, param),
+                None => self.zero.stage == Stage::Two,
+            };
+            if let Some(at) = large.filter(|_| goes) {
                 gone.push(self.large.remove(at).1);
             }
         }
@@ -154,14 +174,57 @@ impl Flat {
         }
     }
 
-    /// `copy_grads_in_partition`.
-    fn keep(&mut self, program: &mut Builder, param: usize) {
+    /// `copy_grads_in_partition`; a gradient of its own then goes.
+    fn keep(&mut self, program: &mut Builder, param: usize) -> bool {
         let stream = self.stream();
         self.kept.get_or_insert_with(|| {
             let whole: u64 = self.own.iter().map(|&(own, _)| self.elements[own]).sum();
             program.alloc(Bytes(whole * BF16), stream, Category::ShardedGradient, "grads_in_partition")
         });
         copy(program, stream, self.elements[param]);
+        true
+    }
+
+    /// `copy_grads_in_partition` with an optimizer on the host: a gradient of which the rank owns so many elements crosses. Says
+    /// whether it was the step's last, which goes.
+    fn send(&mut self, program: &mut Builder, param: usize, own: u64) -> bool {
+        let (stream, all) = (self.stream(), self.elements[param]);
+        if self.reduced > 0 || !self.boundary {
+            if self.reduced > 0 {
+                cross(program, stream, all * BF16, false);
+                elementwise(program, stream, "aten.add_", (2 * all * BF16, all * BF16));
+            }
+            cross(program, stream, all * BF16, true);
+        }
+        if !self.boundary {
+            return false;
+        }
+        let double = made(program, stream, "aten._to_copy", (own * BF16, 8 * own));
+        self.norms.push(reduced(program, stream, "aten.linalg_vector_norm", (own, 8), self.multiprocessors));
+        program.free(double);
+        look_through(program, stream, all, self.multiprocessors);
+        program.wait_for_host(stream);
+        let wide = made(program, stream, "aten._to_copy", (own * BF16, own * DType::Fp32.bytes()));
+        cross(program, stream, own * DType::Fp32.bytes(), true);
+        program.free(wide);
+        true
+    }
+
+    /// Whether ZeRO-1's loop over all gradients still names a parameter's when it has ended (`reduce_gradients`).
+    fn names(&self, param: usize) -> bool {
+        self.zero.stage == Stage::One && !self.zero.overlap && param + 1 == self.elements.len()
+    }
+
+    /// `_clear_param_grad_only`: what is left goes in the order of registration, and buffers with the last gradient in them.
+    fn clear(&mut self, eager: &mut Eager) {
+        let owned = |param| self.own.iter().any(|&(own, _)| own == param);
+        let left = |&param: &usize| if owned(param) { !self.boundary } else { self.zero.stage == Stage::One };
+        let last = (0..self.elements.len()).rev().filter(left).find(|&param| self.elements[param] <= self.zero.bucket);
+        self.large.sort_by_key(|&(param, _)| param);
+        let early = self.large.partition_point(|&(param, _)| last.is_some_and(|last| param < last));
+        self.large.drain(..early).for_each(|(_, gradient)| eager.release(gradient));
+        self.buffers.drain(..).for_each(|buffer| eager.program.free(buffer));
+        self.large.drain(..).for_each(|(_, gradient)| eager.release(gradient));
     }
 
     /// The end of a backward: under ZeRO-1 all gradients go through the bucket, if it is the step's last; under ZeRO-2
@@ -176,6 +239,10 @@ impl Flat {
         self.reduce(eager);
         if self.zero.overlap {
             drain(&mut eager.program);
+        }
+        self.reduced += 1;
+        if self.zero.offload.optimizer {
+            return self.clear(eager);
         }
         let mut second = None;
         match self.averaged {

@@ -8,7 +8,7 @@
 //! they are small enough to stay for good (`stage3_param_persistence_threshold`), a later use has been passed over in the
 //! queue because they were there, or they are used again within `stage3_max_reuse_distance` elements.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What decides on gathers \[elements\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,8 @@ pub struct Coordinator {
     backward: Vec<usize>,
     /// What a module lets go at a place in the order: decided the first time, and kept.
     decided: BTreeMap<(usize, usize), Vec<usize>>,
+    /// Parameters of which each node has a second copy in parts, where there are such: those that have gone once in this step.
+    second: Option<BTreeSet<usize>>,
 }
 
 impl Coordinator {
@@ -101,7 +103,18 @@ impl Coordinator {
             gathers: 0,
             backward: vec![],
             decided: BTreeMap::new(),
+            second: None,
         }
+    }
+
+    /// What has gone once is gathered from the ranks of a node, until the step (`zero_hpz_partition_size`).
+    pub fn with_second(self) -> Coordinator {
+        Coordinator { second: Some(BTreeSet::new()), ..self }
+    }
+
+    /// The optimizer has stepped: second copies are stale (`invalidate_secondary_tensor`).
+    pub fn stepped(&mut self) {
+        self.second.iter_mut().for_each(BTreeSet::clear);
     }
 
     /// The model's forward begins (`reset_step`).
@@ -125,7 +138,7 @@ impl Coordinator {
             self.backward.push(module);
         }
         let own = self.modules[module].clone();
-        let now = self.gather(own.clone());
+        let mut gathers = self.gather(own.clone());
         for &param in &own {
             self.params[param].used_by.push(module);
             if let Status::Coming(gather) = self.params[param].status {
@@ -134,9 +147,9 @@ impl Coordinator {
         }
         self.take(&own);
         let ahead = self.ahead();
-        let ahead = self.gather(ahead);
+        gathers.extend(self.gather(ahead));
         self.at += 1;
-        [now, ahead].into_iter().filter(|params| !params.is_empty()).collect()
+        gathers
     }
 
     /// A module's forward or backward ends; returns the parameters it lets go.
@@ -164,17 +177,22 @@ impl Coordinator {
         gone
     }
 
-    /// Gathers what is away; returns that.
-    fn gather(&mut self, params: Vec<usize>) -> Vec<usize> {
+    /// Gathers what is away; returns that, what a node has a second copy of apart from and before the rest.
+    fn gather(&mut self, params: Vec<usize>) -> Vec<Vec<usize>> {
         let mut away: Vec<usize> =
             params.into_iter().filter(|&param| self.params[param].status == Status::Away).collect();
         away.sort_unstable();
-        for &param in &away {
-            self.params[param].status = Status::Coming(self.gathers);
-            self.live += self.params[param].elements;
+        let near = |param: &usize| self.second.as_ref().is_some_and(|second| second.contains(param));
+        let (second, first): (Vec<usize>, Vec<usize>) = away.into_iter().partition(near);
+        let gathers: Vec<Vec<usize>> = [second, first].into_iter().filter(|params| !params.is_empty()).collect();
+        for params in &gathers {
+            for &param in params {
+                self.params[param].status = Status::Coming(self.gathers);
+                self.live += self.params[param].elements;
+            }
+            self.gathers += 1;
         }
-        self.gathers += 1;
-        away
+        gathers
     }
 
     /// Somebody has waited for a gather: all that it brings is there.
@@ -238,6 +256,7 @@ impl Coordinator {
                 state.status = Status::Away;
                 self.live = self.live.saturating_sub(state.elements);
                 gone.push(param);
+                self.second.iter_mut().for_each(|second| _ = second.insert(param));
             }
         }
         gone

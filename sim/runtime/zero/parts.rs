@@ -11,9 +11,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use super::away::{Gradients, cross};
 use super::flat::{BF16, copy, elementwise};
 use super::modules::Modules;
-use super::{Coordinator, Scatters, Zero, gathered_elements};
+use super::{Coordinator, Job, Scatters, Zero, gathered_elements};
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, EventId, GroupId, Instr, Pass, StreamId};
 use crate::runtime::eager::around::{Around, Place};
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
@@ -41,6 +42,9 @@ struct Gather {
 pub(super) struct Parts {
     zero: Zero,
     group: GroupId,
+    /// The ranks of a node, and the rank's part among them of each parameter that has gone once in this step.
+    node: GroupId,
+    second: BTreeMap<usize, BufferId>,
     elements: Vec<u64>,
     modules: Rc<Modules>,
     coordinator: Coordinator,
@@ -54,20 +58,27 @@ pub(super) struct Parts {
     reduced: VecDeque<EventId>,
     /// Whether an earlier micro-batch of the step has left its part of the gradients.
     accumulates: bool,
+    /// Gradients, where they cross to the host's memory.
+    pub(super) away: Option<Gradients>,
 }
 
 impl Parts {
     pub(super) fn new(
-        zero: Zero,
-        (group, elements): (GroupId, Vec<u64>),
+        job: &Job,
+        ([group, node], elements): ([GroupId; 2], Vec<u64>),
         modules: Rc<Modules>,
         order: &[usize],
     ) -> Parts {
+        let zero = job.zero;
+        let coordinator = Coordinator::new(zero.gathering, &elements, &modules.params, order);
         Parts {
             zero,
             group,
-            coordinator: Coordinator::new(zero.gathering, &elements, &modules.params, order),
+            node,
+            second: BTreeMap::new(),
+            coordinator: if zero.hpz > 1 { coordinator.with_second() } else { coordinator },
             scatters: Scatters::new(zero.bucket),
+            away: zero.offload.optimizer.then(|| Gradients::new(job, &elements)),
             elements,
             modules,
             gathers: vec![],
@@ -86,9 +97,12 @@ impl Parts {
     }
 
     /// The model's forward begins.
-    pub(super) fn begin(&mut self, micro_batch: u32) {
+    pub(super) fn begin(&mut self, micro_batch: u32, last: bool) {
         self.coordinator.begin();
         self.accumulates = micro_batch > 0;
+        if let Some(away) = &mut self.away {
+            away.boundary = last;
+        }
     }
 
     /// `fetch_sub_module`.
@@ -97,7 +111,7 @@ impl Parts {
         let own = self.modules.params[module].clone();
         let pass = program.set_pass(Pass::Communication);
         let mut gathers: VecDeque<Vec<usize>> = self.coordinator.fetch(module, backward).into();
-        if gathers.front().is_some_and(|params| params.iter().all(|param| own.contains(param)))
+        while gathers.front().is_some_and(|params| params.iter().all(|param| own.contains(param)))
             && let Some(now) = gathers.pop_front()
         {
             self.gather(program, now);
@@ -125,17 +139,25 @@ impl Parts {
         let whole = gathered_elements(&sizes, self.zero.ranks);
         let bytes = Bytes(whole * BF16);
         let several = params.len() > 1;
+        let near = self.second.contains_key(&params[0]);
+        let (group, ranks) = if near { (self.node, self.zero.hpz) } else { (self.group, self.zero.ranks) };
         let category = if several { Category::AllGatherOutput } else { Category::UnshardedParameter };
         let buffer = program.alloc(bytes, stream, category, "gathered parameters");
+        let mut brought = vec![];
+        for &elements in sizes.iter().filter(|_| self.zero.offload.parameters) {
+            brought.push(bring(program, stream, elements.div_ceil(u64::from(self.zero.ranks)) * BF16));
+        }
         if several {
-            copy(program, stream, whole / u64::from(self.zero.ranks));
+            copy(program, stream, whole / u64::from(ranks));
+            brought.drain(..).rev().for_each(|part| program.free(part));
         } else {
             self.here.insert(params[0], buffer);
         }
-        if self.zero.ranks > 1 {
-            let comm = Comm { kind: Collective::AllGather, group: self.group, bytes, dtype: DType::Bf16 };
+        if ranks > 1 {
+            let comm = Comm { kind: Collective::AllGather, group, bytes, dtype: DType::Bf16 };
             program.collective(stream, comm);
         }
+        brought.into_iter().for_each(|part| program.free(part));
         let gather = self.gathers.len();
         self.coming.extend(params.iter().map(|&param| (param, gather)));
         let left = params.len();
@@ -164,10 +186,34 @@ impl Parts {
 
     fn release(&mut self, program: &mut Builder, params: Vec<usize>) {
         for param in params {
+            self.keep(program, param);
             if let Some(buffer) = self.here.remove(&param) {
                 program.free(buffer);
             }
         }
+    }
+
+    /// `_partition_param_sec`: before a parameter goes for the first time in a step the rank keeps its part among those of a node.
+    /// The host waits for it.
+    pub(super) fn keep(&mut self, program: &mut Builder, param: usize) {
+        if self.zero.hpz == 1 || self.second.contains_key(&param) {
+            return;
+        }
+        let part = gathered_elements(&[self.elements[param]], self.zero.ranks) / u64::from(self.zero.hpz);
+        let buffer = program.alloc(Bytes(part * BF16), COMPUTE, Category::Parameter, "secondary partition");
+        elementwise(program, COMPUTE, "aten.zero_", (0, part * BF16));
+        copy(program, COMPUTE, part);
+        program.wait_for_host(COMPUTE);
+        self.second.insert(param, buffer);
+    }
+
+    /// The optimizer has stepped: what the rank kept is stale.
+    pub(super) fn stepped(&mut self, program: &mut Builder) {
+        self.coordinator.stepped();
+        if !self.second.is_empty() {
+            program.wait_for_host(COMPUTE);
+        }
+        std::mem::take(&mut self.second).into_values().for_each(|part| program.free(part));
     }
 
     /// `reduce_independent_p_g_buckets_and_remove_grads`.
@@ -213,13 +259,18 @@ impl Parts {
             let comm = Comm { kind: Collective::ReduceScatter, group: self.group, bytes, dtype: DType::Bf16 };
             program.collective(stream, comm);
         }
-        for elements in sizes {
+        for (&param, elements) in params.iter().zip(sizes) {
             let part = elements.div_ceil(ranks);
-            if self.accumulates {
+            if let Some(away) = &mut self.away {
+                away.send(program, stream, (param, part), self.accumulates);
+            } else if self.accumulates {
                 elementwise(program, stream, "aten.add_", (2 * part * BF16, part * BF16));
             } else {
                 copy(program, stream, part);
             }
+        }
+        if let Some(away) = &mut self.away {
+            away.sent(program);
         }
         self.reduced.push_back(program.record(stream));
         if let Some(flat) = flat {
@@ -241,6 +292,14 @@ impl Parts {
         let gone = self.coordinator.finish();
         self.release(&mut eager.program, gone);
     }
+}
+
+/// A part comes from the host's memory, and the host waits for it.
+pub(super) fn bring(program: &mut Builder, stream: StreamId, bytes: u64) -> BufferId {
+    let part = program.alloc(Bytes(bytes), stream, Category::UnshardedParameter, "part from the host");
+    cross(program, stream, bytes, false);
+    program.wait_for_host(stream);
+    part
 }
 
 /// Waits for the oldest, if too many are under way.

@@ -69,13 +69,17 @@ impl Partition {
 
     /// The rank that holds most when it steps: gradients of all parameters that it owns pieces of, whole, beside eleven
     /// bytes for each element of a piece that is looked through, or six for each of its part. Of several the last, whose
-    /// gradients come first.
-    pub fn fullest(&self) -> u64 {
+    /// gradients come first. With an optimizer on the host nothing is kept: the rank that looks through the largest gradient.
+    pub fn fullest(&self, on_host: bool) -> u64 {
         let holds = |rank: &u64| {
             let own = self.of_rank(*rank);
             let whole: u64 = own.iter().map(|&(param, _)| self.elements[param]).sum();
             let largest = own.iter().map(|&(_, elements)| elements).max().unwrap_or(0);
-            2 * whole + (11 * largest).max(6 * self.each)
+            if on_host {
+                let wholes = own.iter().map(|&(param, elements)| (self.elements[param], elements));
+                return wholes.max().unwrap_or((0, 0));
+            }
+            (2 * whole + (11 * largest).max(6 * self.each), 0)
         };
         let ranks = u64::from(self.settings.ranks).max(1);
         (0..ranks).max_by_key(holds).unwrap_or(0)

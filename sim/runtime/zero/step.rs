@@ -14,12 +14,18 @@ use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
+use crate::runtime::train;
 use crate::runtime::train::plan::{Graphs, Layout, graphs, layout, mode};
 use crate::units::Bytes;
 
 /// The program of one rank.
 pub(super) fn program(job: &Job) -> Program {
     written(job, None)
+}
+
+/// Elements of each parameter, in order.
+pub(super) fn elements(whole: &train::Job) -> Vec<u64> {
+    layout(whole, &graphs(whole)).params.iter().map(|param| param.elements()).collect()
 }
 
 /// The same, where the order in which modules begin is known, or none is needed.
@@ -34,6 +40,7 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
         optimizer: program.add_scope("optimizer".to_owned()),
     };
     let group = program.add_group(Group::new("dp", zero.ranks, 1));
+    let node = if zero.hpz > 1 { program.add_group(Group::new("hpz", zero.hpz, 1)) } else { group };
     let graphs = graphs(whole);
     let layout = layout(whole, &graphs);
     let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
@@ -56,7 +63,7 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     }
     run.engine = match order {
         Some(order) => {
-            let parts = Parts::new(zero, (group, elements.clone()), modules, order);
+            let parts = Parts::new(job, ([group, node], elements.clone()), modules, order);
             let parts = parts::Shared(Rc::new(RefCell::new(parts)));
             run.eager.around = Some(Box::new(parts.clone()));
             run.eager.hooked = true;
@@ -64,8 +71,8 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
         }
         None => {
             let partition = Partition::new(zero.reduction(), &elements);
-            let rank = partition.fullest();
-            let flat = Flat::new(zero, &partition, (rank, group), elements.clone());
+            let rank = partition.fullest(zero.offload.optimizer);
+            let flat = Flat::new(job, &partition, (rank, group), elements.clone());
             let flat = flat::Shared(Rc::new(RefCell::new(flat)));
             run.eager.around = Some(Box::new(flat.clone()));
             Engine::Flat(flat, Update::new(job, &partition, group))
@@ -81,7 +88,7 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     match &run.engine {
         Engine::Recording => {}
         Engine::Flat(flat, update) => update.step(&mut run.eager.program, flat),
-        Engine::Parts(_, groups) => groups.step(&mut run.eager.program),
+        Engine::Parts(parts, groups) => groups.step(&mut run.eager.program, &mut parts.0.borrow_mut()),
     }
     run.eager.program.mark(Mark::PhaseEnd("opt".to_owned()));
     run.eager.program.enter(before);
@@ -148,7 +155,7 @@ impl Run<'_> {
         match &self.engine {
             Engine::Recording => {}
             Engine::Flat(flat, _) => flat.0.borrow_mut().boundary = micro_batch + 1 == whole.accumulation,
-            Engine::Parts(parts, _) => parts.0.borrow_mut().begin(micro_batch),
+            Engine::Parts(parts, _) => parts.0.borrow_mut().begin(micro_batch, micro_batch + 1 == whole.accumulation),
         }
         drain(&mut self.eager.program);
         let frames = self.forward();

@@ -2,7 +2,10 @@
 //! small parameters are let go of, a norm, gradients in fp32 and scaled, the optimizer, parts in bf16; then small parameters are
 //! gathered again.
 
+use super::away::Gradients;
+use super::away::{self, Offload};
 use super::flat::{BF16, elementwise};
+use super::parts::{Parts, bring};
 use super::update::{made, reduced};
 use super::{Job, gathered_elements};
 use crate::program::{
@@ -11,6 +14,20 @@ use crate::program::{
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
+
+/// Elements of groups of parts: each has as many as `sub_group_size`, or the first more.
+pub(super) fn groups(parts: &[u64], sub_group: u64) -> Vec<u64> {
+    let mut groups = vec![];
+    let mut open = 0;
+    for part in parts {
+        open += part;
+        if open >= sub_group {
+            groups.push(std::mem::take(&mut open));
+        }
+    }
+    groups.extend((open > 0).then_some(open));
+    groups
+}
 
 /// What the rank holds, and how it is stepped.
 pub(super) struct SubGroups {
@@ -23,9 +40,12 @@ pub(super) struct SubGroups {
     parts: Vec<u64>,
     /// Elements of each group of parts.
     groups: Vec<u64>,
-    /// Parameters that stay gathered.
-    small: Vec<u64>,
+    /// Parameters that stay gathered, with their elements.
+    small: Vec<(usize, u64)>,
     stay: Vec<BufferId>,
+    offload: Offload,
+    /// The first group that is stepped on the host.
+    on_host: usize,
     /// Of the chip.
     multiprocessors: u32,
 }
@@ -37,16 +57,10 @@ impl SubGroups {
             .iter()
             .map(|&elements| gathered_elements(&[elements], zero.ranks) / u64::from(zero.ranks))
             .collect();
-        let mut groups = vec![];
-        let mut open = 0;
-        for part in &parts {
-            open += part;
-            if open >= zero.sub_group {
-                groups.push(std::mem::take(&mut open));
-            }
-        }
-        groups.extend((open > 0).then_some(open));
+        let groups = groups(&parts, zero.sub_group);
         SubGroups {
+            offload: zero.offload,
+            on_host: zero.offload.first_on_host(groups.len()),
             optimizer: job.whole.optimizer,
             clip: job.whole.clip,
             group,
@@ -54,7 +68,12 @@ impl SubGroups {
             bucket: zero.bucket,
             parts,
             groups,
-            small: elements.iter().copied().filter(|&elements| elements <= zero.gathering.persist).collect(),
+            small: elements
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|&(_, elements)| elements <= zero.gathering.persist)
+                .collect(),
             stay: vec![],
             multiprocessors: job.whole.eager.multiprocessors,
         }
@@ -63,46 +82,102 @@ impl SubGroups {
     /// Parts in bf16 of parameters and of gradients, in fp32 by group; the bucket; small parameters whole.
     pub(super) fn setup(&mut self, program: &mut Builder) {
         let own: u64 = self.parts.iter().sum();
-        program.alloc(Bytes(own * BF16), COMPUTE, Category::Parameter, "bf16 partitions");
-        for group in &self.groups {
-            program.alloc(Bytes(group * DType::Fp32.bytes()), COMPUTE, Category::Parameter, "fp32 partition");
+        let away = self.offload.optimizer;
+        if !self.offload.parameters {
+            program.alloc(Bytes(own * BF16), COMPUTE, Category::Parameter, "bf16 partitions");
         }
-        program.alloc(Bytes(own * BF16), COMPUTE, Category::ShardedGradient, "gradient partitions");
+        for group in &self.groups[..self.on_host] {
+            let wide = Bytes(group * DType::Fp32.bytes());
+            program.alloc(wide, COMPUTE, Category::Parameter, "fp32 partition");
+            if away {
+                program.alloc(wide, COMPUTE, Category::ShardedGradient, "fp32 gradient");
+            }
+        }
+        if !away {
+            program.alloc(Bytes(own * BF16), COMPUTE, Category::ShardedGradient, "gradient partitions");
+        }
         program.alloc(Bytes(self.bucket * BF16), COMPUTE, Category::ReduceScatterInput, "contiguous gradients");
-        let stay = |elements: &u64| {
+        let stay = |&(_, elements): &(usize, u64)| {
             let bytes = Bytes(elements * BF16);
             program.alloc(bytes, COMPUTE, Category::UnshardedParameter, "persistent parameters")
         };
         self.stay = self.small.iter().map(stay).collect();
-        program.alloc(Bytes(4), COMPUTE, Category::Buffer, "gradient norm");
+        if !away {
+            program.alloc(Bytes(4), COMPUTE, Category::Buffer, "gradient norm");
+        }
     }
 
     /// `step`.
-    pub(super) fn step(&self, program: &mut Builder) {
+    pub(super) fn step(&self, program: &mut Builder, parts: &mut Parts) {
         let pass = program.set_pass(Pass::Optimizer);
-        self.stay.iter().for_each(|&param| program.free(param));
-        self.norm(program);
-        let wide = DType::Fp32.bytes();
+        for (&buffer, &(param, _)) in self.stay.iter().zip(&self.small) {
+            parts.keep(program, param);
+            program.free(buffer);
+        }
+        match parts.away.as_mut().map(Gradients::take_norms) {
+            None => self.norm(program),
+            Some(norms) => self.norm_on_host(program, norms),
+        }
         let optimizer = self.optimizer;
-        program.first_only(|program| optimizer::make_state(program, optimizer, &self.groups, wide));
-        for &elements in &self.groups {
-            let (narrow, wide) = (elements * BF16, elements * wide);
+        let (here, on_host) = self.groups.split_at(self.on_host);
+        program.first_only(|program| optimizer::make_state(program, optimizer, here, DType::Fp32.bytes()));
+        here.iter().for_each(|&elements| self.step_here(program, elements));
+        for &elements in on_host {
+            away::step(program, elements);
+            if !self.offload.parameters {
+                // Not pinned: the host waits.
+                away::cross(program, COMPUTE, elements * BF16, false);
+                program.wait_for_host(COMPUTE);
+            }
+        }
+        self.gather(program);
+        parts.stepped(program);
+        program.set_pass(pass);
+    }
+
+    /// A group that is stepped on the device. With an optimizer on the host its gradient is there in fp32.
+    fn step_here(&self, program: &mut Builder, elements: u64) {
+        let (narrow, wide) = (elements * BF16, elements * DType::Fp32.bytes());
+        let gradient = (!self.offload.optimizer).then(|| {
             let flat = program.alloc(Bytes(narrow), COMPUTE, Category::OptimizerTemporary, "flattened gradients");
             let work = Work::Memory { kind: MemoryKind::Copy, read: Bytes(narrow), written: Bytes(narrow) };
             program.launch(COMPUTE, "aten.cat", work, Dispatch::EagerForward);
-            let gradient = made(program, "aten._to_copy", narrow, wide);
+            let gradient = made(program, COMPUTE, "aten._to_copy", (narrow, wide));
             program.free(flat);
-            elementwise(program, COMPUTE, "aten.mul_", (wide, wide));
-            optimizer::step(program, optimizer, &[elements], DType::Fp32.bytes());
-            elementwise(program, COMPUTE, "aten.copy_", (wide, narrow));
-            program.free(gradient);
-        }
+            gradient
+        });
+        elementwise(program, COMPUTE, "aten.mul_", (wide, wide));
+        optimizer::step(program, self.optimizer, &[elements], DType::Fp32.bytes());
+        elementwise(program, COMPUTE, "aten.copy_", (wide, narrow));
+        gradient.into_iter().for_each(|gradient| program.free(gradient));
+    }
+
+    /// Small parameters are gathered again.
+    fn gather(&self, program: &mut Builder) {
+        let whole = |elements| gathered_elements(&[elements], self.ranks) * BF16;
+        let from_host = self.small.iter().filter(|_| self.offload.parameters);
+        let parts: Vec<BufferId> =
+            from_host.map(|&(_, elements)| bring(program, COMPUTE, whole(elements) / u64::from(self.ranks))).collect();
         self.stay.iter().for_each(|&buffer| program.push(Instr::Alloc { buffer }));
-        for &elements in self.small.iter().filter(|_| self.ranks > 1) {
-            let bytes = Bytes(gathered_elements(&[elements], self.ranks) * BF16);
-            self.collective(program, Collective::AllGather, bytes, DType::Bf16);
+        for &(_, elements) in self.small.iter().filter(|_| self.ranks > 1) {
+            self.collective(program, Collective::AllGather, Bytes(whole(elements)), DType::Bf16);
         }
-        program.set_pass(pass);
+        if !parts.is_empty() {
+            program.wait_for_host(COMPUTE);
+        }
+        parts.into_iter().for_each(|part| program.free(part));
+    }
+
+    /// The same where each part's norm was taken when it crossed: the host reads the sum of each group, and that of all ranks.
+    fn norm_on_host(&self, program: &mut Builder, norms: Vec<BufferId>) {
+        for _ in &self.groups {
+            program.wait_for_host(COMPUTE);
+            if self.ranks > 1 {
+                self.collective(program, Collective::AllReduce, Bytes(4), DType::Fp32);
+            }
+            program.wait_for_host(COMPUTE);
+        }
+        norms.into_iter().for_each(|norm| program.free(norm));
     }
 
     fn collective(&self, program: &mut Builder, kind: Collective, bytes: Bytes, dtype: DType) {
@@ -118,13 +193,13 @@ impl SubGroups {
                 && let Some(&part) = parts.next()
             {
                 left -= part;
-                let double = made(program, "aten._to_copy", part * BF16, 8 * part);
-                norms.push(reduced(program, "aten.linalg_vector_norm", (part, 8), self.multiprocessors));
+                let double = made(program, COMPUTE, "aten._to_copy", (part * BF16, 8 * part));
+                norms.push(reduced(program, COMPUTE, "aten.linalg_vector_norm", (part, 8), self.multiprocessors));
                 program.free(double);
             }
             let numbers = 8 * norms.len() as u64;
-            let stacked = made(program, "aten.stack", numbers, numbers);
-            let squares = made(program, "aten.pow", numbers, numbers);
+            let stacked = made(program, COMPUTE, "aten.stack", (numbers, numbers));
+            let squares = made(program, COMPUTE, "aten.pow", (numbers, numbers));
             program.free(stacked);
             program.free(squares);
             if self.ranks > 1 {
@@ -133,7 +208,7 @@ impl SubGroups {
             norms.into_iter().for_each(|norm| program.free(norm));
         }
         let numbers = 8 * self.groups.len() as u64;
-        let stacked = made(program, "aten.stack", numbers, numbers);
+        let stacked = made(program, COMPUTE, "aten.stack", (numbers, numbers));
         program.free(stacked);
         if self.clip {
             elementwise(program, COMPUTE, "aten.clamp", (4, 4));

@@ -1,9 +1,12 @@
 //! The step of ZeRO-1 and 2 on the rank's own part (`stage_1_and_2.py`, `step`): numbers looked through, a norm, the
 //! gradient in fp32 and scaled, the optimizer, and parameters gathered in one piece.
 
+use super::away;
 use super::flat::{BF16, Shared, elementwise};
 use super::{Job, Partition};
-use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, Work};
+use crate::program::{
+    BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
+};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
@@ -16,6 +19,8 @@ pub(super) struct Update {
     ranks: u64,
     /// Elements of the rank's part.
     each: u64,
+    /// Whether it is stepped on the host.
+    on_host: bool,
     /// Of the chip.
     multiprocessors: u32,
 }
@@ -24,7 +29,8 @@ impl Update {
     pub(super) fn new(job: &Job, partition: &Partition, group: GroupId) -> Update {
         let (optimizer, clip) = (job.whole.optimizer, job.whole.clip);
         let (ranks, multiprocessors) = (u64::from(job.zero.ranks), job.whole.eager.multiprocessors);
-        Update { optimizer, clip, group, ranks, each: partition.each(), multiprocessors }
+        let on_host = job.zero.offload.optimizer;
+        Update { optimizer, clip, group, ranks, each: partition.each(), on_host, multiprocessors }
     }
 
     fn wide(&self) -> u64 {
@@ -45,6 +51,12 @@ impl Update {
         program.alloc(self.all(), COMPUTE, Category::UnshardedParameter, "flat bf16 parameters");
         apart.into_iter().for_each(|param| program.free(param));
         let part = take(program, self.each * BF16);
+        if self.on_host {
+            program.free(part);
+            let largest = Bytes(elements.iter().max().map_or(0, |elements| elements * BF16));
+            program.alloc(largest, COMPUTE, Category::ReduceScatterInput, "temp_grad_buffer_for_gpu_offload");
+            return;
+        }
         program.alloc(Bytes(self.wide()), COMPUTE, Category::Parameter, "fp32 partition");
         program.free(part);
         program.transient(Bytes(self.wide()), COMPUTE, Category::Parameter, "fp32 gradient");
@@ -54,6 +66,11 @@ impl Update {
     /// `step`.
     pub(super) fn step(&self, program: &mut Builder, gradients: &Shared) {
         let pass = program.set_pass(Pass::Optimizer);
+        if self.on_host {
+            self.step_on_host(program, gradients);
+            program.set_pass(pass);
+            return;
+        }
         let pieces = gradients.0.borrow().own();
         self.overflow(program, &pieces);
         self.norm(program, &pieces);
@@ -64,7 +81,7 @@ impl Update {
             program.launch(COMPUTE, "aten.cat", work, Dispatch::EagerForward);
             flat
         });
-        let gradient = made(program, "aten._to_copy", self.each * BF16, self.wide());
+        let gradient = made(program, COMPUTE, "aten._to_copy", (self.each * BF16, self.wide()));
         let averaged = gradients.0.borrow_mut().averaged.take();
         flat.into_iter().chain(averaged).for_each(|buffer| program.free(buffer));
         // Scaled by one where nothing is clipped.
@@ -74,32 +91,44 @@ impl Update {
         optimizer::step(program, optimizer, &sizes, DType::Fp32.bytes());
         program.free(gradient);
         elementwise(program, COMPUTE, "aten.copy_", (self.wide(), self.each * BF16));
+        self.gather(program);
+        program.set_pass(pass);
+    }
+
+    /// `all_gather_dp_groups`.
+    fn gather(&self, program: &mut Builder) {
         if self.ranks > 1 {
             self.collective(program, Collective::AllGather, self.all(), DType::Bf16);
         }
-        program.set_pass(pass);
+    }
+
+    /// The same where gradients are in the host's memory, looked through and their norms taken: those are read one by one.
+    fn step_on_host(&self, program: &mut Builder, gradients: &Shared) {
+        let norms = gradients.0.borrow_mut().take_norms();
+        if self.ranks > 1 {
+            self.collective(program, Collective::AllReduce, Bytes(1), DType::Fp8);
+        }
+        program.wait_for_host(COMPUTE);
+        norms.iter().for_each(|_| program.wait_for_host(COMPUTE));
+        if self.ranks > 1 {
+            self.collective(program, Collective::AllReduce, Bytes(4), DType::Fp32);
+        }
+        program.wait_for_host(COMPUTE);
+        away::step(program, self.each);
+        norms.into_iter().for_each(|norm| program.free(norm));
+        away::cross(program, COMPUTE, self.each * BF16, false);
+        self.gather(program);
     }
 
     fn collective(&self, program: &mut Builder, kind: Collective, bytes: Bytes, dtype: DType) {
         program.collective(COMPUTE, Comm { kind, group: self.group, bytes, dtype });
     }
 
-    /// `check_overflow`: piece by piece, through six tensors as large as the piece; then the host waits for the answer.
+    /// `check_overflow`: piece by piece; then the host waits for the answer.
     fn overflow(&self, program: &mut Builder, pieces: &[u64]) {
         let count = program.alloc(Bytes(4), COMPUTE, Category::OptimizerTemporary, "aten.zeros");
         for &elements in pieces {
-            let (bf16, fp32) = (elements * BF16, elements * DType::Fp32.bytes());
-            let wide = made(program, "aten._to_copy", bf16, fp32);
-            let nan = made(program, "aten.isnan", fp32, elements);
-            let magnitude = made(program, "aten.abs", fp32, fp32);
-            let inf = made(program, "aten.eq", fp32, elements);
-            program.free(magnitude);
-            let either = made(program, "aten.logical_or", 2 * elements, elements);
-            let number = made(program, "aten._to_copy", elements, fp32);
-            let most = reduced(program, "aten.max", (elements, 4), self.multiprocessors);
-            for gone in [number, wide, nan, inf, either, most] {
-                program.free(gone);
-            }
+            look_through(program, COMPUTE, elements, self.multiprocessors);
         }
         program.free(count);
         if self.ranks > 1 {
@@ -113,14 +142,14 @@ impl Update {
         let norms: Vec<BufferId> = pieces
             .iter()
             .map(|&elements| {
-                let double = made(program, "aten._to_copy", elements * BF16, 8 * elements);
-                let norm = reduced(program, "aten.linalg_vector_norm", (elements, 8), self.multiprocessors);
+                let double = made(program, COMPUTE, "aten._to_copy", (elements * BF16, 8 * elements));
+                let norm = reduced(program, COMPUTE, "aten.linalg_vector_norm", (elements, 8), self.multiprocessors);
                 program.free(double);
                 norm
             })
             .collect();
         let numbers = 8 * norms.len() as u64;
-        let squares = ["aten.stack", "aten.pow"].map(|name| made(program, name, numbers, numbers));
+        let squares = ["aten.stack", "aten.pow"].map(|name| made(program, COMPUTE, name, (numbers, numbers)));
         squares.into_iter().for_each(|number| program.free(number));
         norms.into_iter().for_each(|norm| program.free(norm));
         if self.ranks > 1 {
@@ -132,28 +161,50 @@ impl Update {
     }
 }
 
+/// `_has_inf_or_nan`: through six tensors as large as what is looked through.
+pub(super) fn look_through(program: &mut Builder, stream: StreamId, elements: u64, multiprocessors: u32) {
+    let (bf16, fp32) = (elements * BF16, elements * DType::Fp32.bytes());
+    let wide = made(program, stream, "aten._to_copy", (bf16, fp32));
+    let nan = made(program, stream, "aten.isnan", (fp32, elements));
+    let magnitude = made(program, stream, "aten.abs", (fp32, fp32));
+    let inf = made(program, stream, "aten.eq", (fp32, elements));
+    program.free(magnitude);
+    let either = made(program, stream, "aten.logical_or", (2 * elements, elements));
+    let number = made(program, stream, "aten._to_copy", (elements, fp32));
+    let most = reduced(program, stream, "aten.max", (elements, 4), multiprocessors);
+    for gone in [number, wide, nan, inf, either, most] {
+        program.free(gone);
+    }
+}
+
 /// One number of so many, each of so many bytes: where several blocks of threads take part, each leaves one, and they count
 /// themselves (`aten/src/ATen/native/cuda/Reduce.cuh`).
 pub(super) fn reduced(
     program: &mut Builder,
+    stream: StreamId,
     name: &'static str,
     (elements, each): (u64, u64),
     multiprocessors: u32,
 ) -> BufferId {
-    let number = program.alloc(Bytes(each), COMPUTE, Category::OptimizerTemporary, name);
+    let number = program.alloc(Bytes(each), stream, Category::OptimizerTemporary, name);
     let blocks = elements.div_ceil(8192).min(4 * u64::from(multiprocessors));
     if blocks > 1 {
         let scratch =
-            [blocks * each, 4].map(|bytes| program.alloc(Bytes(bytes), COMPUTE, Category::OptimizerTemporary, name));
+            [blocks * each, 4].map(|bytes| program.alloc(Bytes(bytes), stream, Category::OptimizerTemporary, name));
         scratch.into_iter().rev().for_each(|buffer| program.free(buffer));
     }
-    elementwise(program, COMPUTE, name, (elements * each, each));
+    elementwise(program, stream, name, (elements * each, each));
     number
 }
 
 /// An elementwise kernel that makes a block.
-pub(super) fn made(program: &mut Builder, name: &'static str, read: u64, written: u64) -> BufferId {
-    let buffer = program.alloc(Bytes(written), COMPUTE, Category::OptimizerTemporary, name);
-    elementwise(program, COMPUTE, name, (read, written));
+pub(super) fn made(
+    program: &mut Builder,
+    stream: StreamId,
+    name: &'static str,
+    (read, written): (u64, u64),
+) -> BufferId {
+    let buffer = program.alloc(Bytes(written), stream, Category::OptimizerTemporary, name);
+    elementwise(program, stream, name, (read, written));
     buffer
 }

@@ -43,6 +43,7 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
         list.push(set("zero.reduce_bucket_size", SMALLER_BUCKET));
         list.push(set("zero.overlap_comm", false));
         list.push(set("zero.stage3_max_reuse_distance", 0));
+        list.push(set("zero.offload_optimizer.device", "cpu"));
     }
     list.extend(smaller_batches(job.batch));
     if !job.fsdp.cpu_offload {

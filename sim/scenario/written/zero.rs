@@ -31,6 +31,12 @@ pub struct Zero {
     pub stage3_max_reuse_distance: Option<Spanned<i64>>,
     /// `sub_group_size`, in elements.
     pub sub_group_size: Option<Spanned<i64>>,
+    /// `zero_hpz_partition_size`, in ranks.
+    pub zero_hpz_partition_size: Option<Spanned<i64>>,
+    /// `zero_quantized_weights`.
+    pub zero_quantized_weights: Option<Spanned<bool>>,
+    /// `zero_quantized_gradients`.
+    pub zero_quantized_gradients: Option<Spanned<bool>>,
     /// `offload_optimizer`.
     pub offload_optimizer: Option<Spanned<Offload>>,
     /// `offload_param`.
@@ -44,7 +50,11 @@ pub struct Offload {
     /// `none`, `cpu` or `nvme`.
     pub device: Option<Spanned<Device>>,
     /// `pin_memory`.
-    pub pin_memory: Option<bool>,
+    pub pin_memory: Option<Spanned<bool>>,
+    /// `buffer_count`: without effect but for disks.
+    pub buffer_count: Option<Spanned<i64>>,
+    /// `ratio`: the part of groups that are stepped on the host (`offload_optimizer`, ZeRO-3).
+    pub ratio: Option<Spanned<f64>>,
 }
 
 /// Where states are kept.

@@ -1,0 +1,210 @@
+//! States in the host's memory: ZeRO-Offload (`stage_1_and_2.py`, `stage3.py`, `deepspeed/ops/adam/cpu_adam.py`).
+//!
+//! What is stepped is there, with its moments; gradients cross to it in fp32 as they are reduced, and what has been stepped crosses
+//! back in bf16. A gradient that is not the step's last crosses in bf16, comes back for the next, and is added up on the device.
+//! Each is looked through for what overflows when it crosses, and the host waits for the answer. Memory is pinned through PyTorch,
+//! which takes the next power of two for each block (`aten/src/ATen/core/CachingHostAllocator.h`).
+
+use super::flat::elementwise;
+use super::update::{made, reduced};
+use super::{Job, Partition, Stage, gathered_elements};
+use crate::program::{BufferId, Builder, Category, Dispatch, StreamId, Work};
+use crate::runtime::HostMemory;
+use crate::runtime::eager::COMPUTE;
+use crate::units::Bytes;
+
+/// Bytes of an element in bf16.
+const BF16: u64 = 2;
+/// Bytes of an element in fp32.
+const FP32: u64 = 4;
+
+/// `offload_optimizer`, `offload_param`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Offload {
+    /// Whether what is stepped is in the host's memory, with its gradient and moments.
+    pub optimizer: bool,
+    /// `ratio`: the part of ZeRO-3's groups that are, the last ones.
+    pub ratio: f64,
+    /// Whether the rank's part of parameters is there (ZeRO-3).
+    pub parameters: bool,
+}
+
+impl Offload {
+    /// Of so many groups the first that is stepped on the host.
+    pub(super) fn first_on_host(&self, groups: usize) -> usize {
+        if self.optimizer { ((1.0 - self.ratio) * groups as f64) as usize } else { groups }
+    }
+}
+
+/// A copy from the host's memory, or to it; the host does not wait for it.
+pub(super) fn cross(program: &mut Builder, stream: StreamId, bytes: u64, to_host: bool) {
+    let name = if to_host { "aten.copy_ to the host" } else { "aten.copy_ from the host" };
+    program.launch(stream, name, Work::HostCopy { bytes: Bytes(bytes), to_host }, Dispatch::EagerForward);
+}
+
+/// The host's processors read and write so many bytes, and the rank waits.
+fn on_host(program: &mut Builder, name: &'static str, bytes: u64) {
+    program.launch(COMPUTE, name, Work::HostMemory { bytes: Bytes(bytes) }, Dispatch::EagerForward);
+    program.wait_for_host(COMPUTE);
+}
+
+/// Gradients of so many elements are scaled, and DeepSpeedCPUAdam steps: it reads parameters, gradients and moments, and writes
+/// all but gradients. Then parameters are copied to a block in bf16.
+pub(super) fn step(program: &mut Builder, elements: u64) {
+    let wide = elements * FP32;
+    on_host(program, "aten.mul_ on the host", 2 * wide);
+    on_host(program, "DeepSpeedCPUAdam", 7 * wide);
+    on_host(program, "aten.copy_ on the host", wide + elements * BF16);
+}
+
+/// Elements whose norm ZeRO-3 takes at a time (`_constant_buffered_norm2`).
+const NORM: u64 = 250_000_000;
+
+/// ZeRO-3's gradients, each in bf16 in the host's memory as soon as it is reduced (`partition_grads`). It comes back at once, and
+/// if it is the step's last its norm is taken, and it is sent in fp32 to what is stepped.
+#[derive(Debug)]
+pub(super) struct Gradients {
+    /// Whether this backward is the step's last.
+    pub(super) boundary: bool,
+    /// Whether what is stepped of each parameter is on the host.
+    on_host: Vec<bool>,
+    /// The part on the device, until the next one is there.
+    here: Option<BufferId>,
+    norms: Vec<BufferId>,
+    /// Of the chip.
+    multiprocessors: u32,
+}
+
+impl Gradients {
+    pub(super) fn new(job: &Job, elements: &[u64]) -> Gradients {
+        let zero = &job.zero;
+        let parts: Vec<u64> = elements.iter().map(|elements| elements.div_ceil(zero.ranks.into())).collect();
+        let groups = super::sub_groups::groups(&parts, zero.sub_group);
+        let first: u64 = groups[..zero.offload.first_on_host(groups.len())].iter().sum();
+        let starts = parts.iter().scan(0, |end, part| {
+            *end += part;
+            Some(*end - part)
+        });
+        let on_host = starts.map(|start| start >= first).collect();
+        let multiprocessors = job.whole.eager.multiprocessors;
+        Gradients { boundary: true, on_host, here: None, norms: vec![], multiprocessors }
+    }
+
+    /// A parameter's part of so many elements; earlier ones of the step are added to it.
+    pub(super) fn send(
+        &mut self,
+        program: &mut Builder,
+        stream: StreamId,
+        (param, part): (usize, u64),
+        accumulates: bool,
+    ) {
+        let bytes = part * BF16;
+        let back = |program: &mut Builder| {
+            let part = program.alloc(Bytes(bytes), stream, Category::OptimizerTemporary, "gradient from the host");
+            cross(program, stream, bytes, false);
+            part
+        };
+        let here = if accumulates {
+            let here = back(program);
+            self.sent(program);
+            elementwise(program, stream, "aten.add_", (2 * bytes, bytes));
+            cross(program, stream, bytes, true);
+            here
+        } else {
+            self.sent(program);
+            cross(program, stream, bytes, true);
+            back(program)
+        };
+        self.here = Some(here);
+        if !self.boundary {
+            return;
+        }
+        let mut norm = None;
+        for start in (0..part).step_by(NORM as usize) {
+            let taken = NORM.min(part - start);
+            let double = made(program, stream, "aten._to_copy", (taken * BF16, 8 * taken));
+            let more = reduced(program, stream, "aten.linalg_vector_norm", (taken, 8), self.multiprocessors);
+            program.free(double);
+            match norm {
+                None => norm = Some(more),
+                Some(_) => program.free(more),
+            }
+        }
+        self.norms.extend(norm);
+        let wide = made(program, stream, "aten._to_copy", (bytes, part * FP32));
+        if self.on_host[param] {
+            cross(program, stream, part * FP32, true);
+        } else {
+            elementwise(program, stream, "aten.copy_", (part * FP32, part * FP32));
+        }
+        program.free(wide);
+    }
+
+    /// The part on the device goes.
+    pub(super) fn sent(&mut self, program: &mut Builder) {
+        if let Some(here) = self.here.take() {
+            program.free(here);
+        }
+    }
+
+    /// The step begins.
+    pub(super) fn take_norms(&mut self) -> Vec<BufferId> {
+        std::mem::take(&mut self.norms)
+    }
+}
+
+/// Blocks that are pinned, and those that are not.
+#[derive(Debug, Default)]
+struct Blocks {
+    pinned: Vec<u64>,
+    others: Vec<u64>,
+}
+
+/// What of the host's memory a rank takes.
+pub(super) fn host_memory(job: &Job) -> Option<HostMemory> {
+    let zero = &job.zero;
+    if !zero.offload.optimizer && !zero.offload.parameters {
+        return None;
+    }
+    let elements = super::step::elements(&job.whole);
+    let blocks = if zero.stage == Stage::Three { of_three(job, &elements) } else { flat(job, &elements) };
+    let taken: u64 = blocks.pinned.iter().map(|bytes| bytes.next_power_of_two()).sum();
+    let [held, others]: [u64; 2] = [&blocks.pinned, &blocks.others].map(|blocks| blocks.iter().sum());
+    Some(HostMemory { held: Bytes(held + others), pinned: Bytes(taken), all: Bytes(taken + others) })
+}
+
+/// ZeRO-1 and 2: the rank's part in fp32 with its gradient, moments, and a block in bf16 through which it goes back; as much as the
+/// largest parameter; and gradients between micro-batches.
+fn flat(job: &Job, elements: &[u64]) -> Blocks {
+    let partition = Partition::new(job.zero.reduction(), elements);
+    let each = partition.each();
+    let largest = elements.iter().copied().max().unwrap_or(0);
+    let mut blocks =
+        Blocks { pinned: vec![each * FP32, each * BF16, each * FP32, largest * BF16], others: vec![2 * each * FP32] };
+    if job.zero.stage == Stage::Two && job.whole.accumulation > 1 {
+        let own = partition.of_rank(partition.fullest(true));
+        blocks.pinned.extend(own.iter().map(|&(param, _)| elements[param] * BF16));
+    }
+    blocks
+}
+
+/// ZeRO-3: groups stepped on the host, with pinned gradients; parts of gradients in bf16, and of parameters.
+fn of_three(job: &Job, elements: &[u64]) -> Blocks {
+    let ranks = job.zero.ranks;
+    let part = |&elements: &u64| gathered_elements(&[elements], ranks) / u64::from(ranks);
+    let parts: Vec<u64> = elements.iter().map(part).collect();
+    let own: u64 = parts.iter().sum();
+    let mut blocks = Blocks::default();
+    if job.zero.offload.parameters {
+        blocks.pinned.push(own * BF16);
+    }
+    if job.zero.offload.optimizer {
+        blocks.pinned.push(own * BF16);
+        let groups = super::sub_groups::groups(&parts, job.zero.sub_group);
+        for elements in &groups[job.zero.offload.first_on_host(groups.len())..] {
+            blocks.pinned.push(elements * FP32);
+            blocks.others.push(3 * elements * FP32);
+        }
+    }
+    blocks
+}

@@ -1,0 +1,131 @@
+//! What DeepSpeed's ZeRO keeps in the host's memory: `offload_optimizer` and `offload_param`.
+
+use toml::Spanned;
+
+use super::super::error::ScenarioError;
+use super::super::understood::Reader;
+use super::super::written::{self, ZeroDevice};
+use super::MOST;
+use crate::hardware::Topology;
+use crate::runtime::Job;
+use crate::runtime::optimizer::Optimizer;
+use crate::runtime::zero::{Offload, Stage};
+use crate::units::Bytes;
+
+/// Both tables.
+pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Stage) -> Result<Offload, ScenarioError> {
+    let optimizer = one(reader, "offload_optimizer", table.offload_optimizer.as_ref())?;
+    let parameters = one(reader, "offload_param", table.offload_param.as_ref())?;
+    if let Some(at) = parameters {
+        if stage < Stage::Three {
+            let problem = "zero.offload_param is read under stage = 3 alone";
+            return Err(reader.plan(at, problem, "remove the key, or write stage = 3"));
+        }
+        if optimizer.is_none() {
+            let problem = "zero.offload_param with what is stepped on the device has no rules";
+            return Err(reader.plan(at, problem, "write offload_optimizer.device = \"cpu\" too"));
+        }
+        if let Some(at) = &at.get_ref().ratio {
+            let problem = "zero.offload_param has no ratio";
+            return Err(reader.plan(at, problem, "write offload_optimizer.ratio"));
+        }
+    }
+    if let (Some(_), Some(at)) = (parameters, optimizer.and_then(|at| at.get_ref().ratio.as_ref()))
+        && *at.get_ref() < 1.0
+    {
+        let problem = "groups stepped on the device whose parameters are on the host have no rules";
+        return Err(reader.plan(at, problem, "remove the key, or offload_param"));
+    }
+    let ratio = match optimizer.and_then(|at| at.get_ref().ratio.as_ref()) {
+        Some(at) if stage < Stage::Three => {
+            let problem = "zero.offload_optimizer.ratio is read under stage = 3 alone";
+            return Err(reader.plan(at, problem, "remove the key, or write stage = 3"));
+        }
+        Some(at) if !(0.0..=1.0).contains(at.get_ref()) => {
+            let problem = format!("zero.offload_optimizer.ratio = {} is out of range: expected 0 to 1", at.get_ref());
+            return Err(ScenarioError::Written { problem, place: reader.place(at) });
+        }
+        Some(at) => *at.get_ref(),
+        None if optimizer.is_some() && stage == Stage::Three => {
+            reader.assume("zero.offload_optimizer.ratio", 1.0, "1.0")
+        }
+        None => 1.0,
+    };
+    Ok(Offload { optimizer: optimizer.is_some(), ratio, parameters: parameters.is_some() })
+}
+
+/// One of them, if it names the host's memory.
+fn one<'w>(
+    reader: &mut Reader<'_>,
+    key: &str,
+    table: Option<&'w Spanned<written::Offload>>,
+) -> Result<Option<&'w Spanned<written::Offload>>, ScenarioError> {
+    // Without a device it stays where it is.
+    let Some((table, device)) = table.and_then(|table| Some((table, table.get_ref().device.as_ref()?))) else {
+        return Ok(None);
+    };
+    match device.get_ref() {
+        ZeroDevice::None => return Ok(None),
+        ZeroDevice::Nvme => {
+            let problem = format!("zero.{key} to disks has no rules: no profile says how fast they are");
+            return Err(reader.plan(device, problem, "write device = \"cpu\", or \"none\""));
+        }
+        ZeroDevice::Cpu => {}
+    }
+    match &table.get_ref().pin_memory {
+        Some(at) if !*at.get_ref() => {
+            let problem =
+                format!("zero.{key}.pin_memory = false has no rules: profiles are of copies to pinned memory");
+            return Err(reader.plan(at, problem, "write pin_memory = true, which is DeepSpeed's default"));
+        }
+        Some(_) => {}
+        None => reader.assume(&format!("zero.{key}.pin_memory"), (), "true"),
+    }
+    if let Some(at) = &table.get_ref().buffer_count {
+        reader.count(&format!("zero.{key}.buffer_count"), at, 0, MOST)?;
+        reader.assumptions.push(format!("note: zero.{key}.buffer_count has no effect without disks"));
+    }
+    Ok(Some(table))
+}
+
+/// The optimizer where what is stepped is on the host: DeepSpeedCPUAdam, and torch's AdamW for groups that are not.
+pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
+    match &written.name {
+        None => reader.assume("optimizer.name", (), "\"adamw\""),
+        Some(at) if at.get_ref() == "adamw" => {}
+        Some(at) => {
+            let problem = format!("{} on the host has no rules: DeepSpeedCPUAdam steps what is there", at.get_ref());
+            return Err(reader.plan(at, problem, "write name = \"adamw\""));
+        }
+    }
+    if let Some(at) = &written.implementation {
+        let problem = "optimizer.implementation means nothing on the host: DeepSpeedCPUAdam steps what is there";
+        return Err(reader.plan(at, problem, "remove the key"));
+    }
+    if let Some(at) = &written.step_on_device {
+        let problem = "optimizer.step_on_device means nothing on the host";
+        return Err(reader.plan(at, problem, "remove the key"));
+    }
+    let decays = written.weight_decay.as_ref().is_none_or(|at| *at.get_ref() != 0.0);
+    Ok(Optimizer::AdamwForeach { decays })
+}
+
+/// Whether a node has the memory that its ranks take for states, if its topology says how much it has.
+pub(super) fn fits(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    topology: &Topology,
+    job: &Job,
+) -> Result<(), ScenarioError> {
+    let at = scenario.zero.as_ref().and_then(|table| table.get_ref().offload_optimizer.as_ref());
+    let (Some(at), Some(takes), Some(has)) = (at, job.host_memory(), topology.node.host_memory) else {
+        return Ok(());
+    };
+    let takes = Bytes(takes.all.0.saturating_mul(topology.node.chips.into()));
+    if takes <= has {
+        return Ok(());
+    }
+    let ranks = topology.node.chips;
+    let problem = format!("states of {ranks} ranks take {takes} of the host's memory but a node has {has}");
+    Err(reader.plan(at, problem, "take more nodes, or leave states on the device"))
+}
