@@ -14,7 +14,7 @@ use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
-use crate::runtime::train::plan::{Graphs, Layout, graphs, layout, mode};
+use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
 
 /// The program of one rank.
@@ -35,7 +35,7 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     };
     let group = program.add_group(Group::new("dp", zero.ranks, 1));
     let graphs = graphs(whole);
-    let layout = layout(whole, &graphs);
+    let layout = layout(whole, &graphs, &[Part::whole(whole)]);
     let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
     let mut eager = Eager::new(program, whole.eager, layout.params.len());
     let head = &graphs.head.graph;
