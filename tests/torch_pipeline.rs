@@ -143,12 +143,3 @@ fn gradients_are_reduced_once_however_many_micro_batches_there_are() {
     assert_eq!(issued("accumulation = 2"), issued("accumulation = 8"));
     assert!(issued("accumulation = 2").iter().all(|&count| count > 0));
 }
-
-#[test]
-fn more_micro_batches_leave_a_smaller_bubble() {
-    let bubble = |accumulation: &str| {
-        let text = make::replaced(STAGES, &[("accumulation = 4", accumulation), ("sequence = 128", "sequence = 2048")]);
-        fly(&make::parse(&text), true).bubble()
-    };
-    assert!(bubble("accumulation = 16") < bubble("accumulation = 2"));
-}

@@ -41,10 +41,10 @@ fn job(c: &Value) -> Option<windtunnel::runtime::train::Job> {
     }))
     .unwrap();
     let config: Config = serde_json::from_value(json!({
-        "seq": c["seq"], "bs": c["bs"], "world": c["dp"], "wrap": c["wrap"], "reshard": c["reshard"],
+        "seq": c["seq"], "bs": c["bs"], "world": number("dp") * number("tp"), "wrap": c["wrap"], "reshard": c["reshard"],
         "root_reshard": "default", "mp": "mixed", "ac": "none", "opt": "adamw_fused", "ga": c["micro"], "ga_sync": "last",
-        "fwd_prefetch": 0, "bwd_prefetch": 0, "tp": 1, "hsdp": 1, "early_stop": false, "clip": c["clip"],
-        "rs_max_input_buffers": 1, "cpu_offload": false,
+        "fwd_prefetch": 0, "bwd_prefetch": 0, "tp": c["tp"], "hsdp": 1, "early_stop": false, "clip": c["clip"],
+        "rs_max_input_buffers": 1, "cpu_offload": false, "sp": true, "loss_parallel": true,
     }))
     .unwrap();
     let mut job = cases::job(&dims, &config).unwrap();
@@ -66,7 +66,8 @@ fn issued(program: &Program, rank: u32, ranks: u32) -> Vec<String> {
     let word = |instr: &Instr| match *instr {
         Instr::Collective { comm, .. } => {
             let comm = program.comm(comm);
-            match comm.kind {
+            // What tensor-parallel ranks exchange is in the other oracles.
+            match Some(comm.kind).filter(|_| program.group(comm.group).name == "dp_shard")? {
                 Collective::AllGather => Some(format!("AG {}", comm.bytes.0)),
                 Collective::ReduceScatter => Some(format!("RS {}", comm.bytes.0)),
                 _ => None,
