@@ -73,6 +73,13 @@ fn a_plan_that_torchtitan_could_not_run_is_told_what_would() {
         ("", "[pipeline]\nlayers_per_stage = 2", "are 3 stages of 2", "write pipeline.layers_per_stage = 3"),
         ("", "[pipeline]\nlayers_per_stage = 1", "are 6 stages of 1", "write pipeline.layers_per_stage = 3"),
         ("", "[pipeline]\nfirst_stage_less_layers = 9", "do not make 2 stages", "write pipeline.layers"),
+        (
+            "",
+            "[pipeline]\nschedule = \"Interleaved1F1B\"\nvirtual_stages = 1",
+            "Interleaved1F1B takes two stages or more on each rank",
+            "write pipeline.schedule = \"1F1B\"",
+        ),
+        ("", "[pipeline]\nschedule = \"LoopedBFS\"\nvirtual_stages = 99", "more than the 32 on a rank", "fewer stages"),
         ("", "[pipeline]\nlayers = [1, 2, 1]", "2 pipeline ranks have equally many stages", "a multiple of 2"),
         ("", "[pipeline]\nlayers = [1, 2]", "sums to 3", "such as [2, 2]"),
         ("", "[pipeline]\nlayers = [2, 2]\nvirtual_stages = 1", "says how to find out", "remove one"),

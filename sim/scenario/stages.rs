@@ -15,6 +15,11 @@ use crate::runtime::train::Job;
 use crate::runtime::train::pipeline::{self, Pipeline, SCHEDULES};
 use crate::schedule::{Batching, Entry, Shape};
 
+/// Stages on a rank: each has streams of its own, of which PyTorch has 32.
+const MOST_STAGES: u32 = 32;
+/// Stages of a model.
+const MOST_IN_ALL: u32 = 1 << 12;
+
 /// The ranks of the pipeline; 1 if there is none.
 pub(super) fn ranks(
     reader: &Reader<'_>,
@@ -67,6 +72,7 @@ pub(super) fn stages(
         ],
     };
     let virtual_stages = virtual_stages(reader, table, model, (ranks, single), weights)?;
+    bounds(reader, scenario, table, (schedule, virtual_stages, ranks, single))?;
     let shape = Shape { virtual_stages, ..each };
     (schedule.check)(shape).map_err(|error| misfit(reader, scenario, &error))?;
     let count = u64::from(shape.stages());
@@ -96,6 +102,34 @@ pub(super) fn stages(
         ));
     }
     Ok(Some(Pipeline { schedule, ranks, virtual_stages, layers }))
+}
+
+/// How many stages a rank may have.
+fn bounds(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    table: &written::Pipeline,
+    (schedule, virtual_stages, ranks, single): (&Entry, u32, u32, bool),
+) -> Result<(), ScenarioError> {
+    let (problem, remedy) = if !single && virtual_stages == 1 {
+        let problem = format!("{} takes two stages or more on each rank, and it would have one", schedule.name);
+        (problem, "write pipeline.schedule = \"1F1B\", or more stages")
+    } else if virtual_stages > MOST_STAGES || virtual_stages * ranks > MOST_IN_ALL {
+        let problem = format!(
+            "{virtual_stages} stages on each of {ranks} ranks are more than the {MOST_STAGES} on a rank, {MOST_IN_ALL} in all, \
+             that are simulated"
+        );
+        (problem, "write fewer stages")
+    } else {
+        return Ok(());
+    };
+    let keys = [&table.virtual_stages, &table.layers_per_stage, &scenario.mesh.get_ref().pp];
+    let place = match (keys.into_iter().flatten().next(), &table.layers) {
+        (_, Some(at)) => reader.place(at),
+        (Some(at), None) => reader.place(at),
+        (None, None) => reader.place(&scenario.mesh),
+    };
+    Err(ScenarioError::Plan { problem, place, remedy: remedy.to_owned() })
 }
 
 /// Keys that say nothing here.
