@@ -25,6 +25,7 @@ mod recompute;
 mod registry;
 pub mod remedy;
 mod sharding;
+mod stages;
 mod tensor;
 mod train;
 mod training;

@@ -222,12 +222,12 @@ fn keys_of_megatron_are_refused_elsewhere() {
     };
     for (new, expected) in [
         ("[megatron]\nimplementation = \"local\"", "[megatron] belongs to runtime = \"megatron\""),
-        ("[pipeline]\nvirtual_stages = 2", "[pipeline] belongs to runtime = \"megatron\""),
+        ("[pipeline]\nvirtual_stages = 2", "[pipeline] says how stages take turns, and mesh.pp makes none"),
     ] {
         let said = elsewhere(format!("{}\n{new}\n", make::TINY));
         assert!(said.contains(expected), "{said}");
     }
-    for axis in ["pp", "dp", "etp"] {
+    for axis in ["dp", "etp"] {
         let said = elsewhere(make::TINY.replace("dp_shard = 8", &format!("{axis} = 2")));
         assert!(said.contains(&format!("mesh.{axis} is an axis of runtime = \"megatron\"")), "{said}");
     }

@@ -35,6 +35,7 @@ mod spmd;
 mod stages;
 mod tidy;
 mod titan;
+mod torch_pipeline;
 mod vocabulary;
 mod zero;
 mod zero_bubble;

@@ -9,6 +9,7 @@ mod deepspeed_zero;
 mod float8;
 mod flops;
 mod fsdp1;
+mod fsdp2_pipeline;
 mod megatron;
 mod megatron_case;
 mod megatron_experts;

@@ -8,7 +8,7 @@ use super::questions::questions;
 use super::{pipeline, start_up};
 use crate::program::Category;
 use crate::runtime::megatron::Mesh;
-use crate::runtime::{Job, Parts};
+use crate::runtime::{Job, Parts, train};
 use crate::scenario::predict::{Part, Prediction};
 use crate::scenario::{Prediction as Answer, Scenario};
 use crate::units::{Bytes, Time};
@@ -90,7 +90,11 @@ fn mesh(job: &Job) -> String {
         let context = if mesh.cp > 1 { format!("cp {} × ", mesh.cp) } else { String::new() };
         format!("tp {} × {context}pp {} × dp {} · ", mesh.tp, mesh.pp, mesh.dp)
     };
-    job.split().map(|job| axes(job.mesh)).unwrap_or_default()
+    let stages = |job: &train::Job| {
+        job.pipeline.as_ref().map(|stages| format!("pp {} × dp {} · ", stages.ranks, job.data_ranks()))
+    };
+    let of_stages = || job.train().and_then(stages);
+    job.split().map(|job| axes(job.mesh)).or_else(of_stages).unwrap_or_default()
 }
 
 /// Whether there is a pipeline, and if so what its bubble is a share of.
@@ -104,6 +108,9 @@ fn bubble(scenario: &Scenario, answer: &Prediction) -> String {
         },
         (Parts::Split(_), 1) => "no pipeline: mesh.pp = 1".to_owned(),
         (Parts::Split(_), _) => "of all ranks' time, spent waiting for other stages".to_owned(),
+        (Parts::Whole(job), _) if job.pipeline.is_some() => {
+            "of all ranks' time, spent waiting for other stages".to_owned()
+        }
         _ => "no pipeline in this lane".to_owned(),
     }
 }

@@ -32,6 +32,9 @@ pub const REDUCE_SCATTER: StreamId = StreamId(3);
 /// The stream of HSDP's all-reduces.
 pub const ALL_REDUCE: StreamId = StreamId(4);
 
+/// How many of these streams each root has for itself; those of a second root follow the first's.
+pub const OF_EACH_ROOT: usize = 4;
+
 /// The stream of activations on their way to the host and back, where they have one.
 pub const OFFLOAD: StreamId = StreamId(5);
 

@@ -188,7 +188,7 @@ impl Job {
     /// Ranks.
     pub fn ranks(&self) -> u64 {
         match self.parts() {
-            Parts::Whole(job) => u64::from(job.data_ranks()) * job.tensor.ranks,
+            Parts::Whole(job) => u64::from(job.ranks()),
             Parts::Split(job) => u64::from(job.mesh.ranks()),
             Parts::Compiled(job) => u64::from(job.mesh.ranks()),
         }
@@ -210,7 +210,10 @@ impl Job {
     /// the whole model.
     pub fn layers_of(&self, class: u32) -> Vec<u64> {
         match self.parts() {
-            Parts::Whole(job) => vec![job.model.layers],
+            Parts::Whole(job) => match &job.pipeline {
+                Some(pipeline) => pipeline.stages(class).into_iter().map(|stage| pipeline.layers[stage]).collect(),
+                None => vec![job.model.layers],
+            },
             Parts::Compiled(job) => vec![job.model.layers],
             Parts::Split(job) => {
                 let (ranks, virtual_stages) = (job.mesh.pp, job.pipeline.virtual_stages);

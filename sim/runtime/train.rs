@@ -4,7 +4,7 @@
 //! optimizer.zero_grad(set_to_none=True)`. Python's references are followed: a hidden state lives until the next one has
 //! taken its name, logits until the loss has been computed.
 
-use super::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Settings, Storage, fp8};
+use super::eager::{COMPUTE, Eager, Settings, Storage, fp8};
 use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
@@ -14,21 +14,20 @@ use crate::model::style::{Linears, Style};
 use crate::model::tensor::TensorParallel;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{BufferId, Builder, Category, DType, Dispatch, Mark, Pass, Program, ScopeId};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, Mark, Program, ScopeId};
 use crate::units::Bytes;
 
 mod besides;
 mod blocks;
 mod framework;
+mod passes;
+pub mod pipeline;
 pub(super) mod plan;
 mod spread;
 mod wrapped;
 
-use blocks::BlockFrame;
-use plan::{Graphs, Layout, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
-
-/// The operator of an embedding's graph that looks positions up, where it has one: after tokens and row numbers.
-const POSITIONS: usize = 2;
+use pipeline::Pipeline;
+use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
 
 /// What each block does about its activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +72,8 @@ pub struct Job {
     pub tensor: TensorParallel,
     /// Ranks that share a sequence; FSDP shards over them too.
     pub context: u32,
+    /// How stages of the model take turns, where it is cut into some: each stage is a root of FSDP.
+    pub pipeline: Option<Pipeline>,
     /// Activation checkpointing.
     pub checkpoint: Checkpoint,
     /// Eager settings.
@@ -113,6 +114,11 @@ impl Job {
         self.fsdp.shard * self.fsdp.replicate
     }
 
+    /// Ranks of the whole job.
+    pub fn ranks(&self) -> u32 {
+        self.data_ranks() * self.tensor.ranks as u32 * self.pipeline.as_ref().map_or(1, |pipeline| pipeline.ranks)
+    }
+
     /// Tokens of a sequence that one rank has.
     pub fn own_tokens(&self) -> u64 {
         self.seq / u64::from(self.context)
@@ -124,45 +130,9 @@ impl Job {
     }
 }
 
-/// The program of one rank; all ranks run the same.
+/// The program of one rank; all ranks run the same, but in a pipeline.
 pub fn compile(job: &Job) -> Program {
-    let ranks = job.data_ranks() * job.tensor.ranks as u32;
-    let streams = streams(job);
-    let mut program = Builder::new(ranks, &streams);
-    let mut scopes = Scopes {
-        root: ScopeId(0),
-        embedding: program.add_scope("tok_embeddings".to_owned()),
-        blocks: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
-        head: program.add_scope("norm, output".to_owned()),
-        optimizer: program.add_scope("optimizer".to_owned()),
-        metrics: ScopeId(0),
-    };
-    if job.training_loop.train_metrics > 0 {
-        scopes.metrics = program.add_scope("metrics".to_owned());
-    }
-    let communicators = communicators(&mut program, job);
-    let tensor = tensor_group(&mut program, job, streams.len());
-    let ring = context_ring(&mut program, job, streams.len());
-    let graphs = graphs(job);
-    let layout = layout(job, &graphs);
-    let mut eager = Eager::new(program, job.eager, layout.params.len());
-    eager.tensor = tensor;
-    eager.context = ring;
-    let spread = spread::groups(&mut eager.program, job, streams.len());
-    eager.spread = spread.map(|(_, ranks)| ranks);
-    let head = &graphs.head.graph;
-    let weight = head.params.len() - 1;
-    let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
-    eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
-    let run = if job.fsdp.version == Version::Unsharded {
-        eager.step_at_once = job.step_in_backward.then_some((job.optimizer, scopes.optimizer));
-        Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
-    } else {
-        let own = spread.map(|(own, _)| own);
-        let (groups, units) = groups(job, &graphs, &layout, (&scopes, own));
-        Run::new(eager, &job.fsdp, groups, units, communicators)
-    };
-    let mut training = Training { job, graphs, layout, scopes, run, kept: vec![], kept_across: vec![] };
+    let mut training = Training::new(job, vec![Part::whole(job)]);
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         // Every step is alike, but that the first makes the optimizer's state.
@@ -183,13 +153,66 @@ struct Training<'j> {
     layout: Layout,
     scopes: Scopes,
     run: Run<'j>,
+    /// What each of the rank's roots has of the model, and which of them is at work.
+    parts: Vec<Part>,
+    at: usize,
     /// Logits that the loop's variable holds, of the micro-batch before.
     kept: Vec<Storage>,
     /// What they are known as from one step to the next.
     kept_across: Vec<BufferId>,
+    /// What the loop's name for a step's loss holds, in a pipeline: it outlives the optimizer's step.
+    of_loss: Vec<Storage>,
+    /// The pipeline's communicator, where there is one.
+    pipeline_group: Option<GroupId>,
 }
 
-impl Training<'_> {
+impl<'j> Training<'j> {
+    /// A rank that has these parts of the model, each a root of its own.
+    fn new(job: &'j Job, parts: Vec<Part>) -> Self {
+        let streams = streams(job);
+        let mut program = Builder::new(job.ranks(), &streams);
+        let mut scopes = Scopes {
+            root: ScopeId(0),
+            embedding: program.add_scope("tok_embeddings".to_owned()),
+            blocks: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+            head: program.add_scope("norm, output".to_owned()),
+            optimizer: program.add_scope("optimizer".to_owned()),
+            metrics: ScopeId(0),
+        };
+        if job.training_loop.train_metrics > 0 {
+            scopes.metrics = program.add_scope("metrics".to_owned());
+        }
+        let communicators = communicators(&mut program, job);
+        let tensor = tensor_group(&mut program, job, streams.len());
+        let ring = context_ring(&mut program, job, streams.len());
+        let graphs = graphs(job);
+        let layout = layout(job, &graphs, &parts);
+        let mut eager = Eager::new(program, job.eager, layout.params.len());
+        eager.tensor = tensor;
+        eager.context = ring;
+        let spread = spread::groups(&mut eager.program, job, streams.len());
+        eager.spread = spread.map(|(_, ranks)| ranks);
+        let head = &graphs.head.graph;
+        let weight = head.params.len() - 1;
+        let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
+        eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
+        let run = if job.fsdp.version == Version::Unsharded {
+            eager.step_at_once = job.step_in_backward.then_some((job.optimizer, scopes.optimizer));
+            Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
+        } else {
+            let own = spread.map(|(own, _)| own);
+            let mut all = vec![];
+            let units = |part| groups(job, (&graphs, &layout, part), (&scopes, own), &mut all);
+            let mut roots = parts.iter().map(units).collect::<Vec<_>>().into_iter();
+            let first = roots.next().expect("a rank has a part of the model");
+            let mut run = Run::new(eager, &job.fsdp, all, first, communicators);
+            roots.for_each(|units| run.add_root(units));
+            run
+        };
+        let (kept, kept_across, of_loss) = (vec![], vec![], vec![]);
+        Training { job, graphs, layout, scopes, run, parts, at: 0, kept, kept_across, of_loss, pipeline_group: None }
+    }
+
     /// Parameters, buffers, inputs.
     fn setup(&mut self) {
         let job = self.job;
@@ -210,13 +233,17 @@ impl Training<'_> {
             program.alloc(bytes, COMPUTE, Category::Parameter, "output.weight")
         });
         if let Position::Rope { dims } = job.model.position {
-            // The rotary table: complex64, one row per position.
-            program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
+            // The rotary table: complex64, one row per position. Every part of the model has one.
+            for _ in &self.parts {
+                program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
+            }
         }
         if job.model.position == Position::Alibi && job.eager.bias_tensor {
             let elements = job.model.heads * job.max_positions * job.max_positions;
             let bytes = Bytes(elements * job.fsdp.mixed_precision.compute().bytes());
-            program.alloc(bytes, COMPUTE, Category::Buffer, "attention bias");
+            for _ in &self.parts {
+                program.alloc(bytes, COMPUTE, Category::Buffer, "attention bias");
+            }
         }
         if let Some(twice) = twice {
             program.free(twice);
@@ -231,7 +258,9 @@ impl Training<'_> {
                 .map(|bytes| program.later(bytes, COMPUTE, Category::Logits, "logits of the step before"))
                 .collect();
         }
-        for name in ["tokens", "labels"] {
+        // All that a pipeline takes in a step is there when it begins.
+        let batches = if job.pipeline.is_some() { job.accumulation } else { 1 };
+        for name in (0..batches).flat_map(|_| ["tokens", "labels"]) {
             program.alloc(Bytes(job.batch * job.own_tokens() * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
         }
     }
@@ -251,9 +280,14 @@ impl Training<'_> {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
             self.run.eager.gradient_dtype = self.run.stored_gradient();
-            let frames = self.forward();
+            let (mut frames, _) = self.forward(None);
+            self.loss(&mut frames);
             self.phase_end("fwd", micro_batch);
-            self.backward(frames, last || !self.job.marks_last);
+            let loss = frames.loss.take();
+            self.backward(frames, None, last || !self.job.marks_last);
+            if let Some(loss) = loss {
+                self.run.eager.release(loss);
+            }
             self.metrics();
             self.phase_end("bwd", micro_batch);
         }
@@ -264,165 +298,6 @@ impl Training<'_> {
             self.run.eager.hand_over(storage, buffer);
         }
         self.kept_across = buffers;
-    }
-
-    fn forward(&mut self) -> Frames {
-        self.run.eager.program.set_pass(Pass::Forward);
-        self.run.eager.category = Category::Activation;
-        self.run.root_pre_forward();
-        let tokens = self.run.eager.borrowed();
-        let units = self.run.units.clone();
-
-        if let Some(group) = units.embedding {
-            let prefetch = self.prefetched_by_embedding();
-            self.run.pre_forward(group, &prefetch);
-        }
-        let before = self.run.eager.program.enter(self.scopes.embedding);
-        let first = ParamMap { first: 0, tied: None };
-        let graph = &self.graphs.embedding;
-        let mut embedding = self.run.eager.frame(graph, tokens, first, Mode::Train);
-        // Where the tables are units of their own, the first operator is the one's, the third the other's.
-        let own = if self.job.fsdp.wrap.apart { 1 } else { graph.ops.len() };
-        self.run.eager.forward_ops(graph, &mut embedding, 0..own);
-        self.run.eager.program.enter(before);
-        if let Some(group) = units.embedding {
-            self.run.post_forward(group);
-        }
-        self.run.eager.program.enter(self.scopes.embedding);
-        let mut at = own;
-        if let Some(group) = units.positions {
-            self.run.eager.forward_ops(graph, &mut embedding, own..POSITIONS);
-            self.run.pre_forward(group, &[]);
-            self.run.eager.forward_ops(graph, &mut embedding, POSITIONS..POSITIONS + 1);
-            self.run.post_forward(group);
-            at = POSITIONS + 1;
-        }
-        self.run.eager.forward_ops(graph, &mut embedding, at..graph.ops.len());
-        let mut hidden = self.run.eager.finish_forward(graph, &mut embedding);
-        self.run.eager.program.enter(before);
-
-        let mut blocks = Vec::with_capacity(units.blocks.len());
-        for layer in 0..units.blocks.len() {
-            self.block_forward_begins(layer);
-            let before = self.run.eager.program.enter(self.scopes.blocks[layer]);
-            let (frame, output) = self.forward_block(layer, hidden);
-            self.run.eager.program.enter(before);
-            self.block_forward_ended(layer);
-            self.run.eager.release(hidden);
-            hidden = output;
-            blocks.push(frame);
-        }
-
-        let apart = self.job.fsdp.wrap.apart;
-        if let Some(group) = if apart { units.norm } else { units.head } {
-            self.run.pre_forward(group, &[]);
-        }
-        let before = self.run.eager.program.enter(self.scopes.head);
-        let (graph, norm, loss_from) = (&self.graphs.head.graph, self.graphs.head.norm, self.graphs.head.loss_from);
-        let mut head = self.run.eager.frame(graph, hidden, self.layout.head, Mode::Train);
-        self.run.eager.forward_ops(graph, &mut head, 0..norm);
-        if let Some(group) = units.norm {
-            self.run.post_forward(group);
-        }
-        if let Some(group) = units.head.filter(|_| norm > 0 || apart) {
-            // Norm and head are one group unless they are apart: its hook runs before each of them.
-            self.run.pre_forward(group, &[]);
-        }
-        self.run.eager.category = Category::Logits;
-        self.run.eager.forward_ops(graph, &mut head, norm..loss_from);
-        self.run.eager.program.enter(before);
-        if let Some(group) = units.head {
-            self.run.post_forward(group);
-        }
-        self.run.eager.release(hidden);
-        self.run.root_post_forward();
-
-        let before = self.run.eager.program.enter(self.scopes.head);
-        let (logits, handed) = (&self.graphs.head.logits.0, self.graphs.head.logits.1);
-        self.run.eager.forward_ops(graph, &mut head, loss_from..handed);
-        if self.keeps_logits() {
-            let now = logits.iter().map(|&value| self.run.eager.hold(&head, value)).collect();
-            let before = std::mem::replace(&mut self.kept, now);
-            if before.is_empty() {
-                // The first micro-batch: what the step before left.
-                for &buffer in &self.kept_across {
-                    self.run.eager.program.free(buffer);
-                }
-            }
-            for storage in before {
-                self.run.eager.release(storage);
-            }
-        }
-        self.forward_loss(&mut head, handed);
-        let graph = &self.graphs.head.graph;
-        let loss_value = self.run.eager.finish_forward(graph, &mut head);
-        self.run.eager.program.enter(before);
-        Frames { embedding, blocks, head, loss_value }
-    }
-
-    fn backward(&mut self, mut frames: Frames, last: bool) {
-        self.run.eager.program.set_pass(Pass::Backward);
-        let units = self.run.units.clone();
-        let before = self.run.eager.program.enter(self.scopes.head);
-        let (graph, loss_from) = (&self.graphs.head.graph, self.graphs.head.loss_from);
-        let ones = self.run.eager.seed_gradient(graph.values[graph.output].dtype);
-        let seed = self.run.eager.retain(ones);
-        self.run.eager.start_backward(graph, &mut frames.head, seed);
-        // Gradients of the head's weight that arrive before the root's hook are stored in the type they are reduced in.
-        let stored = self.run.eager.gradient_dtype;
-        self.run.eager.gradient_dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
-        self.run.eager.backward_ops(graph, &mut frames.head, loss_from..graph.ops.len());
-        self.run.eager.gradient_dtype = stored;
-        for group in [units.head, units.root].into_iter().flatten() {
-            let prefetch = self.prefetched_by_head();
-            self.run.pre_backward(group, &prefetch);
-        }
-        let norm = if units.norm.is_some() { self.graphs.head.norm } else { 0 };
-        self.run.eager.backward_ops(graph, &mut frames.head, norm..loss_from);
-        // A head that is the embedding's table gets its other gradient at the end.
-        let shared = units.head == units.embedding;
-        let mut done = units.head.filter(|_| !shared);
-        if let Some(group) = units.norm {
-            if let Some(head) = done.replace(group) {
-                self.run.post_backward(head);
-            }
-            self.run.pre_backward(group, &[]);
-            self.run.eager.backward_ops(graph, &mut frames.head, 0..norm);
-        }
-        let hidden = self.run.eager.finish_backward(&mut frames.head);
-        let mut hidden = hidden.expect("the logits depend on the hidden state");
-        if let Some(group) = done {
-            self.run.post_backward(group);
-        }
-        for layer in (0..units.blocks.len()).rev() {
-            self.block_backward_begins(layer);
-            self.run.eager.program.enter(self.scopes.blocks[layer]);
-            let frame = frames.blocks.pop().expect("a frame for every block");
-            hidden = self.backward_block(layer, frame, hidden);
-            self.block_backward_ended(layer);
-        }
-        let graph = &self.graphs.embedding;
-        let mut left = graph.ops.len();
-        self.run.eager.start_backward(graph, &mut frames.embedding, hidden);
-        if let Some(group) = units.positions {
-            self.run.eager.program.enter(self.scopes.embedding);
-            self.run.eager.backward_ops(graph, &mut frames.embedding, POSITIONS + 1..left);
-            self.run.pre_backward(group, &[]);
-            self.run.eager.backward_ops(graph, &mut frames.embedding, POSITIONS..POSITIONS + 1);
-            self.run.post_backward(group);
-            left = POSITIONS;
-        }
-        // The hook of a table that is used twice runs once, where its first gradient came.
-        if let Some(group) = units.embedding.filter(|_| !shared) {
-            self.run.pre_backward(group, &[]);
-        }
-        self.run.eager.program.enter(self.scopes.embedding);
-        self.run.eager.backward_ops(graph, &mut frames.embedding, 0..left);
-        self.run.eager.finish_backward(&mut frames.embedding);
-        self.run.eager.program.enter(before);
-        self.run.final_callback(last);
-        self.run.eager.release(ones);
-        self.run.eager.release(frames.loss_value);
     }
 
     /// Clipping, the optimizer step, zeroing.
@@ -459,19 +334,21 @@ impl Training<'_> {
                     Version::One(_) | Version::Unsharded => make(program),
                 }
             }
-            optimizer::step(program, job.optimizer, &sizes, element);
+            // Each part of the model has an optimizer of its own.
+            let mut start = 0;
+            for &end in &self.layout.ends {
+                let end = if self.layout.ends.len() == 1 { sizes.len() } else { end };
+                optimizer::step(program, job.optimizer, &sizes[start..end], element);
+                start = end;
+            }
         }
         self.find_scales();
         self.phase_end("opt", 0);
+        for storage in std::mem::take(&mut self.of_loss) {
+            self.run.eager.release(storage);
+        }
         self.run.zero_gradients();
         self.phase_end("zero", 0);
         self.run.eager.program.enter(before);
     }
-}
-
-struct Frames {
-    embedding: Frame,
-    blocks: Vec<BlockFrame>,
-    head: Frame,
-    loss_value: Storage,
 }

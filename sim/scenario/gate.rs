@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::understood::Reader;
-use super::{tensor, written};
+use super::{stages, tensor, written};
 use crate::cost::{Backend, Profile};
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
@@ -18,7 +18,7 @@ const PROFILE_TOLERANCE: f64 = 0.05;
 pub(super) fn mesh(
     reader: &mut Reader<'_>,
     mesh: &Spanned<written::Mesh>,
-    (topology, tensor, context): (&Topology, u64, u64),
+    (topology, (tensor, context, pipeline)): (&Topology, (u64, u64, u64)),
     count: impl Fn(&Reader<'_>, &str, &Spanned<i64>) -> Result<u64, ScenarioError>,
 ) -> Result<(u32, u32), ScenarioError> {
     let all = u64::from(topology.chips());
@@ -27,7 +27,14 @@ pub(super) fn mesh(
         let problem = format!("mesh.tp = {tensor} does not divide the {all} chips of {}", topology.name);
         return Err(reader.plan(at, problem, "write a divisor, or change the topology's size"));
     }
-    let chips = all / tensor;
+    let mut chips = all / tensor;
+    if !chips.is_multiple_of(pipeline) {
+        let problem = format!("mesh.pp = {pipeline} does not divide the {chips} chips that tp = {tensor} leaves");
+        let place = written.pp.as_ref().map_or_else(|| reader.place(mesh), |at| reader.place(at));
+        let remedy = "write a divisor, or change the topology's size".to_owned();
+        return Err(ScenarioError::Plan { problem, place, remedy });
+    }
+    chips /= pipeline;
     if let (Some(at), false) = (&written.cp, chips.is_multiple_of(context)) {
         let problem = format!("mesh.cp = {context} does not divide the {chips} chips that tp = {tensor} leaves");
         return Err(reader.plan(at, problem, "write a divisor, or change the topology's size"));
@@ -36,6 +43,9 @@ pub(super) fn mesh(
     let mut beside = if tensor > 1 { format!(" beside tp = {tensor}") } else { String::new() };
     if context > 1 {
         beside += &format!(" beside cp = {context}");
+    }
+    if pipeline > 1 {
+        beside += &format!(" beside pp = {pipeline}");
     }
     let shard = written.dp_shard.as_ref().map(|at| count(reader, "mesh.dp_shard", at)).transpose()?;
     let replicate = written.dp_replicate.as_ref().map(|at| count(reader, "mesh.dp_replicate", at)).transpose()?;
@@ -63,7 +73,7 @@ pub(super) fn mesh(
         let at = written.dp_shard.as_ref().or(written.dp_replicate.as_ref());
         let problem = format!(
             "the mesh holds {} ranks but the topology has {all} chips ({} of {})",
-            shard * replicate * tensor * context,
+            shard * replicate * tensor * context * pipeline,
             topology.size_in_words(),
             topology.name
         );
@@ -183,6 +193,7 @@ pub(super) fn check(
         return Err(reader.plan(at, problem, "write attention.unpad = false, or compile.blocks = false"));
     }
     tensor::check(reader, written, job)?;
+    stages::check(reader, written, job)?;
     let policies = job.fsdp.wrap.post_forward();
     if let Some(other) = policies.iter().find(|&&ranks| ranks != policies[0]) {
         let problem = format!("modules reshard to {} and to {other} ranks", policies[0]);

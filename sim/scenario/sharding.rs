@@ -16,7 +16,7 @@ pub(super) fn fsdp(
     scenario: &written::Scenario,
     runtime: Runtime,
     (model, spread): (&ModelConfig, bool),
-    (shard, replicate): (u32, u32),
+    (shard, replicate, pipelined): (u32, u32, bool),
     mixed_precision: MixedPrecision,
 ) -> Result<Fsdp, ScenarioError> {
     let written = &scenario.fsdp;
@@ -24,7 +24,7 @@ pub(super) fn fsdp(
         return alone(reader, scenario, model, (shard, replicate), mixed_precision);
     }
     let version = version(reader, scenario, runtime)?;
-    let wrap = wrap(reader, written, model, (shard, version))?;
+    let wrap = wrap(reader, written, model, (shard, version, pipelined))?;
     let small = |reader: &mut Reader<'_>, key, at: &Option<Spanned<i64>>, least, default| {
         reader.count_or(key, at.as_ref(), least, MOST_SMALL, default).map(|count| count as usize)
     };
@@ -132,7 +132,7 @@ fn wrap(
     reader: &mut Reader<'_>,
     written: &written::Fsdp,
     model: &ModelConfig,
-    (shard, version): (u32, Version),
+    (shard, version, pipelined): (u32, Version, bool),
 ) -> Result<Wrap, ScenarioError> {
     let layers = model.layers as usize;
     let root_only = matches!(written.wrap.as_ref().map(Spanned::get_ref), Some(written::Wrap::Root));
@@ -143,6 +143,8 @@ fn wrap(
             Reshard::Never,
             "false (fully_shard keeps the root's parameters)",
         ),
+        // torchtitan's default: no gathering for each micro-batch.
+        None if pipelined => reader.assume("fsdp.reshard_after_forward", Reshard::Never, "false"),
         None => reader.assume("fsdp.reshard_after_forward", Reshard::Always, "true"),
     };
     let root = match &written.root_reshard_after_forward {
@@ -163,7 +165,8 @@ fn wrap(
             written::Wrap::Root => wrap.blocks.fill(None),
             written::Wrap::Torchtitan => {
                 wrap.embedding = Some(policy);
-                wrap.head = Some(Reshard::Never);
+                // In a pipeline only "always" reshards, and does so here too.
+                wrap.head = Some(if pipelined { policy } else { Reshard::Never });
             }
             written::Wrap::LlmFoundry if version == Version::Two => {
                 let problem = "llm-foundry wraps its modules with fsdp1; fsdp2 keeps tied tables in the root's group";

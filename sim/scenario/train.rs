@@ -5,7 +5,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
-use super::{context, experts, float8, gate, machine, recompute, sharding, tensor, training, written};
+use super::{context, experts, float8, gate, machine, recompute, sharding, stages, tensor, training, written};
 use crate::cost::{Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::style::{Rope, Style};
@@ -55,13 +55,17 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
     let context = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
-    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, tensor.ranks, u64::from(context)), count)?;
+    let pp = stages::ranks(reader, scenario, (runtime, topology))?;
+    let axes = (tensor.ranks, u64::from(context), pp);
+    let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, axes), count)?;
+    let pipeline = stages::stages(reader, scenario, &model, (pp, accumulation))?;
     let shard = shard * context;
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
     let node = (topology.nodes, u64::from(topology.node.chips));
     let experts = experts::implementation(reader, scenario, (runtime, &model, shard), node)?;
     let spread = experts.ranks() > 1;
-    let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), (shard, replicate), mixed_precision)?;
+    let ranks = (shard, replicate, pipeline.is_some());
+    let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), ranks, mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
@@ -70,10 +74,12 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let sync_every = match accumulation {
+        _ if pipeline.is_some() => false,
         1 => true,
         _ => reader.flag("batch.sync_every_micro_batch", batch.sync_every_micro_batch, false),
     };
     let marks_last = match accumulation {
+        _ if pipeline.is_some() => true,
         1 => true,
         _ => reader.flag("batch.set_is_last_backward", batch.set_is_last_backward, false),
     };
@@ -100,6 +106,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         fsdp: config,
         tensor,
         context,
+        pipeline,
         checkpoint,
         checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
         compile,
@@ -143,7 +150,7 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
         let problem = format!("mesh.{key} is an axis of runtime = \"xla\"");
         return Err(reader.plan(at, problem, "write mesh.dp_shard, mesh.dp_replicate or mesh.tp"));
     }
-    for (key, at) in [("pp", &mesh.pp), ("dp", &mesh.dp), ("etp", &mesh.etp)] {
+    for (key, at) in [("dp", &mesh.dp), ("etp", &mesh.etp)] {
         if let Some(at) = at {
             let others =
                 if key == "dp" { " and of others that split a model, or its states, without FSDP" } else { "" };
@@ -155,11 +162,9 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
             return Err(reader.plan(at, problem, remedy));
         }
     }
-    let tables = scenario.pipeline.as_ref().map(|at| ("pipeline", at.span()));
-    let tables = tables.or_else(|| scenario.megatron.as_ref().map(|at| ("megatron", at.span())));
-    if let Some((table, span)) = tables {
-        let problem = format!("[{table}] belongs to runtime = \"megatron\"");
-        return Err(reader.plan(&Spanned::new(span, ()), problem, "remove the table, or write runtime = \"megatron\""));
+    if let Some(at) = &scenario.megatron {
+        let problem = "[megatron] belongs to runtime = \"megatron\"";
+        return Err(reader.plan(at, problem, "remove the table, or write runtime = \"megatron\""));
     }
     Ok(())
 }

@@ -134,6 +134,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         clip,
         scale_gradients: false,
         step_in_backward: false,
+        pipeline: None,
         max_positions: seq,
         model,
     };

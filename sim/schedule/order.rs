@@ -40,6 +40,14 @@ pub const ENTRIES: [Entry; 19] = [
     vocabulary::INTERLACED,
 ];
 
+/// Those of `torch.distributed.pipelining` that leave a backward whole.
+pub const TORCH: [&Entry; 4] = [
+    &one_forward_one_backward::ONE_FORWARD_ONE_BACKWARD,
+    &gpipe::GPIPE,
+    &interleaved::INTERLEAVED,
+    &looped_bfs::LOOPED_BFS,
+];
+
 /// What a schedule is a function of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {

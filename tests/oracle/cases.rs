@@ -317,6 +317,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         clip: config.clip > 0,
         scale_gradients: false,
         step_in_backward: false,
+        pipeline: None,
         training_loop: Loop::default(),
         unpad: false,
         max_positions: config.seq,

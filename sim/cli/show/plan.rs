@@ -6,7 +6,7 @@ use windtunnel::program::Group;
 use windtunnel::report::text::table;
 use windtunnel::runtime::fsdp::Reshard;
 use windtunnel::runtime::spmd::ROUTER;
-use windtunnel::runtime::{Parts, megatron, spmd, train};
+use windtunnel::runtime::{Parts, spmd, train};
 use windtunnel::scenario::Scenario;
 
 pub(super) fn plan(scenario: &Scenario) -> String {
@@ -14,7 +14,10 @@ pub(super) fn plan(scenario: &Scenario) -> String {
     let spread = scenario.job.spread();
     let axes = match scenario.job.parts() {
         Parts::Whole(job) if !spread.is_empty() => format!("dp={}", job.data_ranks()),
-        Parts::Whole(job) => format!("dp_replicate={}, dp_shard={}", job.fsdp.replicate, job.fsdp.shard),
+        Parts::Whole(job) => {
+            let stages = job.pipeline.as_ref().map(|stages| format!("pp={}, ", stages.ranks)).unwrap_or_default();
+            format!("{stages}dp_replicate={}, dp_shard={}", job.fsdp.replicate, job.fsdp.shard)
+        }
         Parts::Split(job) => {
             let mesh = job.mesh;
             format!("tp={}, cp={}, dp={}, pp={}", mesh.tp, mesh.cp, mesh.dp, mesh.pp)
@@ -56,8 +59,13 @@ pub(super) fn plan(scenario: &Scenario) -> String {
                 let _ = writeln!(out, "  {states:<15} {part}");
             }
         }
-        Parts::Whole(job) => groups_of(&mut out, job),
-        Parts::Split(job) => stages(&mut out, scenario, job),
+        Parts::Whole(job) => {
+            groups_of(&mut out, job);
+            if let Some(pipeline) = &job.pipeline {
+                stages(&mut out, scenario, (pipeline.schedule.name, pipeline.ranks));
+            }
+        }
+        Parts::Split(job) => stages(&mut out, scenario, (job.pipeline.schedule.name, job.mesh.pp)),
         Parts::Compiled(job) => specs(&mut out, job),
     }
     out
@@ -90,10 +98,9 @@ fn specs(out: &mut String, job: &spmd::Job) {
     }
 }
 
-fn stages(out: &mut String, scenario: &Scenario, job: &megatron::Job) {
-    let pipeline = &job.pipeline;
-    let _ = writeln!(out, "\nblocks of each rank of the pipeline ({})", pipeline.schedule.name);
-    for rank in 0..job.mesh.pp {
+fn stages(out: &mut String, scenario: &Scenario, (schedule, ranks): (&str, u32)) {
+    let _ = writeln!(out, "\nblocks of each rank of the pipeline ({schedule})");
+    for rank in 0..ranks {
         let layers: Vec<String> = scenario.job.layers_of(rank).iter().map(u64::to_string).collect();
         let _ = writeln!(out, "  {rank:<8} {}", layers.join(" + "));
     }

@@ -5,8 +5,8 @@
 use super::config::{Fsdp, Version};
 use super::flat;
 use super::group::{Group, Place, ShardedParam, State, Training};
-use super::{ALL_GATHER, COPY_IN, Communicators, Context};
-use crate::program::{DType, Dispatch, GroupId, Mark};
+use super::{ALL_GATHER, COPY_IN, Communicators, Context, OF_EACH_ROOT};
+use crate::program::{DType, Dispatch, GroupId, Mark, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager};
 
 /// Which parameter group each module belongs to, if it is wrapped.
@@ -43,10 +43,18 @@ pub struct Run<'c> {
     pub communicators: Communicators,
     /// Whether gradients are reduced in this backward (`set_requires_gradient_sync`).
     pub reduce_gradients: bool,
+    /// Whether parameters stay gathered after a backward that does not reduce (`set_reshard_after_backward(False)`).
+    pub keeps_gathered: bool,
     /// All parameters, where nothing shards them.
     whole: Vec<ShardedParam>,
     pub(super) context: Context,
     pub(super) flat: flat::State,
+    /// Roots whose turn it is not, where a rank has several; in the place of the one at work, nothing.
+    resting: Vec<Option<(Units, Context)>>,
+    /// Whether gathers that no module's forward or backward asks for run beside the default stream.
+    pub(super) asynchronous: bool,
+    /// The root at work.
+    root: usize,
 }
 
 impl<'c> Run<'c> {
@@ -54,7 +62,21 @@ impl<'c> Run<'c> {
     pub fn new(eager: Eager, config: &'c Fsdp, groups: Vec<Group>, units: Units, communicators: Communicators) -> Self {
         let flat = flat::State::new(config, &groups);
         let context = Context::default();
-        Run { eager, config, groups, units, communicators, reduce_gradients: true, whole: vec![], context, flat }
+        Run {
+            eager,
+            config,
+            groups,
+            units,
+            communicators,
+            reduce_gradients: true,
+            keeps_gathered: false,
+            whole: vec![],
+            context,
+            flat,
+            resting: vec![None],
+            asynchronous: false,
+            root: 0,
+        }
     }
 
     /// A run on one device, where no module is wrapped.
@@ -69,6 +91,25 @@ impl<'c> Run<'c> {
             positions: None,
         };
         Run { whole: params.to_vec(), ..Run::new(eager, config, vec![], units, communicators) }
+    }
+
+    /// One more root, with groups of its own among the run's.
+    pub fn add_root(&mut self, units: Units) {
+        self.resting.push(Some((units, Context::default())));
+    }
+
+    /// Another root goes to work.
+    pub fn turn_to(&mut self, root: usize) {
+        if let Some((units, context)) = self.resting[root].take() {
+            let before = (std::mem::replace(&mut self.units, units), std::mem::replace(&mut self.context, context));
+            self.resting[self.root] = Some(before);
+            self.root = root;
+        }
+    }
+
+    /// One of the streams that every root has for itself.
+    pub(super) fn own(&self, stream: StreamId) -> StreamId {
+        StreamId(stream.0 + (self.root * OF_EACH_ROOT) as u8)
     }
 
     /// Whether this is FSDP1.
@@ -102,8 +143,10 @@ impl<'c> Run<'c> {
         if self.config.version == Version::Unsharded {
             return;
         }
-        self.eager.program.wait_stream(COPY_IN, COMPUTE);
-        self.eager.program.wait_stream(ALL_GATHER, COMPUTE);
+        for stream in [COPY_IN, ALL_GATHER] {
+            let own = self.own(stream);
+            self.eager.program.wait_stream(own, COMPUTE);
+        }
         if let Some(root) = self.units.root {
             self.pre_forward(root, &[]);
         }

@@ -53,7 +53,9 @@ impl Run<'_> {
         self.groups[at].training = Training::PostBackward;
         self.eager.program.host(Dispatch::FsdpHook, 1);
         if !self.reduce_gradients {
-            self.reshard(at);
+            if !self.keeps_gathered {
+                self.reshard(at);
+            }
             return;
         }
         let mut gradients = vec![];
@@ -133,25 +135,26 @@ impl Run<'_> {
         let (ranks, group) = self.sharded_over(at);
         let shard_bytes = Bytes(shard * dtype.bytes());
         let total = Bytes(shard_bytes.0 * u64::from(ranks));
+        let (scatters, reduces) = (self.own(REDUCE_SCATTER), self.own(ALL_REDUCE));
         let program = &mut self.eager.program;
-        program.wait_stream(REDUCE_SCATTER, COMPUTE);
-        let mut output = program.alloc(shard_bytes, REDUCE_SCATTER, Category::ShardedGradient, "reduce_scatter_output");
+        program.wait_stream(scatters, COMPUTE);
+        let mut output = program.alloc(shard_bytes, scatters, Category::ShardedGradient, "reduce_scatter_output");
         if ranks > 1 {
             let comm = Comm { kind: Collective::ReduceScatter, group, bytes: total, dtype };
-            program.collective(REDUCE_SCATTER, comm);
+            program.collective(scatters, comm);
         } else {
             let work = Work::Memory { kind: MemoryKind::Copy, read: shard_bytes, written: shard_bytes };
-            program.launch(REDUCE_SCATTER, "aten.copy_", work, Dispatch::EagerBackward);
+            program.launch(scatters, "aten.copy_", work, Dispatch::EagerBackward);
         }
-        let reduce_scatter_event = program.record(REDUCE_SCATTER);
-        let mut stream = REDUCE_SCATTER;
+        let reduce_scatter_event = program.record(scatters);
+        let mut stream = scatters;
         let mut all_reduce_input = None;
         if let Some(replicate) = self.communicators.replicate {
-            program.wait_stream(ALL_REDUCE, REDUCE_SCATTER);
-            stream = ALL_REDUCE;
+            program.wait_stream(reduces, scatters);
+            stream = reduces;
             let comm = Comm { kind: Collective::AllReduce, group: replicate, bytes: shard_bytes, dtype };
-            program.collective(ALL_REDUCE, comm);
-            all_reduce_input = Some((output, program.record(ALL_REDUCE)));
+            program.collective(reduces, comm);
+            all_reduce_input = Some((output, program.record(reduces)));
         }
         let storage = self.config.mixed_precision.storage;
         if storage != dtype {
@@ -171,7 +174,7 @@ impl Run<'_> {
         self.store_sharded_gradient(at, output, stream, shard * storage.bytes(), held);
         let event = self.eager.program.record(stream);
         self.groups[at].post_reduce = Some(event);
-        self.context.last_post_reduce[usize::from(stream == ALL_REDUCE)] = Some(event);
+        self.context.last_post_reduce[usize::from(stream == reduces)] = Some(event);
         self.context.reduce_scatter_states.push((input, reduce_scatter_event));
     }
 
@@ -225,28 +228,42 @@ impl Run<'_> {
             }
             self.groups[at].training = Training::Idle;
         }
-        if last {
-            for event in self.context.last_post_reduce.into_iter().flatten() {
-                self.eager.program.wait(COMPUTE, event);
-            }
-            self.context.last_post_reduce = [None; 2];
-            for at in self.callback_order() {
-                self.finalize(at);
-            }
+        if last { self.end_iteration() } else { self.release_gathered() }
+    }
+
+    /// Reduces what backwards have accumulated (`finalize_backward(async_op=True)`).
+    pub fn finalize_backward(&mut self) {
+        self.reduce_gradients = true;
+        for at in self.callback_order().into_iter().rev() {
+            self.post_backward(at);
+            self.groups[at].training = Training::Idle;
         }
-        // `release_all_gather_state_on_current_stream`
+    }
+
+    /// Waits for all reductions (`_end_backward_iteration`).
+    pub fn end_iteration(&mut self) {
+        for event in self.context.last_post_reduce.into_iter().flatten() {
+            self.eager.program.wait(COMPUTE, event);
+        }
+        self.context.last_post_reduce = [None; 2];
+        for at in self.callback_order() {
+            self.finalize(at);
+        }
+        self.release_gathered();
+        self.context.post_forward_order.clear();
+        let states: Vec<(BufferId, EventId)> = self.context.reduce_scatter_states.drain(..).collect();
+        for (input, event) in states {
+            self.eager.program.wait(COMPUTE, event);
+            self.eager.program.free(input);
+        }
+    }
+
+    /// Lets go of the last gather's output (`release_all_gather_state_on_current_stream`).
+    fn release_gathered(&mut self) {
         if let Some((output, event)) = self.context.all_gather_state.take() {
             self.eager.program.wait(COMPUTE, event);
             if let Some(output) = output {
                 self.eager.program.free(output);
-            }
-        }
-        if last {
-            self.context.post_forward_order.clear();
-            let states: Vec<(BufferId, EventId)> = self.context.reduce_scatter_states.drain(..).collect();
-            for (input, event) in states {
-                self.eager.program.wait(COMPUTE, event);
-                self.eager.program.free(input);
             }
         }
     }

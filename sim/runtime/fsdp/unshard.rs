@@ -34,7 +34,12 @@ impl Run<'_> {
         // Implicit prefetching uses streams of its own in forward and before backward.
         let training = self.groups[at].training;
         let own = matches!(training, Training::Forward | Training::PreBackward);
-        let (copy_in, gather) = if own { (COPY_IN, ALL_GATHER) } else { (COMPUTE, COMPUTE) };
+        let (copy_in, gather) = match (own, self.asynchronous) {
+            (true, _) => (self.own(COPY_IN), self.own(ALL_GATHER)),
+            // The buffers are the default stream's, and the collective runs on its communicator's.
+            (false, true) => (COMPUTE, self.own(ALL_GATHER)),
+            (false, false) => (COMPUTE, COMPUTE),
+        };
         let precision = self.config.mixed_precision;
         let compute = precision.compute().bytes();
         let group = &self.groups[at];
@@ -100,6 +105,29 @@ impl Run<'_> {
         program.collective(gather, comm);
         let event = program.record(gather);
         self.groups[at].all_gather = Some(AllGatherResult { output: Some(output), event });
+    }
+
+    /// Starts the gathers of all groups of the root at work (`unshard(async_op=True)` on each of its modules).
+    pub fn unshard_all(&mut self) {
+        self.asynchronous = true;
+        for at in self.callback_order() {
+            self.unshard(at);
+        }
+        self.asynchronous = false;
+    }
+
+    /// Waits for them.
+    pub fn wait_for_all(&mut self) {
+        for at in self.callback_order() {
+            self.wait_for_unshard(at);
+        }
+    }
+
+    /// Lets go of the parameters of all groups of the root at work.
+    pub fn reshard_all(&mut self) {
+        for at in self.callback_order() {
+            self.reshard(at);
+        }
     }
 
     /// Waits for the gather and copies it out into parameters.
@@ -220,8 +248,10 @@ impl Run<'_> {
 
     /// Orders both all-gather streams behind an event.
     fn wait_all_gather_streams(&mut self, event: crate::program::EventId) {
-        self.eager.program.wait(COPY_IN, event);
-        self.eager.program.wait(ALL_GATHER, event);
+        for stream in [COPY_IN, ALL_GATHER] {
+            let own = self.own(stream);
+            self.eager.program.wait(own, event);
+        }
     }
 
     /// Lets go of the all-gather output kept from the group before.

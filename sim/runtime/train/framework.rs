@@ -1,6 +1,6 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::{Checkpoint, Job, compile};
+use super::{Checkpoint, Job, compile, pipeline};
 use crate::model::experts::{Experts, Implementation, Score};
 use crate::model::head::Loss;
 use crate::runtime::fsdp::Version;
@@ -23,7 +23,10 @@ impl Framework for Job {
     }
 
     fn compile(&self) -> Flight {
-        Flight::alike(compile(self))
+        match &self.pipeline {
+            Some(stages) => pipeline::compile(self, stages),
+            None => Flight::alike(compile(self)),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is decided before the first instruction: graphs of the distinct modules, parameters in registration order,
 //! parameter groups, communicators.
 
-use super::{Checkpoint, Job};
+use super::{Checkpoint, Job, pipeline};
 use crate::model::block::{self, Variant};
 use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
@@ -13,7 +13,30 @@ use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
 use crate::runtime::fsdp::group::{Made, Place, ShardedParam};
 use crate::runtime::fsdp::hooks::Units;
-use crate::runtime::fsdp::{Communicators, Group, Narrow, Reshard, STREAMS, Wrap};
+use crate::runtime::fsdp::{Communicators, Group, Narrow, OF_EACH_ROOT, Reshard, STREAMS, Wrap};
+
+/// What of the model is one root: all of it, or a stage of a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::runtime) struct Part {
+    pub embedding: bool,
+    pub blocks: std::ops::Range<usize>,
+    pub head: bool,
+}
+
+impl Part {
+    /// The whole model.
+    pub(in crate::runtime) fn whole(job: &Job) -> Part {
+        Part { embedding: true, blocks: 0..job.model.layers as usize, head: true }
+    }
+
+    /// How many parameters it has.
+    fn params(&self, graphs: &Graphs, tied: bool) -> usize {
+        let embedding = if self.embedding { graphs.embedding.params.len() } else { 0 };
+        let head = if self.head { graphs.head.graph.params.len() - usize::from(tied) } else { 0 };
+        let blocks = self.blocks.clone().map(|layer| graphs.blocks[graphs.of_block[layer]].params.len());
+        embedding + blocks.sum::<usize>() + head
+    }
+}
 
 /// Graphs of the distinct modules.
 pub(in crate::runtime) struct Graphs {
@@ -91,15 +114,19 @@ pub(in crate::runtime) fn mode(checkpoint: &Checkpoint, layer: usize) -> Mode {
     }
 }
 
-/// Parameters of the whole model in registration order, and where each module's begin.
+/// Parameters of a rank in registration order, part after part, and where each module's begin.
 pub(in crate::runtime) struct Layout {
     pub params: Vec<ShardedParam>,
     pub names: Vec<&'static str>,
+    pub embedding: usize,
+    /// Of blocks that the rank has not, nothing.
     pub blocks: Vec<usize>,
     pub head: ParamMap,
+    /// How many parameters there are up to the end of each part.
+    pub ends: Vec<usize>,
 }
 
-pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs) -> Layout {
+pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> Layout {
     let (mut params, mut names) = (vec![], vec![]);
     let mut add = |graph: &Graph, skip: usize, in_block: bool| {
         let first = params.len();
@@ -125,13 +152,24 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs) -> Layout {
         }
         first
     };
-    add(&graphs.embedding, 0, false);
-    let blocks = graphs.of_block.iter().map(|&at| add(&graphs.blocks[at], 0, true)).collect();
     let tied = job.model.tied_head;
-    let first = add(&graphs.head.graph, usize::from(tied), false);
+    let (mut embedding, mut blocks, mut head) = (0, vec![0; graphs.of_block.len()], 0);
+    let mut ends = vec![];
+    for part in parts {
+        if part.embedding {
+            embedding = add(&graphs.embedding, 0, false);
+        }
+        for layer in part.blocks.clone() {
+            blocks[layer] = add(&graphs.blocks[graphs.of_block[layer]], 0, true);
+        }
+        if part.head {
+            head = add(&graphs.head.graph, usize::from(tied), false);
+        }
+        ends.push(part.params(graphs, tied) + ends.last().copied().unwrap_or(0));
+    }
     // A tied head reads the embedding's table, parameter 0; its own weight would be its graph's last parameter.
-    let head = ParamMap { first, tied: tied.then(|| (graphs.head.graph.params.len() - 1, 0)) };
-    Layout { params, names, blocks, head }
+    let head = ParamMap { first: head, tied: tied.then(|| (graphs.head.graph.params.len() - 1, 0)) };
+    Layout { params, names, embedding, blocks, head, ends }
 }
 
 /// The dimension a parameter is sharded on and all others together: its first, but the second of experts' where there are
@@ -147,20 +185,21 @@ fn sharded_dim(job: &Job, param: &Param) -> ((u64, u64), bool) {
     }
 }
 
-/// Groups as `fully_shard` makes them: wrapped modules take their parameters, the root takes the rest. Experts that are
-/// spread over ranks are sharded over the rest (`own`), in a group of their own.
+/// Groups of a part as `fully_shard` makes them, added to `all`: wrapped modules take their parameters, the root takes the
+/// rest. Experts that are spread over ranks are sharded over the rest (`own`), in a group of their own.
 pub(super) fn groups(
     job: &Job,
-    graphs: &Graphs,
-    layout: &Layout,
+    (graphs, layout, part): (&Graphs, &Layout, &Part),
     (scopes, own): (&Scopes, Option<(u32, GroupId)>),
-) -> (Vec<Group>, Units) {
+    all: &mut Vec<Group>,
+) -> Units {
     let Wrap { blocks, embedding, head, apart, root } = &job.fsdp.wrap;
     let params = &layout.params;
-    let embedding_end = graphs.embedding.params.len();
-    let head_start = layout.head.first;
+    let table = if part.embedding { &params[layout.embedding..][..graphs.embedding.params.len()] } else { &[] };
     let tied = layout.head.tied.is_some();
-    let (mut all, mut rest) = (vec![], vec![]);
+    let weights = graphs.head.graph.params.len() - usize::from(tied);
+    let end = if part.head { &params[layout.head.first..][..weights] } else { &[] };
+    let mut rest = vec![];
     let mut units = Units {
         root: None,
         embedding: None,
@@ -171,22 +210,22 @@ pub(super) fn groups(
         head: None,
     };
     // Tied weights must share a group, so the root keeps both ends of the model.
-    match embedding {
+    match embedding.filter(|_| part.embedding).as_ref() {
         Some(reshard) if *apart => {
             let tables = graphs.embedding.ops.iter().filter(|op| op.kind == OpKind::Embedding).count();
             for (at, unit) in [&mut units.embedding, &mut units.positions].into_iter().enumerate().take(tables) {
                 *unit = Some(all.len());
-                all.push(Group::new(scopes.embedding, vec![params[at]], *reshard));
+                all.push(Group::new(scopes.embedding, vec![table[at]], *reshard));
             }
-            rest.extend_from_slice(&params[tables..embedding_end]);
+            rest.extend_from_slice(&table[tables..]);
         }
         Some(reshard) if !tied => {
             units.embedding = Some(all.len());
-            all.push(Group::new(scopes.embedding, params[..embedding_end].to_vec(), *reshard));
+            all.push(Group::new(scopes.embedding, table.to_vec(), *reshard));
         }
-        _ => rest.extend_from_slice(&params[..embedding_end]),
+        _ => rest.extend_from_slice(table),
     }
-    for (at, reshard) in blocks.iter().enumerate() {
+    for (at, reshard) in blocks.iter().enumerate().filter(|(at, _)| part.blocks.contains(at)) {
         let start = layout.blocks[at];
         let block = &params[start..start + graphs.blocks[graphs.of_block[at]].params.len()];
         let Some(reshard) = *reshard else {
@@ -203,10 +242,9 @@ pub(super) fn groups(
             all.push(Group::new(scopes.blocks[at], experts, reshard).of_two(Place::Second, own));
         }
     }
-    match head {
+    match head.filter(|_| part.head).as_ref() {
         Some(reshard) if *apart => {
-            let own = &params[head_start..];
-            let (norm, weight) = own.split_at(own.len() - usize::from(!tied));
+            let (norm, weight) = end.split_at(end.len() - usize::from(!tied));
             units.head = units.embedding;
             for (params, unit) in [(norm, &mut units.norm), (weight, &mut units.head)] {
                 if !params.is_empty() {
@@ -220,15 +258,15 @@ pub(super) fn groups(
             // A loss that runs the head by itself leaves it to be gathered again.
             let again = matches!(job.loss, Loss::ChunkedGradients { .. });
             let reshard = if again { Reshard::Always } else { *reshard };
-            all.push(Group::new(scopes.head, params[head_start..].to_vec(), reshard));
+            all.push(Group::new(scopes.head, end.to_vec(), reshard));
         }
-        _ => rest.extend_from_slice(&params[head_start..]),
+        _ => rest.extend_from_slice(end),
     }
     if !rest.is_empty() {
         units.root = Some(all.len());
         all.push(Group::new(scopes.root, rest, *root));
     }
-    (all, units)
+    units
 }
 
 pub(super) struct Scopes {
@@ -265,6 +303,10 @@ pub(super) fn streams(job: &Job) -> Vec<&'static str> {
         Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
         _ => job.fsdp.streams().to_vec(),
     };
+    if let Some(pipeline) = &job.pipeline {
+        streams.extend((1..pipeline.virtual_stages).flat_map(|_| &STREAMS[1..=OF_EACH_ROOT]));
+        streams.extend(pipeline::STREAMS);
+    }
     streams.extend((job.style.experts.ranks() > 1).then_some("expert-parallel"));
     streams.extend((job.context > 1).then_some("context-parallel"));
     streams.extend(job.tensor.splits().then_some("tensor-parallel"));

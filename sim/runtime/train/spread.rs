@@ -41,7 +41,9 @@ impl Training<'_> {
         let spread = spread.into_iter().flat_map(|(own, ranks)| own.into_iter().chain(ranks.map(|(group, _)| group)));
         let sharded = (self.job.fsdp.shard > 1).then_some(self.run.communicators.shard);
         let tensor = self.run.eager.tensor.map(|tensor| tensor.group);
-        let axes: Vec<GroupId> = spread.chain(sharded).chain(tensor).collect();
+        // The norm of a rank's stages is squared, and summed over those of all.
+        let pipeline = self.pipeline_group;
+        let axes: Vec<GroupId> = spread.chain(sharded).chain(tensor).chain(pipeline).collect();
         optimizer::clip(&mut self.run.eager.program, sizes, element, |program| {
             for group in axes {
                 let comm = Comm { kind: Collective::AllReduce, group, bytes: Bytes(4), dtype: DType::Fp32 };

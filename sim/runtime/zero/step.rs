@@ -15,7 +15,7 @@ use crate::program::builder::Section;
 use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
 use crate::runtime::train;
-use crate::runtime::train::plan::{Graphs, Layout, graphs, layout, mode};
+use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
 
 /// The program of one rank.
@@ -25,7 +25,7 @@ pub(super) fn program(job: &Job) -> Program {
 
 /// Elements of each parameter, in order.
 pub(super) fn elements(whole: &train::Job) -> Vec<u64> {
-    layout(whole, &graphs(whole)).params.iter().map(|param| param.elements()).collect()
+    layout(whole, &graphs(whole), &[Part::whole(whole)]).params.iter().map(|param| param.elements()).collect()
 }
 
 /// The same, where the order in which modules begin is known, or none is needed.
@@ -42,7 +42,7 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     let group = program.add_group(Group::new("dp", zero.ranks, 1));
     let node = if zero.hpz > 1 { program.add_group(Group::new("hpz", zero.hpz, 1)) } else { group };
     let graphs = graphs(whole);
-    let layout = layout(whole, &graphs);
+    let layout = layout(whole, &graphs, &[Part::whole(whole)]);
     let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
     let mut eager = Eager::new(program, whole.eager, layout.params.len());
     let head = &graphs.head.graph;

@@ -35,6 +35,16 @@ pub(in crate::scenario) fn pipeline(
     }
     let none = written::Pipeline::default();
     let table = scenario.pipeline.as_ref().map_or(&none, Spanned::get_ref);
+    for (key, at) in [
+        ("layers_per_stage", &table.layers_per_stage),
+        ("first_stage_less_layers", &table.first_stage_less_layers),
+        ("last_stage_less_layers", &table.last_stage_less_layers),
+    ] {
+        if let Some(at) = at {
+            let problem = format!("pipeline.{key} is how torchtitan cuts a model, under runtime = \"fsdp2\"");
+            return Err(reader.plan(at, problem, "write pipeline.layers: the blocks of each stage"));
+        }
+    }
     let virtual_stages =
         reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, 1)? as u32;
     let schedule = schedule(reader, table, (virtual_stages, engine), together)?;
@@ -100,7 +110,11 @@ fn schedule(
 }
 
 /// A schedule that is not made for the shape: where the file says so, and what to write.
-fn misfit(reader: &Reader<'_>, scenario: &written::Scenario, error: &ScheduleError) -> ScenarioError {
+pub(in crate::scenario) fn misfit(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    error: &ScheduleError,
+) -> ScenarioError {
     let table = scenario.pipeline.as_ref().map(Spanned::get_ref);
     let name = table.and_then(|table| table.schedule.as_ref()).map(|at| reader.place(at));
     let stages = table.and_then(|table| table.virtual_stages.as_ref()).map(|at| reader.place(at));

@@ -19,6 +19,12 @@ pub struct Pipeline {
     pub overlap_p2p: Option<Spanned<bool>>,
     /// `scatter_gather_tensors_in_pipeline`, which did something until March 2023.
     pub scatter_gather: Option<Spanned<bool>>,
+    /// torchtitan's `pipeline_parallel_layers_per_stage`.
+    pub layers_per_stage: Option<Spanned<i64>>,
+    /// torchtitan's `pipeline_parallel_first_stage_less_layers`.
+    pub first_stage_less_layers: Option<Spanned<i64>>,
+    /// torchtitan's `pipeline_parallel_last_stage_less_layers`.
+    pub last_stage_less_layers: Option<Spanned<i64>>,
 }
 
 /// `transformer_impl`.

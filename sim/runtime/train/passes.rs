@@ -1,0 +1,246 @@
+//! Forward and backward of one root of the model, all of it or a stage of a pipeline, with `fully_shard`'s hooks around its
+//! modules.
+
+use super::Training;
+use super::blocks::BlockFrame;
+use super::plan::Part;
+use crate::program::{Category, Pass};
+use crate::runtime::eager::{Frame, Mode, ParamMap, Storage};
+
+/// The operator of an embedding's graph that looks positions up, where it has one: after tokens and row numbers.
+const POSITIONS: usize = 2;
+
+/// What a forward leaves for its backward.
+pub(super) struct Frames {
+    embedding: Option<Frame>,
+    blocks: Vec<BlockFrame>,
+    head: Option<Frame>,
+    /// The loss, once it has been computed.
+    pub loss: Option<Storage>,
+}
+
+impl Training<'_> {
+    /// Forward of the part at work on `input`, whose reference stays the caller's; the output, unless the part has the
+    /// head.
+    pub(super) fn forward(&mut self, input: Option<Storage>) -> (Frames, Option<Storage>) {
+        self.run.eager.program.set_pass(Pass::Forward);
+        self.run.eager.category = Category::Activation;
+        self.run.root_pre_forward();
+        let Part { blocks: layers, head: has_head, .. } = self.parts[self.at].clone();
+        let (embedding, mut hidden) = match input {
+            Some(input) => (None, self.run.eager.retain(input)),
+            None => {
+                let (frame, hidden) = self.embed();
+                (Some(frame), hidden)
+            }
+        };
+        let mut blocks = Vec::with_capacity(layers.len());
+        for layer in layers {
+            self.block_forward_begins(layer);
+            let before = self.run.eager.program.enter(self.scopes.blocks[layer]);
+            let (frame, output) = self.forward_block(layer, hidden);
+            self.run.eager.program.enter(before);
+            self.block_forward_ended(layer);
+            self.run.eager.release(hidden);
+            hidden = output;
+            blocks.push(frame);
+        }
+        let head = has_head.then(|| self.forward_head(hidden));
+        self.run.root_post_forward();
+        (Frames { embedding, blocks, head, loss: None }, (!has_head).then_some(hidden))
+    }
+
+    fn embed(&mut self) -> (Frame, Storage) {
+        let tokens = self.run.eager.borrowed();
+        let units = self.run.units.clone();
+        if let Some(group) = units.embedding {
+            let prefetch = self.prefetched_by_embedding();
+            self.run.pre_forward(group, &prefetch);
+        }
+        let before = self.run.eager.program.enter(self.scopes.embedding);
+        let first = ParamMap { first: self.layout.embedding, tied: None };
+        let graph = &self.graphs.embedding;
+        let mut embedding = self.run.eager.frame(graph, tokens, first, Mode::Train);
+        // Where the tables are units of their own, the first operator is the one's, the third the other's.
+        let own = if self.job.fsdp.wrap.apart { 1 } else { graph.ops.len() };
+        self.run.eager.forward_ops(graph, &mut embedding, 0..own);
+        self.run.eager.program.enter(before);
+        if let Some(group) = units.embedding {
+            self.run.post_forward(group);
+        }
+        self.run.eager.program.enter(self.scopes.embedding);
+        let mut at = own;
+        if let Some(group) = units.positions {
+            self.run.eager.forward_ops(graph, &mut embedding, own..POSITIONS);
+            self.run.pre_forward(group, &[]);
+            self.run.eager.forward_ops(graph, &mut embedding, POSITIONS..POSITIONS + 1);
+            self.run.post_forward(group);
+            at = POSITIONS + 1;
+        }
+        self.run.eager.forward_ops(graph, &mut embedding, at..graph.ops.len());
+        let hidden = self.run.eager.finish_forward(graph, &mut embedding);
+        self.run.eager.program.enter(before);
+        (embedding, hidden)
+    }
+
+    /// Final norm and head, which take `hidden` over; not the loss.
+    fn forward_head(&mut self, hidden: Storage) -> Frame {
+        let units = self.run.units.clone();
+        let apart = self.job.fsdp.wrap.apart;
+        if let Some(group) = if apart { units.norm } else { units.head } {
+            self.run.pre_forward(group, &[]);
+        }
+        let before = self.run.eager.program.enter(self.scopes.head);
+        let (graph, norm, loss_from) = (&self.graphs.head.graph, self.graphs.head.norm, self.graphs.head.loss_from);
+        let mut head = self.run.eager.frame(graph, hidden, self.layout.head, Mode::Train);
+        self.run.eager.forward_ops(graph, &mut head, 0..norm);
+        if let Some(group) = units.norm {
+            self.run.post_forward(group);
+        }
+        if let Some(group) = units.head.filter(|_| norm > 0 || apart) {
+            // Norm and head are one group unless they are apart: its hook runs before each of them.
+            self.run.pre_forward(group, &[]);
+        }
+        self.run.eager.category = Category::Logits;
+        self.run.eager.forward_ops(graph, &mut head, norm..loss_from);
+        self.run.eager.program.enter(before);
+        if let Some(group) = units.head {
+            self.run.post_forward(group);
+        }
+        self.run.eager.release(hidden);
+        head
+    }
+
+    /// The loss of what a forward has made.
+    pub(super) fn loss(&mut self, frames: &mut Frames) {
+        let Some(mut head) = frames.head.take() else { return };
+        let before = self.run.eager.program.enter(self.scopes.head);
+        self.run.eager.category = Category::Logits;
+        let graph = &self.graphs.head.graph;
+        let (logits, handed) = (&self.graphs.head.logits.0, self.graphs.head.logits.1);
+        self.run.eager.forward_ops(graph, &mut head, self.graphs.head.loss_from..handed);
+        if self.keeps_logits() {
+            let now = logits.iter().map(|&value| self.run.eager.hold(&head, value)).collect();
+            let before = std::mem::replace(&mut self.kept, now);
+            if before.is_empty() {
+                // The first micro-batch: what the step before left.
+                for &buffer in &self.kept_across {
+                    self.run.eager.program.free(buffer);
+                }
+            }
+            for storage in before {
+                self.run.eager.release(storage);
+            }
+        }
+        self.forward_loss(&mut head, handed);
+        let graph = &self.graphs.head.graph;
+        frames.loss = Some(self.run.eager.finish_forward(graph, &mut head));
+        frames.head = Some(head);
+        self.run.eager.program.enter(before);
+    }
+
+    /// One more reference to the logits of a forward, before its loss: a stage's result, which it holds until backward.
+    pub(super) fn hold_logits(&mut self, frames: &Frames) -> Vec<Storage> {
+        let Some(head) = &frames.head else { return vec![] };
+        self.graphs.head.logits.0.iter().map(|&value| self.run.eager.hold(head, value)).collect()
+    }
+
+    /// Backward of the part at work, from the loss, or from the gradient of its output, which it takes over: the gradient of
+    /// its input, if it got one. `last`: whether reductions are waited for.
+    pub(super) fn backward(&mut self, mut frames: Frames, gradient: Option<Storage>, last: bool) -> Option<Storage> {
+        self.run.eager.program.set_pass(Pass::Backward);
+        let units = self.run.units.clone();
+        let before = self.run.eager.program.enter(self.scopes.head);
+        let (mut root, mut ones) = (units.root, None);
+        let mut hidden = match (frames.head.take(), gradient) {
+            (Some(head), _) => {
+                root = None;
+                let (hidden, seed) = self.backward_head(head);
+                ones = Some(seed);
+                hidden
+            }
+            (None, Some(gradient)) => gradient,
+            (None, None) => unreachable!("a part without a head is given a gradient"),
+        };
+        for layer in self.parts[self.at].blocks.clone().rev() {
+            self.block_backward_begins(layer);
+            if let Some(root) = root.take() {
+                self.run.pre_backward(root, &[]);
+            }
+            self.run.eager.program.enter(self.scopes.blocks[layer]);
+            let frame = frames.blocks.pop().expect("a frame for every block");
+            hidden = self.backward_block(layer, frame, hidden);
+            self.block_backward_ended(layer);
+        }
+        let made = match frames.embedding {
+            Some(frame) => {
+                self.backward_embedding(frame, hidden, root);
+                None
+            }
+            None => Some(hidden),
+        };
+        self.run.eager.program.enter(before);
+        self.run.final_callback(last);
+        if let Some(ones) = ones {
+            self.run.eager.release(ones);
+        }
+        made
+    }
+
+    /// Backward of loss, head and final norm: the gradient of the hidden state, and the loss's own, which somebody holds.
+    fn backward_head(&mut self, mut head: Frame) -> (Storage, Storage) {
+        let units = self.run.units.clone();
+        let (graph, loss_from) = (&self.graphs.head.graph, self.graphs.head.loss_from);
+        let ones = self.run.eager.seed_gradient(graph.values[graph.output].dtype);
+        let seed = self.run.eager.retain(ones);
+        self.run.eager.start_backward(graph, &mut head, seed);
+        // Gradients of the head's weight that arrive before the root's hook are stored in the type they are reduced in.
+        let stored = self.run.eager.gradient_dtype;
+        self.run.eager.gradient_dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
+        self.run.eager.backward_ops(graph, &mut head, loss_from..graph.ops.len());
+        self.run.eager.gradient_dtype = stored;
+        for group in [units.head, units.root].into_iter().flatten() {
+            let prefetch = self.prefetched_by_head();
+            self.run.pre_backward(group, &prefetch);
+        }
+        let norm = if units.norm.is_some() { self.graphs.head.norm } else { 0 };
+        self.run.eager.backward_ops(graph, &mut head, norm..loss_from);
+        // A head that is the embedding's table gets its other gradient at the end.
+        let mut done = units.head.filter(|_| units.head != units.embedding);
+        if let Some(group) = units.norm {
+            if let Some(head) = done.replace(group) {
+                self.run.post_backward(head);
+            }
+            self.run.pre_backward(group, &[]);
+            self.run.eager.backward_ops(graph, &mut head, 0..norm);
+        }
+        let hidden = self.run.eager.finish_backward(&mut head).expect("the logits depend on the hidden state");
+        if let Some(group) = done {
+            self.run.post_backward(group);
+        }
+        (hidden, ones)
+    }
+
+    /// Backward of the embedding; `root` has yet to hear of its output's gradient, where no block or head came after it.
+    fn backward_embedding(&mut self, mut frame: Frame, hidden: Storage, root: Option<usize>) {
+        let units = self.run.units.clone();
+        let graph = &self.graphs.embedding;
+        let mut left = graph.ops.len();
+        self.run.eager.start_backward(graph, &mut frame, hidden);
+        if let Some(group) = units.positions {
+            self.run.eager.program.enter(self.scopes.embedding);
+            self.run.eager.backward_ops(graph, &mut frame, POSITIONS + 1..left);
+            self.run.pre_backward(group, &[]);
+            self.run.eager.backward_ops(graph, &mut frame, POSITIONS..POSITIONS + 1);
+            self.run.post_backward(group);
+            left = POSITIONS;
+        }
+        // The hook of a table that is used twice runs once, where its first gradient came.
+        for group in units.embedding.filter(|_| units.head != units.embedding).into_iter().chain(root) {
+            self.run.pre_backward(group, &[]);
+        }
+        self.run.eager.program.enter(self.scopes.embedding);
+        self.run.eager.backward_ops(graph, &mut frame, 0..left);
+        self.run.eager.finish_backward(&mut frame);
+    }
+}

@@ -1,0 +1,120 @@
+//! Pipelines of `torch.distributed.pipelining` (PyTorch 2.15) whose stages are roots of `fully_shard`, as torchtitan makes
+//! them: `distributed/pipeline_parallel.py`, `trainer.py` at b5bcd76c.
+//!
+//! A stage's parameters are gathered before its first forward and stay so until its last backward; its gradients are added up
+//! whole and reduced after that, all at once (`PipelineStage.backward_maybe_with_nosync`, `perform_reduce_grad`). GPipe and
+//! 1F1B are loops of their own (`PipelineScheduleSingle`); the others walk lists of actions, in which gathers and reductions
+//! stand too (`_PipelineScheduleRuntime`).
+//!
+//! [`rank`] walks a rank through its list, [`messages`] says what is sent, received and waited for, and which of it Python's
+//! variables still name. Order and memory are held against PyTorch's in `tests/oracles/fsdp2-pipeline.json`.
+//!
+//! Left out: backwards in halves, which autograd cuts at places of its own; what a first step does to learn shapes.
+
+mod messages;
+mod rank;
+
+use rayon::prelude::*;
+
+use super::Job;
+use super::plan::Part;
+use crate::program::StreamId;
+use crate::runtime::Flight;
+use crate::runtime::fsdp::OF_EACH_ROOT;
+use crate::schedule::order;
+use crate::schedule::{self, Entry, Lowering, Schedule, ScheduleError, Shape};
+
+/// Streams of messages: of batches, and of each pair of neighbours that a rank is in.
+pub(super) const STREAMS: [&str; 3] = ["pipeline", "pipeline, rank before", "pipeline, rank after"];
+
+/// Schedules of `torch.distributed.pipelining` that are simulated; the first is torchtitan's default.
+pub const SCHEDULES: [&Entry; 4] = order::TORCH;
+
+/// How a model is cut into stages, and when their ranks do what.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    /// One of [`SCHEDULES`].
+    pub schedule: &'static Entry,
+    /// Pipeline ranks.
+    pub ranks: u32,
+    /// Stages on each rank.
+    pub virtual_stages: u32,
+    /// Blocks of each stage.
+    pub layers: Vec<u64>,
+}
+
+impl Pipeline {
+    /// What its schedule is a function of.
+    pub fn shape(&self, microbatches: u32) -> Shape {
+        Shape { ranks: self.ranks, virtual_stages: self.virtual_stages, microbatches }
+    }
+
+    /// The stages of a rank, in the order in which it holds them.
+    pub fn stages(&self, rank: u32) -> Vec<usize> {
+        let stage = |chunk| usize::from(self.shape(1).stage(self.schedule.placement, rank, chunk));
+        (0..self.virtual_stages).map(stage).collect()
+    }
+
+    /// What a stage has of the model.
+    fn part(&self, stage: usize) -> Part {
+        let first: u64 = self.layers[..stage].iter().sum();
+        let blocks = first as usize..(first + self.layers[stage]) as usize;
+        Part { embedding: stage == 0, blocks, head: stage + 1 == self.layers.len() }
+    }
+
+    /// The first of the streams of messages, behind FSDP's.
+    fn messages(&self) -> StreamId {
+        StreamId((1 + OF_EACH_ROOT * self.virtual_stages as usize) as u8)
+    }
+}
+
+/// Blocks of each stage where the first and the last count as so many blocks more; what does not divide goes to the first
+/// stages.
+pub fn split(layers: u64, stages: u64, [first, last]: [u64; 2]) -> Result<Vec<u64>, String> {
+    let all = layers + first + last;
+    let (each, more) = (all / stages, all % stages);
+    for (what, weight) in [("first", first), ("last", last)] {
+        if weight > each || each == 0 {
+            return Err(format!(
+                "{layers} blocks do not make {stages} stages of {each} of which the {what} has {weight} less"
+            ));
+        }
+    }
+    let of = |stage: u64| {
+        let less = if stage == 0 { first } else { 0 } + if stage + 1 == stages { last } else { 0 };
+        each + u64::from(stage < more) - less
+    };
+    Ok((0..stages).map(of).collect())
+}
+
+/// The first thing in a pipelined job that has no rules.
+pub fn refuses(job: &Job) -> Option<&'static str> {
+    job.pipeline.as_ref()?;
+    let model = &job.model;
+    let list = [
+        (model.experts.is_some(), "a mixture of experts"),
+        (model.tied_head, "a model whose head is the embedding's table (torchtitan refuses it, too)"),
+        (!job.loss.sees_whole_logits(), "a model whose loss runs the head itself"),
+        (job.output.is_some(), "logits that the root casts"),
+        (job.keep_logits || job.training_loop.train_metrics > 0, "logits that the loop keeps or measures"),
+        (job.step_in_backward, "optimizers that step in backward"),
+        (job.eager.offload.is_some(), "activations in the host's memory"),
+        (job.fsdp.cpu_offload, "parameters on the host"),
+        (job.unpad, "packed tokens"),
+        (job.eager.persistent_workspace, "workspaces that stay taken"),
+    ];
+    list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)
+}
+
+/// The job's schedule; an error if it cannot have this shape.
+pub fn schedule(pipeline: &Pipeline, microbatches: u32) -> Result<Schedule, ScheduleError> {
+    pipeline.schedule.build(pipeline.shape(microbatches))
+}
+
+/// The programs of all pipeline ranks.
+pub(super) fn compile(job: &Job, pipeline: &Pipeline) -> Flight {
+    let schedule = schedule(pipeline, job.accumulation).expect("a job's schedule was built when the job was decided");
+    let lists = schedule::lower(&schedule, &Lowering::default()).expect("a schedule that was built can be lowered");
+    let program = |rank| rank::Rank::program((job, pipeline), &schedule, &lists, rank);
+    Flight::in_turn((0..pipeline.ranks).into_par_iter().map(program).collect())
+}

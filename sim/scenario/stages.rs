@@ -1,0 +1,260 @@
+//! `mesh.pp` and `[pipeline]` under FSDP2: how torchtitan cuts a model into stages (`distributed/pipeline_parallel.py` at
+//! b5bcd76c, `_get_pipeline_metadata`, `_generate_llm_fqn_per_model_part`).
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::megatron::pipeline::{layers as written_layers, misfit};
+use super::registry::Runtime;
+use super::train::FSDP2;
+use super::understood::{MOST_RANKS, MOST_SMALL, Reader};
+use super::written;
+use crate::hardware::Topology;
+use crate::model::ModelConfig;
+use crate::runtime::train::Job;
+use crate::runtime::train::pipeline::{self, Pipeline, SCHEDULES};
+use crate::schedule::{Batching, Entry, Shape};
+
+/// Stages on a rank: each has streams of its own, of which PyTorch has 32.
+const MOST_STAGES: u32 = 32;
+/// Stages of a model.
+const MOST_IN_ALL: u32 = 1 << 12;
+
+/// The ranks of the pipeline; 1 if there is none.
+pub(super) fn ranks(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    (runtime, topology): (Runtime, &Topology),
+) -> Result<u64, ScenarioError> {
+    let Some(at) = &scenario.mesh.get_ref().pp else { return Ok(1) };
+    if runtime != FSDP2 {
+        let problem =
+            format!("mesh.pp is an axis of runtime = \"megatron\" and of \"fsdp2\", and this is {}", runtime.name());
+        return Err(reader.plan(at, problem, "remove it, or write runtime = \"fsdp2\""));
+    }
+    let ranks = reader.count("mesh.pp", at, 1, MOST_RANKS)?;
+    let chips = u64::from(topology.chips());
+    if !chips.is_multiple_of(ranks) {
+        let problem = format!("mesh.pp = {ranks} does not divide the {chips} chips of {}", topology.name);
+        return Err(reader.plan(at, problem, "write a divisor, or change the topology's size"));
+    }
+    Ok(ranks)
+}
+
+/// The pipeline of `ranks` ranks, if it has more than one.
+pub(super) fn stages(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    model: &ModelConfig,
+    (ranks, micro_batches): (u64, u64),
+) -> Result<Option<Pipeline>, ScenarioError> {
+    if ranks == 1 {
+        return match &scenario.pipeline {
+            None => Ok(None),
+            Some(at) => {
+                let problem = "[pipeline] says how stages take turns, and mesh.pp makes none";
+                Err(reader.plan(at, problem, "write mesh.pp = 2 or more, or remove the table"))
+            }
+        };
+    }
+    let none = written::Pipeline::default();
+    let table = scenario.pipeline.as_ref().map_or(&none, Spanned::get_ref);
+    without_effect(reader, scenario, table)?;
+    let schedule = schedule(reader, table)?;
+    let ranks = ranks as u32;
+    let each = Shape { ranks, virtual_stages: 1, microbatches: micro_batches as u32 };
+    let single = (schedule.batching)(each) != Batching::Eager;
+    let weights = match &table.layers {
+        Some(_) => [0; 2],
+        None => [
+            weight(reader, "pipeline.first_stage_less_layers", table.first_stage_less_layers.as_ref())?,
+            weight(reader, "pipeline.last_stage_less_layers", table.last_stage_less_layers.as_ref())?,
+        ],
+    };
+    let virtual_stages = virtual_stages(reader, table, model, (ranks, single), weights)?;
+    bounds(reader, scenario, table, (schedule, virtual_stages, ranks, single))?;
+    let shape = Shape { virtual_stages, ..each };
+    (schedule.check)(shape).map_err(|error| misfit(reader, scenario, &error))?;
+    let count = u64::from(shape.stages());
+    let layers = match &table.layers {
+        Some(_) => written_layers(reader, scenario, table, (model, count))?,
+        None => {
+            let split = pipeline::split(model.layers, count, weights).map_err(|problem| {
+                let remedy = format!("write pipeline.layers, the blocks of {count} stages, or fewer stages");
+                let place = scenario
+                    .mesh
+                    .get_ref()
+                    .pp
+                    .as_ref()
+                    .map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
+                ScenarioError::Plan { problem, place, remedy }
+            })?;
+            reader.assumptions.push(format!("note: torchtitan's split of modules gives stages of {split:?} blocks"));
+            split
+        }
+    };
+    if micro_batches < count {
+        let idle = f64::from(ranks - 1) / (micro_batches as f64 * f64::from(virtual_stages) + f64::from(ranks - 1));
+        reader.assumptions.push(format!(
+            "note: {micro_batches} micro-batches are fewer than {count} stages, which leaves each rank without work for \
+             {:.0} % of the step at best",
+            100.0 * idle
+        ));
+    }
+    Ok(Some(Pipeline { schedule, ranks, virtual_stages, layers }))
+}
+
+/// How many stages a rank may have.
+fn bounds(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    table: &written::Pipeline,
+    (schedule, virtual_stages, ranks, single): (&Entry, u32, u32, bool),
+) -> Result<(), ScenarioError> {
+    let (problem, remedy) = if !single && virtual_stages == 1 {
+        let problem = format!("{} takes two stages or more on each rank, and it would have one", schedule.name);
+        (problem, "write pipeline.schedule = \"1F1B\", or more stages")
+    } else if virtual_stages > MOST_STAGES || virtual_stages * ranks > MOST_IN_ALL {
+        let problem = format!(
+            "{virtual_stages} stages on each of {ranks} ranks are more than the {MOST_STAGES} on a rank, {MOST_IN_ALL} in all, \
+             that are simulated"
+        );
+        (problem, "write fewer stages")
+    } else {
+        return Ok(());
+    };
+    let keys = [&table.virtual_stages, &table.layers_per_stage, &scenario.mesh.get_ref().pp];
+    let place = match (keys.into_iter().flatten().next(), &table.layers) {
+        (_, Some(at)) => reader.place(at),
+        (Some(at), None) => reader.place(at),
+        (None, None) => reader.place(&scenario.mesh),
+    };
+    Err(ScenarioError::Plan { problem, place, remedy: remedy.to_owned() })
+}
+
+/// Keys that say nothing here.
+fn without_effect(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    table: &written::Pipeline,
+) -> Result<(), ScenarioError> {
+    if let Some(at) = &table.overlap_p2p {
+        let problem =
+            "pipeline.overlap_p2p is Megatron-Core's: PyTorch's schedules never make the host wait for messages";
+        return Err(reader.plan(at, problem, "remove the key"));
+    }
+    if let Some(at) = &table.scatter_gather {
+        let problem = "pipeline.scatter_gather is Megatron-LM's: PyTorch's stages send what they have, whole";
+        return Err(reader.plan(at, problem, "remove the key"));
+    }
+    let batch = &scenario.batch;
+    for (key, written) in
+        [("sync_every_micro_batch", batch.sync_every_micro_batch), ("set_is_last_backward", batch.set_is_last_backward)]
+    {
+        if written.is_some() {
+            let problem = format!(
+                "batch.{key} means nothing in a pipeline, which reduces gradients after a stage's last micro-batch"
+            );
+            return Err(reader.plan(&batch.sequence, problem, format!("remove batch.{key}")));
+        }
+    }
+    let Some(layers) = &table.layers else { return Ok(()) };
+    for (key, written) in [
+        ("layers_per_stage", &table.layers_per_stage),
+        ("first_stage_less_layers", &table.first_stage_less_layers),
+        ("last_stage_less_layers", &table.last_stage_less_layers),
+        ("virtual_stages", &table.virtual_stages),
+    ] {
+        if written.is_some() {
+            let problem = format!("pipeline.layers says what each stage has, and pipeline.{key} says how to find out");
+            return Err(reader.plan(layers, problem, "remove one of the two keys"));
+        }
+    }
+    Ok(())
+}
+
+fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline) -> Result<&'static Entry, ScenarioError> {
+    let Some(at) = &table.schedule else {
+        return Ok(reader.assume("pipeline.schedule", SCHEDULES[0], &format!("{:?}", SCHEDULES[0].name)));
+    };
+    let known = SCHEDULES.map(|entry| entry.name).join(", ");
+    let found = crate::schedule::find(at.get_ref()).map_err(|_| {
+        reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
+    })?;
+    SCHEDULES.into_iter().find(|entry| entry.name == found.name).ok_or_else(|| {
+        let problem = format!(
+            "{} under FSDP2 is not simulated: PyTorch does not have it, or its backwards come in halves, which autograd \
+             cuts at places of its own",
+            found.name
+        );
+        reader.plan(at, problem, format!("write one of: {known}"))
+    })
+}
+
+/// How many blocks a stage at an end has less.
+fn weight(reader: &mut Reader<'_>, key: &str, at: Option<&Spanned<i64>>) -> Result<u64, ScenarioError> {
+    match at {
+        None => Ok(reader.assume(key, 1, "1")),
+        Some(at) => reader.count(key, at, 0, MOST_SMALL),
+    }
+}
+
+/// Stages on each rank: as `layers` or `layers_per_stage` have it, or torchtitan's one or two.
+fn virtual_stages(
+    reader: &mut Reader<'_>,
+    table: &written::Pipeline,
+    model: &ModelConfig,
+    (ranks, single): (u32, bool),
+    [first, last]: [u64; 2],
+) -> Result<u32, ScenarioError> {
+    let pp = u64::from(ranks);
+    if let Some(at) = &table.layers {
+        let count = at.get_ref().len() as u64;
+        if count == 0 || !count.is_multiple_of(pp) {
+            let problem =
+                format!("pipeline.layers has {count} numbers, and {ranks} pipeline ranks have equally many stages");
+            return Err(reader.plan(at, problem, format!("write a multiple of {ranks} numbers")));
+        }
+        return Ok((count / pp) as u32);
+    }
+    if let (Some(at), Some(_)) = (&table.virtual_stages, &table.layers_per_stage) {
+        let problem =
+            "pipeline.layers_per_stage decides how many stages a rank has, and pipeline.virtual_stages says so too";
+        return Err(reader.plan(at, problem, "remove one of the two keys"));
+    }
+    let Some(at) = &table.layers_per_stage else {
+        let default = if single { 1 } else { 2 };
+        let stages =
+            reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, default)?;
+        return Ok(stages as u32);
+    };
+    let per_stage = reader.count("pipeline.layers_per_stage", at, 1, MOST_SMALL)?;
+    let all = model.layers + first + last;
+    let stages = all.div_ceil(per_stage);
+    let problem = |why: String| {
+        format!(
+            "{} blocks of {}, {first} and {last} more for the ends, are {stages} stages of {per_stage}, and {why}",
+            model.layers, model.name
+        )
+    };
+    if !stages.is_multiple_of(pp) {
+        let remedy = format!("write pipeline.layers_per_stage = {}, or another mesh.pp", all.div_ceil(pp));
+        return Err(reader.plan(at, problem(format!("{ranks} pipeline ranks have equally many")), remedy));
+    }
+    let each = stages / pp;
+    if single != (each == 1) {
+        let wants = if single { "runs one on each rank" } else { "takes two or more on each rank" };
+        let name = table.schedule.as_ref().map_or(SCHEDULES[0].name, |at| at.get_ref());
+        let better = if single { all.div_ceil(pp) } else { all.div_ceil(2 * pp) };
+        let remedy = format!("write pipeline.layers_per_stage = {better}, or another pipeline.schedule");
+        return Err(reader.plan(at, problem(format!("{name} {wants}")), remedy));
+    }
+    Ok(each as u32)
+}
+
+/// The first thing in a pipelined job that has no rules.
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+    let (Some(at), Some(what)) = (&scenario.mesh.get_ref().pp, pipeline::refuses(job)) else { return Ok(()) };
+    let problem = format!("a pipeline of {what} is not simulated yet");
+    Err(reader.plan(at, problem, "write mesh.pp = 1"))
+}

@@ -1,0 +1,153 @@
+//! Pipelines under FSDP2, as torchtitan makes them: plans that cannot be are answered with a place and a remedy, and those that
+//! can keep what holds of every job.
+
+use crate::command::Folder;
+use crate::make;
+use windtunnel::program::{Category, Collective, Instr, Program};
+use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::{Prediction, Scenario, predict};
+
+/// Four blocks in two stages on half a node each.
+const STAGES: &str = r#"runtime = "fsdp2"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 1
+
+[model]
+huggingface = "config.json"
+layers = 4
+
+[mesh]
+dp_shard = 4
+pp = 2
+
+[batch]
+sequence = 128
+accumulation = 4
+"#;
+
+fn with(table: &str) -> Scenario {
+    make::parse(&format!("{STAGES}\n[pipeline]\n{table}\n"))
+}
+
+fn fly(scenario: &Scenario, fold: bool) -> Prediction {
+    predict(scenario, Settings { fold, ..Settings::default() }).unwrap()
+}
+
+/// Bytes of parameters that a rank holds.
+fn parameters(program: &Program) -> u64 {
+    let bytes = |instr: &Instr| match *instr {
+        Instr::Alloc { buffer } => Some(program.buffer(buffer)).filter(|buffer| buffer.category == Category::Parameter),
+        _ => None,
+    };
+    program.setup.iter().filter_map(bytes).map(|buffer| buffer.bytes.0).sum()
+}
+
+/// How many reductions a rank issues in a step.
+fn reductions(program: &Program) -> usize {
+    let reduces = |instr: &&Instr| match **instr {
+        Instr::Collective { comm, .. } => program.comm(comm).kind == Collective::ReduceScatter,
+        _ => false,
+    };
+    program.step.iter().filter(reduces).count()
+}
+
+/// Blocks of each rank's stages.
+fn blocks(scenario: &Scenario) -> Vec<Vec<u64>> {
+    (0..2).map(|rank| scenario.job.layers_of(rank)).collect()
+}
+
+#[test]
+fn a_plan_that_torchtitan_could_not_run_is_told_what_would() {
+    let folder = Folder::new("torch-pipeline");
+    for (old, new, problem, remedy) in [
+        ("pp = 2", "pp = 3", "mesh.pp = 3 does not divide the 8 chips", "write a divisor"),
+        ("dp_shard = 4", "dp_shard = 8", "the mesh holds 16 ranks", "must be 4 beside pp = 2"),
+        ("pp = 2", "pp = 1\n[pipeline]\nschedule = \"1F1B\"", "mesh.pp makes none", "write mesh.pp = 2"),
+        ("accumulation = 4", "accumulation = 1", "1F1B needs at least 2 micro-batches", "write batch.accumulation = 2"),
+        ("", "[pipeline]\nschedule = \"2F2B\"", "there is no schedule \"2F2B\"", "1F1B, GPipe, Interleaved1F1B"),
+        ("", "[pipeline]\nschedule = \"ZBVZeroBubble\"", "its backwards come in halves", "write one of: 1F1B"),
+        ("", "[pipeline]\nschedule = \"Megatron1F1B\"", "PyTorch does not have it", "write one of: 1F1B"),
+        ("", "[pipeline]\nvirtual_stages = 2", "1F1B runs one stage on each rank", "write pipeline.virtual_stages = 1"),
+        ("", "[pipeline]\nlayers_per_stage = 2", "are 3 stages of 2", "write pipeline.layers_per_stage = 3"),
+        ("", "[pipeline]\nlayers_per_stage = 1", "are 6 stages of 1", "write pipeline.layers_per_stage = 3"),
+        ("", "[pipeline]\nfirst_stage_less_layers = 9", "do not make 2 stages", "write pipeline.layers"),
+        (
+            "",
+            "[pipeline]\nschedule = \"Interleaved1F1B\"\nvirtual_stages = 1",
+            "Interleaved1F1B takes two stages or more on each rank",
+            "write pipeline.schedule = \"1F1B\"",
+        ),
+        ("", "[pipeline]\nschedule = \"LoopedBFS\"\nvirtual_stages = 99", "more than the 32 on a rank", "fewer stages"),
+        ("", "[pipeline]\nlayers = [1, 2, 1]", "2 pipeline ranks have equally many stages", "a multiple of 2"),
+        ("", "[pipeline]\nlayers = [1, 2]", "sums to 3", "such as [2, 2]"),
+        ("", "[pipeline]\nlayers = [2, 2]\nvirtual_stages = 1", "says how to find out", "remove one"),
+        ("", "[pipeline]\noverlap_p2p = true", "never make the host wait", "remove the key"),
+        ("", "[pipeline]\nscatter_gather = true", "send what they have, whole", "remove the key"),
+        (
+            "accumulation = 4",
+            "accumulation = 4\nsync_every_micro_batch = true",
+            "means nothing in a pipeline",
+            "remove batch",
+        ),
+        ("", "[loss]\nkind = \"fused_linear\"", "a pipeline of a model whose loss runs the head itself", "mesh.pp = 1"),
+        ("", "[fsdp]\ncpu_offload = true", "a pipeline of parameters on the host", "mesh.pp = 1"),
+        ("\"fsdp2\"", "\"fsdp1\"", "mesh.pp is an axis of runtime = \"megatron\" and of \"fsdp2\"", "write runtime"),
+    ] {
+        let text = if old.is_empty() { format!("{STAGES}\n{new}\n") } else { make::replaced(STAGES, &[(old, new)]) };
+        folder.write("my.toml", &text);
+        let said = folder.refuses(&["run", "my.toml"]);
+        assert!(said.contains(problem) && said.contains("--> my.toml:"), "{new}\n{said}");
+        assert!(said.trim_end().lines().last().unwrap_or_default().contains(remedy), "{new}\n{said}");
+    }
+}
+
+#[test]
+fn the_ends_of_the_model_count_as_a_block_each_unless_the_file_says_otherwise() {
+    assert_eq!(blocks(&make::parse(STAGES)), [[2], [2]]);
+    assert_eq!(blocks(&with("first_stage_less_layers = 2\nlast_stage_less_layers = 0")), [[1], [3]]);
+    assert_eq!(blocks(&with("layers = [3, 1]")), [[3], [1]]);
+    let interleaved = "schedule = \"Interleaved1F1B\"\n";
+    assert_eq!(blocks(&with(interleaved)), [[1, 1], [2, 0]]);
+    let even = format!("{interleaved}layers_per_stage = 1\nfirst_stage_less_layers = 0\nlast_stage_less_layers = 0");
+    assert_eq!(blocks(&with(&even)), [[1, 1], [1, 1]]);
+}
+
+#[test]
+fn every_rank_of_a_stage_runs_the_same_and_folding_them_changes_nothing() {
+    for table in ["", "schedule = \"GPipe\"", "schedule = \"Interleaved1F1B\"", "schedule = \"LoopedBFS\""] {
+        let scenario = with(table);
+        let (folded, whole) = (fly(&scenario, true), fly(&scenario, false));
+        assert_eq!(folded.classes.len(), 2);
+        assert_eq!(folded.step, whole.step, "{table}");
+        assert_eq!(folded.breakdown, whole.breakdown, "{table}");
+        assert!(folded.bubble() > 0.0, "{table}");
+    }
+}
+
+#[test]
+fn stages_hold_all_parameters_of_the_model_between_them_and_do_all_its_work() {
+    let whole = make::parse(&make::replaced(STAGES, &[("pp = 2\n", ""), ("dp_shard = 4", "dp_shard = 8")]));
+    let staged = make::parse(STAGES);
+    let flops = |scenario: &Scenario| {
+        let flight = scenario.job.compile();
+        let ranks = u128::from(flight.classes[0].ranks) / flight.classes.len() as u128;
+        flight.classes.iter().map(|program| program.flops.0 * ranks).sum::<u128>()
+    };
+    // The same tokens: four ranks take four micro-batches of one stage each, or eight do of the whole model.
+    assert_eq!(2 * flops(&staged), flops(&whole));
+    // Each rank of a stage has a fourth of it, in fp32.
+    let held: u64 = staged.job.compile().classes.iter().map(parameters).sum();
+    assert_eq!(4 * held, 4 * staged.job.model().params().total);
+}
+
+#[test]
+fn gradients_are_reduced_once_however_many_micro_batches_there_are() {
+    let issued = |accumulation: &str| {
+        let scenario = make::parse(&make::replaced(STAGES, &[("accumulation = 4", accumulation)]));
+        scenario.job.compile().classes.iter().map(reductions).collect::<Vec<_>>()
+    };
+    assert_eq!(issued("accumulation = 2"), issued("accumulation = 8"));
+    assert!(issued("accumulation = 2").iter().all(|&count| count > 0));
+}
