@@ -82,6 +82,12 @@ fn a_plan_that_torchtitan_could_not_run_is_told_what_would() {
         ("", "[pipeline]\nschedule = \"LoopedBFS\"\nvirtual_stages = 99", "more than the 32 on a rank", "fewer stages"),
         ("", "[pipeline]\nlayers = [1, 2, 1]", "2 pipeline ranks have equally many stages", "a multiple of 2"),
         ("", "[pipeline]\nlayers = [1, 2]", "sums to 3", "such as [2, 2]"),
+        (
+            "",
+            "[pipeline]\nschedule = \"Interleaved1F1B\"\nlayers = [2, 0, 0, 2]",
+            "a stage of nothing between",
+            "1 block",
+        ),
         ("", "[pipeline]\nlayers = [2, 2]\nvirtual_stages = 1", "says how to find out", "remove one"),
         ("", "[pipeline]\noverlap_p2p = true", "never make the host wait", "remove the key"),
         ("", "[pipeline]\nscatter_gather = true", "send what they have, whole", "remove the key"),

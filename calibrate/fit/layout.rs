@@ -27,7 +27,13 @@ pub fn section(ratios: &Ratios, basis: &str, source: &str) -> Section {
     }
     let text = format!(
         "[layout]\ndata_gradient = {data}\nweight_gradient = {weight}\n{main_gradient}evidence = {}\n",
-        evidence(basis, ratios.data.len(), fit::median(&errors), fit::quantile(&errors, 0.9), source)
+        evidence(
+            basis,
+            ratios.data.len().max(ratios.weight.len()),
+            fit::median(&errors),
+            fit::quantile(&errors, 0.9),
+            source
+        )
     );
     Section { text, residuals: Vec::new() }
 }

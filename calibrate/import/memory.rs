@@ -44,7 +44,7 @@ fn stream(tables: &Tables, chip: &ChipSpec) -> Result<Stream, ImportError> {
     );
     let basis = if moved { "extrapolated" } else { "published" };
     // The launch floor stays; what is above it stretches with the bandwidth.
-    let floor = points.first().map_or(0.0, |p| p.1);
+    let floor = points.iter().map(|p| p.1).reduce(f64::min).unwrap_or(0.0);
     for point in &mut points {
         point.1 = floor + (point.1 - floor) * scale;
     }
@@ -67,8 +67,13 @@ fn copy(tables: &Tables, device: &str) -> Result<f64, ImportError> {
     found.map(|v| v * 1e9).ok_or_else(|| table.error(&format!("no BabelStream copy of {device}")))
 }
 
-/// Shares of a board's stream that a norm of PyTorch's, eager, reaches on it, wide enough to matter.
-fn norms(tables: &Tables, (gpu, stream): (&str, &Curve), norm: &str, pass: &str) -> Result<Vec<f64>, ImportError> {
+/// Shares of a board's stream that a norm reaches on it, wide enough to matter: PyTorch's, eager or compiled.
+fn norms(
+    tables: &Tables,
+    (gpu, stream): (&str, &Curve),
+    (norm, backend): (&str, &str),
+    pass: &str,
+) -> Result<Vec<f64>, ImportError> {
     let table = tables.get("norms_cudnn.csv")?;
     let share = |row: &Row<'_>| {
         let (rate, ms) = (row.number(&format!("{pass}_gbps"))?, row.number(&format!("{pass}_time_ms"))?);
@@ -76,7 +81,7 @@ fn norms(tables: &Tables, (gpu, stream): (&str, &Curve), norm: &str, pass: &str)
     };
     Ok(table
         .rows()
-        .filter(|row| row.text("gpu_name") == gpu && row.text("backend") == "pytorch" && row.text("norm_type") == norm)
+        .filter(|row| row.text("gpu_name") == gpu && row.text("backend") == backend && row.text("norm_type") == norm)
         .filter(|row| row.number("C").is_some_and(|columns| columns >= 2048.0))
         .filter_map(|row| share(&row))
         .collect())
@@ -137,12 +142,16 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
     let own = matches!(chip.system, "b200_sxm" | "h200_sxm");
     let board = super::CHIPS.iter().find(|chip| chip.name == board).expect("a chip of the table");
     let measured = curve(tables, board)?;
-    for (family_name, norm, what) in [("norm", "rms_norm", "RMSNorm"), ("layer_norm", "layer_norm", "LayerNorm")] {
+    for (family_name, norm, backend, what) in [
+        ("norm", "rms_norm", "torch_compile", "compiled RMSNorm"),
+        ("rms_norm", "rms_norm", "pytorch", "RMSNorm, eager,"),
+        ("layer_norm", "layer_norm", "pytorch", "LayerNorm, eager,"),
+    ] {
         for (suffix, pass) in [("", "fwd"), ("_backward", "bwd")] {
             let (mut basis, mut extra) = if own { ("published", 0.0) } else { ("extrapolated", 0.15) };
             let mut source =
-                format!("norms_cudnn.csv: PyTorch eager {what} on {gpu}, {pass}, over the stream of {}", board.name);
-            let mut shares = norms(tables, (gpu, &measured), norm, pass)?;
+                format!("norms_cudnn.csv: PyTorch's {what} on {gpu}, {pass}, over the stream of {}", board.name);
+            let mut shares = norms(tables, (gpu, &measured), (norm, backend), pass)?;
             if chip.system == "a100_sxm" && norm == "layer_norm" {
                 let a100 = super::CHIPS.iter().find(|chip| chip.name == "a100-sxm-80gb").expect("a chip of the table");
                 shares = layer_norms_a100(&curve(tables, a100)?, pass);

@@ -5,22 +5,27 @@ use windtunnel::program::{DType, MatmulLayout, MemoryKind, Work};
 
 use crate::points::What;
 
-/// The kernel that stands for a family.
-fn stands_for(kind: MemoryKind) -> &'static str {
-    match kind {
+/// The kernel that stands for a family; none where only one library's own would do.
+fn stands_for(kind: MemoryKind) -> Option<&'static str> {
+    Some(match kind {
         MemoryKind::Elementwise => "scale_1r1w",
-        MemoryKind::Norm | MemoryKind::LayerNorm | MemoryKind::ApexNorm | MemoryKind::PersistentNorm => "rms_norm_4096",
-        MemoryKind::NormBackward
-        | MemoryKind::LayerNormBackward
-        | MemoryKind::ApexNormBackward
-        | MemoryKind::PersistentNormBackward => "rms_norm_backward_4096",
+        MemoryKind::Norm => "rms_norm_4096",
+        MemoryKind::NormBackward => "rms_norm_backward_4096",
         MemoryKind::Softmax => "log_softmax_128256",
         MemoryKind::Gather => "embedding_4096",
         MemoryKind::Scatter => "embedding_backward_4096",
         MemoryKind::Foreach => "adamw",
         MemoryKind::Copy => "copy_1r1w",
         MemoryKind::Complex => "rotary_1r1w",
-    }
+        MemoryKind::RmsNorm
+        | MemoryKind::RmsNormBackward
+        | MemoryKind::LayerNorm
+        | MemoryKind::LayerNormBackward
+        | MemoryKind::ApexNorm
+        | MemoryKind::ApexNormBackward
+        | MemoryKind::PersistentNorm
+        | MemoryKind::PersistentNormBackward => return None,
+    })
 }
 
 /// The end of the curves of memory-bound kernels \[B\].
@@ -79,7 +84,7 @@ pub fn what(work: &Work, software: &Software) -> Option<What> {
             })
         }
         Work::Memory { kind, read, written } if read.0 + written.0 > 0 => {
-            let kernel = crate::cuda::memory_kernel(stands_for(kind))?;
+            let kernel = crate::cuda::memory_kernel(stands_for(kind)?)?;
             let bytes = libm::exp2(libm::round(2.0 * libm::log2((read.0 + written.0) as f64)) / 2.0);
             Some(kernel.what(((bytes as u64).min(LARGEST) / (kernel.read + kernel.written)).max(1)))
         }

@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 
-use super::basis::{Cost, Evidence};
+use super::basis::{Basis, Cost, Evidence};
 use super::curve::Curve;
 use crate::program::MemoryKind;
 use crate::units::{Bandwidth, Bytes, Time};
@@ -19,6 +19,8 @@ pub(super) struct Written {
     elementwise: Family,
     norm: Family,
     norm_backward: Family,
+    rms_norm: Option<Family>,
+    rms_norm_backward: Option<Family>,
     layer_norm: Option<Family>,
     layer_norm_backward: Option<Family>,
     apex_norm: Option<Family>,
@@ -61,11 +63,21 @@ pub struct Family {
     pub evidence: Evidence,
 }
 
+impl Family {
+    /// The same for kernels that it was not measured of.
+    fn carried_over(&self) -> Family {
+        let mut family = self.clone();
+        family.evidence.basis = family.evidence.basis.and(Basis::Extrapolated);
+        family.evidence.p90 = libm::hypot(family.evidence.p90, 0.3);
+        family
+    }
+}
+
 /// Memory-bound kernels on one chip.
 #[derive(Clone, Debug)]
 pub struct Memory {
     stream: Curve,
-    families: [Family; 15],
+    families: [Family; 17],
     host: WrittenHost,
 }
 
@@ -86,6 +98,8 @@ fn index(kind: MemoryKind) -> usize {
         MemoryKind::PersistentNormBackward => 12,
         MemoryKind::LayerNorm => 13,
         MemoryKind::LayerNormBackward => 14,
+        MemoryKind::RmsNorm => 15,
+        MemoryKind::RmsNormBackward => 16,
     }
 }
 
@@ -101,13 +115,14 @@ impl Memory {
         let points: Vec<(f64, f64)> =
             w.stream.bytes.iter().zip(&w.stream.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
         let stream = Curve::new(&points).map_err(|why| format!("memory.stream: {why}"))?;
-        // Where nobody measured whose kernel it is, a norm takes as long as PyTorch's RMSNorm.
-        let or = |own: Option<Family>, norm: &Family| own.unwrap_or_else(|| norm.clone());
-        let (apex, persistent) = (or(w.apex_norm, &w.norm), or(w.persistent_norm, &w.norm));
-        let apex_backward = or(w.apex_norm_backward, &w.norm_backward);
+        // Whose kernel nobody measured here is as others are, Apex's as PyTorch's LayerNorm: an extrapolation.
+        let or = |own: Option<Family>, other: &Family| own.unwrap_or_else(|| other.carried_over());
+        let (rms_norm, rms_norm_backward) = (or(w.rms_norm, &w.norm), or(w.rms_norm_backward, &w.norm_backward));
         let layer_norm = or(w.layer_norm, &w.norm);
         let layer_norm_backward = or(w.layer_norm_backward, &w.norm_backward);
-        let persistent_backward = or(w.persistent_norm_backward, &w.norm_backward);
+        let (apex, persistent) = (or(w.apex_norm, &layer_norm), or(w.persistent_norm, &layer_norm));
+        let apex_backward = or(w.apex_norm_backward, &layer_norm_backward);
+        let persistent_backward = or(w.persistent_norm_backward, &layer_norm_backward);
         let mut families = [
             w.elementwise,
             w.norm,
@@ -124,6 +139,8 @@ impl Memory {
             persistent_backward,
             layer_norm,
             layer_norm_backward,
+            rms_norm,
+            rms_norm_backward,
         ];
         if let Some(bad) = families.iter().find(|f| !(0.01..=2.0).contains(&f.share)) {
             return Err(format!("a memory family has the share {}: expected 0.01 to 2 of the stream", bad.share));

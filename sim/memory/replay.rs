@@ -96,7 +96,7 @@ pub struct MemoryReport {
     pub peak_phase: String,
     /// Bytes by category at the peak.
     pub breakdown: Breakdown,
-    /// Where among the step's instructions most bytes are asked for; none where a request failed.
+    /// Where among the step's instructions most bytes are asked for; none where a request failed in the step itself.
     pub peak_at: Option<usize>,
     /// Phases of the reported step.
     pub phases: Vec<Phase>,

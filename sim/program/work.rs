@@ -158,10 +158,14 @@ pub enum MatmulLayout {
 pub enum MemoryKind {
     /// Pointwise.
     Elementwise,
-    /// RMSNorm, forward.
+    /// A reduction of rows, and what is made of it: a norm as a compiler writes it, maxima.
     Norm,
-    /// RMSNorm, backward.
+    /// A norm's backward as a compiler writes it.
     NormBackward,
+    /// PyTorch's RMSNorm, forward.
+    RmsNorm,
+    /// PyTorch's RMSNorm, backward.
+    RmsNormBackward,
     /// PyTorch's LayerNorm, forward.
     LayerNorm,
     /// PyTorch's LayerNorm, backward.

@@ -72,7 +72,7 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
         mesh(job),
         job.seq(),
         job.batch(),
-        if job.split().is_some() { "replica" } else { "rank" },
+        if job.split().is_some() || job.train().is_some_and(|job| job.pipeline.is_some()) { "replica" } else { "rank" },
         job.micro_batches(),
         if job.micro_batches() == 1 { "" } else { "es" },
     )?;
@@ -91,7 +91,10 @@ fn mesh(job: &Job) -> String {
         format!("tp {} × {context}pp {} × dp {} · ", mesh.tp, mesh.pp, mesh.dp)
     };
     let stages = |job: &train::Job| {
-        job.pipeline.as_ref().map(|stages| format!("pp {} × dp {} · ", stages.ranks, job.data_ranks()))
+        let context = if job.context > 1 { format!("cp {} × ", job.context) } else { String::new() };
+        let replicas = job.data_ranks() / job.context.max(1);
+        let tensor = job.tensor.ranks;
+        job.pipeline.as_ref().map(|stages| format!("tp {tensor} × {context}pp {} × dp {replicas} · ", stages.ranks))
     };
     let of_stages = || job.train().and_then(stages);
     job.split().map(|job| axes(job.mesh)).or_else(of_stages).unwrap_or_default()

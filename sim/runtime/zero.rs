@@ -111,8 +111,11 @@ impl Framework for Job {
         let host =
             "the optimizer runs on the host, at an assumed memory bandwidth (what each of eight ranks of a node has)";
         let back = "stepped parameters come back from memory that is not pinned, at the rate of memory that is";
-        let list =
-            [(optimizer, host), (optimizer && !parameters && self.zero.stage == Stage::Three, back), (true, hooks)];
+        let list = [
+            (optimizer && self.zero.offload.ratio > 0.0, host),
+            (optimizer && !parameters && self.zero.stage == Stage::Three, back),
+            (true, hooks),
+        ];
         let doubts = list.into_iter().filter(|&(applies, _)| applies).map(|(_, doubt)| doubt).collect();
         Modules { doubts, ..self.whole.modules() }
     }
@@ -126,11 +129,17 @@ impl Framework for Job {
         let one =
             if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
         let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
-        let place = |away: bool, part: String| if away { format!("{part}, in the host's memory") } else { part };
+        let share = if offload.ratio < 1.0 { format!("{:.0} % of it ", 100.0 * offload.ratio) } else { String::new() };
+        let place = |away: bool, part: String| {
+            if away { format!("{part}, {share}in the host's memory") } else { part }
+        };
         let second = if hpz > 1 { format!(", and 1/{hpz} once it has gone in a step") } else { String::new() };
         vec![
             ("parameters", place(offload.parameters, from(Stage::Three)) + &second),
-            ("gradients", place(offload.optimizer, from(Stage::Two))),
+            match offload.optimizer && stage == Stage::One {
+                true => ("gradients", format!("whole, and {one} in the host's memory")),
+                false => ("gradients", place(offload.optimizer, from(Stage::Two))),
+            },
             ("optimizer", place(offload.optimizer, from(Stage::One))),
         ]
     }

@@ -63,17 +63,20 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
     if let Parts::Compiled(job) = job.parts() {
         check_iterations(reader, written, job)?;
     }
-    let passes = model.layers * weight * u64::from(job.micro_batches());
-    let most = if job.split().is_some() { PIPELINE_PASSES } else { PASSES };
+    let stages = job.train().and_then(|job| job.pipeline.as_ref()).map(|pipeline| pipeline.layers.len() as u64);
+    // A stage without blocks has its turn all the same.
+    let blocks = (model.layers * weight).max(stages.unwrap_or(0));
+    let passes = blocks * u64::from(job.micro_batches());
+    let most = if job.split().is_some() || stages.is_some() { PIPELINE_PASSES } else { PASSES };
     if passes > most {
         let problem = format!(
             "{} blocks{alike} × {} micro-batches are {passes} blocks to run in a step, and at most {most} are simulated",
-            model.layers,
+            model.layers.max(stages.unwrap_or(0)),
             job.micro_batches()
         );
         let remedy = format!(
             "write batch.accumulation = {} or less: every further micro-batch adds the same time",
-            (most / (model.layers * weight)).max(1)
+            (most / blocks).max(1)
         );
         return Err(match (&batch.accumulation, &written.model.get_ref().layers) {
             (Some(at), _) => reader.plan(at, problem, remedy),

@@ -161,7 +161,7 @@ fn block(
     };
     Ok(Block {
         implementation,
-        layer_norm: layer_norm(reader, table, (model.norm, implementation))?,
+        layer_norm: layer_norm(reader, table, (model.norm, implementation, engine))?,
         core,
         hidden_dropout: reader.flag("megatron.hidden_dropout", table.hidden_dropout, true),
         attention_dropout: reader.flag("megatron.attention_dropout", table.attention_dropout, true),
@@ -176,7 +176,7 @@ fn block(
 fn layer_norm(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
-    (norm, implementation): (Norm, Implementation),
+    (norm, implementation, engine): (Norm, Implementation, Engine),
 ) -> Result<LayerNorm, ScenarioError> {
     let own = matches!(norm, Norm::Layer { .. }) && implementation == Implementation::Local;
     match &table.layer_norm {
@@ -193,6 +193,10 @@ fn layer_norm(
             written::LayerNorm::Fused => LayerNorm::Apex,
             written::LayerNorm::Torch => LayerNorm::Torch,
         }),
+        // bigscience's Megatron-DeepSpeed has no other (`megatron/model/fused_layer_norm.py`).
+        None if own && engine == Engine::DeepSpeed => {
+            Ok(reader.assume("megatron.layer_norm", LayerNorm::Apex, "\"fused\""))
+        }
         None if own => Ok(reader.assume("megatron.layer_norm", LayerNorm::Persistent, "\"persistent\"")),
         None => Ok(LayerNorm::Torch),
     }

@@ -77,7 +77,21 @@ pub(super) fn stages(
     (schedule.check)(shape).map_err(|error| misfit(reader, scenario, &error))?;
     let count = u64::from(shape.stages());
     let layers = match &table.layers {
-        Some(_) => written_layers(reader, scenario, table, (model, count))?,
+        Some(at) => {
+            let layers = written_layers(reader, scenario, table, (model, count))?;
+            if let [_, middle @ .., _] = &layers[..]
+                && middle.contains(&0)
+            {
+                let problem = "pipeline.layers has a stage of nothing between the first and the last, whose optimizer PyTorch \
+                               refuses to make";
+                return Err(reader.plan(
+                    at,
+                    problem,
+                    "write 1 block or more for each stage but the first and the last",
+                ));
+            }
+            layers
+        }
         None => {
             let split = pipeline::split(model.layers, count, weights).map_err(|problem| {
                 let remedy = format!("write pipeline.layers, the blocks of {count} stages, or fewer stages");

@@ -94,7 +94,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
             return Err(reader.plan(at, problem, "write precision.param = \"bf16\""));
         }
     }
-    let zero = zero(reader, scenario, ranks)?;
+    let zero = zero(reader, scenario, (ranks, topology.node.chips))?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
@@ -188,7 +188,11 @@ fn around_nothing(ranks: u32, layers: u64) -> Fsdp {
 }
 
 /// The table `[zero]`.
-fn zero(reader: &mut Reader<'_>, scenario: &written::Scenario, ranks: u32) -> Result<Zero, ScenarioError> {
+fn zero(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (ranks, chips): (u32, u32),
+) -> Result<Zero, ScenarioError> {
     let Some(table) = scenario.zero.as_ref() else {
         let problem = "runtime = \"deepspeed-zero\" needs to know what is sharded";
         return Err(reader.plan(&scenario.runtime, problem, "write a table [zero] with stage = 1, 2 or 3"));
@@ -217,7 +221,7 @@ fn zero(reader: &mut Reader<'_>, scenario: &written::Scenario, ranks: u32) -> Re
         Stage::One | Stage::Two => (Gathering::default(), SUB_GROUP),
     };
     let hpz = match stage {
-        Stage::Three => hpz(reader, table, ranks, offload)?,
+        Stage::Three => hpz(reader, table, (ranks, chips), offload)?,
         Stage::One | Stage::Two => 1,
     };
     Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group, offload, hpz })
@@ -248,12 +252,22 @@ fn of_three(reader: &mut Reader<'_>, table: &written::Zero) -> Result<(Gathering
 }
 
 /// Ranks among which ZeRO++ spreads parameters a second time.
-fn hpz(reader: &mut Reader<'_>, table: &written::Zero, ranks: u32, offload: Offload) -> Result<u32, ScenarioError> {
+fn hpz(
+    reader: &mut Reader<'_>,
+    table: &written::Zero,
+    (ranks, chips): (u32, u32),
+    offload: Offload,
+) -> Result<u32, ScenarioError> {
     let Some(at) = &table.zero_hpz_partition_size else { return Ok(1) };
     let size = reader.count("zero.zero_hpz_partition_size", at, 1, ranks.into())? as u32;
     if !ranks.is_multiple_of(size) {
         let problem = format!("{ranks} ranks cannot be cut into groups of zero.zero_hpz_partition_size = {size}");
         return Err(reader.plan(at, problem, "take a divisor of mesh.dp, such as the chips of a node"));
+    }
+    if size > 1 && !chips.is_multiple_of(size) {
+        reader.assumptions.push(format!(
+            "note: groups of zero.zero_hpz_partition_size = {size} do not lie within nodes of {chips} chips, and gather across"
+        ));
     }
     if size > 1 && offload.parameters {
         let problem = "zero.zero_hpz_partition_size with parameters in the host's memory has no rules";

@@ -29,7 +29,10 @@ fn all() -> Vec<Case> {
         let ranks = case["ranks"].as_array().unwrap().clone();
         Some(Case { id: case["id"].as_str().unwrap().to_owned(), ranks, programs })
     });
-    cases.collect()
+    let all: Vec<Case> = cases.collect();
+    let ranks = all.iter().map(|case| case.ranks.len()).sum::<usize>();
+    assert_eq!((all.len(), ranks), (17, 40), "three more have halved backwards");
+    all
 }
 
 fn job(c: &Value) -> Option<windtunnel::runtime::train::Job> {

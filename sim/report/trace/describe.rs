@@ -74,6 +74,8 @@ fn family(kind: MemoryKind) -> &'static str {
         MemoryKind::Elementwise => "elementwise",
         MemoryKind::Norm => "norm",
         MemoryKind::NormBackward => "norm backward",
+        MemoryKind::RmsNorm => "RMSNorm",
+        MemoryKind::RmsNormBackward => "RMSNorm backward",
         MemoryKind::LayerNorm => "LayerNorm",
         MemoryKind::LayerNormBackward => "LayerNorm backward",
         MemoryKind::ApexNorm => "norm by Apex",

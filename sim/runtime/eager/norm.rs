@@ -64,8 +64,8 @@ impl Eager {
         match op.kind {
             OpKind::LayerNorm { .. } => self.settings.layer_norm.kernels(width),
             _ => [
-                (MemoryKind::Norm, "aten._fused_rms_norm"),
-                (MemoryKind::NormBackward, "aten._fused_rms_norm_backward"),
+                (MemoryKind::RmsNorm, "aten._fused_rms_norm"),
+                (MemoryKind::RmsNormBackward, "aten._fused_rms_norm_backward"),
             ],
         }
     }

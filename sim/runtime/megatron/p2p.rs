@@ -67,12 +67,18 @@ impl P2p {
         if job.sequence_parallel {
             tokens /= u64::from(job.mesh.tp);
         }
+        let elements = tokens * job.batch * job.model.width;
         P2p {
             group,
             ahead: [pipeline.ahead(1), pipeline.ahead(-1)],
             streams,
-            bytes: Bytes(tokens * job.batch * job.model.width * job.dtype.bytes()),
-            parts: if job.pipeline.scatter_gather { u64::from(job.mesh.tp) } else { 1 },
+            bytes: Bytes(elements * job.dtype.bytes()),
+            // What does not divide is sent whole.
+            parts: if job.pipeline.scatter_gather && elements.is_multiple_of(u64::from(job.mesh.tp)) {
+                u64::from(job.mesh.tp)
+            } else {
+                1
+            },
             dtype: job.dtype,
             batched: !job.pipeline.overlap_p2p && !halves && job.engine == Engine::Core,
             shared: job.engine == Engine::DeepSpeed,

@@ -212,22 +212,28 @@ pub(super) fn scatter_gather(
     (mesh, sequence_parallel, engine): (Mesh, bool, Engine),
     pipeline: &Pipeline,
 ) -> Result<bool, ScenarioError> {
-    let Some(at) = scenario.pipeline.as_ref().and_then(|table| table.get_ref().scatter_gather.as_ref()) else {
-        return Ok(false);
-    };
-    if !*at.get_ref() {
-        return Ok(false);
-    }
     let known = [MEGATRON_1F1B.name, MEGATRON_INTERLEAVED.name].contains(&pipeline.schedule.name);
     let problem = if mesh.tp == 1 {
-        "pipeline.scatter_gather shares messages out over tensor-parallel ranks, and mesh.tp makes none"
+        Some("pipeline.scatter_gather shares messages out over tensor-parallel ranks, and mesh.tp makes none")
     } else if sequence_parallel {
-        "pipeline.scatter_gather shares out what all tensor-parallel ranks hold, and under tensor_parallel.sequence each \
-         holds a part of its own"
+        Some(
+            "pipeline.scatter_gather shares out what all tensor-parallel ranks hold, and under tensor_parallel.sequence each \
+             holds a part of its own",
+        )
     } else if engine != Engine::Core || !known || pipeline.overlap_p2p {
-        "pipeline.scatter_gather is of Megatron-LM until March 2023, which sent and received in batches that it waited for"
+        Some(
+            "pipeline.scatter_gather is of Megatron-LM until March 2023, which sent and received in batches that it waited for",
+        )
     } else {
-        return Ok(true);
+        None
+    };
+    let written = scenario.pipeline.as_ref().and_then(|table| table.get_ref().scatter_gather.as_ref());
+    let (at, problem) = match (written, problem) {
+        (None, None) if mesh.pp > 1 => return Ok(reader.flag("pipeline.scatter_gather", None, false)),
+        (None, _) => return Ok(false),
+        (Some(at), None) => return Ok(*at.get_ref()),
+        (Some(at), Some(_)) if !*at.get_ref() => return Ok(false),
+        (Some(at), Some(problem)) => (at, problem),
     };
     let remedy = if pipeline.overlap_p2p {
         "write pipeline.overlap_p2p = false, or remove pipeline.scatter_gather"

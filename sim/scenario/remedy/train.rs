@@ -43,7 +43,9 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
         list.push(set("zero.reduce_bucket_size", SMALLER_BUCKET));
         list.push(set("zero.overlap_comm", false));
         list.push(set("zero.stage3_max_reuse_distance", 0));
-        list.push(set("zero.offload_optimizer.device", "cpu"));
+        let host = [("device", Value::from("cpu")), ("pin_memory", Value::from(true))];
+        let host = host.map(|(key, value)| (key.to_owned(), value));
+        list.push(set("zero.offload_optimizer", Value::Table(host.into_iter().collect())));
     }
     list.extend(smaller_batches(job.batch));
     if !job.fsdp.cpu_offload {

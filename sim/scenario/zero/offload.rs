@@ -3,6 +3,7 @@
 use toml::Spanned;
 
 use super::super::error::ScenarioError;
+use super::super::limits;
 use super::super::understood::Reader;
 use super::super::written::{self, ZeroDevice};
 use super::MOST;
@@ -46,12 +47,26 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
             return Err(ScenarioError::Written { problem, place: reader.place(at) });
         }
         Some(at) => *at.get_ref(),
-        None if optimizer.is_some() && stage == Stage::Three => {
-            reader.assume("zero.offload_optimizer.ratio", 1.0, "1.0")
-        }
         None => 1.0,
     };
+    for (key, at, third) in
+        [("offload_optimizer", optimizer, stage == Stage::Three), ("offload_param", parameters, false)]
+    {
+        assumed(reader, key, at, third);
+    }
     Ok(Offload { optimizer: optimizer.is_some(), ratio, parameters: parameters.is_some() })
+}
+
+/// What a table leaves open, said as the whole table: so it can be written into the file.
+fn assumed(reader: &mut Reader<'_>, key: &str, table: Option<&Spanned<written::Offload>>, has_ratio: bool) {
+    let Some(table) = table.map(Spanned::get_ref) else { return };
+    if table.pin_memory.is_some() && (table.ratio.is_some() || !has_ratio) {
+        return;
+    }
+    let ratio = table.ratio.as_ref().map_or(1.0, |at| *at.get_ref());
+    let ratio = if has_ratio { format!(", ratio = {ratio:?}") } else { String::new() };
+    let count = table.buffer_count.as_ref().map_or(String::new(), |at| format!(", buffer_count = {}", at.get_ref()));
+    reader.assume(&format!("zero.{key}"), (), &format!("{{ device = \"cpu\", pin_memory = true{ratio}{count} }}"))
 }
 
 /// One of them, if it names the host's memory.
@@ -61,7 +76,14 @@ fn one<'w>(
     table: Option<&'w Spanned<written::Offload>>,
 ) -> Result<Option<&'w Spanned<written::Offload>>, ScenarioError> {
     // Without a device it stays where it is.
-    let Some((table, device)) = table.and_then(|table| Some((table, table.get_ref().device.as_ref()?))) else {
+    let Some(table) = table else { return Ok(None) };
+    let device = table.get_ref().device.as_ref();
+    let Some(device) = device.filter(|at| !matches!(at.get_ref(), ZeroDevice::None)) else {
+        let own = table.get_ref();
+        if own.pin_memory.is_some() || own.ratio.is_some() || own.buffer_count.is_some() {
+            let problem = format!("zero.{key} says how what is offloaded lies, and nothing is: it has no device");
+            return Err(reader.plan(table, problem, "write device = \"cpu\", or remove the other keys"));
+        }
         return Ok(None);
     };
     match device.get_ref() {
@@ -78,8 +100,7 @@ fn one<'w>(
                 format!("zero.{key}.pin_memory = false has no rules: profiles are of copies to pinned memory");
             return Err(reader.plan(at, problem, "write pin_memory = true, which is DeepSpeed's default"));
         }
-        Some(_) => {}
-        None => reader.assume(&format!("zero.{key}.pin_memory"), (), "true"),
+        _ => {}
     }
     if let Some(at) = &table.get_ref().buffer_count {
         reader.count(&format!("zero.{key}.buffer_count"), at, 0, MOST)?;
@@ -112,16 +133,24 @@ pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -
 
 /// Whether a node has the memory that its ranks take for states, if its topology says how much it has.
 pub(super) fn fits(
-    reader: &Reader<'_>,
+    reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     topology: &Topology,
     job: &Job,
 ) -> Result<(), ScenarioError> {
     let at = scenario.zero.as_ref().and_then(|table| table.get_ref().offload_optimizer.as_ref());
-    let (Some(at), Some(takes), Some(has)) = (at, job.host_memory(), topology.node.host_memory) else {
+    let Some(at) = at else { return Ok(()) };
+    // The model's sizes are looked at first: what follows adds them up.
+    limits::check(reader, scenario, job)?;
+    let Some(takes) = job.host_memory() else { return Ok(()) };
+    let takes = Bytes(takes.all.0.saturating_mul(topology.node.chips.into()));
+    let Some(has) = topology.node.host_memory else {
+        reader.assumptions.push(format!(
+            "note: states of a node's ranks take {takes} of its host's memory; how much a host of {} has is not known",
+            topology.name
+        ));
         return Ok(());
     };
-    let takes = Bytes(takes.all.0.saturating_mul(topology.node.chips.into()));
     if takes <= has {
         return Ok(());
     }
