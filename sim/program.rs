@@ -11,11 +11,13 @@ mod exchange;
 mod group;
 mod hash;
 mod intern;
+mod stamp;
 pub mod work;
 
 pub use buffers::{Buffer, Buffers};
 pub use builder::Builder;
 pub use exchange::{Direction, Transfer};
+pub use stamp::Stamp;
 pub use group::Group;
 pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Rows, Way, Work};
 
@@ -56,6 +58,22 @@ pub struct BufferId(pub u32);
 /// Index of a module or region name in [`Program::scopes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeId(pub u16);
+
+/// Index of a [`Rename`] in [`Program::renames`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RenameId(pub u32);
+
+/// A buffer that goes on under another id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rename {
+    /// The buffer so far.
+    pub from: BufferId,
+    /// The buffer from here on, of the same size.
+    pub to: BufferId,
+}
+
+// A job of a thousand micro-batches has tens of millions of them.
+const _: () = assert!(size_of::<Instr>() == 8);
 
 /// One thing the host does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,10 +144,8 @@ pub enum Instr {
     },
     /// What was one buffer is known as another from here on: a variable that outlives the step.
     Rename {
-        /// The buffer so far.
-        from: BufferId,
-        /// The buffer from here on, of the same size.
-        to: BufferId,
+        /// Which, and as what.
+        rename: RenameId,
     },
     /// Give a buffer another category from here on (a parameter's gradient becomes known as one only when
     /// autograd stores it).
@@ -303,6 +319,8 @@ pub struct Program {
     pub streams: Vec<&'static str>,
     /// Buffers, by id. An id is allocated at most once between two frees.
     pub buffers: Buffers,
+    /// Buffers that go on under other ids.
+    pub renames: Vec<Rename>,
     /// Module and region names.
     pub scopes: Vec<String>,
     /// Number of events.
@@ -356,6 +374,11 @@ impl Program {
     /// The sends and receives behind an id.
     pub fn exchange(&self, exchange: ExchangeId) -> impl ExactSizeIterator<Item = &Transfer> {
         self.exchanges[exchange.0 as usize].iter().map(|transfer| &self.transfers[transfer.0 as usize])
+    }
+
+    /// The change of name behind an id.
+    pub fn rename(&self, rename: RenameId) -> Rename {
+        self.renames[rename.0 as usize]
     }
 
     /// The group behind an id.

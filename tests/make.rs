@@ -198,7 +198,8 @@ pub fn live<'i>(program: &Program, list: impl IntoIterator<Item = &'i Instr>, li
                 let name = program.buffer(buffer).name;
                 assert!(std::mem::replace(&mut live[buffer.0 as usize], false), "{name}");
             }
-            Instr::Rename { from, to } => {
+            Instr::Rename { rename } => {
+                let Rename { from, to } = program.rename(rename);
                 assert!(std::mem::replace(&mut live[from.0 as usize], false));
                 assert!(!std::mem::replace(&mut live[to.0 as usize], true));
             }

@@ -18,7 +18,8 @@ fn live(program: &Program, list: &[Instr], live: &mut [Option<Category>]) {
                 assert_eq!(*slot, None, "{} is allocated twice", program.buffer(buffer).name);
                 *slot = Some(program.buffer(buffer).category);
             }
-            Instr::Rename { from, to } => {
+            Instr::Rename { rename } => {
+                let Rename { from, to } = program.rename(rename);
                 let moved = live[from.0 as usize].take();
                 assert!(moved.is_some(), "{} is handed over while not allocated", program.buffer(from).name);
                 assert_eq!(live[to.0 as usize], None, "{} is taken twice", program.buffer(to).name);

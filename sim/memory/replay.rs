@@ -5,7 +5,7 @@
 
 use super::caching::{Allocator, BlockId, OutOfMemory, Settings};
 use super::fixed;
-use crate::program::{Category, Discipline, Instr, Mark, Program};
+use crate::program::{Category, Discipline, Instr, Mark, Program, Rename};
 use crate::units::Bytes;
 
 /// Steps replayed; the last is reported.
@@ -245,7 +245,8 @@ impl Replay<'_> {
                         self.totals.totals[self.categories[index] as usize] -= bytes;
                     }
                 }
-                Instr::Rename { from, to } => {
+                Instr::Rename { rename } => {
+                    let Rename { from, to } = self.program.rename(rename);
                     let (from, to) = (from.0 as usize, to.0 as usize);
                     self.blocks[to] = self.blocks[from].take();
                     self.categories[to] = self.categories[from];
@@ -323,7 +324,10 @@ fn live_at(program: &Program, position: usize) -> Vec<Live> {
         match *instr {
             Instr::Alloc { buffer } => live[buffer.0 as usize] = Some(program.buffer(buffer).category),
             Instr::Free { buffer } => live[buffer.0 as usize] = None,
-            Instr::Rename { from, to } => live[to.0 as usize] = live[from.0 as usize].take(),
+            Instr::Rename { rename } => {
+                let Rename { from, to } = program.rename(rename);
+                live[to.0 as usize] = live[from.0 as usize].take();
+            }
             Instr::Recategorize { buffer, category } => {
                 if let Some(known) = &mut live[buffer.0 as usize] {
                     *known = category;

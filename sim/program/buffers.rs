@@ -1,5 +1,7 @@
 //! Blocks of memory as a program asks for them. Step by step it asks for many, but few differ: each kind is kept once.
 
+use std::ops::Range;
+
 use super::intern::Interned;
 use super::{BufferId, Category, ScopeId, StreamId};
 use crate::units::Bytes;
@@ -32,6 +34,13 @@ impl Buffers {
     pub(super) fn add(&mut self, buffer: Buffer, kinds: &mut Interned<Buffer>) -> BufferId {
         self.of.push(kinds.id(&mut self.kinds, buffer));
         BufferId(self.of.len() as u32 - 1)
+    }
+
+    /// Adds buffers like those of a range. Returns the first.
+    pub(super) fn again(&mut self, range: &Range<u32>) -> BufferId {
+        let first = BufferId(self.of.len() as u32);
+        self.of.extend_from_within(range.start as usize..range.end as usize);
+        first
     }
 
     /// The buffer behind an id.

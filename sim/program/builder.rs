@@ -3,7 +3,7 @@
 use super::intern::Interned;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
-    Mark, Pass, Program, ScopeId, StreamId, Transfer, TransferId, Work,
+    Mark, Pass, Program, Rename, RenameId, ScopeId, StreamId, Transfer, TransferId, Work,
 };
 use crate::units::Bytes;
 
@@ -21,8 +21,8 @@ pub enum Section {
 /// Builds a program in host order.
 #[derive(Debug)]
 pub struct Builder {
-    program: Program,
-    section: Section,
+    pub(super) program: Program,
+    pub(super) section: Section,
     kernels: Interned<Kernel>,
     comms: Interned<Comm>,
     transfers: Interned<Transfer>,
@@ -102,6 +102,11 @@ impl Builder {
     /// Sets the scope of later instructions and returns the one before.
     pub fn enter(&mut self, scope: ScopeId) -> ScopeId {
         std::mem::replace(&mut self.scope, scope)
+    }
+
+    /// The scope of later instructions.
+    pub fn scope(&self) -> ScopeId {
+        self.scope
     }
 
     /// Sets the pass of later kernels and returns the one before.
@@ -219,6 +224,13 @@ impl Builder {
     /// Changes a buffer's category from here on.
     pub fn recategorize(&mut self, buffer: BufferId, category: Category) {
         self.push(Instr::Recategorize { buffer, category });
+    }
+
+    /// A buffer is known as another from here on.
+    pub fn rename(&mut self, from: BufferId, to: BufferId) {
+        let rename = RenameId(self.program.renames.len() as u32);
+        self.program.renames.push(Rename { from, to });
+        self.push(Instr::Rename { rename });
     }
 
     /// Marks a point.

@@ -31,6 +31,7 @@ pub mod offload;
 mod parallel_cross_entropy;
 mod redistribute;
 mod rotary;
+mod stamp;
 mod titan;
 mod unpad;
 mod vocabulary;
@@ -44,11 +45,12 @@ pub use megatron::{DISPATCHERS, Dispatcher, ExpertRanks, Ring, Routing};
 pub use norm::LayerNorm;
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
+pub use stamp::{Blocks, Stamps};
 
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::program::{
-    BufferId, Builder, Category, DType, Dispatch, GroupId, Instr, MemoryKind, ScopeId, StreamId, Work,
+    BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, ScopeId, StreamId, Work,
 };
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
@@ -280,7 +282,11 @@ impl Eager {
     /// Takes a block from a stream's pool with one reference.
     fn storage_on(&mut self, stream: StreamId, bytes: u64, category: Category, name: &'static str) -> Storage {
         let buffer = self.program.alloc(Bytes(bytes), stream, category, name);
-        let counted = Counted { buffer, references: 1, bytes };
+        self.number(Counted { buffer, references: 1, bytes })
+    }
+
+    /// Finds a place for a block's references.
+    fn number(&mut self, counted: Counted) -> Storage {
         match self.idle.pop() {
             Some(index) => {
                 self.counted[index as usize] = counted;
@@ -329,7 +335,7 @@ impl Eager {
         counted.references = 0;
         let from = counted.buffer;
         self.idle.push(storage.0);
-        self.program.push(Instr::Rename { from, to });
+        self.program.rename(from, to);
     }
 
     /// Bytes of a block.

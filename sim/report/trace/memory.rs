@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 
 use super::json::{Events, Field, Value};
-use crate::program::{Category, Instr, Program};
+use crate::program::{Category, Instr, Program, Rename};
 use crate::units::{Bytes, Time};
 
 /// What is live.
@@ -35,7 +35,8 @@ impl Live {
             Instr::Alloc { buffer } => (buffer, Some(program.buffer(buffer).category)),
             Instr::Free { buffer } => (buffer, None),
             Instr::Recategorize { buffer, category } => (buffer, Some(category)),
-            Instr::Rename { from, to } => {
+            Instr::Rename { rename } => {
+                let Rename { from, to } = program.rename(rename);
                 self.category[to.0 as usize] = self.category[from.0 as usize].take();
                 return;
             }

@@ -18,7 +18,7 @@ use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::fp8;
-use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
+use crate::runtime::eager::{Blocks, Eager, Frame, Keep, Mode, ParamMap, Storage};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
 const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
@@ -99,6 +99,22 @@ pub struct LossReport {
     pub tokens: Storage,
     /// Loss and tokens for the log, kept to the end of the step (`forward_data_store`).
     pub report: Storage,
+}
+
+impl Blocks for ChunkFrame {
+    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage)) {
+        self.embedding.blocks(show);
+        self.head.blocks(show);
+        for done in &mut self.blocks {
+            match done {
+                BlocksFrame::Saved(_, frame) => frame.blocks(show),
+                BlocksFrame::Again(Again { input, mask, .. }) => [input, mask].into_iter().for_each(&mut *show),
+            }
+        }
+        if let Some(LossReport { tokens, report }) = &mut self.report {
+            [tokens, report].into_iter().for_each(show);
+        }
+    }
 }
 
 impl ChunkFrame {

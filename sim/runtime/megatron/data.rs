@@ -176,6 +176,14 @@ impl Data {
         }
     }
 
+    /// Whether a chunk's operators find everything gathered, and reduce nothing.
+    pub fn is_quiet(&self, chunk: usize) -> bool {
+        let there = |state: &State| state.gathering && state.gathered.is_none();
+        let chunk = self.chunks.get(chunk).filter(|_| self.overlap_gather);
+        let mut issued = chunk.into_iter().flat_map(|chunk| chunk.issued().map(|at| &chunk.states[at]));
+        self.reducing.is_none() && issued.all(there)
+    }
+
     /// Before an operator of the forward reads a parameter: waits for its gathering, and starts the next.
     pub fn needed(&mut self, program: &mut Builder, param: usize) {
         if !self.overlap_gather {

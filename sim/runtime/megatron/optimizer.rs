@@ -4,7 +4,7 @@
 use super::data::read_back;
 use super::job::{Fp8Recipe, Job, Matmuls};
 use crate::program::{
-    BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Instr, MemoryKind, Pass, StreamId, Work,
+    BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
@@ -150,7 +150,7 @@ pub fn step(
     program.host(Dispatch::OptimizerParam, shards.sizes.len() as u32);
     if !copies.is_empty() {
         for (&kept, made) in copies.iter().zip(shards.take_copies(program, job)) {
-            program.push(Instr::Rename { from: made, to: kept });
+            program.rename(made, kept);
         }
         shards.foreach(program, "aten._to_copy", gradient, 4);
     }

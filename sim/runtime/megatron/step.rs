@@ -15,7 +15,7 @@ use super::vocabulary::Vocabulary;
 use crate::program::builder::Section;
 use crate::program::{BufferId, Category, Dispatch, EventId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::main_gradients::WeightWork;
-use crate::runtime::eager::{COMPUTE, Eager, Later, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Later, Stamps, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
 /// What is known of one micro-batch on one stage.
@@ -134,6 +134,20 @@ pub(super) struct Rank<'j> {
     pub(super) after: Option<EventId>,
     /// Weight gradients of the last backward of these, yet to be made.
     pub(super) left: (Option<ScopeId>, Vec<Later>),
+    /// What micro-batches write alike; none: each is written on its own.
+    pub(super) stamps: Option<Written>,
+}
+
+/// What a rank's chunks have written so far, to be stamped.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    forward: Stamps<(ChunkFrame, Storage)>,
+    backward: Stamps<Option<Storage>>,
+}
+
+/// Whether no gathering or reduction goes on that a chunk's operators would wait for or start.
+fn is_quiet(data: &[Rc<RefCell<Data>>], chunk: usize) -> bool {
+    data.iter().all(|data| data.borrow().is_quiet(chunk))
 }
 
 /// What a computation has been given, and the scope it came from.
@@ -266,7 +280,11 @@ impl<'j> Rank<'j> {
         let chunk = self.chunk_of(key.0);
         let Begun { before, tensor: input } = self.begin_forward(key);
         let held = input.map(|input| self.eager.retain(input));
-        let (frame, output) = self.chunks[chunk].forward(&mut self.eager, input);
+        let run = |eager: &mut Eager| self.chunks[chunk].forward(eager, input);
+        let (frame, output) = match self.stamps.as_mut().filter(|_| is_quiet(&self.data, chunk)) {
+            Some(stamps) => stamps.forward.write(&mut self.eager, (chunk, input.as_slice()), run),
+            None => run(&mut self.eager),
+        };
         self.eager.program.enter(before);
         self.end_forward(key, (frame, output), held);
     }
@@ -337,8 +355,15 @@ impl<'j> Rank<'j> {
 
     fn backward(&mut self, key: Key) {
         let chunk = self.chunk_of(key.0);
-        let (open, Begun { before, tensor: gradient }) = self.begin_backward(key);
-        let made = self.chunks[chunk].backward(&mut self.eager, open.frame, gradient);
+        let (mut open, Begun { before, tensor: gradient }) = self.begin_backward(key);
+        let mut given = (open.frame, gradient);
+        let held = self.stamps.is_some().then(|| self.eager.held(&mut given)).unwrap_or_default();
+        let (frame, gradient) = given;
+        let run = |eager: &mut Eager| self.chunks[chunk].backward(eager, frame, gradient);
+        let made = match self.stamps.as_mut().filter(|_| is_quiet(&self.data, chunk)) {
+            Some(stamps) => stamps.backward.write(&mut self.eager, (chunk, &held), run),
+            None => run(&mut self.eager),
+        };
         self.eager.program.enter(before);
         self.end_backward(key, [open.output, open.input], made);
     }

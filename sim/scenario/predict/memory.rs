@@ -69,7 +69,7 @@ pub(super) fn devices(scenario: &Scenario, flight: &Flight) -> (Vec<DeviceMemory
 fn asks_alike(one: &Program, other: &Program) -> bool {
     one.buffers == other.buffers
         && (&one.setup, &one.first, one.first_at) == (&other.setup, &other.first, other.first_at)
-        && one.step == other.step
+        && (&one.step, &one.renames) == (&other.step, &other.renames)
         && (&one.comms, &one.transfers) == (&other.comms, &other.transfers)
         && (&one.marks, &one.scopes) == (&other.marks, &other.scopes)
 }
