@@ -17,8 +17,8 @@ pub mod work;
 pub use buffers::{Buffer, Buffers};
 pub use builder::Builder;
 pub use exchange::{Direction, Transfer};
-pub use stamp::Stamp;
 pub use group::Group;
+pub use stamp::Stamp;
 pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Rows, Way, Work};
 
 use crate::units::{Bytes, Flops};

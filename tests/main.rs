@@ -33,6 +33,7 @@ mod receipts;
 mod schedule;
 mod spmd;
 mod stages;
+mod stamps;
 mod tidy;
 mod titan;
 mod torch_pipeline;

@@ -1,7 +1,7 @@
 //! Scenarios for tests: a tiny model, and as text so that every test goes through the reader that users go through.
 
 use proptest::prelude::*;
-use windtunnel::program::{Category, Instr, Program};
+use windtunnel::program::{Category, Instr, Program, Rename};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use windtunnel::memory::{self, Settings};
-use windtunnel::program::{Category, Instr, Program};
+use windtunnel::program::{Category, Instr, Program, Rename};
 use windtunnel::scenario::predict;
 use windtunnel::units::Bytes;
 

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::program::{Direction, Dispatch, EventId, ExchangeId, Instr, Mark, Pass, Program, ScopeId, TransferId};
+use crate::program::{
+    Direction, Dispatch, EventId, ExchangeId, Instr, Mark, Pass, Program, ScopeId, StreamId, TransferId,
+};
 
 use super::Costs;
 use super::pace::Pace;
@@ -216,21 +218,22 @@ impl Census {
         let mut awaited = vec![false; program.step.len()];
         let (mut ops, mut waits) = (vec![0; streams], 0);
         // Index and stream of the latest record of each event.
-        let mut latest = vec![None; program.events as usize];
+        let mut latest = vec![(NONE, StreamId(0)); program.events as usize];
         for (index, instr) in program.step.iter().enumerate() {
             match *instr {
                 Instr::Launch { stream, .. } | Instr::Collective { stream, .. } | Instr::Exchange { stream, .. } => {
                     ops[stream.0 as usize] += 1;
                 }
-                Instr::Record { stream, event } => latest[event.0 as usize] = Some((index, stream)),
+                Instr::Record { stream, event } => latest[event.0 as usize] = (index as u32, stream),
                 Instr::Wait { event, .. } | Instr::HostWait { event } => {
-                    let Some((record, on)) = latest[event.0 as usize] else { continue };
+                    let (record, on) = latest[event.0 as usize];
                     match *instr {
+                        _ if record == NONE => continue,
                         Instr::Wait { stream, .. } if stream == on => continue,
                         Instr::Wait { stream, .. } => ops[stream.0 as usize] += 1,
                         _ => waits += 1,
                     }
-                    if !std::mem::replace(&mut awaited[record], true) {
+                    if !std::mem::replace(&mut awaited[record as usize], true) {
                         ops[on.0 as usize] += 1;
                     }
                 }

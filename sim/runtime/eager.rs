@@ -49,9 +49,7 @@ pub use stamp::{Blocks, Stamps};
 
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, OpKind, ValueId};
-use crate::program::{
-    BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, ScopeId, StreamId, Work,
-};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, ScopeId, StreamId, Work};
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
 

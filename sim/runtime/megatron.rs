@@ -91,11 +91,20 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
 ///
 /// If the job's schedule cannot have its shape: [`schedule()`] says so before.
 pub fn compile(job: &Job) -> Flight {
+    written(job, true)
+}
+
+/// Does the same, running every micro-batch's operators: what [`compile`] is held to.
+pub fn compile_one_by_one(job: &Job) -> Flight {
+    written(job, false)
+}
+
+fn written(job: &Job, stamped: bool) -> Flight {
     let schedule = schedule(job).expect("a job's schedule was built when the job was decided");
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
     let program = |rank| {
-        let mut program = step::Rank::program(job, &schedule, &lists, rank);
+        let mut program = step::Rank::program(job, (&schedule, &lists), rank, stamped);
         python::launched_by_modules(&mut program);
         program
     };

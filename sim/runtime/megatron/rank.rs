@@ -14,7 +14,7 @@ use super::groups::{
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
-use super::step::{Counts, Rank, Written};
+use super::step::{Counts, Rank};
 use super::vocabulary::Vocabulary;
 use super::{blocks, modules};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
@@ -112,7 +112,7 @@ impl<'j> Rank<'j> {
             exchanges: job.combines().then_some(EXCHANGES),
             after: None,
             left: Default::default(),
-            stamps: Some(Written::default()),
+            stamps: None,
         }
     }
 

@@ -157,8 +157,15 @@ pub(super) struct Begun {
 }
 
 impl<'j> Rank<'j> {
-    pub(super) fn program(job: &'j Job, schedule: &'j Schedule, lists: &Lists, rank: u32) -> Program {
+    /// The rank's program. Where it is `stamped`, what micro-batches do alike is run once.
+    pub(super) fn program(
+        job: &'j Job,
+        (schedule, lists): (&'j Schedule, &Lists),
+        rank: u32,
+        stamped: bool,
+    ) -> Program {
         let mut run = Rank::new(job, schedule, rank);
+        run.stamps = stamped.then(Written::default);
         run.setup();
         run.eager.program.section(Section::Step);
         run.step(lists);
@@ -355,7 +362,7 @@ impl<'j> Rank<'j> {
 
     fn backward(&mut self, key: Key) {
         let chunk = self.chunk_of(key.0);
-        let (mut open, Begun { before, tensor: gradient }) = self.begin_backward(key);
+        let (open, Begun { before, tensor: gradient }) = self.begin_backward(key);
         let mut given = (open.frame, gradient);
         let held = self.stamps.is_some().then(|| self.eager.held(&mut given)).unwrap_or_default();
         let (frame, gradient) = given;
