@@ -25,6 +25,7 @@ mod error;
 mod exchange;
 mod extend;
 mod leap;
+mod order;
 mod pace;
 mod plan;
 mod queue;

@@ -64,6 +64,8 @@ pub struct Chip {
     pub cores: u32,
     /// Last on-chip memory: the L2 cache; VMEM on a TPU \[B\].
     pub l2: Bytes,
+    /// NVIDIA's name for what its processors can do, such as 9.0 on Hopper; none where nobody says.
+    pub compute_capability: Option<f64>,
     /// Board power limit \[W\]; none where the vendor does not publish it.
     pub power: Option<Power>,
     /// Highest clock \[Hz\]; none where the vendor does not publish it.

@@ -329,6 +329,8 @@ pub struct Program {
     pub marks: Vec<Mark>,
     /// Who gives memory out.
     pub memory: Discipline,
+    /// Whether the device takes what all streams are given from one queue (`CUDA_DEVICE_MAX_CONNECTIONS=1`).
+    pub one_queue: bool,
     /// Ranks in the job; one class of them runs this program.
     pub ranks: u32,
     /// FLOPs of one rank's step as PyTorch's FlopCounterMode counts them.

@@ -395,3 +395,14 @@ fn whose_norm_it_is_is_asked_only_of_megatrons_own_layer_norm() {
         ],
     );
 }
+
+#[test]
+fn more_queues_than_cuda_has_are_refused() {
+    says(
+        "device-max-connections",
+        &[
+            ("", "[framework]\ndevice_max_connections = 0", "is 1 to 32", "8, which is CUDA's default"),
+            ("", "[framework]\ndevice_max_connections = 33", "is 1 to 32", "8, which is CUDA's default"),
+        ],
+    );
+}

@@ -24,6 +24,7 @@ mod make;
 mod mapping;
 mod megatron_kernels;
 mod memory;
+mod one_queue;
 mod oracle;
 mod pipeline;
 mod profiles;

@@ -29,10 +29,11 @@ impl Engine<'_> {
             let waits_for = match state.doing {
                 Doing::Event { slot } => {
                     let slot = plan.slots[slot as usize];
-                    WaitsFor::Event {
-                        event: slot.event.0,
-                        stream: program.streams[slot.stream as usize],
-                        scope: program.scope(slot.scope).to_owned(),
+                    let stream = program.streams[slot.stream as usize];
+                    let scope = program.scope(slot.scope).to_owned();
+                    match slot.event {
+                        Some(event) => WaitsFor::Event { event: event.0, stream, scope },
+                        None => WaitsFor::Turn { stream, scope },
                     }
                 }
                 Doing::Meeting { meeting } => self.missing(meeting),

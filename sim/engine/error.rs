@@ -203,6 +203,13 @@ pub enum WaitsFor {
         /// The scope it was recorded in.
         scope: String,
     },
+    /// What is in front of it in the device's only queue, and has not begun.
+    Turn {
+        /// Its stream.
+        stream: &'static str,
+        /// The scope it was issued in.
+        scope: String,
+    },
     /// The other members of a collective.
     Members {
         /// Which collective.
@@ -247,6 +254,9 @@ impl fmt::Display for Waiting {
         write!(f, " (step {step}, {scope}) waits for ")?;
         match waits_for {
             WaitsFor::Event { event, stream, scope } => write!(f, "event {event} of stream {stream} ({scope})"),
+            WaitsFor::Turn { stream, scope } => {
+                write!(f, "what is in front of it in the device's one queue, of stream {stream} ({scope})")
+            }
             WaitsFor::Members { kind, group, missing } => {
                 write!(f, "rank")?;
                 for (index, rank) in missing.iter().take(SHOWN).enumerate() {

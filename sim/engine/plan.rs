@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 
 use crate::program::{
-    Direction, Dispatch, EventId, ExchangeId, Instr, Mark, Pass, Program, ScopeId, StreamId, TransferId,
+    Direction, Dispatch, EventId, ExchangeId, Instr, Kernel, Mark, Pass, Program, ScopeId, StreamId, TransferId, Work,
 };
 
 use super::Costs;
+use super::order::{Order, Pair};
 use super::pace::Pace;
 
 /// What a stream finds when it gets there.
@@ -57,7 +58,8 @@ pub(super) enum Action {
 /// A record that someone waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    pub(super) event: EventId,
+    /// None: it says that an operation of the device's only queue has begun.
+    pub(super) event: Option<EventId>,
     pub(super) stream: u8,
     /// Its place among the operations.
     pub(super) at: u32,
@@ -130,7 +132,7 @@ const NONE: u32 = u32::MAX;
 impl Plan {
     /// Lays out `program` for `streams` streams; if `record`, with the effect of each instruction.
     pub(super) fn new(program: &Program, costs: &Costs, streams: usize, record: bool) -> Plan {
-        let Census { awaited, ops, actions } = Census::of(program, streams);
+        let Census { awaited, ops, actions, pairs } = Census::of(program, streams);
         // Streams lie one behind the other, each with the end of its step.
         let mut first = vec![];
         let mut end = 0;
@@ -154,6 +156,8 @@ impl Plan {
             next: first,
             paid: 0,
             scope: ScopeId(0),
+            begun: vec![],
+            turns: 0,
         };
         // The slot of the latest record of each event.
         let mut latest = vec![NONE; program.events as usize];
@@ -162,7 +166,16 @@ impl Plan {
             if rounds.next_if(|&&round| round as usize <= index).is_some() {
                 layout.plan.rounds.push(layout.next[0]);
             }
+            layout.wait_for_turn(index as u32, &pairs);
+            // A wait has begun when it is over.
+            let waits = matches!(instr, Instr::Wait { .. });
+            if !waits {
+                layout.begin_turn(index as u32, &pairs);
+            }
             layout.add(program, costs, instr, awaited, &mut latest);
+            if waits {
+                layout.begin_turn(index as u32, &pairs);
+            }
             if record {
                 let (actions, paid) = (layout.plan.host.len() as u32, layout.paid);
                 layout.plan.effects.push(Effect { actions, paid });
@@ -211,6 +224,8 @@ struct Census {
     ops: Vec<u32>,
     /// Actions of the host.
     actions: usize,
+    /// What waits for its turn in the device's only queue.
+    pairs: Vec<Pair>,
 }
 
 impl Census {
@@ -219,18 +234,39 @@ impl Census {
         let (mut ops, mut waits) = (vec![0; streams], 0);
         // Index and stream of the latest record of each event.
         let mut latest = vec![(NONE, StreamId(0)); program.events as usize];
+        let mut order = program.one_queue.then(|| Order::new(streams));
+        // Copies to and from the host have queues of their own.
+        let copies = |kernel: &Kernel| matches!(kernel.work, Work::HostCopy { .. });
+        let copies: Vec<bool> = program.kernels.iter().map(copies).collect();
+        // Operations of the stream before the latest record of each event.
+        let mut before = vec![0; if order.is_some() { latest.len() } else { 0 }];
         for (index, instr) in program.step.iter().enumerate() {
             match *instr {
                 Instr::Launch { stream, .. } | Instr::Collective { stream, .. } | Instr::Exchange { stream, .. } => {
                     ops[stream.0 as usize] += 1;
+                    let copies = matches!(*instr, Instr::Launch { kernel, .. } if copies[kernel.0 as usize]);
+                    if let Some(order) = order.as_mut().filter(|_| !copies) {
+                        order.issue(index, stream);
+                    }
                 }
-                Instr::Record { stream, event } => latest[event.0 as usize] = (index as u32, stream),
+                Instr::Record { stream, event } => {
+                    latest[event.0 as usize] = (index as u32, stream);
+                    if let Some(order) = &order {
+                        before[event.0 as usize] = order.count(stream);
+                    }
+                }
                 Instr::Wait { event, .. } | Instr::HostWait { event } => {
                     let (record, on) = latest[event.0 as usize];
                     match *instr {
                         _ if record == NONE => continue,
                         Instr::Wait { stream, .. } if stream == on => continue,
-                        Instr::Wait { stream, .. } => ops[stream.0 as usize] += 1,
+                        Instr::Wait { stream, event } => {
+                            ops[stream.0 as usize] += 1;
+                            if let Some(order) = &mut order {
+                                order.waits(stream, on, before[event.0 as usize]);
+                                order.issue(index, stream);
+                            }
+                        }
                         _ => waits += 1,
                     }
                     if !std::mem::replace(&mut awaited[record as usize], true) {
@@ -244,9 +280,13 @@ impl Census {
                 _ => {}
             }
         }
+        let pairs = order.map(Order::pairs).unwrap_or_default();
+        for (_, stream) in pairs.iter().flat_map(|pair| [pair.first, pair.second]) {
+            ops[stream.0 as usize] += 1;
+        }
         // The host issues all of these, waits and passes marks, and ends the step.
         let actions = ops.iter().sum::<u32>() as usize + waits + 1;
-        Census { awaited, ops, actions }
+        Census { awaited, ops, actions, pairs }
     }
 }
 
@@ -258,9 +298,31 @@ struct Layout {
     /// Host time since the last action \[ps\].
     paid: u64,
     scope: ScopeId,
+    /// The slots of those first operations of the queue's pairs that have been laid out.
+    begun: Vec<u32>,
+    /// Pairs whose second operation has been.
+    turns: usize,
 }
 
 impl Layout {
+    /// An operation waits until the one before it in the device's queue has begun.
+    fn wait_for_turn(&mut self, index: u32, pairs: &[Pair]) {
+        let Some(pair) = pairs.get(self.turns).filter(|pair| pair.second.0 == index) else { return };
+        let slot = self.begun[self.turns];
+        self.turns += 1;
+        self.issue(pair.second.1.0, StreamOp::Wait { slot, scope: self.scope });
+    }
+
+    /// An operation that another waits for begins.
+    fn begin_turn(&mut self, index: u32, pairs: &[Pair]) {
+        let Some(pair) = pairs.get(self.begun.len()).filter(|pair| pair.first.0 == index) else { return };
+        let (slot, stream) = (self.plan.slots.len() as u32, pair.first.1.0);
+        let at = self.next[stream as usize];
+        self.plan.slots.push(Slot { event: None, stream, at, scope: self.scope });
+        self.begun.push(slot);
+        self.issue(stream, StreamOp::Record { slot });
+    }
+
     fn act(&mut self, action: Action) {
         self.plan.host.push(HostOp { cost: std::mem::take(&mut self.paid), action });
         self.plan.host_scope.push(self.scope);
@@ -313,7 +375,7 @@ impl Layout {
                 if awaited {
                     let slot = self.plan.slots.len() as u32;
                     let at = self.next[stream.0 as usize];
-                    self.plan.slots.push(Slot { event, stream: stream.0, at, scope: self.scope });
+                    self.plan.slots.push(Slot { event: Some(event), stream: stream.0, at, scope: self.scope });
                     latest[event.0 as usize] = slot;
                     self.issue(stream.0, StreamOp::Record { slot });
                 }

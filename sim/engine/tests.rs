@@ -5,6 +5,7 @@ mod account;
 mod exchange;
 mod fold;
 mod leap;
+mod order;
 mod random;
 
 use super::*;

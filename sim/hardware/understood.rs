@@ -155,6 +155,7 @@ fn chip(written: &written::Chip, numbers: &mut Numbers<'_>) -> Result<Chip, Hard
         },
         cores: numbers.take("chip.cores", &written.cores)?,
         l2: numbers.take("chip.l2", &written.l2)?,
+        compute_capability: numbers.take_if("chip.compute_capability", &written.compute_capability)?,
         power: numbers.take_if("chip.power", &written.power)?,
         clock: numbers.take_if("chip.clock", &written.clock)?,
         host_bandwidth: numbers.take("chip.host_bandwidth", &written.host_bandwidth)?,

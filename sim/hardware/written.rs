@@ -46,6 +46,7 @@ pub struct Chip {
     pub peak: Peak,
     pub cores: Sourced<u32>,
     pub l2: Sourced<Bytes>,
+    pub compute_capability: Option<Sourced<f64>>,
     pub power: Option<Sourced<Power>>,
     pub clock: Option<Sourced<Frequency>>,
     pub host_bandwidth: Sourced<Bandwidth>,

@@ -22,6 +22,12 @@ impl Flight {
         Flight { classes: self.classes.into_iter().map(Program::blocking).collect(), ..self }
     }
 
+    /// The same on devices that take what all streams are given from one queue.
+    pub fn in_one_queue(mut self) -> Flight {
+        self.classes.iter_mut().for_each(|program| program.one_queue = true);
+        self
+    }
+
     /// Ranks run one class after the other, each class as many neighbours: the stages of a pipeline.
     pub fn in_turn(classes: Vec<Program>) -> Flight {
         let ranks = classes.first().map_or(0, |program| program.ranks);

@@ -25,6 +25,11 @@ pub trait Framework: fmt::Debug + Send + Sync {
     fn spread(&self) -> Vec<(&'static str, String)> {
         vec![]
     }
+    /// Whether it is run with one queue to the device (`CUDA_DEVICE_MAX_CONNECTIONS=1`) unless somebody says otherwise, on
+    /// chips before Blackwell.
+    fn asks_for_one_queue(&self) -> bool {
+        false
+    }
     /// What of the host's memory a rank takes for states, where that is known.
     fn host_memory(&self) -> Option<HostMemory> {
         None
@@ -102,6 +107,11 @@ impl Job {
     /// What of it has no rules here, if anything.
     pub fn refuses(&self) -> Option<&'static str> {
         self.0.refuses()
+    }
+
+    /// Whether it is run with one queue to the device unless somebody says otherwise, on chips before Blackwell.
+    pub fn asks_for_one_queue(&self) -> bool {
+        self.0.asks_for_one_queue()
     }
 
     /// Whose modules run.

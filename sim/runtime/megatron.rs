@@ -14,6 +14,7 @@ mod batch;
 mod blocks;
 mod buckets;
 mod chunk;
+mod counts;
 mod data;
 mod deepspeed;
 mod experts;
@@ -27,6 +28,7 @@ mod optimizer;
 mod p2p;
 mod python;
 mod rank;
+mod stamped;
 mod step;
 mod together;
 mod vocabulary;
@@ -123,6 +125,12 @@ impl Framework for Job {
 
     fn refuses(&self) -> Option<&'static str> {
         refuses(self)
+    }
+
+    /// `megatron/training/arguments.py`: where tensor-parallel ranks, or those that share a sequence, are several. Exchanges of
+    /// experts beside another micro-batch want more than one (`core/transformer/moe/README.md`).
+    fn asks_for_one_queue(&self) -> bool {
+        self.engine == Engine::Core && (self.mesh.tp > 1 || self.mesh.cp > 1) && !self.combines()
     }
 
     fn modules(&self) -> runtime::Modules {

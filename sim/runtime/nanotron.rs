@@ -53,6 +53,11 @@ impl Framework for Job {
         Some(runtime::Job::of(Job { split, ..self.clone() }))
     }
 
+    /// `nanotron/src/nanotron/trainer.py` refuses to run without.
+    fn asks_for_one_queue(&self) -> bool {
+        true
+    }
+
     fn refuses(&self) -> Option<&'static str> {
         let model = &self.split.model;
         let cases = [

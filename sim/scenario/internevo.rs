@@ -45,7 +45,11 @@ const FOREIGN: Foreign = Foreign {
         ("loss", &[], "it is flash-attention's cross-entropy: remove the table"),
         ("loop", &[], "its loop drains the device where its timers start and stop: remove the table"),
         ("activation_checkpointing", &[], "write internevo.checkpoint = true"),
-        ("framework", &["cublas", "launch_blocking"], "its modules are InternLM's: remove the key"),
+        (
+            "framework",
+            &["cublas", "launch_blocking", "device_max_connections"],
+            "its modules are InternLM's: remove the key",
+        ),
         ("optimizer", &[], "it is torch's AdamW under HybridZeroOptimizer, which clips: remove the table"),
         ("attention", &["backend"], "it is FlashAttention on packed sequences: remove the key"),
         ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),

@@ -44,7 +44,11 @@ const FOREIGN: Foreign = Foreign {
         ("loss", &[], "it is its own cross-entropy over split words: remove the table"),
         ("loop", &[], "its loop takes the time after a barrier: remove the table"),
         ("activation_checkpointing", &[], "write nanotron.recompute_layer = true"),
-        ("framework", &["cublas", "launch_blocking"], "its modules are its own: remove the key"),
+        (
+            "framework",
+            &["cublas", "launch_blocking", "device_max_connections"],
+            "its modules are its own: remove the key",
+        ),
         ("optimizer", &[], "it is AdamW in one kernel on parameters in fp32, and clips: remove the table"),
         ("attention", &["backend"], "it is FlashAttention: remove the key"),
         ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),

@@ -34,6 +34,8 @@ pub struct Scenario {
     pub software: Software,
     /// `CUDA_LAUNCH_BLOCKING`.
     pub launch_blocking: bool,
+    /// Whether the device takes what all streams are given from one queue (`CUDA_DEVICE_MAX_CONNECTIONS=1`).
+    pub one_queue: bool,
     /// The job.
     pub job: Job,
     /// `expandable_segments`.
@@ -175,6 +177,33 @@ pub(super) struct Decided {
     pub expandable_segments: bool,
 }
 
+/// The first compute capability of chips on which nobody asks for one queue: Blackwell's.
+const MANY_QUEUES: f64 = 10.0;
+
+/// `framework.device_max_connections`: whether the device takes what all streams are given from one queue. From how many it does
+/// otherwise changes nothing here.
+fn one_queue(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    job: &Job,
+    topology: &Topology,
+) -> Result<bool, ScenarioError> {
+    const KEY: &str = "framework.device_max_connections";
+    let Some(at) = &scenario.framework.device_max_connections else {
+        let before_blackwell = topology.chip.compute_capability.is_none_or(|known| known < MANY_QUEUES);
+        let asked = job.asks_for_one_queue() && before_blackwell;
+        return Ok(asked && reader.assume(KEY, true, "1"));
+    };
+    match *at.get_ref() {
+        1 => Ok(true),
+        2..=32 => Ok(false),
+        other => {
+            let problem = format!("CUDA_DEVICE_MAX_CONNECTIONS is 1 to 32, and {KEY} is {other}");
+            Err(reader.plan(at, problem, "write 1 for one queue, or 8, which is CUDA's default"))
+        }
+    }
+}
+
 fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<Scenario, ScenarioError> {
     let runtime = runtime(reader, &scenario.runtime)?;
     let topology = topology(reader, &scenario.topology, runtime)?;
@@ -188,6 +217,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
     let Decided { job, regime, software, expandable_segments } = runtime.decide(reader, base)?;
     limits::check(reader, scenario, &job)?;
+    let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
     let measured = scenario.measured.as_ref();
@@ -202,6 +232,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         regime,
         software,
         launch_blocking: scenario.framework.launch_blocking == Some(true),
+        one_queue,
         job,
         expandable_segments,
         // What has been read is a table.

@@ -368,6 +368,8 @@ pub struct Framework {
     pub cublas: Option<Spanned<String>>,
     /// `CUDA_LAUNCH_BLOCKING` in the environment: the host waits for every launch.
     pub launch_blocking: Option<bool>,
+    /// `CUDA_DEVICE_MAX_CONNECTIONS` in the environment: how many queues the device takes work from, 1 to 32.
+    pub device_max_connections: Option<Spanned<u32>>,
     /// Whether a cuBLAS workspace stays taken once used (2.6).
     pub persistent_cublas_workspace: Option<bool>,
     /// How the model's code writes rotary embeddings.

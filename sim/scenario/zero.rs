@@ -61,7 +61,15 @@ const FOREIGN: Foreign = Foreign {
         ("activation_checkpointing", &["policy", "early_stop"], "remove the key"),
         (
             "framework",
-            &["fused_rms_norm", "cublas", "launch_blocking", "persistent_cublas_workspace", "rope", "repeat_kv"],
+            &[
+                "fused_rms_norm",
+                "cublas",
+                "launch_blocking",
+                "device_max_connections",
+                "persistent_cublas_workspace",
+                "rope",
+                "repeat_kv",
+            ],
             "remove the key",
         ),
         (

@@ -12,7 +12,7 @@ const RANKS: u32 = 12;
 const GROUPS: [(u32, u32); 8] = [(1, 1), (2, 1), (2, 6), (3, 2), (3, 4), (4, 3), (6, 2), (12, 1)];
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Kernel { stream: u8, time: u64, percent: u64, communication: bool },
     Gather { stream: u8, group: usize, time: u64 },
     Record { stream: u8, event: u32 },
@@ -37,12 +37,12 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// A program, what its host pays, and options.
-fn case() -> impl Strategy<Value = (Vec<Op>, [u64; 5], Options)> {
+pub(super) fn case() -> impl Strategy<Value = (Vec<Op>, [u64; 5], Options)> {
     let options = (1u32..4, 1u32..6).prop_map(|(steps, queue_limit)| Options { steps, queue_limit, ..ONCE });
     (prop::collection::vec(op(), 0..40), prop::array::uniform5(0u64..12), options)
 }
 
-fn write(ops: &[Op]) -> Program {
+pub(super) fn write(ops: &[Op]) -> Program {
     let mut program = step(RANKS, GROUPS, |b, groups| {
         for op in ops {
             match *op {
@@ -67,7 +67,7 @@ fn write(ops: &[Op]) -> Program {
 }
 
 /// The costs of a random program; groups use the fabric by their number.
-fn price(program: &Program, [launch, record, wait, event_latency, hook]: [u64; 5]) -> Costs {
+pub(super) fn price(program: &Program, [launch, record, wait, event_latency, hook]: [u64; 5]) -> Costs {
     let mut costs = costs(program, launch);
     costs.dispatch[Dispatch::FsdpHook as usize] = Time(hook);
     (costs.record, costs.wait, costs.event_latency) = (Time(record), Time(wait), Time(event_latency));

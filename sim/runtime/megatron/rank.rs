@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
+use super::counts::Counts;
 use super::data::Data;
 use super::groups::{
     DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, ring, streams,
@@ -14,7 +15,7 @@ use super::groups::{
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
-use super::step::{Counts, Rank};
+use super::step::Rank;
 use super::vocabulary::Vocabulary;
 use super::{blocks, modules};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};

@@ -6,16 +6,18 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::chunk::{Chunk, ChunkFrame};
+use super::counts::Counts;
 use super::data::{Data, read_back};
 use super::groups::Groups;
 use super::job::{Engine, Job};
 use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
+use super::stamped::Written;
 use super::vocabulary::Vocabulary;
 use crate::program::builder::Section;
 use crate::program::{BufferId, Category, Dispatch, EventId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::main_gradients::WeightWork;
-use crate::runtime::eager::{COMPUTE, Eager, Later, Stamps, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Later, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
 
 /// What is known of one micro-batch on one stage.
@@ -51,36 +53,6 @@ pub(super) struct Given {
 pub(super) struct Sent {
     pub(super) storage: Storage,
     pub(super) event: EventId,
-}
-
-/// Counts of a rank's forwards and backwards: which of its messages are waited for at once.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) forwards: usize,
-    backwards: usize,
-    warmup: usize,
-    total: usize,
-    last_was_forward: bool,
-    /// Portions of messages since the last computation.
-    portions: usize,
-}
-
-impl Counts {
-    /// The forwards of the steady state before the last one begun.
-    fn steady(&self) -> Option<usize> {
-        self.forwards.checked_sub(self.warmup + 1).filter(|_| self.backwards > 0)
-    }
-
-    /// Whether the messages issued now are waited for only where they are used: those of the steady state.
-    pub(super) fn beside(&self) -> bool {
-        let steady = self.total - self.warmup;
-        if self.last_was_forward {
-            // After the last forward of the warm-up the first gradient is asked for, in a call of its own.
-            self.forwards > self.warmup || (self.forwards == self.warmup && self.portions == 1 && steady > 0)
-        } else {
-            self.backwards > 0 && self.backwards <= steady
-        }
-    }
 }
 
 /// A pipeline rank, writing its program.
@@ -136,18 +108,6 @@ pub(super) struct Rank<'j> {
     pub(super) left: (Option<ScopeId>, Vec<Later>),
     /// What micro-batches write alike; none: each is written on its own.
     pub(super) stamps: Option<Written>,
-}
-
-/// What a rank's chunks have written so far, to be stamped.
-#[derive(Debug, Default)]
-pub(super) struct Written {
-    forward: Stamps<(ChunkFrame, Storage)>,
-    backward: Stamps<Option<Storage>>,
-}
-
-/// Whether no gathering or reduction goes on that a chunk's operators would wait for or start.
-fn is_quiet(data: &[Rc<RefCell<Data>>], chunk: usize) -> bool {
-    data.iter().all(|data| data.borrow().is_quiet(chunk))
 }
 
 /// What a computation has been given, and the scope it came from.
@@ -287,11 +247,7 @@ impl<'j> Rank<'j> {
         let chunk = self.chunk_of(key.0);
         let Begun { before, tensor: input } = self.begin_forward(key);
         let held = input.map(|input| self.eager.retain(input));
-        let run = |eager: &mut Eager| self.chunks[chunk].forward(eager, input);
-        let (frame, output) = match self.stamps.as_mut().filter(|_| is_quiet(&self.data, chunk)) {
-            Some(stamps) => stamps.forward.write(&mut self.eager, (chunk, input.as_slice()), run),
-            None => run(&mut self.eager),
-        };
+        let (frame, output) = self.run_forward(chunk, input);
         self.eager.program.enter(before);
         self.end_forward(key, (frame, output), held);
     }
@@ -363,14 +319,7 @@ impl<'j> Rank<'j> {
     fn backward(&mut self, key: Key) {
         let chunk = self.chunk_of(key.0);
         let (open, Begun { before, tensor: gradient }) = self.begin_backward(key);
-        let mut given = (open.frame, gradient);
-        let held = self.stamps.is_some().then(|| self.eager.held(&mut given)).unwrap_or_default();
-        let (frame, gradient) = given;
-        let run = |eager: &mut Eager| self.chunks[chunk].backward(eager, frame, gradient);
-        let made = match self.stamps.as_mut().filter(|_| is_quiet(&self.data, chunk)) {
-            Some(stamps) => stamps.backward.write(&mut self.eager, (chunk, &held), run),
-            None => run(&mut self.eager),
-        };
+        let made = self.run_backward(chunk, open.frame, gradient);
         self.eager.program.enter(before);
         self.end_backward(key, [open.output, open.input], made);
     }

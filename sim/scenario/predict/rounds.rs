@@ -94,6 +94,7 @@ fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result
 fn run(scenario: &Scenario, job: &Job, (settings, memory): (Settings, bool)) -> Result<Flown, ScenarioError> {
     let flight = job.compile();
     let flight = if scenario.launch_blocking { flight.blocking() } else { flight };
+    let flight = if scenario.one_queue { flight.in_one_queue() } else { flight };
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
     let mut known = costs::Known::new();
     let mut ranks = vec![vec![]; flight.classes.len()];
