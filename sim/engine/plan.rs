@@ -156,8 +156,10 @@ impl Plan {
             next: first,
             paid: 0,
             scope: ScopeId(0),
-            begun: vec![],
+            begun: Vec::with_capacity(pairs.len()),
             turns: 0,
+            turn_at: next_turn(&pairs, 0, 0),
+            pairs,
         };
         // The slot of the latest record of each event.
         let mut latest = vec![NONE; program.events as usize];
@@ -166,15 +168,13 @@ impl Plan {
             if rounds.next_if(|&&round| round as usize <= index).is_some() {
                 layout.plan.rounds.push(layout.next[0]);
             }
-            layout.wait_for_turn(index as u32, &pairs);
-            // A wait has begun when it is over.
-            let waits = matches!(instr, Instr::Wait { .. });
-            if !waits {
-                layout.begin_turn(index as u32, &pairs);
+            let turn = layout.turn_at == index as u32;
+            if turn {
+                layout.take_turn(index as u32, matches!(instr, Instr::Wait { .. }));
             }
             layout.add(program, costs, instr, awaited, &mut latest);
-            if waits {
-                layout.begin_turn(index as u32, &pairs);
+            if turn {
+                layout.end_turn(index as u32);
             }
             if record {
                 let (actions, paid) = (layout.plan.host.len() as u32, layout.paid);
@@ -302,20 +302,41 @@ struct Layout {
     begun: Vec<u32>,
     /// Pairs whose second operation has been.
     turns: usize,
+    /// The next instruction that is of a pair.
+    turn_at: u32,
+    /// What waits for its turn in the device's only queue.
+    pairs: Vec<Pair>,
+}
+
+/// The next instruction that is of a pair, behind so many first and second ones.
+fn next_turn(pairs: &[Pair], first: usize, second: usize) -> u32 {
+    let first = pairs.get(first).map_or(NONE, |pair| pair.first.0);
+    pairs.get(second).map_or(first, |pair| pair.second.0.min(first))
 }
 
 impl Layout {
-    /// An operation waits until the one before it in the device's queue has begun.
-    fn wait_for_turn(&mut self, index: u32, pairs: &[Pair]) {
-        let Some(pair) = pairs.get(self.turns).filter(|pair| pair.second.0 == index) else { return };
-        let slot = self.begun[self.turns];
-        self.turns += 1;
-        self.issue(pair.second.1.0, StreamOp::Wait { slot, scope: self.scope });
+    /// An operation of a pair comes: it waits until the one before it in the device's queue has begun, and begins. A wait has
+    /// begun when it is over.
+    fn take_turn(&mut self, index: u32, waits: bool) {
+        if let Some(pair) = self.pairs.get(self.turns).filter(|pair| pair.second.0 == index) {
+            let slot = self.begun[self.turns];
+            self.turns += 1;
+            self.issue(pair.second.1.0, StreamOp::Wait { slot, scope: self.scope });
+        }
+        if !waits {
+            self.begin(index);
+        }
     }
 
-    /// An operation that another waits for begins.
-    fn begin_turn(&mut self, index: u32, pairs: &[Pair]) {
-        let Some(pair) = pairs.get(self.begun.len()).filter(|pair| pair.first.0 == index) else { return };
+    /// A wait of a pair is over, and the next operation to look at is found.
+    fn end_turn(&mut self, index: u32) {
+        self.begin(index);
+        self.turn_at = next_turn(&self.pairs, self.begun.len(), self.turns);
+    }
+
+    /// Says that an operation that another waits for begins, once.
+    fn begin(&mut self, index: u32) {
+        let Some(pair) = self.pairs.get(self.begun.len()).filter(|pair| pair.first.0 == index) else { return };
         let (slot, stream) = (self.plan.slots.len() as u32, pair.first.1.0);
         let at = self.next[stream as usize];
         self.plan.slots.push(Slot { event: None, stream, at, scope: self.scope });

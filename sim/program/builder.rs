@@ -5,7 +5,7 @@ use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
     Mark, Pass, Program, Rename, RenameId, ScopeId, StreamId, Transfer, TransferId, Work,
 };
-use crate::units::Bytes;
+use crate::units::{Bytes, Flops};
 
 /// Which list instructions go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,16 +242,14 @@ impl Builder {
 
     /// The finished program. FLOPs are those of the steady step.
     pub fn finish(mut self) -> Program {
-        let kernels = &self.program.kernels;
-        self.program.flops = self
-            .program
-            .step
-            .iter()
-            .filter_map(|instr| match instr {
-                Instr::Launch { kernel, .. } => Some(kernels[kernel.0 as usize].work.flops()),
-                _ => None,
-            })
-            .sum();
+        let mut launched = vec![0; self.program.kernels.len()];
+        for instr in &self.program.step {
+            if let Instr::Launch { kernel, .. } = instr {
+                launched[kernel.0 as usize] += 1;
+            }
+        }
+        let each = |(kernel, times): (&Kernel, u128)| Flops(kernel.work.flops().0 * times);
+        self.program.flops = self.program.kernels.iter().zip(launched).map(each).sum();
         self.program
     }
 }
