@@ -50,6 +50,7 @@ use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::program::{
     BufferId, Builder, Category, DType, Dispatch, GroupId, Instr, MemoryKind, ScopeId, StreamId, Work,
 };
+use crate::runtime::compiled::Rotation;
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
 
@@ -209,7 +210,7 @@ pub struct Eager {
     /// The tensor-parallel ranks, where the model is split over some.
     pub tensor: Option<TensorGroup>,
     /// The ranks that share a sequence under PyTorch's context parallelism, where some do.
-    pub context: Option<Ring>,
+    pub context: Option<Rotation>,
     /// The same under Transformer Engine's.
     pub sequence: Option<Context>,
     /// The communicator of the ranks that experts are spread over, and its stream, under torchtitan.

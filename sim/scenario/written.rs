@@ -25,6 +25,7 @@ use toml::Spanned;
 
 use crate::cost::Backend;
 use crate::program::DType;
+use crate::runtime::compiled::Rotate;
 use crate::units::{Bandwidth, Bytes, Time};
 
 /// A scenario file.
@@ -378,6 +379,8 @@ pub struct Framework {
     pub experts: Option<Spanned<ExpertStyle>>,
     /// What multiplies in linears.
     pub linears: Option<Spanned<LinearStyle>>,
+    /// How ranks that share a sequence get each other's keys and values.
+    pub context_parallel_rotate_method: Option<Spanned<Rotate>>,
 }
 
 /// Policy of activation checkpointing.

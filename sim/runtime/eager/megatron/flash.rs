@@ -110,10 +110,13 @@ impl Eager {
             self.category = Category::Recompute;
             let read = self.flash_inputs(graph, op, [query, key, value]);
             let (out, kept) = self.flash_results(graph, op, read);
+            for storage in read {
+                self.release(storage);
+            }
             self.program.set_pass(before.0);
             self.category = before.1;
             let results = self.flash_input_gradients(graph, op, query == key);
-            for storage in read.into_iter().chain(kept).chain([out, gradient, query, key, value, mask]) {
+            for storage in kept.into_iter().chain([out, gradient, query, key, value, mask]) {
                 self.release(storage);
             }
             results
