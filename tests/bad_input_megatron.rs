@@ -74,13 +74,26 @@ write batch.sequence = 128, or a smaller mesh.cp",
     let cp = "pp = 2\ncp = 2\n\n[megatron]\n";
     let local = format!("{cp}implementation = \"local\"");
     let unfused = format!("{cp}attention = \"unfused\"");
-    let gathers = format!("{cp}cp_comm_type = \"all_gather\"");
+    let ring = format!("{cp}cp_comm_type = \"ring\"");
+    let wide = "cp = 4\n\n[megatron]\ncp_comm_type = \"a2a\"";
+    let levels = format!("{cp}cp_comm_type = \"a2a+p2p\"");
+    let sizes = "cp = 4\n\n[megatron]\ncp_comm_type = \"a2a+p2p\"\nhierarchical_context_parallel_sizes = [2, 4]";
+    let flat = format!("{cp}hierarchical_context_parallel_sizes = [2, 1]");
     says(
         "megatron-cp",
         &[
             ("pp = 2", &local, "context parallelism is Transformer Engine's", "or mesh.cp = 1"),
             ("pp = 2", &unfused, "context parallelism is Transformer Engine's", "megatron.attention = \"flash\""),
-            ("pp = 2", &gathers, "only the ring is simulated", "write megatron.cp_comm_type = \"p2p\""),
+            (
+                "pp = 2",
+                &ring,
+                "no way to share a sequence is called \"ring\"",
+                "\"all_gather\" (keys and values of all",
+            ),
+            ("pp = 2", wide, "spreads heads over 4 ranks, and tp = 2 leaves 2", "or megatron.cp_comm_type = \"p2p\""),
+            ("pp = 2", &levels, "over the ranks of a group and tokens over groups", "[ranks of a group, groups]"),
+            ("pp = 2", sizes, "not two numbers above 1 whose product is mesh.cp = 4", "= [2, 2]: ranks of a group"),
+            ("pp = 2", &flat, "\"p2p\" has one level", "remove the key"),
             ("", "[megatron]\ncp_comm_type = \"p2p\"", "mesh.cp does not split it", "write mesh.cp = 2 or more"),
         ],
     );

@@ -1,7 +1,11 @@
 //! Ranks that share a sequence (`mesh.cp`): what goes round their ring, what each computes and keeps, and what it costs.
 //!
-//! Transformer Engine, `context_parallel.py` (2.4): with c ranks, forward passes keys and values on c − 1 times; backward
-//! passes keys and values c − 1 times, and as often their gradients, of the same size.
+//! Transformer Engine, `context_parallel.py` (2.9): with c ranks in a ring, forward passes keys and values on c − 1 times;
+//! backward passes keys and values c − 1 times, and as often their gradients, of the same size. Gathered, keys and values
+//! come once in each pass, and their gradients go once. Where heads change hands, queries, keys, values and the context do,
+//! in each pass.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use windtunnel::program::{Category, Direction, Instr, Pass, Program, Work};
 use windtunnel::scenario::predict;
@@ -26,12 +30,86 @@ fn again(text: &str) -> String {
     text.replace("recompute = \"none\"", "recompute = \"core_attn\"")
 }
 
+/// The same, shared in another way.
+fn by(way: &str, text: &str) -> String {
+    text.replace("recompute = ", &format!("cp_comm_type = {way}\nrecompute = "))
+}
+
+/// Ways to share, with how many ranks the scenario's two key-value heads allow.
+const WAYS: [(&str, u64); 5] = [
+    ("\"p2p\"", 4),
+    ("\"all_gather\"", 4),
+    ("\"a2a\"", 2),
+    ("\"a2a+p2p\"\nhierarchical_context_parallel_sizes = [2, 2]", 4),
+    ("\"a2a+p2p\"\nhierarchical_context_parallel_sizes = [2, 4]", 8),
+];
+
+/// Bytes of a step's collectives, by group and kind.
+fn exchanged(program: &Program) -> BTreeMap<(String, &'static str), u64> {
+    let mut sums = BTreeMap::new();
+    for instr in &program.step {
+        if let Instr::Collective { comm, .. } = *instr {
+            let comm = program.comm(comm);
+            let name = program.group(comm.group).name.clone();
+            *sums.entry((name, comm.kind.name())).or_default() += comm.bytes.0;
+        }
+    }
+    sums
+}
+
+#[test]
+fn what_changes_hands_is_what_each_way_says() {
+    let times = LAYERS * MICRO_BATCHES;
+    let of = |way: &str, cp: u64, seq: u64| {
+        let program = make::program(&by(way, &shared(1, cp, seq)));
+        // bf16 keys, and queries, of the tokens of a rank; there are twice as many heads of queries.
+        let key = 2 * (seq / cp) * WIDTH * times;
+        let found = exchanged(&program);
+        let bytes = move |group: &str, kind| found.get(&(group.to_owned(), kind)).copied().unwrap_or(0);
+        (bytes, key, sent(&program, "cp") + sent(&program, "cp_p2p"))
+    };
+    let (bytes, key, round) = of("\"all_gather\"", 4, 128);
+    assert_eq!((bytes("cp", "all-gather"), bytes("cp", "reduce-scatter"), round), (2 * 2 * 4 * key, 2 * 4 * key, 0));
+    let (bytes, key, round) = of("\"a2a\"", 2, 128);
+    assert_eq!((bytes("cp", "all-to-all"), round), (2 * (2 * 2 + 2) * key, 0));
+    let (bytes, key, round) = of(WAYS[4].0, 8, 128);
+    // Backward is sent the context again beside its gradient.
+    assert_eq!(bytes("cp_a2a", "all-to-all"), (2 * (2 * 2 + 2) + 2) * key);
+    assert_eq!(round, 3 * (4 - 1) * 2 * key);
+}
+
+#[test]
+fn ranks_with_other_heads_are_neighbours_and_rings_go_between_them() {
+    let program = make::program(&by(WAYS[4].0, &shared(1, 8, 128)));
+    let found = |name: &str| program.groups.iter().find(|group| group.name == name).unwrap();
+    assert_eq!((found("cp_a2a").size, found("cp_a2a").stride), (2, 1));
+    assert_eq!((found("cp_p2p").size, found("cp_p2p").stride), (4, 2));
+}
+
+#[test]
+fn a_window_bounds_the_keys_that_a_part_of_gathered_ones_attends_to() {
+    let shapes = |way: &str| {
+        let text = shared(1, 2, 16384).replace("huggingface = \"config.json\"", "name = \"mistral-7b-v0.1\"");
+        let program = make::program(&by(way, &text.replace("layers = 4", "layers = 1")));
+        let of = |instr: &Instr| match *instr {
+            Instr::Launch { kernel, .. } => match program.kernel(kernel).work {
+                Work::Attention { shape, .. } => Some((shape.heads, shape.queries, shape.keys, shape.window)),
+                _ => None,
+            },
+            _ => None,
+        };
+        program.step.iter().filter_map(of).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(shapes("\"all_gather\""), [(32, 4096, 8192, Some(4096))].into());
+    assert_eq!(shapes("\"a2a\""), [(16, 16384, 16384, Some(4096))].into());
+}
+
 /// Bytes that a rank sends round the ring in a step.
-fn sent(program: &Program) -> u64 {
+fn sent(program: &Program, name: &str) -> u64 {
     let of = |instr: &Instr| match *instr {
         Instr::Exchange { exchange, .. } => program
             .exchange(exchange)
-            .filter(|end| program.group(end.group).name == "cp" && end.direction == Direction::Send)
+            .filter(|end| program.group(end.group).name == name && end.direction == Direction::Send)
             .map(|end| end.bytes.0)
             .sum(),
         _ => 0,
@@ -47,9 +125,9 @@ fn keys_and_values_go_round_once_in_forward_and_twice_as_much_in_backward() {
             // bf16 keys and values of the tokens and heads of a rank.
             let pair = 2 * 2 * (128 / cp) * WIDTH / tp;
             let times = LAYERS * MICRO_BATCHES;
-            assert_eq!(sent(&make::program(&text)), 3 * (cp - 1) * pair * times, "tp {tp}, cp {cp}");
+            assert_eq!(sent(&make::program(&text), "cp"), 3 * (cp - 1) * pair * times, "tp {tp}, cp {cp}");
             // Recomputed, forward's ring goes round again.
-            assert_eq!(sent(&make::program(&again(&text))), 4 * (cp - 1) * pair * times, "tp {tp}, cp {cp}");
+            assert_eq!(sent(&make::program(&again(&text)), "cp"), 4 * (cp - 1) * pair * times, "tp {tp}, cp {cp}");
         }
     }
 }
@@ -60,9 +138,10 @@ fn pairs(program: &Program, wanted: Pass) -> u64 {
         Instr::Launch { kernel, .. } => match program.kernel(kernel) {
             kernel if kernel.pass != wanted => 0,
             kernel => match kernel.work {
-                // Half of a square under a causal mask.
+                // Under a causal mask the last query sees all keys, and every other one less than the next.
                 Work::Attention { shape, .. } => {
-                    shape.batch * shape.heads * shape.queries * shape.keys / if shape.causal { 2 } else { 1 }
+                    let hidden = if shape.causal { shape.queries } else { 0 };
+                    shape.batch * shape.heads * shape.queries * (2 * shape.keys - hidden) / 2
                 }
                 _ => 0,
             },
@@ -80,6 +159,12 @@ fn each_rank_has_an_equal_part_of_the_masks_pairs() {
         for pass in [Pass::Forward, Pass::Backward] {
             assert!(pairs(&whole, pass) > 0);
             assert_eq!(pairs(&part, pass) * cp, pairs(&whole, pass), "{cp} {}", pass.name());
+        }
+    }
+    for (way, cp) in WAYS {
+        let part = make::program(&by(way, &shared(1, cp, 128)));
+        for pass in [Pass::Forward, Pass::Backward] {
+            assert_eq!(pairs(&part, pass) * cp, pairs(&whole, pass), "{way} {}", pass.name());
         }
     }
 }
@@ -131,9 +216,22 @@ fn a_ring_keeps_what_a_rank_with_as_many_tokens_of_its_own_keeps() {
 }
 
 #[test]
+fn heads_for_tokens_is_no_more_to_keep_and_gathered_keys_are_let_go() {
+    let kept = |way: &str, cp: u64| kept(&make::program(&by(way, &shared(1, cp, 64 * cp))));
+    let alone = kept("\"p2p\"", 2) - 16 * LAYERS;
+    // The context as it was made, with the heads of a rank, besides as it is used.
+    let context = 2 * 64 * 2 * WIDTH;
+    assert_eq!(kept("\"a2a\"", 2), alone + context * LAYERS);
+    assert_eq!(kept(WAYS[3].0, 4), alone + 16 * LAYERS);
+    // The context of each of two kernels, their random states, and where sequences end.
+    assert_eq!(kept("\"all_gather\"", 4), alone + (context + 16 + 8) * LAYERS);
+}
+
+#[test]
 fn simulating_every_rank_of_a_ring_changes_nothing() {
     let pipeline = MEGATRON.replace("pp = 2", "pp = 2\ncp = 2");
-    for text in [shared(2, 2, 128), shared(1, 4, 128), shared(1, 8, 128), pipeline] {
+    let others = WAYS.map(|(way, cp)| by(way, &shared(1, cp, 128)));
+    for text in [shared(2, 2, 128), shared(1, 4, 128), shared(1, 8, 128), pipeline].into_iter().chain(others) {
         let scenario = make::parse(&text);
         let fly = |fold| predict(&scenario, Settings { fold, ..Settings::default() }).unwrap();
         let (folded, full) = (fly(true), fly(false));

@@ -11,7 +11,7 @@ use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
     self, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
-    Optimizer, Pipeline, Recompute,
+    Optimizer, Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -68,7 +68,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
         batch: 1,
         seq: SEQ,
         micro_batches: 3,
-        mesh: Mesh { tp, cp: 1, dp: 2, pp: 1, ep: 1, etp: tp },
+        mesh: Mesh { tp, cp: 1, sharing: Sharing::ring(), dp: 2, pp: 1, ep: 1, etp: tp },
         sequence_parallel: tp > 1,
         overlap_tensor: false,
         pipeline: Pipeline {

@@ -15,6 +15,7 @@ mod megatron_case;
 mod megatron_experts;
 mod megatron_step;
 mod memory;
+mod ring_attention;
 mod schedules;
 mod single;
 mod styles;

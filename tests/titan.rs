@@ -37,6 +37,18 @@ fn moved(program: &Program, group: &str, kind: Collective) -> u64 {
     program.step.iter().map(of).sum()
 }
 
+/// Bytes that a rank sends in messages.
+fn sent(program: &Program) -> u64 {
+    program
+        .step
+        .iter()
+        .filter_map(|instr| if let Instr::Exchange { exchange, .. } = *instr { Some(exchange) } else { None })
+        .flat_map(|exchange| program.exchange(exchange))
+        .filter(|end| end.direction == Direction::Send)
+        .map(|end| end.bytes.0)
+        .sum()
+}
+
 /// Every kernel's pass and work.
 fn works(program: &Program) -> Vec<(Pass, Work)> {
     let of = |instr: &Instr| match *instr {
@@ -169,15 +181,14 @@ fn ranks_that_share_a_sequence_attend_to_all_of_it_together() {
         let pair = 2 * 2 * (SEQ / cp) * KV;
         // Keys and values of all ranks, in forward and again in backward; their gradients in fp32 after each step.
         assert_eq!(moved(&program, "cp", Collective::AllGather), 2 * LAYERS * cp * pair);
-        let sent: u64 = program
-            .step
-            .iter()
-            .filter_map(|instr| if let Instr::Exchange { exchange, .. } = *instr { Some(exchange) } else { None })
-            .flat_map(|exchange| program.exchange(exchange))
-            .filter(|end| end.direction == Direction::Send)
-            .map(|end| end.bytes.0)
-            .sum();
-        assert_eq!(sent, LAYERS * cp * 2 * pair);
+        assert_eq!(sent(&program), LAYERS * cp * 2 * pair);
+        // Or they are passed on in every step but the last.
+        let program = make::program(&shared(1, cp, "[framework]\ncontext_parallel_rotate_method = \"alltoall\"\n"));
+        assert_eq!(moved(&program, "cp", Collective::AllGather), 0);
+        assert_eq!(sent(&program), LAYERS * (2 * (cp - 1) + 2 * cp) * pair);
+        for pass in [Pass::Forward, Pass::Backward] {
+            assert_eq!(cp * pairs(&program, pass), LAYERS * SEQ * SEQ / 2, "{cp} {pass:?}");
+        }
     }
 }
 

@@ -207,7 +207,28 @@ fn pairs(shape: &AttentionShape) -> f64 {
         (true, true) => q * (k - q / 2.0),
         (true, false) => k * k / 2.0,
     };
-    // A causal window of w keys: the first queries see fewer, w²/2 pairs less than q·w.
-    let within = |w: f64| if shape.causal && w < k { w * (q - w / 2.0).max(0.0) } else { q * w };
+    // A causal window of w keys: queries with fewer behind them see fewer, w²/2 pairs less than q·w if all keys are theirs.
+    let within = |w: f64| {
+        let few = (w - (k - q).max(0.0)).clamp(0.0, q);
+        if shape.causal && w < k { w * q - few * few / 2.0 } else { q * w }
+    };
     shape.window.map_or(seen, |w| seen.min(within(w as f64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_a_windowed_sequence_see_what_the_whole_does() {
+        let seen = |queries, keys, window| {
+            let (batch, heads, kv_heads, head_dim) = (1, 1, 1, 64);
+            pairs(&AttentionShape { batch, heads, kv_heads, queries, keys, head_dim, causal: true, window })
+        };
+        for window in [None, Some(1), Some(100), Some(512), Some(700)] {
+            // The later half sees its window's keys of the earlier one.
+            let later = window.map_or(1024, |window: u64| 512 + window.min(512));
+            assert_eq!(seen(512, 512, window) + seen(512, later, window), seen(1024, 1024, window), "{window:?}");
+        }
+    }
 }

@@ -7,6 +7,8 @@
 mod pipelined;
 mod ring;
 
+pub use ring::{Rotate, Rotation};
+
 use super::eager::forward::attention_shape;
 use super::eager::{COMPUTE, Eager, ParamMap, Storage};
 use crate::model::fuse::{Compiled, Kernel, Launch, TensorId};
@@ -129,7 +131,7 @@ impl Eager {
         if let Launch::Attention { op, window, backward: true } = kernel.launch {
             let op = &graph.ops[op];
             let made = match self.context {
-                Some(ring) => self.ring_attention_gradients(graph, op, ring, kernel.name),
+                Some(rotation) => self.ring_attention_gradients(graph, op, rotation, kernel.name),
                 None => self.attention_gradients(graph, op, window, dispatch),
             };
             for (&tensor, storage) in kernel.writes.iter().zip(made) {
@@ -161,8 +163,8 @@ impl Eager {
             Launch::Attention { op, window, .. } => {
                 self.ask_before_attention(dispatch);
                 let op = &graph.ops[op];
-                if let Some(ring) = self.context {
-                    return self.ring_attention(graph, op, ring, kernel.name);
+                if let Some(rotation) = self.context {
+                    return self.ring_attention(graph, op, rotation, kernel.name);
                 }
                 let (shape, dtype) = (attention_shape(graph, op, window), graph.values[op.inputs[0]].dtype);
                 let work = Work::Attention { shape, dtype, backward: false };

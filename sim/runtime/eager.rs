@@ -41,7 +41,7 @@ use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
 pub use megatron::spread;
-pub use megatron::{DISPATCHERS, Dispatcher, ExpertRanks, Ring, Routing};
+pub use megatron::{Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, WAYS, Way};
 pub use norm::LayerNorm;
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
@@ -50,6 +50,7 @@ pub use stamp::{Blocks, Stamps};
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, ScopeId, StreamId, Work};
+use crate::runtime::compiled::Rotation;
 use crate::runtime::optimizer::{self, Optimizer};
 use crate::units::Bytes;
 
@@ -208,8 +209,10 @@ pub struct Eager {
     pub stream: StreamId,
     /// The tensor-parallel ranks, where the model is split over some.
     pub tensor: Option<TensorGroup>,
-    /// The ranks that share a sequence, where some do.
-    pub context: Option<Ring>,
+    /// The ranks that share a sequence under PyTorch's context parallelism, where some do.
+    pub context: Option<Rotation>,
+    /// The same under Transformer Engine's.
+    pub sequence: Option<Context>,
     /// The communicator of the ranks that experts are spread over, and its stream, under torchtitan.
     pub spread: Option<(GroupId, StreamId)>,
     /// The ranks that experts are spread over, under Megatron-Core.
@@ -255,6 +258,7 @@ impl Eager {
             stream: COMPUTE,
             tensor: None,
             context: None,
+            sequence: None,
             spread: None,
             experts: None,
             main: None,

@@ -37,7 +37,7 @@ pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
     Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture,
-    Optimizer, Pipeline, Recompute,
+    Optimizer, Pipeline, Recompute, Sharing,
 };
 pub use modules::Modules;
 

@@ -4,6 +4,7 @@
 //! optimizer.zero_grad(set_to_none=True)`. Python's references are followed: a hidden state lives until the next one has
 //! taken its name, logits until the loss has been computed.
 
+use super::compiled::Rotate;
 use super::eager::{COMPUTE, Eager, Settings, Storage, fp8};
 use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Version};
@@ -72,6 +73,8 @@ pub struct Job {
     pub tensor: TensorParallel,
     /// Ranks that share a sequence; FSDP shards over them too.
     pub context: u32,
+    /// How those get each other's keys and values.
+    pub rotate: Rotate,
     /// How stages of the model take turns, where it is cut into some: each stage is a root of FSDP.
     pub pipeline: Option<Pipeline>,
     /// Activation checkpointing.

@@ -7,6 +7,7 @@ use super::understood::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
+use crate::runtime::compiled::Rotate;
 
 /// The ranks that share a sequence.
 pub(super) fn context(
@@ -14,12 +15,16 @@ pub(super) fn context(
     scenario: &written::Scenario,
     (runtime, topology, model, seq): (Runtime, &Topology, &ModelConfig, u64),
     tensor: u64,
-) -> Result<u32, ScenarioError> {
-    let Some(at) = &scenario.mesh.get_ref().cp else { return Ok(1) };
-    let ranks = reader.count("mesh.cp", at, 1, MOST_RANKS)?;
-    if ranks == 1 {
-        return Ok(1);
-    }
+) -> Result<(u32, Rotate), ScenarioError> {
+    const KEY: &str = "framework.context_parallel_rotate_method";
+    let method = scenario.framework.context_parallel_rotate_method.as_ref();
+    let written = scenario.mesh.get_ref().cp.as_ref();
+    let ranks = written.map_or(Ok(1), |at| reader.count("mesh.cp", at, 1, MOST_RANKS))?;
+    let Some(at) = written.filter(|_| ranks > 1) else {
+        let Some(at) = method else { return Ok((1, Rotate::default())) };
+        let problem = format!("{KEY} says how ranks share a sequence, and mesh.cp does not split it");
+        return Err(reader.plan(at, problem, "write mesh.cp = 2 or more, or remove the key"));
+    };
     if runtime != FSDP2 {
         let problem = format!("context parallelism beside {} is not modelled", runtime.name());
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\" or \"megatron\", or mesh.cp = 1"));
@@ -53,5 +58,9 @@ pub(super) fn context(
              every block"
         ));
     }
-    Ok(ranks as u32)
+    let rotate = match method {
+        Some(at) => *at.get_ref(),
+        None => reader.assume(KEY, Rotate::default(), "\"allgather\""),
+    };
+    Ok((ranks as u32, rotate))
 }

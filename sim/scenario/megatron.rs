@@ -1,6 +1,7 @@
 //! A job of Megatron-Core as understood. What the file leaves open is what `megatron/training/arguments.py` (0.16) has
 //! for it, and is listed.
 
+mod context;
 mod deepspeed;
 mod experts;
 mod foreign;
@@ -61,7 +62,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     pipeline.scatter_gather = pipeline::scatter_gather(reader, scenario, (mesh, sequence_parallel, engine), &pipeline)?;
     let dtype = precision(reader, &scenario.precision)?;
     let block = block(reader, table, (&model, engine))?;
-    mesh::context_parallel(reader, (scenario, table), (mesh, &block))?;
+    let mesh = Mesh { sharing: context::sharing(reader, (scenario, table), (&model, mesh, &block))?, ..mesh };
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
     let matmuls = matmuls(reader, table, block.implementation)?;

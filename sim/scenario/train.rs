@@ -53,7 +53,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     foreign(reader, scenario)?;
     let batch = &scenario.batch;
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
-    let context = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
+    let (context, rotate) = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
     let pp = stages::ranks(reader, scenario, (runtime, topology))?;
     let axes = (tensor.ranks, u64::from(context), pp);
@@ -106,6 +106,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         fsdp: config,
         tensor,
         context,
+        rotate,
         pipeline,
         checkpoint,
         checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),

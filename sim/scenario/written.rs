@@ -13,7 +13,7 @@ pub use experts::{ExpertLoad, ExpertStyle};
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{
-    Exchange, Fp8, FusedLoss, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scores,
+    Fp8, FusedLoss, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scores,
 };
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};
@@ -25,6 +25,7 @@ use toml::Spanned;
 
 use crate::cost::Backend;
 use crate::program::DType;
+use crate::runtime::compiled::Rotate;
 use crate::units::{Bandwidth, Bytes, Time};
 
 /// A scenario file.
@@ -380,6 +381,8 @@ pub struct Framework {
     pub experts: Option<Spanned<ExpertStyle>>,
     /// What multiplies in linears.
     pub linears: Option<Spanned<LinearStyle>>,
+    /// How ranks that share a sequence get each other's keys and values.
+    pub context_parallel_rotate_method: Option<Spanned<Rotate>>,
 }
 
 /// Policy of activation checkpointing.

@@ -18,6 +18,7 @@ use crate::model::ModelConfig;
 use crate::model::tensor::TensorParallel;
 use crate::program::DType;
 use crate::runtime;
+use crate::runtime::compiled::Rotate;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use crate::runtime::train::{self, Checkpoint};
 use crate::runtime::zero::{Gathering, Job, Offload, Stage, Zero};
@@ -127,6 +128,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         fsdp: around_nothing(ranks, model.layers),
         tensor: TensorParallel::NONE,
         context: 1,
+        rotate: Rotate::default(),
         checkpoint,
         checkpoint_compiled: false,
         compile: false,

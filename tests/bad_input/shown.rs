@@ -53,6 +53,9 @@ write a divisor, or change the topology's size",
     assert!(said.contains("blocks are not compiled") && said.contains("write compile.blocks = true"), "{said}");
     let said = refused("cp-eager", "dp_shard = 8", "cp = 2");
     assert!(said.contains("context parallelism is modelled in compiled blocks alone"), "{said}");
+    let said =
+        refused("cp-alone", "dp_shard = 8", "dp_shard = 8\n[framework]\ncontext_parallel_rotate_method = \"alltoall\"");
+    assert!(said.contains("how ranks share a sequence, and mesh.cp does not split it"), "{said}");
     let said = refused("cp-parts", "dp_shard = 8", "cp = 3\n[compile]\nblocks = true");
     assert!(said.contains("cuts a sequence into 6 parts, and 128 tokens are no multiple"), "{said}");
     let said = refused("float8-eager", "", "[float8]\nrecipe = \"tensorwise\"");

@@ -10,6 +10,7 @@ use windtunnel::model::style::Style;
 use windtunnel::model::tensor::TensorParallel;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use windtunnel::program::{DType, Dispatch};
+use windtunnel::runtime::compiled::Rotate;
 use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::Optimizer;
@@ -323,6 +324,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         max_positions: config.seq,
         compile: config.compile,
         context: 1,
+        rotate: Rotate::default(),
         float8: None,
         checkpoint_compiled: false,
         style: Style {

@@ -2,15 +2,18 @@
 //! and without a pipeline: every event of the micro-batches, and the peak of the phase.
 
 use super::cases;
+use super::megatron_step::issued;
 use serde_json::Value;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::builder::Section;
-use windtunnel::program::{Builder, Category, Collective, DType, Dispatch, Instr, Program};
+use windtunnel::program::{Builder, Category, DType, Dispatch, Instr, Program, StreamId};
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
-use windtunnel::runtime::eager::{Eager, LayerNorm, Settings, Storage, TensorGroup};
+use windtunnel::runtime::eager::{
+    Context, Eager, Heads, LayerNorm, Parts, Ring, Settings, Storage, TensorGroup, WAYS, Way,
+};
 use windtunnel::runtime::megatron::{
     Block, Chunk, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
-    Recompute,
+    Recompute, Sharing,
 };
 use windtunnel::schedule::order;
 
@@ -61,6 +64,16 @@ fn model(c: &Value) -> ModelConfig {
     }
 }
 
+fn sharing(c: &Value, cp: u32) -> Sharing {
+    let way = c["cp_comm_type"].as_str().map_or(&WAYS[0], |name| Way::find(name).unwrap());
+    let heads = match way.parts {
+        Parts::Tokens => 1,
+        Parts::Heads => cp,
+        Parts::Both => c["hierarchical"][0].as_u64().unwrap() as u32,
+    };
+    Sharing { way, heads }
+}
+
 /// The job of a case.
 pub fn job(c: &Value) -> Job {
     let number = |key: &str| c[key].as_u64().unwrap();
@@ -80,7 +93,7 @@ pub fn job(c: &Value) -> Job {
         batch: number("micro"),
         seq: number("seq"),
         micro_batches: number("micro_batches") as u32,
-        mesh: Mesh { tp, cp, dp, pp, ep: 1, etp: tp },
+        mesh: Mesh { tp, cp, sharing: sharing(c, cp), dp, pp, ep: 1, etp: tp },
         sequence_parallel: on("sp"),
         overlap_tensor: false,
         pipeline: Pipeline {
@@ -149,8 +162,10 @@ impl ParamHooks for Nothing {
 
 /// The micro-batches of one rank without a pipeline, one after the other.
 fn micro_batches(job: &Job) -> Program {
-    let mut program = Builder::new(job.mesh.ranks(), &["compute", "tp"]);
+    let mut program = Builder::new(job.mesh.ranks(), &["compute", "tp", "cp", "cp (2)", "attention (2)", "heads"]);
     let group = program.add_group(job.mesh.tensor());
+    let [of_tokens, of_heads] =
+        [job.mesh.context_tokens(), job.mesh.context_heads()].map(|group| program.add_group(group));
     program.section(Section::Step);
     let settings = Settings {
         workspace: job.workspace,
@@ -169,9 +184,15 @@ fn micro_batches(job: &Job) -> Program {
     let mut eager = Eager::new(program, settings, chunk.params().len());
     eager.main = Some(MainGradients::new(job.gradients.dtype, job.gradients.fused_accumulation, Box::new(Nothing)));
     if job.mesh.tp > 1 {
-        let stream = windtunnel::program::StreamId(1);
+        let stream = StreamId(1);
         eager.tensor = Some(TensorGroup { group, ranks: 2, stream, norms: None });
     }
+    let (second, ranks) = (StreamId(4), job.mesh.sharing.heads);
+    eager.sequence = (job.mesh.cp > 1).then(|| Context {
+        way: job.mesh.sharing.way,
+        ring: Ring { group: of_tokens, ranks: job.mesh.cp / ranks, messages: [StreamId(2), StreamId(3)], second },
+        heads: (ranks > 1).then_some(Heads { group: of_heads, ranks, stream: StreamId(5), second }),
+    });
     let mut last: Option<[Storage; 2]> = None;
     for _ in 0..job.micro_batches {
         eager.category = Category::Activation;
@@ -245,30 +266,27 @@ fn oracle_megatron_every_allocation_and_free_of_a_micro_batch_is_megatrons_in_or
     assert!(wrong.is_empty(), "{wrong}");
 }
 
+/// Of ranks in a ring every other one receives before it sends.
+fn messages_in_any_order(mut issued: Vec<String>) -> Vec<String> {
+    let message = |one: &String| one.starts_with("send") || one.starts_with("recv");
+    for row in issued.chunk_by_mut(|before, after| message(before) && message(after)) {
+        row.sort();
+    }
+    issued
+}
+
 #[test]
 fn oracle_megatron_the_ranks_of_a_layer_exchange_what_megatrons_do_in_order() {
     let mut checked = 0;
     for case in cases() {
         let program = micro_batches(&job(&case["config"]));
-        let exchange = |instr: &Instr| match *instr {
-            Instr::Collective { comm, .. } => Some(program.comm(comm)),
-            _ => None,
-        };
-        let ours = program.step.iter().filter_map(exchange).map(|comm| {
-            let name = match comm.kind {
-                Collective::AllGather => "allgather_base",
-                Collective::ReduceScatter => "reduce_scatter_base",
-                _ => "allreduce",
-            };
-            format!("{name}:{}", comm.bytes.0)
-        });
-        let ours: Vec<String> = ours.collect();
+        let ours = messages_in_any_order(issued(&program));
         let text = case["outputs"]["collectives"].as_str().unwrap();
         // Those of a group of one rank are not issued, and those between data-parallel ranks are the step's.
         let one = case["config"]["tp"] == 1;
         let of_layers = |name: &&str| !(name.contains("coalesced") || one && name.starts_with("allreduce"));
         let theirs = text.split_whitespace().skip(1).filter(of_layers);
-        let theirs: Vec<&str> = theirs.take(ours.len()).collect();
+        let theirs = messages_in_any_order(theirs.take(ours.len()).map(str::to_owned).collect());
         assert_eq!(ours, theirs, "{}", case["id"]);
         checked += ours.len();
     }

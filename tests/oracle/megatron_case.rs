@@ -6,6 +6,7 @@ use windtunnel::program::DType;
 use windtunnel::runtime::eager::LayerNorm;
 use windtunnel::runtime::megatron::{
     Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -59,6 +60,7 @@ impl Config {
             mesh: Mesh {
                 tp: self.tp,
                 cp: self.cp,
+                sharing: Sharing::ring(),
                 pp: self.pp,
                 dp: self.world / (self.tp * self.cp * self.pp),
                 ep: 1,

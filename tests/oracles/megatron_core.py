@@ -100,7 +100,7 @@ BASE = dict(
     seq=2048, micro=1, micro_batches=4, dropout=0.1, recompute=None, recompute_layers=1, distributed_optimizer=True,
     overlap_grad_reduce=False, overlap_param_gather=False, swiglu=False, rope=False, bias=True, tied=True,
     clip=1.0, fp32_reduce=True, transformer_engine=False, fused_accumulation=False, rms_norm=False, fusions=True,
-    fused_loss=False,
+    fused_loss=False, cp_comm_type=None, hierarchical=None,
 )
 
 
@@ -114,7 +114,7 @@ def config_of(c):
         num_layers=c["layers"], hidden_size=c["hidden"], num_attention_heads=c["heads"], num_query_groups=c["kv"],
         ffn_hidden_size=c["ffn"], tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"],
         virtual_pipeline_model_parallel_size=c["vpp"], sequence_parallel=c["sp"] and c["tp"] > 1,
-        context_parallel_size=c["cp"], bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16,
+        context_parallel_size=c["cp"], cp_comm_type=c["cp_comm_type"], bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16,
         hidden_dropout=c["dropout"], attention_dropout=c["dropout"], gated_linear_unit=c["swiglu"],
         activation_func=torch.nn.functional.silu if c["swiglu"] else torch.nn.functional.gelu, add_bias_linear=c["bias"],
         bias_activation_fusion=c["fusions"], bias_dropout_fusion=c["fusions"], masked_softmax_fusion=c["fusions"],
@@ -165,9 +165,10 @@ def loss_of(mask, out):
 
 def forward_step(c, iterator, model, return_schedule_plan=False):
     whole = dict(dtype=torch.long, device="cuda")
-    tokens, labels, positions = (torch.zeros(c["micro"], c["seq"], **whole) for _ in range(3))
-    mask = torch.zeros(1, 1, c["seq"], c["seq"], dtype=torch.bool, device="cuda")
-    loss_mask = torch.ones(c["micro"], c["seq"], device="cuda")
+    part = c["seq"] // c["cp"]
+    tokens, labels, positions = (torch.zeros(c["micro"], part, **whole) for _ in range(3))
+    mask = torch.zeros(1, 1, part, c["seq"], dtype=torch.bool, device="cuda")
+    loss_mask = torch.ones(c["micro"], part, device="cuda")
     if return_schedule_plan:
         # With `overlap_moe_expert_parallel_comm` the schedule runs the model part by part.
         return model.build_schedule_plan(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
@@ -210,7 +211,10 @@ class Collectives(TorchDispatchMode):
 def begin(c):
     dist.init_process_group("fake", rank=c["rank"], world_size=c["world"], store=FakeStore())
     torch.cuda.set_device(0)
-    ps.initialize_model_parallel(c["tp"], c["pp"], c["vpp"], context_parallel_size=c["cp"], create_gloo_process_groups=False)
+    ps.initialize_model_parallel(
+        c["tp"], c["pp"], c["vpp"], context_parallel_size=c["cp"], hierarchical_context_parallel_sizes=c["hierarchical"],
+        create_gloo_process_groups=False,
+    )
     model_parallel_cuda_manual_seed(1)
     return build(c)
 
@@ -339,6 +343,21 @@ ENGINE_CASES = {
     "engine-llama-selective": dict(ENGINE_BASE, **LLAMA, rms_norm=True, recompute="selective"),
     "engine-llama-mha": dict(ENGINE_BASE, **{**LLAMA, "kv": 16}, rms_norm=True),
 }
+
+# Ranks that share a sequence; of a ring the last, which holds the most.
+SHARED = dict(ENGINE_BASE, dropout=0.0, tp=1)
+SHARED_LLAMA = dict(ENGINE_BASE, **LLAMA, rms_norm=True, tp=2)
+for ranks in (2, 4):
+    for way in ("p2p", "all_gather", "a2a"):
+        ENGINE_CASES[f"engine-{way}-{ranks}"] = dict(SHARED, cp=ranks, rank=ranks - 1, cp_comm_type=way)
+        ENGINE_CASES[f"engine-llama-{way}-{ranks}"] = dict(SHARED_LLAMA, cp=ranks, rank=2 * ranks - 2, cp_comm_type=way)
+ENGINE_CASES["engine-llama-a2a-4"]["kv"] = 8
+for way in ("all_gather", "a2a"):
+    again = dict(SHARED_LLAMA, cp=2, rank=2, cp_comm_type=way, recompute="selective")
+    ENGINE_CASES[f"engine-llama-{way}-selective"] = again
+ENGINE_CASES["engine-a2a+p2p-4"] = dict(SHARED, cp=4, rank=3, cp_comm_type="a2a+p2p", hierarchical=[2, 2])
+ENGINE_CASES["engine-a2a+p2p-8"] = dict(SHARED, cp=8, rank=7, cp_comm_type="a2a+p2p", hierarchical=[2, 4])
+ENGINE_CASES["engine-llama-a2a+p2p-4"] = dict(SHARED_LLAMA, cp=4, rank=6, cp_comm_type="a2a+p2p", hierarchical=[2, 2])
 
 if __name__ == "__main__":
     import megatron.core

@@ -1,14 +1,19 @@
 //! Attention where ranks share a sequence, as PyTorch's context parallelism runs it in a compiled block
 //! (`torch/distributed/tensor/experimental/_context_parallel/_attention.py`, `_templated_ring_attention`, PyTorch 2.6 to
-//! 2.15), with torchtitan's default of gathering keys and values (`context_parallel_rotate_method = "allgather"`).
+//! 2.15; torchtitan's `context_parallel_rotate_method`).
 //!
-//! With c ranks a sequence is cut into 2c parts, and rank r has parts r and 2c − 1 − r. Forward packs keys and values,
-//! gathers those of all ranks at once and takes c steps: its own under the causal mask, then those of the others, each half
-//! as much work. Results are merged by their log-sum-exps in fp32. Backward gathers again; the gradients of keys and values
-//! go round the ring in fp32, one message (`all_to_all_single`) after each step. Under a compiler every exchange is waited
-//! for at once. A policy of full checkpointing runs the forward's exchanges again.
+//! With c ranks a sequence is cut into 2c parts, and rank r has parts r and 2c − 1 − r. Forward takes c steps: its own keys and
+//! values under the causal mask, then those of the others, each half as much work. Results are merged by their log-sum-exps in
+//! fp32. In backward keys and values come again, and their gradients go round the ring in fp32, one message
+//! (`all_to_all_single`) after each step. Under a compiler every exchange is waited for at once. A policy of full
+//! checkpointing runs the forward's exchanges again.
+//!
+//! Keys and values are packed, and either gathered from all ranks before the first step or packed again in every step but the
+//! last and passed on round the ring ([`Rotate`]). To add a way: a variant, and an arm in `next_pairs`.
 //!
 //! All ranks run the program of the ring's last: half the keys a step. Others have half the queries in some of their steps.
+
+use serde::Deserialize;
 
 use crate::model::graph::{Graph, Op};
 use crate::program::{
@@ -16,6 +21,26 @@ use crate::program::{
 };
 use crate::runtime::eager::{COMPUTE, Eager, Ring, Storage};
 use crate::units::Bytes;
+
+/// How keys and values get round (`set_rotate_method`).
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Rotate {
+    /// Those of all ranks are gathered at once.
+    #[default]
+    AllGather,
+    /// Each step passes them on to the next rank.
+    AllToAll,
+}
+
+/// The ranks that share a sequence under PyTorch's context parallelism, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// The ranks.
+    pub ring: Ring,
+    /// How.
+    pub method: Rotate,
+}
 
 /// What the rules read off the operator \[B\].
 #[derive(Clone, Copy)]
@@ -81,13 +106,43 @@ impl Eager {
         all
     }
 
+    /// What holds the keys and values of the next step, where a step with those of `held` begins.
+    fn next_pairs(&mut self, rotation: Rotation, step: u32, held: Option<Storage>, sizes: Sizes) -> Option<Storage> {
+        let Rotation { ring, method } = rotation;
+        match method {
+            Rotate::AllGather if step == 0 => Some(self.gathered_pairs(ring, sizes, Dispatch::Compiled)),
+            Rotate::AllGather => held,
+            Rotate::AllToAll if step + 1 < ring.ranks => {
+                let packed = self.storage(sizes.pair, "aten.cat");
+                self.pointwise("triton_cat", MemoryKind::Copy, sizes.pair, sizes.pair, Dispatch::Compiled);
+                let arrived = self.storage(sizes.pair, "_c10d_functional.all_to_all_single");
+                self.send_on(ring, (sizes.pair, sizes.dtype));
+                self.release(packed);
+                Some(arrived)
+            }
+            Rotate::AllToAll => None,
+        }
+    }
+
+    /// The keys and values of a step go, if the next one does not look into the same block.
+    fn step_on(&mut self, held: &mut Option<Storage>, next: Option<Storage>) {
+        let before = std::mem::replace(held, next);
+        if let Some(storage) = before.filter(|_| before != next) {
+            self.release(storage);
+        }
+    }
+
     /// The context, whose block is the caller's.
-    pub(super) fn ring_attention(&mut self, graph: &Graph, op: &Op, ring: Ring, name: &'static str) {
-        let (sizes, dispatch) = (Sizes::of(graph, op), Dispatch::Compiled);
-        let all = self.gathered_pairs(ring, sizes, dispatch);
+    pub(super) fn ring_attention(&mut self, graph: &Graph, op: &Op, rotation: Rotation, name: &'static str) {
+        let (ring, sizes, dispatch) = (rotation.ring, Sizes::of(graph, op), Dispatch::Compiled);
+        let mut held = None;
+        let mut next = self.next_pairs(rotation, 0, held, sizes);
         let merged = self.storage(sizes.wide, "merged context");
         let numbers = self.storage(sizes.sums, "merged log-sum-exps");
         for step in 0..ring.ranks {
+            if step > 0 {
+                next = self.next_pairs(rotation, step, held, sizes);
+            }
             let context = self.storage(sizes.query, name);
             let sums = self.storage(sizes.sums, name);
             self.program.launch(COMPUTE, name, step_work(graph, op, step == 0, false), dispatch);
@@ -96,9 +151,10 @@ impl Eager {
             self.pointwise("triton_merge", MemoryKind::Elementwise, read, written, dispatch);
             self.release(sums);
             self.release(context);
+            self.step_on(&mut held, next);
         }
         self.pointwise("triton_to_copy", MemoryKind::Elementwise, sizes.wide, sizes.query, dispatch);
-        for storage in [numbers, merged, all] {
+        for storage in [numbers, merged].into_iter().chain(held) {
             self.release(storage);
         }
     }
@@ -108,15 +164,19 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        ring: Ring,
+        rotation: Rotation,
         name: &'static str,
     ) -> [Storage; 3] {
-        let (sizes, dispatch) = (Sizes::of(graph, op), Dispatch::Compiled);
-        let all = self.gathered_pairs(ring, sizes, dispatch);
+        let (ring, sizes, dispatch) = (rotation.ring, Sizes::of(graph, op), Dispatch::Compiled);
+        let mut held = None;
+        let mut next = self.next_pairs(rotation, 0, held, sizes);
         let (query, mut pair) = (self.storage(sizes.wide, "gradient"), self.storage(sizes.wide_pair, "gradient"));
         self.pointwise("triton_zeros", MemoryKind::Copy, 0, sizes.wide + sizes.wide_pair, dispatch);
         for step in 0..ring.ranks {
             let own = step == 0;
+            if !own {
+                next = self.next_pairs(rotation, step, held, sizes);
+            }
             let made = [sizes.query, if own { sizes.pair } else { sizes.pair / 2 }];
             let parts = made.map(|bytes| self.storage_as(bytes, Category::BackwardTemporary, name));
             self.program.launch(COMPUTE, name, step_work(graph, op, own, true), dispatch);
@@ -124,30 +184,25 @@ impl Eager {
             let read = made.iter().sum::<u64>() + wide;
             self.pointwise("triton_add", MemoryKind::Elementwise, read, wide, dispatch);
             let arrived = self.storage(sizes.wide_pair, "_c10d_functional.all_to_all_single");
-            self.send_on(ring, sizes.wide_pair);
+            self.send_on(ring, (sizes.wide_pair, DType::Fp32));
             for storage in parts.into_iter().chain([std::mem::replace(&mut pair, arrived)]) {
                 self.release(storage);
             }
+            self.step_on(&mut held, next);
         }
         let results = [0, 1, 2].map(|at| self.storage(graph.values[op.inputs[at]].bytes(), "triton_to_copy"));
         let (read, written) = (sizes.wide + sizes.wide_pair, sizes.query + sizes.pair);
         self.pointwise("triton_to_copy", MemoryKind::Elementwise, read, written, dispatch);
-        for storage in [query, pair, all] {
+        for storage in [query, pair].into_iter().chain(held) {
             self.release(storage);
         }
         results
     }
 
     /// Sends to the next rank as much as arrives from the previous one.
-    fn send_on(&mut self, ring: Ring, bytes: u64) {
+    fn send_on(&mut self, ring: Ring, (bytes, dtype): (u64, DType)) {
         let stream = ring.messages[0];
-        let end = |direction, ahead| Transfer {
-            direction,
-            group: ring.group,
-            ahead,
-            bytes: Bytes(bytes),
-            dtype: DType::Fp32,
-        };
+        let end = |direction, ahead| Transfer { direction, group: ring.group, ahead, bytes: Bytes(bytes), dtype };
         self.program.wait_stream(stream, COMPUTE);
         self.program.exchange(stream, &[end(Direction::Send, 1), end(Direction::Receive, ring.ranks - 1)]);
         self.program.wait_stream(COMPUTE, stream);

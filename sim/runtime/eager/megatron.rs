@@ -5,6 +5,7 @@
 
 mod activation;
 mod column;
+mod context;
 mod core;
 mod dispatch;
 mod dropout;
@@ -18,15 +19,14 @@ pub mod later;
 mod linear;
 mod loss;
 mod overlap;
-mod ring;
 mod rotary;
 mod routed;
 mod router;
 mod scores;
 pub mod spread;
 
+pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
 pub use dispatch::{DISPATCHERS, Dispatcher, Routing};
-pub use ring::Ring;
 pub use routed::ExpertRanks;
 
 use super::forward::Results;

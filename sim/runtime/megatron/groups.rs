@@ -1,14 +1,14 @@
 //! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
 
-use super::job::Job;
+use super::job::{Job, Mesh, Sharing};
 use crate::program::{Builder, GroupId, StreamId};
-use crate::runtime::eager::{ExpertRanks, Ring};
+use crate::runtime::eager::{Context, ExpertRanks, Heads, Ring};
 
 /// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; under delayed scaling,
-/// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them, and
-/// attention's second stream; where a model has experts, exchanges between their ranks, their data-parallel collectives,
+/// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them,
+/// attention's second stream, and exchanges of heads; where a model has experts, exchanges between their ranks, their data-parallel collectives,
 /// and numbers on their way to the host; where forwards and backwards run together, what belongs to exchanges.
-const STREAMS: [&str; 13] = [
+const STREAMS: [&str; 14] = [
     "compute",
     "tensor-parallel",
     "pipeline",
@@ -18,6 +18,7 @@ const STREAMS: [&str; 13] = [
     "context-parallel",
     "context-parallel (2)",
     "attention (2)",
+    "context-parallel heads",
     "expert-parallel",
     "expert data-parallel",
     "row counts",
@@ -30,10 +31,11 @@ pub(super) const DATA: StreamId = StreamId(4);
 pub(super) const MAXIMA: StreamId = StreamId(5);
 const CONTEXT: [StreamId; 2] = [StreamId(6), StreamId(7)];
 const ATTENTION: StreamId = StreamId(8);
-const EXPERTS: StreamId = StreamId(9);
-pub(super) const EXPERT_DATA: StreamId = StreamId(10);
-const COUNTS: StreamId = StreamId(11);
-pub(super) const EXCHANGES: StreamId = StreamId(12);
+const HEADS: StreamId = StreamId(9);
+const EXPERTS: StreamId = StreamId(10);
+pub(super) const EXPERT_DATA: StreamId = StreamId(11);
+const COUNTS: StreamId = StreamId(12);
+pub(super) const EXCHANGES: StreamId = StreamId(13);
 
 /// Streams where pipeline ranks share the vocabulary: those of every job, the collectives of the words and of the last
 /// result, and the reductions of the head, with what they need of arithmetic or as collectives of their own.
@@ -49,9 +51,9 @@ pub(super) fn streams(job: &Job) -> &'static [&'static str] {
     } else if job.combines() {
         &STREAMS
     } else if job.mixture.is_some() {
-        &STREAMS[..12]
+        &STREAMS[..13]
     } else if job.mesh.cp > 1 {
-        &STREAMS[..9]
+        &STREAMS[..10]
     } else if job.matmuls.reduces_maxima() {
         &STREAMS[..6]
     } else {
@@ -59,10 +61,13 @@ pub(super) fn streams(job: &Job) -> &'static [&'static str] {
     }
 }
 
-/// The ranks that share a sequence, where some do.
-pub(super) fn ring(job: &Job, groups: Groups) -> Option<Ring> {
-    let ranks = job.mesh.cp;
-    (ranks > 1).then_some(Ring { group: groups.context, ranks, messages: CONTEXT, second: ATTENTION })
+/// The ranks that share a sequence, and how, where some do.
+pub(super) fn sequence(job: &Job, groups: Groups) -> Option<Context> {
+    let shared = groups.shared?;
+    let (cp, Sharing { way, heads }) = (job.mesh.cp, job.mesh.sharing);
+    let ring = Ring { group: shared.tokens, ranks: cp / heads, messages: CONTEXT, second: ATTENTION };
+    let heads = shared.heads.map(|group| Heads { group, ranks: heads, stream: HEADS, second: ATTENTION });
+    Some(Context { way, ring, heads })
 }
 
 /// Who exchanges rows of experts, where the model has some.
@@ -96,11 +101,30 @@ pub(super) struct ExpertGroups {
     all: GroupId,
 }
 
+/// Communicators of ranks that share a sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SharedGroups {
+    /// Those with other tokens; where all have other heads, all of them.
+    tokens: GroupId,
+    /// Those with other heads, if any.
+    heads: Option<GroupId>,
+}
+
+impl SharedGroups {
+    fn new(program: &mut Builder, mesh: Mesh) -> Option<SharedGroups> {
+        (mesh.cp > 1).then(|| {
+            let heads = (mesh.sharing.heads > 1).then(|| program.add_group(mesh.context_heads()));
+            let tokens = heads.filter(|_| mesh.sharing.heads == mesh.cp);
+            SharedGroups { tokens: tokens.unwrap_or_else(|| program.add_group(mesh.context_tokens())), heads }
+        })
+    }
+}
+
 /// Communicators of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Groups {
     pub(super) tensor: GroupId,
-    pub(super) context: GroupId,
+    pub(super) shared: Option<SharedGroups>,
     pub(super) data: GroupId,
     pub(super) pipeline: GroupId,
     pub(super) embedding: GroupId,
@@ -120,7 +144,7 @@ impl Groups {
         let mesh = job.mesh;
         Groups {
             tensor: program.add_group(mesh.tensor()),
-            context: program.add_group(mesh.context()),
+            shared: SharedGroups::new(program, mesh),
             data: program.add_group(mesh.data()),
             pipeline: program.add_group(mesh.pipeline()),
             embedding: program.add_group(mesh.embedding()),

@@ -6,10 +6,27 @@ use crate::model::megatron::Fp8;
 pub use crate::model::megatron::{CrossEntropy, Fp8Recipe};
 use crate::program::{DType, Dispatch, Group};
 pub use crate::runtime::eager::Dispatcher;
-use crate::runtime::eager::{LayerNorm, Settings};
+use crate::runtime::eager::{LayerNorm, Settings, WAYS, Way};
 use crate::schedule::order::Entry;
 use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Batching, Shape};
+
+/// How ranks share a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// `--cp-comm-type`.
+    pub way: &'static Way,
+    /// Over how many of them heads are spread while they attend: the first of `--hierarchical-context-parallel-sizes`, under
+    /// `a2a` all.
+    pub heads: u32,
+}
+
+impl Sharing {
+    /// Megatron's default; also for ranks that share nothing.
+    pub fn ring() -> Sharing {
+        Sharing { way: &WAYS[0], heads: 1 }
+    }
+}
 
 /// How many ranks each axis has. Ranks are counted `tp-cp-dp-pp`, the first fastest (`--use-tp-pp-dp-mapping` unset;
 /// `core/parallel_state.py`, `initialize_model_parallel`, order `tp-cp-ep-dp-pp`).
@@ -19,6 +36,8 @@ pub struct Mesh {
     pub tp: u32,
     /// `--context-parallel-size`.
     pub cp: u32,
+    /// How those ranks share a sequence.
+    pub sharing: Sharing,
     /// Replicas of the model: what the other axes leave.
     pub dp: u32,
     /// `--pipeline-model-parallel-size`.
@@ -48,6 +67,17 @@ impl Mesh {
     /// Ranks that share a sequence.
     pub fn context(self) -> Group {
         Group::new("cp", self.cp, self.tp)
+    }
+
+    /// Those of them among which heads are spread: neighbours but for tensor-parallel ranks (`create_hierarchical_groups`).
+    pub fn context_heads(self) -> Group {
+        Group::new(if self.sharing.heads < self.cp { "cp_a2a" } else { "cp" }, self.sharing.heads, self.tp)
+    }
+
+    /// Those of them among which tokens are spread.
+    pub fn context_tokens(self) -> Group {
+        let heads = self.sharing.heads;
+        if heads == 1 { self.context() } else { Group::new("cp_p2p", self.cp / heads, self.tp * heads) }
     }
 
     /// Ranks with the same parameters: over them gradients are reduced and optimizer states sharded.

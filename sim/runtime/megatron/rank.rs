@@ -10,7 +10,7 @@ use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
 use super::data::Data;
 use super::groups::{
-    DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, ring, streams,
+    DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, sequence, streams,
 };
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
@@ -73,7 +73,7 @@ impl<'j> Rank<'j> {
             eager.tensor =
                 Some(TensorGroup { group: groups.tensor, ranks: u64::from(job.mesh.tp), stream: TENSOR, norms: None });
         }
-        eager.context = ring(job, groups);
+        eager.sequence = sequence(job, groups);
         eager.experts = expert_ranks(job, groups);
         eager.maxima = job.matmuls.reduces_maxima().then(|| Maxima {
             over: groups.maxima.map(|group| (group, MAXIMA)),

@@ -9,6 +9,7 @@ use crate::model::graph::{Graph, OpKind, Param};
 use crate::model::head::{self, Head, Loss};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
+use crate::runtime::compiled::Rotation;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
 use crate::runtime::fsdp::group::{Made, Place, ShardedParam};
@@ -315,14 +316,12 @@ pub(super) fn streams(job: &Job) -> Vec<&'static str> {
 
 /// The ranks that share a sequence, inside those that FSDP shards over, and the stream of what they exchange: before the
 /// tensor-parallel ranks' stream.
-pub(super) fn context_ring(program: &mut Builder, job: &Job, streams: usize) -> Option<Ring> {
+pub(super) fn context_ring(program: &mut Builder, job: &Job, streams: usize) -> Option<Rotation> {
     let stream = StreamId((streams - 1 - usize::from(job.tensor.splits())) as u8);
     let group = || crate::program::Group::new("cp", job.context, job.tensor.ranks as u32);
-    (job.context > 1).then(|| Ring {
-        group: program.add_group(group()),
-        ranks: job.context,
-        messages: [stream; 2],
-        second: COMPUTE,
+    (job.context > 1).then(|| {
+        let (group, ranks) = (program.add_group(group()), job.context);
+        Rotation { ring: Ring { group, ranks, messages: [stream; 2], second: COMPUTE }, method: job.rotate }
     })
 }
 

@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Block, Core, Implementation, Mesh};
+use crate::runtime::megatron::{Mesh, Sharing};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_RANKS, Reader};
 use crate::scenario::written;
@@ -59,7 +59,8 @@ pub(in crate::scenario) fn mesh(
              every block"
         ));
     }
-    Ok(Mesh { tp: tp as u32, cp: cp as u32, dp: dp as u32, pp: pp as u32, ep: 1, etp: tp as u32 })
+    let sharing = Sharing::ring();
+    Ok(Mesh { tp: tp as u32, cp: cp as u32, sharing, dp: dp as u32, pp: pp as u32, ep: 1, etp: tp as u32 })
 }
 
 /// `--sequence-parallel`.
@@ -116,36 +117,4 @@ pub(in crate::scenario) fn divides(
         }
     }
     Ok(())
-}
-
-/// `--cp-comm-type`: how ranks that share a sequence get each other's keys and values. Only the ring is simulated, and only
-/// Transformer Engine's attention has it.
-pub(in crate::scenario) fn context_parallel(
-    reader: &mut Reader<'_>,
-    (scenario, table): (&written::Scenario, &written::Megatron),
-    (mesh, block): (Mesh, &Block),
-) -> Result<(), ScenarioError> {
-    let written = table.cp_comm_type.as_ref();
-    let Some(at) = scenario.mesh.get_ref().cp.as_ref().filter(|_| mesh.cp > 1) else {
-        let Some(at) = written else { return Ok(()) };
-        let problem = "cp_comm_type says how ranks share a sequence, and mesh.cp does not split it";
-        return Err(reader.plan(at, problem, "write mesh.cp = 2 or more, or remove the key"));
-    };
-    if (block.implementation, block.core) != (Implementation::TransformerEngine, Core::Flash) {
-        let problem = "context parallelism is Transformer Engine's, in its fused attention";
-        let remedy = "write megatron.implementation = \"transformer_engine\" and megatron.attention = \"flash\", or \
-                      mesh.cp = 1";
-        return Err(reader.plan(at, problem, remedy));
-    }
-    match written.map(|at| (at, *at.get_ref())) {
-        None => {
-            reader.assume("megatron.cp_comm_type", (), "\"p2p\"");
-            Ok(())
-        }
-        Some((_, written::Exchange::P2p)) => Ok(()),
-        Some((at, _)) => {
-            let problem = "of the ways to share a sequence only the ring is simulated";
-            Err(reader.plan(at, problem, "write megatron.cp_comm_type = \"p2p\""))
-        }
-    }
 }

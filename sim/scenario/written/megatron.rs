@@ -73,21 +73,6 @@ pub enum Recompute {
     Block(i64),
 }
 
-/// `cp_comm_type`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum Exchange {
-    /// Keys and values go round a ring.
-    P2p,
-    /// All are gathered before.
-    AllGather,
-    /// Each rank has some heads of all tokens.
-    A2a,
-    /// Both, on two levels.
-    #[serde(rename = "a2a+p2p")]
-    Both,
-}
-
 /// `fp8_recipe`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -149,7 +134,9 @@ pub struct Megatron {
     /// What runs again in backward.
     pub recompute: Option<Spanned<Recompute>>,
     /// `cp_comm_type`.
-    pub cp_comm_type: Option<Spanned<Exchange>>,
+    pub cp_comm_type: Option<Spanned<String>>,
+    /// `hierarchical_context_parallel_sizes`.
+    pub hierarchical_context_parallel_sizes: Option<Spanned<Vec<i64>>>,
     /// `moe_token_dispatcher_type`.
     pub moe_token_dispatcher_type: Option<Spanned<String>>,
     /// `moe_expert_capacity_factor`.

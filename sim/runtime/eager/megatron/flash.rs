@@ -2,7 +2,7 @@
 //! (`transformer_engine/pytorch/csrc/extensions/attention.cpp`, 2.9, `fused_attn_fwd`, `fused_attn_bwd`).
 //!
 //! Kept: queries, keys, values, the context, a number for each head and query, and the random state. Assumed: cuDNN's
-//! workspace is not counted. Where ranks share a sequence it is a ring of such kernels (`ring`).
+//! workspace is not counted. Where ranks share a sequence it is several such kernels (`context`).
 
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
@@ -45,9 +45,9 @@ impl Eager {
     }
 
     /// Queries, keys and values as the kernel reads them, with a reference each: parts of one product as they are where
-    /// all three are that, else copied side by side (`get_qkv_layout`).
+    /// all three are that, else copied side by side (`get_qkv_layout`). Where ranks share a sequence each lies by itself.
     fn flash_inputs(&mut self, graph: &Graph, op: &Op, inputs: [Storage; 3]) -> [Storage; 3] {
-        let together = inputs[0] == inputs[1];
+        let together = inputs[0] == inputs[1] && self.sequence.is_none();
         let mut at = 0;
         inputs.map(|storage| {
             let bytes = graph.values[op.inputs[at]].bytes();
@@ -61,18 +61,19 @@ impl Eager {
         })
     }
 
-    /// The context, and what backward needs besides the queries, in the order in which it lets go of it.
-    fn flash_results(&mut self, graph: &Graph, op: &Op, [_, key, value]: [Storage; 3]) -> (Storage, Vec<Storage>) {
-        if let Some(ring) = self.context {
-            return self.ring_forward(graph, op, ring);
+    /// The context, and what backward needs, in the order in which it lets go of it.
+    fn flash_results(&mut self, graph: &Graph, op: &Op, inputs: [Storage; 3]) -> (Storage, Vec<Storage>) {
+        if let Some(context) = self.sequence {
+            return (context.way.forward)(self, graph, op, context, inputs);
         }
         let [out, random, sums] = self.flash_forward(graph, op);
-        (out, vec![self.retain(key), self.retain(value), self.retain(out), sums, random])
+        let kept = inputs.into_iter().chain([out]).map(|storage| self.retain(storage));
+        (out, kept.collect::<Vec<_>>().into_iter().chain([sums, random]).collect())
     }
 
     fn flash_input_gradients(&mut self, graph: &Graph, op: &Op, together: bool) -> [Storage; 3] {
-        match self.context {
-            Some(ring) => self.ring_gradients(graph, op, ring),
+        match self.sequence {
+            Some(context) => (context.way.gradients)(self, graph, op, context),
             None => self.flash_gradients(graph, op, together),
         }
     }
@@ -83,12 +84,10 @@ impl Eager {
         let (out, kept) = self.flash_results(graph, op, read);
         frame.slots[op.outputs[0]] = Some(out);
         if results == Results::Save && !again {
-            let [query, others @ ..] = read;
-            for storage in others {
+            for storage in read {
                 self.release(storage);
             }
-            let saved = [vec![query], kept].concat();
-            return self.keep(frame, results, &saved);
+            return self.keep(frame, results, &kept);
         }
         for storage in kept.into_iter().rev().chain(read) {
             self.release(storage);
@@ -111,10 +110,13 @@ impl Eager {
             self.category = Category::Recompute;
             let read = self.flash_inputs(graph, op, [query, key, value]);
             let (out, kept) = self.flash_results(graph, op, read);
+            for storage in read {
+                self.release(storage);
+            }
             self.program.set_pass(before.0);
             self.category = before.1;
             let results = self.flash_input_gradients(graph, op, query == key);
-            for storage in read.into_iter().chain(kept).chain([out, gradient, query, key, value, mask]) {
+            for storage in kept.into_iter().chain([out, gradient, query, key, value, mask]) {
                 self.release(storage);
             }
             results

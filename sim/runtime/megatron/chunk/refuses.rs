@@ -46,7 +46,10 @@ impl Chunk {
                 model.sliding_window.is_some() && !(engine && job.block.core == Core::Flash),
                 "a sliding window without a flash core",
             ),
-            (model.sliding_window.is_some() && job.mesh.cp > 1, "a sliding window of a sequence that ranks share"),
+            (
+                model.sliding_window.is_some() && job.mesh.cp > 1 && !job.mesh.sharing.way.windows,
+                "a sliding window of a sequence whose keys go round a ring",
+            ),
             (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
             (model.position == Position::Alibi && job.block.core == Core::Flash, "linear biases in a flash kernel"),
             (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
