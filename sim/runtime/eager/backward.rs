@@ -41,6 +41,9 @@ impl Eager {
             if unpacks && frame.checkpoint.is_some() && !frame.recomputed {
                 self.recompute(graph, frame);
             }
+            if self.inputs_only {
+                self.keep_saved(&graph.ops[index], index, frame);
+            }
             self.node(graph, &graph.ops[index], index, frame);
             if !self.ends_itself(&graph.ops[index]) {
                 self.op_ended(frame, index, true);
@@ -119,6 +122,7 @@ impl Eager {
         let bytes = graph.values[input].bytes();
         let out_bytes = graph.values[op.outputs[0]].bytes();
         match op.kind {
+            OpKind::Linear { .. } if self.inputs_only => self.linear_input(graph, op, index, frame, gradient),
             OpKind::Linear { inputs, outputs } => {
                 self.linear(graph, op, index, frame, gradient, (inputs, outputs));
             }
