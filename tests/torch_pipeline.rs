@@ -225,3 +225,18 @@ fn backwards_in_halves_do_the_work_of_whole_ones_and_give_back_what_they_took() 
         }
     }
 }
+
+#[test]
+fn experts_are_spread_in_every_stage_and_the_ranks_of_all_stages_hold_the_model() {
+    let model = "name = \"deepseek-v2-lite\"\nlayers = 4";
+    let text =
+        make::replaced(STAGES, &[("huggingface = \"config.json\"\nlayers = 4", model), ("pp = 2", "pp = 2\nep = 2")]);
+    let scenario = make::parse(&text);
+    let held: u64 = scenario.job.compile().classes.iter().map(parameters).sum();
+    assert_eq!(4 * held, 4 * scenario.job.model().params().total);
+    let (folded, whole) = (fly(&scenario, true), fly(&scenario, false));
+    assert_eq!((folded.step, &folded.breakdown), (whole.step, &whole.breakdown));
+    let halves = format!("{text}\n[pipeline]\nschedule = \"ZBVZeroBubble\"\n");
+    let said = Scenario::parse("my.toml", &halves).expect_err("experts' backwards are whole").to_string();
+    assert!(said.contains("ZBVZeroBubble is simulated for linears and norms"), "{said}");
+}

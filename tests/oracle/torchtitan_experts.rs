@@ -46,7 +46,7 @@ pub fn job(c: &Value) -> Job {
             scales: c["scale"] != 1.0,
             bias: false,
             correction: c["balance"] == true,
-            groups: None,
+            groups: c["groups"].as_array().map(|sizes| (sizes[0].as_u64().unwrap(), sizes[1].as_u64().unwrap())),
         },
         bias: false,
         auxiliary_loss: false,
