@@ -168,7 +168,7 @@ pub struct Frame {
     /// Whether the checkpoint itself holds the input until backward has used it.
     holds_input: bool,
     recomputed: bool,
-    halved: halves::Halved,
+    halved: Box<halves::Halved>,
 }
 
 /// Eager execution: a program under construction, and what is live in it.
