@@ -361,7 +361,10 @@ fn experts_over_ranks_that_cannot_be_are_refused_with_both_numbers() {
             "modules reshard to 4 ranks, and mesh.ep = 2 shards experts over other ranks",
         ),
         (spread("gpt-oss-20b", 2, ""), "attention sinks"),
-        (spread("deepseek-v3", 2, ""), "a router that chooses among groups"),
+        (
+            spread("deepseek-v3", 2, "[activation_checkpointing]\npolicy = \"selective_op\"\n"),
+            "selective checkpointing of a router that chooses among groups",
+        ),
     ] {
         let said = refusal(&text);
         assert!(said.contains(what), "{said}");

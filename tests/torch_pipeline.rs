@@ -4,6 +4,7 @@
 use crate::command::Folder;
 use crate::make;
 use windtunnel::program::{Category, Collective, Instr, Program};
+use windtunnel::runtime::train::pipeline::SCHEDULES;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
@@ -67,8 +68,37 @@ fn a_plan_that_torchtitan_could_not_run_is_told_what_would() {
         ("pp = 2", "pp = 1\n[pipeline]\nschedule = \"1F1B\"", "mesh.pp makes none", "write mesh.pp = 2"),
         ("accumulation = 4", "accumulation = 1", "1F1B needs at least 2 micro-batches", "write batch.accumulation = 2"),
         ("", "[pipeline]\nschedule = \"2F2B\"", "there is no schedule \"2F2B\"", "1F1B, GPipe, Interleaved1F1B"),
-        ("", "[pipeline]\nschedule = \"ZBVZeroBubble\"", "its backwards come in halves", "write one of: 1F1B"),
-        ("", "[pipeline]\nschedule = \"Megatron1F1B\"", "PyTorch does not have it", "write one of: 1F1B"),
+        ("", "[pipeline]\nschedule = \"Megatron1F1B\"", "is not of torch.distributed.pipelining", "write one of: 1F1B"),
+        (
+            "",
+            "[pipeline]\nschedule = \"ZBVZeroBubble\"\n[compile]\nblocks = true",
+            "PyTorch does not run ZBVZeroBubble on stage modules that have used torch.compile",
+            "write compile.blocks = false, or pipeline.schedule = \"LoopedBFS\"",
+        ),
+        (
+            "",
+            "[pipeline]\nschedule = \"DualPipeV\"\n[activation_checkpointing]\npolicy = \"full\"",
+            "computed again for its input's gradient and for each of its parameters",
+            "write activation_checkpointing.policy = \"none\"",
+        ),
+        (
+            "",
+            "[pipeline]\nschedule = \"ZBVZeroBubble\"\nlayers_per_stage = 1",
+            "ZBVZeroBubble runs two stages on each rank, not 3",
+            "write pipeline.layers, the blocks of 4 stages in place of pipeline.layers_per_stage",
+        ),
+        (
+            "",
+            "[pipeline]\nschedule = \"ZBVZeroBubble\"\nlayers = [1, 1, 0, 1, 1, 0]",
+            "ZBVZeroBubble runs two stages on each rank, not 3",
+            "write 4 numbers in pipeline.layers",
+        ),
+        (
+            "accumulation = 4",
+            "accumulation = 7\n[pipeline]\nschedule = \"Interleaved1F1B\"",
+            "7 are no multiple of 3",
+            "write batch.accumulation = 8, or pipeline.schedule = \"LoopedBFS\"",
+        ),
         ("", "[pipeline]\nvirtual_stages = 2", "1F1B runs one stage on each rank", "write pipeline.virtual_stages = 1"),
         ("", "[pipeline]\nlayers_per_stage = 2", "are 3 stages of 2", "write pipeline.layers_per_stage = 3"),
         ("", "[pipeline]\nlayers_per_stage = 1", "are 6 stages of 1", "write pipeline.layers_per_stage = 3"),
@@ -122,13 +152,13 @@ fn the_ends_of_the_model_count_as_a_block_each_unless_the_file_says_otherwise() 
 
 #[test]
 fn every_rank_of_a_stage_runs_the_same_and_folding_them_changes_nothing() {
-    for table in ["", "schedule = \"GPipe\"", "schedule = \"Interleaved1F1B\"", "schedule = \"LoopedBFS\""] {
-        let scenario = with(table);
+    for schedule in SCHEDULES {
+        let scenario = with(&format!("schedule = {:?}", schedule.name));
         let (folded, whole) = (fly(&scenario, true), fly(&scenario, false));
         assert_eq!(folded.classes.len(), 2);
-        assert_eq!(folded.step, whole.step, "{table}");
-        assert_eq!(folded.breakdown, whole.breakdown, "{table}");
-        assert!(folded.bubble() > 0.0, "{table}");
+        assert_eq!(folded.step, whole.step, "{}", schedule.name);
+        assert_eq!(folded.breakdown, whole.breakdown, "{}", schedule.name);
+        assert!(folded.bubble() > 0.0, "{}", schedule.name);
     }
 }
 
@@ -156,4 +186,57 @@ fn gradients_are_reduced_once_however_many_micro_batches_there_are() {
     };
     assert_eq!(issued("accumulation = 2"), issued("accumulation = 8"));
     assert!(issued("accumulation = 2").iter().all(|&count| count > 0));
+}
+
+#[test]
+fn what_a_remedy_says_is_accepted() {
+    for (accumulation, table) in [
+        ("accumulation = 8", "schedule = \"Interleaved1F1B\""),
+        ("accumulation = 7", "schedule = \"LoopedBFS\""),
+        ("accumulation = 4", "layers_per_stage = 3"),
+        ("accumulation = 4", "schedule = \"ZBVZeroBubble\"\nlayers = [1, 1, 1, 1]"),
+        ("accumulation = 4", "schedule = \"LoopedBFS\"\n[compile]\nblocks = true"),
+        ("accumulation = 4", "schedule = \"LoopedBFS\"\n[activation_checkpointing]\npolicy = \"full\""),
+        ("accumulation = 1", "schedule = \"GPipe\""),
+    ] {
+        make::parse(&make::replaced(
+            &format!("{STAGES}\n[pipeline]\n{table}\n"),
+            &[("accumulation = 4", accumulation)],
+        ));
+    }
+}
+
+#[test]
+fn backwards_in_halves_do_the_work_of_whole_ones_and_give_back_what_they_took() {
+    let programs = |schedule: &str| with(&format!("schedule = {schedule:?}")).job.compile().classes;
+    let flops = |schedule| programs(schedule).iter().map(|program| program.flops.0).sum::<u128>();
+    for schedule in ["InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"] {
+        assert_eq!(flops(schedule), flops("Interleaved1F1B"), "{schedule}");
+        for program in programs(schedule) {
+            // Some workspaces are given back.
+            let counts = |instr: &&Instr| match **instr {
+                Instr::Free { buffer } => program.buffer(buffer).category != Category::Workspace,
+                _ => true,
+            };
+            let mut held = vec![false; program.buffers.len()];
+            let before = make::live(&program, program.before_second().filter(counts), &mut held);
+            let after = make::live(&program, program.step.iter().filter(counts), &mut held);
+            assert_eq!(after, before, "{schedule}");
+        }
+    }
+}
+
+#[test]
+fn experts_are_spread_in_every_stage_and_the_ranks_of_all_stages_hold_the_model() {
+    let model = "name = \"deepseek-v2-lite\"\nlayers = 4";
+    let text =
+        make::replaced(STAGES, &[("huggingface = \"config.json\"\nlayers = 4", model), ("pp = 2", "pp = 2\nep = 2")]);
+    let scenario = make::parse(&text);
+    let held: u64 = scenario.job.compile().classes.iter().map(parameters).sum();
+    assert_eq!(4 * held, 4 * scenario.job.model().params().total);
+    let (folded, whole) = (fly(&scenario, true), fly(&scenario, false));
+    assert_eq!((folded.step, &folded.breakdown), (whole.step, &whole.breakdown));
+    let halves = format!("{text}\n[pipeline]\nschedule = \"ZBVZeroBubble\"\n");
+    let said = Scenario::parse("my.toml", &halves).expect_err("experts' backwards are whole").to_string();
+    assert!(said.contains("ZBVZeroBubble is simulated for linears and norms"), "{said}");
 }

@@ -21,6 +21,7 @@ mod experts;
 mod flash_cross_entropy;
 pub(super) mod forward;
 mod fused_linear;
+mod halves;
 mod internlm;
 mod keep;
 pub mod main_gradients;
@@ -36,6 +37,7 @@ mod titan;
 mod unpad;
 mod vocabulary;
 
+pub use halves::Named;
 pub use keep::Keep;
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
@@ -167,6 +169,7 @@ pub struct Frame {
     /// Whether the checkpoint itself holds the input until backward has used it.
     holds_input: bool,
     recomputed: bool,
+    halved: Box<halves::Halved>,
 }
 
 /// Eager execution: a program under construction, and what is live in it.
@@ -215,6 +218,8 @@ pub struct Eager {
     pub sequence: Option<Context>,
     /// The communicator of the ranks that experts are spread over, and its stream, under torchtitan.
     pub spread: Option<(GroupId, StreamId)>,
+    /// Gradients of routed experts' weights that are on their way to the leaves, under torchtitan.
+    routed: Vec<(usize, Storage, DType)>,
     /// The ranks that experts are spread over, under Megatron-Core.
     pub experts: Option<ExpertRanks>,
     /// Megatron's main gradients, to which gradients are added as they are made; none: gradients go to the leaves.
@@ -223,6 +228,9 @@ pub struct Eager {
     pub deferred: Option<Vec<WeightWork>>,
     /// Weight gradients that Transformer Engine's modules leave for later ([`Eager::run_later`]); none: they are made at once.
     pub later: Option<Vec<Later>>,
+    /// Whether a backward makes gradients of inputs alone, and keeps what those of parameters take
+    /// ([`Eager::backward_weights`]).
+    pub inputs_only: bool,
     /// A gradient that a block is given as a view: nothing is added to it in place.
     pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
@@ -260,10 +268,12 @@ impl Eager {
             context: None,
             sequence: None,
             spread: None,
+            routed: vec![],
             experts: None,
             main: None,
             deferred: None,
             later: None,
+            inputs_only: false,
             viewed: None,
             lingering: vec![],
             fresh_weights: false,
@@ -372,17 +382,23 @@ impl Eager {
     /// Casts a parameter's gradient to the type it is stored in, if it is the first and the type is wider
     /// (`param.grad_dtype`, `torch/csrc/autograd/input_metadata.cpp`).
     pub(super) fn upcast(&mut self, param: usize, gradient: Storage, from: DType) -> (Storage, DType) {
-        match self.gradient_dtype {
-            Some(to) if to != from && self.leaves[param].is_none() => {
-                let bytes = self.bytes(gradient);
-                let wide = bytes / from.bytes() * to.bytes();
-                let cast = self.storage_as(wide, Category::BackwardTemporary, "aten._to_copy");
-                self.pointwise("aten._to_copy", MemoryKind::Elementwise, bytes, wide, self.settings.backward);
-                self.release(gradient);
-                (cast, to)
-            }
-            _ => (gradient, from),
+        match self.gradient_dtype.filter(|_| self.leaves[param].is_none()) {
+            Some(to) => (self.cast_gradient(gradient, from, to), to),
+            None => (gradient, from),
         }
+    }
+
+    /// A gradient in another type, if it is one.
+    fn cast_gradient(&mut self, gradient: Storage, from: DType, to: DType) -> Storage {
+        if to == from {
+            return gradient;
+        }
+        let bytes = self.bytes(gradient);
+        let wide = bytes / from.bytes() * to.bytes();
+        let cast = self.storage_as(wide, Category::BackwardTemporary, "aten._to_copy");
+        self.pointwise("aten._to_copy", MemoryKind::Elementwise, bytes, wide, self.settings.backward);
+        self.release(gradient);
+        cast
     }
 
     /// Stores a parameter's gradient, or adds it in place to the one there is (`accumulate_grad.h`).

@@ -21,6 +21,7 @@ use crate::units::Bytes;
 mod besides;
 mod blocks;
 mod framework;
+mod halves;
 mod passes;
 pub mod pipeline;
 pub(super) mod plan;
@@ -287,7 +288,7 @@ impl<'j> Training<'j> {
             self.loss(&mut frames);
             self.phase_end("fwd", micro_batch);
             let loss = frames.loss.take();
-            self.backward(frames, None, last || !self.job.marks_last);
+            self.backward(&mut frames, None, last || !self.job.marks_last);
             if let Some(loss) = loss {
                 self.run.eager.release(loss);
             }

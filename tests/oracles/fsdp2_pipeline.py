@@ -4,7 +4,7 @@ a time, third step. Stages are cut, wrapped and stepped as torchtitan does it (`
 
     python fsdp2_pipeline.py OUT.json [ids]        # TORCHTITAN=FOLDER of a checkout records its split of modules, too
 """
-import ast, contextlib, json, os, subprocess, sys, warnings
+import ast, contextlib, json, os, subprocess, sys, time, warnings
 
 import torch, torch.nn as nn, torch.nn.functional as F
 import torch.distributed as dist
@@ -34,6 +34,12 @@ CASES = {
     "zero_bubble_dp2": dict(schedule="InterleavedZeroBubble", virtual=2, layers=[1, 1, 1, 1], dp=2),
     "zbv_dp2": dict(schedule="ZBVZeroBubble", virtual=2, layers=[1, 1, 1, 1], dp=2),
     "dual_pipe_v_dp2": dict(schedule="DualPipeV", virtual=2, layers=[1, 1, 1, 1], dp=2),
+    "zbv": dict(schedule="ZBVZeroBubble", virtual=2, layers=[1, 1, 1, 1]),
+    "zbv_pp4_dp2_clip": dict(schedule="ZBVZeroBubble", pp=4, virtual=2, layers=[1, 2, 1, 1, 1, 1, 1, 1], micro=8, dp=2, clip=1),
+    "dual_pipe_v_pp4_dp2": dict(schedule="DualPipeV", pp=4, virtual=2, layers=[1] * 8, micro=10, dp=2),
+    "zero_bubble_pp4_dp2": dict(schedule="InterleavedZeroBubble", pp=4, virtual=2, layers=[1, 2, 2, 1, 1, 1, 1, 0], micro=8, dp=2),
+    "zbv_tp2_dp2": dict(schedule="ZBVZeroBubble", virtual=2, layers=[1, 1, 1, 1], dp=2, tp=2),
+    "zbv_dp2_block": dict(schedule="ZBVZeroBubble", virtual=2, layers=[1, 1, 1, 2], dp=2, wrap="block", bs=2),
 }
 SPLITS = [(stages, layers, first, last) for stages, layers in ((2, 3), (2, 16), (4, 32), (8, 32), (8, 80), (16, 126), (3, 7), (4, 5))
           for first, last in ((1, 1), (0, 0), (2, 1), (1, 2))]
@@ -87,6 +93,9 @@ class Block(nn.Module):
         return h + self.feed_forward(self.ffn_norm(h))
 
 
+def block(c, layer): return Block(c)
+
+
 class Stage(nn.Module):
     """What is left of torchtitan's decoder on one stage: what it lacks is None."""
 
@@ -97,7 +106,7 @@ class Stage(nn.Module):
         half = c["dim"] // c["heads"] // 2
         self.register_buffer("table", torch.empty(c["seq"], half, dtype=torch.complex64), persistent=False)
         first = sum(layers[:stage])
-        self.layers = nn.ModuleDict({str(i): Block(c) for i in range(first, first + layers[stage])})
+        self.layers = nn.ModuleDict({str(i): block(c, i) for i in range(first, first + layers[stage])})
         self.norm = nn.RMSNorm(c["dim"], eps=1e-5) if stage == last else None
         self.lm_head = nn.Linear(c["dim"], c["vocab"], bias=False) if stage == last else None
 
@@ -156,6 +165,9 @@ def clip(parts, mesh):
     torch.nn.utils.clip_grads_with_norm_(params, 1.0, norm, True)
 
 
+def before_step(parts): """What a framework does to its model before the optimizer's step."""
+
+
 def run(c, rank):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.pipelining import PipelineStage, schedules
@@ -202,6 +214,14 @@ def run(c, rank):
         if ops: say("+".join(f"{'send' if op.op is dist.isend else 'recv'}{op.group_peer}" for op in ops), bytes_of(ops[0].tensor))
     watch(schedules, "_batch_p2p", p2p)
 
+    # The engine's thread lets go of a graph, and of the gradients it has found, after the caller has gone on: wait for it.
+    plain_grad = torch.autograd.grad
+    def grad(*args, **kwargs):
+        made = plain_grad(*args, **kwargs)
+        time.sleep(0.002)
+        return made
+    torch.autograd.grad = grad
+
     def sample(name):
         s = torch.cuda.memory_stats()
         actions.append([name, s["allocated_bytes.all.peak"], s["allocated_bytes.all.current"]])
@@ -240,6 +260,7 @@ def run(c, rank):
         if c["clip"]:
             clip(parts, mesh)
             sample("clip")
+        before_step(parts)
         for optimizer in optimizers: optimizer.step()
         sample("opt")
         del loss

@@ -17,7 +17,7 @@ DEFAULTS = dict(
     world=8, ep=1, bs=1, seq=2048, ac="none", early_stop=False, clip=1, fused=True,
     dim=1024, layers=3, heads=16, kv_heads=4, ffn=3584, vocab=32000, dense_first=1,
     experts=16, top_k=4, width=512, shared=1024, score="softmax", norm=False, scale=1.0, balance=True, score_before=False,
-    latent=None, chunks=0, labels=0,
+    latent=None, chunks=0, labels=0, groups=None,
 )
 LATENT = dict(query_rank=0, rank=256, plain=64, rotated=64, value=128)
 CASES = {
@@ -37,6 +37,8 @@ CASES = {
     "ep4_latent_full": dict(ep=4, latent=dict(LATENT, query_rank=384), kv_heads=16, ac="full"),
     "ep4_chunked": dict(ep=4, chunks=4, bs=2),
     "ep4_shard1": dict(ep=4, world=64, bs=2),
+    "ep4_groups": dict(ep=4, score="sigmoid", norm=True, scale=2.5, experts=64, width=128, bs=4, groups=(8, 4)),
+    "local_groups_full": dict(score="sigmoid", experts=64, width=128, bs=4, groups=(8, 4), ac="full"),
 }
 
 
@@ -138,7 +140,7 @@ def mixture(c):
         score_before_experts=c["score_before"], comm_backend="standard", non_blocking_capacity_factor=None)
     router = u.make_router_config(
         dim=c["dim"], num_experts=c["experts"], gate_param_init=none, top_k=c["top_k"], score_func=c["score"],
-        route_norm=c["norm"], route_scale=c["scale"])
+        route_norm=c["norm"], route_scale=c["scale"], num_expert_groups=c["groups"] and c["groups"][0], num_limited_groups=c["groups"] and c["groups"][1])
     shared = u.make_ffn_config(dim=c["dim"], hidden_dim=c["shared"], w1_param_init=none, w2w3_param_init=none) if c["shared"] else None
     return u.make_moe_config(
         num_experts=c["experts"], router=router, experts=experts, shared_experts=shared,

@@ -37,6 +37,14 @@ pub enum TitanOp {
     Sigmoid,
     /// Scores and the bias that balances the load; no gradient comes back.
     Bias,
+    /// Scores of a token's best groups of experts, by the sum of the two largest in each; the others are −∞. And which those
+    /// are (`_get_node_limited_routing_scores`).
+    Limit {
+        /// Groups that experts are in.
+        groups: u64,
+        /// Groups that a token may choose from.
+        chosen: u64,
+    },
     /// The k largest and their experts; only the experts are used.
     Choose,
     /// Scores of the chosen (`gather`).
@@ -133,7 +141,15 @@ pub(in crate::model) fn mixture(
         if experts.router.score == Score::Sigmoid { titan(TitanOp::Sigmoid) } else { OpKind::Experts(ExpertOp::Score) };
     let scores = g.op_in(MODULE, score, &[logits], &[], ("scores_BSE", BSE), fp32);
     g.drop_values(&[logits]);
-    let biased = g.op_in(MODULE, titan(TitanOp::Bias), &[scores], &[], ("scores_BSE", BSE), fp32);
+    let mut biased = g.op_in(MODULE, titan(TitanOp::Bias), &[scores], &[], ("scores_BSE", BSE), fp32);
+    let mut others = None;
+    if let Some((groups, chosen)) = experts.router.groups {
+        let made = [("scores_BSE", BSE, fp32), ("others_E", E, DType::Fp8)];
+        let [limited, mask] = g.op_many(MODULE, titan(TitanOp::Limit { groups, chosen }), &[biased], made);
+        g.resize(mask, tokens * groups);
+        g.drop_values(&[biased]);
+        (biased, others) = (limited, Some(mask));
+    }
     let made = [("largest_C", C, fp32), ("choices_C", C, DType::Int64)];
     let [largest, choices] = g.op_many(MODULE, titan(TitanOp::Choose), &[biased], made);
     let mut weights = g.op_in(MODULE, titan(TitanOp::Gather), &[scores, choices], &[], ("weights_C", C), fp32);
@@ -147,6 +163,7 @@ pub(in crate::model) fn mixture(
     }
     scale(g, OpKind::Scale);
     g.drop_values(&[biased, largest]);
+    g.drop_values(others.as_slice());
     // The map holds truth values, of one byte as fp8's.
     let [map, counts] = g.op_many(
         MODULE,

@@ -10,6 +10,8 @@ use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
 
+const SUM: &str = "aten.sum";
+
 fn last_power_of_2(value: u64) -> u64 {
     1 << value.max(1).ilog2()
 }
@@ -40,6 +42,9 @@ impl Eager {
             let unpacks = !matches!(graph.ops[index].kind, OpKind::Add | OpKind::Redistribute(_));
             if unpacks && frame.checkpoint.is_some() && !frame.recomputed {
                 self.recompute(graph, frame);
+            }
+            if self.inputs_only {
+                self.keep_saved(&graph.ops[index], index, frame);
             }
             self.node(graph, &graph.ops[index], index, frame);
             if !self.ends_itself(&graph.ops[index]) {
@@ -119,6 +124,7 @@ impl Eager {
         let bytes = graph.values[input].bytes();
         let out_bytes = graph.values[op.outputs[0]].bytes();
         match op.kind {
+            OpKind::Linear { .. } if self.inputs_only => self.linear_input(graph, op, index, frame, gradient),
             OpKind::Linear { inputs, outputs } => {
                 self.linear(graph, op, index, frame, gradient, (inputs, outputs));
             }
@@ -330,12 +336,19 @@ impl Eager {
     /// Sum over the rows of a matrix. Thread blocks that share a column leave partial sums in a buffer, with a
     /// semaphore each (`aten/src/ATen/native/cuda/Reduce.cuh`: 512 threads over up to 4 columns a thread).
     pub(super) fn sum_rows(&mut self, rows: u64, columns: u64, dtype: DType) -> Storage {
-        const NAME: &str = "aten.sum";
+        let sum = self.temporary(columns * dtype.bytes(), SUM);
+        self.sum_buffers(rows, columns, 4);
+        let read = rows * columns * dtype.bytes();
+        self.pointwise(SUM, MemoryKind::Elementwise, read, columns * dtype.bytes(), self.settings.backward);
+        sum
+    }
+
+    /// The partial sums and semaphores of such a sum, whose numbers are so many bytes while they are added up.
+    pub(super) fn sum_buffers(&mut self, rows: u64, columns: u64, number: u64) {
         let vector = [4, 2, 1].into_iter().find(|&vector| columns.is_multiple_of(vector)).unwrap_or(1);
         let threads = 512 / vector;
         let width = last_power_of_2(columns / vector).min(32);
         let height = last_power_of_2(rows).min(threads / width);
-        let sum = self.temporary(columns * dtype.bytes(), NAME);
         let per_thread = rows.div_ceil(height);
         let grid = (columns / vector).div_ceil(width);
         // 2,048 threads per multiprocessor.
@@ -343,12 +356,9 @@ impl Eager {
         if per_thread >= 256 && grid <= target {
             let shared = target.div_ceil(grid).min(per_thread.div_ceil(16)).max(per_thread.div_ceil(256));
             if shared > 1 {
-                self.nested(&[4 * columns * shared * width * vector, 4 * grid], NAME);
+                self.nested(&[number * columns * shared * width * vector, 4 * grid], SUM);
             }
         }
-        let read = rows * columns * dtype.bytes();
-        self.pointwise(NAME, MemoryKind::Elementwise, read, columns * dtype.bytes(), self.settings.backward);
-        sum
     }
 
     /// Views of one value: their gradients are concatenated once all have arrived.

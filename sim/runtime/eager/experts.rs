@@ -10,7 +10,7 @@ use super::forward::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
 use crate::model::experts::titan::TitanOp;
-use crate::model::graph::{Graph, Op};
+use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 /// Keys up to which a sort needs no workspace.
@@ -385,18 +385,30 @@ impl Eager {
         let transposed = matches!(kind, ExpertOp::Titan(_));
         let layout = if transposed { MatmulLayout::DataGradient } else { MatmulLayout::Forward };
         self.grouped(graph, op, kind, layout, dispatch);
-        let param = frame.params.index(op.params[0]);
+        let (param, dtype) = (frame.params.index(op.params[0]), value.dtype);
         let checkpointed = frame.checkpoint.is_some();
         if checkpointed {
             self.let_go_of_saved(frame, index);
         }
-        let (weight, dtype) = self.upcast(param, weight, value.dtype);
+        let stored = if transposed { None } else { Some(self.upcast(param, weight, dtype)) };
         if checkpointed {
             self.release(gradient);
         } else {
             self.let_go(frame, index, gradient);
         }
         self.accumulate(frame, op.inputs[0], result.into());
-        self.store_leaf(param, weight, dtype);
+        if let Some((weight, dtype)) = stored {
+            return self.store_leaf(param, weight, dtype);
+        }
+        self.routed.push((param, weight, dtype));
+        // Weights spread over ranks are taken out of their DTensors before anything is computed: their gradients pass those
+        // nodes last.
+        let all = |op: &Op| matches!(op.kind, OpKind::Experts(ExpertOp::Titan(TitanOp::All { .. })));
+        if self.spread.is_none() || !graph.ops[..index].iter().any(all) {
+            for (param, weight, dtype) in std::mem::take(&mut self.routed) {
+                let (weight, dtype) = self.upcast(param, weight, dtype);
+                self.store_leaf(param, weight, dtype);
+            }
+        }
     }
 }

@@ -87,6 +87,7 @@ impl Eager {
             holds_input: sent.is_none(),
             sent,
             recomputed: false,
+            halved: Default::default(),
         };
         frame.slots[0] = Some(input);
         frame

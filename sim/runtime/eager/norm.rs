@@ -1,5 +1,6 @@
 //! RMSNorm and LayerNorm as one kernel each way: whose, and the backward.
 
+use super::halves::norm_bytes;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::MemoryKind;
@@ -70,7 +71,15 @@ impl Eager {
         }
     }
 
-    pub(super) fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+    /// The gradients of a norm's input and of its parameters, or of either alone.
+    fn norm_halves(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &Frame,
+        [of_input, of_params]: [bool; 2],
+    ) -> (Option<Storage>, [Option<Storage>; 2]) {
         let value = &graph.values[op.inputs[0]];
         let rows = match op.kind {
             OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => rows,
@@ -80,10 +89,10 @@ impl Eager {
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].first().copied();
         let copy = self.contiguous_for_norm(graph, op, saved);
-        let result = self.temporary(value.bytes(), name);
+        let result = of_input.then(|| self.temporary(value.bytes(), name));
         let width = value.elements / rows * value.dtype.bytes();
         let mut made = [None; 2];
-        for slot in made.iter_mut().take(op.params.len()) {
+        for slot in made.iter_mut().take(if of_params { op.params.len() } else { 0 }) {
             *slot = Some(self.temporary(width, name));
         }
         let columns = value.elements / rows;
@@ -99,11 +108,39 @@ impl Eager {
                 self.release(partial);
             }
         }
-        let dispatch = self.settings.backward;
-        self.pointwise(name, family, 2 * value.bytes(), value.bytes(), dispatch);
+        let (read, written) = match (of_input, of_params) {
+            (true, true) => (2 * value.bytes(), value.bytes()),
+            _ => norm_bytes(value.bytes(), of_input),
+        };
+        self.pointwise(name, family, read, written, self.settings.backward);
         if let Some(copy) = copy {
             self.release(copy);
         }
+        (result, made)
+    }
+
+    /// A norm's first half, where backwards come in halves.
+    fn norm_input(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+        let (made, _) = self.norm_halves(graph, op, index, frame, [true, false]);
+        self.note(index, frame, gradient);
+        if let Some(made) = made {
+            self.accumulate(frame, op.inputs[0], made.into());
+        }
+    }
+
+    /// What its second half makes.
+    pub(super) fn norm_weights(&mut self, graph: &Graph, op: &Op, index: usize, frame: &Frame) -> Vec<Storage> {
+        let (_, made) = self.norm_halves(graph, op, index, frame, [false, true]);
+        made.into_iter().flatten().collect()
+    }
+
+    pub(super) fn norm(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
+        if self.inputs_only {
+            return self.norm_input(graph, op, index, frame, gradient);
+        }
+        let value = &graph.values[op.inputs[0]];
+        let (result, made) = self.norm_halves(graph, op, index, frame, [true, true]);
+        let result = result.expect("the gradient of the input was asked for");
         let cast = made.map(|storage| storage.map(|storage| (storage, value.dtype)));
         let mut stored = [None; 2];
         let checkpointed = frame.checkpoint.is_some();

@@ -8,7 +8,7 @@ use super::{COMPUTE, Eager, Frame, Gradient, Storage};
 use crate::model::experts::ExpertOp;
 use crate::model::experts::titan::TitanOp;
 use crate::model::graph::{Graph, Op};
-use crate::program::{Collective, Comm, DType, MatmulLayout, MemoryKind, Work};
+use crate::program::{Collective, Comm, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
 
 /// Small kernels between an exchange and the experts' rows: sums and starts of segments (`_permute`).
@@ -63,6 +63,9 @@ impl Eager {
                 saved.push(self.retain(made[0]));
             }
             TitanOp::Bias => made.push(self.makes("aten.add", MemoryKind::Elementwise, read, bytes(0))),
+            TitanOp::Limit { groups, chosen } => {
+                made = self.limit(read, graph.dims.tokens() * groups, (groups, chosen))
+            }
             TitanOp::Choose if !cached.is_empty() => made.extend_from_slice(cached),
             TitanOp::Choose => {
                 made.extend([0, 1].map(|at| self.storage(bytes(at), "aten.topk")));
@@ -84,7 +87,12 @@ impl Eager {
                 made.push(self.makes("aten.zeros_like", MemoryKind::Copy, 0, bytes(0)));
                 let dispatch = self.settings.forward;
                 self.pointwise("aten.scatter_", MemoryKind::Scatter, read, read / 8, dispatch);
-                made.push(self.makes("aten.sum", MemoryKind::Elementwise, bytes(0), bytes(1)));
+                made.push(self.storage(bytes(1), "aten.sum"));
+                // Truth values are made numbers first.
+                let numbers = self.makes("aten._to_copy", MemoryKind::Elementwise, bytes(0), 8 * bytes(0));
+                self.sum_buffers(graph.dims.tokens(), bytes(1) / 8, 8);
+                self.pointwise("aten.sum", MemoryKind::Elementwise, 8 * bytes(0), bytes(1), dispatch);
+                self.release(numbers);
                 self.pointwise("aten.add_", MemoryKind::Elementwise, bytes(1), bytes(1), dispatch);
             }
             TitanOp::Take => {
@@ -183,6 +191,35 @@ impl Eager {
         }
     }
 
+    /// Scores without those of groups that a token may not choose from, and which those are. `all`: tokens times groups.
+    fn limit(&mut self, scores: u64, all: u64, (groups, chosen): (u64, u64)) -> Vec<Storage> {
+        let dispatch = self.settings.forward;
+        let values_and_places =
+            |this: &mut Self, count: u64| [4, 8].map(|size| this.storage(count * size, "aten.topk"));
+        let [best, places] = values_and_places(self, 2 * all);
+        for dispatch in [dispatch, Dispatch::Extra] {
+            // The two largest are sorted, too.
+            self.pointwise("aten.topk", MemoryKind::Elementwise, scores, 24 * all, dispatch);
+        }
+        let sums = self.makes("aten.sum", MemoryKind::Elementwise, 8 * all, 4 * all);
+        let [most, which] = values_and_places(self, all / groups * chosen);
+        self.pointwise("aten.topk", MemoryKind::Elementwise, 4 * all, 12 * all / groups * chosen, dispatch);
+        let mask = self.makes("aten.ones_like", MemoryKind::Copy, 0, all);
+        self.pointwise(
+            "aten.scatter_",
+            MemoryKind::Scatter,
+            9 * all / groups * chosen,
+            all / groups * chosen,
+            dispatch,
+        );
+        let limited = self.makes("aten.clone", MemoryKind::Copy, scores, scores);
+        self.pointwise("aten.masked_fill_", MemoryKind::Elementwise, scores + all, scores, dispatch);
+        for storage in [best, most, sums, places, which] {
+            self.release(storage);
+        }
+        vec![limited, mask]
+    }
+
     /// Rows in the order of experts: where each segment begins, what row comes from where, the rows.
     fn permute(&mut self, indices: u64, (rows, counts): (u64, u64)) -> Vec<Storage> {
         self.program.host(self.settings.forward, SEGMENT_KERNELS);
@@ -217,9 +254,13 @@ impl Eager {
         let input = op.inputs.first().copied().unwrap_or(op.outputs[0]);
         let (bytes, made) = (graph.values[input].bytes(), graph.values[op.outputs[0]].bytes());
         match kind {
-            TitanOp::Bias | TitanOp::Choose | TitanOp::Map | TitanOp::Count { .. } | TitanOp::Ends | TitanOp::Zeros => {
-                self.release(gradient);
-            }
+            TitanOp::Bias
+            | TitanOp::Limit { .. }
+            | TitanOp::Choose
+            | TitanOp::Map
+            | TitanOp::Count { .. }
+            | TitanOp::Ends
+            | TitanOp::Zeros => self.release(gradient),
             TitanOp::Gate { inputs, outputs } => {
                 self.gate_backward(graph, op, (index, inputs, outputs), frame, gradient)
             }

@@ -305,15 +305,25 @@ impl<'c> Run<'c> {
         self.eager.program.enter(before);
     }
 
-    /// The order in which the final callback visits groups: modules in pre-order.
+    /// The order in which the final callback visits groups: modules in pre-order, of two groups the second first.
     pub(super) fn callback_order(&self) -> Vec<usize> {
+        self.in_order(true)
+    }
+
+    /// Groups of modules in pre-order, of two the first first.
+    pub(super) fn module_order(&self) -> Vec<usize> {
+        self.in_order(false)
+    }
+
+    fn in_order(&self, second_first: bool) -> Vec<usize> {
         let units = &self.units;
         let mut order: Vec<usize> = vec![];
         order.extend(units.root);
         order.extend(units.embedding);
         order.extend(units.positions);
         for (block, experts) in units.blocks.iter().zip(&units.experts) {
-            order.extend(experts.iter().chain(block));
+            let both = if second_first { [experts, block] } else { [block, experts] };
+            order.extend(both.into_iter().flatten());
         }
         order.extend(units.norm);
         order.extend(units.head.filter(|_| units.head != units.embedding));

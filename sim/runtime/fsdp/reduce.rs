@@ -234,7 +234,7 @@ impl Run<'_> {
     /// Reduces what backwards have accumulated (`finalize_backward(async_op=True)`).
     pub fn finalize_backward(&mut self) {
         self.reduce_gradients = true;
-        for at in self.callback_order().into_iter().rev() {
+        for at in self.module_order().into_iter().rev() {
             self.post_backward(at);
             self.groups[at].training = Training::Idle;
         }

@@ -36,8 +36,8 @@ impl Run<'_> {
         let own = matches!(training, Training::Forward | Training::PreBackward);
         let (copy_in, gather) = match (own, self.asynchronous) {
             (true, _) => (self.own(COPY_IN), self.own(ALL_GATHER)),
-            // The buffers are the default stream's, and the collective runs on its communicator's.
-            (false, true) => (COMPUTE, self.own(ALL_GATHER)),
+            // The buffers are the default stream's, and the collective runs on its communicator's, which all roots share.
+            (false, true) => (COMPUTE, ALL_GATHER),
             (false, false) => (COMPUTE, COMPUTE),
         };
         let precision = self.config.mixed_precision;
@@ -110,7 +110,7 @@ impl Run<'_> {
     /// Starts the gathers of all groups of the root at work (`unshard(async_op=True)` on each of its modules).
     pub fn unshard_all(&mut self) {
         self.asynchronous = true;
-        for at in self.callback_order() {
+        for at in self.module_order() {
             self.unshard(at);
         }
         self.asynchronous = false;
@@ -118,14 +118,14 @@ impl Run<'_> {
 
     /// Waits for them.
     pub fn wait_for_all(&mut self) {
-        for at in self.callback_order() {
+        for at in self.module_order() {
             self.wait_for_unshard(at);
         }
     }
 
     /// Lets go of the parameters of all groups of the root at work.
     pub fn reshard_all(&mut self) {
-        for at in self.callback_order() {
+        for at in self.module_order() {
             self.reshard(at);
         }
     }

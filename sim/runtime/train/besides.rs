@@ -23,13 +23,21 @@ impl Training<'_> {
         if !job.float8.is_some_and(|float8| float8.all_gather && float8.precompute_scale) {
             return;
         }
-        let narrow = self.layout.params.iter().filter(|param| param.narrow != Narrow::No);
-        let shards: Vec<u64> = narrow.map(|param| param.padded_shard(job.fsdp.shard)).collect();
         // Partial maxima of DTensors are reduced over one mesh axis after the other.
         let sharded = (job.fsdp.shard > 1).then_some(self.run.communicators.shard);
         let axes = [sharded, self.run.eager.tensor.map(|tensor| tensor.group)];
         let element = job.fsdp.mixed_precision.storage.bytes();
-        float8::precompute(&mut self.run.eager.program, COMPUTE, &shards, element, axes.into_iter().flatten());
+        // Each part of the model is asked for its own; one without such weights has none to find.
+        let mut first = 0;
+        for &end in &self.layout.ends {
+            let narrow = self.layout.params[first..end].iter().filter(|param| param.narrow != Narrow::No);
+            let shards: Vec<u64> = narrow.map(|param| param.padded_shard(job.fsdp.shard)).collect();
+            first = end;
+            if !shards.is_empty() {
+                let axes = axes.into_iter().flatten();
+                float8::precompute(&mut self.run.eager.program, COMPUTE, &shards, element, axes);
+            }
+        }
     }
 
     /// Whether the loop holds the logits by a name: for itself, or for its metrics.

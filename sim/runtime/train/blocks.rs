@@ -22,6 +22,7 @@ pub(super) enum BlockFrame {
 }
 
 /// A checkpoint's input.
+#[derive(Clone, Copy)]
 pub(super) enum Input {
     /// On the device.
     Here(Storage),
@@ -64,17 +65,15 @@ impl Training<'_> {
     }
 
     /// Backward of a block from the gradient of its output, which it takes over: the gradient of its input.
-    pub(super) fn backward_block(&mut self, layer: usize, frame: BlockFrame, gradient: Storage) -> Storage {
+    pub(super) fn backward_block(&mut self, layer: usize, frame: &mut BlockFrame, gradient: Storage) -> Storage {
         let map = self.map(layer);
         let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
         let eager = &mut self.run.eager;
         let compiled = self.graphs.compiled_block[layer].map(|at| &self.graphs.compiled[at]);
         match (frame, compiled) {
-            (BlockFrame::Compiled(mut frame), Some(compiled)) => {
-                eager.backward_compiled(graph, compiled, &mut frame, gradient)
-            }
+            (BlockFrame::Compiled(frame), Some(compiled)) => eager.backward_compiled(graph, compiled, frame, gradient),
             (BlockFrame::Again(input), Some(compiled)) => {
-                let input = match (input, eager.settings.offload) {
+                let input = match (*input, eager.settings.offload) {
                     (Input::Sent(sent), Some(offload)) => eager.bring_back(sent, offload),
                     (Input::Here(input), _) => input,
                     (Input::Sent(_), None) => unreachable!("an input is sent only with offloading"),
@@ -89,8 +88,8 @@ impl Training<'_> {
                 eager.release(input);
                 gradient
             }
-            (BlockFrame::Eager(mut frame), _) => {
-                eager.backward(graph, &mut frame, gradient).expect("a block's output depends on its input")
+            (BlockFrame::Eager(frame), _) => {
+                eager.backward(graph, frame, gradient).expect("a block's output depends on its input")
             }
             (_, None) => unreachable!("a compiled frame comes from a compiled block"),
         }

@@ -76,7 +76,11 @@ fn mixture(job: &Job, experts: &Experts) -> Option<&'static str> {
         (!titan && !router.normalises, "a router whose weights do not sum to one"),
         (!titan && router.scales, "a router that scales its weights"),
         (router.bias || (!titan && router.correction), "a router with a bias"),
-        (router.groups.is_some(), "a router that chooses among groups"),
+        (router.groups.is_some() && !titan, "a router that chooses among groups"),
+        (
+            router.groups.is_some() && job.checkpoint == Checkpoint::SelectiveOp,
+            "selective checkpointing of a router that chooses among groups",
+        ),
         (experts.bias, "experts with biases"),
         (!titan && experts.auxiliary_loss, "a loss that balances experts"),
         (titan && job.context > 1, "torchtitan's experts where ranks share a sequence"),

@@ -13,8 +13,8 @@ const POSITIONS: usize = 2;
 /// What a forward leaves for its backward.
 pub(super) struct Frames {
     embedding: Option<Frame>,
-    blocks: Vec<BlockFrame>,
-    head: Option<Frame>,
+    pub blocks: Vec<BlockFrame>,
+    pub head: Option<Frame>,
     /// The loss, once it has been computed.
     pub loss: Option<Storage>,
 }
@@ -147,12 +147,12 @@ impl Training<'_> {
 
     /// Backward of the part at work, from the loss, or from the gradient of its output, which it takes over: the gradient of
     /// its input, if it got one. `last`: whether reductions are waited for.
-    pub(super) fn backward(&mut self, mut frames: Frames, gradient: Option<Storage>, last: bool) -> Option<Storage> {
+    pub(super) fn backward(&mut self, frames: &mut Frames, gradient: Option<Storage>, last: bool) -> Option<Storage> {
         self.run.eager.program.set_pass(Pass::Backward);
         let units = self.run.units.clone();
         let before = self.run.eager.program.enter(self.scopes.head);
         let (mut root, mut ones) = (units.root, None);
-        let mut hidden = match (frames.head.take(), gradient) {
+        let mut hidden = match (&mut frames.head, gradient) {
             (Some(head), _) => {
                 root = None;
                 let (hidden, seed) = self.backward_head(head);
@@ -162,17 +162,17 @@ impl Training<'_> {
             (None, Some(gradient)) => gradient,
             (None, None) => unreachable!("a part without a head is given a gradient"),
         };
-        for layer in self.parts[self.at].blocks.clone().rev() {
+        let layers = self.parts[self.at].blocks.clone();
+        for (layer, frame) in layers.zip(&mut frames.blocks).rev() {
             self.block_backward_begins(layer);
             if let Some(root) = root.take() {
                 self.run.pre_backward(root, &[]);
             }
             self.run.eager.program.enter(self.scopes.blocks[layer]);
-            let frame = frames.blocks.pop().expect("a frame for every block");
             hidden = self.backward_block(layer, frame, hidden);
             self.block_backward_ended(layer);
         }
-        let made = match frames.embedding {
+        let made = match &mut frames.embedding {
             Some(frame) => {
                 self.backward_embedding(frame, hidden, root);
                 None
@@ -188,23 +188,23 @@ impl Training<'_> {
     }
 
     /// Backward of loss, head and final norm: the gradient of the hidden state, and the loss's own, which somebody holds.
-    fn backward_head(&mut self, mut head: Frame) -> (Storage, Storage) {
+    fn backward_head(&mut self, head: &mut Frame) -> (Storage, Storage) {
         let units = self.run.units.clone();
         let (graph, loss_from) = (&self.graphs.head.graph, self.graphs.head.loss_from);
         let ones = self.run.eager.seed_gradient(graph.values[graph.output].dtype);
         let seed = self.run.eager.retain(ones);
-        self.run.eager.start_backward(graph, &mut head, seed);
+        self.run.eager.start_backward(graph, head, seed);
         // Gradients of the head's weight that arrive before the root's hook are stored in the type they are reduced in.
         let stored = self.run.eager.gradient_dtype;
         self.run.eager.gradient_dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
-        self.run.eager.backward_ops(graph, &mut head, loss_from..graph.ops.len());
+        self.run.eager.backward_ops(graph, head, loss_from..graph.ops.len());
         self.run.eager.gradient_dtype = stored;
         for group in [units.head, units.root].into_iter().flatten() {
             let prefetch = self.prefetched_by_head();
             self.run.pre_backward(group, &prefetch);
         }
         let norm = if units.norm.is_some() { self.graphs.head.norm } else { 0 };
-        self.run.eager.backward_ops(graph, &mut head, norm..loss_from);
+        self.run.eager.backward_ops(graph, head, norm..loss_from);
         // A head that is the embedding's table gets its other gradient at the end.
         let mut done = units.head.filter(|_| units.head != units.embedding);
         if let Some(group) = units.norm {
@@ -212,9 +212,9 @@ impl Training<'_> {
                 self.run.post_backward(head);
             }
             self.run.pre_backward(group, &[]);
-            self.run.eager.backward_ops(graph, &mut head, 0..norm);
+            self.run.eager.backward_ops(graph, head, 0..norm);
         }
-        let hidden = self.run.eager.finish_backward(&mut head).expect("the logits depend on the hidden state");
+        let hidden = self.run.eager.finish_backward(head).expect("the logits depend on the hidden state");
         if let Some(group) = done {
             self.run.post_backward(group);
         }
@@ -222,16 +222,16 @@ impl Training<'_> {
     }
 
     /// Backward of the embedding; `root` has yet to hear of its output's gradient, where no block or head came after it.
-    fn backward_embedding(&mut self, mut frame: Frame, hidden: Storage, root: Option<usize>) {
+    fn backward_embedding(&mut self, frame: &mut Frame, hidden: Storage, root: Option<usize>) {
         let units = self.run.units.clone();
         let graph = &self.graphs.embedding;
         let mut left = graph.ops.len();
-        self.run.eager.start_backward(graph, &mut frame, hidden);
+        self.run.eager.start_backward(graph, frame, hidden);
         if let Some(group) = units.positions {
             self.run.eager.program.enter(self.scopes.embedding);
-            self.run.eager.backward_ops(graph, &mut frame, POSITIONS + 1..left);
+            self.run.eager.backward_ops(graph, frame, POSITIONS + 1..left);
             self.run.pre_backward(group, &[]);
-            self.run.eager.backward_ops(graph, &mut frame, POSITIONS..POSITIONS + 1);
+            self.run.eager.backward_ops(graph, frame, POSITIONS..POSITIONS + 1);
             self.run.post_backward(group);
             left = POSITIONS;
         }
@@ -240,7 +240,7 @@ impl Training<'_> {
             self.run.pre_backward(group, &[]);
         }
         self.run.eager.program.enter(self.scopes.embedding);
-        self.run.eager.backward_ops(graph, &mut frame, 0..left);
-        self.run.eager.finish_backward(&mut frame);
+        self.run.eager.backward_ops(graph, frame, 0..left);
+        self.run.eager.finish_backward(frame);
     }
 }

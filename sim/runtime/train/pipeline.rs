@@ -9,15 +9,20 @@
 //! [`rank`] walks a rank through its list, [`messages`] says what is sent, received and waited for, and which of it Python's
 //! variables still name. Order and memory are held against PyTorch's in `tests/oracles/fsdp2-pipeline.json`.
 //!
-//! Left out: backwards in halves, which autograd cuts at places of its own; what a first step does to learn shapes.
+//! Backwards in halves are cut as autograd cuts them ([`super::halves`]). A forward and a backward that a schedule runs side by
+//! side run one after the other, as `_PipelineScheduleRuntime` does it.
+//!
+//! Left out: what a first step does to learn shapes, and what Python takes to find out where to cut.
 
 mod messages;
 mod rank;
 
 use rayon::prelude::*;
 
-use super::Job;
 use super::plan::Part;
+use super::{Checkpoint, Job};
+use crate::model::experts::Implementation;
+use crate::model::style::Linears;
 use crate::program::StreamId;
 use crate::runtime::Flight;
 use crate::runtime::fsdp::OF_EACH_ROOT;
@@ -28,7 +33,7 @@ use crate::schedule::{self, Entry, Lowering, Schedule, ScheduleError, Shape};
 pub(super) const STREAMS: [&str; 3] = ["pipeline", "pipeline, rank before", "pipeline, rank after"];
 
 /// Schedules of `torch.distributed.pipelining` that are simulated; the first is torchtitan's default.
-pub const SCHEDULES: [&Entry; 4] = order::TORCH;
+pub const SCHEDULES: [&Entry; 7] = order::TORCH;
 
 /// How a model is cut into stages, and when their ranks do what.
 #[derive(Clone, Debug)]
@@ -91,8 +96,9 @@ pub fn split(layers: u64, stages: u64, [first, last]: [u64; 2]) -> Result<Vec<u6
 pub fn refuses(job: &Job) -> Option<&'static str> {
     job.pipeline.as_ref()?;
     let model = &job.model;
+    let titans = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
-        (model.experts.is_some(), "a mixture of experts"),
+        (model.experts.is_some() && !titans, "experts that are not run as torchtitan runs them"),
         (model.tied_head, "a model whose head is the embedding's table (torchtitan refuses it, too)"),
         (!job.loss.sees_whole_logits(), "a model whose loss runs the head itself"),
         (job.output.is_some(), "logits that the root casts"),
@@ -104,6 +110,36 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         (job.eager.persistent_workspace, "workspaces that stay taken"),
     ];
     list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)
+}
+
+/// Why a schedule whose backwards come in halves cannot run this job, and what to write.
+pub fn refuses_halves(job: &Job) -> Option<(String, String)> {
+    let pipeline = job.pipeline.as_ref()?;
+    let name = pipeline.schedule.name;
+    if !order::TORCH_HALVES.iter().any(|entry| entry.name == name) {
+        return None;
+    }
+    let or = |key: &str| format!("write {key}, or pipeline.schedule = \"LoopedBFS\"");
+    if job.compile {
+        let problem = format!("PyTorch does not run {name} on stage modules that have used torch.compile");
+        return Some((problem, or("compile.blocks = false")));
+    }
+    if job.checkpoint != Checkpoint::None {
+        let problem = format!(
+            "under {name} a checkpointed block is computed again for its input's gradient and for each of its parameters, and \
+             all of that is kept, which is not simulated"
+        );
+        return Some((problem, or("activation_checkpointing.policy = \"none\"")));
+    }
+    let plain = job.eager.fused_rms_norm && job.style.linears == Linears::Torch && job.model.experts.is_none();
+    if !plain {
+        let problem = format!(
+            "{name} is simulated for linears and norms of one kernel each way, and {} has others",
+            job.model.name
+        );
+        return Some((problem, "write pipeline.schedule = \"LoopedBFS\"".to_owned()));
+    }
+    None
 }
 
 /// The job's schedule; an error if it cannot have this shape.

@@ -35,8 +35,8 @@ impl Training<'_> {
     /// Clips all gradients to one norm. The norm of DTensors is summed over one mesh axis after the other, that of experts
     /// over theirs.
     pub(super) fn clip(&mut self, sizes: &[u64], element: u64) {
-        let experts = self.run.units.experts.iter().flatten().next();
-        let over = experts.and_then(|&at| self.run.groups[at].over);
+        // A stage may have no experts.
+        let over = self.run.groups.iter().find_map(|group| group.over);
         let spread = over.map(|(ranks, own)| ((ranks > 1).then_some(own), self.run.eager.spread));
         let spread = spread.into_iter().flat_map(|(own, ranks)| own.into_iter().chain(ranks.map(|(group, _)| group)));
         let sharded = (self.job.fsdp.shard > 1).then_some(self.run.communicators.shard);
@@ -59,7 +59,11 @@ impl Training<'_> {
         if !matches!(job.style.experts, Implementation::Torchtitan { .. }) {
             return;
         }
-        let blocks = (0..job.model.layers).filter(|&layer| experts.in_block(layer)).count() as u32;
+        let own = self.parts.iter().flat_map(|part| part.blocks.clone());
+        let blocks = own.filter(|&layer| experts.in_block(layer as u64)).count() as u32;
+        if blocks == 0 {
+            return;
+        }
         let bytes = Bytes(4 * experts.count * u64::from(blocks));
         let program = &mut self.run.eager.program;
         let counts = program.alloc(bytes, COMPUTE, Category::OptimizerTemporary, "aten.vstack");

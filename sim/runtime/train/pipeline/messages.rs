@@ -12,12 +12,14 @@ use super::rank::{Key, Rank, Received};
 use crate::program::{Category, DType, Direction, EventId, Group, GroupId, StreamId, Transfer};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::runtime::train::Training;
-use crate::schedule::{Action, Batching, Kind};
+use crate::schedule::{Action, Batching, Kind, Placement};
 use crate::units::Bytes;
 
 /// A rank's side of the pipeline's communicators.
 pub(super) struct Messages {
     group: GroupId,
+    ranks: u32,
+    placement: Placement,
     /// The places of the ranks before and after.
     ahead: [u32; 2],
     /// Of batches, of the pair with the rank before, of the pair with the rank after: one pair of two ranks.
@@ -37,6 +39,8 @@ impl Messages {
         let hidden = &training.graphs.blocks[0].values[0];
         Messages {
             group: training.run.eager.program.add_group(group),
+            ranks: pipeline.ranks,
+            placement: pipeline.schedule.placement,
             ahead,
             streams: [stream(0), stream(1), stream(after)],
             bytes: Bytes(hidden.bytes()),
@@ -49,14 +53,17 @@ impl Messages {
         self.group
     }
 
-    /// Which neighbour an action is about, as an index: the one before, or the one after.
-    fn neighbour(action: &Action) -> usize {
-        usize::from(matches!(action.kind, Kind::SendForward | Kind::RecvBackward))
+    /// Which neighbour an action is about, as an index: the one before, or the one after. Where stages go there and back, the
+    /// next stage on the way back is of the rank before.
+    fn neighbour(&self, action: &Action) -> usize {
+        let next = matches!(action.kind, Kind::SendForward | Kind::RecvBackward);
+        let back = self.placement == Placement::V && u32::from(action.stage) / self.ranks % 2 == 1;
+        usize::from(next != back)
     }
 
     fn transfer(&self, action: &Action) -> Transfer {
         let direction = if sends(action) { Direction::Send } else { Direction::Receive };
-        let ahead = self.ahead[Messages::neighbour(action)];
+        let ahead = self.ahead[self.neighbour(action)];
         Transfer { direction, group: self.group, ahead, bytes: self.bytes, dtype: self.dtype }
     }
 }
@@ -136,7 +143,7 @@ impl Rank<'_> {
         }
         let mixed = portion.iter().any(sends) && !portion.iter().all(sends);
         let stream = match portion {
-            [only] => self.messages.streams[1 + Messages::neighbour(only)],
+            [only] => self.messages.streams[1 + self.messages.neighbour(only)],
             _ => self.messages.streams[0],
         };
         let transfers: Vec<Transfer> = portion.iter().map(|action| self.messages.transfer(action)).collect();
@@ -166,7 +173,7 @@ impl Rank<'_> {
 
     fn received(&mut self, action: &Action, storage: Storage, event: EventId, mixed: bool) {
         let key = (action.stage, action.microbatch);
-        let received = Received { storage, event };
+        let received = Received { storage, event: Some(event) };
         let forward = action.kind == Kind::RecvForward;
         if forward {
             self.inputs.insert(key, received);

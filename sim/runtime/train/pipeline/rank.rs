@@ -14,18 +14,23 @@ use crate::schedule::{Action, Batching, Kind, Lists, Schedule};
 /// What is known of one micro-batch on one stage.
 pub(super) type Key = (u16, u32);
 
-/// A tensor from another stage, and when it will be there.
+/// A tensor from another stage, and when it will be there; one of the rank's own hands it over at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) storage: Storage,
-    pub(super) event: EventId,
+    pub(super) event: Option<EventId>,
 }
 
-/// A micro-batch between its forward and its backward.
+/// A micro-batch between its forward and the end of its backward.
 struct Open {
     frames: Frames,
     input: Option<Storage>,
+    /// Its result, where a list is walked.
+    output: Option<Storage>,
     logits: Vec<Storage>,
+    /// Between the halves of a backward: the gradients of its result and of its input.
+    gradient: Option<Storage>,
+    made: Option<Storage>,
 }
 
 /// A pipeline rank, writing its program.
@@ -111,6 +116,8 @@ impl<'j> Rank<'j> {
             match action.kind {
                 Kind::Forward => self.forward(key),
                 Kind::Backward => self.backward(key),
+                Kind::Input => self.input_half(key),
+                Kind::Weight => self.weight_half(key),
                 Kind::WaitSendForward | Kind::WaitSendBackward => self.wait_for(*action),
                 Kind::Unshard => {
                     self.turn_to(stage);
@@ -153,57 +160,117 @@ impl<'j> Rank<'j> {
         stage + 1 == self.schedule.stages
     }
 
+    /// A tensor of another stage, once it is there.
+    fn arrived(&mut self, received: Option<Received>) -> Option<Storage> {
+        let Received { storage, event } = received?;
+        if let Some(event) = event {
+            self.training.run.eager.program.wait(COMPUTE, event);
+        }
+        Some(storage)
+    }
+
     fn forward(&mut self, key: Key) {
         let stage = usize::from(key.0);
         self.compute_on(stage);
-        let input = self.inputs.remove(&key).map(|received| {
-            self.training.run.eager.program.wait(COMPUTE, received.event);
-            received.storage
-        });
+        let received = self.inputs.remove(&key);
+        let input = self.arrived(received);
         let (mut frames, output) = self.training.forward(input);
         let logits = self.training.hold_logits(&frames);
-        if let Some(output) = output {
-            self.outputs.insert(key, output);
+        // The stage holds its result until its backward.
+        let held = output.filter(|_| self.walks_list()).map(|output| self.training.run.eager.retain(output));
+        if let Some(storage) = output {
+            if self.stages.contains(&(stage + 1)) {
+                self.inputs.insert((key.0 + 1, key.1), Received { storage, event: None });
+            } else {
+                self.outputs.insert(key, storage);
+            }
         }
         self.forward_ended();
         if self.is_last(stage) {
             self.training.loss(&mut frames);
             self.losses.extend(frames.loss.take());
         }
-        self.open.insert(key, Open { frames, input, logits });
+        self.open.insert(key, Open { frames, input, output: held, logits, gradient: None, made: None });
     }
 
-    fn backward(&mut self, key: Key) {
-        let stage = usize::from(key.0);
-        self.compute_on(stage);
-        self.backward_begins(stage);
-        let gradient = self.gradients.remove(&key).map(|received| {
-            self.training.run.eager.program.wait(COMPUTE, received.event);
-            received.storage
-        });
-        // Gradients are added up whole, in the type that they will be reduced in, and parameters stay.
+    /// A stage turns to a micro-batch's backward, or its first half: what the forward left, and the gradient of its result.
+    fn turn_back(&mut self, key: Key) -> Open {
+        self.compute_on(usize::from(key.0));
+        self.backward_begins(usize::from(key.0));
+        let received = self.gradients.remove(&key);
+        let gradient = self.arrived(received);
+        let open = self.open.remove(&key).expect("a backward follows its forward");
+        Open { gradient, ..open }
+    }
+
+    /// Gradients are added up whole, in the type that they will be reduced in, and parameters stay.
+    fn accumulates(&mut self) {
         let run = &mut self.training.run;
         (run.reduce_gradients, run.keeps_gathered) = (false, true);
         run.eager.gradient_dtype = run.stored_gradient();
-        let given = gradient.map(|gradient| run.eager.retain(gradient));
-        let Open { frames, input, logits } = self.open.remove(&key).expect("a backward follows its forward");
-        let made = self.training.backward(frames, given, false);
-        for storage in logits {
+    }
+
+    fn backward(&mut self, key: Key) {
+        let open = self.turn_back(key);
+        self.whole_backward(key, open);
+        self.backward_ended();
+    }
+
+    fn whole_backward(&mut self, key: Key, mut open: Open) {
+        self.accumulates();
+        let given = open.gradient.map(|gradient| self.training.run.eager.retain(gradient));
+        let made = self.training.backward(&mut open.frames, given, false);
+        if self.is_last(usize::from(key.0)) {
+            // The graph of the loss ends in the input, and the loop still names the loss when the step has ended.
+            self.training.of_loss.extend(open.input.take());
+        }
+        let Open { logits, output, input, gradient, .. } = open;
+        for storage in logits.into_iter().chain(output).chain(input).chain(gradient) {
             self.training.run.eager.release(storage);
         }
-        match input {
-            // The graph of the loss ends in the input, and the loop still names the loss when the step has ended.
-            Some(input) if self.is_last(stage) => self.training.of_loss.push(input),
-            Some(input) => self.training.run.eager.release(input),
-            None => {}
+        self.hand_back(key, made);
+    }
+
+    /// The gradient of a stage's input is to be sent, or given to the rank's stage before.
+    fn hand_back(&mut self, key: Key, made: Option<Storage>) {
+        let Some(storage) = made else { return };
+        if self.stages.iter().any(|&own| own + 1 == usize::from(key.0)) {
+            self.gradients.insert((key.0 - 1, key.1), Received { storage, event: None });
+        } else {
+            self.input_gradients.insert(key, storage);
         }
-        if let Some(gradient) = gradient {
-            self.training.run.eager.release(gradient);
+    }
+
+    /// The first half of a backward. The first stage, whose input has no gradient, leaves all of it for the second.
+    fn input_half(&mut self, key: Key) {
+        let mut open = self.turn_back(key);
+        if key.0 > 0 {
+            self.accumulates();
+            let given = open.gradient.map(|gradient| self.training.run.eager.retain(gradient));
+            let made = self.training.backward_input(&mut open.frames, given);
+            for storage in open.logits.drain(..) {
+                self.training.run.eager.release(storage);
+            }
+            // The input's `.grad` names it, too.
+            open.made = made.map(|made| self.training.run.eager.retain(made));
+            self.hand_back(key, made);
         }
-        if let Some(made) = made {
-            self.input_gradients.insert(key, made);
+        self.open.insert(key, open);
+    }
+
+    /// The second half.
+    fn weight_half(&mut self, key: Key) {
+        self.compute_on(usize::from(key.0));
+        let open = self.open.remove(&key).expect("a backward follows its forward");
+        if key.0 == 0 {
+            return self.whole_backward(key, open);
         }
-        self.backward_ended();
+        self.accumulates();
+        let Open { frames, input, output, gradient, made, .. } = open;
+        self.training.backward_weights(frames);
+        for storage in [input, made, gradient, output].into_iter().flatten() {
+            self.training.run.eager.release(storage);
+        }
     }
 
     /// Reduces a stage's gradients, and lets go of its parameters (`start_gradient_reduction`).
