@@ -9,8 +9,8 @@ use windtunnel::program::{Builder, Category, Collective, DType, Dispatch, Instr,
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, LayerNorm, Settings, Storage, TensorGroup};
 use windtunnel::runtime::megatron::{
-    Block, Chunk, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
-    Recompute,
+    Again, Block, Chunk, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer,
+    Pipeline, Recompute,
 };
 use windtunnel::schedule::order;
 
@@ -55,6 +55,7 @@ fn model(c: &Value) -> ModelConfig {
         global_every: 0,
         attention_softcap: false,
         logit_softcap: false,
+        predicts_ahead: 0,
         scaled_embedding: false,
         source: "tests/oracles/megatron_core.py".to_owned(),
         notes: vec![],
@@ -104,6 +105,7 @@ pub fn job(c: &Value) -> Job {
                 fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
                 _ => CrossEntropy::Composed,
             },
+            again: Again::default(),
             recompute: match c["recompute"].as_str() {
                 Some("uniform") => Recompute::Uniform { layers },
                 Some("block") => Recompute::Block { layers },
