@@ -167,6 +167,8 @@ pub struct ModelConfig {
     pub attention_softcap: bool,
     /// The same on the logits.
     pub logit_softcap: bool,
+    /// Tokens that blocks of their own predict further ahead, one each (`num_nextn_predict_layers`: DeepSeek-V3).
+    pub predicts_ahead: u64,
     /// The embedding is multiplied by √D (Gemma).
     pub scaled_embedding: bool,
     /// Where the numbers come from: a file, a paper, a repository.
@@ -188,7 +190,7 @@ pub struct ParamCount {
     pub head: u64,
     /// The final norm.
     pub final_norm: u64,
-    /// All of them.
+    /// All of them, with blocks that predict further ahead.
     pub total: u64,
     /// Those that one token meets: all but the experts it is not sent to.
     pub active: u64,
@@ -256,6 +258,11 @@ impl ModelConfig {
         let sparse = self.expert_blocks();
         let beside = (self.layers - sparse) * dense_block + embedding + head + final_norm;
         let (total, active) = (beside + sparse * block, beside + sparse * met);
+        // Each has a block of the last kind, a projection of two hidden states to one, and three norms.
+        let last =
+            if self.layers > 0 && self.experts_in(self.layers - 1).is_some() { [block, met] } else { [dense_block; 2] };
+        let [all, some] = last.map(|last| self.predicts_ahead * (last + 2 * d * d + 3 * self.norm_params(d)));
+        let (total, active) = (total + all, active + some);
         ParamCount { block, dense_block, embedding, head, final_norm, total, active }
     }
 

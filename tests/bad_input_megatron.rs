@@ -294,6 +294,16 @@ fn experts_that_do_not_lie_on_the_mesh_are_told_why() {
     assert!(local.contains("moe_permute_fusion is Transformer Engine's"), "{local}");
     let twice = keys("recompute = { uniform = 1 }\nrecompute_modules = [\"moe_act\"]");
     assert!(twice.contains("runs parts of a block again"), "{twice}");
+    for (modules, problem, remedy) in [
+        ("\"mla_up_proj\"", "names mla_up_proj, and mixtral-8x7b has no latent attention", "remove \"mla_up_proj\""),
+        ("\"shared_experts\"", "names shared_experts, and mixtral-8x7b has no shared experts", "remove"),
+        ("\"moe\", \"moe_act\"", "names moe_act beside moe", "one inside the other is not simulated"),
+    ] {
+        let said = keys(&format!("recompute_modules = [{modules}]"));
+        assert!(said.contains(problem) && said.contains(remedy), "{said}");
+    }
+    let dense = said(&format!("{MEGATRON}\n[megatron]\nrecompute_modules = [\"moe\"]\n"));
+    assert!(dense.contains("names moe, and config has no experts"), "{dense}");
 }
 
 #[test]

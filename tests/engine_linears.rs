@@ -70,7 +70,7 @@ fn a_transposed_byte_of_every_input_and_weight_is_kept_for_backward() {
         let graph = block::block(&job.model, dims, DType::Bf16, Default::default(), style);
         let mut eager = Eager::new(Builder::new(1, &["compute"]), job.eager, graph.params.len());
         let input = eager.storage(2 * dims.tokens() * dims.d, "input");
-        let (_, output) = eager.forward(&graph, input, ParamMap { first: 0, tied: None }, Mode::Train);
+        let (_, output) = eager.forward(&graph, input, ParamMap::from(0), Mode::Train);
         eager.release(output);
         let program = eager.program.finish();
         // Matmuls' workspaces come and go.

@@ -10,7 +10,7 @@ use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, Stre
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
-    self, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
+    self, Again, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
     Optimizer, Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
@@ -55,6 +55,7 @@ fn model() -> ModelConfig {
         global_every: 0,
         attention_softcap: false,
         logit_softcap: false,
+        predicts_ahead: 0,
         scaled_embedding: false,
         source: "this test".to_owned(),
         notes: vec![],
@@ -89,6 +90,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
             fused_rope: true,
             cross_entropy: CrossEntropy::Compiled,
             recompute: Recompute::None,
+            again: Again::default(),
         },
         mixture: None,
         matmuls,

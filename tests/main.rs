@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod ahead;
 mod bad_input;
 mod bad_input_megatron;
 mod calibrate;

@@ -339,6 +339,17 @@ pub struct Graph {
     pub output: ValueId,
     /// Causal attention with this many queries per head, or none.
     pub causal: bool,
+    /// Operators that run again in backward on their own.
+    pub again: Vec<Again>,
+}
+
+/// Operators in a row that run again in backward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// Which.
+    pub ops: std::ops::Range<usize>,
+    /// A later operator, after which their results are let go of until backward comes to it; none: results are kept.
+    pub until: Option<usize>,
 }
 
 impl Graph {

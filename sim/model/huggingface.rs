@@ -121,6 +121,7 @@ pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
         return Err(refuse::unknown(&keys, model_type, known()));
     };
     let mut model = (architecture.read)(&keys)?;
+    refuse::ahead(&keys, &model)?;
     limits::check(&keys, &model)?;
     model.name = name(&keys, file_name)?;
     model.source = keys.word("_source")?.unwrap_or(file_name).to_string();

@@ -65,6 +65,20 @@ pub struct Fp8 {
     pub parameters: bool,
 }
 
+/// An operator of multi-token prediction (`core/transformer/multi_token_prediction.py`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AheadOp {
+    /// Each row moved by one place, its last place zero (`roll_tensor`).
+    Roll,
+    /// A linear's result, split on its width, gathered from the tensor-parallel ranks and put side by side.
+    GatherWidth,
+    /// The rank's part of the sequence, a view; backward gathers the parts.
+    OwnRows,
+    /// The hidden state as it is, with losses of its own: backward gives them theirs (`MTPLossAutoScaler`). Inputs: the hidden
+    /// state, losses, the loss mask.
+    Ride,
+}
+
 /// One operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MegatronOp {
@@ -193,6 +207,8 @@ pub enum MegatronOp {
     },
     /// What latent attention does between its projections.
     Latent(LatentOp),
+    /// What multi-token prediction does beside ordinary modules.
+    Ahead(AheadOp),
     /// What a mixture of experts does.
     Routed(RoutedOp),
     /// The masked mean of the losses (`pretrain_gpt.py`, `loss_func`). Inputs: losses, the loss mask. Outputs: the loss,

@@ -9,6 +9,7 @@
 //! Forward rules are in [`forward`], backward rules in [`backward`]; to add an operator, add its kind to
 //! `model::graph::OpKind` and one arm to each.
 
+mod again;
 pub mod around;
 mod auxiliary;
 mod backward;
@@ -32,6 +33,7 @@ pub mod offload;
 mod parallel_cross_entropy;
 mod redistribute;
 mod rotary;
+mod shared;
 mod stamp;
 mod titan;
 mod unpad;
@@ -47,6 +49,7 @@ pub use megatron::{Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, 
 pub use norm::LayerNorm;
 use offload::{Offload, Sent, Stash};
 pub use redistribute::TensorGroup;
+pub use shared::Shared;
 pub use stamp::{Blocks, Stamps};
 
 use crate::model::experts::ExpertOp;
@@ -114,17 +117,22 @@ pub struct Settings {
 pub struct ParamMap {
     /// The model's index of the graph's first parameter.
     pub first: usize,
-    /// A parameter of the graph (by its local index) that is another of the model's.
-    pub tied: Option<(usize, usize)>,
+    /// Parameters of the graph (by their local index) that are others of the model's.
+    pub tied: [Option<(usize, usize)>; 2],
+}
+
+impl From<usize> for ParamMap {
+    /// Parameters that are the model's from `first` on.
+    fn from(first: usize) -> ParamMap {
+        ParamMap { first, tied: [None; 2] }
+    }
 }
 
 impl ParamMap {
     /// The model's index of a graph's parameter.
     pub fn index(&self, local: usize) -> usize {
-        match self.tied {
-            Some((tied, target)) if tied == local => target,
-            _ => self.first + local,
-        }
+        let tied = self.tied.iter().flatten().find(|&&(tied, _)| tied == local);
+        tied.map_or(self.first + local, |&(_, target)| target)
     }
 }
 
@@ -170,6 +178,31 @@ pub struct Frame {
     holds_input: bool,
     recomputed: bool,
     halved: Box<halves::Halved>,
+    /// Operators that run again on their own, as the graph lists them.
+    held: Vec<again::Held>,
+}
+
+impl Frame {
+    /// A frame in which nothing has run.
+    fn empty(graph: &Graph, input: Storage, params: ParamMap) -> Frame {
+        Frame {
+            slots: vec![None; graph.values.len()],
+            gradients: vec![None; graph.values.len()],
+            saved: Vec::with_capacity(3 * graph.ops.len()),
+            saved_end: Vec::with_capacity(graph.ops.len()),
+            kept: vec![],
+            kept_end: vec![],
+            params,
+            slices: vec![],
+            checkpoint: None,
+            input,
+            holds_input: true,
+            sent: None,
+            recomputed: false,
+            halved: Default::default(),
+            held: vec![],
+        }
+    }
 }
 
 /// Eager execution: a program under construction, and what is live in it.
@@ -183,10 +216,10 @@ pub struct Eager {
     idle: Vec<u32>,
     /// Whether the workspaces of forward and of backward are taken for good.
     workspaces: [bool; 2],
-    /// A parameter that is used several times, and how often: its gradients are added up before they are stored.
-    pub shared: Option<(usize, u32)>,
-    /// The sum so far of its gradients, and how many are in it.
-    shared_sum: Option<(Gradient, u32)>,
+    /// Parameters that are used several times: their gradients are added up before they are stored.
+    pub shared: Vec<Shared>,
+    /// By parameter, the sum so far of its gradients, and how many are in it.
+    shared_sums: Vec<(usize, Gradient, u32)>,
     leaves: Vec<Option<Leaf>>,
     stash: Stash,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
@@ -251,8 +284,8 @@ impl Eager {
             counted: vec![],
             idle: vec![],
             workspaces: [false; 2],
-            shared: None,
-            shared_sum: None,
+            shared: vec![],
+            shared_sums: vec![],
             leaves: vec![None; params],
             stash: Stash::default(),
             gradient_dtype: None,
@@ -414,13 +447,17 @@ impl Eager {
     fn store(&mut self, param: usize, gradient: Gradient, dtype: DType) {
         let view = gradient.view;
         let mut gradient = gradient.storage;
-        if let Some((_, uses)) = self.shared.filter(|&(shared, _)| shared == param) {
-            let Some((sum, count)) = self.add_shared(Gradient { storage: gradient, view }) else { return };
-            if count < uses {
-                self.shared_sum = Some((sum, count));
+        if let Some(shared) = self.shared_as(param) {
+            let Some((sum, count)) = self.add_shared(param, Gradient { storage: gradient, view }) else { return };
+            if count < shared.uses {
+                self.shared_sums.push((param, sum, count));
                 return;
             }
             gradient = sum.storage;
+            if !shared.zeroed && self.fuses_accumulation() {
+                self.release(gradient);
+                return self.gradient_arrived(param);
+            }
         }
         if self.main.is_some() {
             return self.add_to_main(param, gradient, dtype);
@@ -457,24 +494,6 @@ impl Eager {
         optimizer::step(&mut self.program, optimizer, &[size], dtype.bytes());
         self.program.enter(before);
         self.release(gradient);
-    }
-
-    /// Adds one more gradient of the shared parameter: in place, unless the sum so far is a view.
-    fn add_shared(&mut self, gradient: Gradient) -> Option<(Gradient, u32)> {
-        let Some((sum, count)) = self.shared_sum.take() else {
-            self.shared_sum = Some((gradient, 1));
-            return None;
-        };
-        let gradient = gradient.storage;
-        let bytes = self.bytes(gradient);
-        let mut total = sum.storage;
-        if sum.view {
-            total = self.storage_as(bytes, Category::BackwardTemporary, "aten.add");
-            self.release(sum.storage);
-        }
-        self.pointwise("aten.add", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.backward);
-        self.release(gradient);
-        Some((total.into(), count + 1))
     }
 
     /// Takes a parameter's gradient away, with its type.

@@ -10,6 +10,7 @@
 //! Megatron-DeepSpeed runs the same modules in DeepSpeed's pipeline engine, with messages of its own (`deepspeed`). Where a
 //! schedule spreads the vocabulary over pipeline ranks, each runs its part of the embedding and of the head (`vocabulary`).
 
+mod ahead;
 mod batch;
 mod blocks;
 mod buckets;
@@ -36,8 +37,8 @@ mod vocabulary;
 pub use super::eager::DISPATCHERS;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
-    Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Mixture,
-    Optimizer, Pipeline, Recompute, Sharing,
+    Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
+    Mixture, Optimizer, Pipeline, Recompute, Sharing,
 };
 pub use modules::Modules;
 

@@ -5,7 +5,7 @@
 //! taken its name, logits until the loss has been computed.
 
 use super::compiled::Rotate;
-use super::eager::{COMPUTE, Eager, Settings, Storage, fp8};
+use super::eager::{COMPUTE, Eager, Settings, Shared, Storage, fp8};
 use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
@@ -199,7 +199,8 @@ impl<'j> Training<'j> {
         let head = &graphs.head.graph;
         let weight = head.params.len() - 1;
         let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
-        eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
+        let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
+        eager.shared = (uses > 1).then_some(shared).into_iter().collect();
         let run = if job.fsdp.version == Version::Unsharded {
             eager.step_at_once = job.step_in_backward.then_some((job.optimizer, scopes.optimizer));
             Run::unsharded(eager, &job.fsdp, &layout.params, communicators)

@@ -4,6 +4,7 @@
 //! refuses it with [`Scenario::simulable`].
 
 use super::error::ScenarioError;
+use super::megatron::MEGATRON;
 use super::registry::Runtime;
 use super::train::FSDP2;
 use super::understood::{MOST_RANKS, Reader, Scenario};
@@ -89,6 +90,17 @@ fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
 impl Scenario {
     /// Refuses what no runtime here has rules for, before a program is compiled from it.
     pub fn simulable(&self) -> Result<(), ScenarioError> {
+        if self.job.model().predicts_ahead > 0 && self.runtime != MEGATRON {
+            return Err(ScenarioError::Plan {
+                problem: format!(
+                    "{} predicts tokens further ahead, which is simulated under Megatron-Core alone",
+                    self.job.model().name
+                ),
+                place: Box::new(self.model_at.clone()),
+                remedy: "write runtime = \"megatron\", or set num_nextn_predict_layers to 0 in the model's file"
+                    .to_owned(),
+            });
+        }
         let Some(what) = self.job.refuses() else { return Ok(()) };
         let remedy = match self.job.parts() {
             Parts::Whole(_) => {

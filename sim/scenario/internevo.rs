@@ -16,7 +16,7 @@ use crate::runtime;
 use crate::runtime::eager::LayerNorm;
 use crate::runtime::internevo::Job;
 use crate::runtime::megatron::{
-    self, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    self, Again, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
 use crate::schedule::order::megatron::MEGATRON_1F1B;
 
@@ -167,5 +167,6 @@ fn block(recompute: Recompute) -> Block {
         fused_rope: true,
         cross_entropy: CrossEntropy::Compiled,
         recompute,
+        again: Again::default(),
     }
 }

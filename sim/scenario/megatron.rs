@@ -8,6 +8,7 @@ mod foreign;
 pub(super) mod mesh;
 mod overlap;
 pub(super) mod pipeline;
+mod recompute;
 
 use toml::Spanned;
 
@@ -22,8 +23,11 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
-    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Recompute,
+    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer,
 };
+
+/// The most tokens that are predicted further ahead.
+const MOST_AHEAD: i64 = 16;
 
 /// Megatron-Core.
 pub(super) const MEGATRON: Runtime = Runtime(&Entry {
@@ -47,11 +51,12 @@ pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
 
 /// Everything that Megatron-Core leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation } = base;
+    let Base { scenario, runtime, topology, profile, mut model, seq, micro, accumulation } = base;
     foreign::of(runtime).check(reader)?;
     let none = written::Megatron::default();
     let table = scenario.megatron.as_ref().map_or(&none, Spanned::get_ref);
     let engine = deepspeed::engine(reader, (scenario, table), runtime)?;
+    predicts_ahead(reader, table, &mut model)?;
     gate::positions(reader, scenario, &model, seq)?;
     let mesh = mesh::mesh(reader, scenario, topology)?;
     let sequence_parallel = mesh::sequence_parallel(reader, scenario, mesh)?;
@@ -156,6 +161,7 @@ fn block(
             fused_softmax: reader.flag("megatron.masked_softmax_fusion", table.masked_softmax_fusion, true),
         },
     };
+    let (recompute, again) = recompute::asked(reader, table, (model, implementation))?;
     let fused_rope = match model.position {
         Position::Rope { .. } => reader.flag("megatron.rope_fusion", table.rope_fusion, true),
         _ => table.rope_fusion.unwrap_or(true),
@@ -170,7 +176,8 @@ fn block(
         fused_dropout: reader.flag("megatron.bias_dropout_fusion", table.bias_dropout_fusion, true),
         fused_rope,
         cross_entropy: cross_entropy(reader, table)?,
-        recompute: recompute(reader, table)?,
+        recompute,
+        again,
     })
 }
 
@@ -217,22 +224,20 @@ fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<C
     }
 }
 
-fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recompute, ScenarioError> {
-    let Some(at) = &table.recompute else {
-        return Ok(reader.assume("megatron.recompute", Recompute::None, "\"none\""));
+/// Modules that predict tokens further ahead: as many as the model's file has, unless the key says otherwise.
+fn predicts_ahead(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    model: &mut ModelConfig,
+) -> Result<(), ScenarioError> {
+    const KEY: &str = "megatron.mtp_num_layers";
+    let read = model.predicts_ahead;
+    model.predicts_ahead = match &table.mtp_num_layers {
+        Some(at) => reader.count(KEY, at, 0, MOST_AHEAD)?,
+        None if read > 0 => reader.assume(KEY, read, &read.to_string()),
+        None => 0,
     };
-    let count = |key: &str, layers: i64| {
-        u64::try_from(layers).ok().filter(|layers| (1..=10_000).contains(layers)).ok_or_else(|| {
-            let problem = format!("megatron.recompute.{key} = {layers} is out of range");
-            reader.plan(at, problem, "write a number of blocks, 1 or more")
-        })
-    };
-    Ok(match *at.get_ref() {
-        written::Recompute::None => Recompute::None,
-        written::Recompute::CoreAttn => Recompute::Core,
-        written::Recompute::Uniform(layers) => Recompute::Uniform { layers: count("uniform", layers)? },
-        written::Recompute::Block(layers) => Recompute::Block { layers: count("block", layers)? },
-    })
+    Ok(())
 }
 
 fn matmuls(

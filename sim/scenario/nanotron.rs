@@ -16,7 +16,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
-    self, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
+    self, Again, Block, Core, CrossEntropy, Gradients, Implementation, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
 };
 use crate::runtime::nanotron::{Job, placement};
 use crate::schedule::order;
@@ -196,5 +196,6 @@ fn block(recompute: Recompute) -> Block {
         fused_rope: true,
         cross_entropy: CrossEntropy::Composed,
         recompute,
+        again: Again::default(),
     }
 }

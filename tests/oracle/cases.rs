@@ -201,6 +201,7 @@ pub fn model(dims: &Dims) -> ModelConfig {
         global_every: dims.global_every,
         attention_softcap: false,
         logit_softcap: dims.logit_softcap > 0.0,
+        predicts_ahead: 0,
         scaled_embedding: dims.scaled_embedding,
         notes: vec![],
         source: "tests/oracles".to_owned(),

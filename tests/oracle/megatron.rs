@@ -12,8 +12,8 @@ use windtunnel::runtime::eager::{
     Context, Eager, Heads, LayerNorm, Parts, Ring, Settings, Storage, TensorGroup, WAYS, Way,
 };
 use windtunnel::runtime::megatron::{
-    Block, Chunk, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
-    Recompute, Sharing,
+    Again, Block, Chunk, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer,
+    Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::order;
 
@@ -58,6 +58,7 @@ fn model(c: &Value) -> ModelConfig {
         global_every: 0,
         attention_softcap: false,
         logit_softcap: false,
+        predicts_ahead: 0,
         scaled_embedding: false,
         source: "tests/oracles/megatron_core.py".to_owned(),
         notes: vec![],
@@ -117,6 +118,7 @@ pub fn job(c: &Value) -> Job {
                 fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
                 _ => CrossEntropy::Composed,
             },
+            again: Again::default(),
             recompute: match c["recompute"].as_str() {
                 Some("uniform") => Recompute::Uniform { layers },
                 Some("block") => Recompute::Block { layers },

@@ -5,8 +5,8 @@ use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacemen
 use windtunnel::program::DType;
 use windtunnel::runtime::eager::LayerNorm;
 use windtunnel::runtime::megatron::{
-    Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline, Recompute,
-    Sharing,
+    Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
+    Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -85,6 +85,7 @@ impl Config {
                 fused_dropout: true,
                 fused_rope: false,
                 cross_entropy: CrossEntropy::Composed,
+                again: Again::default(),
                 recompute: match self.recompute.as_deref() {
                     None => Recompute::None,
                     Some("selective") => Recompute::Core,
@@ -158,6 +159,7 @@ impl Config {
             global_every: 0,
             attention_softcap: false,
             logit_softcap: false,
+            predicts_ahead: 0,
             scaled_embedding: false,
             source: "tests/oracles/megatron_core.py".to_owned(),
             notes: vec![],

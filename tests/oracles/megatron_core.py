@@ -88,7 +88,11 @@ from megatron.core import parallel_state as ps
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+    get_gpt_mtp_block_spec,
+)
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -100,7 +104,7 @@ BASE = dict(
     seq=2048, micro=1, micro_batches=4, dropout=0.1, recompute=None, recompute_layers=1, distributed_optimizer=True,
     overlap_grad_reduce=False, overlap_param_gather=False, swiglu=False, rope=False, bias=True, tied=True,
     clip=1.0, fp32_reduce=True, transformer_engine=False, fused_accumulation=False, rms_norm=False, fusions=True,
-    fused_loss=False, cp_comm_type=None, hierarchical=None,
+    fused_loss=False, cp_comm_type=None, hierarchical=None, mtp=0,
 )
 
 
@@ -110,6 +114,8 @@ def config_of(c):
         recompute = dict(recompute_granularity="full", recompute_method=c["recompute"], recompute_num_layers=c["recompute_layers"])
     if c["recompute"] == "selective":
         recompute = dict(recompute_granularity="selective")
+    if c["mtp"]:
+        recompute["mtp_num_layers"] = c["mtp"]
     return TransformerConfig(
         num_layers=c["layers"], hidden_size=c["hidden"], num_attention_heads=c["heads"], num_query_groups=c["kv"],
         ffn_hidden_size=c["ffn"], tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"],
@@ -130,11 +136,15 @@ def build(c):
     models = []
     for chunk in range(chunks):
         where = dict(ignore_virtual=False, vp_stage=chunk) if c["vpp"] else {}
+        ahead = {}
+        if c["mtp"]:
+            vp_stage = chunk if c["vpp"] else None
+            ahead["mtp_block_spec"] = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=c["transformer_engine"], vp_stage=vp_stage)
         model = GPTModel(
             config, spec, c["vocab"], c["seq"], pre_process=ps.is_pipeline_first_stage(**where),
             post_process=ps.is_pipeline_last_stage(**where), fp16_lm_cross_entropy=False, parallel_output=True,
             share_embeddings_and_output_weights=c["tied"], position_embedding_type="rope" if c["rope"] else "learned_absolute",
-            vp_stage=chunk if c["vpp"] else None,
+            vp_stage=chunk if c["vpp"] else None, **ahead,
         )
         model.model_type = ModelType.encoder_or_decoder
         models.append(Float16Module(config, model.cuda()))
@@ -172,7 +182,8 @@ def forward_step(c, iterator, model, return_schedule_plan=False):
     if return_schedule_plan:
         # With `overlap_moe_expert_parallel_comm` the schedule runs the model part by part.
         return model.build_schedule_plan(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
-    return model(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
+    more = dict(loss_mask=loss_mask) if c["mtp"] else {}
+    return model(tokens, positions, mask, labels=labels, **more), functools.partial(loss_of, loss_mask)
 
 
 def step(c, models, optimizer, mark):

@@ -157,8 +157,8 @@ def config_with_experts(c):
     skip = {"num_layers_in_first_pipeline_stage"}
     values = {name: getattr(made, name) for name in made.__dataclass_fields__ if made.__dataclass_fields__[name].init and name not in skip}
     values.update(
-        num_moe_experts=c["experts"], moe_router_topk=c["topk"], moe_ffn_hidden_size=c["width"], expert_model_parallel_size=c["ep"],
-        expert_tensor_parallel_size=c["etp"], moe_token_dispatcher_type=c["dispatcher"], moe_aux_loss_coeff=c["aux"],
+        num_moe_experts=c["experts"], moe_router_topk=c["topk"], moe_ffn_hidden_size=c["width"] if c["experts"] else None, expert_model_parallel_size=c["ep"],
+        expert_tensor_parallel_size=c["etp"] or c["tp"], moe_token_dispatcher_type=c["dispatcher"], moe_aux_loss_coeff=c["aux"],
         moe_router_load_balancing_type="aux_loss" if c["aux"] else "none", moe_grouped_gemm=c["grouped"],
         moe_shared_expert_intermediate_size=c["shared"] or None, moe_router_dtype="fp32" if c["router_fp32"] else None,
         moe_permute_fusion=c["permute_fusion"], moe_flex_dispatcher_backend="deepep", moe_router_pre_softmax=c["pre_softmax"], init_method=None, output_layer_init_method=None,
@@ -189,7 +189,7 @@ base.get_gpt_layer_local_spec = spec(get_gpt_layer_local_spec)
 base.get_gpt_layer_with_transformer_engine_spec = spec(get_gpt_layer_with_transformer_engine_spec)
 initialize = ps.initialize_model_parallel
 ps.initialize_model_parallel = lambda *a, **more: initialize(
-    *a, **more, expert_model_parallel_size=CASE["ep"], expert_tensor_parallel_size=CASE["etp"]
+    *a, **more, expert_model_parallel_size=CASE["ep"], expert_tensor_parallel_size=CASE["etp"] or CASE["tp"]
 )
 
 LATENT = dict(q_lora_rank=384, kv_lora_rank=128, qk_head_dim=64, qk_pos_emb_head_dim=32, v_head_dim=64)
@@ -266,6 +266,42 @@ if ENGINE:
         "moe-together-later": dict(MIXTRAL, together=True, delay=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
+    DENSE = dict(MIXTRAL, experts=None, topk=2, ep=1, etp=None, aux=0)
+    DEEPSEEK = dict(CASES["deepseek"])
+    CASES.update({
+        "mtp-dense": dict(DENSE, mtp=1),
+        "mtp-dense-tp1": dict(DENSE, mtp=1, tp=1),
+        "mtp-dense-one-rank": dict(DENSE, mtp=1, tp=1, world=1),
+        "mtp-dense-two": dict(DENSE, mtp=2),
+        "mtp-dense-tied": dict(DENSE, mtp=1, tied=True),
+        "mtp-dense-micro-2": dict(DENSE, mtp=1, micro=2),
+        "mtp-dense-uniform": dict(DENSE, mtp=1, recompute="uniform"),
+        "mtp-dense-engine-loss": dict(DENSE, mtp=1, fused_loss="te"),
+        "mtp-dense-pp2-first": dict(DENSE, mtp=1, pp=2, rank=0),
+        "mtp-dense-pp2-last": dict(DENSE, mtp=1, pp=2, rank=4),
+        "mtp-dense-pp2-last-uniform": dict(DENSE, mtp=1, pp=2, rank=4, recompute="uniform"),
+        "mtp-dense-vpp2-last": dict(DENSE, mtp=1, pp=2, vpp=2, rank=4, layers=4),
+        "mtp-moe": dict(MIXTRAL, mtp=1),
+        "mtp-moe-uniform": dict(MIXTRAL, mtp=1, recompute="uniform"),
+        "mtp-moe-pp2-last": dict(MIXTRAL, mtp=1, pp=2, rank=4, ep=2),
+        "mtp-deepseek": dict(DEEPSEEK, mtp=1),
+        "mtp-deepseek-pp2-last": dict(DEEPSEEK, mtp=1, pp=2, rank=4, ep=2),
+        "again-dense-mlp": dict(DENSE, again=["mlp"]),
+        "again-moe-core": dict(MIXTRAL, again=["core_attn"]),
+        "again-moe-layernorm": dict(MIXTRAL, again=["layernorm"]),
+        "again-moe-act": dict(MIXTRAL, again=["moe_act"]),
+        "again-moe-moe": dict(MIXTRAL, again=["moe"]),
+        "again-moe-moe-layernorm": dict(MIXTRAL, again=["moe", "layernorm"]),
+        "again-moe-shared": dict(MIXTRAL, again=["shared_experts"], shared=1024),
+        "again-moe-shared-layernorm": dict(MIXTRAL, again=["shared_experts", "layernorm"], shared=1024),
+        "again-latent-up-proj": dict(CASES["latent"], again=["mla_up_proj"]),
+        "again-latent-up-proj-tp1": dict(CASES["latent"], again=["mla_up_proj"], tp=1),
+        "again-latent-up-proj-whole-queries": dict(CASES["latent-whole-queries"], again=["mla_up_proj"]),
+        "again-latent-layernorm": dict(CASES["latent"], again=["layernorm"]),
+        "again-deepseek": dict(DEEPSEEK, again=["mla_up_proj", "layernorm", "moe_act"]),
+        "again-deepseek-moe": dict(DEEPSEEK, again=["mla_up_proj", "moe"]),
+        "again-deepseek-shared": dict(DEEPSEEK, again=["shared_experts", "core_attn", "mla_up_proj"]),
+    })
 else:
     CASES = {"moe-sequential": dict(MIXTRAL, grouped=False)}
 

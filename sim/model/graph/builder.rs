@@ -1,6 +1,6 @@
 //! Writes a module's operators down, one after the other.
 
-use super::{Axis, Dims, Graph, Op, OpKind, Param, ParamId, Value, ValueId};
+use super::{Again, Axis, Dims, Graph, Op, OpKind, Param, ParamId, Value, ValueId};
 use crate::program::DType;
 
 /// Writes a [`Graph`].
@@ -18,7 +18,8 @@ impl GraphBuilder {
         compute: DType,
         input: (&'static str, &'static [Axis], DType),
     ) -> (Self, ValueId) {
-        let graph = Graph { name, dims, values: vec![], ops: vec![], params: vec![], output: 0, causal: true };
+        let graph =
+            Graph { name, dims, values: vec![], ops: vec![], params: vec![], output: 0, causal: true, again: vec![] };
         let mut builder = GraphBuilder { graph, compute };
         let value = builder.value_of(input.0, input.1, input.2);
         (builder, value)
@@ -170,6 +171,16 @@ impl GraphBuilder {
         if let Some(op) = self.graph.ops.last_mut() {
             op.drops.extend_from_slice(values);
         }
+    }
+
+    /// All operators from `first` on run again in backward.
+    pub fn again_from(&mut self, first: usize) {
+        self.graph.again.push(Again { ops: first..self.ops(), until: None });
+    }
+
+    /// These operators do, and their results are let go of now, until backward comes to the latest operator.
+    pub fn let_go_of(&mut self, ops: std::ops::Range<usize>) {
+        self.graph.again.push(Again { ops, until: Some(self.ops() - 1) });
     }
 
     /// The finished graph.

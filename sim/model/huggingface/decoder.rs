@@ -67,6 +67,7 @@ pub(super) fn sized(
         global_every: 0,
         attention_softcap: false,
         logit_softcap: false,
+        predicts_ahead: 0,
         scaled_embedding: false,
         source: String::new(),
         notes: Vec::new(),

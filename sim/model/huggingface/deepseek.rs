@@ -58,6 +58,7 @@ fn read(keys: &Keys<'_>, class: Class) -> Result<ModelConfig, ModelError> {
             ..experts
         }),
         latent: Some(latent),
+        predicts_ahead: zero_or(keys, "num_nextn_predict_layers", 0)?,
         ..model
     })
 }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::ModelError;
 use super::keys::{Keys, shown};
+use super::{ModelConfig, ModelError};
 
 /// Keys that count experts.
 const EXPERTS: &[&str] =
@@ -17,7 +17,6 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("vision_config", "models with images are not supported", TEXT_PART),
     ("audio_config", "models with sound are not supported", TEXT_PART),
     ("text_config", "models of several parts are not supported", TEXT_PART),
-    ("num_nextn_predict_layers", "multi-token prediction is not supported yet", "set it to 0 to leave it out"),
 ];
 
 const TEXT_PART: &str = "put the object under \"text_config\" into a file of its own, if it has one";
@@ -71,6 +70,18 @@ fn on(value: &Value) -> bool {
 /// Keys that only architectures with experts read, refused elsewhere as [`REFUSED`] is.
 const SPARSE: (&str, &str, &str) =
     ("kv_lora_rank", "this architecture is read without latent attention", "take a model without it, or deepseek_v3");
+
+/// Refuses tokens predicted further ahead, where the architecture does not read them.
+pub(super) fn ahead(keys: &Keys<'_>, model: &ModelConfig) -> Result<(), ModelError> {
+    const KEY: &str = "num_nextn_predict_layers";
+    match keys.peek(KEY).filter(|value| on(value) && model.predicts_ahead == 0) {
+        None => Ok(()),
+        Some(value) => {
+            let why = "this architecture is read without multi-token prediction";
+            Err(keys.unsupported(KEY, value, why, "set it to 0 to leave it out"))
+        }
+    }
+}
 
 /// Refuses models that are not causal decoders; and, unless the architecture is `sparse`, those with experts.
 pub(super) fn check(keys: &Keys<'_>, sparse: bool) -> Result<(), ModelError> {

@@ -122,7 +122,7 @@ fn which_blocks_have_experts_is_read() {
     assert!(wrong.contains("dense blocks in other places are not described"), "{wrong}");
     let wrong = read("num_experts_per_tok", Value::from(129)).expect_err("too many").to_string();
     assert!(wrong.contains("129 experts for each token and 128 experts do not fit"), "{wrong}");
-    let wrong = error("deepseek-v3", &[("num_nextn_predict_layers", Value::from(1))], &[]);
+    let wrong = error("mixtral-8x7b", &[("num_nextn_predict_layers", Value::from(1))], &[]);
     assert!(wrong.contains("set it to 0 to leave it out"), "{wrong}");
     let latent = model("deepseek-v2").latent.expect("latent attention");
     assert_eq!((latent.query_rank, latent.rank, latent.value), (Some(1536), 512, 128));

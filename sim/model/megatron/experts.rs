@@ -104,8 +104,6 @@ pub enum RoutedOp {
         auxiliary: bool,
         /// Whether choice and weights are one kernel of Transformer Engine's (`--moe-router-fusion`).
         fused: bool,
-        /// Whether the norm before it is run again in backward (`--recompute-modules layernorm`).
-        again: bool,
     },
     /// Which token each row is of, and its weight: counts, exchanged and read by the host, and two selections by the map.
     /// Inputs: weights, map. Outputs: weights of rows, tokens of rows.
@@ -142,8 +140,9 @@ pub enum RoutedOp {
         outputs: u64,
         /// Experts of the rank.
         local: u64,
-        /// Whether its input is made again in backward (`--recompute-modules moe_act`): by one kernel from so many bytes.
-        again: Option<u64>,
+        /// Whether it keeps its input as it was given, not quantised, as that is let go of and made again
+        /// (`save_original_input`).
+        original: bool,
         /// How it multiplies in fp8; none: in the activations' type.
         fp8: Option<Fp8>,
     },

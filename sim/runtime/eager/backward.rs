@@ -46,7 +46,12 @@ impl Eager {
             if self.inputs_only {
                 self.keep_saved(&graph.ops[index], index, frame);
             }
-            self.node(graph, &graph.ops[index], index, frame);
+            self.run_again_before(graph, frame, index);
+            match Self::runs_again(graph, frame, index) {
+                Some(at) if graph.again[at].ops.end == index + 1 => self.part_backward(graph, frame, at),
+                Some(_) => {}
+                None => self.node(graph, &graph.ops[index], index, frame),
+            }
             if !self.ends_itself(&graph.ops[index]) {
                 self.op_ended(frame, index, true);
             }
@@ -114,7 +119,7 @@ impl Eager {
         storage
     }
 
-    fn node(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
+    pub(super) fn node(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
         if op.kind == OpKind::Split {
             return self.split(graph, op, frame);
         }

@@ -73,22 +73,7 @@ impl Eager {
                 Some(keep)
             }
         };
-        let mut frame = Frame {
-            slots: vec![None; graph.values.len()],
-            gradients: vec![None; graph.values.len()],
-            saved: Vec::with_capacity(3 * graph.ops.len()),
-            saved_end: Vec::with_capacity(graph.ops.len()),
-            kept: Vec::new(),
-            kept_end: Vec::new(),
-            params,
-            slices: vec![],
-            checkpoint,
-            input,
-            holds_input: sent.is_none(),
-            sent,
-            recomputed: false,
-            halved: Default::default(),
-        };
+        let mut frame = Frame { checkpoint, holds_input: sent.is_none(), sent, ..Frame::empty(graph, input, params) };
         frame.slots[0] = Some(input);
         frame
     }
@@ -109,7 +94,12 @@ impl Eager {
         for index in range {
             let op = &graph.ops[index];
             let dispatch = self.settings.forward;
+            let again = Self::runs_again(graph, frame, index);
+            if let Some(at) = again {
+                self.hold_inputs(graph, frame, (at, index));
+            }
             let results = match frame.checkpoint {
+                None if again.is_some() => Results::Forget,
                 None => Results::Save,
                 Some(Keep::ComputeIntensive) if keeps(index) => Results::Keep,
                 Some(_) => Results::Forget,
@@ -117,6 +107,10 @@ impl Eager {
             self.op_begins(frame, index, false);
             self.run(graph, op, frame, results, dispatch, &[]);
             self.op_ended(frame, index, false);
+            if again.is_some() {
+                frame.saved_end.push(frame.saved.len() as u32);
+            }
+            self.let_results_go(graph, frame, index);
             if frame.checkpoint.is_some() {
                 frame.kept_end.push(frame.kept.len() as u32);
             }
@@ -178,7 +172,7 @@ impl Eager {
         self.category = category;
     }
 
-    fn drop_python_references(&mut self, op: &Op, frame: &mut Frame) {
+    pub(super) fn drop_python_references(&mut self, op: &Op, frame: &mut Frame) {
         for &value in &op.drops {
             if let Some(storage) = frame.slots[value].take() {
                 self.release(storage);
@@ -207,7 +201,7 @@ impl Eager {
     }
 
     /// One operator: allocate, launch, save. What a policy has `cached` is taken from there instead.
-    fn run(
+    pub(super) fn run(
         &mut self,
         graph: &Graph,
         op: &Op,

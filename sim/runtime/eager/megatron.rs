@@ -4,6 +4,7 @@
 //! gradient it was given and of what forward saved.
 
 mod activation;
+mod ahead;
 mod column;
 mod context;
 mod core;
@@ -63,6 +64,7 @@ impl Eager {
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss(graph, op, frame, results),
             MegatronOp::MaskedMean => self.masked_mean(graph, op, frame, results),
             MegatronOp::Latent(kind) => self.latent(graph, op, kind, frame, results),
+            MegatronOp::Ahead(kind) => self.ahead(graph, op, kind, frame, results),
             MegatronOp::Routed(kind) => self.routed(graph, op, kind, frame, results),
             MegatronOp::SplitQkv => self.split_qkv(graph, op, frame, results),
             MegatronOp::Rotate { fused } => self.rotate_heads(graph, op, fused, frame, results),
@@ -107,6 +109,7 @@ impl Eager {
             }
             MegatronOp::VocabularyLoss { .. } => self.vocabulary_loss_backward(graph, op, index, frame, gradient),
             MegatronOp::MaskedMean => self.masked_mean_backward(graph, op, index, frame, gradient),
+            MegatronOp::Ahead(kind) => self.ahead_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Latent(kind) => self.latent_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Routed(kind) => self.routed_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::SplitQkv => self.split_qkv_backward(graph, op, frame, gradient),

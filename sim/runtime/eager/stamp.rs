@@ -43,6 +43,7 @@ impl Blocks for Frame {
         self.gradients.iter_mut().flatten().for_each(|gradient| show(&mut gradient.storage));
         self.saved.iter_mut().chain(&mut self.kept).for_each(&mut *show);
         self.slices.iter_mut().for_each(|(_, storage)| show(storage));
+        self.held.iter_mut().for_each(|held| held.blocks(show));
         // Of any other forward the input is its caller's.
         if self.checkpoint.is_some() && self.holds_input {
             show(&mut self.input);
@@ -199,7 +200,7 @@ impl Eager {
     /// What operators read beside their blocks; none while something is under way that they would add to.
     fn state(&self) -> Option<State> {
         let halves = self.deferred.is_some() || self.later.is_some();
-        let leaves = self.main.is_none() || self.step_at_once.is_some() || self.shared_sum.is_some();
+        let leaves = self.main.is_none() || self.step_at_once.is_some() || !self.shared_sums.is_empty();
         let hooks = self.hooks.is_some() || self.around.is_some() || self.settings.offload.is_some();
         if halves || leaves || hooks || !self.lingering.is_empty() {
             return None;

@@ -5,6 +5,7 @@
 //! projection.
 
 use super::Job;
+use super::ahead;
 use super::experts;
 use super::job::{Core, Implementation, Recompute};
 use super::latent;
@@ -14,15 +15,15 @@ use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
 use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::model::tensor::TensorParallel;
-use crate::model::{FeedForward, Norm, Position};
+use crate::model::{Activation, FeedForward, Norm, Position};
 use crate::program::DType;
 
-const BS: &[Axis] = &[Axis::B, Axis::S];
-const SS: &[Axis] = &[Axis::S, Axis::S];
-const BSD: &[Axis] = &[Axis::S, Axis::B, Axis::D];
-const BLD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
+pub(super) const BS: &[Axis] = &[Axis::B, Axis::S];
+pub(super) const SS: &[Axis] = &[Axis::S, Axis::S];
+pub(super) const BSD: &[Axis] = &[Axis::S, Axis::B, Axis::D];
+pub(super) const BLD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const BSF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
-const BSV: &[Axis] = &[Axis::S, Axis::B, Axis::V];
+pub(super) const BSV: &[Axis] = &[Axis::S, Axis::B, Axis::V];
 const BSNH: &[Axis] = &[Axis::S, Axis::B, Axis::N, Axis::H];
 const BSKH: &[Axis] = &[Axis::S, Axis::B, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::S, Axis::B, Axis::Q, Axis::H];
@@ -154,7 +155,11 @@ impl Modules<'_> {
     }
 }
 
-fn modules<'a>(job: &'a Job, name: &'static str, input: (&'static str, &'static [Axis])) -> (Modules<'a>, ValueId) {
+pub(super) fn modules<'a>(
+    job: &'a Job,
+    name: &'static str,
+    input: (&'static str, &'static [Axis]),
+) -> (Modules<'a>, ValueId) {
     let dims = dims(job);
     let (g, x) = GraphBuilder::new(name, dims, job.dtype, (input.0, input.1, job.dtype));
     (Modules { g, job, dims }, x)
@@ -197,21 +202,38 @@ fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> 
 pub(super) fn block(job: &Job, kind: Kind) -> Graph {
     let (mut m, x) = modules(job, "layers", ("h_LBD", BLD));
     let mask = m.g.input("mask_SS", SS, job.dtype);
+    let params = block_params(&mut m, kind);
+    let out = block_of(&mut m, [x, mask], (kind, &params));
+    m.g.finish(out)
+}
+
+/// Parameters of a block.
+pub(super) struct BlockParams {
+    attend: Attend,
+    mixture: Option<experts::Params>,
+    norm: Vec<usize>,
+    dense: Option<[Vec<usize>; 2]>,
+}
+
+/// Whether the feed-forward is gated, its activation, and the width of what it multiplies with first.
+fn feed_forward(m: &Modules) -> (bool, Activation, u64) {
+    match m.job.model.feed_forward {
+        FeedForward::Gated(activation) => (true, activation, 2 * m.dims.f),
+        FeedForward::Plain(activation) => (false, activation, m.dims.f),
+    }
+}
+
+/// Registers a block's parameters.
+pub(super) fn block_params(m: &mut Modules, kind: Kind) -> BlockParams {
     let Dims { d, f, .. } = m.dims;
-    let model = &job.model;
-    let engine = job.block.implementation == Implementation::TransformerEngine;
+    let (model, engine, wide) = (&m.job.model, m.engine(), feed_forward(m).2);
     let bias = |on: bool, name| on.then_some(name);
-    let (gated, activation) = match model.feed_forward {
-        FeedForward::Gated(activation) => (true, activation),
-        FeedForward::Plain(activation) => (false, activation),
-    };
-    let wide = if gated { 2 * f } else { f };
     let attend = match model.latent {
-        Some(latent) => Attend::Latent(latent, latent::params(&mut m, latent)),
-        None => Attend::Plain(plain_params(&mut m)),
+        Some(latent) => Attend::Latent(latent, latent::params(m, latent)),
+        None => Attend::Plain(plain_params(m)),
     };
-    let mixture = kind.experts.then(|| experts::params(&mut m)).flatten();
-    let ln2 = if mixture.is_some() {
+    let mixture = kind.experts.then(|| experts::params(m)).flatten();
+    let norm = if mixture.is_some() {
         vec![]
     } else if engine {
         m.norm_params("mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias")
@@ -220,36 +242,56 @@ pub(super) fn block(job: &Job, kind: Kind) -> Graph {
     };
     let dense = mixture.is_none().then(|| {
         let fc1 = m.linear_params("mlp.linear_fc1.weight", bias(model.ffn_bias, "mlp.linear_fc1.bias"), wide, d);
-        (fc1, m.linear_params("mlp.linear_fc2.weight", bias(model.ffn_bias, "mlp.linear_fc2.bias"), d, f))
+        [fc1, m.linear_params("mlp.linear_fc2.weight", bias(model.ffn_bias, "mlp.linear_fc2.bias"), d, f)]
     });
+    BlockParams { attend, mixture, norm, dense }
+}
 
-    let (attended, held, bias) = match &attend {
+/// A block's operators on the hidden state, under a mask.
+pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (kind, params): (Kind, &BlockParams)) -> ValueId {
+    let (again, first) = (m.job.block.again, m.g.ops());
+    let (attended, held, bias) = match &params.attend {
         Attend::Latent(latent, params) => {
-            let (out, xn) = latent::attention(&mut m, *latent, [x, mask], params);
+            let (out, xn) = latent::attention(m, *latent, [x, mask], params);
             (out, vec![xn], None)
         }
-        Attend::Plain(params) => plain_attention(&mut m, [x, mask], params, kind.window),
+        Attend::Plain(params) => plain_attention(m, [x, mask], params, kind.window),
     };
+    // Transformer Engine's norms are parts of its linears, but before latent attention.
+    let alone = !m.engine() || matches!(params.attend, Attend::Latent(..));
+    if again.norms && alone {
+        m.g.let_go_of(first..first + 1);
+    }
     let h1 = m.residual("self_attn_bda", attended, x, bias);
     m.g.drop_values(&[attended]);
     m.g.drop_values(&held);
 
-    let Some((fc1, fc2)) = dense else {
-        let mixed = experts::mixture(&mut m, h1, &mixture.expect("a block is dense or has experts"));
+    if let Some(mixture) = &params.mixture {
+        let mixed = experts::mixture(m, h1, mixture);
         let out = m.residual("mlp_bda", mixed, h1, None);
         m.g.drop_values(&[mixed, h1]);
-        return m.g.finish(out);
-    };
-    let (up, hn) = m.up(("pre_mlp_layernorm", "mlp.linear_fc1"), h1, (&ln2, &fc1), (Bias::Apart, BSF));
+        return out;
+    }
+    let [fc1, fc2] = params.dense.as_ref().expect("a block is dense or has experts");
+    let (gated, activation, wide) = feed_forward(m);
+    let (norm, f) = (m.g.ops(), m.dims.f);
+    let (up, hn) = m.up(("pre_mlp_layernorm", "mlp.linear_fc1"), h1, (&params.norm, fc1), (Bias::Apart, BSF));
+    let first = m.g.ops() - 1;
     m.g.resize(up, m.dims.tokens() * wide);
-    let kind = MegatronOp::Activate { activation, gated, fused: job.block.fused_activation };
+    let kind = MegatronOp::Activate { activation, gated, fused: m.job.block.fused_activation };
     let active = m.megatron("mlp", kind, &[up], &fc1[1..], ("act_SBF", BSF));
     m.g.drop_values(&[up]);
-    let down = m.row_linear("mlp.linear_fc2", active, (f, &fc2), &[active]);
+    let down = m.row_linear("mlp.linear_fc2", active, (f, fc2), &[active]);
+    if again.feed_forward {
+        m.g.again_from(first);
+    }
+    if again.norms && !m.engine() {
+        m.g.let_go_of(norm..norm + 1);
+    }
     let out = m.residual("mlp_bda", down, h1, fc2.get(1).copied());
     m.g.drop_values(&hn);
     m.g.drop_values(&[down, h1]);
-    m.g.finish(out)
+    out
 }
 
 /// Attention of a block and its parameters.
@@ -347,23 +389,44 @@ fn attention(
 
 /// What stands behind the last block: norm, head, the loss of every token, their masked mean.
 pub(super) fn head(job: &Job) -> Graph {
+    if job.model.predicts_ahead > 0 {
+        return ahead::head(job);
+    }
     let (mut m, x) = modules(job, "head", ("h_LBD", BLD));
     let mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
-    let (d, v) = (m.dims.d, m.dims.v);
     let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
-    let weight = m.g.param("output_layer.weight", v, d);
+    let weight = m.g.param("output_layer.weight", m.dims.v, m.dims.d);
     let xn = m.norm("decoder.final_layernorm", x, &ln);
-    let kind = MegatronOp::Linear { inputs: d, outputs: v, reads: m.reads(), bias: Bias::Apart };
-    let logits = m.megatron("output_layer", kind, &[xn], &[weight], ("logits_SBV", BSV));
+    let logits = m.logits(xn, weight);
     m.g.drop_values(&[xn]);
-    let kind = OpKind::Megatron(MegatronOp::VocabularyLoss { kernels: job.block.cross_entropy });
-    let losses = m.g.op_in("loss", kind, &[logits], &[], ("losses_BS", BS), DType::Fp32);
+    let losses = m.losses(logits);
     m.g.drop_values(&[logits]);
-    let one: &[Axis] = &[];
-    let outputs = [("loss", one, DType::Fp32), ("tokens", one, DType::Fp32), ("report", one, DType::Fp32)];
-    let [loss, ..] = m.g.op_many("loss", OpKind::Megatron(MegatronOp::MaskedMean), &[losses, mask], outputs);
-    m.g.drop_values(&[losses]);
+    let loss = m.mean(losses, mask);
     m.g.finish(loss)
+}
+
+impl Modules<'_> {
+    /// The head.
+    pub(super) fn logits(&mut self, xn: ValueId, weight: usize) -> ValueId {
+        let kind =
+            MegatronOp::Linear { inputs: self.dims.d, outputs: self.dims.v, reads: self.reads(), bias: Bias::Apart };
+        self.megatron("output_layer", kind, &[xn], &[weight], ("logits_SBV", BSV))
+    }
+
+    /// The loss of every token.
+    pub(super) fn losses(&mut self, logits: ValueId) -> ValueId {
+        let kind = OpKind::Megatron(MegatronOp::VocabularyLoss { kernels: self.job.block.cross_entropy });
+        self.g.op_in("loss", kind, &[logits], &[], ("losses_BS", BS), DType::Fp32)
+    }
+
+    /// Their masked mean, with what is reported.
+    pub(super) fn mean(&mut self, losses: ValueId, mask: ValueId) -> ValueId {
+        let one: &[Axis] = &[];
+        let outputs = [("loss", one, DType::Fp32), ("tokens", one, DType::Fp32), ("report", one, DType::Fp32)];
+        let [loss, ..] = self.g.op_many("loss", OpKind::Megatron(MegatronOp::MaskedMean), &[losses, mask], outputs);
+        self.g.drop_values(&[losses]);
+        loss
+    }
 }
 
 /// What stands behind the last block where the head is elsewhere: norm, and the result in fp32, which `Float16Module`

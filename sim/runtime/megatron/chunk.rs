@@ -7,6 +7,7 @@ mod refuses;
 use std::ops::Range;
 
 use super::Job;
+use super::ahead;
 use super::batch::Batch;
 use super::blocks;
 use super::experts;
@@ -18,7 +19,7 @@ use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::fp8;
-use crate::runtime::eager::{Blocks, Eager, Frame, Keep, Mode, ParamMap, Storage};
+use crate::runtime::eager::{Blocks, Eager, Frame, Keep, Mode, ParamMap, Shared, Storage};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
 const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
@@ -28,6 +29,10 @@ const GROUPED_STREAMS: usize = 4;
 
 /// What the names of the blocks' parameters begin with.
 const LAYERS: &str = "decoder.layers.";
+
+/// The words' table, and the head's.
+const WORDS: &str = "word_embeddings.weight";
+const HEAD: &str = "output_layer.weight";
 
 /// The attention mask among a block's values.
 const MASK: usize = 1;
@@ -60,8 +65,9 @@ pub struct Chunk {
     head: Option<Graph>,
     /// Where the first parameter of the embedding and of the head is numbered.
     first: [usize; 2],
-    /// The word embedding, where the head is tied to it on this chunk.
-    tied: Option<usize>,
+    /// The words' table, where what stands behind the last block uses it, too: a head that is tied to it, or modules that
+    /// predict tokens further ahead.
+    words: Option<usize>,
     params: Vec<ChunkParam>,
 }
 
@@ -141,7 +147,9 @@ impl Chunk {
     ) -> Chunk {
         let embedding = first.then(|| (modules.embedding)(job));
         let head = last.then(|| (modules.head)(job));
-        let embeddings = embedding.as_ref().map_or(0, |graph| graph.params.len());
+        // A stage that predicts further ahead has a copy of the words' table.
+        let copied = (last && !first && job.model.predicts_ahead > 0).then(|| (modules.embedding)(job));
+        let embeddings = embedding.iter().chain(&copied).map(|graph| graph.params.len()).sum::<usize>();
         let blocks = Layers::new(modules, job, layers, first_param + embeddings);
         let dims = blocks.kinds().first().map_or_else(|| blocks::dims(job), |graph| graph.dims);
         let sequence = dims.tensor.sequence;
@@ -153,33 +161,34 @@ impl Chunk {
             let partial = of_heads
                 || sequence
                     && (param.name.contains("layernorm")
+                        || param.name.starts_with("mtp.") && param.name.contains("norm.")
                         || param.name.starts_with(experts::ROUTER)
                         || param.name.ends_with(latent::WHOLE)
                         || param.name.contains("layer_norm")
                         || param.name.ends_with("linear_proj.bias")
                         || param.name == "mlp.linear_fc2.bias");
-            let word_embedding =
-                param.name == "word_embeddings.weight" || (param.name == "output_layer.weight" && job.model.tied_head);
+            let word_embedding = param.name == WORDS || (param.name == HEAD && job.model.tied_head);
             let name = format!("{prefix}{}", param.name);
             let linear = param.cols > 1 && prefix.starts_with(LAYERS) && !param.name.starts_with(experts::ROUTER);
             let fp8 = linear && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
             let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
             params.push(ChunkParam { name, elements: param.elements(), partial, word_embedding, fp8, expert });
         };
-        for param in embedding.iter().flat_map(|graph| &graph.params) {
+        for param in embedding.iter().chain(&copied).flat_map(|graph| &graph.params) {
             add("embedding.", param);
         }
         for (layer, param) in blocks.params() {
             add(&format!("{LAYERS}{layer}."), param);
         }
-        let tied = (first && last && job.model.tied_head).then_some(first_param);
+        let tied = first && last && job.model.tied_head;
+        let words = (tied || last && job.model.predicts_ahead > 0).then_some(first_param);
         for param in head.iter().flat_map(|graph| &graph.params) {
-            if tied.is_none() || param.name != "output_layer.weight" {
+            if !(tied && param.name == HEAD || param.name == WORDS) {
                 add("", param);
             }
         }
         let first = [first_param, first_param + embeddings + blocks.params().count()];
-        Chunk { job: job.clone(), embedding, blocks, dims, head, first, tied, params }
+        Chunk { job: job.clone(), embedding, blocks, dims, head, first, words, params }
     }
 
     /// The parameters, in registration order.
@@ -200,10 +209,11 @@ impl Chunk {
             _ => 0,
         };
         let dispatched = if self.blocks.is_empty() { 0 } else { experts::shared_buffer(&self.job, d) };
+        let ahead = if self.head.is_some() { self.job.model.predicts_ahead } else { 0 };
         let mut buffers = vec![(gathered.max(scores).max(dispatched), "global memory buffer")];
         if matches!(self.job.model.position, Position::Rope { .. }) {
             let angles = (d.s * d.r * DType::Fp32.bytes(), "rotary angles");
-            buffers.extend(latent::tables(&self.job, (self.blocks.len(), d.r), angles));
+            buffers.extend(latent::tables(&self.job, (self.blocks.len() + ahead, d.r), angles));
         }
         if engine {
             let grouped = if self.job.mixture.is_some() && !self.blocks.is_empty() { GROUPED_STREAMS } else { 0 };
@@ -256,9 +266,13 @@ impl Chunk {
     }
 
     fn map(&self, part: usize) -> ParamMap {
-        let tied = match (part, &self.head, self.tied) {
-            (1, Some(head), Some(word)) => Some((head.params.len() - 1, word)),
-            _ => None,
+        let local = |head: &Graph, name| head.params.iter().position(|param| param.name == name);
+        let tied = match (part, &self.head, self.words) {
+            (1, Some(head), Some(words)) => {
+                let tied = if self.job.model.tied_head { local(head, HEAD) } else { None };
+                [local(head, WORDS), tied].map(|local| local.map(|local| (local, words)))
+            }
+            _ => [None; 2],
         };
         ParamMap { first: self.first[part], tied }
     }
@@ -317,9 +331,15 @@ impl Chunk {
         };
         let mut running = eager.frame(graph, hidden, self.map(1), Mode::Train);
         let mean = graph.ops.len() - 1;
+        // Modules that predict further ahead read all of the micro-batch.
+        let Batch { tokens, labels, positions, mask, loss_mask } = batch;
+        let ahead = self.job.model.predicts_ahead > 0;
+        let read = [loss_mask, tokens, labels, positions, mask];
+        let read: Vec<_> = (1..).zip(read).take(if ahead { read.len() } else { 1 }).collect();
+        read.iter().for_each(|&(value, storage)| eager.give(&mut running, value, Some(storage)));
         eager.forward_ops(graph, &mut running, 0..mean);
+        read[1..].iter().for_each(|&(value, _)| eager.give(&mut running, value, None));
         self.let_go(eager, &batch);
-        eager.give(&mut running, 1, Some(batch.loss_mask));
         eager.forward_ops(graph, &mut running, mean..mean + 1);
         eager.give(&mut running, 1, None);
         let made = &graph.ops[mean].outputs;
@@ -350,7 +370,7 @@ impl Chunk {
         mode: Mode,
     ) -> (Frame, Storage) {
         let graph = self.blocks.graph(layer);
-        let map = ParamMap { first: self.blocks.first(layer), tied: None };
+        let map = ParamMap::from(self.blocks.first(layer));
         let mut running = eager.frame(graph, x, map, mode);
         eager.give(&mut running, MASK, Some(mask));
         eager.forward_ops(graph, &mut running, 0..graph.ops.len());
@@ -402,6 +422,16 @@ impl Chunk {
         result
     }
 
+    /// Parameters that a micro-batch uses several times.
+    fn shared(&self) -> Vec<Shared> {
+        let (Some(head), Some(words)) = (&self.head, self.words) else { return vec![] };
+        let [of_words, of_head] = ahead::uses(&self.job, self.embedding.is_some());
+        let weight = head.params.iter().position(|param| param.name == HEAD).map(|local| self.first[1] + local);
+        let all = [(words, of_words), (weight.unwrap_or(words), of_head)].into_iter().filter(|&(_, uses)| uses > 1);
+        // Of the head's own weight nothing is added to the main gradients but by its matmuls.
+        all.map(|(param, uses)| Shared { param, uses, zeroed: param == words }).collect()
+    }
+
     /// The gradient of the last block's result; and what goes at the end.
     fn begin_backward(
         &self,
@@ -409,7 +439,7 @@ impl Chunk {
         head: Option<Frame>,
         mut gradient: Option<Storage>,
     ) -> (Storage, Vec<Storage>) {
-        eager.shared = self.tied.map(|word| (word, 2));
+        eager.shared = self.shared();
         let mut seeds = vec![];
         if let (Some(graph), Some(mut running)) = (&self.head, head) {
             let seed = gradient.unwrap_or_else(|| {

@@ -45,7 +45,7 @@ const FP8_ROWS: u64 = 16;
 
 /// Whether what a linear reads would be made again under scales from earlier steps (`save_original_input`).
 fn recomputes_delayed(job: &Job) -> bool {
-    job.matmuls.reduces_maxima() && job.mixture.is_some_and(|run| run.recompute_activation)
+    job.matmuls.reduces_maxima() && job.mixture.is_some() && (job.block.again.activation || job.block.again.norms)
 }
 
 /// What of a job's mixture has no rules here, if anything.
@@ -63,7 +63,7 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         ),
         (
             recomputes_delayed(job),
-            "an activation of experts made again under delayed scaling, which Transformer Engine refuses",
+            "an activation of experts or a norm made again under delayed scaling, which Transformer Engine refuses",
         ),
         (!gated || !job.block.fused_activation, "experts whose activation is not a gated SiLU in one kernel"),
         (experts.bias && job.mesh.etp > 1, "split experts with biases"),
@@ -152,9 +152,13 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let (d, tensor, compute) = (m.dims.d, u64::from(m.job.mesh.etp), m.g.compute());
     let (routed, width) = (routed(m.job, &experts, m.dims.local_tokens()), experts.width / tensor);
     let weighs = if run.fp32_router { DType::Fp32 } else { compute };
+    let (again, norm) = (m.job.block.again, m.g.ops());
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
-
+    let first = m.g.ops();
     let shared = params.shared.map(|params| shared(m, xn, (params, experts.shared)));
+    if again.shared && shared.is_some() {
+        m.g.again_from(first);
+    }
     let scores = match (experts.router.score, experts.router.normalises) {
         (Score::Sigmoid, _) => Scores::Sigmoid,
         (Score::Softmax, false) => Scores::All,
@@ -163,13 +167,12 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     };
     let Router { correction, groups, scales, .. } = experts.router;
     let choice = Choice { correction, groups, scales };
-    let (auxiliary, again) = (run.auxiliary_loss, run.recompute_norm);
-    let route = RoutedOp::Route { routed, scores, choice, auxiliary, fused: run.router_fusion, again };
+    let auxiliary = run.auxiliary_loss;
+    let route = RoutedOp::Route { routed, scores, choice, auxiliary, fused: run.router_fusion };
     let [weights, map] = m.route(route, xn, &params.router, weighs);
     m.g.resize(weights, routed.tokens * routed.experts);
     m.g.resize(map, routed.tokens * routed.experts);
     let routing = Routing { routed, fused: run.permute_fusion, tokens: xn, weights, map, weighs };
-    let again = run.recompute_activation.then(|| routed.multiplied * 2 * width * compute.bytes());
     let fp8 = m.job.matmuls.fp8();
     let mut each = |g: &mut GraphBuilder, given: [ValueId; 2]| {
         let op = |g: &mut GraphBuilder, kind, inputs: &[ValueId], params: &[usize], (name, shape, columns)| {
@@ -177,7 +180,8 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
             g.resize(value, routed.multiplied * columns);
             value
         };
-        let grouped = |inputs, outputs, again| RoutedOp::Grouped { inputs, outputs, local: routed.local, again, fp8 };
+        let grouped =
+            |inputs, outputs, original| RoutedOp::Grouped { inputs, outputs, local: routed.local, original, fp8 };
         let filled = routed.fills().then(|| {
             let fill = |g: &mut GraphBuilder, value, columns, dtype, output| {
                 let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Fill));
@@ -189,9 +193,13 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
             [rows, fill(g, given[1], 1, weighs, ("filled_C", C))]
         });
         let [rows, weights] = filled.unwrap_or(given);
-        let up = op(g, grouped(d, 2 * width, None), &[rows], &params.fc1, ("up_CX", CX, 2 * width));
+        let up = op(g, grouped(d, 2 * width, false), &[rows], &params.fc1, ("up_CX", CX, 2 * width));
         let active = op(g, RoutedOp::Weigh, &[up, weights], &[], ("act_CX", CX, width));
-        let mut out = op(g, grouped(width, d, again), &[active], &params.fc2, ("out_CD", CD, d));
+        let weigh = g.ops() - 1;
+        let mut out = op(g, grouped(width, d, again.activation), &[active], &params.fc2, ("out_CD", CD, d));
+        if again.activation {
+            g.let_go_of(weigh..weigh + 1);
+        }
         let mut held = vec![up, active];
         if let Some(filled) = filled {
             let before = out;
@@ -209,10 +217,18 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
         sum
     };
     let routed = (run.dispatcher.write)(&mut m.g, &routing, &mut each);
-    let Some(shared) = shared else { return routed };
-    let both = m.g.op(MODULE, OpKind::Add, &[routed, shared], &[], ("ffn_LBD", LBD));
-    m.g.drop_values(&[routed, shared]);
-    both
+    let mut out = routed;
+    if let Some(shared) = shared {
+        out = m.g.op(MODULE, OpKind::Add, &[routed, shared], &[], ("ffn_LBD", LBD));
+        m.g.drop_values(&[routed, shared]);
+    }
+    if again.mixture {
+        m.g.again_from(first);
+    }
+    if again.norms {
+        m.g.let_go_of(norm..norm + 1);
+    }
+    out
 }
 
 /// The experts that every token passes (`shared_experts.py`), ahead of the router.

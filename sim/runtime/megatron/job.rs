@@ -204,6 +204,24 @@ pub enum Recompute {
     },
 }
 
+/// Parts of a block that are run again in backward (`--recompute-modules`), beside attention's core. Of norms, the experts'
+/// activation and what latent attention makes of its short vectors the results are let go of, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Again {
+    /// `layernorm`: the norms before attention and before the feed-forward that are modules of their own.
+    pub norms: bool,
+    /// `moe_act`: the activation of experts.
+    pub activation: bool,
+    /// `mla_up_proj`: queries, keys and values of latent attention.
+    pub up_projection: bool,
+    /// `mlp`: the feed-forward of a block without experts.
+    pub feed_forward: bool,
+    /// `moe`: the mixture of experts.
+    pub mixture: bool,
+    /// `shared_experts`: the experts that every token passes.
+    pub shared: bool,
+}
+
 /// How a block is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
@@ -227,6 +245,8 @@ pub struct Block {
     pub cross_entropy: CrossEntropy,
     /// What is run again in backward.
     pub recompute: Recompute,
+    /// Which parts of it are, besides.
+    pub again: Again,
 }
 
 /// How a mixture of experts is run.
@@ -245,14 +265,10 @@ pub struct Mixture {
     pub router_fusion: bool,
     /// `--moe-aux-loss-coeff` above 0: a loss that balances experts.
     pub auxiliary_loss: bool,
-    /// `--recompute-modules moe_act`: the activation is run again in backward.
-    pub recompute_activation: bool,
     /// `--moe-router-force-load-balancing`: every token draws its experts at random.
     pub drawn: bool,
     /// `--delay-wgrad-compute`: blocks' weight gradients are made when the exchanges of their part have been issued.
     pub delay_wgrad: bool,
-    /// `--recompute-modules layernorm`: so is the norm before the experts.
-    pub recompute_norm: bool,
 }
 
 /// How linears multiply.

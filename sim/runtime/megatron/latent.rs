@@ -129,6 +129,7 @@ pub(super) fn attention(
     };
     let shared = latent_op(m, LatentOp::GatherKey, &[turned], ("xk_rot_SBR", SBR));
     m.g.drop_values(&[turned]);
+    let first = m.g.ops();
     let q = match (params.query, short) {
         (Query::Ranked { up, .. }, Some(short)) => heads(m, short, (m.g.rows(up[0]), up), tokens * n * h),
         (Query::Whole(weight), _) | (Query::Ranked { up: [_, weight], .. }, None) => {
@@ -157,9 +158,12 @@ pub(super) fn attention(
         [query, key, v]
     };
     m.g.drop_values(&[q, wide, shared]);
-    let again = m.job.block.recompute == Recompute::Core;
+    let (again, made) = (m.job.block.recompute == Recompute::Core, m.g.ops());
     let kind = MegatronOp::FlashCore { again, window: None };
     let context = m.megatron("self_attention.core_attention", kind, &[query, key, v, mask], &[], ("o_SBNW", SBNW));
+    if m.job.block.again.up_projection {
+        m.g.let_go_of(first..made);
+    }
     let mut held = vec![query, key, v, context, kv];
     held.extend(short);
     let out = m.row_linear("self_attention.linear_proj", context, (n * value, &[params.proj]), &held);

@@ -15,6 +15,13 @@ pub struct Kind {
     pub experts: bool,
 }
 
+impl Kind {
+    /// That of a model's block.
+    pub(super) fn of(job: &Job, layer: u64) -> Kind {
+        Kind { window: job.model.window(layer), experts: job.model.experts_in(layer).is_some() }
+    }
+}
+
 /// Blocks in a row.
 #[derive(Clone, Debug)]
 pub(super) struct Layers {
@@ -28,7 +35,7 @@ impl Layers {
     pub(super) fn new(modules: &Modules, job: &Job, layers: Range<u64>, mut first: usize) -> Layers {
         let (mut kinds, mut graphs, mut blocks): (Vec<Kind>, Vec<Graph>, Vec<_>) = (vec![], vec![], vec![]);
         for layer in layers {
-            let kind = Kind { window: job.model.window(layer), experts: job.model.experts_in(layer).is_some() };
+            let kind = Kind::of(job, layer);
             let at = kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
                 kinds.push(kind);
                 graphs.push((modules.block)(job, kind));

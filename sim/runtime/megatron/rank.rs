@@ -249,7 +249,8 @@ fn shared_buffers(chunks: &[Chunk]) -> Vec<(u64, &'static str)> {
 /// adds up (`default_embedding_ranks` of sail-sg/zero-bubble-pipeline-parallelism, 39f2c186).
 fn is_shared(param: &ChunkParam, job: &Job, schedule: &Schedule) -> bool {
     let apart = schedule.rank_of[0] != schedule.rank_of[schedule.stages - 1];
-    param.word_embedding && job.model.tied_head && apart
+    let copied = job.model.tied_head || job.model.predicts_ahead > 0;
+    param.word_embedding && copied && apart
 }
 
 /// A chunk's parameters as its buffer sees them.

@@ -32,7 +32,7 @@ pub(super) enum Input {
 
 impl Training<'_> {
     fn map(&self, layer: usize) -> ParamMap {
-        ParamMap { first: self.layout.blocks[layer], tied: None }
+        ParamMap::from(self.layout.blocks[layer])
     }
 
     /// Whether a checkpoint stands around the compiled block.

@@ -58,7 +58,7 @@ impl Training<'_> {
             self.run.pre_forward(group, &prefetch);
         }
         let before = self.run.eager.program.enter(self.scopes.embedding);
-        let first = ParamMap { first: self.layout.embedding, tied: None };
+        let first = ParamMap::from(self.layout.embedding);
         let graph = &self.graphs.embedding;
         let mut embedding = self.run.eager.frame(graph, tokens, first, Mode::Train);
         // Where the tables are units of their own, the first operator is the one's, the third the other's.

@@ -169,7 +169,7 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> 
         ends.push(part.params(graphs, tied) + ends.last().copied().unwrap_or(0));
     }
     // A tied head reads the embedding's table, parameter 0; its own weight would be its graph's last parameter.
-    let head = ParamMap { first: head, tied: tied.then(|| (graphs.head.graph.params.len() - 1, 0)) };
+    let head = ParamMap { first: head, tied: [tied.then(|| (graphs.head.graph.params.len() - 1, 0)), None] };
     Layout { params, names, embedding, blocks, head, ends }
 }
 
@@ -197,7 +197,7 @@ pub(super) fn groups(
     let Wrap { blocks, embedding, head, apart, root } = &job.fsdp.wrap;
     let params = &layout.params;
     let table = if part.embedding { &params[layout.embedding..][..graphs.embedding.params.len()] } else { &[] };
-    let tied = layout.head.tied.is_some();
+    let tied = layout.head.tied[0].is_some();
     let weights = graphs.head.graph.params.len() - usize::from(tied);
     let end = if part.head { &params[layout.head.first..][..weights] } else { &[] };
     let mut rest = vec![];

@@ -33,13 +33,13 @@ impl Modules {
     pub(super) fn of(graphs: &Graphs, layout: &Layout) -> Modules {
         let mut modules = Modules::default();
         let (model, decoder) = (modules.add(vec![]), modules.add(vec![]));
-        let first = ParamMap { first: 0, tied: None };
+        let first = ParamMap::from(0);
         modules.graph(&graphs.embedding, first);
         let tables = graphs.embedding.ops.iter().enumerate().filter(|(_, op)| op.kind == OpKind::Embedding);
         let tables = tables.flat_map(|(index, _)| modules.borders[&(0, index)].begin.clone());
         modules.takes_tokens = tables.chain([model, decoder]).collect();
         for (layer, &at) in graphs.of_block.iter().enumerate() {
-            let (graph, map) = (&graphs.blocks[at], ParamMap { first: layout.blocks[layer], tied: None });
+            let (graph, map) = (&graphs.blocks[at], ParamMap::from(layout.blocks[layer]));
             let block = modules.add(vec![]);
             modules.graph(graph, map);
             modules.around(map.first, (0, graph.ops.len() - 1), block);

@@ -13,7 +13,7 @@ use super::{Job, Partition, STREAMS, Stage};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
-use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Shared, Storage};
 use crate::runtime::train;
 use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
@@ -48,7 +48,8 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     let head = &graphs.head.graph;
     let weight = head.params.len() - 1;
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(whole.model.tied_head);
-    eager.shared = (uses > 1).then(|| (layout.head.index(weight), uses as u32));
+    let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
+    eager.shared = (uses > 1).then_some(shared).into_iter().collect();
     let modules = Rc::new(Modules::of(&graphs, &layout));
     let mut run = Run { job, graphs, layout, scopes, eager, engine: Engine::Recording };
     if three && order.is_none() {
@@ -175,12 +176,12 @@ impl Run<'_> {
         let tokens = eager.borrowed();
         let outside = eager.program.enter(self.scopes.embedding);
         let mode_of = |layer| mode(&self.job.whole.checkpoint, layer);
-        let first = ParamMap { first: 0, tied: None };
+        let first = ParamMap::from(0);
         let (embedding, mut hidden) = eager.forward(&self.graphs.embedding, tokens, first, Mode::Train);
         let mut blocks = vec![];
         for (layer, &at) in self.graphs.of_block.iter().enumerate() {
             eager.program.enter(self.scopes.blocks[layer]);
-            let params = ParamMap { first: self.layout.blocks[layer], tied: None };
+            let params = ParamMap::from(self.layout.blocks[layer]);
             let (frame, output) = eager.forward(&self.graphs.blocks[at], hidden, params, mode_of(layer));
             eager.release(hidden);
             hidden = output;

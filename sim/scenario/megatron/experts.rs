@@ -100,7 +100,6 @@ pub(super) fn mixture(
         table.moe_aux_loss.as_ref().map(|at| at.span()),
         table.moe_router_fusion.as_ref().map(|at| at.span()),
         table.moe_router_force_load_balancing.as_ref().map(|at| at.span()),
-        table.recompute_modules.as_ref().map(|at| at.span()),
         table.delay_wgrad_compute.as_ref().map(|at| at.span()),
     ];
     if model.experts.is_none() {
@@ -127,25 +126,12 @@ pub(super) fn mixture(
     if model.sinks {
         reader.assumptions.push("note: attention with sinks is taken to be as fast as without".to_owned());
     }
-    let whole = |at: &Spanned<written::Recompute>| {
-        matches!(at.get_ref(), written::Recompute::Uniform(_) | written::Recompute::Block(_))
-    };
-    let again = match &table.recompute_modules {
-        Some(at) if table.recompute.as_ref().is_some_and(whole) => {
-            let problem = "recompute_modules runs parts of a block again, and megatron.recompute all of it";
-            return Err(reader.plan(at, problem, "remove one of the two keys"));
-        }
-        Some(at) => at.get_ref().clone(),
-        None => reader.assume("megatron.recompute_modules", vec![], "[]"),
-    };
     Ok(Some(Mixture {
         dispatcher,
         capacity,
         permute_fusion: reader.flag("megatron.moe_permute_fusion", flag(&table.moe_permute_fusion), false),
         fp32_router: reader.flag("megatron.moe_router_fp32", flag(&table.moe_router_fp32), false),
         router_fusion: reader.flag("megatron.moe_router_fusion", flag(&table.moe_router_fusion), false),
-        recompute_activation: again.contains(&written::Module::MoeAct),
-        recompute_norm: again.contains(&written::Module::Layernorm),
         delay_wgrad: super::overlap::delays(reader, table)?,
         drawn: drawn(reader, table, model, capacity.is_some())?,
         auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),

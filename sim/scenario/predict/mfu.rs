@@ -38,8 +38,11 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
     };
     // N without look-ups; a tied table is multiplied with as the head, and stays.
     let looked_up = if model.tied_head { positions } else { positions + model.vocab };
-    let matmul = all - u128::from(looked_up * model.width);
-    let attention = u128::from(model.layers * model.attention_width()) * u128::from(scenario.job.seq());
+    // A block that predicts further ahead counts as one more, and the head once more (`num_floating_point_operations`).
+    let heads = model.predicts_ahead * model.vocab * model.width;
+    let matmul = all + u128::from(heads) - u128::from(looked_up * model.width);
+    let blocks = model.layers + model.predicts_ahead;
+    let attention = u128::from(blocks * model.attention_width()) * u128::from(scenario.job.seq());
     let ranks: u32 = classes.iter().map(|class| class.ranks).sum();
     let chips = f64::from(ranks);
     let peaks = &scenario.topology.chip.peak;

@@ -99,10 +99,20 @@ pub enum FusedLoss {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Module {
+    /// The attention core.
+    CoreAttn,
     /// The activation of experts.
     MoeAct,
-    /// The norm before experts.
+    /// The norms that are modules of their own.
     Layernorm,
+    /// What latent attention makes of its short vectors.
+    MlaUpProj,
+    /// The feed-forward of blocks without experts.
+    Mlp,
+    /// The mixture of experts.
+    Moe,
+    /// The experts that every token passes.
+    SharedExperts,
 }
 
 /// `[megatron]`
@@ -149,7 +159,7 @@ pub struct Megatron {
     pub moe_router_fp32: Option<Spanned<bool>>,
     /// `moe_router_fusion`.
     pub moe_router_fusion: Option<Spanned<bool>>,
-    /// `recompute_modules` of experts.
+    /// `recompute_modules`.
     pub recompute_modules: Option<Spanned<Vec<Module>>>,
     /// `overlap_moe_expert_parallel_comm`.
     pub overlap_moe_expert_parallel_comm: Option<Spanned<bool>>,
@@ -185,6 +195,8 @@ pub struct Megatron {
     pub fp8: Option<Spanned<Fp8>>,
     /// `fp8_param_gather`.
     pub fp8_param_gather: Option<Spanned<bool>>,
+    /// `mtp_num_layers`.
+    pub mtp_num_layers: Option<Spanned<i64>>,
     /// `check_for_nan_in_loss_and_grad`.
     pub check_for_nan: Option<bool>,
     /// `make_vocab_size_divisible_by`.

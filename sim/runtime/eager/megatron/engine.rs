@@ -147,7 +147,15 @@ impl Eager {
     ) {
         let value = &graph.values[op.inputs[0]];
         let rows = value.elements / graph.params[op.params[0]].rows;
+        // A view of a wider gradient is copied side by side first.
+        let copy = (self.bytes(gradient) > value.bytes()).then(|| {
+            let dispatch = self.settings.backward;
+            let copy = self.temporary(value.bytes(), "aten.clone");
+            self.pointwise("aten.clone", MemoryKind::Copy, value.bytes(), value.bytes(), dispatch);
+            copy
+        });
         let (result, made) = self.norm_gradients(value, rows, op.params.len());
+        copy.into_iter().for_each(|copy| self.release(copy));
         let (start, end) = Self::saved(frame, index);
         for at in start + 1..end {
             self.release(frame.saved[at]);

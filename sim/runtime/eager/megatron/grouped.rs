@@ -9,7 +9,7 @@ use super::later::Left;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::Fp8;
 use crate::model::megatron::experts::RoutedOp;
-use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
+use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 /// Streams that the matmuls of one call are spread over (`get_num_cublas_streams`).
 const STREAMS: u64 = 4;
@@ -21,18 +21,18 @@ pub(super) struct Sizes {
     outputs: u64,
     local: u64,
     rows: u64,
-    again: Option<u64>,
+    original: bool,
     dtype: DType,
     fp8: Option<Fp8>,
 }
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Grouped { inputs, outputs, local, again, fp8 } = kind else {
+        let RoutedOp::Grouped { inputs, outputs, local, original, fp8 } = kind else {
             unreachable!("called for grouped linears")
         };
         let value = &graph.values[op.inputs[0]];
-        Sizes { inputs, outputs, local, rows: value.elements / inputs, again, dtype: value.dtype, fp8 }
+        Sizes { inputs, outputs, local, rows: value.elements / inputs, original, dtype: value.dtype, fp8 }
     }
 
     fn weight(&self) -> u64 {
@@ -74,10 +74,7 @@ impl Eager {
         let out = self.storage(sizes.rows * sizes.outputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(&sizes, MatmulLayout::Forward, self.settings.forward);
         frame.slots[op.outputs[0]] = Some(out);
-        let mut saved = vec![];
-        if sizes.again.is_none() {
-            saved.push(self.retain(Self::value(frame, op.inputs[0])));
-        }
+        let saved = [self.retain(Self::value(frame, op.inputs[0]))];
         self.keep(frame, results, &saved);
     }
 
@@ -94,38 +91,25 @@ impl Eager {
             return self.fp8_grouped_linear_backward(op, (index, &sizes, fp8), frame, gradient);
         }
         let dispatch = self.settings.backward;
-        let input = self.input_again(&sizes);
         let result = self.temporary(sizes.rows * sizes.inputs * sizes.dtype.bytes(), "te.general_grouped_gemm");
         self.grouped_matmul(&sizes, MatmulLayout::DataGradient, dispatch);
         // With fused accumulation these are stand-ins, but every expert's is taken.
         let (of_weights, of_biases) = op.params.split_at(sizes.local as usize);
         let weights: Vec<Storage> =
             of_weights.iter().map(|_| self.temporary(sizes.weight(), "te.general_grouped_gemm")).collect();
-        let read = input.unwrap_or_else(|| frame.saved[Self::saved(frame, index).0]);
+        let read = frame.saved[Self::saved(frame, index).0];
         if !self.leaves(Left::Grouped(sizes), &[read, gradient]) {
             self.grouped_matmul(&sizes, self.weight_layout(), dispatch);
         }
         // The matmul's epilogue leaves the gradients of biases.
         let width = sizes.outputs * sizes.dtype.bytes();
         let biases: Vec<Storage> = of_biases.iter().map(|_| self.temporary(width, "te.general_grouped_gemm")).collect();
-        input.into_iter().for_each(|storage| self.release(storage));
         self.let_go(frame, index, gradient);
         self.accumulate(frame, op.inputs[0], result.into());
         for (&param, bias) in of_biases.iter().zip(biases) {
             self.store_leaf(frame.params.index(param), bias, sizes.dtype);
         }
         self.store_experts(of_weights, weights, sizes.dtype, frame);
-    }
-
-    /// What was read, where it is made again.
-    fn input_again(&mut self, sizes: &Sizes) -> Option<Storage> {
-        const NAME: &str = "triton_weighted_swiglu";
-        let (read, written) = (sizes.again?, sizes.rows * sizes.inputs * sizes.dtype.bytes());
-        let pass = self.program.set_pass(Pass::Recompute);
-        let input = self.temporary(written, NAME);
-        self.pointwise(NAME, MemoryKind::Elementwise, read, written, Dispatch::Compiled);
-        self.program.set_pass(pass);
-        Some(input)
     }
 
     /// The gradients of experts' weights arrive.

@@ -181,8 +181,10 @@ impl Eager {
     /// A weight's gradient that is in the main gradients already. One that is shared with another use still waits for
     /// the other's, with zeros in its own place.
     pub(super) fn store_fused(&mut self, param: usize, bytes: u64, dtype: DType) {
-        if self.shared.is_some_and(|(shared, _)| shared == param) {
-            self.pointwise("aten.zero_", MemoryKind::Copy, 0, bytes, self.settings.backward);
+        if let Some(shared) = self.shared_as(param) {
+            if shared.zeroed {
+                self.pointwise("aten.zero_", MemoryKind::Copy, 0, bytes, self.settings.backward);
+            }
             let zeros = self.borrowed();
             self.counted[zeros.0 as usize].bytes = bytes;
             self.store_view(param, zeros, dtype);

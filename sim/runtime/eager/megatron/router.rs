@@ -8,7 +8,7 @@ use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Choice, Routed, RoutedOp, Scores};
-use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass};
+use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind};
 
 /// Bytes of an index, of a number in fp32.
 pub(super) const INDEX: u64 = 8;
@@ -22,7 +22,6 @@ pub(super) struct Sizes {
     pub(super) choice: Choice,
     pub(super) auxiliary: bool,
     pub(super) fused: bool,
-    pub(super) again: bool,
     /// Bytes of a matrix of all experts' numbers, and of the chosen's, in the router's type.
     pub(super) all: u64,
     pub(super) chosen: u64,
@@ -35,7 +34,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Route { routed, scores, choice, auxiliary, fused, again } = kind else {
+        let RoutedOp::Route { routed, scores, choice, auxiliary, fused } = kind else {
             unreachable!("called for routers")
         };
         let dtype = graph.values[op.outputs[0]].dtype;
@@ -48,7 +47,6 @@ impl Sizes {
             choice,
             auxiliary,
             fused,
-            again,
             all: every * bytes,
             chosen: some * bytes,
             every,
@@ -95,10 +93,7 @@ impl Eager {
         let logits = self.storage(sizes.all, "te.generic_gemm");
         let shape = (routed.tokens, routed.experts, graph.dims.d);
         self.engine_matmul(shape, value.dtype, MatmulLayout::Forward, self.settings.forward);
-        let mut saved = vec![];
-        if !sizes.again {
-            saved.push(self.retain(Self::value(frame, op.inputs[0])));
-        }
+        let mut saved = vec![self.retain(Self::value(frame, op.inputs[0]))];
         if sizes.fused {
             return self.route_at_once(op, sizes, frame, (results, saved, logits));
         }
@@ -199,17 +194,7 @@ impl Eager {
     ) {
         let sizes = Sizes::of(graph, op, kind);
         let (start, end) = Self::saved(frame, index);
-        let mut saved = frame.saved[start..end].to_vec();
-        if sizes.again {
-            // The norm, once more: its result lives until the router's gradients are made.
-            let value = &graph.values[op.inputs[0]];
-            let pass = self.program.set_pass(Pass::Recompute);
-            let rows = value.elements / graph.dims.d;
-            let (numbers, out) = self.normalised(value, rows, 1);
-            numbers.into_iter().for_each(|storage| self.release(storage));
-            self.program.set_pass(pass);
-            saved.insert(0, out);
-        }
+        let saved = frame.saved[start..end].to_vec();
         let of_logits = if sizes.fused {
             self.route_at_once_backward(sizes, &saved[1..], gradient)
         } else {

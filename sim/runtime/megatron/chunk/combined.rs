@@ -119,7 +119,7 @@ impl<'c> Ahead<'c> {
         let graph = blocks.graph(layer);
         let range = part(graph, node);
         let running = self.running.get_or_insert_with(|| {
-            let map = ParamMap { first: blocks.first(layer), tied: None };
+            let map = ParamMap::from(blocks.first(layer));
             let mut running = eager.frame(graph, self.hidden, map, Mode::Train);
             eager.give(&mut running, MASK, Some(self.batch.mask));
             running

@@ -3,7 +3,7 @@
 use super::Chunk;
 use crate::model::{Norm, NormPlacement, Position, QkNorm};
 use crate::runtime::megatron::job::{Core, Fp8Recipe, Implementation, Matmuls};
-use crate::runtime::megatron::{Job, blocks, experts, latent};
+use crate::runtime::megatron::{Job, ahead, blocks, experts, latent};
 
 /// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
 fn is_blockwise(job: &Job, parameters: bool) -> bool {
@@ -60,5 +60,6 @@ impl Chunk {
             .find(|(applies, _)| *applies)
             .map(|(_, what)| what)
             .or_else(|| latent::refuses(job).or_else(|| experts::refuses(job)))
+            .or_else(|| ahead::refuses(job))
     }
 }

@@ -1,0 +1,90 @@
+//! What multi-token prediction does beside ordinary modules (`core/transformer/multi_token_prediction.py`, `roll_tensor`,
+//! `MTPLossAutoScaler`; `core/tensor_parallel/mappings.py`, 0.16.1).
+
+use super::super::forward::Results;
+use super::super::{Eager, Frame, Gradient, Storage};
+use crate::model::graph::{Graph, Op};
+use crate::model::megatron::AheadOp;
+use crate::program::{Collective, DType, MemoryKind};
+
+/// Bytes of a number in fp32.
+const NUMBER: u64 = 4;
+
+impl Eager {
+    pub(super) fn ahead(&mut self, graph: &Graph, op: &Op, kind: AheadOp, frame: &mut Frame, results: Results) {
+        let out = &graph.values[op.outputs[0]];
+        let (bytes, dispatch) = (out.bytes(), self.settings.forward);
+        let mut saved = vec![];
+        let made = match kind {
+            AheadOp::Roll => {
+                let rolled = self.made("aten.roll", bytes, bytes, dispatch);
+                let row = bytes / graph.dims.s;
+                self.pointwise("aten.fill_", MemoryKind::Elementwise, 0, row, dispatch);
+                let sum = self.made("aten.sum", 2 * NUMBER, bytes, dispatch);
+                self.release(sum);
+                rolled
+            }
+            AheadOp::GatherWidth => {
+                let gathered = self.storage(bytes, "all_gather_into_tensor");
+                self.exchange_now(Collective::AllGather, bytes, out.dtype);
+                let side_by_side = self.made("aten.cat", bytes, bytes, dispatch);
+                self.release(gathered);
+                side_by_side
+            }
+            AheadOp::OwnRows => self.retain(Self::value(frame, op.inputs[0])),
+            AheadOp::Ride => {
+                let losses = graph.dims.tokens() * NUMBER;
+                let shown = self.made("aten.mul", losses, 2 * losses, dispatch);
+                // For the log: their mean, added to that of the other micro-batches.
+                for name in ["aten.sum", "aten.div", "aten.add_"] {
+                    self.pointwise(name, MemoryKind::Elementwise, NUMBER, NUMBER, dispatch);
+                }
+                let scaled = self.made("aten.mul", losses, losses, dispatch);
+                self.release(shown);
+                let mean = self.made("aten.div", losses, losses, dispatch);
+                self.release(scaled);
+                saved.extend([self.retain(Self::value(frame, op.inputs[2])), mean]);
+                self.retain(Self::value(frame, op.inputs[0]))
+            }
+        };
+        frame.slots[op.outputs[0]] = Some(made);
+        self.keep(frame, results, &saved);
+    }
+
+    pub(super) fn ahead_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, kind): (usize, AheadOp),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
+        let input = &graph.values[op.inputs[0]];
+        let (bytes, dtype) = (input.bytes(), input.dtype);
+        let result = match kind {
+            // Whole numbers and masks have no gradients.
+            AheadOp::Roll => return self.release(gradient),
+            AheadOp::GatherWidth => self.pointwise_gradient("aten.clone", bytes, bytes),
+            AheadOp::OwnRows if graph.dims.tensor.sequence => {
+                let whole = self.temporary(bytes, "all_gather_into_tensor");
+                self.exchange_now(Collective::AllGather, bytes, dtype);
+                whole
+            }
+            AheadOp::OwnRows => self.retain(gradient),
+            AheadOp::Ride => {
+                let losses = graph.dims.tokens() * DType::Fp32.bytes();
+                let mut made = self.pointwise_gradient("aten.ones_like", losses, 0);
+                // The loss scale, the number of tokens, the scaling factor, the mask.
+                for name in ["aten.mul", "aten.div", "aten.mul", "aten.mul"] {
+                    let next = self.pointwise_gradient(name, losses, losses);
+                    self.release(made);
+                    made = next;
+                }
+                self.accumulate(frame, op.inputs[1], made.into());
+                self.retain(gradient)
+            }
+        };
+        self.let_go(frame, index, gradient);
+        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: kind == AheadOp::Ride });
+    }
+}

@@ -1,0 +1,198 @@
+//! Multi-token prediction (`core/transformer/multi_token_prediction.py`, `core/models/gpt/gpt_model.py`, 0.16.1;
+//! DeepSeek-V3, arXiv 2412.19437, section 2.2): behind the last block modules that each predict one token further ahead.
+//!
+//! ```text
+//! hidden ─► final norm ─┬─► hnorm ─┐
+//! tokens, rolled ─► embedding ─► enorm ─┴► eh_proj ─► block ─► norm ─► the next module …
+//! ```
+//!
+//! A module reads the hidden state before it and the words' rows of the tokens moved by one, and has a block of the model's
+//! last kind. The stage with the head has all of them, and a copy of the words' table. The head multiplies with each result;
+//! the losses ride on the hidden state, to whose gradient theirs is added on the way back (`MTPLossAutoScaler`).
+
+use super::Job;
+use super::blocks::{self, BLD, BS, BSD, BlockParams, Modules, SS};
+use super::job::{Engine, Implementation, Recompute};
+use super::layers::Kind;
+use crate::model::Position;
+use crate::model::graph::{Axis, Graph, OpKind, ValueId};
+use crate::model::megatron::{AheadOp, Bias, MegatronOp};
+use crate::program::DType;
+use crate::schedule::Placement;
+
+const MODULE: &str = "mtp";
+
+/// What of a job's modules has no rules here, if anything.
+pub(super) fn refuses(job: &Job) -> Option<&'static str> {
+    if job.model.predicts_ahead == 0 {
+        return None;
+    }
+    let together = matches!(job.block.recompute, Recompute::Uniform { layers } if layers > 1);
+    let cases = [
+        (job.engine == Engine::DeepSpeed, "multi-token prediction under DeepSpeed's engine"),
+        (job.spread().is_some(), "multi-token prediction with a vocabulary that pipeline ranks share"),
+        (job.combines(), "multi-token prediction beside exchanges of another micro-batch"),
+        (
+            job.pipeline.schedule.placement != Placement::Loop,
+            "multi-token prediction where the first and the last stage are one rank's",
+        ),
+        (job.mesh.cp > 1, "multi-token prediction of a sequence that ranks share"),
+        (job.matmuls.fp8().is_some(), "multi-token prediction in fp8"),
+        (job.overlap_tensor, "tensor-parallel overlap of multi-token prediction"),
+        (matches!(job.model.position, Position::Learned { .. }), "multi-token prediction with learned positions"),
+        (job.model.embedding_norm, "multi-token prediction with a norm on the embedding"),
+        (
+            job.model.tied_head && job.mesh.pp > 1,
+            "multi-token prediction over stages with a head tied to the embedding",
+        ),
+        (job.mesh.tp > 1 && !job.sequence_parallel, "multi-token prediction split over ranks without its sequence"),
+        (together, "multi-token prediction beside several blocks run again as one, which Megatron-Core refuses"),
+    ];
+    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+}
+
+/// Parameters of a module.
+struct Params {
+    tokens: Vec<usize>,
+    hidden: Vec<usize>,
+    projection: usize,
+    block: BlockParams,
+    norm: Vec<usize>,
+}
+
+/// What a module is given of the micro-batch: tokens and positions, moved once for each module.
+struct Moved {
+    tokens: ValueId,
+    positions: ValueId,
+}
+
+impl Modules<'_> {
+    fn ahead(&mut self, op: AheadOp, inputs: &[ValueId], output: (&'static str, &'static [Axis])) -> ValueId {
+        self.megatron(MODULE, MegatronOp::Ahead(op), inputs, &[], output)
+    }
+
+    /// Moved by one, its last place zero.
+    fn rolled(&mut self, value: ValueId, (name, dtype): (&'static str, DType)) -> ValueId {
+        let roll = OpKind::Megatron(MegatronOp::Ahead(AheadOp::Roll));
+        self.g.op_in(MODULE, roll, &[value], &[], (name, BS), dtype)
+    }
+
+    /// The hidden state and the words' rows of the next tokens as one hidden state.
+    fn joined(&mut self, [words, hidden]: [ValueId; 2], params: &Params) -> ValueId {
+        let (d, tp, tokens) = (self.dims.d, u64::from(self.job.mesh.tp), self.dims.local_tokens());
+        let embedded = self.norm("mtp.enorm", words, &params.tokens);
+        let normed = self.norm("mtp.hnorm", hidden, &params.hidden);
+        let both = self.g.op(MODULE, OpKind::Concat, &[embedded, normed], &[], ("both_LBD", BLD));
+        self.g.resize(both, 2 * d * tokens);
+        self.g.drop_values(&[normed]);
+        let (inputs, outputs, reads) = (2 * d, d / tp, self.reads());
+        let kind = match self.job.block.implementation {
+            Implementation::TransformerEngine => MegatronOp::ColumnLinear { inputs, outputs, reads },
+            Implementation::Local => MegatronOp::Linear { inputs, outputs, reads, bias: Bias::Apart },
+        };
+        let mut out = self.megatron("mtp.eh_proj", kind, &[both], &[params.projection], ("h_SBD", BSD));
+        self.g.resize(out, self.dims.tokens() * outputs);
+        self.g.drop_values(&[both]);
+        if tp > 1 {
+            let part = out;
+            let whole = self.ahead(AheadOp::GatherWidth, &[part], ("h_SBD", BSD));
+            self.g.drop_values(&[part]);
+            out = self.ahead(AheadOp::OwnRows, &[whole], ("h_LBD", BLD));
+            self.g.drop_values(&[whole]);
+        }
+        self.g.drop_values(&[embedded]);
+        out
+    }
+}
+
+/// What stands behind the last block: the final norm, the modules, the head and the loss of each and of the model itself.
+pub(super) fn head(job: &Job) -> Graph {
+    let (mut m, x) = blocks::modules(job, "head", ("h_LBD", BLD));
+    let loss_mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
+    let [tokens, labels, positions] =
+        ["tokens_BS", "labels_BS", "positions_BS"].map(|name| m.g.input(name, BS, DType::Int64));
+    let mask = m.g.input("mask_SS", SS, job.dtype);
+    let (d, v, count) = (m.dims.d, m.dims.v, job.model.predicts_ahead);
+    let kind = Kind::of(job, job.model.layers - 1);
+    let last = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
+    let modules: Vec<Params> = (0..count)
+        .map(|_| Params {
+            tokens: m.norm_params("mtp.enorm.weight", "mtp.enorm.bias"),
+            hidden: m.norm_params("mtp.hnorm.weight", "mtp.hnorm.bias"),
+            projection: m.g.param("mtp.eh_proj.weight", d / u64::from(job.mesh.tp), 2 * d),
+            block: blocks::block_params(&mut m, kind),
+            norm: m.norm_params("mtp.final_layernorm.weight", "mtp.final_layernorm.bias"),
+        })
+        .collect();
+    let weight = m.g.param("output_layer.weight", v, d);
+    let words = m.g.param("word_embeddings.weight", v, d);
+
+    let xn = m.norm("decoder.final_layernorm", x, &last);
+    let mut moved = Moved { tokens, positions };
+    let mut hidden = vec![xn];
+    for params in &modules {
+        let before = [moved.tokens, moved.positions];
+        moved = Moved {
+            tokens: m.rolled(moved.tokens, ("tokens_BS", DType::Int64)),
+            positions: m.rolled(moved.positions, ("positions_BS", DType::Int64)),
+        };
+        if before != [tokens, positions] {
+            m.g.drop_values(&before);
+        }
+        let embed = MegatronOp::Embed { learned: false, dropout: job.block.hidden_dropout, summed: false };
+        let embedded = m.megatron("embedding", embed, &[moved.tokens, moved.positions], &[words], ("h_LBD", BLD));
+        let (first, given) = (m.g.ops(), hidden[hidden.len() - 1]);
+        let joined = m.joined([embedded, given], params);
+        let out = blocks::block_of(&mut m, [joined, mask], (kind, &params.block));
+        m.g.drop_values(&[joined]);
+        let normed = m.norm("mtp.final_layernorm", out, &params.norm);
+        m.g.drop_values(&[out]);
+        if matches!(job.block.recompute, Recompute::Uniform { .. }) {
+            m.g.again_from(first);
+        }
+        m.g.drop_values(&[embedded]);
+        hidden.push(normed);
+    }
+    let all = m.g.op(MODULE, OpKind::Concat, &hidden, &[], ("all_LBD", BLD));
+    m.g.resize(all, (1 + count) * m.dims.local_tokens() * d);
+    m.g.drop_values(&hidden[1..]);
+    m.g.drop_values(&[moved.tokens, moved.positions]);
+    let parts = m.g.split_many(MODULE, all, ("h_LBD", BLD), hidden.len());
+    m.g.drop_values(&[all]);
+
+    let (mut main, mut held, mut named) = (parts[0], vec![xn], None);
+    let (mut labels, mut shown) = (labels, loss_mask);
+    for &part in &parts[1..] {
+        let logits = m.logits(part, weight);
+        // Python's variable names the module's before until now, the last one's until the function returns.
+        m.g.drop_values(named.replace(logits).as_slice());
+        let before = (held.len() > 1).then_some([labels, shown]);
+        labels = m.rolled(labels, ("labels_BS", DType::Int64));
+        shown = m.rolled(shown, ("loss_mask_BS", DType::Fp32));
+        m.g.drop_values(before.as_ref().map_or(&[], |both| &both[..]));
+        let losses = m.losses(logits);
+        let given = main;
+        main = m.ahead(AheadOp::Ride, &[given, losses, shown], ("h_LBD", BLD));
+        m.g.drop_values(&[losses]);
+        if given != parts[0] {
+            m.g.drop_values(&[given]);
+        }
+        held.push(part);
+    }
+    held.extend([labels, shown]);
+    held.extend(named);
+    let logits = m.logits(main, weight);
+    let losses = m.losses(logits);
+    m.g.drop_values(&held);
+    m.g.drop_values(&[parts[0], main, logits]);
+    let loss = m.mean(losses, loss_mask);
+    m.g.finish(loss)
+}
+
+/// Words of the last stage's own table that its modules read, and weights of the head, by how often a micro-batch uses each.
+pub(super) fn uses(job: &Job, alone: bool) -> [u32; 2] {
+    let count = job.model.predicts_ahead as u32;
+    let heads = 1 + count;
+    let words = count + u32::from(alone);
+    if job.model.tied_head && alone { [words + heads, 0] } else { [words, heads] }
+}

@@ -1,0 +1,110 @@
+//! What of a block runs again in backward (`--recompute-granularity`, `--recompute-modules`; `megatron/training/arguments.py`
+//! and `core/transformer/transformer_config.py`, `__post_init__`, 0.16).
+
+use toml::Spanned;
+
+use crate::model::ModelConfig;
+use crate::runtime::megatron::{Again, Implementation, Recompute};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::understood::Reader;
+use crate::scenario::written::{self, Module};
+
+/// Whole blocks or the attention core, and parts of a block beside it.
+pub(super) fn asked(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    (model, implementation): (&ModelConfig, Implementation),
+) -> Result<(Recompute, Again), ScenarioError> {
+    let whole = recompute(reader, table)?;
+    let Some(at) = &table.recompute_modules else {
+        if model.experts.is_some() {
+            reader.assume("megatron.recompute_modules", (), "[]");
+        }
+        return Ok((whole, Again::default()));
+    };
+    if matches!(whole, Recompute::Uniform { .. } | Recompute::Block { .. }) {
+        let problem = "recompute_modules runs parts of a block again, and megatron.recompute all of it";
+        return Err(reader.plan(at, problem, "remove one of the two keys"));
+    }
+    let modules = at.get_ref();
+    let has = |module| modules.contains(&module);
+    check(reader, (table, at), model)?;
+    let again = Again {
+        norms: has(Module::Layernorm),
+        activation: has(Module::MoeAct),
+        up_projection: has(Module::MlaUpProj),
+        feed_forward: has(Module::Mlp),
+        mixture: has(Module::Moe),
+        shared: has(Module::SharedExperts),
+    };
+    let fused = implementation == Implementation::TransformerEngine && model.latent.is_none();
+    if again.norms && fused && model.experts.is_none() {
+        let note =
+            "note: layernorm in recompute_modules does nothing: Transformer Engine's norms are parts of its linears";
+        reader.assumptions.push(note.to_owned());
+    }
+    Ok((if has(Module::CoreAttn) { Recompute::Core } else { whole }, again))
+}
+
+/// Whether the model has the modules, and none holds another.
+fn check(
+    reader: &Reader<'_>,
+    (table, at): (&written::Megatron, &Spanned<Vec<Module>>),
+    model: &ModelConfig,
+) -> Result<(), ScenarioError> {
+    let has = |module| at.get_ref().contains(&module);
+    let experts = model.experts.as_ref();
+    for (module, name, missing) in [
+        (Module::MoeAct, "moe_act", experts.is_none().then_some("experts")),
+        (Module::Moe, "moe", experts.is_none().then_some("experts")),
+        (
+            Module::SharedExperts,
+            "shared_experts",
+            experts.is_none_or(|experts| experts.shared == 0).then_some("shared experts"),
+        ),
+        (Module::MlaUpProj, "mla_up_proj", model.latent.is_none().then_some("latent attention")),
+    ] {
+        if let (true, Some(missing)) = (has(module), missing) {
+            let problem = format!("recompute_modules names {name}, and {} has no {missing}", model.name);
+            return Err(reader.plan(at, problem, format!("remove \"{name}\" from the list")));
+        }
+    }
+    for (module, name) in [(Module::MoeAct, "moe_act"), (Module::SharedExperts, "shared_experts")] {
+        if has(Module::Moe) && has(module) {
+            let problem = format!("recompute_modules names {name} beside moe, which runs all of a mixture again");
+            return Err(reader.plan(at, problem, format!("remove \"{name}\": one inside the other is not simulated")));
+        }
+    }
+    let together = table.overlap_moe_expert_parallel_comm.as_ref().is_some_and(|at| *at.get_ref());
+    if together && has(Module::Moe) {
+        let problem = "recompute_modules names moe, which overlap_moe_expert_parallel_comm cuts into parts";
+        return Err(reader.plan(at, problem, "remove \"moe\" from the list, or overlap_moe_expert_parallel_comm"));
+    }
+    let fp8 = table.fp8.is_some();
+    for (module, name) in [(Module::Mlp, "mlp"), (Module::Moe, "moe")] {
+        if fp8 && has(module) {
+            let problem =
+                format!("recompute_modules names {name}, and linears in fp8 run again there are not simulated");
+            return Err(reader.plan(at, problem, format!("remove \"{name}\" from the list, or megatron.fp8")));
+        }
+    }
+    Ok(())
+}
+
+fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recompute, ScenarioError> {
+    let Some(at) = &table.recompute else {
+        return Ok(reader.assume("megatron.recompute", Recompute::None, "\"none\""));
+    };
+    let count = |key: &str, layers: i64| {
+        u64::try_from(layers).ok().filter(|layers| (1..=10_000).contains(layers)).ok_or_else(|| {
+            let problem = format!("megatron.recompute.{key} = {layers} is out of range");
+            reader.plan(at, problem, "write a number of blocks, 1 or more")
+        })
+    };
+    Ok(match *at.get_ref() {
+        written::Recompute::None => Recompute::None,
+        written::Recompute::CoreAttn => Recompute::Core,
+        written::Recompute::Uniform(layers) => Recompute::Uniform { layers: count("uniform", layers)? },
+        written::Recompute::Block(layers) => Recompute::Block { layers: count("block", layers)? },
+    })
+}

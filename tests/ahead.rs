@@ -1,0 +1,112 @@
+//! Multi-token prediction in scenarios: what it counts, where it lies, and what is refused.
+
+use windtunnel::model::huggingface::{parse as read, shipped};
+use windtunnel::scenario::predict::{Prediction, Settings};
+use windtunnel::scenario::{Scenario, predict};
+
+use crate::make::{FILE, parse};
+
+/// DeepSeek-V3 in a pipeline, four blocks of it.
+fn scenario(keys: &str) -> String {
+    format!(
+        r#"runtime = "megatron"
+
+[topology]
+name = "h100-sxm-80gb"
+nodes = 4
+
+[model]
+name = "deepseek-v3"
+layers = 4
+
+[mesh]
+pp = 2
+ep = 8
+
+[batch]
+sequence = 4096
+accumulation = 2
+
+[megatron]
+distributed_optimizer = true
+hidden_dropout = false
+attention_dropout = false
+{keys}
+"#
+    )
+}
+
+fn flown(keys: &str) -> Prediction {
+    predict(&parse(&scenario(keys)), Settings::default()).unwrap_or_else(|error| panic!("{keys}: {error}"))
+}
+
+fn refusal(text: &str) -> String {
+    let answer = Scenario::parse(FILE, text).and_then(|scenario| predict(&scenario, Settings::default()));
+    answer.map(|_| ()).expect_err("should be refused").to_string()
+}
+
+/// `model.safetensors.index.json` of deepseek-ai/DeepSeek-V3: 684,531,386,000 parameters with the module, scales and copies of
+/// the embedding and of the head among them; README_WEIGHTS.md says 11.5 B of its own.
+#[test]
+fn deepseeks_module_has_as_many_parameters_as_published() {
+    let mut model = shipped::named("deepseek-v3").unwrap();
+    let without = model.params();
+    model.predicts_ahead = 1;
+    let more = model.params().total - without.total;
+    let copies = 2 * model.vocab * model.width;
+    let published = 684_531_386_000 - 671_026_419_200 - copies;
+    assert!((more as f64 / published as f64 - 1.0).abs() < 0.005, "{more} and {published}");
+    assert!((more as f64 / 11.5e9 - 1.0).abs() < 0.012, "{more}");
+}
+
+/// Megatron-LM core_v0.16.1, `megatron/training/training.py`, `num_floating_point_operations`, run for DeepSeek-V3 at 4,096
+/// tokens: FLOPs of a sequence with one module less those without.
+#[test]
+fn a_module_counts_in_model_flops_as_megatron_counts_it() {
+    let theirs = 1_064_931_126_411_264.0 - 1_023_230_173_249_536.0;
+    let flops = |modules: u64| {
+        let answer = flown(&format!("mtp_num_layers = {modules}"));
+        let tokens = answer.tokens as f64;
+        answer.mfu.iter().find(|mfu| mfu.name == "6N + 6LHS").unwrap().flops.0 as f64 / tokens * 4096.0
+    };
+    let more = flops(1) - flops(0);
+    assert!((more / theirs - 1.0).abs() < 0.002, "{more:e} and {theirs:e}");
+}
+
+#[test]
+fn the_last_stage_has_the_module_and_a_copy_of_the_embedding() {
+    let [without, with] = [0, 1].map(|modules| flown(&format!("mtp_num_layers = {modules}")));
+    let held = |answer: &Prediction, stage: usize| answer.classes[stage].memory.report.peak_allocated.0;
+    // A table that two stages share is a bucket of its own, with padding of its own.
+    assert!((held(&without, 0) as f64 / held(&with, 0) as f64 - 1.0).abs() < 1e-3);
+    assert!(held(&with, 1) > held(&without, 1));
+    assert!(with.step > without.step);
+}
+
+#[test]
+fn a_models_file_says_how_many_modules_it_has_and_the_key_overrides_it() {
+    let text = std::fs::read_to_string("scenarios/models/deepseek-v3.json").unwrap();
+    let text = text.replace("\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
+    let model = read(&text, "config.json").unwrap();
+    assert_eq!(model.predicts_ahead, 1);
+}
+
+#[test]
+fn what_has_no_rules_beside_a_module_is_refused_by_name() {
+    for (text, what) in [
+        (scenario("mtp_num_layers = 1\nfp8 = \"tensorwise\""), "in fp8"),
+        (
+            scenario("mtp_num_layers = 1\nrecompute = { uniform = 2 }"),
+            "multi-token prediction beside several blocks run again as one",
+        ),
+        (
+            scenario("mtp_num_layers = 1\noverlap_moe_expert_parallel_comm = true")
+                .replace("[batch]", "[pipeline]\nvirtual_stages = 2\n\n[batch]"),
+            "multi-token prediction beside exchanges of another micro-batch",
+        ),
+        (scenario("mtp_num_layers = 17"), "megatron.mtp_num_layers"),
+    ] {
+        let said = refusal(&text);
+        assert!(said.contains(what), "{said}");
+    }
+}
