@@ -261,3 +261,16 @@ fn oracle_zero_3_takes_and_gives_back_deepspeeds_blocks_in_its_order() {
     assert!(wrong.is_empty(), "{wrong}");
     assert!(cases.len() >= 57 || cases::elsewhere(), "only {} cases found", cases.len());
 }
+
+#[test]
+fn oracle_too_few_buffers_for_parts_are_refused_where_deepspeed_itself_ended() {
+    // With 14 buffers instead of 24 its assertion was "Not enough buffers 0 for swapping 1".
+    let mut cases = cases_of(&[3]);
+    cases.retain(|case| case["zero"]["offload_param"]["buffer_count"] == 24);
+    for case in &mut cases {
+        case["zero"]["offload_param"]["buffer_count"] = 14.into();
+        let error = Scenario::parse(FILE, &text(case)).unwrap_err().to_string();
+        assert!(error.contains("buffer_count = 14 is too few"), "{error}");
+    }
+    assert!(cases.len() == 2 || cases::elsewhere(), "only {} cases found", cases.len());
+}

@@ -100,16 +100,12 @@ pub(super) fn states(
 }
 
 /// Parameters, if they are on disks.
-pub(super) fn files(
-    _reader: &Reader<'_>,
-    table: &Spanned<written::Offload>,
-) -> Result<Option<ParameterFiles>, ScenarioError> {
-    let own = table.get_ref();
-    Ok(is_disk(own).then(|| ParameterFiles {
-        buffers: or(own.buffer_count.as_ref(), 5),
-        buffer: or(own.buffer_size.as_ref(), 100_000_000),
-        in_memory: or(own.max_in_cpu.as_ref(), 1_000_000_000),
-    }))
+pub(super) fn files(table: &written::Offload) -> Option<ParameterFiles> {
+    is_disk(table).then(|| ParameterFiles {
+        buffers: or(table.buffer_count.as_ref(), 5),
+        buffer: or(table.buffer_size.as_ref(), 100_000_000),
+        in_memory: or(table.max_in_cpu.as_ref(), 1_000_000_000),
+    })
 }
 
 /// `aio`.

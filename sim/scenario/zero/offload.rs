@@ -50,7 +50,7 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
         None => 1.0,
     };
     let states = optimizer.map(|at| disks::states(reader, at, stage)).transpose()?.flatten();
-    let files = parameters.map(|at| disks::files(reader, at)).transpose()?.flatten();
+    let files = parameters.and_then(|at| disks::files(at.get_ref()));
     let aio = disks::aio(reader, table, states.is_some() || files.is_some())?;
     for (key, at, third) in
         [("offload_optimizer", optimizer, stage == Stage::Three), ("offload_param", parameters, false)]
