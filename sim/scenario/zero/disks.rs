@@ -167,7 +167,7 @@ pub(super) fn rates(
 }
 
 /// What DeepSpeed's own assertions say of a job's buffers, and what has no rules.
-pub(super) fn check(reader: &Reader<'_>, table: &written::Zero, job: &Job) -> Result<(), ScenarioError> {
+pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -> Result<(), ScenarioError> {
     let offload = job.zero.offload;
     if let (Some(states), Some(at)) = (offload.states, &table.offload_optimizer) {
         let held = job.groups().0.iter().filter(|&elements| offload.aio.swappable(4 * elements)).count();
@@ -182,6 +182,10 @@ pub(super) fn check(reader: &Reader<'_>, table: &written::Zero, job: &Job) -> Re
     }
     let (Some(files), Some(at)) = (offload.files, &table.offload_param) else { return Ok(()) };
     let (elements, parts) = (job.elements(), job.groups().1);
+    if parts.iter().sum::<u64>() <= files.in_memory {
+        let note = "note: zero.offload_param.max_in_cpu has room for all parameters: no step reads them from disks";
+        reader.assumptions.push(note.to_owned());
+    }
     let in_files = elements.iter().zip(&parts).filter(|&(&elements, _)| swappable(&job.zero, elements));
     let largest = in_files.clone().map(|(_, &part)| part).max().unwrap_or(0);
     if largest > files.buffer {
