@@ -14,6 +14,7 @@ pub mod clock;
 pub mod collective;
 pub mod curve;
 pub mod deepep;
+pub mod disk;
 pub mod fusion;
 pub mod host;
 pub mod lines;
@@ -33,6 +34,7 @@ pub mod waves;
 pub use attention::{Backend, Blocks};
 pub use basis::{Basis, Cost, Evidence};
 pub use collective::{CommCost, Placed, Spread};
+pub use disk::Disks;
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
 pub use table::Shape;
@@ -63,6 +65,8 @@ pub struct Software {
     pub rail: Option<Bandwidth>,
     /// How attention is cut into blocks, where its kernels are told (splash attention on TPUs).
     pub blocks: Option<Blocks>,
+    /// What a rank has of its node's disks, where something is kept on them.
+    pub disks: Option<Disks>,
 }
 
 /// Answers what things cost on one chip.
@@ -140,6 +144,7 @@ impl<'p> CostModel<'p> {
             Work::Memory { kind, read, written } => profile.memory.cost(kind, Bytes(read.0.saturating_add(written.0))),
             Work::HostMemory { bytes } => host::memory(bytes),
             Work::HostCopy { bytes, to_host } => profile.memory.host_copy(bytes, to_host),
+            Work::Disk { bytes, write } => self.software.disks.map_or(Cost::NOTHING, |disks| disks.cost(bytes, write)),
         }
     }
 

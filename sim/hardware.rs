@@ -107,6 +107,10 @@ pub struct Node {
     pub host_cores: u32,
     /// Memory of the host, if the file says how much.
     pub host_memory: Option<Bytes>,
+    /// Rate at which the node's local disks are read, all of them together, if the file says it \[B/s\].
+    pub disk_read: Option<Bandwidth>,
+    /// The same of writing \[B/s\].
+    pub disk_write: Option<Bandwidth>,
     /// Network cards that carry traffic between chips.
     pub nics: u32,
     /// Line rate of one card \[B/s\], one direction.

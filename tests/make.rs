@@ -68,6 +68,20 @@ pub fn fly(text: &str) -> Prediction {
     predict(&parse(text), Settings::default()).unwrap_or_else(|error| panic!("{error}\n\n{text}"))
 }
 
+/// A topology file of nodes of so many H100s with disks of a rate, which nobody states of nodes that are shipped.
+pub fn disks(chips: u64, rate: &str) -> String {
+    let shipped = include_str!("../topologies/h100-sxm-80gb.toml");
+    let keys =
+        ["read", "write"].map(|way| format!("disk_{way} = {{ value = {rate:?}, source = \"assumed: a test\" }}\n"));
+    let own = shipped.replace("value = 8, source", &format!("value = {chips}, source"));
+    let path = format!("{}/h100-{chips}-{}.toml", env!("CARGO_TARGET_TMPDIR"), rate.replace([' ', '/'], "-"));
+    // Tests run side by side: nobody reads a file that is half written.
+    let whole = format!("{path}.{:?}", std::thread::current().id());
+    std::fs::write(&whole, own.replace("[node]\n", &format!("[node]\n{}", keys.concat()))).unwrap();
+    std::fs::rename(&whole, &path).unwrap();
+    path
+}
+
 /// The scenario with `table.key = value` set, as a user would set it.
 pub fn with(text: &str, table: &str, key: &str, value: impl Into<toml::Value>) -> String {
     let mut file: toml::Table = text.parse().unwrap();

@@ -231,6 +231,7 @@ fn work(work: &Work) -> String {
         Work::HostCopy { bytes, to_host } => {
             format!("{bytes} {}", if to_host { "to the host" } else { "from the host" })
         }
+        Work::Disk { bytes, write } => format!("{bytes} {}", if write { "to disks" } else { "from disks" }),
     }
 }
 

@@ -48,7 +48,7 @@ impl Overlap {
             Work::Matmul { .. } | Work::GroupedMatmul { .. } => self.matmul.factor,
             Work::Attention { .. } => self.attention.factor,
             Work::Memory { .. } => self.memory.factor,
-            Work::HostMemory { .. } | Work::HostCopy { .. } => 1.0,
+            Work::HostMemory { .. } | Work::HostCopy { .. } | Work::Disk { .. } => 1.0,
         }
     }
 }

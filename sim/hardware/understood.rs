@@ -167,6 +167,8 @@ fn node(written: &written::Node, numbers: &mut Numbers<'_>) -> Result<Node, Hard
         chips: numbers.take("node.chips", &written.chips)?,
         host_cores: numbers.take("node.host_cores", &written.host_cores)?,
         host_memory: numbers.take_if("node.host_memory", &written.host_memory)?,
+        disk_read: numbers.take_if("node.disk_read", &written.disk_read)?,
+        disk_write: numbers.take_if("node.disk_write", &written.disk_write)?,
         nics: numbers.take("node.nics", &written.nics)?,
         nic_bandwidth: numbers.take("node.nic_bandwidth", &written.nic_bandwidth)?,
     })

@@ -75,6 +75,8 @@ pub struct Node {
     pub chips: Sourced<u32>,
     pub host_cores: Sourced<u32>,
     pub host_memory: Option<Sourced<Bytes>>,
+    pub disk_read: Option<Sourced<Bandwidth>>,
+    pub disk_write: Option<Sourced<Bandwidth>>,
     pub nics: Sourced<u32>,
     pub nic_bandwidth: Sourced<Bandwidth>,
 }

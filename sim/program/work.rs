@@ -276,6 +276,13 @@ pub enum Work {
         /// Device to host, or host to device.
         to_host: bool,
     },
+    /// A file of the node's disks is read into the host's memory, or written from it.
+    Disk {
+        /// Bytes.
+        bytes: Bytes,
+        /// Written, or read.
+        write: bool,
+    },
 }
 
 impl Work {
@@ -295,7 +302,7 @@ impl Work {
                     * u128::from(s.head_dim);
                 Flops(matmul * if backward { 5 } else { 2 })
             }
-            Work::Memory { .. } | Work::HostMemory { .. } | Work::HostCopy { .. } => Flops(0),
+            Work::Memory { .. } | Work::HostMemory { .. } | Work::HostCopy { .. } | Work::Disk { .. } => Flops(0),
         }
     }
 }

@@ -91,6 +91,9 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
     if let Some(host) = scenario.job.host_memory() {
         report["memory"]["host_bytes"] = bytes(host.all);
         report["memory"]["host_pinned_bytes"] = bytes(host.pinned);
+        if host.files.0 > 0 {
+            report["memory"]["disk_bytes"] = bytes(host.files);
+        }
     }
     report
 }

@@ -171,6 +171,9 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
     )?;
     if let Some(host) = scenario.job.host_memory() {
         writeln!(out, "  host memory   {} for each rank, {} of it pinned", gib(host.all), gib(host.pinned))?;
+        if host.files.0 > 0 {
+            writeln!(out, "  disks         {} of files for each rank", gib(host.files))?;
+        }
     }
     if report.retries > 0 && memory.fits {
         writeln!(

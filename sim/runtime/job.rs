@@ -51,6 +51,8 @@ pub struct HostMemory {
     pub pinned: Bytes,
     /// What is taken for all of them.
     pub all: Bytes,
+    /// What is in files on its disks.
+    pub files: Bytes,
 }
 
 /// Whose modules a job runs, in words for the report.

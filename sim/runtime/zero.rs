@@ -13,18 +13,28 @@
 //! `tests/oracles/deepspeed-memory.json`.
 
 mod away;
+mod disk;
+mod files;
 mod flat;
 mod gather;
 mod modules;
 mod parts;
+mod quantized;
 mod reduce;
+mod shelf;
+mod states;
 mod step;
 mod sub_groups;
 mod update;
 
 pub use away::Offload;
-pub use gather::{Coordinator, Gathering, gathered_elements};
+pub use disk::Aio;
+pub use files::{ParameterFiles, swappable};
+pub use gather::{Bring, Coordinator, Fetch, Gathering, gathered_elements};
+pub use quantized::Quantized;
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
+pub use shelf::{Shelf, Trouble};
+pub use states::StateFiles;
 
 use super::{Flight, Framework, HostMemory, Modules, Parts, train};
 use crate::program::StreamId;
@@ -63,10 +73,12 @@ pub struct Zero {
     pub gathering: Gathering,
     /// `sub_group_size`, under ZeRO-3: elements of the rank's part that are stepped together, at least.
     pub sub_group: u64,
-    /// What is in the host's memory.
+    /// What is in the host's memory, or on its disks.
     pub offload: Offload,
     /// `zero_hpz_partition_size`, under ZeRO-3: neighbouring ranks among which parameters are spread a second time; 1: none.
     pub hpz: u32,
+    /// What crosses in fewer bits, under ZeRO-3.
+    pub quantized: Quantized,
 }
 
 impl Zero {
@@ -83,6 +95,24 @@ pub struct Job {
     pub whole: train::Job,
     /// `zero_optimization`.
     pub zero: Zero,
+}
+
+impl Job {
+    /// What of files would end the run, found by writing its step.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.zero.offload.files.and_then(|_| step::trouble(self))
+    }
+
+    /// Elements of groups that are stepped one after the other, and of parts of parameters \[elements\].
+    pub fn groups(&self) -> (Vec<u64>, Vec<u64>) {
+        let parts = files::parts(&self.zero, &step::elements(&self.whole));
+        (sub_groups::groups(&parts, self.zero.sub_group), parts)
+    }
+
+    /// Elements of each parameter.
+    pub fn elements(&self) -> Vec<u64> {
+        step::elements(&self.whole)
+    }
 }
 
 impl Framework for Job {
@@ -111,7 +141,19 @@ impl Framework for Job {
         let host =
             "the optimizer runs on the host, at an assumed memory bandwidth (what each of eight ranks of a node has)";
         let back = "stepped parameters come back from memory that is not pinned, at the rate of memory that is";
+        let Quantized { weights, gradients } = self.zero.quantized;
+        let bits = "kernels that quantise cost what elementwise kernels of their bytes do: nobody measured them";
+        let cast =
+            "DeepSpeed's kernel reads gradients as fp16 whatever they are: in bf16 what it sends is not their values";
+        let disks = self.zero.offload.states.is_some() || self.zero.offload.files.is_some();
+        let at_once = "files are read and written at the rates of the topology, each as if the other did not run";
+        let locked =
+            "buffers for files are locked, not registered with CUDA: copies to them at the rate of memory that is";
         let list = [
+            (weights || gradients.is_some(), bits),
+            (gradients.is_some(), cast),
+            (disks, at_once),
+            (disks, locked),
             (optimizer && self.zero.offload.ratio > 0.0, host),
             (optimizer && !parameters && self.zero.stage == Stage::Three, back),
             (true, hooks),
@@ -130,17 +172,20 @@ impl Framework for Job {
             if stage == Stage::Three { format!("1/{ranks} of each") } else { format!("1/{ranks} of all in a row") };
         let from = |least: Stage| if stage >= least { one.clone() } else { "whole".to_owned() };
         let share = if offload.ratio < 1.0 { format!("{:.0} % of it ", 100.0 * offload.ratio) } else { String::new() };
-        let place = |away: bool, part: String| {
-            if away { format!("{part}, {share}in the host's memory") } else { part }
+        let place = |away: bool, on_disks: bool, part: String| match (away, on_disks) {
+            (false, _) => part,
+            (true, false) => format!("{part}, {share}in the host's memory"),
+            (true, true) => format!("{part}, on the host's disks"),
         };
+        let states = offload.states.is_some();
         let second = if hpz > 1 { format!(", and 1/{hpz} once it has gone in a step") } else { String::new() };
         vec![
-            ("parameters", place(offload.parameters, from(Stage::Three)) + &second),
+            ("parameters", place(offload.parameters, offload.files.is_some(), from(Stage::Three)) + &second),
             match offload.optimizer && stage == Stage::One {
                 true => ("gradients", format!("whole, and {one} in the host's memory")),
-                false => ("gradients", place(offload.optimizer, from(Stage::Two))),
+                false => ("gradients", place(offload.optimizer, states, from(Stage::Two))),
             },
-            ("optimizer", place(offload.optimizer, from(Stage::One))),
+            ("optimizer", place(offload.optimizer, states, from(Stage::One))),
         ]
     }
 

@@ -140,7 +140,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         multiprocessors: topology.chip.cores,
     };
     let job = runtime::Job::of(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again });
-    let software = Software { attention, tf32: false, cublas, rail, blocks: None };
+    let software = Software { attention, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
 

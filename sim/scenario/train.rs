@@ -127,7 +127,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         model,
     };
     gate::check(reader, scenario, &job, topology)?;
-    let software = Software { attention, tf32, cublas, rail, blocks: None };
+    let software = Software { attention, tf32, cublas, rail, blocks: None, disks: None };
     let job = runtime::Job::of(job);
     Ok(Decided { job, regime, software, expandable_segments })
 }

@@ -1,7 +1,9 @@
 //! A job under DeepSpeed's ZeRO as understood. What the file leaves open is what `deepspeed/runtime/zero/config.py` (0.19.6)
 //! has for it, and is listed.
 
+mod disks;
 mod offload;
+mod quantized;
 
 use toml::Spanned;
 
@@ -11,7 +13,7 @@ use super::megatron::mesh;
 use super::registry::{Entry, Runtime};
 use super::train::{eager, style};
 use super::understood::{Base, Decided, Reader};
-use super::{gate, machine, recompute, training, written};
+use super::{gate, limits, machine, recompute, training, written};
 use crate::cost::Software;
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
@@ -149,9 +151,17 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         model,
     };
     gate::positions(reader, scenario, &whole.model, seq)?;
-    let job = runtime::Job::of(Job { whole, zero });
+    let zero = Job { whole, zero };
+    let job = runtime::Job::of(zero.clone());
     offload::fits(reader, scenario, topology, &job)?;
-    let software = Software { attention, tf32: false, cublas, rail, blocks: None };
+    let mut disks = None;
+    if let Some(table) = scenario.zero.as_ref().map(Spanned::get_ref) {
+        limits::check(reader, scenario, &job)?;
+        quantized::check(reader, table, &zero)?;
+        disks::check(reader, table, &zero)?;
+        disks = disks::rates(reader, table, topology)?;
+    }
+    let software = Software { attention, tf32: false, cublas, rail, blocks: None, disks };
     Ok(Decided { job, regime, software, expandable_segments })
 }
 
@@ -234,7 +244,8 @@ fn zero(
         Stage::Three => hpz(reader, table, (ranks, chips), offload)?,
         Stage::One | Stage::Two => 1,
     };
-    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group, offload, hpz })
+    let quantized = quantized::quantized(reader, table, stage, (ranks, chips))?;
+    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group, offload, hpz, quantized })
 }
 
 /// What ZeRO-3 alone reads: what decides on gathers, and how many elements are stepped together.
@@ -319,16 +330,6 @@ fn without_rules(reader: &Reader<'_>, table: &written::Zero, stage: Stage) -> Re
         if let Some(at) = at.as_ref().filter(|_| stage < Stage::Three) {
             let problem = format!("zero.{key} is read under stage = 3 alone");
             return Err(reader.plan(at, problem, "remove the key, or write stage = 3"));
-        }
-    }
-    let quantised = [
-        ("zero_quantized_weights", &table.zero_quantized_weights),
-        ("zero_quantized_gradients", &table.zero_quantized_gradients),
-    ];
-    for (key, at) in quantised {
-        if let Some(at) = at.as_ref().filter(|at| *at.get_ref()) {
-            let problem = format!("zero.{key} = true has no rules: nobody measured the kernels that quantise");
-            return Err(reader.plan(at, problem, "remove the key"));
         }
     }
     for (key, at) in [("contiguous_gradients", &table.contiguous_gradients), ("reduce_scatter", &table.reduce_scatter)]

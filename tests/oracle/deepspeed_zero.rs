@@ -97,7 +97,10 @@ fn oracle_zero_3_gathers_and_lets_go_of_deepspeeds_parameters_in_its_order() {
                 }
                 "fetch" => {
                     let module = what.as_u64().unwrap() as usize;
-                    ours.fetch(module, backward).into_iter().for_each(|params| note(&mut found, "gather", params));
+                    ours.fetch(module, backward)
+                        .gathers()
+                        .into_iter()
+                        .for_each(|params| note(&mut found, "gather", params));
                 }
                 "release" => note(&mut found, "free", ours.release(what.as_u64().unwrap() as usize)),
                 "gather" | "free" => note(&mut expected, event, indices(what)),

@@ -18,8 +18,15 @@ Blocks of a stream other than the default one (0), collectives and copies on one
 bytes nothing is said.
 
 With an offloaded optimizer DeepSpeedCPUAdam steps, whose extension in C++ is a stand-in: it writes down that it was called.
-"host" says what of the host's memory is held after the steps: bytes that PyTorch takes for what DeepSpeed pins, and bytes of all
-tensors.
+"host" says what of the host's memory is held after the steps: bytes that PyTorch takes for what DeepSpeed pins, bytes that
+DeepSpeed's own allocator pins for disks, and bytes of all tensors.
+
+Extensions for disks and for quantising are stand-ins, too: the first writes down what is read and written, the second makes the
+blocks that the real one makes (`csrc/quantization/pt_binding.cpp`) and writes down its kernels with their elements and groups.
+  "> nvme read bytes @h", "> nvme write bytes @h": a file is asked of, or given to, threads of handle h; "nvme wait @h": the
+  host waits for all of them. "quantize elements/groups", "dequantize", "swizzle_quant", "quantized_reduction": kernels.
+"nvme" says the bytes of all files after the steps. "chips" of a case: accelerators of a node, which decide on the two hops of
+quantised gradients.
 """
 
 import gc
@@ -30,12 +37,20 @@ import sys
 import tempfile
 
 CASE = json.loads(sys.argv[3]) if len(sys.argv) > 3 else None
-WORLD, D, FF, V, LAYERS, SEQ, HEAD = 8, 1024, 2816, 32000, 3, 512, 128
+WORLD, D, FF, V, LAYERS, SEQ, HEAD = CASE.get("ranks", 8) if CASE else 8, 1024, 2816, 32000, 3, 512, 128
 SMALL = {"reduce_bucket_size": 20_000_000}
 PREFETCH = {**SMALL, "stage3_prefetch_bucket_size": 3_000_000, "stage3_param_persistence_threshold": 2_000}
 AWAY = {"offload_optimizer": {"device": "cpu"}}
 NODES = {"zero_hpz_partition_size": 4}
 PARAMETERS = {"offload_param": {"device": "cpu"}}
+DISK = {"offload_optimizer": {"device": "nvme"}}
+PARTS = {"sub_group_size": 1_000_000}
+PIPELINED = {"device": "nvme", "buffer_count": 12}
+PARAMETER_FILES = {"offload_param": {"device": "nvme", "max_in_cpu": 0, "buffer_count": 20, "buffer_size": 5_000_000}}
+TWO = {"ranks": 2, "rank": 0}
+LARGE = {"device": "nvme", "max_in_cpu": 0, "buffer_size": 17_000_000}
+WEIGHTS = {"zero_quantized_weights": True}
+GRADIENTS = {"zero_quantized_gradients": True}
 CASES = [
     {"rank": 6, "zero": {"stage": 2}},
     *({"rank": rank, "zero": {"stage": 2, **SMALL}} for rank in range(WORLD)),
@@ -92,6 +107,70 @@ CASES = [
     {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0}, "checkpointed": True},
     {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0, "overlap_comm": False}},
     {"rank": 0, "zero": {"stage": 3, **PREFETCH, **NODES, "stage3_max_reuse_distance": 0, **AWAY}},
+    *(
+        {"rank": 0, "zero": {"stage": 3, **PREFETCH, **more, **DISK}, "micro_batches": several}
+        for more in ({}, PARTS)
+        for several in (1, 2)
+    ),
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **PARTS, "offload_optimizer": {**PIPELINED, "pipeline_read": True}}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **PARTS, "offload_optimizer": {**PIPELINED, "pipeline_write": True}}},
+    {
+        "rank": 0,
+        "zero": {
+            "stage": 3,
+            **PREFETCH,
+            **PARTS,
+            "offload_optimizer": {**PIPELINED, "pipeline_read": True, "pipeline_write": True},
+        },
+    },
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **PARTS, **DISK, **PARAMETERS}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **AWAY, "offload_param": {"device": "nvme"}}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **AWAY, **PARAMETER_FILES}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **PARTS, **DISK, **PARAMETER_FILES}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **PARTS, **DISK, **PARAMETER_FILES, "stage3_max_reuse_distance": 0}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **PARTS, **DISK, **PARAMETER_FILES}, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **PARTS, **DISK, **PARAMETER_FILES}, "micro_batches": 2},
+    *(
+        {
+            **TWO,
+            "zero": {
+                "stage": 3,
+                **PREFETCH,
+                **DISK,
+                "offload_param": {**LARGE, "buffer_count": buffers},
+                "stage3_max_reuse_distance": distance,
+            },
+            "checkpointed": again,
+        }
+        for distance, buffers, again in ((0, 14, False), (10**9, 24, False), (0, 14, True))
+    ),
+    {
+        **TWO,
+        "zero": {
+            "stage": 3,
+            **PREFETCH,
+            **AWAY,
+            **PARTS,
+            "offload_param": {**LARGE, "buffer_count": 24, "max_in_cpu": 20_000_000},
+        },
+        "micro_batches": 2,
+    },
+    *({"rank": 0, "zero": {"stage": 3, **PREFETCH, **WEIGHTS, "stage3_max_reuse_distance": d}} for d in (0, 10**9)),
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **WEIGHTS, "stage3_max_reuse_distance": 0}, "micro_batches": 2},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **WEIGHTS, "stage3_max_reuse_distance": 0}, "checkpointed": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **WEIGHTS, "stage3_max_reuse_distance": 0, "overlap_comm": False}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **WEIGHTS, "stage3_max_reuse_distance": 0, **NODES}},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **WEIGHTS, **PARAMETERS, **AWAY}},
+    *({"rank": 0, "zero": {"stage": 3, **PREFETCH, **GRADIENTS}, "chips": chips} for chips in (8, 4)),
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **GRADIENTS}, "chips": 2, "micro_batches": 2},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **GRADIENTS, "overlap_comm": False}, "chips": 4, "bias": True},
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH, **GRADIENTS, **AWAY}, "chips": 4},
+    {
+        "rank": 0,
+        "zero": {"stage": 3, **PREFETCH, **WEIGHTS, **GRADIENTS, **NODES, "stage3_max_reuse_distance": 0},
+        "chips": 4,
+        "checkpointed": True,
+    },
 ]
 
 
@@ -136,6 +215,8 @@ import deepspeed.runtime.zero.partitioned_param_coordinator as coordinator
 
 coordinator.assert_ints_same_as_other_ranks = lambda *_: None
 away = CASE["zero"].get("offload_optimizer")
+if "chips" in CASE:
+    deepspeed.accelerator.get_accelerator().device_count = lambda: CASE["chips"]
 
 
 class Adam:
@@ -153,7 +234,99 @@ class Adam:
         mark(f"host adam {arguments[8].nbytes}")
 
 
+class Disk:
+    """Stands in for the extension that reads and writes files: a handle is a queue of its own."""
 
+    handles, files, locked = [], {}, {}
+
+    def __init__(self, **_):
+        Disk.handles.append(self)
+        self.at, self.under_way = len(Disk.handles) - 1, 0
+
+    def new_cpu_locked_tensor(self, elements, like):
+        made = torch.zeros(elements, dtype=like.dtype)
+        Disk.locked[made.data_ptr()] = made.nbytes
+        return made
+
+    def free_cpu_locked_tensor(self, tensor):
+        del Disk.locked[tensor.data_ptr()]
+
+    def is_pinned(self, tensor):
+        within = any(start <= tensor.data_ptr() < start + size for start, size in Disk.locked.items())
+        return tensor.is_pinned() or within
+
+    def issue(self, what, tensor, path):
+        assert self.is_pinned(tensor)
+        mark(f"> nvme {what} {tensor.nbytes}@{self.at}")
+        self.under_way += 1
+        return 0
+
+    def async_pread(self, tensor, path, _):
+        assert Disk.files[path] == tensor.nbytes, path
+        return self.issue("read", tensor, path)
+
+    def async_pwrite(self, tensor, path, _):
+        Disk.files[path] = tensor.nbytes
+        return self.issue("write", tensor, path)
+
+    def wait(self):
+        mark(f"nvme wait@{self.at}")
+        done, self.under_way = self.under_way, 0
+        return done
+
+
+class Disks:
+    aio_handle = Disk
+
+    def load(self, **_):
+        return self
+
+
+class Quantizer:
+    """Stands in for the extension that quantises: it makes the blocks of `csrc/quantization/pt_binding.cpp`."""
+
+    Symmetric = 0
+
+    def load(self, **_):
+        return self
+
+    def say(self, name, elements, groups):
+        mark(f"{name} {elements}/{groups}{at(number(torch.cuda.current_stream()))}")
+
+    def blocks(self, shape, groups):
+        scales = torch.empty((groups, 1), dtype=torch.float32, device="cuda")
+        return torch.empty(shape, dtype=torch.int8, device="cuda"), scales
+
+    def quantize(self, values, groups, bits, _):
+        made = self.blocks((*values.shape[:-1], values.shape[-1] * bits // 8), groups)
+        self.say("quantize", values.numel(), groups)
+        return made
+
+    def dequantize(self, quantized, scales, groups, bits, _):
+        shape = (*quantized.shape[:-1], quantized.shape[-1] * 8 // bits)
+        made = torch.empty(shape, dtype=torch.float16, device="cuda")
+        self.say("dequantize", made.numel(), groups)
+        return made
+
+    def swizzle_quant(self, values, groups, bits, *_):
+        made = self.blocks((values.numel() * bits // 8,), groups)
+        self.say("swizzle_quant", values.numel(), groups)
+        return made
+
+    def quantized_reduction(self, values, scales, groups, made_groups, bits, _, ranks):
+        made = self.blocks((*values.shape[:-1], values.shape[-1] // ranks), made_groups)
+        self.say("quantized_reduction", values.numel() * 8 // bits, made_groups)
+        return made
+
+
+import deepspeed.ops.op_builder as op_builder
+import deepspeed.runtime.swap_tensor.partitioned_optimizer_swapper as whole_swapper
+import deepspeed.runtime.swap_tensor.partitioned_param_swapper as param_swapper
+import deepspeed.runtime.swap_tensor.pipelined_optimizer_swapper as pipelined_swapper
+
+op_builder.QuantizerBuilder = Quantizer
+for swapper in (whole_swapper, param_swapper, pipelined_swapper):
+    swapper.AsyncIOBuilder = Disks
 
 def rotary(q, k, table):
     pairs_q = torch.view_as_complex(q.float().reshape(*q.shape[:-1], -1, 2))
@@ -273,9 +446,19 @@ def collective(kind, keys, place=0):
     return note
 
 
+plain_gather = dist.all_gather_into_tensor
+
+
+def flat_gather(output_tensor, input_tensor, *args, **kwargs):
+    """NCCL sees no shapes; the group that exchanges nothing does."""
+    return plain_gather(output_tensor.view(-1), input_tensor.view(-1), *args, **kwargs)
+
+
+dist.all_gather_into_tensor = flat_gather
 wrap(dist, "all_reduce", collective("all_reduce", ["tensor"]))
 wrap(dist, "all_gather_into_tensor", collective("all_gather", ["output_tensor"]))
 wrap(dist, "reduce_scatter_tensor", collective("reduce_scatter", ["input"], 1))
+wrap(dist, "all_to_all_single", collective("all_to_all", ["input"], 1))
 wrap(torch.cuda.Stream, "wait_stream", lambda stream, other: f"wait {number(stream)} {number(other)}")
 wrap(torch.cuda.Stream, "synchronize", lambda stream: "drain")
 wrap(torch.cuda, "synchronize", lambda *_: "drain")
@@ -313,11 +496,16 @@ wrap(torch.Tensor, "mul_", lambda tensor, _: f"host mul_ {tensor.nbytes}" if not
 
 number(torch.cuda.default_stream())
 micro_batches = CASE.get("micro_batches", 1)
+zero = json.loads(json.dumps(CASE["zero"]))
+files = tempfile.TemporaryDirectory()
+for table in ("offload_optimizer", "offload_param"):
+    if zero.get(table, {}).get("device") == "nvme":
+        zero[table]["nvme_path"] = files.name
 config = {
     "train_micro_batch_size_per_gpu": 1,
     "gradient_accumulation_steps": micro_batches,
     "bf16": {"enabled": True},
-    "zero_optimization": CASE["zero"],
+    "zero_optimization": zero,
     "gradient_clipping": 1.0,
     "zero_allow_untested_optimizer": True,
     "steps_per_print": 10**9,
@@ -378,5 +566,8 @@ if away:
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.device.type == "cpu"}
     taken = torch.cuda.memory.host_memory_stats()["active_bytes.current"]
     answer["host"] = {"taken": taken, "all": sum(storages.values())}
+    if Disk.handles:
+        answer["host"]["locked"] = sum(Disk.locked.values())
+        answer["nvme"] = sum(Disk.files.values())
 with open(sys.argv[2], "w") as file:
     json.dump(answer, file)

@@ -77,7 +77,7 @@ fn what(work: &Work) -> What {
                 written: written.0,
             }
         }
-        Work::GroupedMatmul { .. } | Work::HostMemory { .. } | Work::HostCopy { .. } => {
+        Work::GroupedMatmul { .. } | Work::HostMemory { .. } | Work::HostCopy { .. } | Work::Disk { .. } => {
             unreachable!("not asked for here")
         }
     }

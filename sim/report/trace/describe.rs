@@ -66,6 +66,7 @@ pub(super) fn work(work: &Work) -> String {
         Work::Memory { kind, read, written } => format!("{}, reads {read}, writes {written}", family(kind)),
         Work::HostMemory { bytes } => format!("{bytes} in the host's memory"),
         Work::HostCopy { bytes, to_host } => format!("{bytes} {} host", if to_host { "to" } else { "from" }),
+        Work::Disk { bytes, write } => format!("{bytes} {} disks", if write { "to" } else { "from" }),
     }
 }
 

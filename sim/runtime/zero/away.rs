@@ -5,9 +5,12 @@
 //! Each is looked through for what overflows when it crosses, and the host waits for the answer. Memory is pinned through PyTorch,
 //! which takes the next power of two for each block (`aten/src/ATen/core/CachingHostAllocator.h`).
 
+use super::disk::Aio;
+use super::files::{self, ParameterFiles};
 use super::flat::elementwise;
+use super::states::{StateFiles, States};
 use super::update::{made, reduced};
-use super::{Job, Partition, Stage, gathered_elements};
+use super::{Job, Partition, Stage, gathered_elements, sub_groups};
 use crate::program::{BufferId, Builder, Category, Dispatch, StreamId, Work};
 use crate::runtime::HostMemory;
 use crate::runtime::eager::COMPUTE;
@@ -27,6 +30,12 @@ pub struct Offload {
     pub ratio: f64,
     /// Whether the rank's part of parameters is there (ZeRO-3).
     pub parameters: bool,
+    /// Whether what is stepped is in files, and comes for its step.
+    pub states: Option<StateFiles>,
+    /// Whether parameters are in files, and come for their gathers.
+    pub files: Option<ParameterFiles>,
+    /// How files are read and written.
+    pub aio: Aio,
 }
 
 impl Offload {
@@ -49,12 +58,16 @@ fn on_host(program: &mut Builder, name: &'static str, bytes: u64) {
 }
 
 /// Gradients of so many elements are scaled, and DeepSpeedCPUAdam steps: it reads parameters, gradients and moments, and writes
-/// all but gradients. Then parameters are copied to a block in bf16.
+/// all but gradients.
 pub(super) fn step(program: &mut Builder, elements: u64) {
     let wide = elements * FP32;
     on_host(program, "aten.mul_ on the host", 2 * wide);
     on_host(program, "DeepSpeedCPUAdam", 7 * wide);
-    on_host(program, "aten.copy_ on the host", wide + elements * BF16);
+}
+
+/// So many stepped parameters are copied to a block in bf16.
+pub(super) fn narrow(program: &mut Builder, elements: u64) {
+    on_host(program, "aten.copy_ on the host", elements * (FP32 + BF16));
 }
 
 /// Elements whose norm ZeRO-3 takes at a time (`_constant_buffered_norm2`).
@@ -68,6 +81,10 @@ pub(super) struct Gradients {
     pub(super) boundary: bool,
     /// Whether what is stepped of each parameter is on the host.
     on_host: Vec<bool>,
+    /// The group of each parameter.
+    group: Vec<usize>,
+    /// What is stepped, where it is in files.
+    pub(super) states: Option<States>,
     /// The part on the device, until the next one is there.
     here: Option<BufferId>,
     norms: Vec<BufferId>,
@@ -79,7 +96,7 @@ impl Gradients {
     pub(super) fn new(job: &Job, elements: &[u64]) -> Gradients {
         let zero = &job.zero;
         let parts: Vec<u64> = elements.iter().map(|elements| elements.div_ceil(zero.ranks.into())).collect();
-        let groups = super::sub_groups::groups(&parts, zero.sub_group);
+        let groups = sub_groups::groups(&parts, zero.sub_group);
         let first: u64 = groups[..zero.offload.first_on_host(groups.len())].iter().sum();
         let starts = parts.iter().scan(0, |end, part| {
             *end += part;
@@ -87,18 +104,21 @@ impl Gradients {
         });
         let on_host = starts.map(|start| start >= first).collect();
         let multiprocessors = job.whole.eager.multiprocessors;
-        Gradients { boundary: true, on_host, here: None, norms: vec![], multiprocessors }
+        let states = zero.offload.states.map(|settings| States::new(settings, zero.offload.aio, &groups));
+        let group = sub_groups::of_each(&parts, zero.sub_group);
+        Gradients { boundary: true, on_host, group, states, here: None, norms: vec![], multiprocessors }
     }
 
-    /// A parameter's part of so many elements; earlier ones of the step are added to it.
+    /// A parameter's part of so many elements; earlier ones of the step are added to it. One in fp16 is cast first.
     pub(super) fn send(
         &mut self,
         program: &mut Builder,
         stream: StreamId,
         (param, part): (usize, u64),
-        accumulates: bool,
+        (accumulates, half): (bool, bool),
     ) {
         let bytes = part * BF16;
+        let cast = |program: &mut Builder| half.then(|| made(program, stream, "aten._to_copy", (bytes, bytes)));
         let back = |program: &mut Builder| {
             let part = program.alloc(Bytes(bytes), stream, Category::OptimizerTemporary, "gradient from the host");
             cross(program, stream, bytes, false);
@@ -107,12 +127,16 @@ impl Gradients {
         let here = if accumulates {
             let here = back(program);
             self.sent(program);
+            let cast = cast(program);
             elementwise(program, stream, "aten.add_", (2 * bytes, bytes));
+            cast.into_iter().for_each(|cast| program.free(cast));
             cross(program, stream, bytes, true);
             here
         } else {
             self.sent(program);
+            let cast = cast(program);
             cross(program, stream, bytes, true);
+            cast.into_iter().for_each(|cast| program.free(cast));
             back(program)
         };
         self.here = Some(here);
@@ -132,6 +156,10 @@ impl Gradients {
         }
         self.norms.extend(norm);
         let wide = made(program, stream, "aten._to_copy", (bytes, part * FP32));
+        let group = self.group[param];
+        if let Some(states) = self.states.as_mut().filter(|states| states.holds(group)) {
+            return states.take(group, wide, part);
+        }
         if self.on_host[param] {
             cross(program, stream, part * FP32, true);
         } else {
@@ -140,8 +168,16 @@ impl Gradients {
         program.free(wide);
     }
 
+    /// All of a bucket have been sent.
+    pub(super) fn reduced(&mut self, program: &mut Builder, stream: StreamId) {
+        if let Some(states) = &mut self.states {
+            states.spill(program, stream);
+        }
+        self.sent(program);
+    }
+
     /// The part on the device goes.
-    pub(super) fn sent(&mut self, program: &mut Builder) {
+    fn sent(&mut self, program: &mut Builder) {
         if let Some(here) = self.here.take() {
             program.free(here);
         }
@@ -153,11 +189,13 @@ impl Gradients {
     }
 }
 
-/// Blocks that are pinned, and those that are not.
+/// Blocks that are pinned by PyTorch, and those that are not; bytes of buffers that are locked for disks, and of files.
 #[derive(Debug, Default)]
 struct Blocks {
     pinned: Vec<u64>,
     others: Vec<u64>,
+    locked: u64,
+    files: u64,
 }
 
 /// What of the host's memory a rank takes.
@@ -168,9 +206,14 @@ pub(super) fn host_memory(job: &Job) -> Option<HostMemory> {
     }
     let elements = super::step::elements(&job.whole);
     let blocks = if zero.stage == Stage::Three { of_three(job, &elements) } else { flat(job, &elements) };
-    let taken: u64 = blocks.pinned.iter().map(|bytes| bytes.next_power_of_two()).sum();
+    let taken: u64 = blocks.pinned.iter().map(|bytes| bytes.next_power_of_two()).sum::<u64>() + blocks.locked;
     let [held, others]: [u64; 2] = [&blocks.pinned, &blocks.others].map(|blocks| blocks.iter().sum());
-    Some(HostMemory { held: Bytes(held + others), pinned: Bytes(taken), all: Bytes(taken + others) })
+    Some(HostMemory {
+        held: Bytes(held + others + blocks.locked),
+        pinned: Bytes(taken),
+        all: Bytes(taken + others),
+        files: Bytes(blocks.files),
+    })
 }
 
 /// ZeRO-1 and 2: the rank's part in fp32 with its gradient, moments, and a block in bf16 through which it goes back; as much as the
@@ -180,7 +223,8 @@ fn flat(job: &Job, elements: &[u64]) -> Blocks {
     let each = partition.each();
     let largest = elements.iter().copied().max().unwrap_or(0);
     let mut blocks =
-        Blocks { pinned: vec![each * FP32, each * BF16, each * FP32, largest * BF16], others: vec![2 * each * FP32] };
+        Blocks { pinned: vec![each * FP32, each * BF16, each * FP32, largest * BF16], ..Blocks::default() };
+    blocks.others.push(2 * each * FP32);
     if job.zero.stage == Stage::Two && job.whole.accumulation > 1 {
         let own = partition.of_rank(partition.fullest(true));
         blocks.pinned.extend(own.iter().map(|&(param, _)| elements[param] * BF16));
@@ -195,13 +239,28 @@ fn of_three(job: &Job, elements: &[u64]) -> Blocks {
     let parts: Vec<u64> = elements.iter().map(part).collect();
     let own: u64 = parts.iter().sum();
     let mut blocks = Blocks::default();
-    if job.zero.offload.parameters {
+    let offload = job.zero.offload;
+    if offload.files.is_some() {
+        let files = files::memory(&job.zero, elements);
+        blocks.pinned.extend(files.pinned);
+        blocks.locked += files.locked;
+        blocks.files += files.files;
+    } else if offload.parameters {
         blocks.pinned.push(own * BF16);
     }
-    if job.zero.offload.optimizer {
+    if offload.optimizer {
         blocks.pinned.push(own * BF16);
-        let groups = super::sub_groups::groups(&parts, job.zero.sub_group);
-        for elements in &groups[job.zero.offload.first_on_host(groups.len())..] {
+        let groups = sub_groups::groups(&parts, job.zero.sub_group);
+        let states = offload.states.map(|settings| States::new(settings, offload.aio, &groups));
+        if let Some(states) = &states {
+            let (buffers, files) = states.sizes(&parts, job.zero.sub_group);
+            blocks.locked += buffers;
+            blocks.files += files;
+        }
+        for (group, elements) in groups.iter().enumerate().skip(offload.first_on_host(groups.len())) {
+            if states.as_ref().is_some_and(|states| states.holds(group)) {
+                continue;
+            }
             blocks.pinned.push(elements * FP32);
             blocks.others.push(3 * elements * FP32);
         }

@@ -277,9 +277,9 @@ impl Around for Shared {
     }
 }
 
-/// `torch.cuda.synchronize()`: the host waits for all streams.
+/// `torch.cuda.synchronize()`: the host waits for all streams of the device.
 pub(super) fn drain(program: &mut Builder) {
-    for stream in 0..program.streams() {
+    for stream in 0..program.streams().min(super::parts::STREAMS.len()) {
         program.wait_for_host(StreamId(stream as u8));
     }
 }

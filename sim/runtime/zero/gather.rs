@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::Shelf;
+
 /// What decides on gathers \[elements\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gathering {
@@ -76,6 +78,39 @@ pub struct Coordinator {
     decided: BTreeMap<(usize, usize), Vec<usize>>,
     /// Parameters of which each node has a second copy in parts, where there are such: those that have gone once in this step.
     second: Option<BTreeSet<usize>>,
+    /// Parameters whose gathers no module of theirs has waited for.
+    unclaimed: BTreeSet<usize>,
+    /// Parts in files, where there are such.
+    shelf: Option<Shelf>,
+}
+
+/// One gather, and what it needs first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bring {
+    /// Parameters, in order.
+    pub params: Vec<usize>,
+    /// Those whose parts are read from files first.
+    pub read: Vec<usize>,
+    /// Whether the host waits for all that is being read.
+    pub waits: bool,
+}
+
+/// What a module's beginning issues.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fetch {
+    /// Gathers of what it lacks; it then waits for what it uses.
+    pub now: Vec<Bring>,
+    /// Gathers of what comes next.
+    pub ahead: Vec<Bring>,
+    /// Parts that are read from files for later gathers.
+    pub read_ahead: Vec<usize>,
+}
+
+impl Fetch {
+    /// Parameters of each gather.
+    pub fn gathers(self) -> Vec<Vec<usize>> {
+        self.now.into_iter().chain(self.ahead).map(|bring| bring.params).collect()
+    }
 }
 
 impl Coordinator {
@@ -104,7 +139,19 @@ impl Coordinator {
             backward: vec![],
             decided: BTreeMap::new(),
             second: None,
+            unclaimed: BTreeSet::new(),
+            shelf: None,
         }
+    }
+
+    /// Parts of parameters are in files.
+    pub fn with_shelf(self, shelf: Shelf) -> Coordinator {
+        Coordinator { shelf: Some(shelf), ..self }
+    }
+
+    /// Parts in files, where there are such.
+    pub fn shelf(&self) -> Option<&Shelf> {
+        self.shelf.as_ref()
     }
 
     /// What has gone once is gathered from the ranks of a node, until the step (`zero_hpz_partition_size`).
@@ -126,30 +173,39 @@ impl Coordinator {
         (self.at, self.live) = (0, 0);
     }
 
-    /// A module's forward or backward begins; returns the parameters of each gather: first what it waits for, then what is
-    /// gathered ahead.
+    /// A module's forward or backward begins.
     ///
     /// # Panics
     ///
     /// If modules do not begin in the order given.
-    pub fn fetch(&mut self, module: usize, backward: bool) -> Vec<Vec<usize>> {
+    pub fn fetch(&mut self, module: usize, backward: bool) -> Fetch {
         assert_eq!(self.order.get(self.at), Some(&module), "modules begin in the order recorded");
         if backward {
             self.backward.push(module);
         }
         let own = self.modules[module].clone();
-        let mut gathers = self.gather(own.clone());
+        let now = self.gather(own.clone());
         for &param in &own {
             self.params[param].used_by.push(module);
+            self.unclaimed.remove(&param);
             if let Status::Coming(gather) = self.params[param].status {
                 self.arrive(gather);
             }
         }
         self.take(&own);
         let ahead = self.ahead();
-        gathers.extend(self.gather(ahead));
+        let ahead = self.gather(ahead);
+        let read_ahead = self.read_ahead();
         self.at += 1;
-        gathers
+        Fetch { now, ahead, read_ahead }
+    }
+
+    /// Parts that are read from files beside gathers ahead of time.
+    fn read_ahead(&mut self) -> Vec<usize> {
+        let Some(shelf) = self.shelf.as_mut().filter(|_| self.settings.prefetch > 0) else { return vec![] };
+        let elements = |param: usize| self.params[param].elements;
+        let gathered = self.unclaimed.iter().map(|&param| elements(param)).sum();
+        shelf.ahead(self.queue.iter().map(|&(param, _)| (param, elements(param))), gathered)
     }
 
     /// A module's forward or backward ends; returns the parameters it lets go.
@@ -178,7 +234,7 @@ impl Coordinator {
     }
 
     /// Gathers what is away; returns that, what a node has a second copy of apart from and before the rest.
-    fn gather(&mut self, params: Vec<usize>) -> Vec<Vec<usize>> {
+    fn gather(&mut self, params: Vec<usize>) -> Vec<Bring> {
         let mut away: Vec<usize> =
             params.into_iter().filter(|&param| self.params[param].status == Status::Away).collect();
         away.sort_unstable();
@@ -189,10 +245,15 @@ impl Coordinator {
             for &param in params {
                 self.params[param].status = Status::Coming(self.gathers);
                 self.live += self.params[param].elements;
+                self.unclaimed.insert(param);
             }
             self.gathers += 1;
         }
-        gathers
+        let bring = |params: Vec<usize>| {
+            let (read, waits) = self.shelf.as_mut().map_or((vec![], false), |shelf| shelf.ensure(&params));
+            Bring { params, read, waits }
+        };
+        gathers.into_iter().map(bring).collect()
     }
 
     /// Somebody has waited for a gather: all that it brings is there.
@@ -217,7 +278,12 @@ impl Coordinator {
     fn ahead(&mut self) -> Vec<usize> {
         let most = self.settings.prefetch.min(self.settings.live.saturating_sub(self.live));
         let (mut ahead, mut elements) = (vec![], 0);
+        // What is in a file is read first.
         while elements < most
+            && self
+                .queue
+                .front()
+                .is_some_and(|&(param, _)| !self.shelf.as_ref().is_some_and(|shelf| shelf.lacks(param)))
             && let Some((param, place)) = self.queue.pop_front()
         {
             let state = &mut self.params[param];
@@ -257,6 +323,7 @@ impl Coordinator {
                 self.live = self.live.saturating_sub(state.elements);
                 gone.push(param);
                 self.second.iter_mut().for_each(|second| _ = second.insert(param));
+                self.shelf.iter_mut().for_each(|shelf| shelf.let_go(param));
             }
         }
         gone
@@ -278,7 +345,7 @@ mod tests {
     fn with_nothing_ahead_and_no_reuse_a_module_gathers_its_own_and_lets_it_go() {
         let mut line = line(Gathering { prefetch: 0, persist: 0, reuse: 0, ..Gathering::default() });
         for module in 0..3 {
-            assert_eq!(line.fetch(module, false), [vec![module]]);
+            assert_eq!(line.fetch(module, false).gathers(), [vec![module]]);
             assert_eq!(line.release(module), [module]);
         }
     }
@@ -286,16 +353,16 @@ mod tests {
     #[test]
     fn the_parameter_that_goes_beyond_the_bucket_is_still_gathered() {
         let mut line = line(Gathering { prefetch: 21, persist: 0, ..Gathering::default() });
-        assert_eq!(line.fetch(0, false), [vec![0], vec![1, 2]]);
+        assert_eq!(line.fetch(0, false).gathers(), [vec![0], vec![1, 2]]);
     }
 
     #[test]
     fn what_is_small_stays_and_what_is_used_again_soon_too() {
         let mut line = line(Gathering { prefetch: 0, persist: 10, reuse: 25, ..Gathering::default() });
-        assert!(line.fetch(0, false).is_empty());
+        assert!(line.fetch(0, false).gathers().is_empty());
         assert!(line.release(0).is_empty());
-        assert_eq!((line.fetch(1, false), line.release(1)), (vec![vec![1]], vec![1]));
-        assert_eq!((line.fetch(2, false), line.release(2)), (vec![vec![2]], vec![]));
+        assert_eq!((line.fetch(1, false).gathers(), line.release(1)), (vec![vec![1]], vec![1]));
+        assert_eq!((line.fetch(2, false).gathers(), line.release(2)), (vec![vec![2]], vec![]));
     }
 
     #[test]
@@ -309,7 +376,7 @@ mod tests {
             line.fetch(module, true);
             line.release(module);
         }
-        assert_eq!(line.fetch(0, true), [vec![0]]);
+        assert_eq!(line.fetch(0, true).gathers(), [vec![0]]);
         assert_eq!(line.finish(), [0]);
     }
 }

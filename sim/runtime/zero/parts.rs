@@ -12,9 +12,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use super::away::{Gradients, cross};
+use super::disk::{self, PARAMETERS};
 use super::flat::{BF16, copy, elementwise};
 use super::modules::Modules;
-use super::{Coordinator, Job, Scatters, Zero, gathered_elements};
+use super::quantized::{Gathered, Hops, Part};
+use super::update::made;
+use super::{Bring, Coordinator, Fetch, Job, Scatters, Shelf, Zero, files, gathered_elements};
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, EventId, GroupId, Instr, Pass, StreamId};
 use crate::runtime::eager::around::{Around, Place};
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
@@ -35,17 +38,31 @@ struct Gather {
     /// Of those nobody has waited for.
     left: usize,
     split: bool,
+    /// What has crossed in eight bits.
+    quantized: Option<Gathered>,
+}
+
+/// Who takes part in what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Groups {
+    /// All ranks.
+    pub(super) all: GroupId,
+    /// Those that hold parameters a second time.
+    pub(super) second: GroupId,
+    /// Those that gradients in four bits go through.
+    pub(super) hops: Option<Hops>,
 }
 
 /// Parameters that come and go, and gradients on their way.
 #[derive(Debug)]
 pub(super) struct Parts {
     zero: Zero,
-    group: GroupId,
-    /// The ranks of a node, and the rank's part among them of each parameter that has gone once in this step.
-    node: GroupId,
+    groups: Groups,
+    /// The rank's part, among those of a node, of each parameter that has gone once in this step.
     second: BTreeMap<usize, BufferId>,
     elements: Vec<u64>,
+    /// Rows and columns of each parameter.
+    shapes: Vec<(u64, u64)>,
     modules: Rc<Modules>,
     coordinator: Coordinator,
     gathers: Vec<Gather>,
@@ -65,21 +82,28 @@ pub(super) struct Parts {
 impl Parts {
     pub(super) fn new(
         job: &Job,
-        ([group, node], elements): ([GroupId; 2], Vec<u64>),
+        (groups, shapes): (Groups, Vec<(u64, u64)>),
         modules: Rc<Modules>,
         order: &[usize],
     ) -> Parts {
         let zero = job.zero;
-        let coordinator = Coordinator::new(zero.gathering, &elements, &modules.params, order);
+        let elements: Vec<u64> = shapes.iter().map(|(rows, columns)| rows * columns).collect();
+        let mut coordinator = Coordinator::new(zero.gathering, &elements, &modules.params, order);
+        if zero.hpz > 1 {
+            coordinator = coordinator.with_second();
+        }
+        if let Some(settings) = zero.offload.files {
+            coordinator = coordinator.with_shelf(Shelf::new(&files::of(&zero, &elements), settings.buffers));
+        }
         Parts {
             zero,
-            group,
-            node,
+            groups,
             second: BTreeMap::new(),
-            coordinator: if zero.hpz > 1 { coordinator.with_second() } else { coordinator },
+            coordinator,
             scatters: Scatters::new(zero.bucket),
             away: zero.offload.optimizer.then(|| Gradients::new(job, &elements)),
             elements,
+            shapes,
             modules,
             gathers: vec![],
             coming: BTreeMap::new(),
@@ -89,6 +113,11 @@ impl Parts {
             reduced: VecDeque::new(),
             accumulates: false,
         }
+    }
+
+    /// What of files would end the run.
+    pub(super) fn trouble(&self) -> Option<super::Trouble> {
+        self.coordinator.shelf().and_then(Shelf::trouble)
     }
 
     /// The stream of gathers, and that of reductions.
@@ -110,12 +139,8 @@ impl Parts {
         let stream = self.streams().0;
         let own = self.modules.params[module].clone();
         let pass = program.set_pass(Pass::Communication);
-        let mut gathers: VecDeque<Vec<usize>> = self.coordinator.fetch(module, backward).into();
-        while gathers.front().is_some_and(|params| params.iter().all(|param| own.contains(param)))
-            && let Some(now) = gathers.pop_front()
-        {
-            self.gather(program, now);
-        }
+        let Fetch { now, ahead, read_ahead } = self.coordinator.fetch(module, backward);
+        now.into_iter().for_each(|now| self.gather(program, now));
         for param in own {
             if let Some(gather) = self.coming.remove(&param) {
                 throttle(program, &mut self.gathered);
@@ -126,34 +151,63 @@ impl Parts {
         if self.zero.overlap {
             program.wait_stream(COMPUTE, stream);
         }
-        for ahead in gathers {
-            self.gather(program, ahead);
-        }
+        ahead.into_iter().for_each(|ahead| self.gather(program, ahead));
+        self.read(program, &read_ahead);
         program.set_pass(pass);
     }
 
+    /// Parts are asked of files.
+    fn read(&self, program: &mut Builder, params: &[usize]) {
+        for &param in params {
+            disk::file(program, PARAMETERS, files::bytes(&self.zero, self.elements[param]), false);
+        }
+    }
+
     /// `all_gather_coalesced`.
-    fn gather(&mut self, program: &mut Builder, params: Vec<usize>) {
+    fn gather(&mut self, program: &mut Builder, Bring { params, read, waits }: Bring) {
+        self.read(program, &read);
+        if waits {
+            program.wait_for_host(PARAMETERS);
+        }
         let stream = self.streams().0;
         let sizes: Vec<u64> = params.iter().map(|&param| self.elements[param]).collect();
         let whole = gathered_elements(&sizes, self.zero.ranks);
-        let bytes = Bytes(whole * BF16);
+        let eight_bits = self.zero.quantized.weights;
+        let bytes = Bytes(if eight_bits { whole } else { whole * BF16 });
         let several = params.len() > 1;
         let near = self.second.contains_key(&params[0]);
-        let (group, ranks) = if near { (self.node, self.zero.hpz) } else { (self.group, self.zero.ranks) };
+        let (group, ranks) =
+            if near { (self.groups.second, self.zero.hpz) } else { (self.groups.all, self.zero.ranks) };
         let category = if several { Category::AllGatherOutput } else { Category::UnshardedParameter };
         let buffer = program.alloc(bytes, stream, category, "gathered parameters");
         let mut brought = vec![];
         for &elements in sizes.iter().filter(|_| self.zero.offload.parameters) {
             brought.push(bring(program, stream, elements.div_ceil(u64::from(self.zero.ranks)) * BF16));
         }
-        if several {
-            copy(program, stream, whole / u64::from(ranks));
+        let part = whole / u64::from(ranks);
+        let mut quantized = None;
+        let mut flat = None;
+        if eight_bits {
+            let own = match brought.pop() {
+                Some(half) if !several => Part::Halves(half),
+                last if several => {
+                    let name = "aten.cat";
+                    let together = program.alloc(Bytes(part * BF16), stream, Category::AllGatherOutput, name);
+                    copy(program, stream, part);
+                    last.into_iter().chain(brought.drain(..).rev()).for_each(|part| program.free(part));
+                    Part::Together(together)
+                }
+                _ => Part::Here,
+            };
+            quantized = Some(Gathered::issue(program, stream, (buffer, own), (whole, ranks, group)));
+        } else if several {
+            copy(program, stream, part);
             brought.drain(..).rev().for_each(|part| program.free(part));
+            flat = Some(buffer);
         } else {
             self.here.insert(params[0], buffer);
         }
-        if ranks > 1 {
+        if ranks > 1 && !eight_bits {
             let comm = Comm { kind: Collective::AllGather, group, bytes, dtype: DType::Bf16 };
             program.collective(stream, comm);
         }
@@ -161,7 +215,8 @@ impl Parts {
         let gather = self.gathers.len();
         self.coming.extend(params.iter().map(|&param| (param, gather)));
         let left = params.len();
-        self.gathers.push(Gather { params, flat: several.then_some(buffer), left, split: !several });
+        let split = !several && quantized.is_none();
+        self.gathers.push(Gather { params, flat, left, split, quantized });
     }
 
     /// A handle is waited for: all of what it brings is made, and its own block goes with the last that is asked for.
@@ -169,18 +224,31 @@ impl Parts {
         let stream = self.streams().0;
         let gather = &mut self.gathers[gather];
         if !std::mem::replace(&mut gather.split, true) {
+            if let Some(quantized) = &gather.quantized {
+                gather.flat = Some(quantized.halves(program, stream));
+            }
+            let several = gather.params.len() > 1;
             for &param in &gather.params {
-                let bytes = Bytes(self.elements[param] * BF16);
-                let made = program.alloc(bytes, stream, Category::UnshardedParameter, "aten.cat");
-                copy(program, stream, self.elements[param]);
-                self.here.insert(param, made);
+                let elements = self.elements[param];
+                let bytes = Bytes(elements * BF16);
+                let mut made = None;
+                if several {
+                    made = Some(program.alloc(bytes, stream, Category::UnshardedParameter, "aten.cat"));
+                    copy(program, stream, elements);
+                }
+                // What has crossed in eight bits is fp16, which has as many.
+                if gather.quantized.is_some() {
+                    let cast = program.alloc(bytes, stream, Category::UnshardedParameter, "aten._to_copy");
+                    elementwise(program, stream, "aten._to_copy", (bytes.0, bytes.0));
+                    made.replace(cast).into_iter().for_each(|half| program.free(half));
+                }
+                self.here.extend(made.map(|made| (param, made)));
             }
         }
         gather.left -= 1;
-        if gather.left == 0
-            && let Some(flat) = gather.flat.take()
-        {
-            program.free(flat);
+        if gather.left == 0 {
+            gather.flat.take().into_iter().for_each(|flat| program.free(flat));
+            gather.quantized.take().into_iter().for_each(|quantized| quantized.free(program));
         }
     }
 
@@ -244,11 +312,49 @@ impl Parts {
         let program = &mut eager.program;
         let pass = program.set_pass(Pass::Communication);
         throttle(program, &mut self.reduced);
+        let ranks = u64::from(self.zero.ranks);
+        let blocks = match self.groups.hops {
+            None => self.scatter(program, stream, &params),
+            Some(hops) => {
+                let shapes: Vec<(u64, u64)> = params.iter().map(|&param| self.shapes[param]).collect();
+                hops.reduce(program, stream, &shapes)
+            }
+        };
+        for &param in &params {
+            let part = self.elements[param].div_ceil(ranks);
+            let half = self.groups.hops.is_some_and(|hops| hops.quantizes(self.shapes[param]));
+            if let Some(away) = &mut self.away {
+                away.send(program, stream, (param, part), (self.accumulates, half));
+            } else if self.accumulates {
+                let cast = half.then(|| made(program, stream, "aten._to_copy", (part * BF16, part * BF16)));
+                elementwise(program, stream, "aten.add_", (2 * part * BF16, part * BF16));
+                cast.into_iter().for_each(|cast| program.free(cast));
+            } else {
+                copy(program, stream, part);
+            }
+        }
+        let mut large: Vec<Storage> = params.iter().filter_map(|param| self.large.remove(param)).collect();
+        // What has been exchanged in four bits is not part of the gradient, which goes first.
+        if self.groups.hops.is_some() {
+            large.drain(..).for_each(|gradient| eager.release(gradient));
+        }
+        let program = &mut eager.program;
+        if let Some(away) = &mut self.away {
+            away.reduced(program, stream);
+        }
+        self.reduced.push_back(program.record(stream));
+        program.set_pass(pass);
+        large.into_iter().for_each(|gradient| eager.release(gradient));
+        blocks.into_iter().flatten().for_each(|block| eager.program.free(block));
+    }
+
+    /// `reduce_scatter_coalesced`: gradients are interleaved, divided and reduced at once. One whose parts are equal is reduced where
+    /// it lies.
+    fn scatter(&self, program: &mut Builder, stream: StreamId, params: &[usize]) -> Vec<Option<BufferId>> {
         let sizes: Vec<u64> = params.iter().map(|&param| self.elements[param]).collect();
         let ranks = u64::from(self.zero.ranks);
         let whole = gathered_elements(&sizes, self.zero.ranks);
         let bytes = Bytes(whole * BF16);
-        // One whose parts are equal is reduced where it lies.
         let flat = (params.len() > 1 || !sizes[0].is_multiple_of(ranks)).then(|| {
             let flat = program.alloc(bytes, stream, Category::ReduceScatterInput, "interleaved gradients");
             copy(program, stream, whole);
@@ -256,32 +362,10 @@ impl Parts {
         });
         elementwise(program, stream, "aten.div_", (whole * BF16, whole * BF16));
         if ranks > 1 {
-            let comm = Comm { kind: Collective::ReduceScatter, group: self.group, bytes, dtype: DType::Bf16 };
+            let comm = Comm { kind: Collective::ReduceScatter, group: self.groups.all, bytes, dtype: DType::Bf16 };
             program.collective(stream, comm);
         }
-        for (&param, elements) in params.iter().zip(sizes) {
-            let part = elements.div_ceil(ranks);
-            if let Some(away) = &mut self.away {
-                away.send(program, stream, (param, part), self.accumulates);
-            } else if self.accumulates {
-                elementwise(program, stream, "aten.add_", (2 * part * BF16, part * BF16));
-            } else {
-                copy(program, stream, part);
-            }
-        }
-        if let Some(away) = &mut self.away {
-            away.sent(program);
-        }
-        self.reduced.push_back(program.record(stream));
-        if let Some(flat) = flat {
-            program.free(flat);
-        }
-        program.set_pass(pass);
-        for param in params {
-            if let Some(gradient) = self.large.remove(&param) {
-                eager.release(gradient);
-            }
-        }
+        vec![flat]
     }
 
     /// The end of a backward: what is left is reduced and waited for, then modules whose end nobody saw let go.

@@ -6,10 +6,11 @@ use std::rc::Rc;
 
 use super::flat::{self, Flat, drain};
 use super::modules::Modules;
-use super::parts::{self, Parts, Recorder};
+use super::parts::{self, Groups, Parts, Recorder};
+use super::quantized::Hops;
 use super::sub_groups::SubGroups;
 use super::update::Update;
-use super::{Job, Partition, STREAMS, Stage};
+use super::{Job, Partition, STREAMS, Stage, Trouble, disk};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
@@ -20,7 +21,12 @@ use crate::units::Bytes;
 
 /// The program of one rank.
 pub(super) fn program(job: &Job) -> Program {
-    written(job, None)
+    written(job, None).0
+}
+
+/// What of files would end the run.
+pub(super) fn trouble(job: &Job) -> Option<Trouble> {
+    written(job, None).1
 }
 
 /// Elements of each parameter, in order.
@@ -29,10 +35,16 @@ pub(super) fn elements(whole: &train::Job) -> Vec<u64> {
 }
 
 /// The same, where the order in which modules begin is known, or none is needed.
-fn written(job: &Job, order: Option<&[usize]>) -> Program {
+fn written(job: &Job, order: Option<&[usize]>) -> (Program, Option<Trouble>) {
     let (whole, zero) = (&job.whole, job.zero);
     let three = zero.stage == Stage::Three;
-    let mut program = Builder::new(zero.ranks, if three { &parts::STREAMS } else { &STREAMS });
+    let on_disks = zero.offload.states.is_some() || zero.offload.files.is_some();
+    let streams = match (three, on_disks) {
+        (false, _) => STREAMS.to_vec(),
+        (true, false) => parts::STREAMS.to_vec(),
+        (true, true) => [&parts::STREAMS[..], &disk::HANDLES].concat(),
+    };
+    let mut program = Builder::new(zero.ranks, &streams);
     let scopes = Scopes {
         embedding: program.add_scope("tok_embeddings".to_owned()),
         blocks: (0..whole.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
@@ -40,10 +52,18 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
         optimizer: program.add_scope("optimizer".to_owned()),
     };
     let group = program.add_group(Group::new("dp", zero.ranks, 1));
-    let node = if zero.hpz > 1 { program.add_group(Group::new("hpz", zero.hpz, 1)) } else { group };
+    let second = if zero.hpz > 1 { program.add_group(Group::new("hpz", zero.hpz, 1)) } else { group };
+    let hops = zero.quantized.gradients.map(|(nodes, chips)| Hops {
+        node: program.add_group(Group::new("node", chips, 1)),
+        across: program.add_group(Group::new("across nodes", nodes, chips)),
+        all: group,
+        nodes,
+        chips,
+    });
     let graphs = graphs(whole);
     let layout = layout(whole, &graphs, &[Part::whole(whole)]);
     let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
+    let shapes: Vec<(u64, u64)> = layout.params.iter().map(|param| (param.rows, param.cols)).collect();
     let mut eager = Eager::new(program, whole.eager, layout.params.len());
     let head = &graphs.head.graph;
     let weight = head.params.len() - 1;
@@ -64,11 +84,11 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     }
     run.engine = match order {
         Some(order) => {
-            let parts = Parts::new(job, ([group, node], elements.clone()), modules, order);
+            let parts = Parts::new(job, (Groups { all: group, second, hops }, shapes), modules, order);
             let parts = parts::Shared(Rc::new(RefCell::new(parts)));
             run.eager.around = Some(Box::new(parts.clone()));
             run.eager.hooked = true;
-            Engine::Parts(parts, SubGroups::new(job, &elements, group))
+            Engine::Parts(parts, Box::new(SubGroups::new(job, &elements, group)))
         }
         None => {
             let partition = Partition::new(zero.reduction(), &elements);
@@ -94,14 +114,18 @@ fn written(job: &Job, order: Option<&[usize]>) -> Program {
     run.eager.program.mark(Mark::PhaseEnd("opt".to_owned()));
     run.eager.program.enter(before);
     drain(&mut run.eager.program);
-    run.eager.program.finish()
+    let trouble = match &run.engine {
+        Engine::Parts(parts, _) => parts.0.borrow().trouble(),
+        Engine::Recording | Engine::Flat(..) => None,
+    };
+    (run.eager.program.finish(), trouble)
 }
 
 /// What stands around the model: of which stage, and what steps.
 enum Engine {
     Recording,
     Flat(flat::Shared, Update),
-    Parts(parts::Shared, SubGroups),
+    Parts(parts::Shared, Box<SubGroups>),
 }
 
 struct Scopes {

@@ -4,6 +4,8 @@
 
 use super::away::Gradients;
 use super::away::{self, Offload};
+use super::disk::{self, PARAMETERS_BACK};
+use super::files;
 use super::flat::{BF16, elementwise};
 use super::parts::{Parts, bring};
 use super::update::{made, reduced};
@@ -29,6 +31,20 @@ pub(super) fn groups(parts: &[u64], sub_group: u64) -> Vec<u64> {
     groups
 }
 
+/// The group of each part.
+pub(super) fn of_each(parts: &[u64], sub_group: u64) -> Vec<usize> {
+    let (mut group, mut open) = (0, 0);
+    let next = |part: &u64| {
+        let own = group;
+        open += part;
+        if open >= sub_group {
+            (group, open) = (group + 1, 0);
+        }
+        own
+    };
+    parts.iter().map(next).collect()
+}
+
 /// What the rank holds, and how it is stepped.
 pub(super) struct SubGroups {
     optimizer: Optimizer,
@@ -38,8 +54,14 @@ pub(super) struct SubGroups {
     bucket: u64,
     /// Elements of the rank's part of each parameter.
     parts: Vec<u64>,
+    /// Whether each parameter is in a file, and bytes of that.
+    files: Vec<Option<u64>>,
+    /// Groups, from the first, whose parameters lie flat.
+    flat: usize,
     /// Elements of each group of parts.
     groups: Vec<u64>,
+    /// The group of each part.
+    of_each: Vec<usize>,
     /// Parameters that stay gathered, with their elements.
     small: Vec<(usize, u64)>,
     stay: Vec<BufferId>,
@@ -59,6 +81,12 @@ impl SubGroups {
             .collect();
         let groups = groups(&parts, zero.sub_group);
         SubGroups {
+            files: {
+                let files = files::of(&zero, elements).into_iter().zip(elements);
+                files.map(|(file, &elements)| file.then(|| files::bytes(&zero, elements))).collect()
+            },
+            flat: files::in_memory(&zero, &groups),
+            of_each: of_each(&parts, zero.sub_group),
             offload: zero.offload,
             on_host: zero.offload.first_on_host(groups.len()),
             optimizer: job.whole.optimizer,
@@ -122,17 +150,47 @@ impl SubGroups {
         let (here, on_host) = self.groups.split_at(self.on_host);
         program.first_only(|program| optimizer::make_state(program, optimizer, here, DType::Fp32.bytes()));
         here.iter().for_each(|&elements| self.step_here(program, elements));
-        for &elements in on_host {
-            away::step(program, elements);
-            if !self.offload.parameters {
-                // Not pinned: the host waits.
-                away::cross(program, COMPUTE, elements * BF16, false);
-                program.wait_for_host(COMPUTE);
-            }
+        for (group, &elements) in on_host.iter().enumerate() {
+            self.step_on_host(program, parts, (group + self.on_host, elements));
         }
         self.gather(program);
         parts.stepped(program);
         program.set_pass(pass);
+    }
+
+    /// A group that is stepped on the host; what is in files comes for it, and goes again.
+    fn step_on_host(&self, program: &mut Builder, parts: &mut Parts, (group, elements): (usize, u64)) {
+        let states = parts.away.as_mut().and_then(|away| away.states.as_mut());
+        let mut states = states.filter(|states| states.holds(group));
+        if let Some(states) = &mut states {
+            states.read(program, group);
+        }
+        away::step(program, elements);
+        if group >= self.flat {
+            self.narrow(program, group);
+        } else {
+            away::narrow(program, elements);
+        }
+        if !self.offload.parameters {
+            // Not pinned: the host waits.
+            away::cross(program, COMPUTE, elements * BF16, false);
+            program.wait_for_host(COMPUTE);
+        }
+        if let Some(states) = states {
+            states.write(program, group);
+        }
+    }
+
+    /// `_partitioned_params_swap_out`: parameters one by one, those in files last, which are then written.
+    fn narrow(&self, program: &mut Builder, group: usize) {
+        let own = || (0..self.parts.len()).filter(|&param| self.of_each[param] == group);
+        own().filter(|&param| self.files[param].is_none()).for_each(|param| away::narrow(program, self.parts[param]));
+        let files: Vec<u64> = own().filter_map(|param| self.files[param]).collect();
+        own().filter(|&param| self.files[param].is_some()).for_each(|param| away::narrow(program, self.parts[param]));
+        files.iter().for_each(|&bytes| disk::file(program, PARAMETERS_BACK, bytes, true));
+        if !files.is_empty() {
+            program.wait_for_host(PARAMETERS_BACK);
+        }
     }
 
     /// A group that is stepped on the device. With an optimizer on the host its gradient is there in fp32.

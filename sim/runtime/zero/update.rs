@@ -115,6 +115,7 @@ impl Update {
         }
         program.wait_for_host(COMPUTE);
         away::step(program, self.each);
+        away::narrow(program, self.each);
         norms.into_iter().for_each(|norm| program.free(norm));
         away::cross(program, COMPUTE, self.each * BF16, false);
         self.gather(program);

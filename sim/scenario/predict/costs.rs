@@ -41,7 +41,7 @@ pub(super) fn costs(
     let kernels: Vec<Cost> = program.kernels.iter().map(&mut cost).collect();
     let mut costs = Costs::free(program);
     for ((slot, cost), kernel) in costs.kernel.iter_mut().zip(&kernels).zip(&program.kernels) {
-        let fills = !matches!(kernel.work, Work::HostCopy { .. } | Work::HostMemory { .. });
+        let fills = !matches!(kernel.work, Work::HostCopy { .. } | Work::HostMemory { .. } | Work::Disk { .. });
         *slot = KernelCost { time: cost.time, slowdown: model.overlap(&kernel.work), fills };
     }
     let mut comms = vec![];

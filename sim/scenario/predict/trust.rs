@@ -12,6 +12,7 @@ fn family(work: &Work) -> usize {
     match work {
         Work::Matmul { .. } | Work::GroupedMatmul { .. } | Work::Attention { .. } => 0,
         Work::HostMemory { .. } => 1,
+        Work::Disk { .. } => 2,
         Work::HostCopy { .. } => 3,
         Work::Memory { kind, .. } => 4 + *kind as usize,
     }

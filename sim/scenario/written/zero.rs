@@ -35,12 +35,34 @@ pub struct Zero {
     pub zero_hpz_partition_size: Option<Spanned<i64>>,
     /// `zero_quantized_weights`.
     pub zero_quantized_weights: Option<Spanned<bool>>,
+    /// `zero_quantized_nontrainable_weights`: without effect where all weights are trained.
+    pub zero_quantized_nontrainable_weights: Option<bool>,
     /// `zero_quantized_gradients`.
     pub zero_quantized_gradients: Option<Spanned<bool>>,
     /// `offload_optimizer`.
     pub offload_optimizer: Option<Spanned<Offload>>,
     /// `offload_param`.
     pub offload_param: Option<Spanned<Offload>>,
+    /// `aio`, which DeepSpeed has beside `zero_optimization`.
+    pub aio: Option<Spanned<Aio>>,
+}
+
+/// `aio`: how files are read and written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Aio {
+    /// `block_size`, in bytes.
+    pub block_size: Option<Spanned<i64>>,
+    /// `queue_depth`.
+    pub queue_depth: Option<i64>,
+    /// `intra_op_parallelism`: threads of a handle.
+    pub intra_op_parallelism: Option<Spanned<i64>>,
+    /// `single_submit`.
+    pub single_submit: Option<bool>,
+    /// `overlap_events`.
+    pub overlap_events: Option<bool>,
+    /// `use_gds`: files go to the device directly.
+    pub use_gds: Option<Spanned<bool>>,
 }
 
 /// `offload_optimizer`, `offload_param`.
@@ -51,8 +73,20 @@ pub struct Offload {
     pub device: Option<Spanned<Device>>,
     /// `pin_memory`.
     pub pin_memory: Option<Spanned<bool>>,
-    /// `buffer_count`: without effect but for disks.
+    /// `nvme_path`: without effect on what is predicted.
+    pub nvme_path: Option<String>,
+    /// `buffer_count`: without effect but for disks, as all that follow but `ratio`.
     pub buffer_count: Option<Spanned<i64>>,
+    /// `buffer_size`, in elements (`offload_param`).
+    pub buffer_size: Option<Spanned<i64>>,
+    /// `max_in_cpu`, in elements (`offload_param`).
+    pub max_in_cpu: Option<Spanned<i64>>,
+    /// `pipeline_read` (`offload_optimizer`).
+    pub pipeline_read: Option<Spanned<bool>>,
+    /// `pipeline_write` (`offload_optimizer`).
+    pub pipeline_write: Option<Spanned<bool>>,
+    /// `fast_init` (`offload_optimizer`): of what happens before the first step.
+    pub fast_init: Option<Spanned<bool>>,
     /// `ratio`: the part of groups that are stepped on the host (`offload_optimizer`, ZeRO-3).
     pub ratio: Option<Spanned<f64>>,
 }

@@ -1,4 +1,4 @@
-//! What DeepSpeed's ZeRO keeps in the host's memory: `offload_optimizer` and `offload_param`.
+//! What DeepSpeed's ZeRO keeps in the host's memory, or on its disks: `offload_optimizer` and `offload_param`.
 
 use toml::Spanned;
 
@@ -6,7 +6,7 @@ use super::super::error::ScenarioError;
 use super::super::limits;
 use super::super::understood::Reader;
 use super::super::written::{self, ZeroDevice};
-use super::MOST;
+use super::disks;
 use crate::hardware::Topology;
 use crate::runtime::Job;
 use crate::runtime::optimizer::Optimizer;
@@ -49,24 +49,40 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
         Some(at) => *at.get_ref(),
         None => 1.0,
     };
+    let states = optimizer.map(|at| disks::states(reader, at, stage)).transpose()?.flatten();
+    let files = parameters.and_then(|at| disks::files(at.get_ref()));
+    let aio = disks::aio(reader, table, states.is_some() || files.is_some())?;
     for (key, at, third) in
         [("offload_optimizer", optimizer, stage == Stage::Three), ("offload_param", parameters, false)]
     {
         assumed(reader, key, at, third);
     }
-    Ok(Offload { optimizer: optimizer.is_some(), ratio, parameters: parameters.is_some() })
+    Ok(Offload { optimizer: optimizer.is_some(), ratio, parameters: parameters.is_some(), states, files, aio })
 }
 
 /// What a table leaves open, said as the whole table: so it can be written into the file.
 fn assumed(reader: &mut Reader<'_>, key: &str, table: Option<&Spanned<written::Offload>>, has_ratio: bool) {
     let Some(table) = table.map(Spanned::get_ref) else { return };
-    if table.pin_memory.is_some() && (table.ratio.is_some() || !has_ratio) {
-        return;
+    let mut left_open = table.pin_memory.is_none();
+    let mut said = vec![match disks::is_disk(table) {
+        true => "device = \"nvme\"".to_owned(),
+        false => "device = \"cpu\"".to_owned(),
+    }];
+    said.push("pin_memory = true".to_owned());
+    if has_ratio {
+        left_open |= table.ratio.is_none();
+        said.push(format!("ratio = {:?}", table.ratio.as_ref().map_or(1.0, |at| *at.get_ref())));
     }
-    let ratio = table.ratio.as_ref().map_or(1.0, |at| *at.get_ref());
-    let ratio = if has_ratio { format!(", ratio = {ratio:?}") } else { String::new() };
-    let count = table.buffer_count.as_ref().map_or(String::new(), |at| format!(", buffer_count = {}", at.get_ref()));
-    reader.assume(&format!("zero.{key}"), (), &format!("{{ device = \"cpu\", pin_memory = true{ratio}{count} }}"))
+    let of_disks = disks::keys(key, table);
+    left_open |=
+        disks::is_disk(table) && of_disks.iter().any(|(_, written, default)| written.is_none() && default.is_some());
+    for (name, written, default) in of_disks {
+        let default = default.filter(|_| disks::is_disk(table)).map(str::to_owned);
+        said.extend(written.or(default).map(|value| format!("{name} = {value}")));
+    }
+    if left_open {
+        reader.assume(&format!("zero.{key}"), (), &format!("{{ {} }}", said.join(", ")));
+    }
 }
 
 /// One of them, if it names the host's memory.
@@ -80,19 +96,14 @@ fn one<'w>(
     let device = table.get_ref().device.as_ref();
     let Some(device) = device.filter(|at| !matches!(at.get_ref(), ZeroDevice::None)) else {
         let own = table.get_ref();
-        if own.pin_memory.is_some() || own.ratio.is_some() || own.buffer_count.is_some() {
+        if own.pin_memory.is_some() || own.ratio.is_some() || disks::keys(key, own).iter().any(|key| key.1.is_some()) {
             let problem = format!("zero.{key} says how what is offloaded lies, and nothing is: it has no device");
             return Err(reader.plan(table, problem, "write device = \"cpu\", or remove the other keys"));
         }
         return Ok(None);
     };
-    match device.get_ref() {
-        ZeroDevice::None => return Ok(None),
-        ZeroDevice::Nvme => {
-            let problem = format!("zero.{key} to disks has no rules: no profile says how fast they are");
-            return Err(reader.plan(device, problem, "write device = \"cpu\", or \"none\""));
-        }
-        ZeroDevice::Cpu => {}
+    if *device.get_ref() == ZeroDevice::None {
+        return Ok(None);
     }
     match &table.get_ref().pin_memory {
         Some(at) if !*at.get_ref() => {
@@ -102,10 +113,7 @@ fn one<'w>(
         }
         _ => {}
     }
-    if let Some(at) = &table.get_ref().buffer_count {
-        reader.count(&format!("zero.{key}.buffer_count"), at, 0, MOST)?;
-        reader.assumptions.push(format!("note: zero.{key}.buffer_count has no effect without disks"));
-    }
+    disks::fitting(reader, key, table)?;
     Ok(Some(table))
 }
 

@@ -1,0 +1,217 @@
+//! What of ZeRO's states is on disks (ZeRO-Infinity): keys of `offload_optimizer` and `offload_param` for `device = "nvme"`, and `aio`.
+//! What the file leaves open is what `deepspeed/runtime/zero/offload_config.py` and `swap_tensor/constants.py` (0.19.6) have.
+
+use toml::Spanned;
+
+use super::super::error::ScenarioError;
+use super::super::understood::Reader;
+use super::super::written::{self, ZeroDevice};
+use super::MOST;
+use crate::cost::Disks;
+use crate::hardware::Topology;
+use crate::runtime::zero::{Aio, Job, ParameterFiles, Stage, StateFiles, Trouble, swappable};
+use crate::units::Bandwidth;
+
+/// Whether a table names disks.
+pub(super) fn is_disk(table: &written::Offload) -> bool {
+    table.device.as_ref().is_some_and(|at| *at.get_ref() == ZeroDevice::Nvme)
+}
+
+/// A key of a table, its value as written, and what DeepSpeed has for it; none where another table has the key.
+type Key = (&'static str, Option<String>, Option<&'static str>);
+
+/// Keys that are for disks.
+pub(super) fn keys(key: &str, table: &written::Offload) -> [Key; 7] {
+    let count = |at: &Option<Spanned<i64>>| at.as_ref().map(|at| at.get_ref().to_string());
+    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| at.get_ref().to_string());
+    let of_states = |default| (key == "offload_optimizer").then_some(default);
+    let of_parameters = |default| (key == "offload_param").then_some(default);
+    let path = table.nvme_path.as_ref().map(|path| format!("{path:?}"));
+    [
+        ("nvme_path", path, None),
+        ("buffer_count", count(&table.buffer_count), Some(if key == "offload_param" { "5" } else { "4" })),
+        ("buffer_size", count(&table.buffer_size), of_parameters("100000000")),
+        ("max_in_cpu", count(&table.max_in_cpu), of_parameters("1000000000")),
+        ("pipeline_read", flag(&table.pipeline_read), of_states("false")),
+        ("pipeline_write", flag(&table.pipeline_write), of_states("false")),
+        ("fast_init", flag(&table.fast_init), of_states("false")),
+    ]
+}
+
+/// Keys of a table that is not theirs are errors; without disks they have no effect, which is said.
+pub(super) fn fitting(
+    reader: &mut Reader<'_>,
+    key: &str,
+    table: &Spanned<written::Offload>,
+) -> Result<(), ScenarioError> {
+    let own = table.get_ref();
+    let other = if key == "offload_param" { "offload_optimizer" } else { "offload_param" };
+    for (name, written, default) in keys(key, own) {
+        if written.is_none() {
+            continue;
+        }
+        if default.is_none() && name != "nvme_path" {
+            let problem = format!("zero.{key} has no {name}");
+            return Err(reader.plan(table, problem, format!("write {other}.{name}, or remove the key")));
+        }
+        let idle = match name {
+            "nvme_path" | "fast_init" => "on a step",
+            _ if is_disk(own) => continue,
+            _ => "without disks",
+        };
+        reader.assumptions.push(format!("note: zero.{key}.{name} has no effect {idle}"));
+    }
+    for (name, at) in
+        [("buffer_count", &own.buffer_count), ("buffer_size", &own.buffer_size), ("max_in_cpu", &own.max_in_cpu)]
+    {
+        if let Some(at) = at {
+            reader.count(&format!("zero.{key}.{name}"), at, 0, MOST)?;
+        }
+    }
+    Ok(())
+}
+
+fn or(at: Option<&Spanned<i64>>, default: u64) -> u64 {
+    at.map_or(default, |at| at.get_ref().unsigned_abs())
+}
+
+/// The optimizer's states, if they are on disks.
+pub(super) fn states(
+    reader: &Reader<'_>,
+    table: &Spanned<written::Offload>,
+    stage: Stage,
+) -> Result<Option<StateFiles>, ScenarioError> {
+    let own = table.get_ref();
+    if !is_disk(own) {
+        return Ok(None);
+    }
+    if stage < Stage::Three {
+        let problem =
+            "below stage = 3 DeepSpeed keeps states in the host's memory whatever disks zero.offload_optimizer names";
+        return Err(reader.plan(table, problem, "write device = \"cpu\", or stage = 3"));
+    }
+    if let Some(at) = own.ratio.as_ref().filter(|at| *at.get_ref() < 1.0) {
+        let problem = "groups stepped on the device beside groups on disks have no rules";
+        return Err(reader.plan(at, problem, "remove the key, or write device = \"cpu\""));
+    }
+    let flag = |at: &Option<Spanned<bool>>| at.as_ref().is_some_and(|at| *at.get_ref());
+    let (read_ahead, write_behind) = (flag(&own.pipeline_read), flag(&own.pipeline_write));
+    Ok(Some(StateFiles { buffers: or(own.buffer_count.as_ref(), 4), read_ahead, write_behind }))
+}
+
+/// Parameters, if they are on disks.
+pub(super) fn files(table: &written::Offload) -> Option<ParameterFiles> {
+    is_disk(table).then(|| ParameterFiles {
+        buffers: or(table.buffer_count.as_ref(), 5),
+        buffer: or(table.buffer_size.as_ref(), 100_000_000),
+        in_memory: or(table.max_in_cpu.as_ref(), 1_000_000_000),
+    })
+}
+
+/// `aio`.
+pub(super) fn aio(reader: &mut Reader<'_>, table: &written::Zero, used: bool) -> Result<Aio, ScenarioError> {
+    let default = Aio::default();
+    let Some(at) = &table.aio else {
+        if used {
+            reader.assume("zero.aio.block_size", (), &default.block.to_string());
+            reader.assume("zero.aio.intra_op_parallelism", (), &default.threads.to_string());
+        }
+        return Ok(default);
+    };
+    if !used {
+        let problem = "zero.aio says how files are read and written, and nothing is in files";
+        return Err(reader.plan(at, problem, "write offload_optimizer.device = \"nvme\", or remove the table"));
+    }
+    let own = at.get_ref();
+    if let Some(at) = own.use_gds.as_ref().filter(|at| *at.get_ref()) {
+        let problem = "zero.aio.use_gds = true has no rules: files would go to the device past the host's memory";
+        return Err(reader.plan(at, problem, "write false, which is DeepSpeed's default"));
+    }
+    let idle = [
+        ("queue_depth", own.queue_depth.is_some()),
+        ("single_submit", own.single_submit.is_some()),
+        ("overlap_events", own.overlap_events.is_some()),
+    ];
+    for (key, _) in idle.into_iter().filter(|&(_, written)| written) {
+        let note = format!("note: zero.aio.{key} has no effect: disks are as fast as the topology says");
+        reader.assumptions.push(note);
+    }
+    let block = reader.count_or("zero.aio.block_size", own.block_size.as_ref(), 1, MOST, default.block)?;
+    let threads = reader.count_or(
+        "zero.aio.intra_op_parallelism",
+        own.intra_op_parallelism.as_ref(),
+        1,
+        1024,
+        default.threads,
+    )?;
+    Ok(Aio { block, threads })
+}
+
+/// What each rank has of a node's disks, if anything is on them.
+pub(super) fn rates(
+    reader: &Reader<'_>,
+    table: &written::Zero,
+    topology: &Topology,
+) -> Result<Option<Disks>, ScenarioError> {
+    let tables = [&table.offload_optimizer, &table.offload_param];
+    let named = tables.into_iter().flatten().find(|at| is_disk(at.get_ref()));
+    let Some(at) = named.and_then(|at| at.get_ref().device.as_ref()) else { return Ok(None) };
+    let (Some(read), Some(write)) = (topology.node.disk_read, topology.node.disk_write) else {
+        let problem = format!("how fast the disks of a node of {} are read and written is not known", topology.name);
+        let remedy = "write node.disk_read and node.disk_write, such as { value = \"25 GB/s\", source = \"...\" }, into a \
+                      topology file of your own, or device = \"cpu\"";
+        return Err(reader.plan(at, problem, remedy));
+    };
+    let share = |all: Bandwidth| Bandwidth(all.0 / f64::from(topology.node.chips.max(1)));
+    Ok(Some(Disks { read: share(read), write: share(write) }))
+}
+
+/// What DeepSpeed's own assertions say of a job's buffers, and what has no rules.
+pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -> Result<(), ScenarioError> {
+    let offload = job.zero.offload;
+    if let (Some(states), Some(at)) = (offload.states, &table.offload_optimizer) {
+        let held = job.groups().0.iter().filter(|&elements| offload.aio.swappable(4 * elements)).count();
+        let least = states.least(held);
+        if states.buffers < least {
+            let problem = format!(
+                "zero.offload_optimizer.buffer_count = {} is too few for its groups: DeepSpeed runs out of swap buffers",
+                states.buffers
+            );
+            return Err(reader.plan(at, problem, format!("write buffer_count = {least}")));
+        }
+    }
+    let (Some(files), Some(at)) = (offload.files, &table.offload_param) else { return Ok(()) };
+    let (elements, parts) = (job.elements(), job.groups().1);
+    if parts.iter().sum::<u64>() <= files.in_memory {
+        let note = "note: zero.offload_param.max_in_cpu has room for all parameters: no step reads them from disks";
+        reader.assumptions.push(note.to_owned());
+    }
+    let in_files = elements.iter().zip(&parts).filter(|&(&elements, _)| swappable(&job.zero, elements));
+    let largest = in_files.clone().map(|(_, &part)| part).max().unwrap_or(0);
+    if largest > files.buffer {
+        let problem = format!(
+            "zero.offload_param.buffer_size = {} is less than the largest part's {largest} elements",
+            files.buffer
+        );
+        return Err(reader.plan(at, problem, format!("write buffer_size = {largest}")));
+    }
+    if let Some((elements, _)) = in_files.clone().find(|&(&elements, _)| elements <= job.zero.gathering.persist) {
+        let problem = format!("a parameter of {elements} elements that stays gathered and is a file has no rules");
+        return Err(reader.plan(at, problem, "lower stage3_param_persistence_threshold"));
+    }
+    match job.trouble() {
+        None => Ok(()),
+        Some(Trouble::Buffers(most)) => {
+            let problem = format!(
+                "zero.offload_param.buffer_count = {} is too few: a gather wants {most} parts in buffers, and DeepSpeed stops",
+                files.buffers
+            );
+            Err(reader.plan(at, problem, format!("write buffer_count = {most}")))
+        }
+        Some(Trouble::Twice) => {
+            let problem =
+                "DeepSpeed asks for a part twice while it reads ahead, and stops: too few parameters are in files";
+            Err(reader.plan(at, problem, "write a smaller stage3_prefetch_bucket_size, or device = \"cpu\""))
+        }
+    }
+}
