@@ -21,6 +21,7 @@ mod embedding;
 mod experts;
 mod flash_cross_entropy;
 pub(super) mod forward;
+mod frame;
 mod fused_linear;
 mod halves;
 mod internlm;
@@ -39,6 +40,7 @@ mod titan;
 mod unpad;
 mod vocabulary;
 
+pub use frame::Frame;
 pub use halves::Named;
 pub use keep::Keep;
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
@@ -47,7 +49,7 @@ pub use megatron::later::Later;
 pub use megatron::spread;
 pub use megatron::{Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, WAYS, Way};
 pub use norm::LayerNorm;
-use offload::{Offload, Sent, Stash};
+use offload::{Offload, Stash};
 pub use redistribute::TensorGroup;
 pub use shared::Shared;
 pub use stamp::{Blocks, Stamps};
@@ -154,54 +156,6 @@ struct Gradient {
 impl From<Storage> for Gradient {
     fn from(storage: Storage) -> Self {
         Gradient { storage, view: false }
-    }
-}
-
-/// One run of a graph's forward, with what backward needs.
-#[derive(Clone, Debug)]
-pub struct Frame {
-    slots: Vec<Option<Storage>>,
-    gradients: Vec<Option<Gradient>>,
-    saved: Vec<Storage>,
-    /// For each operator, the end of its part of `saved`.
-    saved_end: Vec<u32>,
-    kept: Vec<Storage>,
-    kept_end: Vec<u32>,
-    params: ParamMap,
-    /// Gradients so far of parameters whose slices are used one after the other, by the graph's index.
-    slices: Vec<(usize, Storage)>,
-    checkpoint: Option<Keep>,
-    input: Storage,
-    /// The input, where it is in the host's memory until it is needed.
-    sent: Option<Sent>,
-    /// Whether the checkpoint itself holds the input until backward has used it.
-    holds_input: bool,
-    recomputed: bool,
-    halved: Box<halves::Halved>,
-    /// Operators that run again on their own, as the graph lists them.
-    held: Vec<again::Held>,
-}
-
-impl Frame {
-    /// A frame in which nothing has run.
-    fn empty(graph: &Graph, input: Storage, params: ParamMap) -> Frame {
-        Frame {
-            slots: vec![None; graph.values.len()],
-            gradients: vec![None; graph.values.len()],
-            saved: Vec::with_capacity(3 * graph.ops.len()),
-            saved_end: Vec::with_capacity(graph.ops.len()),
-            kept: vec![],
-            kept_end: vec![],
-            params,
-            slices: vec![],
-            checkpoint: None,
-            input,
-            holds_input: true,
-            sent: None,
-            recomputed: false,
-            halved: Default::default(),
-            held: vec![],
-        }
     }
 }
 

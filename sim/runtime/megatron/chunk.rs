@@ -2,9 +2,13 @@
 //! (`core/pipeline_parallel/schedules.py`, `forward_step`, `backward_step`; `core/transformer/transformer_block.py`).
 
 pub(super) mod combined;
+mod frame;
 mod refuses;
 
 use std::ops::Range;
+
+use frame::{Again, BlocksFrame};
+pub use frame::{ChunkFrame, LossReport};
 
 use super::Job;
 use super::ahead;
@@ -19,7 +23,7 @@ use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::fp8;
-use crate::runtime::eager::{Blocks, Eager, Frame, Keep, Mode, ParamMap, Shared, Storage};
+use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Shared, Storage};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
 const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
@@ -69,65 +73,6 @@ pub struct Chunk {
     /// predict tokens further ahead.
     words: Option<usize>,
     params: Vec<ChunkParam>,
-}
-
-/// What forward leaves of some blocks in a row.
-#[derive(Clone, Debug)]
-enum BlocksFrame {
-    /// One block's frame.
-    Saved(u64, Box<Frame>),
-    /// Blocks that are run again.
-    Again(Again),
-}
-
-/// Blocks that are run again in backward, and what the checkpoint around them keeps.
-#[derive(Clone, Copy, Debug)]
-struct Again {
-    input: Storage,
-    mask: Storage,
-    first: u64,
-    layers: u64,
-}
-
-/// What forward leaves for backward.
-#[derive(Clone, Debug, Default)]
-pub struct ChunkFrame {
-    embedding: Option<Frame>,
-    blocks: Vec<BlocksFrame>,
-    head: Option<Frame>,
-    report: Option<LossReport>,
-}
-
-/// Numbers that outlive the micro-batch on the last stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LossReport {
-    /// How many tokens the loss is of; lives as long as the loss.
-    pub tokens: Storage,
-    /// Loss and tokens for the log, kept to the end of the step (`forward_data_store`).
-    pub report: Storage,
-}
-
-impl Blocks for ChunkFrame {
-    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage)) {
-        self.embedding.blocks(show);
-        self.head.blocks(show);
-        for done in &mut self.blocks {
-            match done {
-                BlocksFrame::Saved(_, frame) => frame.blocks(show),
-                BlocksFrame::Again(Again { input, mask, .. }) => [input, mask].into_iter().for_each(&mut *show),
-            }
-        }
-        if let Some(LossReport { tokens, report }) = &mut self.report {
-            [tokens, report].into_iter().for_each(show);
-        }
-    }
-}
-
-impl ChunkFrame {
-    /// Takes the numbers that outlive the micro-batch; none but on the last stage.
-    pub fn take_report(&mut self) -> Option<LossReport> {
-        self.report.take()
-    }
 }
 
 impl Chunk {

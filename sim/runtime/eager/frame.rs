@@ -1,0 +1,53 @@
+//! What a forward leaves for its backward.
+
+use super::offload::Sent;
+use super::{Gradient, Keep, ParamMap, Storage, again, halves};
+use crate::model::graph::Graph;
+
+/// One run of a graph's forward, with what backward needs.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub(super) slots: Vec<Option<Storage>>,
+    pub(super) gradients: Vec<Option<Gradient>>,
+    pub(super) saved: Vec<Storage>,
+    /// For each operator, the end of its part of `saved`.
+    pub(super) saved_end: Vec<u32>,
+    pub(super) kept: Vec<Storage>,
+    pub(super) kept_end: Vec<u32>,
+    pub(super) params: ParamMap,
+    /// Gradients so far of parameters whose slices are used one after the other, by the graph's index.
+    pub(super) slices: Vec<(usize, Storage)>,
+    pub(super) checkpoint: Option<Keep>,
+    pub(super) input: Storage,
+    /// The input, where it is in the host's memory until it is needed.
+    pub(super) sent: Option<Sent>,
+    /// Whether the checkpoint itself holds the input until backward has used it.
+    pub(super) holds_input: bool,
+    pub(super) recomputed: bool,
+    pub(super) halved: Box<halves::Halved>,
+    /// Operators that run again on their own, as the graph lists them.
+    pub(super) held: Vec<again::Held>,
+}
+
+impl Frame {
+    /// A frame in which nothing has run.
+    pub(super) fn empty(graph: &Graph, input: Storage, params: ParamMap) -> Frame {
+        Frame {
+            slots: vec![None; graph.values.len()],
+            gradients: vec![None; graph.values.len()],
+            saved: Vec::with_capacity(3 * graph.ops.len()),
+            saved_end: Vec::with_capacity(graph.ops.len()),
+            kept: vec![],
+            kept_end: vec![],
+            params,
+            slices: vec![],
+            checkpoint: None,
+            input,
+            holds_input: true,
+            sent: None,
+            recomputed: false,
+            halved: Default::default(),
+            held: vec![],
+        }
+    }
+}
