@@ -4,6 +4,7 @@ use windtunnel::model::huggingface::{parse as read, shipped};
 use windtunnel::scenario::predict::{Prediction, Settings};
 use windtunnel::scenario::{Scenario, predict};
 
+use crate::command::Folder;
 use crate::make::{FILE, parse};
 
 /// DeepSeek-V3 in a pipeline, four blocks of it.
@@ -87,8 +88,28 @@ fn the_last_stage_has_the_module_and_a_copy_of_the_embedding() {
 fn a_models_file_says_how_many_modules_it_has_and_the_key_overrides_it() {
     let text = std::fs::read_to_string("scenarios/models/deepseek-v3.json").unwrap();
     let text = text.replace("\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
-    let model = read(&text, "config.json").unwrap();
-    assert_eq!(model.predicts_ahead, 1);
+    assert_eq!(read(&text, "config.json").unwrap().predicts_ahead, 1);
+    let too_many = text.replace("\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 17");
+    assert!(read(&too_many, "config.json").is_err());
+    let folder = Folder::new("ahead-of-a-file");
+    folder.write("model.json", &text);
+    let says = |keys: &str| {
+        let text = scenario(keys).replace("name = \"deepseek-v3\"", "huggingface = \"model.json\"");
+        let path = folder.path.join("my.toml");
+        let read =
+            Scenario::parse(&path.display().to_string(), &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        (read.job.model().predicts_ahead, read.assumptions.iter().any(|line| line == "megatron.mtp_num_layers = 1"))
+    };
+    assert_eq!(says(""), (1, true));
+    assert_eq!(says("mtp_num_layers = 0"), (0, false));
+}
+
+#[test]
+fn what_refuses_a_module_says_how_to_train_without_it() {
+    let said = refusal(&scenario("mtp_num_layers = 1\nrecompute = { uniform = 2 }"));
+    assert!(said.ends_with("write megatron.mtp_num_layers = 0 to train without it"), "{said}");
+    let without = parse(&scenario("mtp_num_layers = 0\nrecompute = { uniform = 2 }"));
+    assert!(without.simulable().is_ok());
 }
 
 #[test]

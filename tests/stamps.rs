@@ -67,6 +67,8 @@ fn schedules_overlap_and_recomputation_do_not_change_what_is_stamped() {
         "[megatron]\nfp8 = \"delayed\"\n",
         "[megatron]\nfp8 = \"tensorwise\"\n",
         "[megatron]\nrecompute.uniform = 1\n",
+        "[megatron]\nrecompute_modules = [\"layernorm\", \"mlp\"]\n",
+        "[megatron]\nmtp_num_layers = 1\n",
         "[megatron]\nrecompute = \"core_attn\"\nattention = \"unfused\"\nimplementation = \"local\"\n",
     ] {
         for pipeline in ["", "[pipeline]\nvirtual_stages = 2\n", "[pipeline]\nschedule = \"ZB-H1\"\n"] {

@@ -36,6 +36,10 @@ fn fly(scenario: &Scenario, fold: bool) -> Prediction {
     predict(scenario, Settings { fold, ..Settings::default() }).unwrap()
 }
 
+/// Ranks of a stage, and bytes of a parameter that is kept.
+const RANKS: u64 = 4;
+const FP32: u64 = 4;
+
 /// Bytes of parameters that a rank holds.
 fn parameters(program: &Program) -> u64 {
     let bytes = |instr: &Instr| match *instr {
@@ -175,7 +179,7 @@ fn stages_hold_all_parameters_of_the_model_between_them_and_do_all_its_work() {
     assert_eq!(2 * flops(&staged), flops(&whole));
     // Each rank of a stage has a fourth of it, in fp32.
     let held: u64 = staged.job.compile().classes.iter().map(parameters).sum();
-    assert_eq!(4 * held, 4 * staged.job.model().params().total);
+    assert_eq!(RANKS * held, FP32 * staged.job.model().params().total);
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn experts_are_spread_in_every_stage_and_the_ranks_of_all_stages_hold_the_model(
         make::replaced(STAGES, &[("huggingface = \"config.json\"\nlayers = 4", model), ("pp = 2", "pp = 2\nep = 2")]);
     let scenario = make::parse(&text);
     let held: u64 = scenario.job.compile().classes.iter().map(parameters).sum();
-    assert_eq!(4 * held, 4 * scenario.job.model().params().total);
+    assert_eq!(RANKS * held, FP32 * scenario.job.model().params().total);
     let (folded, whole) = (fly(&scenario, true), fly(&scenario, false));
     assert_eq!((folded.step, &folded.breakdown), (whole.step, &whole.breakdown));
     let halves = format!("{text}\n[pipeline]\nschedule = \"ZBVZeroBubble\"\n");

@@ -7,7 +7,7 @@
 //! before it has begun. Between two on one stream that says nothing new; between two on different ones it is a wait of
 //! the second's stream for a mark in front of the first, and behind it if that is a wait. Waits that a program's own events imply are left out.
 //!
-//! Copies to and from the host have queues of their own.
+//! Copies to and from the host have queues of their own; what the host itself does, with files or in its memory, has none.
 
 use crate::program::StreamId;
 

@@ -235,8 +235,10 @@ impl Census {
         // Index and stream of the latest record of each event.
         let mut latest = vec![(NONE, StreamId(0)); program.events as usize];
         let mut order = program.one_queue.then(|| Order::new(streams));
-        // Copies to and from the host have queues of their own.
-        let copies = |kernel: &Kernel| matches!(kernel.work, Work::HostCopy { .. });
+        // Copies to and from the host have queues of their own, and what the host does itself has none.
+        let copies = |kernel: &Kernel| {
+            matches!(kernel.work, Work::HostCopy { .. } | Work::HostMemory { .. } | Work::Disk { .. })
+        };
         let copies: Vec<bool> = program.kernels.iter().map(copies).collect();
         // Operations of the stream before the latest record of each event.
         let mut before = vec![0; if order.is_some() { latest.len() } else { 0 }];

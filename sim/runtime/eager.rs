@@ -168,6 +168,8 @@ pub struct Eager {
     pub settings: Settings,
     counted: Vec<Counted>,
     idle: Vec<u32>,
+    /// Stand-ins for blocks that are not counted.
+    stand_ins: usize,
     /// Whether the workspaces of forward and of backward are taken for good.
     workspaces: [bool; 2],
     /// Parameters that are used several times: their gradients are added up before they are stored.
@@ -237,6 +239,7 @@ impl Eager {
             settings,
             counted: vec![],
             idle: vec![],
+            stand_ins: 0,
             workspaces: [false; 2],
             shared: vec![],
             shared_sums: vec![],
@@ -300,6 +303,7 @@ impl Eager {
 
     /// A stand-in for a block that is not counted (the token ids, which live for the whole run).
     pub fn borrowed(&mut self) -> Storage {
+        self.stand_ins += 1;
         self.counted.push(Counted { buffer: BufferId(0), references: u32::MAX / 2, bytes: 0 });
         Storage(self.counted.len() as u32 - 1)
     }

@@ -35,6 +35,7 @@ mod together;
 mod vocabulary;
 
 pub use super::eager::DISPATCHERS;
+pub use ahead::MULTI_TOKEN;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use job::{
     Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
@@ -67,6 +68,8 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
             (engine, "a zero-bubble schedule of Transformer Engine's modules"),
             (!job.gradients.fused_accumulation, "a zero-bubble schedule without gradient_accumulation_fusion"),
             (job.gradients.overlap_reduce, "a zero-bubble schedule with overlap_grad_reduce"),
+            (job.model.predicts_ahead > 0, "multi-token prediction under a zero-bubble schedule"),
+            (job.block.again != Again::default(), "a zero-bubble schedule with recompute_modules"),
         ];
         let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
         halves(&schedule(job).ok()?).then_some(what)

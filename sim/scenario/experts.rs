@@ -4,7 +4,6 @@
 //! refuses it with [`Scenario::simulable`].
 
 use super::error::ScenarioError;
-use super::megatron::MEGATRON;
 use super::registry::Runtime;
 use super::train::FSDP2;
 use super::understood::{MOST_RANKS, Reader, Scenario};
@@ -12,6 +11,7 @@ use super::written::{self, ExpertStyle};
 use crate::model::ModelConfig;
 use crate::model::experts::{Experts, Implementation};
 use crate::runtime::Parts;
+use crate::runtime::megatron::MULTI_TOKEN;
 
 /// How experts are run, and over how many ranks they are spread: neighbours among those that shard the model.
 pub(super) fn implementation(
@@ -90,23 +90,16 @@ fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
 impl Scenario {
     /// Refuses what no runtime here has rules for, before a program is compiled from it.
     pub fn simulable(&self) -> Result<(), ScenarioError> {
-        if self.job.model().predicts_ahead > 0 && self.runtime != MEGATRON {
-            return Err(ScenarioError::Plan {
-                problem: format!(
-                    "{} predicts tokens further ahead, which is simulated under Megatron-Core alone",
-                    self.job.model().name
-                ),
-                place: Box::new(self.model_at.clone()),
-                remedy: "write runtime = \"megatron\", or set num_nextn_predict_layers to 0 in the model's file"
-                    .to_owned(),
-            });
-        }
         let Some(what) = self.job.refuses() else { return Ok(()) };
         let remedy = match self.job.parts() {
+            Parts::Whole(_) if what.starts_with("selective checkpointing") => {
+                "write activation_checkpointing.policy = \"full\" or \"none\""
+            }
             Parts::Whole(_) => {
                 "`windtunnel show model` describes it; to fly it, take mixtral-8x7b or qwen3-30b-a3b as they are, or a \
                  dense model"
             }
+            Parts::Split(_) if what.contains(MULTI_TOKEN) => "write megatron.mtp_num_layers = 0 to train without it",
             Parts::Split(_) | Parts::Compiled(_) => {
                 "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\""
             }

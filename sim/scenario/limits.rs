@@ -42,7 +42,7 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
     }
     let routed = model.experts.as_ref().map_or(0, |experts| experts.top_k * model.width.max(experts.width));
     let widest = model.width.max(model.ffn).max(model.heads * model.head_dim).max(routed);
-    let row = model.layers * widest + model.vocab;
+    let row = (model.layers + model.predicts_ahead) * widest + model.vocab;
     let bytes = u128::from(tokens) * u128::from(row) * 4;
     if bytes > ACTIVATIONS {
         let problem = format!(
@@ -65,7 +65,7 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
     }
     let stages = job.train().and_then(|job| job.pipeline.as_ref()).map(|pipeline| pipeline.layers.len() as u64);
     // A stage without blocks has its turn all the same.
-    let blocks = (model.layers * weight).max(stages.unwrap_or(0));
+    let blocks = ((model.layers + model.predicts_ahead) * weight).max(stages.unwrap_or(0));
     let passes = blocks * u64::from(job.micro_batches());
     let most = if job.split().is_some() || stages.is_some() { PIPELINE_PASSES } else { PASSES };
     if passes > most {

@@ -73,6 +73,11 @@ impl Runtime {
         self.0.splits_model
     }
 
+    /// Whether it trains modules that predict tokens further ahead.
+    pub(super) fn has_multi_token(self) -> bool {
+        self == megatron::MEGATRON
+    }
+
     /// Whose chips it runs on.
     pub fn vendor(self) -> Vendor {
         self.0.vendor

@@ -190,9 +190,11 @@ fn one_queue(
 ) -> Result<bool, ScenarioError> {
     const KEY: &str = "framework.device_max_connections";
     let Some(at) = &scenario.framework.device_max_connections else {
-        let before_blackwell = topology.chip.compute_capability.is_none_or(|known| known < MANY_QUEUES);
-        let asked = job.asks_for_one_queue() && before_blackwell;
-        return Ok(asked && reader.assume(KEY, true, "1"));
+        let known = topology.chip.compute_capability;
+        let asked = job.asks_for_one_queue() && known.is_none_or(|known| known < MANY_QUEUES);
+        let shown =
+            if known.is_some() { "1" } else { "1 (chip.compute_capability is not stated: as before Blackwell)" };
+        return Ok(asked && reader.assume(KEY, true, shown));
     };
     match *at.get_ref() {
         1 => Ok(true),
@@ -209,7 +211,11 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let topology = topology(reader, &scenario.topology, runtime)?;
     let profile = profile(reader, &scenario.topology, &topology)?;
     gate::profile(reader, &scenario.topology, &topology, &profile)?;
-    let model = model::model(reader, &scenario.model)?;
+    let mut model = model::model(reader, &scenario.model)?;
+    if !runtime.has_multi_token() && std::mem::take(&mut model.predicts_ahead) > 0 {
+        let note = format!("note: {} is trained without the modules that predict tokens further ahead", model.name);
+        reader.assumptions.push(note);
+    }
     let batch = &scenario.batch;
     let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
     let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;

@@ -133,8 +133,8 @@ fn oracle_pipelines_issue_pytorchs_messages_and_collectives_in_order() {
 }
 
 #[test]
-fn oracle_pipelines_take_the_memory_that_pytorch_takes_to_the_byte() {
-    let mut wrong = String::new();
+fn oracle_pipelines_take_the_memory_that_pytorch_takes_to_the_byte_but_for_a_segment_on_three_ranks() {
+    let (mut wrong, mut segments, mut ranks) = (String::new(), 0, 0);
     for case in all() {
         for (rank, (theirs, program)) in case.ranks.iter().zip(&case.programs).enumerate() {
             let report = replay(program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
@@ -142,12 +142,16 @@ fn oracle_pipelines_take_the_memory_that_pytorch_takes_to_the_byte() {
             let theirs = ["peak_allocated", "peak_reserved"].map(|key| Bytes(theirs[key].as_u64().unwrap()));
             let off = |at: usize| ours[at].0.abs_diff(theirs[at].0) as f64;
             let most = case.within * theirs[0].0 as f64;
+            ranks += 1;
+            // Index arrays of `split_with_sizes`, known to 4 KiB, begin a segment of the small pool more, or do not.
+            segments += usize::from(case.within == 0.0 && off(1) > 0.0);
             if off(0) > most || off(1) > most.max(SEGMENT) {
                 wrong += &format!("{} rank {rank}: allocated and reserved {ours:?} {theirs:?}\n", case.id);
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+    assert!(segments <= 3 && ranks >= 74, "{segments} segments on {ranks} ranks");
 }
 
 #[test]

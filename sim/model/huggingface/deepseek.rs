@@ -4,9 +4,9 @@
 use serde_json::Value;
 
 use super::decoder::{COMMON, activation, sized};
-use super::experts::{routed, width, zero_or};
+use super::experts::{routed, width, zero_or, zero_to};
 use super::keys::Keys;
-use super::limits::{EXPERTS, FFN, HEAD_DIM, HEADS, PATTERN};
+use super::limits::{AHEAD, EXPERTS, FFN, HEAD_DIM, HEADS, PATTERN};
 use super::{ModelConfig, ModelError};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::latent::LatentAttention;
@@ -58,7 +58,7 @@ fn read(keys: &Keys<'_>, class: Class) -> Result<ModelConfig, ModelError> {
             ..experts
         }),
         latent: Some(latent),
-        predicts_ahead: zero_or(keys, "num_nextn_predict_layers", 0)?,
+        predicts_ahead: zero_to(keys, "num_nextn_predict_layers", AHEAD, 0)?,
         ..model
     })
 }
@@ -96,6 +96,22 @@ fn router(keys: &Keys<'_>, class: Class) -> Result<Router, ModelError> {
             return Err(keys.wrong("topk_method", &Value::from(other), expected));
         }
     };
+    if let Some((groups, kept)) = groups {
+        let experts = keys.size(&["n_routed_experts"], EXPERTS)?;
+        let misfit = |right: String, rule| ModelError::Misfit {
+            file: keys.file(),
+            left: format!("{groups} groups"),
+            right,
+            rule,
+            remedy: "check \"n_group\", \"topk_group\" and \"n_routed_experts\"",
+        };
+        if !experts.is_multiple_of(groups) || experts < 2 * groups {
+            return Err(misfit(format!("{experts} experts"), "each group has as many, and two or more"));
+        }
+        if kept > groups {
+            return Err(misfit(format!("{kept} of them chosen"), "no more are chosen than there are"));
+        }
+    }
     Ok(Router {
         score,
         normalises: keys.flag("norm_topk_prob", class.normalises)?,

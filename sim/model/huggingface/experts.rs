@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::ModelError;
 use super::keys::Keys;
-use super::limits::{EXPERTS, FFN, PATTERN};
+use super::limits::{EXPERTS, FFN, Limit, PATTERN};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::routing::Load;
 
@@ -53,14 +53,19 @@ pub(super) fn width(keys: &Keys<'_>) -> Result<u64, ModelError> {
     keys.size(&["moe_intermediate_size"], FFN)
 }
 
-/// A count that may be zero; absent: `class_default`.
+/// A number of blocks that may be zero; absent: `class_default`.
 pub(super) fn zero_or(keys: &Keys<'_>, key: &str, class_default: u64) -> Result<u64, ModelError> {
+    zero_to(keys, key, PATTERN, class_default)
+}
+
+/// A count that may be zero, and no more than a limit; absent: `class_default`.
+pub(super) fn zero_to(keys: &Keys<'_>, key: &str, limit: Limit, class_default: u64) -> Result<u64, ModelError> {
     match keys.peek(key).and_then(Value::as_u64) {
         Some(0) => {
             keys.ask(key);
             Ok(0)
         }
-        _ => keys.size_or(key, PATTERN, class_default, 0),
+        _ => keys.size_or(key, limit, class_default, 0),
     }
 }
 

@@ -37,6 +37,8 @@ pub(super) const EXPERTS: Limit = Limit { what: "a number of experts", most: 1 <
 pub(super) const VOCAB: Limit = Limit { what: "the vocabulary's size", most: 1 << 24 };
 /// Positions, windows, and counts of layers in a pattern.
 pub(super) const LENGTH: Limit = Limit { what: "a length in tokens", most: 1 << 24 };
+/// `num_nextn_predict_layers`; published models have one.
+pub(super) const AHEAD: Limit = Limit { what: "a number of modules that predict ahead", most: 16 };
 /// Blocks in a repeating pattern.
 pub(super) const PATTERN: Limit = Limit { what: "a number of blocks", most: 10_000 };
 

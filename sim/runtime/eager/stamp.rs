@@ -217,6 +217,6 @@ impl Eager {
 
     /// How many blocks are held.
     fn live(&self) -> usize {
-        self.counted.len() - self.idle.len()
+        self.counted.len() - self.idle.len() - self.stand_ins
     }
 }

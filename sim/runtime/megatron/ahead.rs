@@ -12,7 +12,7 @@
 
 use super::Job;
 use super::blocks::{self, BLD, BS, BSD, BlockParams, Modules, SS};
-use super::job::{Engine, Implementation, Recompute};
+use super::job::{Implementation, Recompute};
 use super::layers::Kind;
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, OpKind, ValueId};
@@ -22,6 +22,9 @@ use crate::schedule::Placement;
 
 const MODULE: &str = "mtp";
 
+/// What those are called that refuse it.
+pub const MULTI_TOKEN: &str = "multi-token prediction";
+
 /// What of a job's modules has no rules here, if anything.
 pub(super) fn refuses(job: &Job) -> Option<&'static str> {
     if job.model.predicts_ahead == 0 {
@@ -29,7 +32,6 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
     }
     let together = matches!(job.block.recompute, Recompute::Uniform { layers } if layers > 1);
     let cases = [
-        (job.engine == Engine::DeepSpeed, "multi-token prediction under DeepSpeed's engine"),
         (job.spread().is_some(), "multi-token prediction with a vocabulary that pipeline ranks share"),
         (job.combines(), "multi-token prediction beside exchanges of another micro-batch"),
         (

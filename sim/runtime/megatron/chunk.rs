@@ -149,19 +149,20 @@ impl Chunk {
         let engine = block.implementation == Implementation::TransformerEngine;
         let gathers = d.tensor.sequence && (!engine || self.head.is_some());
         let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
+        let ahead = if self.head.is_some() { self.job.model.predicts_ahead } else { 0 };
+        let has_blocks = self.blocks.len() + ahead > 0;
         let scores = match block.core {
-            Core::Unfused { .. } if !self.blocks.is_empty() => d.b * d.n * d.s * d.s * dtype,
+            Core::Unfused { .. } if has_blocks => d.b * d.n * d.s * d.s * dtype,
             _ => 0,
         };
-        let dispatched = if self.blocks.is_empty() { 0 } else { experts::shared_buffer(&self.job, d) };
-        let ahead = if self.head.is_some() { self.job.model.predicts_ahead } else { 0 };
+        let dispatched = if has_blocks { experts::shared_buffer(&self.job, d) } else { 0 };
         let mut buffers = vec![(gathered.max(scores).max(dispatched), "global memory buffer")];
         if matches!(self.job.model.position, Position::Rope { .. }) {
             let angles = (d.s * d.r * DType::Fp32.bytes(), "rotary angles");
             buffers.extend(latent::tables(&self.job, (self.blocks.len() + ahead, d.r), angles));
         }
         if engine {
-            let grouped = if self.job.mixture.is_some() && !self.blocks.is_empty() { GROUPED_STREAMS } else { 0 };
+            let grouped = if self.job.mixture.is_some() && has_blocks { GROUPED_STREAMS } else { 0 };
             buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(1 + grouped));
         }
         if self.job.gradients.fused_accumulation {

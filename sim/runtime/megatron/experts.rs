@@ -43,11 +43,6 @@ pub(super) struct Params {
 /// Rows of an expert that fp8 multiplies come in multiples of so many (`Fp8Padding`: 16 but under MXFP8).
 const FP8_ROWS: u64 = 16;
 
-/// Whether what a linear reads would be made again under scales from earlier steps (`save_original_input`).
-fn recomputes_delayed(job: &Job) -> bool {
-    job.matmuls.reduces_maxima() && job.mixture.is_some() && (job.block.again.activation || job.block.again.norms)
-}
-
 /// What of a job's mixture has no rules here, if anything.
 pub(super) fn refuses(job: &Job) -> Option<&'static str> {
     let Some(experts) = &job.model.experts else { return None };
@@ -60,10 +55,6 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (
             job.matmuls.fp8().is_some() && !(experts.width / u64::from(mesh.etp)).is_multiple_of(FP8_ROWS),
             "experts in fp8 of a width that 16 does not divide",
-        ),
-        (
-            recomputes_delayed(job),
-            "an activation of experts or a norm made again under delayed scaling, which Transformer Engine refuses",
         ),
         (!gated || !job.block.fused_activation, "experts whose activation is not a gated SiLU in one kernel"),
         (experts.bias && job.mesh.etp > 1, "split experts with biases"),

@@ -32,17 +32,24 @@ pub(super) fn sharing(
         return Err(reader.plan(at, problem, remedy));
     }
     let way = way(reader, table)?;
-    let inner = inner(reader, table, (way, u64::from(mesh.cp)))?;
+    if model.sliding_window.is_some() && !way.windows {
+        let problem =
+            format!("\"{}\" passes keys round a ring, and {} attends to a window of them", way.name, model.name);
+        let remedy = "write megatron.cp_comm_type = \"all_gather\" or \"a2a\", or mesh.cp = 1";
+        return Err(match &table.cp_comm_type {
+            Some(at) => reader.plan(at, problem, remedy),
+            None => reader.plan(at, problem, remedy),
+        });
+    }
+    let inner = inner(reader, table, (way, mesh), model)?;
     let heads = match way.parts {
         Parts::Tokens => 1,
         Parts::Heads => u64::from(mesh.cp),
         Parts::Both => inner,
     };
     if let Some(at) = &table.cp_comm_type {
-        splits(model, u64::from(mesh.tp), (way, heads)).map_err(|problem| {
-            let remedy = "write a smaller mesh.cp, or megatron.cp_comm_type = \"p2p\" or \"all_gather\"";
-            reader.plan(at, problem, remedy)
-        })?;
+        splits(model, u64::from(mesh.tp), (way, heads))
+            .map_err(|problem| reader.plan(at, problem, one_level(table)))?;
     }
     Ok(Sharing { way, heads: heads as u32 })
 }
@@ -72,7 +79,13 @@ fn way(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Wa
 }
 
 /// Ranks of an inner group, whose neighbours have each other's heads; the other number is how many such groups there are.
-fn inner(reader: &mut Reader<'_>, table: &written::Megatron, (way, cp): (&Way, u64)) -> Result<u64, ScenarioError> {
+fn inner(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    (way, mesh): (&Way, Mesh),
+    model: &ModelConfig,
+) -> Result<u64, ScenarioError> {
+    let cp = u64::from(mesh.cp);
     let sizes = table.hierarchical_context_parallel_sizes.as_ref();
     match (way.parts, sizes) {
         (Parts::Both, Some(at)) => match at.get_ref()[..] {
@@ -81,21 +94,12 @@ fn inner(reader: &mut Reader<'_>, table: &written::Megatron, (way, cp): (&Way, u
             }
             _ => {
                 let problem = format!("{:?} are not two numbers above 1 whose product is mesh.cp = {cp}", at.get_ref());
-                let inner = (2..cp).find(|size| size * size >= cp && cp.is_multiple_of(*size));
-                let remedy = match inner {
-                    Some(inner) => {
-                        let outer = cp / inner;
-                        let key = "megatron.hierarchical_context_parallel_sizes";
-                        format!("write {key} = [{inner}, {outer}]: ranks of a group, and groups")
-                    }
-                    None => "write megatron.cp_comm_type = \"p2p\" or \"a2a\"".to_owned(),
-                };
-                Err(reader.plan(at, problem, remedy))
+                Err(reader.plan(at, problem, two_levels(model, (way, mesh)).unwrap_or_else(|| one_level(table))))
             }
         },
         (Parts::Both, None) => {
             let problem = format!("\"{}\" spreads heads over the ranks of a group and tokens over groups", way.name);
-            let remedy = "write megatron.hierarchical_context_parallel_sizes = [ranks of a group, groups]";
+            let remedy = two_levels(model, (way, mesh)).unwrap_or_else(|| one_level(table));
             let Some(at) = &table.cp_comm_type else { unreachable!("no default has two levels") };
             Err(reader.plan(at, problem, remedy))
         }
@@ -104,5 +108,23 @@ fn inner(reader: &mut Reader<'_>, table: &written::Megatron, (way, cp): (&Way, u
             Err(reader.plan(at, problem, "remove the key, or write megatron.cp_comm_type = \"a2a+p2p\""))
         }
         _ => Ok(1),
+    }
+}
+
+/// Two sizes that the mesh and the heads allow, the largest group first, as a remedy; none if there are none.
+fn two_levels(model: &ModelConfig, (way, mesh): (&Way, Mesh)) -> Option<String> {
+    let cp = u64::from(mesh.cp);
+    let fits = |&inner: &u64| cp.is_multiple_of(inner) && splits(model, u64::from(mesh.tp), (way, inner)).is_ok();
+    let inner = (2..=cp / 2).rev().find(fits)?;
+    let key = "megatron.hierarchical_context_parallel_sizes";
+    Some(format!("write {key} = [{inner}, {}]: ranks of a group, and groups", cp / inner))
+}
+
+/// Ways that any heads allow, as a remedy.
+fn one_level(table: &written::Megatron) -> String {
+    let ways = "write megatron.cp_comm_type = \"p2p\" or \"all_gather\"";
+    match &table.hierarchical_context_parallel_sizes {
+        Some(_) => format!("{ways}, and remove hierarchical_context_parallel_sizes"),
+        None => ways.to_owned(),
     }
 }

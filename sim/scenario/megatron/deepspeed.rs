@@ -27,6 +27,7 @@ pub(super) fn engine(
     let virtual_stages = scenario.pipeline.as_ref().and_then(|at| at.get_ref().virtual_stages.as_ref());
     let engine_loss =
         table.cross_entropy_fusion_impl.as_ref().is_some_and(|at| *at.get_ref() == written::FusedLoss::Te);
+    let ahead = table.mtp_num_layers.as_ref().is_some_and(|at| *at.get_ref() != 0);
     let several = virtual_stages.is_some_and(|at| *at.get_ref() > 1);
     let cases = [
         (!local, "megatron.implementation = \"transformer_engine\"", "write \"local\""),
@@ -36,6 +37,8 @@ pub(super) fn engine(
         (overlaps, "megatron.tp_comm_overlap", "write false"),
         (table.fp8.is_some(), "megatron.fp8", "remove it"),
         (engine_loss, "megatron.cross_entropy_fusion_impl = \"te\"", "write \"native\""),
+        (ahead, "megatron.mtp_num_layers", "remove it"),
+        (table.recompute_modules.is_some(), "megatron.recompute_modules", "remove it, and see megatron.recompute"),
         (sequence, "tensor_parallel.sequence", "write false"),
         (context, "mesh.cp", "write mesh.cp = 1"),
         (several, "pipeline.virtual_stages", "write 1"),

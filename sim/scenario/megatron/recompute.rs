@@ -80,6 +80,17 @@ fn check(
         let problem = "recompute_modules names moe, which overlap_moe_expert_parallel_comm cuts into parts";
         return Err(reader.plan(at, problem, "remove \"moe\" from the list, or overlap_moe_expert_parallel_comm"));
     }
+    let delayed = table.fp8.as_ref().is_some_and(|at| *at.get_ref() == written::Fp8::Delayed);
+    for (module, name) in [(Module::Layernorm, "layernorm"), (Module::MoeAct, "moe_act")] {
+        if delayed && has(module) {
+            let problem = format!("recompute_modules names {name}, which Megatron-Core refuses under delayed scaling");
+            return Err(reader.plan(
+                at,
+                problem,
+                format!("remove \"{name}\" from the list, or write another megatron.fp8"),
+            ));
+        }
+    }
     let fp8 = table.fp8.is_some();
     for (module, name) in [(Module::Mlp, "mlp"), (Module::Moe, "moe")] {
         if fp8 && has(module) {
@@ -92,7 +103,12 @@ fn check(
 }
 
 fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recompute, ScenarioError> {
+    let core = |at: &&Spanned<Vec<Module>>| at.get_ref().contains(&Module::CoreAttn);
+    let core = table.recompute_modules.as_ref().filter(core);
     let Some(at) = &table.recompute else {
+        if core.is_some() {
+            return Ok(reader.assume("megatron.recompute", Recompute::Core, "\"core_attn\""));
+        }
         return Ok(reader.assume("megatron.recompute", Recompute::None, "\"none\""));
     };
     let count = |key: &str, layers: i64| {
@@ -101,6 +117,10 @@ fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recom
             reader.plan(at, problem, "write a number of blocks, 1 or more")
         })
     };
+    if let (written::Recompute::None, Some(core)) = (at.get_ref(), core) {
+        let problem = "recompute_modules names core_attn, and megatron.recompute is \"none\"";
+        return Err(reader.plan(core, problem, "write megatron.recompute = \"core_attn\", or remove it from the list"));
+    }
     Ok(match *at.get_ref() {
         written::Recompute::None => Recompute::None,
         written::Recompute::CoreAttn => Recompute::Core,

@@ -10,6 +10,7 @@ use super::MOST;
 use crate::cost::Disks;
 use crate::hardware::Topology;
 use crate::runtime::zero::{Aio, Job, ParameterFiles, Stage, StateFiles, Trouble, swappable};
+use crate::scenario::understood::MOST_SMALL;
 use crate::units::Bandwidth;
 
 /// Whether a table names disks.
@@ -61,11 +62,13 @@ pub(super) fn fitting(
         };
         reader.assumptions.push(format!("note: zero.{key}.{name} has no effect {idle}"));
     }
-    for (name, at) in
-        [("buffer_count", &own.buffer_count), ("buffer_size", &own.buffer_size), ("max_in_cpu", &own.max_in_cpu)]
-    {
+    for (name, at, most) in [
+        ("buffer_count", &own.buffer_count, MOST_SMALL),
+        ("buffer_size", &own.buffer_size, MOST),
+        ("max_in_cpu", &own.max_in_cpu, MOST),
+    ] {
         if let Some(at) = at {
-            reader.count(&format!("zero.{key}.{name}"), at, 0, MOST)?;
+            reader.count(&format!("zero.{key}.{name}"), at, 0, most)?;
         }
     }
     Ok(())

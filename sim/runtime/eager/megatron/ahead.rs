@@ -65,12 +65,11 @@ impl Eager {
             // Whole numbers and masks have no gradients.
             AheadOp::Roll => return self.release(gradient),
             AheadOp::GatherWidth => self.pointwise_gradient("aten.clone", bytes, bytes),
-            AheadOp::OwnRows if graph.dims.tensor.sequence => {
+            AheadOp::OwnRows => {
                 let whole = self.temporary(bytes, "all_gather_into_tensor");
                 self.exchange_now(Collective::AllGather, bytes, dtype);
                 whole
             }
-            AheadOp::OwnRows => self.retain(gradient),
             AheadOp::Ride => {
                 let losses = graph.dims.tokens() * DType::Fp32.bytes();
                 let mut made = self.pointwise_gradient("aten.ones_like", losses, 0);
