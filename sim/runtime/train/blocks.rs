@@ -14,7 +14,7 @@ use crate::runtime::eager::{Frame, Mode, ParamMap, Storage};
 /// What a block's forward leaves for its backward.
 pub(super) enum BlockFrame {
     /// Of eager operators.
-    Eager(Frame),
+    Eager(Box<Frame>),
     /// Of a compiled block.
     Compiled(CompiledFrame),
     /// Of a compiled block inside a checkpoint: its input.
@@ -48,7 +48,7 @@ impl Training<'_> {
         let eager = &mut self.run.eager;
         let Some(at) = self.graphs.compiled_block[layer] else {
             let (frame, output) = eager.forward(graph, hidden, map, mode(&self.job.checkpoint, layer));
-            return (BlockFrame::Eager(frame), output);
+            return (BlockFrame::Eager(Box::new(frame)), output);
         };
         let compiled = &self.graphs.compiled[at];
         if !wrapped {
