@@ -138,7 +138,9 @@ fn a_wrong_file_is_answered_with_the_place() {
     assert!(altered("a100-sxm-80gb", "\"40 MiB\"", "\"0 B\"").starts_with("chip.l2 is 0 B: it must be"));
     let error = altered("a100-sxm-80gb", "value = 108, source = \"device-query\"", "value = 108, source = \"blog\"");
     assert!(
-        error.starts_with("the source \"blog\" of chip.cores is not listed under [sources] (aic, capability, device-query,"),
+        error.starts_with(
+            "the source \"blog\" of chip.cores is not listed under [sources] (aic, capability, device-query,"
+        ),
         "{error}"
     );
     assert!(error.contains("\n  --> my.toml:"), "{error}");
