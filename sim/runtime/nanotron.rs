@@ -53,7 +53,8 @@ impl Framework for Job {
         Some(runtime::Job::of(Job { split, ..self.clone() }))
     }
 
-    /// `nanotron/src/nanotron/trainer.py` refuses to run without.
+    /// Linears whose communication is asynchronous refuse to run without (`src/nanotron/parallel/utils.py`,
+    /// `assert_cuda_max_connections_set_to_1`).
     fn asks_for_one_queue(&self) -> bool {
         true
     }

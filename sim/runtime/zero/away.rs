@@ -10,7 +10,7 @@ use super::files::{self, ParameterFiles};
 use super::flat::elementwise;
 use super::states::{StateFiles, States};
 use super::update::{made, reduced};
-use super::{Job, Partition, Stage, gathered_elements, sub_groups};
+use super::{Job, Partition, Stage, sub_groups};
 use crate::program::{BufferId, Builder, Category, Dispatch, StreamId, Work};
 use crate::runtime::HostMemory;
 use crate::runtime::eager::COMPUTE;
@@ -95,7 +95,7 @@ pub(super) struct Gradients {
 impl Gradients {
     pub(super) fn new(job: &Job, elements: &[u64]) -> Gradients {
         let zero = &job.zero;
-        let parts: Vec<u64> = elements.iter().map(|elements| elements.div_ceil(zero.ranks.into())).collect();
+        let parts = files::parts(zero, elements);
         let groups = sub_groups::groups(&parts, zero.sub_group);
         let first: u64 = groups[..zero.offload.first_on_host(groups.len())].iter().sum();
         let starts = parts.iter().scan(0, |end, part| {
@@ -234,9 +234,7 @@ fn flat(job: &Job, elements: &[u64]) -> Blocks {
 
 /// ZeRO-3: groups stepped on the host, with pinned gradients; parts of gradients in bf16, and of parameters.
 fn of_three(job: &Job, elements: &[u64]) -> Blocks {
-    let ranks = job.zero.ranks;
-    let part = |&elements: &u64| gathered_elements(&[elements], ranks) / u64::from(ranks);
-    let parts: Vec<u64> = elements.iter().map(part).collect();
+    let parts = files::parts(&job.zero, elements);
     let own: u64 = parts.iter().sum();
     let mut blocks = Blocks::default();
     let offload = job.zero.offload;

@@ -4,11 +4,9 @@
 //! Groups that `max_in_cpu` elements have room for, counted from the first, lie flat in the host's memory. Of the others each part
 //! of at least 1 MiB is a file, and each smaller one a pinned block of its own.
 
+use super::flat::BF16;
 use super::sub_groups;
 use super::{Zero, gathered_elements};
-
-/// Bytes of an element: parameters are in bf16.
-const BF16: u64 = 2;
 
 /// `offload_param.device = "nvme"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

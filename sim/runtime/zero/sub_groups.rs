@@ -75,10 +75,7 @@ pub(super) struct SubGroups {
 impl SubGroups {
     pub(super) fn new(job: &Job, elements: &[u64], group: GroupId) -> SubGroups {
         let zero = job.zero;
-        let parts: Vec<u64> = elements
-            .iter()
-            .map(|&elements| gathered_elements(&[elements], zero.ranks) / u64::from(zero.ranks))
-            .collect();
+        let parts = files::parts(&zero, elements);
         let groups = groups(&parts, zero.sub_group);
         SubGroups {
             files: {
