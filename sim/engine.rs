@@ -92,6 +92,21 @@ pub fn simulate(program: &Program, costs: &Costs, options: Options) -> Result<Ti
 
 /// Runs a job whose ranks may differ.
 pub fn simulate_job(job: Job<'_>, options: Options) -> Result<Timeline, EngineError> {
+    prepare(job, options)?.run()
+}
+
+/// Checks a job and lays it out.
+pub fn prepare(job: Job<'_>, options: Options) -> Result<Prepared<'_>, EngineError> {
     check::check(job, options)?;
-    state::Engine::new(job, options).run()
+    Ok(Prepared(state::Engine::new(job, options)))
+}
+
+/// A job that has been laid out.
+pub struct Prepared<'a>(state::Engine<'a>);
+
+impl Prepared<'_> {
+    /// Runs it.
+    pub fn run(self) -> Result<Timeline, EngineError> {
+        self.0.run()
+    }
 }

@@ -12,7 +12,7 @@
 //! the profile's own machine, and what is near it, has the evidence of the points. A point of the table that such points
 //! have moved is `interpolated`, with the median by which they move it added to its spread.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 
@@ -36,6 +36,13 @@ pub(super) struct Written {
     points: Option<nearby::Written>,
 }
 
+/// A table that is made when it is first asked: few jobs multiply in all element types.
+type Later = LazyLock<Table, Box<dyn FnOnce() -> Table + Send>>;
+
+fn later(table: impl FnOnce() -> Table + Send + 'static) -> Arc<Later> {
+    Arc::new(LazyLock::new(Box::new(table)))
+}
+
 /// Matmuls of one element type on one chip.
 #[derive(Clone, Debug)]
 pub struct Matmul {
@@ -46,7 +53,7 @@ pub struct Matmul {
     /// The wave model.
     pub waves: Waves,
     size: f64,
-    table: Option<Arc<Table>>,
+    table: Option<Arc<Later>>,
     nearby: Option<Nearby>,
 }
 
@@ -74,9 +81,10 @@ impl Matmul {
             return Err("peak is zero: expected the chip's rate, such as \"989 TFLOP/s\"".to_owned());
         }
         let chip = Chip { peak: written.peak, ..chip };
-        let table = written.table.map(|table| table.understand(&chip, &written.waves, size)).transpose()?;
-        let table = table.map(Arc::new);
-        let matmul = Matmul { evidence: written.evidence, chip, waves: written.waves, size, table, nearby: None };
+        let waves = written.waves;
+        let times = written.table.map(table::Written::understand).transpose()?;
+        let table = times.map(|times| later(move || times.beside(|shape| waves.seconds(&chip, shape, size))));
+        let matmul = Matmul { evidence: written.evidence, chip, waves, size, table, nearby: None };
         match written.points {
             Some(points) => {
                 let times = points.points()?;
@@ -98,7 +106,7 @@ impl Matmul {
             ((m, n, k), libm::log(seconds / model))
         };
         let table = Table::scattered(times.iter().map(residual))?;
-        Ok(Matmul { table: Some(Arc::new(table)), ..self })
+        Ok(Matmul { table: Some(later(|| table)), ..self })
     }
 
     /// The same with points measured on the profile's own machine, shapes and seconds, in place of any it had.
@@ -116,7 +124,7 @@ impl Matmul {
     /// The same had some shapes not been measured.
     pub fn without(&self, gone: &[Shape]) -> Matmul {
         Matmul {
-            table: self.table.as_ref().map(|table| Arc::new(table.without(gone))),
+            table: self.table.as_ref().map(|table| table.without(gone)).map(|table| later(|| table)),
             nearby: self.nearby.as_ref().and_then(|nearby| nearby.without(|shape| gone.contains(&shape))),
             ..self.clone()
         }

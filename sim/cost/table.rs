@@ -7,7 +7,6 @@ use rayon::prelude::*;
 use serde::Deserialize;
 
 use super::basis::Basis;
-use super::waves::{Chip, Waves};
 
 /// A matmul's m, n and k.
 pub type Shape = (u64, u64, u64);
@@ -42,47 +41,57 @@ pub(super) struct Table {
 }
 
 impl Written {
-    pub(super) fn understand(self, chip: &Chip, waves: &Waves, size: f64) -> Result<Table, String> {
+    /// Reads the times; what they are beside the model's is asked for when a matmul is.
+    pub(super) fn understand(self) -> Result<Times, String> {
         for (name, axis) in [("m", &self.m), ("n", &self.n), ("k", &self.k)] {
             if axis.len() < 2 || axis[0] == 0 || axis.windows(2).any(|pair| pair[0] >= pair[1]) {
                 return Err(format!("table.{name} must hold at least two sizes in rising order"));
             }
         }
-        let (mm, nn, kk) = (self.m.len(), self.n.len(), self.k.len());
-        let mut residual = vec![f64::NAN; mm * nn * kk];
-        // There are tens of thousands of times, each with a model's beside it.
-        let rows: Vec<_> =
-            self.rows.par_iter().map(|row| self.row(row, |shape| waves.seconds(chip, shape, size))).collect();
-        for row in rows {
-            let ((j, l), values) = row?;
-            for (i, value) in values.into_iter().enumerate().filter(|(_, value)| !value.is_nan()) {
-                residual[(i * nn + j) * kk + l] = value;
-            }
+        let mut seconds = vec![f64::NAN; self.m.len() * self.n.len() * self.k.len()];
+        for row in &self.rows {
+            self.read(row, &mut seconds).ok_or_else(|| {
+                format!("the row {row:?} is not \"n k: one time or - for each of the {} values of m\"", self.m.len())
+            })?;
         }
-        Ok(Table::new([self.m, self.n, self.k], residual))
+        Ok(Times { sizes: [self.m, self.n, self.k], seconds })
     }
 
-    /// A row's place by n and k, and its residuals by m.
-    fn row(&self, row: &str, model: impl Fn((f64, f64, f64)) -> f64) -> Result<((usize, usize), Vec<f64>), String> {
-        let mm = self.m.len();
-        let bad = || format!("the row {row:?} is not \"n k: one time or - for each of the {mm} values of m\"");
-        let (head, times) = row.split_once(':').ok_or_else(bad)?;
+    /// Puts a row's times in their places \[s\]; none if it is not what it should be.
+    fn read(&self, row: &str, seconds: &mut [f64]) -> Option<()> {
+        let (head, times) = row.split_once(':')?;
         let mut head = head.split_whitespace().map(str::parse::<u64>);
-        let (Some(Ok(n)), Some(Ok(k)), None) = (head.next(), head.next(), head.next()) else { return Err(bad()) };
-        let (Ok(j), Ok(l)) = (self.n.binary_search(&n), self.k.binary_search(&k)) else { return Err(bad()) };
-        let residual = |(text, &m): (&str, &u64)| {
-            if text == "-" {
-                return Ok(f64::NAN);
+        let (Some(Ok(n)), Some(Ok(k)), None) = (head.next(), head.next(), head.next()) else { return None };
+        let (j, l) = (self.n.binary_search(&n).ok()?, self.k.binary_search(&k).ok()?);
+        let mut times = times.split_whitespace();
+        for i in 0..self.m.len() {
+            let text = times.next()?;
+            if text != "-" {
+                let micros = text.parse().ok().filter(|&micros: &f64| micros > 0.0 && micros.is_finite())?;
+                seconds[(i * self.n.len() + j) * self.k.len() + l] = micros * 1e-6;
             }
-            let micros =
-                text.parse().ok().filter(|&micros: &f64| micros > 0.0 && micros.is_finite()).ok_or_else(bad)?;
-            Ok(libm::log(micros * 1e-6 / model((m as f64, n as f64, k as f64))))
-        };
-        if times.split_whitespace().count() != mm {
-            return Err(bad());
         }
-        let values = times.split_whitespace().zip(&self.m).map(residual).collect::<Result<_, String>>()?;
-        Ok(((j, l), values))
+        times.next().is_none().then_some(())
+    }
+}
+
+/// Measured times on a grid \[s\], not a number where there are none.
+#[derive(Clone, Debug)]
+pub(super) struct Times {
+    sizes: [Vec<u64>; 3],
+    seconds: Vec<f64>,
+}
+
+impl Times {
+    /// The same beside a model's times. There are tens of thousands.
+    pub(super) fn beside(&self, model: impl Fn((f64, f64, f64)) -> f64 + Sync) -> Table {
+        let [m, n, k] = &self.sizes;
+        let plane = n.len() * k.len();
+        let residual = |(at, &seconds): (usize, &f64)| {
+            let shape = (m[at / plane] as f64, n[at / k.len() % n.len()] as f64, k[at % k.len()] as f64);
+            if seconds.is_nan() { seconds } else { libm::log(seconds / model(shape)) }
+        };
+        Table::new(self.sizes.clone(), self.seconds.par_iter().enumerate().map(residual).collect())
     }
 }
 

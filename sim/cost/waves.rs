@@ -27,8 +27,8 @@ const TILES: [(f64, f64, usize); 7] = [
     (64.0, 64.0, 3),
 ];
 
-/// How often the K loop may be cut.
-const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
+/// How often the K loop may be cut, if at all.
+const SPLITS: [f64; 3] = [2.0, 4.0, 8.0];
 
 /// More than what rounding can move a sum or a power by.
 const HAIR: f64 = 1.0 + 1e-9;
@@ -72,21 +72,23 @@ impl Waves {
         let rate = chip.peak.0 / chip.processors * self.mma;
         let s = self.small_tile;
         let loss = [1.0, s, s * s, s * s * s];
-        let mut best = f64::INFINITY;
-        for (tm, tn, halved) in TILES {
-            let tiles = (m / tm).ceil() * (n / tn).ceil();
-            let loss = loss[halved];
+        // The cube of both, for a tile and a cut of the K loop.
+        let cubes = |(tm, tn, halved): (f64, f64, usize), tiles: f64, split: f64| {
+            let tile = 2.0 * tm * tn * (k / split + self.k_overhead) / (rate * loss[halved]);
+            let waves = tiles * split / chip.processors;
+            let paid = (waves + self.tail * (waves.ceil() - waves)).max(1.0);
+            let busy = paid * tile;
+            busy * busy * busy + memory * memory * memory
+        };
+        let tiles = TILES.map(|(tm, tn, _)| (m / tm).ceil() * (n / tn).ceil());
+        let whole = TILES.iter().zip(tiles).map(|(&tile, tiles)| cubes(tile, tiles, 1.0)).fold(f64::INFINITY, f64::min);
+        let mut best = libm::cbrt(whole);
+        for (&tile, tiles) in TILES.iter().zip(tiles).filter(|&(_, tiles)| tiles < chip.processors) {
             for split in SPLITS {
-                if split > 1.0 && tiles >= chip.processors {
-                    break;
-                }
-                let tile = 2.0 * tm * tn * (k / split + self.k_overhead) / (rate * loss);
-                let waves = tiles * split / chip.processors;
-                let paid = (waves + self.tail * (waves.ceil() - waves)).max(1.0);
-                let partial = if split > 1.0 { self.split_k.seconds() + 8.0 * split * m * n / bandwidth } else { 0.0 };
-                let busy = paid * tile;
+                let partial = self.split_k.seconds() + 8.0 * split * m * n / bandwidth;
                 // The root is dear. It is drawn only where it may be less than the least so far, by a hair or more.
-                let (cubes, left) = (busy * busy * busy + memory * memory * memory, best * HAIR - partial);
+                let left = best * HAIR - partial;
+                let cubes = if left > 0.0 { cubes(tile, tiles, split) } else { f64::INFINITY };
                 if cubes < left * left * left * HAIR {
                     best = best.min(libm::cbrt(cubes) + partial);
                 }

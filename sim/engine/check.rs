@@ -1,6 +1,6 @@
 //! Refuses what cannot be run, and what cannot be folded.
 
-use crate::program::{Group, GroupId, Program};
+use crate::program::{Group, GroupId, Program, Transfer};
 
 use super::{Class, EngineError, Job, Options};
 
@@ -92,33 +92,41 @@ fn folds(job: Job<'_>, first: &Program) -> Result<(), EngineError> {
     let mut uses: Vec<GroupId> = job.classes.iter().flat_map(|class| used(class.program)).collect();
     uses.sort_unstable();
     uses.dedup();
+    let (mut around, mut expected) = (vec![], vec![]);
     for group in uses.into_iter().map(|id| first.group(id)) {
-        let classes_around = |rank: u32| {
-            let mut around: Vec<u32> = group.members(rank).map(class_of).collect();
+        // Every copy is looked at once, from its lowest member.
+        expected.clear();
+        expected.resize(job.classes.len(), None::<(u32, Vec<u32>)>);
+        for lowest in (0..first.ranks).filter(|&rank| group.place(rank).is_some_and(|place| place.1 == 0)) {
+            around.clear();
+            around.extend(group.members(lowest).map(class_of));
             around.sort_unstable();
             around.dedup();
-            around
-        };
-        // Every copy is looked at once, from its lowest member.
-        let mut expected: Vec<Option<(u32, Vec<u32>)>> = vec![None; job.classes.len()];
-        for lowest in (0..first.ranks).filter(|&rank| group.place(rank).is_some_and(|place| place.1 == 0)) {
-            let around = classes_around(lowest);
             for rank in group.members(lowest) {
-                let expected = &mut expected[class_of(rank) as usize];
-                match expected {
-                    None => *expected = Some((rank, around.clone())),
+                match &mut expected[class_of(rank) as usize] {
                     Some((_, classes)) if *classes == around => {}
                     Some((first, classes)) => {
                         return Err(apart(group, class_of(rank), (*first, classes), (rank, &around)));
                     }
+                    none => *none = Some((rank, around.clone())),
                 }
             }
         }
     }
+    let mut ranks = vec![vec![]; job.classes.len()];
+    for (&class, rank) in job.class_of.iter().zip(0..) {
+        ranks[class as usize].push(rank);
+    }
     for (class, Class { program, .. }) in job.classes.iter().enumerate() {
-        for transfer in &program.transfers {
-            let group = program.group(transfer.group);
-            let mut met = ranks_of(job, class).map(|rank| (rank, group.peer(rank, transfer.ahead).map(class_of)));
+        // Many messages, few peers.
+        let mut looked_at: Vec<(GroupId, u32)> = vec![];
+        for &Transfer { group, ahead, .. } in &program.transfers {
+            if looked_at.contains(&(group, ahead)) {
+                continue;
+            }
+            looked_at.push((group, ahead));
+            let group = program.group(group);
+            let mut met = ranks[class].iter().map(|&rank| (rank, group.peer(rank, ahead).map(class_of)));
             let Some((first, Some(expected))) = met.next() else { continue };
             if let Some((rank, Some(found))) = met.find(|&(_, met)| met != Some(expected)) {
                 return Err(apart(group, class as u32, (first, &[expected]), (rank, &[found])));

@@ -110,12 +110,13 @@ fn run(scenario: &Scenario, job: &Job, (settings, memory): (Settings, bool)) -> 
         evidence.push(why);
     }
     let options = Options { fold: settings.fold, record: settings.record, ..Options::default() };
-    let simulate = || {
-        let class = |(program, costs)| engine::Class { program, costs };
-        let classes: Vec<_> = flight.classes.iter().zip(&priced).map(class).collect();
-        let job = engine::Job { classes: &classes, class_of: &flight.class_of };
-        engine::simulate_job(job, options).map_err(|error| ScenarioError::Engine(Box::new(error)))
-    };
+    let class = |(program, costs)| engine::Class { program, costs };
+    let classes: Vec<_> = flight.classes.iter().zip(&priced).map(class).collect();
+    let failed = |error| ScenarioError::Engine(Box::new(error));
+    // Laid out by all threads, run by one.
+    let job = engine::Job { classes: &classes, class_of: &flight.class_of };
+    let prepared = engine::prepare(job, options).map_err(failed)?;
+    let simulate = || prepared.run().map_err(failed);
     let replay = || if memory { memory::devices(scenario, &flight) } else { (vec![], 0) };
     let (timeline, memory) = rayon::join(simulate, replay);
     Ok(Flown { timeline: timeline?, flight, evidence, counts, ranks, memory })
