@@ -39,6 +39,7 @@ mod stamps;
 mod tidy;
 mod titan;
 mod torch_pipeline;
+mod ulysses;
 mod vocabulary;
 mod zero;
 mod zero_bubble;

@@ -36,7 +36,7 @@ fn peak(flown: &Prediction) -> u64 {
 }
 
 /// Whether a step of a scenario holds at its end what it held at its beginning.
-fn balanced(text: &str) -> bool {
+pub fn balanced(text: &str) -> bool {
     let program = make::program(text);
     let mut held = vec![false; program.buffers.len()];
     let stays = |instr: &&Instr| match **instr {

@@ -37,6 +37,7 @@ mod rotary;
 mod shared;
 mod stamp;
 mod titan;
+mod ulysses;
 mod unpad;
 mod vocabulary;
 
@@ -53,6 +54,7 @@ use offload::{Offload, Stash};
 pub use redistribute::TensorGroup;
 pub use shared::Shared;
 pub use stamp::{Blocks, Stamps};
+pub use ulysses::Ulysses;
 
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, OpKind, ValueId};
@@ -205,6 +207,8 @@ pub struct Eager {
     pub context: Option<Rotation>,
     /// The same under Transformer Engine's.
     pub sequence: Option<Context>,
+    /// The same under DeepSpeed.
+    pub ulysses: Option<Ulysses>,
     /// The communicator of the ranks that experts are spread over, and its stream, under torchtitan.
     pub spread: Option<(GroupId, StreamId)>,
     /// Gradients of routed experts' weights that are on their way to the leaves, under torchtitan.
@@ -257,6 +261,7 @@ impl Eager {
             tensor: None,
             context: None,
             sequence: None,
+            ulysses: None,
             spread: None,
             routed: vec![],
             experts: None,
@@ -350,6 +355,18 @@ impl Eager {
     pub fn pointwise(&mut self, name: &'static str, kind: MemoryKind, read: u64, written: u64, dispatch: Dispatch) {
         let work = Work::Memory { kind, read: Bytes(read), written: Bytes(written) };
         self.program.launch(self.stream, name, work, dispatch);
+    }
+
+    /// A copy of a block of so many bytes.
+    fn copy_of(&mut self, name: &'static str, bytes: u64, backward: bool) -> Storage {
+        if backward {
+            let copy = self.temporary(bytes, name);
+            self.pointwise(name, MemoryKind::Copy, bytes, bytes, self.settings.backward);
+            return copy;
+        }
+        let copy = self.storage(bytes, name);
+        self.pointwise(name, MemoryKind::Copy, bytes, bytes, self.settings.forward);
+        copy
     }
 
     /// Adds up two gradients of one value: in place if nobody else holds the earlier one and it is no view, else out of

@@ -37,7 +37,7 @@ pub use shelf::{Shelf, Trouble};
 pub use states::StateFiles;
 
 use super::{Flight, Framework, HostMemory, Modules, Parts, train};
-use crate::program::StreamId;
+use crate::program::{DType, StreamId};
 
 /// The stream of reductions that overlap with the backward.
 pub(crate) const REDUCE: StreamId = StreamId(1);
@@ -61,8 +61,10 @@ pub enum Stage {
 pub struct Zero {
     /// `stage`.
     pub stage: Stage,
-    /// Data-parallel ranks.
+    /// Ranks that states are spread over: all.
     pub ranks: u32,
+    /// Neighbours that share a sequence (`sequence_parallel_size`); 1: none.
+    pub sequence: u32,
     /// `reduce_bucket_size` \[elements\].
     pub bucket: u64,
     /// `overlap_comm`: reductions run beside the backward, from two buffers in turn.
@@ -85,6 +87,11 @@ impl Zero {
     /// What decides on reductions.
     pub fn reduction(&self) -> Reduction {
         Reduction { ranks: self.ranks, bucket: self.bucket, contiguous: true, round_robin: self.round_robin }
+    }
+
+    /// The type in which gradients are reduced (`communication_data_type`, `seq_parallel_communication_data_type`).
+    pub fn reduced(&self) -> DType {
+        if self.sequence > 1 { DType::Fp32 } else { DType::Bf16 }
     }
 }
 

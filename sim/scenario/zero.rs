@@ -4,6 +4,7 @@
 mod disks;
 mod offload;
 mod quantized;
+mod sequence;
 
 use toml::Spanned;
 
@@ -54,7 +55,7 @@ const FOREIGN: Foreign = Foreign {
         ("fsdp1", &[], "what is sharded is zero.stage: remove the table"),
         ("compile", &[], "compiled blocks have no rules under its hooks: remove the table"),
         ("float8", &[], "remove the table, or write runtime = \"fsdp2\""),
-        ("tensor_parallel", &[], "its ranks are data-parallel: remove the table"),
+        ("tensor_parallel", &[], "its ranks share data and sequences: remove the table"),
         ("loop", &[], "its engine reads numbers back itself: remove the table"),
         (
             "loss",
@@ -82,7 +83,7 @@ const FOREIGN: Foreign = Foreign {
         ),
         ("attention", &["backend", "alibi_tensor", "reads_back"], "remove the key"),
         ("batch", &["sequence", "micro", "accumulation"], "zero.stage says when gradients are reduced: remove the key"),
-        ("mesh", &["dp"], "write mesh.dp: its ranks are data-parallel"),
+        ("mesh", &["dp", "cp"], "write mesh.dp and mesh.cp: its ranks share data and sequences"),
         ("precision", &["param"], "parameters are bf16, what is stepped fp32: remove the key"),
     ],
     keys: &[],
@@ -93,7 +94,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
     FOREIGN.check(reader)?;
     let before = reader.assumptions.len();
-    let ranks = mesh::mesh(reader, scenario, topology)?.dp;
+    let mesh = mesh::mesh(reader, scenario, topology)?;
+    let (ranks, shared) = (mesh.dp * mesh.cp, mesh.cp);
     // Of the other axes, which the file cannot have, nothing is said.
     let said = reader.assumptions.split_off(before);
     reader.assumptions.extend(said.into_iter().filter(|line| line.starts_with("mesh.dp")));
@@ -105,7 +107,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
             return Err(reader.plan(at, problem, "write precision.param = \"bf16\""));
         }
     }
-    let zero = zero(reader, scenario, (ranks, topology.node.chips))?;
+    let zero = zero(reader, scenario, (ranks, shared, topology.node.chips))?;
+    sequence::check(reader, scenario, (&model, seq, topology), &zero)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
@@ -129,7 +132,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         marks_last: true,
         fsdp: around_nothing(ranks, model.layers),
         tensor: TensorParallel::NONE,
-        context: 1,
+        context: shared,
         rotate: Rotate::default(),
         checkpoint,
         checkpoint_compiled: false,
@@ -211,7 +214,7 @@ fn around_nothing(ranks: u32, layers: u64) -> Fsdp {
 fn zero(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
-    (ranks, chips): (u32, u32),
+    (ranks, sequence, chips): (u32, u32, u32),
 ) -> Result<Zero, ScenarioError> {
     let Some(table) = scenario.zero.as_ref() else {
         let problem = "runtime = \"deepspeed-zero\" needs to know what is sharded";
@@ -245,7 +248,7 @@ fn zero(
         Stage::One | Stage::Two => 1,
     };
     let quantized = quantized::quantized(reader, table, stage, (ranks, chips))?;
-    Ok(Zero { stage, ranks, bucket, overlap, round_robin, gathering, sub_group, offload, hpz, quantized })
+    Ok(Zero { stage, ranks, sequence, bucket, overlap, round_robin, gathering, sub_group, offload, hpz, quantized })
 }
 
 /// What ZeRO-3 alone reads: what decides on gathers, and how many elements are stepped together.

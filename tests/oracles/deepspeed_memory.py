@@ -25,6 +25,11 @@ Extensions for disks and for quantising are stand-ins, too: the first writes dow
 blocks that the real one makes (`csrc/quantization/pt_binding.cpp`) and writes down its kernels with their elements and groups.
   "> nvme read bytes @h", "> nvme write bytes @h": a file is asked of, or given to, threads of handle h; "nvme wait @h": the
   host waits for all of them. "quantize elements/groups", "dequantize", "swizzle_quant", "quantized_reduction": kernels.
+Where ranks share a sequence ("sequence" of them, neighbours; "kv_heads", "batch": where these are not eight and one) attention is DeepSpeed's
+UlyssesSPAttentionHF around Hugging Face's `sdpa` (transformers 4.57.3, beside DeepSpeed), registered as its tutorial says, and
+the loss is weighed as its tutorial says (`docs/_tutorials/ulysses-alst-sequence-parallelism.md`). Gathers into a list take, as in
+NCCL's process group, a block for all of it first.
+
 "nvme" says the bytes of all files after the steps. "chips" of a case: accelerators of a node, which decide on the two hops of
 quantised gradients.
 """
@@ -38,6 +43,8 @@ import tempfile
 
 CASE = json.loads(sys.argv[3]) if len(sys.argv) > 3 else None
 WORLD, D, FF, V, LAYERS, SEQ, HEAD = CASE.get("ranks", 8) if CASE else 8, 1024, 2816, 32000, 3, 512, 128
+SHARED, BATCH = (CASE.get("sequence", 1), CASE.get("batch", 1)) if CASE else (1, 1)
+LOCAL, KEYS = SEQ // SHARED, (CASE.get("kv_heads", D // HEAD) if CASE else 0) * HEAD
 SMALL = {"reduce_bucket_size": 20_000_000}
 PREFETCH = {**SMALL, "stage3_prefetch_bucket_size": 3_000_000, "stage3_param_persistence_threshold": 2_000}
 AWAY = {"offload_optimizer": {"device": "cpu"}}
@@ -171,6 +178,31 @@ CASES = [
         "chips": 4,
         "checkpointed": True,
     },
+    *(
+        {"rank": rank, "zero": {"stage": stage, **more}, "sequence": shared, "kv_heads": heads, "checkpointed": again}
+        for stage, more, rank in ((1, SMALL, 6), (3, {**PREFETCH, "stage3_max_reuse_distance": 0}, 0))
+        for shared, heads, again in (
+            (2, 8, False),
+            (4, 8, True),
+            (8, 8, False),
+            (4, 4, False),
+            (4, 2, True),
+            (8, 2, False),
+        )
+    ),
+    *(
+        {"rank": 6, "zero": {"stage": 2, **SMALL, **more}, "sequence": 4, "kv_heads": 2, "micro_batches": several}
+        for more, several in (({}, 1), ({"overlap_comm": True}, 2), (AWAY, 2))
+    ),
+    *(
+        {"rank": 0, "zero": {"stage": 3, **PREFETCH, **more}, "sequence": 4, "kv_heads": 2, "micro_batches": several}
+        for more, several in (({}, 2), ({"overlap_comm": False}, 1), (AWAY, 2), (NODES, 1), (WEIGHTS, 1))
+    ),
+    *(
+        {"rank": 6, "zero": {"stage": 1, **SMALL}, "sequence": shared, "kv_heads": 4, "batch": 2, "checkpointed": again}
+        for shared, again in ((2, False), (4, True), (8, False))
+    ),
+    {"rank": 0, "zero": {"stage": 3, **PREFETCH}, "sequence": 2, "kv_heads": 8, "bias": True},
 ]
 
 
@@ -328,10 +360,28 @@ op_builder.QuantizerBuilder = Quantizer
 for swapper in (whole_swapper, param_swapper, pipelined_swapper):
     swapper.AsyncIOBuilder = Disks
 
+
+if SHARED > 1:
+    import torch.distributed.nn.functional as differentiable
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+    from transformers import LlamaConfig
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    class Nccl:
+        """What a gradient of a gather asks its group's backend: one that has a reduce-scatter."""
+
+        get_backend = staticmethod(lambda **_: dist.Backend.NCCL)
+
+        def __getattr__(self, name):
+            return getattr(dist, name)
+
+    differentiable.dist = Nccl()
+
+
 def rotary(q, k, table):
     pairs_q = torch.view_as_complex(q.float().reshape(*q.shape[:-1], -1, 2))
     pairs_k = torch.view_as_complex(k.float().reshape(*k.shape[:-1], -1, 2))
-    table = table.view(1, SEQ, 1, -1)
+    table = table.view(1, LOCAL, 1, -1)
     turned_q = torch.view_as_real(pairs_q * table).flatten(3)
     turned_k = torch.view_as_real(pairs_k * table).flatten(3)
     return turned_q.type_as(q), turned_k.type_as(k)
@@ -341,16 +391,21 @@ class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         bias = CASE.get("bias", False)
-        self.q, self.k, self.v = (nn.Linear(D, D, bias=bias) for _ in range(3))
+        self.q, self.k, self.v = (nn.Linear(D, width, bias=bias) for width in (D, KEYS, KEYS))
+        self.num_key_value_groups = D // KEYS
         self.o = nn.Linear(D, D, bias=False)
 
-    def forward(self, x, table):
+    def forward(self, x, table, positions):
         q, k, v = self.q(x), self.k(x), self.v(x)
-        q, k, v = [value.view(1, SEQ, -1, HEAD) for value in (q, k, v)]
+        q, k, v = [value.view(BATCH, LOCAL, -1, HEAD) for value in (q, k, v)]
         q, k = rotary(q, k, table)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out = out.transpose(1, 2).contiguous().view(1, SEQ, -1)
+        if SHARED > 1:
+            out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](self, q, k, v, None, position_ids=positions)
+            out = out.reshape(BATCH, LOCAL, -1).contiguous()
+        else:
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            out = out.transpose(1, 2).contiguous().view(BATCH, SEQ, -1)
         return self.o(out)
 
 
@@ -372,8 +427,8 @@ class Block(nn.Module):
         self.attention, self.feed_forward = Attention(), FeedForward()
         self.attention_norm, self.ffn_norm = nn.RMSNorm(D, eps=1e-5), nn.RMSNorm(D, eps=1e-5)
 
-    def forward(self, x, table):
-        h = x + self.attention(self.attention_norm(x), table)
+    def forward(self, x, table, positions):
+        h = x + self.attention(self.attention_norm(x), table, positions)
         return h + self.feed_forward(self.ffn_norm(h))
 
 
@@ -387,11 +442,12 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm = nn.RMSNorm(D, eps=1e-5)
 
-    def forward(self, tokens):
+    def forward(self, tokens, positions):
         h = self.embedding(tokens)
+        own = self.table[CASE["rank"] % SHARED * LOCAL :][:LOCAL]
         for layer in self.layers:
             again = CASE.get("checkpointed")
-            h = checkpoint(layer, h, self.table, use_reentrant=False) if again else layer(h, self.table)
+            h = checkpoint(layer, h, own, positions, use_reentrant=False) if again else layer(h, own, positions)
         return self.norm(h)
 
 
@@ -402,8 +458,8 @@ class Model(nn.Module):
         if CASE.get("tied"):
             self.head.weight = self.model.embedding.weight
 
-    def forward(self, tokens, labels):
-        logits = self.head(self.model(tokens))
+    def forward(self, tokens, labels, positions):
+        logits = self.head(self.model(tokens, positions))
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
@@ -446,6 +502,25 @@ def collective(kind, keys, place=0):
     return note
 
 
+def listed(name, key, place):
+    """A collective from or into a list of tensors, which are parts of one block while it runs."""
+    plain = getattr(dist, name)
+
+    def run(*args, **kwargs):
+        parts = args[place] if len(args) > place else kwargs[key]
+        size = sum(part.nbytes for part in parts)
+        flat = torch.empty(size, dtype=torch.uint8, device="cuda") if parts[0].nbytes >= 16 else None
+        within = f"/{len(parts)}" if len(parts) != WORLD else ""
+        mark(f"> {name} {size}{within}")
+        done = plain(*args, **kwargs)
+        del flat
+        return done
+
+    setattr(dist, name, run)
+
+
+listed("all_gather", "tensor_list", 0)
+listed("reduce_scatter", "input_list", 1)
 plain_gather = dist.all_gather_into_tensor
 
 
@@ -502,7 +577,7 @@ for table in ("offload_optimizer", "offload_param"):
     if zero.get(table, {}).get("device") == "nvme":
         zero[table]["nvme_path"] = files.name
 config = {
-    "train_micro_batch_size_per_gpu": 1,
+    "train_micro_batch_size_per_gpu": BATCH,
     "gradient_accumulation_steps": micro_batches,
     "bf16": {"enabled": True},
     "zero_optimization": zero,
@@ -510,6 +585,16 @@ config = {
     "zero_allow_untested_optimizer": True,
     "steps_per_print": 10**9,
 }
+mpu = None
+if SHARED > 1:
+    sizes = {"hidden_size": D, "num_attention_heads": D // HEAD, "num_key_value_heads": KEYS // HEAD}
+    known = LlamaConfig(**sizes, num_hidden_layers=LAYERS, attn_implementation="sdpa")
+    known.config = known
+    deepspeed.init_distributed()
+    mpu = UlyssesSPAttentionHF.register_with_transformers(
+        known, core_attn_implementation="sdpa", sequence_parallel_size=SHARED, micro_batch_size=BATCH
+    )
+    config["sequence_parallel_size"] = SHARED
 model = Model().bfloat16()
 if away:
     import deepspeed.ops.adam.cpu_adam as cpu_adam
@@ -518,15 +603,26 @@ if away:
     optimizer = cpu_adam.DeepSpeedCPUAdam(model.parameters(), lr=1e-4)
 else:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-tokens = torch.zeros(1, SEQ, dtype=torch.long, device="cuda")
-labels = tokens.clone()
+engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, mpu=mpu)
+tokens = torch.zeros(BATCH, LOCAL, dtype=torch.long, device="cuda")
+labels, positions = tokens.clone(), tokens.clone() if SHARED > 1 else None
 memory = []
 
 
 def phase(name):
     memory.append([name, torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()])
     torch.cuda.reset_peak_memory_stats()
+
+
+def weighed(loss):
+    """The loss of all tokens, from those of the ranks that share them, as the tutorial has it."""
+    group = mpu.get_sequence_parallel_group()
+    losses_per_rank = differentiable.all_gather(loss, group=group)
+    good_tokens = (labels != -100).view(-1).sum()
+    good_tokens_per_rank = differentiable.all_gather(good_tokens, group=group)
+    total_loss = sum(losses_per_rank[rank] * good_tokens_per_rank[rank] for rank in range(SHARED))
+    total_good_tokens = sum(good_tokens_per_rank)
+    return total_loss / max(total_good_tokens, 1)
 
 
 for step in range(5):
@@ -539,7 +635,9 @@ for step in range(5):
     memory.clear()
     phase("before")
     for at_micro_batch in range(micro_batches):
-        loss = engine(tokens, labels)
+        loss = engine(tokens, labels, positions)
+        if SHARED > 1:
+            loss = weighed(loss)
         phase("fwd")
         engine.backward(loss)
         del loss

@@ -37,6 +37,7 @@ impl Eager {
     /// Runs the backward of a range of operators, last to first.
     pub fn backward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
         for index in range.rev() {
+            self.lay_together(graph, &graph.ops[index], frame);
             self.op_begins(frame, index, true);
             // The first node that saved something unpacks it, and the recompute runs.
             let unpacks = !matches!(graph.ops[index].kind, OpKind::Add | OpKind::Redistribute(_));
@@ -229,6 +230,9 @@ impl Eager {
             OpKind::Positions => self.release(gradient),
             OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
             OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
+            OpKind::Attention { window, .. } if self.ulysses.is_some() => {
+                self.ulysses_backward(graph, op, (index, window), frame, gradient);
+            }
             OpKind::Attention { window, .. } => self.attention(graph, op, index, frame, gradient, window),
             OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
             OpKind::ChunkedLoss(_) => self.chunked_loss_backward(op, index, frame, gradient),

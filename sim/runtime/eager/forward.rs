@@ -219,6 +219,7 @@ impl Eager {
                     frame.slots[value] = Some(self.retain(whole));
                 }
             }
+            OpKind::Attention { .. } if self.ulysses.is_some() => return self.ulysses(graph, op, frame, results),
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
             OpKind::ChunkedLoss(kind) => return self.chunked_loss(graph, op, kind, frame),
             OpKind::VocabularyLogProbs { words } => return self.vocabulary(graph, op, words, frame),

@@ -190,18 +190,6 @@ impl Eager {
         self.store_leaf(frame.params.index(op.params[0]), weight, dtype);
     }
 
-    /// A copy of a block of so many bytes.
-    fn copy_of(&mut self, name: &'static str, bytes: u64, backward: bool) -> Storage {
-        if backward {
-            let copy = self.temporary(bytes, name);
-            self.pointwise(name, MemoryKind::Copy, bytes, bytes, self.settings.backward);
-            return copy;
-        }
-        let copy = self.storage(bytes, name);
-        self.pointwise(name, MemoryKind::Copy, bytes, bytes, self.settings.forward);
-        copy
-    }
-
     /// All three batch first; keys and values laid into one block and that in another order; queries turned beside
     /// themselves, keys in place. With shared key-value heads the three are copied one by one.
     fn heads_first(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {

@@ -161,9 +161,16 @@ impl Flat {
             copy(program, stream, elements);
             flat
         });
+        let dtype = self.zero.reduced();
+        let reduced = elements * dtype.bytes();
+        let wide = (dtype != DType::Bf16).then(|| made(program, stream, "aten._to_copy", (bytes.0, reduced)));
         if self.zero.ranks > 1 {
-            let comm = Comm { kind: Collective::AllReduce, group: self.group, bytes, dtype: DType::Bf16 };
+            let comm = Comm { kind: Collective::AllReduce, group: self.group, bytes: Bytes(reduced), dtype };
             program.collective(stream, comm);
+        }
+        if let Some(wide) = wide {
+            elementwise(program, stream, "aten.copy_", (reduced, bytes.0));
+            program.free(wide);
         }
         if let Some(flat) = flat {
             let own = all_reduce.kept_by(self.rank);

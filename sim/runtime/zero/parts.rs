@@ -298,7 +298,8 @@ impl Parts {
             return;
         }
         let pass = eager.program.set_pass(Pass::Communication);
-        copy(&mut eager.program, stream, self.elements[param]);
+        let (elements, wide) = (self.elements[param], self.zero.reduced().bytes());
+        elementwise(&mut eager.program, stream, "aten.copy_", (elements * BF16, elements * wide));
         eager.program.set_pass(pass);
         eager.release(gradient);
     }
@@ -349,23 +350,40 @@ impl Parts {
     }
 
     /// `reduce_scatter_coalesced`: gradients are interleaved, divided and reduced at once. One whose parts are equal is reduced where
-    /// it lies.
+    /// it lies. Where they are reduced in fp32 they lie so in the bucket, one that is not there is cast, and parts are cast back.
     fn scatter(&self, program: &mut Builder, stream: StreamId, params: &[usize]) -> Vec<Option<BufferId>> {
         let sizes: Vec<u64> = params.iter().map(|&param| self.elements[param]).collect();
         let ranks = u64::from(self.zero.ranks);
         let whole = gathered_elements(&sizes, self.zero.ranks);
-        let bytes = Bytes(whole * BF16);
+        let dtype = self.zero.reduced();
+        let bytes = Bytes(whole * dtype.bytes());
+        let casts = dtype != DType::Bf16;
+        let large = params.iter().filter(|param| casts && self.large.contains_key(param));
+        let cast = |&param: &usize| {
+            let narrow = self.elements[param] * BF16;
+            made(program, stream, "aten._to_copy", (narrow, self.elements[param] * dtype.bytes()))
+        };
+        let wide: Vec<BufferId> = large.map(cast).collect();
         let flat = (params.len() > 1 || !sizes[0].is_multiple_of(ranks)).then(|| {
             let flat = program.alloc(bytes, stream, Category::ReduceScatterInput, "interleaved gradients");
-            copy(program, stream, whole);
+            elementwise(program, stream, "aten.cat", (bytes.0, bytes.0));
             flat
         });
-        elementwise(program, stream, "aten.div_", (whole * BF16, whole * BF16));
+        elementwise(program, stream, "aten.div_", (bytes.0, bytes.0));
         if ranks > 1 {
-            let comm = Comm { kind: Collective::ReduceScatter, group: self.groups.all, bytes, dtype: DType::Bf16 };
+            let comm = Comm { kind: Collective::ReduceScatter, group: self.groups.all, bytes, dtype };
             program.collective(stream, comm);
         }
-        vec![flat]
+        if !casts {
+            return vec![flat];
+        }
+        let back = |&elements: &u64| {
+            let part = elements.div_ceil(ranks);
+            Some(made(program, stream, "aten._to_copy", (part * dtype.bytes(), part * BF16)))
+        };
+        let parts: Vec<Option<BufferId>> = sizes.iter().map(back).collect();
+        flat.into_iter().chain(wide).for_each(|block| program.free(block));
+        parts.into_iter().rev().collect()
     }
 
     /// The end of a backward: what is left is reduced and waited for, then modules whose end nobody saw let go.

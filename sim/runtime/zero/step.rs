@@ -14,7 +14,7 @@ use super::{Job, Partition, STREAMS, Stage, Trouble, disk};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
-use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Shared, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Shared, Storage, Ulysses};
 use crate::runtime::train;
 use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
@@ -65,6 +65,10 @@ fn written(job: &Job, order: Option<&[usize]>) -> (Program, Option<Trouble>) {
     let elements: Vec<u64> = layout.params.iter().map(|param| param.elements()).collect();
     let shapes: Vec<(u64, u64)> = layout.params.iter().map(|param| (param.rows, param.cols)).collect();
     let mut eager = Eager::new(program, whole.eager, layout.params.len());
+    if zero.sequence > 1 {
+        let group = eager.program.add_group(Group::new("cp", zero.sequence, 1));
+        eager.ulysses = Some(Ulysses::new(group, zero.sequence.into()));
+    }
     let head = &graphs.head.graph;
     let weight = head.params.len() - 1;
     let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(whole.model.tied_head);
@@ -164,8 +168,14 @@ impl Run<'_> {
             let elements = whole.model.heads * whole.max_positions * whole.max_positions;
             program.alloc(Bytes(elements * DType::Bf16.bytes()), COMPUTE, Category::Buffer, "attention bias");
         }
-        for name in ["tokens", "labels"] {
-            program.alloc(Bytes(whole.batch * whole.seq * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
+        let positions = (whole.context > 1).then_some("positions");
+        for name in ["tokens", "labels"].into_iter().chain(positions) {
+            program.alloc(
+                Bytes(whole.batch * whole.own_tokens() * DType::Int64.bytes()),
+                COMPUTE,
+                Category::Buffer,
+                name,
+            );
         }
         match &mut self.engine {
             Engine::Recording => {}
@@ -194,12 +204,12 @@ impl Run<'_> {
     }
 
     fn forward(&mut self) -> Frames {
-        let eager = &mut self.eager;
+        let (eager, whole) = (&mut self.eager, &self.job.whole);
         eager.program.set_pass(Pass::Forward);
         eager.category = Category::Activation;
         let tokens = eager.borrowed();
         let outside = eager.program.enter(self.scopes.embedding);
-        let mode_of = |layer| mode(&self.job.whole.checkpoint, layer);
+        let mode_of = |layer| mode(&whole.checkpoint, layer);
         let first = ParamMap::from(0);
         let (embedding, mut hidden) = eager.forward(&self.graphs.embedding, tokens, first, Mode::Train);
         let mut blocks = vec![];
@@ -219,6 +229,9 @@ impl Run<'_> {
         eager.category = Category::Logits;
         eager.forward_ops(graph, &mut head, self.graphs.head.norm..graph.ops.len());
         let loss = eager.finish_forward(graph, &mut head);
+        if whole.context > 1 {
+            eager.weigh_loss(whole.batch * whole.own_tokens());
+        }
         eager.program.enter(outside);
         Frames { embedding, blocks, head, loss }
     }
@@ -238,6 +251,9 @@ impl Run<'_> {
         let graph = &self.graphs.head.graph;
         let ones = eager.seed_gradient(graph.values[graph.output].dtype);
         let seed = eager.retain(ones);
+        if self.job.whole.context > 1 {
+            eager.weigh_loss_backward();
+        }
         let hidden = eager.backward(graph, &mut frames.head, seed);
         let mut gradient = hidden.expect("the loss depends on the hidden state");
         for (layer, &at) in self.graphs.of_block.iter().enumerate().rev() {

@@ -90,7 +90,7 @@ impl SubGroups {
             clip: job.whole.clip,
             group,
             ranks: zero.ranks,
-            bucket: zero.bucket,
+            bucket: zero.bucket * zero.reduced().bytes(),
             parts,
             groups,
             small: elements
@@ -121,7 +121,7 @@ impl SubGroups {
         if !away {
             program.alloc(Bytes(own * BF16), COMPUTE, Category::ShardedGradient, "gradient partitions");
         }
-        program.alloc(Bytes(self.bucket * BF16), COMPUTE, Category::ReduceScatterInput, "contiguous gradients");
+        program.alloc(Bytes(self.bucket), COMPUTE, Category::ReduceScatterInput, "contiguous gradients");
         let stay = |&(_, elements): &(usize, u64)| {
             let bytes = Bytes(elements * BF16);
             program.alloc(bytes, COMPUTE, Category::UnshardedParameter, "persistent parameters")

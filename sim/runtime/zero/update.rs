@@ -178,8 +178,8 @@ pub(super) fn look_through(program: &mut Builder, stream: StreamId, elements: u6
     }
 }
 
-/// One number of so many, each of so many bytes: where several blocks of threads take part, each leaves one, and they count
-/// themselves (`aten/src/ATen/native/cuda/Reduce.cuh`).
+/// One number of so many, each of so many bytes: where each of 512 threads has 256 of them or more several blocks of threads take
+/// part, each leaves one, and they count themselves (`aten/src/ATen/native/cuda/Reduce.cuh`).
 pub(super) fn reduced(
     program: &mut Builder,
     stream: StreamId,
@@ -188,8 +188,9 @@ pub(super) fn reduced(
     multiprocessors: u32,
 ) -> BufferId {
     let number = program.alloc(Bytes(each), stream, Category::OptimizerTemporary, name);
-    let blocks = elements.div_ceil(8192).min(4 * u64::from(multiprocessors));
-    if blocks > 1 {
+    let per_thread = elements.div_ceil(512);
+    if per_thread >= 256 {
+        let blocks = per_thread.div_ceil(16).min(4 * u64::from(multiprocessors));
         let scratch =
             [blocks * each, 4].map(|bytes| program.alloc(Bytes(bytes), stream, Category::OptimizerTemporary, name));
         scratch.into_iter().rev().for_each(|buffer| program.free(buffer));

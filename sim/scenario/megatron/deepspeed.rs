@@ -40,7 +40,7 @@ pub(super) fn engine(
         (ahead, "megatron.mtp_num_layers", "remove it"),
         (table.recompute_modules.is_some(), "megatron.recompute_modules", "remove it, and see megatron.recompute"),
         (sequence, "tensor_parallel.sequence", "write false"),
-        (context, "mesh.cp", "write mesh.cp = 1"),
+        (context, "mesh.cp", "write mesh.cp = 1, or runtime = \"deepspeed-zero\" for Ulysses without stages"),
         (several, "pipeline.virtual_stages", "write 1"),
     ];
     match cases.into_iter().find(|(applies, ..)| *applies) {
