@@ -17,8 +17,14 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny/scenario.tom
 fn text(case: &Value) -> String {
     let ranks = case["ranks"].as_u64().unwrap();
     let chips = case["chips"].as_u64().unwrap_or(ranks);
+    let mut zero = case["zero"].clone();
+    for table in ["offload_optimizer", "offload_param"] {
+        if zero[table]["device"] == "nvme" {
+            zero[table]["nvme_path"] = "/local_nvme".into();
+        }
+    }
     // Tables in JSON are tables in TOML but for the colon.
-    let keys = case["zero"].as_object().unwrap().iter();
+    let keys = zero.as_object().unwrap().iter().filter(|(_, value)| !value.is_null());
     let keys = keys.map(|(key, value)| format!("{key} = {}\n", value.to_string().replace(':', " = ")));
     let cp = case["sequence"].as_u64().unwrap_or(1);
     let kv_heads = case["kv_heads"].as_u64().map_or(String::new(), |heads| format!("kv_heads = {heads}"));
@@ -253,7 +259,8 @@ fn compare(cases: &[Value]) -> String {
         let (ours, theirs) = (phases(&program), recorded(case));
         // A block whose rest is less than 1 MiB counts with it, and which blocks those are hangs on all steps before: the engine's
         // first two, which gather nothing ahead, are none of ours.
-        let close = |ours: u64, theirs: u64| ours.abs_diff(theirs) <= theirs / 150;
+        let share = if case["sequence"].is_u64() { 200 } else { 150 };
+        let close = |ours: u64, theirs: u64| ours.abs_diff(theirs) <= theirs / share;
         let near = |(ours, theirs): (&(u64, u64), &(u64, u64))| close(ours.0, theirs.0) && close(ours.1, theirs.1);
         if ours.len() != theirs.len() || !ours.iter().zip(&theirs).all(near) {
             wrong += &format!("{name}: memory\n  ours   {ours:?}\n  theirs {theirs:?}\n");
@@ -270,7 +277,7 @@ fn oracle_zero_1_and_2_take_and_give_back_deepspeeds_blocks_in_its_order() {
     let cases: Vec<Value> = cases_of(&[1, 2]).iter().filter(fullest).cloned().collect();
     let wrong = compare(&cases);
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(cases.len() >= 23 || cases::elsewhere(), "only {} cases found", cases.len());
+    assert!(cases.len() >= 34 || cases::elsewhere(), "only {} cases found", cases.len());
 }
 
 #[test]
@@ -278,7 +285,7 @@ fn oracle_zero_3_takes_and_gives_back_deepspeeds_blocks_in_its_order() {
     let cases = cases_of(&[3]);
     let wrong = compare(&cases);
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(cases.len() >= 67 || cases::elsewhere(), "only {} cases found", cases.len());
+    assert!(cases.len() >= 76 || cases::elsewhere(), "only {} cases found", cases.len());
 }
 
 #[test]

@@ -335,8 +335,8 @@ impl Parts {
             }
         }
         let mut large: Vec<Storage> = params.iter().filter_map(|param| self.large.remove(param)).collect();
-        // What has been exchanged in four bits is not part of the gradient, which goes first.
-        if self.groups.hops.is_some() {
+        // What has been exchanged in four bits, or cast, is not part of the gradient, which goes first.
+        if self.groups.hops.is_some() || self.zero.reduced() != DType::Bf16 {
             large.drain(..).for_each(|gradient| eager.release(gradient));
         }
         let program = &mut eager.program;
