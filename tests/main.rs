@@ -14,6 +14,7 @@ mod compare;
 mod context;
 mod deepspeed;
 mod determinism;
+mod disks;
 mod engine_linears;
 mod experts;
 mod folding;

@@ -10,7 +10,7 @@ use crate::command::Folder;
 use crate::make;
 
 /// The tiny model on eight ranks.
-const ZERO: &str = r#"runtime = "deepspeed-zero"
+pub const ZERO: &str = r#"runtime = "deepspeed-zero"
 
 [topology]
 name = "h100-sxm-80gb"
@@ -225,76 +225,6 @@ fn with_a_second_copy_in_each_node_only_the_first_gather_of_a_parameter_crosses_
     assert!(gathered[1] > all && gathered[1] <= 3 * all, "{gathered:?} {all}");
 }
 
-/// A model with parts of 1 MiB and more, whose states are on disks of a rate.
-fn on_disks(rate: &str, keys: &str) -> String {
-    let text = ZERO.replace("\"h100-sxm-80gb\"", &format!("{:?}", make::disks(8, rate)));
-    let text = text.replace("huggingface = \"config.json\"", "name = \"llama-3.1-8b\"\nlayers = 4");
-    text.replace("accumulation = 2", "accumulation = 1")
-        .replace("stage = 2\nreduce_bucket_size = 20_000\n", &format!("stage = 3\n{keys}"))
-}
-
-/// Bytes that a step reads from files, and writes to them.
-fn filed(program: &Program) -> (u64, u64) {
-    let files = program.step.iter().filter_map(|instr| match *instr {
-        Instr::Launch { kernel, .. } => match program.kernel(kernel).work {
-            Work::Disk { bytes, write } => Some((bytes.0, write)),
-            _ => None,
-        },
-        _ => None,
-    });
-    files.fold(
-        (0, 0),
-        |(read, written), (bytes, write)| {
-            if write { (read, written + bytes) } else { (read + bytes, written) }
-        },
-    )
-}
-
-#[test]
-fn states_on_disks_cross_once_each_way_in_a_step_and_gradients_too() {
-    let text = on_disks("8 GB/s", "offload_optimizer.device = \"nvme\"\n");
-    let part = make::parse(&text).job.model().params().total / 8;
-    let (read, written) = filed(&make::program(&text));
-    // Parameters in fp32, two moments, a gradient; norms are too small for files.
-    assert_eq!(read, written);
-    assert!(read.abs_diff(16 * part) < 1 << 16, "{read} {part}");
-    let host = make::parse(&text).job.host_memory().unwrap();
-    assert!(host.files.0 >= read);
-    let flown = make::fly(&text);
-    assert!(flown.step.seconds() > 2.0 * read as f64 / 1e9, "{}", flown.step);
-}
-
-#[test]
-fn parameters_on_disks_are_read_for_each_gather_and_written_when_stepped() {
-    let files = "{ device = \"nvme\", max_in_cpu = 0, buffer_count = 40 }";
-    let keys = format!(
-        "stage3_max_reuse_distance = 0\nstage3_param_persistence_threshold = 5_000\n\
-         offload_optimizer.device = \"cpu\"\noffload_param = {files}\n"
-    );
-    let text = on_disks("8 GB/s", &keys);
-    let part = make::parse(&text).job.model().params().total / 8;
-    let stays = make::parse(&text.replace(", max_in_cpu = 0", ""));
-    assert!(stays.assumptions.iter().any(|line| line.contains("has room for all parameters")));
-    let (read, written) = filed(&make::program(&text));
-    assert!(written.abs_diff(2 * part) < 1 << 16, "{written} {part}");
-    // Forward and backward, but what the last module of the forward and the first of the backward share.
-    assert!(read > 2 * part + part / 2 && read <= 4 * part, "{read} {part}");
-}
-
-#[test]
-fn reading_ahead_and_writing_behind_take_no_longer() {
-    let step = |more: &str| {
-        let table = format!("offload_optimizer = {{ device = \"nvme\", buffer_count = 12{more} }}");
-        make::fly(&on_disks("4 GB/s", &format!("sub_group_size = 10_000_000\n{table}\n"))).step
-    };
-    let (read, write) = (", pipeline_read = true", ", pipeline_write = true");
-    let both = step(&format!("{read}{write}"));
-    let alone = step("");
-    for one in [step(read), step(write)] {
-        assert!(both < one && one < alone, "{both} {one} {alone}");
-    }
-}
-
 #[test]
 fn parameters_in_eight_bits_are_half_of_what_is_gathered_but_for_scales() {
     let keys = "stage = 3\nstage3_param_persistence_threshold = 0\n";
@@ -377,61 +307,6 @@ fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
         (zero("stage = 2", "stage = 4"), "zero.stage = 4 is none of DeepSpeed's", "write stage = 1"),
         (zero("stage = 2\n", ""), "does not say zero.stage", "write stage = 1"),
         (zero("stage = 2", "stage = 2\nstage3_max_live_parameters = 5"), "is read under stage = 3 alone", "remove"),
-        (
-            zero("stage = 2", "stage = 2\noffload_optimizer.device = \"nvme\""),
-            "below stage = 3 DeepSpeed keeps states in the host's memory",
-            "device = \"cpu\", or stage = 3",
-        ),
-        (
-            zero("stage = 2", "stage = 3\noffload_optimizer.device = \"nvme\""),
-            "how fast the disks of a node of h100-sxm-80gb are read and written is not known",
-            "node.disk_read and node.disk_write",
-        ),
-        (
-            zero("stage = 2", "stage = 3\noffload_optimizer = { device = \"nvme\", ratio = 0.5 }"),
-            "groups stepped on the device beside groups on disks",
-            "remove the key",
-        ),
-        (
-            zero("stage = 2", "stage = 3\noffload_optimizer = { device = \"nvme\", max_in_cpu = 5 }"),
-            "zero.offload_optimizer has no max_in_cpu",
-            "write offload_param.max_in_cpu",
-        ),
-        (
-            on_disks(
-                "8 GB/s",
-                "sub_group_size = 1_000_000\noffload_optimizer = { device = \"nvme\", pipeline_read = true }\n",
-            ),
-            "buffer_count = 4 is too few for its groups",
-            "write buffer_count = 8",
-        ),
-        (
-            on_disks(
-                "8 GB/s",
-                "offload_optimizer.device = \"nvme\"\noffload_param = { device = \"nvme\", buffer_size = 5 }\n",
-            ),
-            "buffer_size = 5 is less than the largest part",
-            "write buffer_size = 65667072",
-        ),
-        (
-            on_disks(
-                "8 GB/s",
-                "stage3_max_reuse_distance = 9_000_000_000\noffload_optimizer.device = \"nvme\"\n\
-                 offload_param = { device = \"nvme\", max_in_cpu = 0, buffer_count = 1 }\n",
-            ),
-            "buffer_count = 1 is too few",
-            "write buffer_count = ",
-        ),
-        (
-            zero("stage = 2", "stage = 3\noffload_optimizer.device = \"cpu\"\naio.block_size = 5"),
-            "nothing is in files",
-            "device = \"nvme\"",
-        ),
-        (
-            zero("stage = 2", "stage = 3\noffload_optimizer.device = \"nvme\"\naio.use_gds = true"),
-            "zero.aio.use_gds = true has no rules",
-            "write false",
-        ),
         (
             zero("stage = 2", "stage = 2\noffload_optimizer = { device = \"cpu\", pin_memory = false }"),
             "profiles are of copies to pinned memory",

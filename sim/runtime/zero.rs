@@ -26,6 +26,7 @@ mod states;
 mod step;
 mod sub_groups;
 mod update;
+mod visits;
 
 pub use away::Offload;
 pub use disk::Aio;

@@ -17,7 +17,7 @@ use super::flat::{BF16, copy, elementwise};
 use super::modules::Modules;
 use super::quantized::{Gathered, Hops, Part};
 use super::update::made;
-use super::{Bring, Coordinator, Fetch, Job, Scatters, Shelf, Zero, files, gathered_elements};
+use super::{Bring, Coordinator, Fetch, Job, Scatters, Zero, files, gathered_elements, visits};
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, EventId, GroupId, Instr, Pass, StreamId};
 use crate::runtime::eager::around::{Around, Place};
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
@@ -88,13 +88,7 @@ impl Parts {
     ) -> Parts {
         let zero = job.zero;
         let elements: Vec<u64> = shapes.iter().map(|(rows, columns)| rows * columns).collect();
-        let mut coordinator = Coordinator::new(zero.gathering, &elements, &modules.params, order);
-        if zero.hpz > 1 {
-            coordinator = coordinator.with_second();
-        }
-        if let Some(settings) = zero.offload.files {
-            coordinator = coordinator.with_shelf(Shelf::new(&files::of(&zero, &elements), settings.buffers));
-        }
+        let coordinator = visits::coordinator(&zero, &elements, &modules, order);
         Parts {
             zero,
             groups,
@@ -113,11 +107,6 @@ impl Parts {
             reduced: VecDeque::new(),
             accumulates: false,
         }
-    }
-
-    /// What of files would end the run.
-    pub(super) fn trouble(&self) -> Option<super::Trouble> {
-        self.coordinator.shelf().and_then(Shelf::trouble)
     }
 
     /// The stream of gathers, and that of reductions.
@@ -443,24 +432,5 @@ impl Around for Shared {
 
     fn arrived(&mut self, eager: &mut Eager, param: usize) {
         self.0.borrow_mut().arrived(eager, param);
-    }
-}
-
-/// Writes down the order in which modules begin: what the engine's first two steps are for.
-#[derive(Clone, Debug)]
-pub(super) struct Recorder {
-    pub modules: Rc<Modules>,
-    pub order: Rc<RefCell<Vec<usize>>>,
-}
-
-impl Around for Recorder {
-    fn begins(&mut self, _eager: &mut Eager, at: Place) {
-        self.order.borrow_mut().extend(self.modules.begin(at));
-    }
-
-    fn arrived(&mut self, eager: &mut Eager, param: usize) {
-        if let Some((gradient, _)) = eager.take_leaf(param) {
-            eager.release(gradient);
-        }
     }
 }

@@ -6,10 +6,11 @@ use std::rc::Rc;
 
 use super::flat::{self, Flat, drain};
 use super::modules::Modules;
-use super::parts::{self, Groups, Parts, Recorder};
+use super::parts::{self, Groups, Parts};
 use super::quantized::Hops;
 use super::sub_groups::SubGroups;
 use super::update::Update;
+use super::visits::{self, Recorder, Visit};
 use super::{Job, Partition, STREAMS, Stage, Trouble, disk};
 use crate::model::Position;
 use crate::program::builder::Section;
@@ -21,12 +22,49 @@ use crate::units::Bytes;
 
 /// The program of one rank.
 pub(super) fn program(job: &Job) -> Program {
-    written(job, None).0
+    let zero = job.zero;
+    let order = (zero.stage == Stage::Three).then(|| Visit::order(&recorded(job)));
+    let Prepared { mut run, modules, groups, shapes, elements } = prepared(job);
+    let whole = &job.whole;
+    run.engine = match order {
+        Some(order) => {
+            let parts = Parts::new(job, (groups, shapes), modules, &order);
+            let parts = parts::Shared(Rc::new(RefCell::new(parts)));
+            run.eager.around = Some(Box::new(parts.clone()));
+            run.eager.hooked = true;
+            Engine::Parts(parts, Box::new(SubGroups::new(job, &elements, groups.all)))
+        }
+        None => {
+            let partition = Partition::new(zero.reduction(), &elements);
+            let rank = partition.fullest(zero.offload.optimizer);
+            let flat = Flat::new(job, &partition, (rank, groups.all), elements.clone());
+            let flat = flat::Shared(Rc::new(RefCell::new(flat)));
+            run.eager.around = Some(Box::new(flat.clone()));
+            Engine::Flat(flat, Update::new(job, &partition, groups.all))
+        }
+    };
+    run.setup(&elements);
+    run.eager.program.section(Section::Step);
+    run.eager.program.host(Dispatch::StepOverhead, 1);
+    for micro_batch in 0..whole.accumulation {
+        run.micro_batch(micro_batch);
+    }
+    let before = run.eager.program.enter(run.scopes.optimizer);
+    match &run.engine {
+        Engine::Recording => {}
+        Engine::Flat(flat, update) => update.step(&mut run.eager.program, flat),
+        Engine::Parts(parts, groups) => groups.step(&mut run.eager.program, &mut parts.0.borrow_mut()),
+    }
+    run.eager.program.mark(Mark::PhaseEnd("opt".to_owned()));
+    run.eager.program.enter(before);
+    drain(&mut run.eager.program);
+    run.eager.program.finish()
 }
 
 /// What of files would end the run.
 pub(super) fn trouble(job: &Job) -> Option<Trouble> {
-    written(job, None).1
+    let Prepared { modules, elements, .. } = prepared(job);
+    visits::trouble(job, &elements, &modules, &recorded(job))
 }
 
 /// Elements of each parameter, in order.
@@ -34,8 +72,28 @@ pub(super) fn elements(whole: &train::Job) -> Vec<u64> {
     layout(whole, &graphs(whole), &[Part::whole(whole)]).params.iter().map(|param| param.elements()).collect()
 }
 
-/// The same, where the order in which modules begin is known, or none is needed.
-fn written(job: &Job, order: Option<&[usize]>) -> (Program, Option<Trouble>) {
+/// What happens to modules in a micro-batch: the engine's first steps write it down.
+fn recorded(job: &Job) -> Vec<Visit> {
+    let Prepared { mut run, modules, .. } = prepared(job);
+    let visits = Rc::new(RefCell::new(vec![]));
+    run.eager.around = Some(Box::new(Recorder { modules, visits: Rc::clone(&visits) }));
+    run.eager.hooked = true;
+    let frames = run.forward();
+    run.backward(frames);
+    visits.take()
+}
+
+/// A rank before anything has run, and what is known of its model.
+struct Prepared<'j> {
+    run: Run<'j>,
+    modules: Rc<Modules>,
+    groups: Groups,
+    /// Rows and columns of each parameter, and its elements.
+    shapes: Vec<(u64, u64)>,
+    elements: Vec<u64>,
+}
+
+fn prepared(job: &Job) -> Prepared<'_> {
     let (whole, zero) = (&job.whole, job.zero);
     let three = zero.stage == Stage::Three;
     let on_disks = zero.offload.states.is_some() || zero.offload.files.is_some();
@@ -75,54 +133,8 @@ fn written(job: &Job, order: Option<&[usize]>) -> (Program, Option<Trouble>) {
     let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
     eager.shared = (uses > 1).then_some(shared).into_iter().collect();
     let modules = Rc::new(Modules::of(&graphs, &layout));
-    let mut run = Run { job, graphs, layout, scopes, eager, engine: Engine::Recording };
-    if three && order.is_none() {
-        // The first steps say in which order modules begin.
-        let order = Rc::new(RefCell::new(vec![]));
-        run.eager.around = Some(Box::new(Recorder { modules, order: Rc::clone(&order) }));
-        run.eager.hooked = true;
-        let frames = run.forward();
-        run.backward(frames);
-        let order = order.borrow().clone();
-        return written(job, Some(&order));
-    }
-    run.engine = match order {
-        Some(order) => {
-            let parts = Parts::new(job, (Groups { all: group, second, hops }, shapes), modules, order);
-            let parts = parts::Shared(Rc::new(RefCell::new(parts)));
-            run.eager.around = Some(Box::new(parts.clone()));
-            run.eager.hooked = true;
-            Engine::Parts(parts, Box::new(SubGroups::new(job, &elements, group)))
-        }
-        None => {
-            let partition = Partition::new(zero.reduction(), &elements);
-            let rank = partition.fullest(zero.offload.optimizer);
-            let flat = Flat::new(job, &partition, (rank, group), elements.clone());
-            let flat = flat::Shared(Rc::new(RefCell::new(flat)));
-            run.eager.around = Some(Box::new(flat.clone()));
-            Engine::Flat(flat, Update::new(job, &partition, group))
-        }
-    };
-    run.setup(&elements);
-    run.eager.program.section(Section::Step);
-    run.eager.program.host(Dispatch::StepOverhead, 1);
-    for micro_batch in 0..whole.accumulation {
-        run.micro_batch(micro_batch);
-    }
-    let before = run.eager.program.enter(run.scopes.optimizer);
-    match &run.engine {
-        Engine::Recording => {}
-        Engine::Flat(flat, update) => update.step(&mut run.eager.program, flat),
-        Engine::Parts(parts, groups) => groups.step(&mut run.eager.program, &mut parts.0.borrow_mut()),
-    }
-    run.eager.program.mark(Mark::PhaseEnd("opt".to_owned()));
-    run.eager.program.enter(before);
-    drain(&mut run.eager.program);
-    let trouble = match &run.engine {
-        Engine::Parts(parts, _) => parts.0.borrow().trouble(),
-        Engine::Recording | Engine::Flat(..) => None,
-    };
-    (run.eager.program.finish(), trouble)
+    let run = Run { job, graphs, layout, scopes, eager, engine: Engine::Recording };
+    Prepared { run, modules, groups: Groups { all: group, second, hops }, shapes, elements }
 }
 
 /// What stands around the model: of which stage, and what steps.

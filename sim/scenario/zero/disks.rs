@@ -46,6 +46,11 @@ pub(super) fn fitting(
     table: &Spanned<written::Offload>,
 ) -> Result<(), ScenarioError> {
     let own = table.get_ref();
+    if is_disk(own) && own.nvme_path.is_none() {
+        let problem =
+            format!("zero.{key}.device = \"nvme\" without nvme_path: DeepSpeed has no folder of its own, and stops");
+        return Err(reader.plan(table, problem, "write nvme_path = \"/local_nvme\", a folder on the node's disks"));
+    }
     let other = if key == "offload_param" { "offload_optimizer" } else { "offload_param" };
     for (name, written, default) in keys(key, own) {
         if written.is_none() {
@@ -209,12 +214,30 @@ pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -
                 "zero.offload_param.buffer_count = {} is too few: a gather wants {most} parts in buffers, and DeepSpeed stops",
                 files.buffers
             );
-            Err(reader.plan(at, problem, format!("write buffer_count = {most}")))
+            let remedy =
+                enough(job, most).map_or(FEWER_AHEAD.to_owned(), |enough| format!("write buffer_count = {enough}"));
+            Err(reader.plan(at, problem, remedy))
         }
         Some(Trouble::Twice) => {
             let problem =
                 "DeepSpeed asks for a part twice while it reads ahead, and stops: too few parameters are in files";
-            Err(reader.plan(at, problem, "write a smaller stage3_prefetch_bucket_size, or device = \"cpu\""))
+            Err(reader.plan(at, problem, FEWER_AHEAD))
+        }
+    }
+}
+
+/// What helps where no number of buffers does.
+const FEWER_AHEAD: &str = "write a smaller stage3_prefetch_bucket_size, or device = \"cpu\"";
+
+/// Buffers with which a job runs that wanted so many: where there are more, more parts are read ahead, and wanted.
+fn enough(job: &Job, wanted: u64) -> Option<u64> {
+    let (mut job, mut buffers) = (job.clone(), wanted);
+    loop {
+        job.zero.offload.files.as_mut()?.buffers = buffers;
+        match job.trouble() {
+            None => return Some(buffers),
+            Some(Trouble::Buffers(more)) => buffers = more,
+            Some(Trouble::Twice) => return None,
         }
     }
 }
