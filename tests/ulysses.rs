@@ -97,6 +97,15 @@ fn whatever_shares_a_sequence_a_step_ends_with_what_it_began_with() {
 }
 
 #[test]
+fn a_report_says_who_shares_a_sequence() {
+    let folder = Folder::new("ulysses-report");
+    folder.write("my.toml", SHARED);
+    folder.write("config.json", include_str!("tiny/config.json"));
+    let said = String::from_utf8(folder.windtunnel(&["run", "my.toml"]).stdout).unwrap();
+    assert!(said.contains(" · cp 2 × dp 4 · 128 tokens × 1 per replica × 2 micro-batches"), "{said}");
+}
+
+#[test]
 fn what_cannot_be_shared_is_refused_with_what_to_write() {
     let of = |old: &str, new: &str| SHARED.replacen(old, new, 1);
     let three = of("nodes = 1", "chips = 6");

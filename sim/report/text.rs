@@ -72,7 +72,7 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
         mesh(job),
         job.seq(),
         job.batch(),
-        if job.split().is_some() || job.train().is_some_and(|job| job.pipeline.is_some()) { "replica" } else { "rank" },
+        if mesh(job).is_empty() { "rank" } else { "replica" },
         job.micro_batches(),
         if job.micro_batches() == 1 { "" } else { "es" },
     )?;
@@ -84,7 +84,7 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
     trust(out, scenario, answer)
 }
 
-/// The axes of a mesh that splits the model; nothing where only data is split.
+/// The axes of a mesh that splits the model in stages, or sequences; nothing where each rank has sequences of its own.
 fn mesh(job: &Job) -> String {
     let axes = |mesh: Mesh| {
         let context = if mesh.cp > 1 { format!("cp {} × ", mesh.cp) } else { String::new() };
@@ -94,7 +94,11 @@ fn mesh(job: &Job) -> String {
         let context = if job.context > 1 { format!("cp {} × ", job.context) } else { String::new() };
         let replicas = job.data_ranks() / job.context.max(1);
         let tensor = job.tensor.ranks;
-        job.pipeline.as_ref().map(|stages| format!("tp {tensor} × {context}pp {} × dp {replicas} · ", stages.ranks))
+        match &job.pipeline {
+            Some(stages) => Some(format!("tp {tensor} × {context}pp {} × dp {replicas} · ", stages.ranks)),
+            None if job.context > 1 && tensor > 1 => Some(format!("tp {tensor} × {context}dp {replicas} · ")),
+            None => (job.context > 1).then(|| format!("{context}dp {replicas} · ")),
+        }
     };
     let of_stages = || job.train().and_then(stages);
     job.split().map(|job| axes(job.mesh)).or_else(of_stages).unwrap_or_default()

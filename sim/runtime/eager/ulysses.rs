@@ -114,7 +114,7 @@ impl Eager {
     }
 
     /// `combine_sequence`; the given tensor stays the caller's.
-    fn to_heads(&mut self, heads: Heads) -> Storage {
+    fn handed_over(&mut self, heads: Heads) -> Storage {
         let repeated = heads.repeated().then(|| self.copy_of("aten.repeat_interleave", heads.sent, false));
         let packed = self.copy_of("aten.clone", heads.sent, false);
         repeated.into_iter().for_each(|repeated| self.release(repeated));
@@ -129,7 +129,7 @@ impl Eager {
         let (ranks, batch) = (self.shared_by().1, graph.dims.b);
         let held = self.gather_positions(graph.dims.tokens());
         let all = [0, 1, 2].map(|at| Heads::of(graph, op.inputs[at], ranks));
-        let mut inputs = all.map(|heads| self.to_heads(heads));
+        let mut inputs = all.map(|heads| self.handed_over(heads));
         for (storage, heads) in inputs.iter_mut().zip(all) {
             if batch * heads.heads > 1 {
                 *storage = self.put_in_order(*storage, heads.sent, false);
