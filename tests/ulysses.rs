@@ -136,6 +136,11 @@ fn what_cannot_be_shared_is_refused_with_what_to_write() {
             "sliding windows have no rules where ranks share a sequence",
             "write mesh.cp = 1",
         ),
+        (
+            of("cp = 2", "cp = 3"),
+            "tp × cp × pp = 1 × 3 × 1 = 3 does not divide the 8 chips",
+            "write axes whose product divides it",
+        ),
         (of("cp = 2", "cp = 2\ndp = 8"), "the mesh holds 16 ranks but the topology has 8 chips", "mesh.dp must be 4"),
         (of("cp = 2", "cp = 2\ntp = 2"), "mesh.tp means nothing", "mesh.cp"),
     ];

@@ -26,7 +26,7 @@ pub(in crate::scenario) fn mesh(
             topology.name,
             topology.size_in_words()
         );
-        let at = written.pp.as_ref().or(written.tp.as_ref());
+        let at = written.pp.as_ref().or(written.tp.as_ref()).or(written.cp.as_ref());
         let place = at.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
         let remedy = "write axes whose product divides it, or change the topology's size".to_owned();
         return Err(ScenarioError::Plan { problem, place, remedy });
