@@ -198,7 +198,10 @@ CASES = [
         {"rank": 0, "zero": {"stage": 3, **PREFETCH, **more}, "sequence": 4, "kv_heads": 2, "micro_batches": several}
         for more, several in (({}, 2), (AWAY, 2), (NODES, 1), (WEIGHTS, 1))
     ),
-    {"rank": 0, "zero": {"stage": 3, **PREFETCH, "overlap_comm": False}, "sequence": 4, "kv_heads": 8},
+    *(
+        {"rank": 0, "zero": {"stage": 3, **PREFETCH, "overlap_comm": False}, "sequence": 4, "kv_heads": heads}
+        for heads in (8, 2)
+    ),
     *(
         {"rank": 6, "zero": {"stage": 1, **SMALL}, "sequence": shared, "kv_heads": 4, "batch": 2, "checkpointed": again}
         for shared, again in ((2, False), (4, True), (8, False))
