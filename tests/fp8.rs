@@ -107,6 +107,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
             clip: true,
         },
         vocabulary_multiple: 128,
+        fsdp: None,
         checks_for_nan: false,
         workspace: 32 << 20,
         persistent_workspace: true,

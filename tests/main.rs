@@ -24,6 +24,7 @@ mod grouped;
 mod issued;
 mod make;
 mod mapping;
+mod megatron_fsdp;
 mod megatron_kernels;
 mod memory;
 mod one_queue;

@@ -13,6 +13,7 @@ mod fsdp2_pipeline;
 mod megatron;
 mod megatron_case;
 mod megatron_experts;
+mod megatron_fsdp;
 mod megatron_step;
 mod memory;
 mod ring_attention;

@@ -228,6 +228,8 @@ pub struct Eager {
     pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
     lingering: Vec<Storage>,
+    /// Of that what goes with a block instead.
+    lingers_with: Vec<(Storage, Storage)>,
     /// Whether the optimizer has stepped since the last forward: fp8 copies of weights are made anew
     /// (`is_first_microbatch`).
     pub fresh_weights: bool,
@@ -271,6 +273,7 @@ impl Eager {
             inputs_only: false,
             viewed: None,
             lingering: vec![],
+            lingers_with: vec![],
             fresh_weights: false,
             maxima: None,
         }
@@ -325,6 +328,10 @@ impl Eager {
         counted.references -= 1;
         if counted.references == 0 {
             let buffer = counted.buffer;
+            while let Some(at) = self.lingers_with.iter().position(|&(with, _)| with == storage) {
+                let (_, lingering) = self.lingers_with.remove(at);
+                self.release(lingering);
+            }
             self.idle.push(storage.0);
             self.program.free(buffer);
         }

@@ -19,6 +19,7 @@ mod counts;
 mod data;
 mod deepspeed;
 mod experts;
+mod fsdp;
 mod groups;
 mod job;
 mod latent;
@@ -29,6 +30,7 @@ mod optimizer;
 mod p2p;
 mod python;
 mod rank;
+mod replicas;
 mod stamped;
 mod step;
 mod together;
@@ -37,9 +39,10 @@ mod vocabulary;
 pub use super::eager::DISPATCHERS;
 pub use ahead::MULTI_TOKEN;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
+pub use fsdp::unit_size;
 pub use job::{
-    Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
-    Mixture, Optimizer, Pipeline, Recompute, Sharing,
+    Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job, Matmuls,
+    Mesh, Mixture, Optimizer, Pipeline, Recompute, Sharing, Strategy,
 };
 pub use modules::Modules;
 
@@ -88,7 +91,11 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
         job.combines().then_some(what)
     };
-    Chunk::refuses(job).or_else(together).or_else(split).or_else(|| vocabulary::refuses(job))
+    fsdp::refuses(job)
+        .or_else(|| Chunk::refuses(job))
+        .or_else(together)
+        .or_else(split)
+        .or_else(|| vocabulary::refuses(job))
 }
 
 /// The programs of all pipeline ranks.
@@ -132,9 +139,10 @@ impl Framework for Job {
     }
 
     /// `megatron/training/arguments.py`: where tensor-parallel ranks, or those that share a sequence, are several. Exchanges of
-    /// experts beside another micro-batch want more than one (`core/transformer/moe/README.md`).
+    /// experts beside another micro-batch want more than one (`core/transformer/moe/README.md`), and so does Megatron-FSDP.
     fn asks_for_one_queue(&self) -> bool {
-        self.engine == Engine::Core && (self.mesh.tp > 1 || self.mesh.cp > 1) && !self.combines()
+        let several = self.mesh.tp > 1 || self.mesh.cp > 1;
+        self.engine == Engine::Core && several && !self.combines() && self.fsdp.is_none()
     }
 
     fn modules(&self) -> runtime::Modules {

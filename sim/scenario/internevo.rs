@@ -127,6 +127,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
             clip: true,
         },
         vocabulary_multiple: 1,
+        fsdp: None,
         checks_for_nan: false,
         workspace: profile.overheads.cublas_workspace.0,
         // PyTorch 1.13.

@@ -5,6 +5,7 @@ mod context;
 mod deepspeed;
 mod experts;
 mod foreign;
+mod fsdp;
 pub(super) mod mesh;
 mod overlap;
 pub(super) mod pipeline;
@@ -28,6 +29,8 @@ use crate::runtime::megatron::{
 
 /// The most tokens that are predicted further ahead.
 const MOST_AHEAD: i64 = 16;
+
+const FUSION: &str = "megatron.gradient_accumulation_fusion";
 
 /// Megatron-Core.
 pub(super) const MEGATRON: Runtime = Runtime(&Entry {
@@ -72,8 +75,14 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
     let matmuls = matmuls(reader, table, block.implementation)?;
     let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
-    let gradients = gradients(reader, table, (mesh, dtype, engine))?;
+    let sharded = fsdp::asked(reader, (scenario, table), (&model, mesh, engine))?;
+    let fused = match sharded {
+        Some(key) => fsdp::fuses(reader, table, key)?,
+        None => reader.flag(FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),
+    };
+    let gradients = gradients(reader, table, (mesh, dtype, fused))?;
     let optimizer = optimizer(reader, scenario, table, gradients.overlap_reduce)?;
+    let sharded = sharded.map(|key| fsdp::settings(reader, (table, key), (gradients, optimizer))).transpose()?;
     if let (Some(at), Matmuls::Fp8 { parameters: true, .. }, false) =
         (&table.fp8_param_gather, matmuls, optimizer.distributed)
     {
@@ -93,7 +102,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
-    let job = Job {
+    let mut job = Job {
         engine,
         model,
         batch: micro,
@@ -109,6 +118,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         dtype,
         gradients,
         optimizer,
+        fsdp: sharded,
         vocabulary_multiple,
         checks_for_nan,
         workspace: profile.overheads.cublas_workspace.0,
@@ -116,6 +126,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         persistent_workspace: true,
         multiprocessors: topology.chip.cores,
     };
+    fsdp::unit(reader, table, &mut job)?;
     let job = runtime::Job::of(job);
     let software = Software { attention, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
@@ -287,13 +298,8 @@ fn overlap_tensor(
 fn gradients(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
-    (mesh, dtype, engine): (Mesh, DType, Engine),
+    (mesh, dtype, fused): (Mesh, DType, bool),
 ) -> Result<Gradients, ScenarioError> {
-    let fused = reader.flag(
-        "megatron.gradient_accumulation_fusion",
-        table.gradient_accumulation_fusion,
-        engine == Engine::Core,
-    );
     let fp32 = reader.flag("megatron.grad_reduce_in_fp32", table.grad_reduce_in_fp32, dtype == DType::Bf16);
     let overlap_reduce = reader.flag("megatron.overlap_grad_reduce", table.overlap_grad_reduce, false);
     let bucket = match (&table.bucket_size, overlap_reduce) {

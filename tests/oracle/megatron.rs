@@ -146,6 +146,7 @@ pub fn job(c: &Value) -> Job {
             clip: c["clip"].as_f64().unwrap() > 0.0,
         },
         vocabulary_multiple: 128,
+        fsdp: None,
         checks_for_nan: false,
         // PyTorch 2.15 on a chip that poses as an H100.
         workspace: 32 << 20,

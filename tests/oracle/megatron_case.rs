@@ -114,6 +114,7 @@ impl Config {
                 clip: self.clip > 0.0,
             },
             vocabulary_multiple: 1,
+            fsdp: None,
             checks_for_nan: false,
             // PyTorch 2.15 on a chip that poses as an H100.
             workspace: 32 << 20,

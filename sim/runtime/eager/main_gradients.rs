@@ -8,8 +8,40 @@ use crate::program::{Builder, DType, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
 use std::fmt::Debug;
 
+/// A point of a chunk's run at which a training step may have hooks: around its blocks, and around its backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// A block of the chunk is about to run, for the first time or again.
+    Block(u64),
+    /// It has run.
+    BlockRan(u64),
+    /// The chunk's backward begins.
+    Backward,
+    /// A block's backward begins.
+    BlockBackward(u64),
+    /// It has given its input a gradient.
+    BlockReturned(u64),
+    /// The chunk's backward has ended, with what it held.
+    Returned,
+}
+
+/// What becomes of a parameter's gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// It is added to what is there.
+    Sum,
+    /// It is copied to a place of its own.
+    Copy,
+}
+
 /// What the training step does around a parameter's use, at that place in host order.
 pub trait ParamHooks: Debug {
+    /// The chunk's run has come to a point.
+    fn reached(&mut self, _program: &mut Builder, _at: Moment) {}
+    /// The micro-batch's gradient of the parameter has been made, and is about to go to the main gradients.
+    fn takes(&mut self, _program: &mut Builder, _param: usize) -> Takes {
+        Takes::Sum
+    }
     /// A module is about to read the parameter in forward.
     fn read(&mut self, program: &mut Builder, param: usize);
     /// The micro-batch's gradient of the parameter is in the main gradients.
@@ -54,8 +86,21 @@ impl Eager {
         // These read the bias of the linear before them, whose module it belongs to.
         let of_another =
             matches!(op.kind, OpKind::Megatron(MegatronOp::BiasDropoutAdd { .. } | MegatronOp::Activate { .. }));
-        let Some(main) = self.main.as_mut().filter(|_| !of_another) else { return };
-        for &param in &op.params {
+        // Positions are looked up by a module of their own, after words.
+        let embeds = matches!(op.kind, OpKind::Megatron(MegatronOp::Embed { .. }));
+        let count = if of_another {
+            0
+        } else if embeds {
+            1
+        } else {
+            op.params.len()
+        };
+        op.params.iter().take(count).for_each(|&param| self.is_reading(param, frame));
+    }
+
+    /// Tells the step that a parameter is about to be read.
+    pub(super) fn is_reading(&mut self, param: usize, frame: &Frame) {
+        if let Some(main) = &mut self.main {
             main.hooks.read(&mut self.program, frame.params.index(param));
         }
     }
@@ -65,11 +110,21 @@ impl Eager {
         let bytes = self.bytes(gradient);
         let main = self.main.as_mut().expect("called where there are main gradients");
         let wide = bytes / dtype.bytes() * main.dtype.bytes();
-        let (read, written) = (Bytes(bytes + wide), Bytes(wide));
-        let work = Work::Memory { kind: MemoryKind::Elementwise, read, written };
-        self.program.launch(self.stream, "aten.add_", work, self.settings.backward);
+        let (name, read) = match main.hooks.takes(&mut self.program, param) {
+            Takes::Sum => ("aten.add_", bytes + wide),
+            Takes::Copy => ("aten.copy_", bytes),
+        };
+        let work = Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(read), written: Bytes(wide) };
+        self.program.launch(self.stream, name, work, self.settings.backward);
         self.release(gradient);
         self.gradient_arrived(param);
+    }
+
+    /// Tells the step how far a chunk's run has come.
+    pub fn reached(&mut self, at: Moment) {
+        if let Some(main) = &mut self.main {
+            main.hooks.reached(&mut self.program, at);
+        }
     }
 
     /// The gradient is in the main gradients.

@@ -124,6 +124,12 @@ impl Eager {
         }
     }
 
+    /// What compiled functions have kept stays as long as a result that is a view of theirs.
+    pub fn lingers_with(&mut self, result: Storage) {
+        let lingering = std::mem::take(&mut self.lingering);
+        self.lingers_with.extend(lingering.into_iter().map(|kept| (result, kept)));
+    }
+
     /// A live value of a running frame.
     pub(super) fn value(frame: &Frame, value: usize) -> Storage {
         frame.slots[value].expect("an operator reads live values")

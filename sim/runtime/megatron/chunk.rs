@@ -15,7 +15,7 @@ use super::ahead;
 use super::batch::Batch;
 use super::blocks;
 use super::experts;
-use super::job::{Core, Fp8Recipe, Implementation, Recompute};
+use super::job::{Core, Fp8Recipe, Implementation, Recompute, Strategy};
 use super::latent;
 use super::layers::Layers;
 use super::modules::{MODULES, Modules};
@@ -23,6 +23,7 @@ use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
 use crate::program::{Category, DType, Pass};
 use crate::runtime::eager::fp8;
+use crate::runtime::eager::main_gradients::Moment;
 use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Shared, Storage};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
@@ -57,6 +58,10 @@ pub struct ChunkParam {
     pub fp8: bool,
     /// Whether it is an expert's that other ranks do not have.
     pub expert: bool,
+    /// Elements of a row: the product of all dimensions but the first.
+    pub row: u64,
+    /// The block of the chunk that it belongs to, if any.
+    pub block: Option<u64>,
 }
 
 /// The graphs and parameters of a chunk.
@@ -99,7 +104,7 @@ impl Chunk {
         let dims = blocks.kinds().first().map_or_else(|| blocks::dims(job), |graph| graph.dims);
         let sequence = dims.tensor.sequence;
         let mut params = vec![];
-        let mut add = |prefix: &str, param: &Param| {
+        let mut add = |prefix: &str, block: Option<u64>, param: &Param| {
             // Each rank has norms of some heads' queries and keys: of whole ones, as far as parameters go.
             let of_heads =
                 job.mesh.tp > 1 && (param.name.contains("q_layernorm") || param.name.contains("k_layernorm"));
@@ -117,19 +122,20 @@ impl Chunk {
             let linear = param.cols > 1 && prefix.starts_with(LAYERS) && !param.name.starts_with(experts::ROUTER);
             let fp8 = linear && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
             let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
-            params.push(ChunkParam { name, elements: param.elements(), partial, word_embedding, fp8, expert });
+            let (elements, row) = (param.elements(), param.cols);
+            params.push(ChunkParam { name, elements, partial, word_embedding, fp8, expert, row, block });
         };
         for param in embedding.iter().chain(&copied).flat_map(|graph| &graph.params) {
-            add("embedding.", param);
+            add("embedding.", None, param);
         }
         for (layer, param) in blocks.params() {
-            add(&format!("{LAYERS}{layer}."), param);
+            add(&format!("{LAYERS}{layer}."), Some(layer), param);
         }
         let tied = first && last && job.model.tied_head;
         let words = (tied || last && job.model.predicts_ahead > 0).then_some(first_param);
         for param in head.iter().flat_map(|graph| &graph.params) {
             if !(tied && param.name == HEAD || param.name == WORDS) {
-                add("", param);
+                add("", None, param);
             }
         }
         let first = [first_param, first_param + embeddings + blocks.params().count()];
@@ -317,12 +323,35 @@ impl Chunk {
     ) -> (Frame, Storage) {
         let graph = self.blocks.graph(layer);
         let map = ParamMap::from(self.blocks.first(layer));
+        eager.reached(Moment::Block(layer));
         let mut running = eager.frame(graph, x, map, mode);
         eager.give(&mut running, MASK, Some(mask));
         eager.forward_ops(graph, &mut running, 0..graph.ops.len());
         eager.give(&mut running, MASK, None);
         let out = eager.finish_forward(graph, &mut running);
+        eager.reached(Moment::BlockRan(layer));
+        if self.hooks_views() {
+            eager.lingers_with(out);
+        }
         (running, out)
+    }
+
+    /// Whether a block's result is a view, so that a hook can stand on its gradient: around Megatron-FSDP's units
+    /// (`create_custom_backward_hook`).
+    fn hooks_views(&self) -> bool {
+        self.job.fsdp.is_some_and(|fsdp| fsdp.strategy == Strategy::Parameters)
+    }
+
+    /// Backward of one block.
+    fn backward_block(&self, eager: &mut Eager, layer: u64, mut frame: Frame, gradient: Storage) -> Storage {
+        eager.reached(Moment::BlockBackward(layer));
+        if self.hooks_views() {
+            eager.viewed = Some(gradient);
+        }
+        let graph = self.blocks.graph(layer);
+        let gradient = eager.backward(graph, &mut frame, gradient).expect("a block's input has a gradient");
+        eager.reached(Moment::BlockReturned(layer));
+        gradient
     }
 
     /// Forward of one block, or of some that are run again.
@@ -356,10 +385,7 @@ impl Chunk {
         let (mut gradient, seeds) = self.begin_backward(eager, frame.head.take(), gradient);
         for done in frame.blocks.into_iter().rev() {
             gradient = match done {
-                BlocksFrame::Saved(layer, mut running) => {
-                    let graph = self.blocks.graph(layer);
-                    eager.backward(graph, &mut running, gradient).expect("a block's input has a gradient")
-                }
+                BlocksFrame::Saved(layer, running) => self.backward_block(eager, layer, *running, gradient),
                 BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
             };
         }
@@ -386,6 +412,7 @@ impl Chunk {
         mut gradient: Option<Storage>,
     ) -> (Storage, Vec<Storage>) {
         eager.shared = self.shared();
+        eager.reached(Moment::Backward);
         let mut seeds = vec![];
         if let (Some(graph), Some(mut running)) = (&self.head, head) {
             let seed = gradient.unwrap_or_else(|| {
@@ -418,6 +445,7 @@ impl Chunk {
             (Some(graph), Some(mut running)) => eager.backward(graph, &mut running, gradient),
             _ => Some(gradient),
         };
+        eager.reached(Moment::Returned);
         seeds.into_iter().for_each(|seed| eager.release(seed));
         result
     }
@@ -437,9 +465,8 @@ impl Chunk {
         eager.program.set_pass(before.0);
         eager.category = before.1;
         let mut running = eager.retain(gradient);
-        for (layer, mut frame) in frames.into_iter().rev() {
-            running =
-                eager.backward(self.blocks.graph(layer), &mut frame, running).expect("a block's input has a gradient");
+        for (layer, frame) in frames.into_iter().rev() {
+            running = self.backward_block(eager, layer, frame, running);
         }
         for storage in [x, gradient, again.input, again.mask] {
             eager.release(storage);

@@ -6,6 +6,7 @@
 
 use super::buckets::{self, Rules, Slot, Together};
 use super::job::{Engine, Job};
+use super::replicas::Replicas;
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, EventId, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -83,7 +84,7 @@ pub struct Data {
     overlap_gather: bool,
     checks: bool,
     /// The chunk whose last micro-batch is in backward, if it is reduced meanwhile.
-    pub reducing: Option<usize>,
+    reducing: Option<usize>,
 }
 
 impl Data {
@@ -129,149 +130,6 @@ impl Data {
         }
     }
 
-    /// For each parameter of which the first data-parallel rank steps a part: the parameter and the part's elements.
-    pub fn shards(&self, slots: &[Slot]) -> Vec<(usize, u64)> {
-        let mut shards = vec![];
-        let mut first = 0;
-        for chunk in &self.chunks {
-            for bucket in chunk.buckets.iter().flat_map(Together::all) {
-                let mine = bucket.len() / self.ranks;
-                let mut at = bucket.elements.start;
-                for &param in &bucket.params {
-                    if self.distributed {
-                        at = at.next_multiple_of(64);
-                    }
-                    let size = slots[first + param].elements;
-                    let part = if self.distributed {
-                        (at + size).min(bucket.elements.start + mine).saturating_sub(at)
-                    } else {
-                        size
-                    };
-                    if part > 0 {
-                        shards.push((first + param, part));
-                    }
-                    at += size;
-                }
-            }
-            first += chunk.bucket_of.len();
-        }
-        shards
-    }
-
-    /// At the start of a step: gradients are zero, nothing has been reduced.
-    pub fn zero(&mut self, program: &mut Builder) {
-        for chunk in &mut self.chunks {
-            let count = |together: &Together| together.all().map(|bucket| bucket.params.len()).sum::<usize>();
-            let all = chunk.buckets.iter().map(count).sum();
-            for (state, together) in chunk.states.iter_mut().zip(&chunk.buckets) {
-                let params = count(together);
-                state.missing = if chunk.together { all } else { params };
-                state.reduced = None;
-            }
-            for elements in chunk.buffers() {
-                let written = Bytes(elements * self.gradients.bytes());
-                let work = Work::Memory { kind: MemoryKind::Copy, read: Bytes(0), written };
-                program.launch(COMPUTE, "aten.zero_", work, Dispatch::EagerForward);
-            }
-        }
-    }
-
-    /// Whether a chunk's operators find everything gathered, and reduce nothing.
-    pub fn is_quiet(&self, chunk: usize) -> bool {
-        let there = |state: &State| state.gathering && state.gathered.is_none();
-        let chunk = self.chunks.get(chunk).filter(|_| self.overlap_gather);
-        let mut issued = chunk.into_iter().flat_map(|chunk| chunk.issued().map(|at| &chunk.states[at]));
-        self.reducing.is_none() && issued.all(there)
-    }
-
-    /// Before an operator of the forward reads a parameter: waits for its gathering, and starts the next.
-    pub fn needed(&mut self, program: &mut Builder, param: usize) {
-        if !self.overlap_gather {
-            return;
-        }
-        let (chunk, param) = self.place[param];
-        let at = self.chunks[chunk].issued_as(self.chunks[chunk].bucket_of[param]);
-        if !self.chunks[chunk].states[at].gathering {
-            self.gather(program, chunk, at);
-        }
-        if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
-            program.wait(COMPUTE, event);
-            // The forward goes through the buffer from its end.
-            let next = at.checked_sub(1).filter(|&next| self.chunks[chunk].issued().contains(&next));
-            if let Some(next) = next.filter(|&next| !self.chunks[chunk].states[next].gathering) {
-                self.gather(program, chunk, next);
-            }
-        }
-    }
-
-    /// Starts the gathering of all of a chunk's buckets, in the order in which forward needs them (`start_param_sync`).
-    pub fn prefetch(&mut self, program: &mut Builder, chunk: usize) {
-        if !self.overlap_gather || chunk >= self.chunks.len() {
-            return;
-        }
-        for at in self.chunks[chunk].issued().rev() {
-            if !self.chunks[chunk].states[at].gathering {
-                self.gather(program, chunk, at);
-            }
-        }
-    }
-
-    /// When a parameter's gradient has been added to the main gradients.
-    pub fn arrived(&mut self, program: &mut Builder, param: usize) {
-        let (chunk, param) = self.place[param];
-        if self.reducing != Some(chunk) {
-            return;
-        }
-        let at = self.chunks[chunk].issued_as(self.chunks[chunk].bucket_of[param]);
-        let state = &mut self.chunks[chunk].states[at];
-        state.missing = state.missing.saturating_sub(1);
-        if state.missing == 0 && state.reduced.is_none() {
-            self.reduce(program, chunk, at);
-        }
-    }
-
-    /// Starts the reduction of all of a chunk's buckets (`start_grad_sync`).
-    pub fn start(&mut self, program: &mut Builder, chunk: usize) {
-        for at in self.chunks[chunk].issued() {
-            if self.chunks[chunk].states[at].reduced.is_none() {
-                self.reduce(program, chunk, at);
-            }
-        }
-    }
-
-    /// After the last backward: every bucket of a chunk is reduced and waited for (`finish_grad_sync`).
-    pub fn finish(&mut self, program: &mut Builder, chunk: usize) {
-        for at in self.chunks[chunk].issued() {
-            if self.chunks[chunk].states[at].reduced.is_none() {
-                self.reduce(program, chunk, at);
-            }
-            let state = &mut self.chunks[chunk].states[at];
-            state.gathering = false;
-            if let Some(event) = state.reduced {
-                program.wait(COMPUTE, event);
-            }
-        }
-    }
-
-    /// After the optimizer's step: a chunk's parameters are gathered, unless the next forward does it.
-    pub fn gather_all(&mut self, program: &mut Builder, chunk: usize) {
-        if !self.distributed || self.overlap_gather {
-            return;
-        }
-        for at in self.chunks[chunk].issued() {
-            self.gather(program, chunk, at);
-            if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
-                program.wait(COMPUTE, event);
-            }
-            self.chunks[chunk].states[at].gathering = false;
-        }
-    }
-
-    /// Whether gradients are reduced beside the backward.
-    pub fn overlaps_reduce(&self) -> bool {
-        self.overlap_reduce
-    }
-
     fn reduce(&mut self, program: &mut Builder, chunk: usize, at: usize) {
         let pass = program.set_pass(Pass::Backward);
         let elements: u64 = self.chunks[chunk].elements(at).iter().sum();
@@ -306,9 +164,152 @@ impl Data {
         state.gathering = true;
         state.gathered = Some(program.record(self.stream));
     }
+}
 
-    /// Takes parameters and gradients, once: with the distributed optimizer parameters are views of one buffer, too.
-    pub fn take_buffers(&self, program: &mut Builder) {
+impl Replicas for Data {
+    fn shards(&self, slots: &[Slot]) -> Vec<(usize, u64)> {
+        let mut shards = vec![];
+        let mut first = 0;
+        for chunk in &self.chunks {
+            for bucket in chunk.buckets.iter().flat_map(Together::all) {
+                let mine = bucket.len() / self.ranks;
+                let mut at = bucket.elements.start;
+                for &param in &bucket.params {
+                    if self.distributed {
+                        at = at.next_multiple_of(64);
+                    }
+                    let size = slots[first + param].elements;
+                    let part = if self.distributed {
+                        (at + size).min(bucket.elements.start + mine).saturating_sub(at)
+                    } else {
+                        size
+                    };
+                    if part > 0 {
+                        shards.push((first + param, part));
+                    }
+                    at += size;
+                }
+            }
+            first += chunk.bucket_of.len();
+        }
+        shards
+    }
+
+    fn zero(&mut self, program: &mut Builder) {
+        for chunk in &mut self.chunks {
+            let count = |together: &Together| together.all().map(|bucket| bucket.params.len()).sum::<usize>();
+            let all = chunk.buckets.iter().map(count).sum();
+            for (state, together) in chunk.states.iter_mut().zip(&chunk.buckets) {
+                let params = count(together);
+                state.missing = if chunk.together { all } else { params };
+                state.reduced = None;
+            }
+            for elements in chunk.buffers() {
+                let written = Bytes(elements * self.gradients.bytes());
+                let work = Work::Memory { kind: MemoryKind::Copy, read: Bytes(0), written };
+                program.launch(COMPUTE, "aten.zero_", work, Dispatch::EagerForward);
+            }
+        }
+    }
+
+    fn is_quiet(&self, chunk: usize) -> bool {
+        let there = |state: &State| state.gathering && state.gathered.is_none();
+        let chunk = self.chunks.get(chunk).filter(|_| self.overlap_gather);
+        let mut issued = chunk.into_iter().flat_map(|chunk| chunk.issued().map(|at| &chunk.states[at]));
+        self.reducing.is_none() && issued.all(there)
+    }
+
+    /// Waits for its gathering, and starts the next.
+    fn needed(&mut self, program: &mut Builder, param: usize) {
+        if !self.overlap_gather {
+            return;
+        }
+        let (chunk, param) = self.place[param];
+        let at = self.chunks[chunk].issued_as(self.chunks[chunk].bucket_of[param]);
+        if !self.chunks[chunk].states[at].gathering {
+            self.gather(program, chunk, at);
+        }
+        if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
+            program.wait(COMPUTE, event);
+            // The forward goes through the buffer from its end.
+            let next = at.checked_sub(1).filter(|&next| self.chunks[chunk].issued().contains(&next));
+            if let Some(next) = next.filter(|&next| !self.chunks[chunk].states[next].gathering) {
+                self.gather(program, chunk, next);
+            }
+        }
+    }
+
+    /// In the order in which forward needs them (`start_param_sync`).
+    fn prefetch(&mut self, program: &mut Builder, chunk: usize) {
+        if !self.overlap_gather || chunk >= self.chunks.len() {
+            return;
+        }
+        for at in self.chunks[chunk].issued().rev() {
+            if !self.chunks[chunk].states[at].gathering {
+                self.gather(program, chunk, at);
+            }
+        }
+    }
+
+    fn arrived(&mut self, program: &mut Builder, param: usize) {
+        let (chunk, param) = self.place[param];
+        if self.reducing != Some(chunk) {
+            return;
+        }
+        let at = self.chunks[chunk].issued_as(self.chunks[chunk].bucket_of[param]);
+        let state = &mut self.chunks[chunk].states[at];
+        state.missing = state.missing.saturating_sub(1);
+        if state.missing == 0 && state.reduced.is_none() {
+            self.reduce(program, chunk, at);
+        }
+    }
+
+    /// `start_grad_sync`.
+    fn start(&mut self, program: &mut Builder, chunk: usize) {
+        for at in self.chunks[chunk].issued() {
+            if self.chunks[chunk].states[at].reduced.is_none() {
+                self.reduce(program, chunk, at);
+            }
+        }
+    }
+
+    /// `finish_grad_sync`.
+    fn finish(&mut self, program: &mut Builder, chunk: usize) {
+        for at in self.chunks[chunk].issued() {
+            if self.chunks[chunk].states[at].reduced.is_none() {
+                self.reduce(program, chunk, at);
+            }
+            let state = &mut self.chunks[chunk].states[at];
+            state.gathering = false;
+            if let Some(event) = state.reduced {
+                program.wait(COMPUTE, event);
+            }
+        }
+    }
+
+    fn gather_all(&mut self, program: &mut Builder, chunk: usize) {
+        if !self.distributed || self.overlap_gather {
+            return;
+        }
+        for at in self.chunks[chunk].issued() {
+            self.gather(program, chunk, at);
+            if let Some(event) = self.chunks[chunk].states[at].gathered.take() {
+                program.wait(COMPUTE, event);
+            }
+            self.chunks[chunk].states[at].gathering = false;
+        }
+    }
+
+    fn overlaps_reduce(&self) -> bool {
+        self.overlap_reduce
+    }
+
+    fn reduces(&mut self, chunk: Option<usize>) {
+        self.reducing = chunk;
+    }
+
+    /// With the distributed optimizer parameters are views of one buffer, too.
+    fn take_buffers(&self, program: &mut Builder) {
         for chunk in &self.chunks {
             for (elements, dtype) in chunk.buffers().into_iter().zip([self.dtype, DType::Fp8]) {
                 if self.distributed {

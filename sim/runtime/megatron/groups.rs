@@ -1,5 +1,6 @@
 //! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
 
+use super::fsdp;
 use super::job::{Job, Mesh, Sharing};
 use crate::program::{Builder, GroupId, StreamId};
 use crate::runtime::eager::{Context, ExpertRanks, Heads, Ring};
@@ -45,7 +46,12 @@ pub(super) const VOCABULARY: StreamId = StreamId(5);
 pub(super) const REDUCTIONS: StreamId = StreamId(6);
 
 /// The streams of a job.
-pub(super) fn streams(job: &Job) -> &'static [&'static str] {
+pub(super) fn streams(job: &Job) -> Vec<&'static str> {
+    let besides: &[&str] = if job.fsdp.is_some() { &fsdp::STREAMS } else { &[] };
+    [of_modules(job), besides].concat()
+}
+
+fn of_modules(job: &Job) -> &'static [&'static str] {
     if job.spread().is_some() {
         &WITH_VOCABULARY
     } else if job.combines() {

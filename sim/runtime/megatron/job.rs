@@ -315,6 +315,32 @@ pub struct Gradients {
     pub bucket: Option<u64>,
 }
 
+/// What replicas share of a model's parameters (`--data-parallel-sharding-strategy`), each more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strategy {
+    /// `no_shard`: nothing.
+    Whole,
+    /// `optim`: what the optimizer keeps.
+    Optimizer,
+    /// `optim_grads`: that, and main gradients.
+    Gradients,
+    /// `optim_grads_params`: that, and parameters.
+    Parameters,
+}
+
+/// Megatron-FSDP (`--use-megatron-fsdp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fsdp {
+    /// What is shared.
+    pub strategy: Strategy,
+    /// `--suggested-communication-unit-size`: elements of gradients that wait; half as many of parameters are gathered ahead.
+    pub unit_size: u64,
+    /// `--fsdp-double-buffer`.
+    pub double_buffer: bool,
+    /// `--create-all-gather-group`: parameters are gathered on a communicator of their own.
+    pub gather_group: bool,
+}
+
 /// The optimizer: Adam with decoupled weight decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Optimizer {
@@ -371,6 +397,8 @@ pub struct Job {
     pub gradients: Gradients,
     /// Optimizer.
     pub optimizer: Optimizer,
+    /// Megatron-FSDP in place of buckets.
+    pub fsdp: Option<Fsdp>,
     /// `--make-vocab-size-divisible-by`.
     pub vocabulary_multiple: u64,
     /// `--no-check-for-nan-in-loss-and-grad` unset: a number is read back after each micro-batch's loss and before the

@@ -50,6 +50,15 @@ impl Shards {
         foreach(program, name, self.total, [read, written]);
     }
 
+    /// One kernel for each shard, reading and writing so many bytes an element.
+    fn each(&self, program: &mut Builder, name: &'static str, bytes: [u64; 2]) {
+        for elements in &self.sizes {
+            let [read, written] = bytes.map(|bytes| Bytes(bytes * elements));
+            let work = Work::Memory { kind: MemoryKind::Elementwise, read, written };
+            program.launch(COMPUTE, name, work, Dispatch::EagerForward);
+        }
+    }
+
     fn alloc(&self, program: &mut Builder, dtype: DType, name: &'static str) {
         for &elements in &self.sizes {
             program.alloc(Bytes(elements * dtype.bytes()), COMPUTE, Category::OptimizerState, name);
@@ -138,6 +147,22 @@ fn to_fp8(program: &mut Builder, job: &Job, shards: &Shards, (data, stream): (Gr
     }
 }
 
+/// Copies main gradients that are not in fp32 to it: a kernel for all, or under Megatron-FSDP one for each.
+pub fn widen(program: &mut Builder, job: &Job, (shards, copies): (&Shards, &[BufferId])) {
+    if copies.is_empty() {
+        return;
+    }
+    for (&kept, made) in copies.iter().zip(shards.take_copies(program, job)) {
+        program.rename(made, kept);
+    }
+    let gradient = job.gradients.dtype.bytes();
+    if job.fsdp.is_some() {
+        shards.each(program, "aten._to_copy", [gradient, DType::Fp32.bytes()]);
+    } else {
+        shards.foreach(program, "aten._to_copy", gradient, DType::Fp32.bytes());
+    }
+}
+
 /// One step. `world` is the group that norms are summed over, `data` that of the replicas, both on `stream`.
 pub fn step(
     program: &mut Builder,
@@ -146,13 +171,9 @@ pub fn step(
     ([world, data], stream): ([GroupId; 2], StreamId),
 ) {
     let pass = program.set_pass(Pass::Optimizer);
-    let gradient = job.gradients.dtype.bytes();
     program.host(Dispatch::OptimizerParam, shards.sizes.len() as u32);
-    if !copies.is_empty() {
-        for (&kept, made) in copies.iter().zip(shards.take_copies(program, job)) {
-            program.rename(made, kept);
-        }
-        shards.foreach(program, "aten._to_copy", gradient, 4);
+    if job.fsdp.is_none() {
+        widen(program, job, (shards, copies));
     }
     let all_reduce = |program: &mut Builder| {
         program.wait_stream(stream, COMPUTE);
@@ -189,7 +210,10 @@ pub fn step(
     // Parameters take what the masters have become.
     let elements = shards.fp8();
     let plain = shards.total - elements;
-    if plain > 0 {
+    if job.fsdp.is_some() {
+        // `copy_main_weights_to_model_weights`.
+        shards.each(program, "aten.copy_", [master, job.dtype.bytes()]);
+    } else if plain > 0 {
         foreach(program, "amp_C.multi_tensor_scale", plain, [master, job.dtype.bytes()]);
     }
     if elements > 0 {

@@ -3,23 +3,20 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
-use super::data::Data;
-use super::groups::{
-    DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, sequence, streams,
-};
+use super::groups::{DATA, EXCHANGES, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, sequence, streams};
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
+use super::replicas::{self, Replicas, Shared};
 use super::step::Rank;
 use super::vocabulary::Vocabulary;
 use super::{blocks, modules};
 use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
-use crate::runtime::eager::main_gradients::{MainGradients, ParamHooks};
+use crate::runtime::eager::main_gradients::{MainGradients, Moment, ParamHooks, Takes};
 use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
 use crate::schedule::Schedule;
 use crate::units::Bytes;
@@ -27,7 +24,7 @@ use crate::units::Bytes;
 impl<'j> Rank<'j> {
     /// A rank at rest.
     pub(super) fn new(job: &'j Job, schedule: &'j Schedule, rank: u32) -> Rank<'j> {
-        let mut program = Builder::new(job.mesh.ranks(), streams(job));
+        let mut program = Builder::new(job.mesh.ranks(), &streams(job));
         let groups = Groups::new(&mut program, job);
         let spread = job.spread();
         let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);
@@ -54,9 +51,7 @@ impl<'j> Rank<'j> {
             vocabulary = Some(Vocabulary::new(job, spread, tables));
         }
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
-        let of = |experts: bool, on| Rc::new(RefCell::new(Data::new(job, (rank == 0, experts), &slots, on)));
-        let mut data = vec![of(false, (groups.data, DATA))];
-        data.extend(groups.expert_data.map(|group| of(true, (group, EXPERT_DATA))));
+        let data = replicas::of(&mut program, (job, rank == 0), &chunks, (&slots, groups));
         let all: Vec<Slot> = slots.iter().flatten().copied().collect();
         let part = |(param, elements): (usize, u64)| Part { elements, fp8: all[param].fp8 };
         let weights = all.iter().filter(|slot| slot.fp8).count() as u64;
@@ -127,7 +122,9 @@ impl<'j> Rank<'j> {
             }
         }
         self.data.iter().for_each(|data| data.borrow().take_buffers(program));
-        self.shards.take_masters(program, self.job);
+        if self.job.fsdp.is_none() {
+            self.shards.take_masters(program, self.job);
+        }
         self.copies = self.shards.take_copies(program, self.job);
         // The learning rate's or the loss scale's one number.
         program.alloc(Bytes(4), COMPUTE, Category::Buffer, "scalar");
@@ -150,6 +147,7 @@ impl<'j> Rank<'j> {
     pub(super) fn zero(&mut self) {
         let program = &mut self.eager.program;
         program.host(Dispatch::StepOverhead, 1);
+        self.data.iter().for_each(|data| data.borrow_mut().stepped(program));
         program.set_pass(Pass::Backward);
         self.data.iter().for_each(|data| data.borrow_mut().zero(program));
         // `optimizer.zero_grad`: what the last step copied to fp32 goes.
@@ -173,19 +171,23 @@ impl<'j> Rank<'j> {
         for chunk in 0..self.chunks.len() {
             self.data.iter().for_each(|data| data.borrow_mut().finish(program, chunk));
         }
-        let gradients = self.job.gradients.dtype;
-        let partial = || self.chunks.iter().flat_map(Chunk::params).filter(|param| param.partial);
-        let elements: u64 = partial().map(|param| param.elements).sum();
+        if self.job.fsdp.is_some() {
+            optimizer::widen(program, self.job, (&self.shards, &self.copies));
+        }
+        self.data.iter().for_each(|data| data.borrow_mut().attached(program));
+        let gradients = if self.job.fsdp.is_some() { DType::Fp32 } else { self.job.gradients.dtype };
+        let partial = self.partial();
+        let program = &mut self.eager.program;
+        let elements: u64 = partial.iter().sum();
         if elements > 0 && self.job.mesh.tp > 1 {
             let bytes = Bytes(elements * gradients.bytes());
             let flat = program.alloc(bytes, COMPUTE, Category::ShardedGradient, "aten.cat");
             let copy = Work::Memory { kind: MemoryKind::Foreach, read: bytes, written: bytes };
             program.launch(COMPUTE, "aten.cat", copy, Dispatch::EagerForward);
             reduce(program, (self.groups.tensor, TENSOR), bytes, gradients);
-            let count = partial().count() as u64;
-            let each = Bytes(bytes.0 / count);
+            let each = Bytes(bytes.0 / partial.len() as u64);
             let copy = Work::Memory { kind: MemoryKind::Copy, read: each, written: each };
-            for _ in 0..count {
+            for _ in &partial {
                 program.launch(COMPUTE, "aten.copy_", copy, Dispatch::EagerForward);
             }
             program.free(flat);
@@ -204,6 +206,16 @@ impl<'j> Rank<'j> {
             let bytes = Bytes(routers * experts.count * self.job.dtype.bytes());
             reduce(program, (group, MAXIMA), bytes, self.job.dtype);
         }
+    }
+
+    /// Elements of the gradients of which tensor-parallel ranks make a part each: of each parameter, those that the rank has.
+    fn partial(&self) -> Vec<u64> {
+        let params: Vec<&ChunkParam> = self.chunks.iter().flat_map(Chunk::params).collect();
+        if self.job.fsdp.is_some() {
+            let shards = self.data.iter().flat_map(|data| data.borrow().shards(&[]));
+            return shards.filter(|&(param, _)| params[param].partial).map(|(_, elements)| elements).collect();
+        }
+        params.into_iter().filter(|param| param.partial).map(|param| param.elements).collect()
     }
 
     /// The optimizer's step, and the parameters that other ranks have stepped; the loss for the log.
@@ -268,18 +280,26 @@ fn slots(chunk: &Chunk, job: &Job, schedule: &Schedule) -> Vec<Slot> {
 #[derive(Debug)]
 struct Hooks {
     /// Of the parameters that all ranks have, and of experts that are spread over ranks.
-    data: Vec<Rc<RefCell<Data>>>,
+    data: Vec<Shared>,
     /// Which parameters are such experts'.
     experts: Vec<bool>,
 }
 
 impl Hooks {
-    fn of(&self, param: usize) -> &RefCell<Data> {
-        &self.data[usize::from(self.experts[param])]
+    fn of(&self, param: usize) -> &RefCell<dyn Replicas> {
+        self.data[usize::from(self.experts[param])].as_ref()
     }
 }
 
 impl ParamHooks for Hooks {
+    fn reached(&mut self, program: &mut Builder, at: Moment) {
+        self.data.iter().for_each(|data| data.borrow_mut().reached(program, at));
+    }
+
+    fn takes(&mut self, program: &mut Builder, param: usize) -> Takes {
+        self.of(param).borrow_mut().takes(program, param)
+    }
+
     fn read(&mut self, program: &mut Builder, param: usize) {
         self.of(param).borrow_mut().needed(program, param);
     }

@@ -1,17 +1,16 @@
 //! A pipeline rank's training step: the schedule's actions in order, then gradients, optimizer, parameters
 //! (`core/pipeline_parallel/schedules.py`, `megatron/training/training.py`, `train_step`, 0.16.1).
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use super::chunk::{Chunk, ChunkFrame};
 use super::counts::Counts;
-use super::data::{Data, read_back};
+use super::data::read_back;
 use super::groups::Groups;
 use super::job::{Engine, Job};
 use super::optimizer::Shards;
 use super::p2p::{End, P2p, Peer};
+use super::replicas::Shared;
 use super::stamped::Written;
 use super::vocabulary::Vocabulary;
 use crate::program::builder::Section;
@@ -66,8 +65,8 @@ pub(super) struct Rank<'j> {
     pub(super) chunks: Vec<Chunk>,
     pub(super) scopes: Vec<ScopeId>,
     pub(super) eager: Eager,
-    /// Its buckets, which the eager run's hooks use too: of what all ranks have, and of experts that they do not.
-    pub(super) data: Vec<Rc<RefCell<Data>>>,
+    /// How it shares its parameters with replicas: those that all ranks have, and experts that they do not.
+    pub(super) data: Vec<Shared>,
     pub(super) shards: Shards,
     pub(super) p2p: P2p,
     pub(super) counts: Counts,
@@ -428,7 +427,8 @@ impl<'j> Rank<'j> {
         let alone = self.job.pipeline.virtual_stages == 1 && self.rank == 0;
         for data in &self.data {
             let mut data = data.borrow_mut();
-            data.reducing = (data.overlaps_reduce() && last && alone).then_some(chunk);
+            let reduces = (data.overlaps_reduce() && last && alone).then_some(chunk);
+            data.reduces(reduces);
         }
     }
 
@@ -456,7 +456,7 @@ impl<'j> Rank<'j> {
     /// With virtual stages: after a backward, the chunk whose last micro-batch the first rank has just ended, as counted
     /// from here, starts its reduction.
     fn start_reductions(&mut self) {
-        self.data.iter().for_each(|data| data.borrow_mut().reducing = None);
+        self.data.iter().for_each(|data| data.borrow_mut().reduces(None));
         if !self.job.gradients.overlap_reduce || self.job.pipeline.virtual_stages == 1 {
             return;
         }

@@ -1,4 +1,4 @@
-//! The tables of Megatron-Core. Keys are its arguments, without `no_` and `use_`.
+//! The tables of Megatron-Core. Keys are its arguments, without `no_`, and without `use_` but for `use_megatron_fsdp`.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -95,6 +95,20 @@ pub enum FusedLoss {
     Te,
 }
 
+/// `data_parallel_sharding_strategy`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// Replicas share nothing.
+    NoShard,
+    /// What the optimizer keeps.
+    Optim,
+    /// That, and gradients.
+    OptimGrads,
+    /// That, and parameters.
+    OptimGradsParams,
+}
+
 /// One of `recompute_modules`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
@@ -185,6 +199,16 @@ pub struct Megatron {
     pub bucket_size: Option<Spanned<i64>>,
     /// `use_distributed_optimizer`.
     pub distributed_optimizer: Option<bool>,
+    /// `use_megatron_fsdp`.
+    pub use_megatron_fsdp: Option<Spanned<bool>>,
+    /// `data_parallel_sharding_strategy`.
+    pub data_parallel_sharding_strategy: Option<Spanned<Strategy>>,
+    /// `suggested_communication_unit_size`, in elements.
+    pub suggested_communication_unit_size: Option<Spanned<i64>>,
+    /// `fsdp_double_buffer`.
+    pub fsdp_double_buffer: Option<Spanned<bool>>,
+    /// `create_all_gather_group`.
+    pub create_all_gather_group: Option<Spanned<bool>>,
     /// `main_params_dtype`.
     pub main_params_dtype: Option<Spanned<DType>>,
     /// `exp_avg_dtype`.

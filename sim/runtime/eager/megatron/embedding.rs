@@ -55,6 +55,7 @@ impl Eager {
             }
             out = word;
             if learned {
+                op.params.iter().skip(1).for_each(|&param| self.is_reading(param, frame));
                 let positions = self.looked_up(d.tokens(), whole);
                 saved.push(self.retain(Self::value(frame, op.inputs[1])));
                 held.extend([word, positions]);
