@@ -8,6 +8,7 @@ mod blocking;
 mod buffers;
 pub mod builder;
 mod exchange;
+mod graphs;
 mod group;
 mod hash;
 mod intern;
@@ -17,6 +18,7 @@ pub mod work;
 pub use buffers::{Buffer, Buffers};
 pub use builder::Builder;
 pub use exchange::{Direction, Transfer};
+pub use graphs::Graphs;
 pub use group::Group;
 pub use stamp::Stamp;
 pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Rows, Way, Work};
@@ -154,6 +156,11 @@ pub enum Instr {
         buffer: BufferId,
         /// Its new category.
         category: Category,
+    },
+    /// From here to the end of it the host issues one CUDA graph: what lies between is its nodes.
+    Graph {
+        /// Whether it begins or ends here.
+        begins: bool,
     },
     /// A named point in the step, for timelines and phase peaks.
     Mark {
@@ -317,6 +324,8 @@ pub struct Program {
     pub groups: Vec<Group>,
     /// Stream names; the first is the default stream.
     pub streams: Vec<&'static str>,
+    /// The stream whose pools are those of CUDA graphs, if there are any: their segments never go back to the device.
+    pub graph_pool: Option<StreamId>,
     /// Buffers, by id. An id is allocated at most once between two frees.
     pub buffers: Buffers,
     /// Buffers that go on under other ids.

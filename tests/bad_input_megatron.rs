@@ -439,3 +439,33 @@ fn more_queues_than_cuda_has_are_refused() {
         ],
     );
 }
+
+#[test]
+fn what_no_graph_can_hold_is_refused_with_what_can() {
+    let engine =
+        |scope: &str| format!("[megatron]\ncuda_graph_impl = \"transformer_engine\"\ncuda_graph_scope = {scope}");
+    let local = |scope: &str| format!("[megatron]\ncuda_graph_impl = \"local\"\ncuda_graph_scope = {scope}");
+    let whole = "[\"full_iteration\"]";
+    let silent = format!("{}\ncheck_for_nan = false", local(whole));
+    let again = format!("{}\nrecompute = {{ uniform = 1 }}", engine("[]"));
+    let core = format!("{}\nrecompute = \"core_attn\"", engine("[\"attn\"]"));
+    let fp8 = format!("{}\nfp8 = \"tensorwise\"", engine("[\"mlp\"]"));
+    let own = format!("{}\nimplementation = \"local\"", engine("[]"));
+    says(
+        "megatron-graphs",
+        &[
+            ("", "[megatron]\ncuda_graph_scope = [\"attn\"]", "nothing is", "cuda_graph_impl = \"transformer_engine\""),
+            ("", &engine("[\"mamba\"]"), "no block is one", "remove \"mamba\""),
+            ("", &engine("[\"moe_router\"]"), "the model has none", "[\"attn\", \"mlp\"]"),
+            ("", &engine(whole), "not by Transformer Engine", "cuda_graph_impl = \"local\""),
+            ("", &local("[]"), "with cuda_graph_scope = [\"full_iteration\"] alone", "\"transformer_engine\""),
+            ("", &local("[\"full_iteration\", \"attn\"]"), "no other scope", "remove the others"),
+            ("", &local(whole), "megatron.check_for_nan reads back", "check_for_nan = false"),
+            ("", &silent, "the host waits for each of them", "pipeline.overlap_p2p = true"),
+            ("", &again, "captures them with full_iteration alone", "megatron.recompute = \"none\""),
+            ("", &core, "runs nothing again", "megatron.recompute = \"none\""),
+            ("", &fp8, "linears in fp8", "narrower megatron.cuda_graph_scope"),
+            ("", &own, "Megatron's own modules", "megatron.implementation = \"transformer_engine\""),
+        ],
+    );
+}

@@ -109,6 +109,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
         vocabulary_multiple: 128,
         fsdp: None,
         checks_for_nan: false,
+        graphs: Default::default(),
         workspace: 32 << 20,
         persistent_workspace: true,
         multiprocessors: 132,

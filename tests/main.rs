@@ -20,6 +20,7 @@ mod experts;
 mod folding;
 mod fp8;
 mod frameworks;
+mod graphs;
 mod grouped;
 mod issued;
 mod make;

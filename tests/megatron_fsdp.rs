@@ -143,6 +143,12 @@ fn what_megatron_fsdp_stops_at_or_nobody_has_simulated_is_refused_with_a_remedy(
             "in less than fp32 is not simulated",
             "exp_avg_dtype",
         ),
+        (
+            "overlap_grad_reduce = true",
+            "overlap_grad_reduce = true\ncuda_graph_impl = \"transformer_engine\"",
+            "CUDA graphs under use_megatron_fsdp are not simulated",
+            "cuda_graph_impl = \"none\"",
+        ),
         ("use_megatron_fsdp = true", "use_megatron_fsdp = false", "which is not used", "use_megatron_fsdp = true"),
         ("[mesh]", "[framework]\ndevice_max_connections = 1\n\n[mesh]", "CUDA_DEVICE_MAX_CONNECTIONS", "= 8"),
         ("name = \"llama-3.2-1b\"", "name = \"mixtral-8x7b\"", "mixture of experts is not simulated", "dense model"),

@@ -14,6 +14,7 @@ mod megatron;
 mod megatron_case;
 mod megatron_experts;
 mod megatron_fsdp;
+mod megatron_graphs;
 mod megatron_step;
 mod memory;
 mod ring_attention;

@@ -66,3 +66,23 @@ fn modules_cost_the_host_what_megatrons_own_took_at_the_scale_of_a_known_host() 
         assert!((in_engine / rest - 1.0).abs() < 0.1, "{pass}: {in_engine} of {rest}");
     }
 }
+
+#[test]
+fn a_replay_costs_the_host_what_transformer_engines_took_at_the_scale_of_a_known_host() {
+    let read: serde_json::Value = serde_json::from_str(include_str!("oracles/host-time.json")).unwrap();
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let graphs = &read["graphs"];
+    let linear = number(&graphs["linear_forward_us"]["transformer_engine.pytorch.Linear"]);
+    let plain = number(&graphs["us_per_block"]["plain_forward"]);
+    let scale = LINEAR * (ENGINE_OVER_LINEAR / linear + number(&read["plain_kernels"]) / plain) / 2.0;
+    let profile = Profile::find("h100-sxm-80gb").expect("a shipped profile");
+    let host = |dispatch| profile.host.as_ref().unwrap().cost(dispatch).time.seconds() * 1e6;
+    for (pass, python, copy) in [
+        ("forward", Dispatch::GraphForward, Dispatch::EagerForward),
+        ("backward", Dispatch::GraphBackward, Dispatch::EagerBackward),
+    ] {
+        let copies = host(copy) * number(&graphs["copies"][pass]);
+        let rest = number(&graphs["us_per_block"][pass]) * scale - copies - host(Dispatch::GraphLaunch);
+        assert!((host(python) / rest - 1.0).abs() < 0.1, "{pass}: {} of {rest}", host(python));
+    }
+}

@@ -276,6 +276,7 @@ fn program(program: &Program) -> String {
                 let (on, scope) = (stream(b.stream), program.scope(b.scope));
                 writeln!(out, "{verb:11} {on:20} {scope:14} {} {} ({})", b.bytes, b.name, b.category.label())
             }
+            Instr::Graph { begins } => writeln!(out, "graph       {}", if begins { "begins" } else { "ends" }),
             Instr::Rename { .. } | Instr::Recategorize { .. } => Ok(()),
             Instr::Mark { mark } => match &program.marks[mark as usize] {
                 Mark::PhaseEnd(name) => writeln!(out, "---- end of {name}"),

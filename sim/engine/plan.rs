@@ -13,6 +13,7 @@ use crate::program::{
 use super::Costs;
 use super::order::{Order, Pair};
 use super::pace::Pace;
+use crate::units::Time;
 
 /// What a stream finds when it gets there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +157,7 @@ impl Plan {
             next: first,
             paid: 0,
             scope: ScopeId(0),
+            in_graph: false,
             begun: Vec::with_capacity(pairs.len()),
             turns: 0,
             turn_at: next_turn(&pairs, 0, 0),
@@ -300,6 +302,8 @@ struct Layout {
     /// Host time since the last action \[ps\].
     paid: u64,
     scope: ScopeId,
+    /// Whether a CUDA graph is being issued.
+    in_graph: bool,
     /// The slots of those first operations of the queue's pairs that have been laid out.
     begun: Vec<u32>,
     /// Pairs whose second operation has been.
@@ -372,15 +376,22 @@ impl Layout {
         self.plan.issues.len() as u32 - 1
     }
 
+    /// The host pays. What a graph holds it does not dispatch.
+    fn pay(&mut self, cost: Time, count: u64) {
+        if !self.in_graph {
+            self.paid += cost.0 * count;
+        }
+    }
+
     fn add(&mut self, program: &Program, costs: &Costs, instr: &Instr, awaited: bool, latest: &mut [u32]) {
         match *instr {
             Instr::Launch { stream, kernel, scope } => {
-                self.paid += costs.dispatch[program.kernel(kernel).dispatch as usize].0;
+                self.pay(costs.dispatch[program.kernel(kernel).dispatch as usize], 1);
                 self.scope = scope;
                 self.issue(stream.0, StreamOp::Kernel { kernel: kernel.0, scope });
             }
             Instr::Collective { stream, comm, scope } => {
-                self.paid += costs.dispatch[Dispatch::Collective as usize].0;
+                self.pay(costs.dispatch[Dispatch::Collective as usize], 1);
                 self.scope = scope;
                 self.issue(stream.0, StreamOp::Comm { comm: comm.0, scope });
             }
@@ -388,12 +399,12 @@ impl Layout {
                 let issue = self.exchange(program, exchange);
                 // Every send and receive is a call of its own.
                 let calls = u64::from(self.plan.issues[issue as usize].count);
-                self.paid += costs.dispatch[Dispatch::Collective as usize].0 * calls;
+                self.pay(costs.dispatch[Dispatch::Collective as usize], calls);
                 self.scope = scope;
                 self.issue(stream.0, StreamOp::Exchange { issue, scope });
             }
             Instr::Record { stream, event } => {
-                self.paid += costs.record.0;
+                self.pay(costs.record, 1);
                 latest[event.0 as usize] = NONE;
                 if awaited {
                     let slot = self.plan.slots.len() as u32;
@@ -404,7 +415,7 @@ impl Layout {
                 }
             }
             Instr::Wait { stream, event } => {
-                self.paid += costs.wait.0;
+                self.pay(costs.wait, 1);
                 let slot = latest[event.0 as usize];
                 if slot != NONE && self.plan.slots[slot as usize].stream != stream.0 {
                     self.issue(stream.0, StreamOp::Wait { slot, scope: self.scope });
@@ -416,7 +427,13 @@ impl Layout {
                     self.act(Action::Wait { slot });
                 }
             }
-            Instr::Host { dispatch, count } => self.paid += costs.dispatch[dispatch as usize].0 * u64::from(count),
+            Instr::Host { dispatch, count } => self.pay(costs.dispatch[dispatch as usize], u64::from(count)),
+            Instr::Graph { begins } => {
+                if begins {
+                    self.pay(costs.dispatch[Dispatch::GraphLaunch as usize], 1);
+                }
+                self.in_graph = begins;
+            }
             Instr::Mark { mark } => {
                 self.act(Action::Mark { mark });
                 if matches!(program.marks[mark as usize], Mark::PhaseEnd(_)) {

@@ -89,6 +89,8 @@ struct Pool {
 #[derive(Clone, Debug)]
 pub struct Allocator {
     settings: Settings,
+    /// A stream whose segments never go back to the device: CUDA graphs know their addresses.
+    kept: Option<usize>,
     blocks: Vec<Block>,
     idle: Vec<u32>,
     pools: Vec<Pool>,
@@ -130,7 +132,12 @@ impl Allocator {
     pub fn new(settings: Settings, streams: usize) -> Self {
         let pools = vec![Pool::EMPTY; 2 * streams];
         let (blocks, idle) = (Vec::with_capacity(4096), Vec::with_capacity(4096));
-        Allocator { settings, blocks, idle, pools, next_address: 0, allocated: 0, reserved: 0, retries: 0 }
+        Allocator { settings, kept: None, blocks, idle, pools, next_address: 0, allocated: 0, reserved: 0, retries: 0 }
+    }
+
+    /// The same, which keeps the segments of one stream for good (a private pool in use).
+    pub fn keeping(self, stream: Option<usize>) -> Self {
+        Allocator { kept: stream, ..self }
     }
 
     /// Bytes in blocks handed out.
@@ -407,7 +414,8 @@ impl Allocator {
     /// Gives every wholly free segment back to the device (`release_cached_blocks`); with expandable segments, the
     /// whole granules inside free blocks.
     fn release_cached(&mut self) {
-        for pool in 0..self.pools.len() {
+        let kept = self.kept;
+        for pool in (0..self.pools.len()).filter(|pool| kept != Some(pool / 2)) {
             for at in self.all_free(pool) {
                 self.remove_free(at);
                 let block = self.blocks[at as usize];

@@ -137,7 +137,8 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
     }
     let mut replay = Replay {
         program,
-        allocator: Allocator::new(settings, program.streams.len()),
+        allocator: Allocator::new(settings, program.streams.len())
+            .keeping(program.graph_pool.map(|pool| pool.0.into())),
         blocks: vec![None; program.buffers.len()],
         categories: program.buffers.iter().map(|buffer| buffer.category).collect(),
         totals: Breakdown::default(),

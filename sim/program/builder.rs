@@ -2,8 +2,8 @@
 
 use super::intern::Interned;
 use super::{
-    Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Group, GroupId, Instr, Kernel, KernelId,
-    Mark, Pass, Program, Rename, RenameId, ScopeId, StreamId, Transfer, TransferId, Work,
+    Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Graphs, Group, GroupId, Instr, Kernel,
+    KernelId, Mark, Pass, Program, Rename, RenameId, ScopeId, StreamId, Transfer, TransferId, Work,
 };
 use crate::units::{Bytes, Flops};
 
@@ -31,6 +31,7 @@ pub struct Builder {
     buffers: Interned<Buffer>,
     scope: ScopeId,
     pass: Pass,
+    pub(super) graphs: Graphs,
 }
 
 impl Builder {
@@ -48,6 +49,7 @@ impl Builder {
             buffers: Interned::default(),
             scope: ScopeId(0),
             pass: Pass::Forward,
+            graphs: Graphs::Apart,
         }
     }
 
@@ -125,8 +127,12 @@ impl Builder {
         GroupId(u16::try_from(self.program.groups.len() - 1).expect("at most 65,535 groups"))
     }
 
-    /// Appends one instruction to the current section.
+    /// Appends one instruction to the current section. Of what is captured memory alone is left.
     pub fn push(&mut self, instr: Instr) {
+        let memory = matches!(instr, Instr::Alloc { .. } | Instr::Free { .. } | Instr::Recategorize { .. });
+        if self.graphs == Graphs::Captured && !memory {
+            return;
+        }
         match self.section {
             Section::Setup => self.program.setup.push(instr),
             Section::First => self.program.first.push(instr),
@@ -199,6 +205,11 @@ impl Builder {
 
     /// Takes memory. Zero bytes take nothing in PyTorch, and do here: the id is valid all the same.
     pub fn alloc(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
+        let (bytes, stream) = match self.graphs {
+            Graphs::Apart => (bytes, stream),
+            Graphs::Replayed => (Bytes(0), stream),
+            Graphs::Captured | Graphs::Both => (bytes, self.program.graph_pool.unwrap_or(stream)),
+        };
         let buffer = self.later(bytes, stream, category, name);
         self.push(Instr::Alloc { buffer });
         buffer

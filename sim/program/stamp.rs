@@ -73,9 +73,11 @@ impl Builder {
                 Instr::Record { event, .. } | Instr::Wait { event, .. } | Instr::HostWait { event } => {
                     event.0.checked_sub(since.events)?
                 }
-                Instr::Launch { .. } | Instr::Collective { .. } | Instr::Exchange { .. } | Instr::Host { .. } => {
-                    continue;
-                }
+                Instr::Launch { .. }
+                | Instr::Collective { .. }
+                | Instr::Exchange { .. }
+                | Instr::Host { .. }
+                | Instr::Graph { .. } => continue,
                 Instr::Rename { .. } | Instr::Mark { .. } => return None,
             };
             sites.push(Site { at: at as u32, buffer });

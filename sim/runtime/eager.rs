@@ -23,6 +23,7 @@ mod flash_cross_entropy;
 pub(super) mod forward;
 mod frame;
 mod fused_linear;
+mod graphs;
 mod halves;
 mod internlm;
 mod keep;
@@ -235,6 +236,8 @@ pub struct Eager {
     pub fresh_weights: bool,
     /// Whose maxima of fp8 numbers are reduced, under delayed scaling.
     pub maxima: Option<Maxima>,
+    /// What is known of CUDA graphs.
+    graphs: graphs::State,
 }
 
 impl Eager {
@@ -276,6 +279,7 @@ impl Eager {
             lingers_with: vec![],
             fresh_weights: false,
             maxima: None,
+            graphs: graphs::State::default(),
         }
     }
 
@@ -354,7 +358,7 @@ impl Eager {
     }
 
     /// Bytes of a block.
-    fn bytes(&self, storage: Storage) -> u64 {
+    pub(in crate::runtime) fn bytes(&self, storage: Storage) -> u64 {
         self.counted[storage.0 as usize].bytes
     }
 

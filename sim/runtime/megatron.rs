@@ -20,6 +20,7 @@ mod data;
 mod deepspeed;
 mod experts;
 mod fsdp;
+mod graphs;
 mod groups;
 mod job;
 mod latent;
@@ -40,6 +41,7 @@ pub use super::eager::DISPATCHERS;
 pub use ahead::MULTI_TOKEN;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use fsdp::unit_size;
+pub use graphs::{CudaGraphs, Scope};
 pub use job::{
     Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job, Matmuls,
     Mesh, Mixture, Optimizer, Pipeline, Recompute, Sharing, Strategy,

@@ -129,6 +129,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         vocabulary_multiple: 1,
         fsdp: None,
         checks_for_nan: false,
+        graphs: Default::default(),
         workspace: profile.overheads.cublas_workspace.0,
         // PyTorch 1.13.
         persistent_workspace: true,

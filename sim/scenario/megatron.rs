@@ -6,6 +6,7 @@ mod deepspeed;
 mod experts;
 mod foreign;
 mod fsdp;
+mod graphs;
 pub(super) mod mesh;
 mod overlap;
 pub(super) mod pipeline;
@@ -97,6 +98,18 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         128,
     )?;
     let checks_for_nan = reader.flag("megatron.check_for_nan", table.check_for_nan, true);
+    let settled = graphs::Settled {
+        engine,
+        model: &model,
+        mesh,
+        pipeline: &pipeline,
+        block: &block,
+        mixture,
+        matmuls,
+        checks_for_nan,
+        fsdp: sharded.is_some(),
+    };
+    let graphs = graphs::asked(reader, table, &settled, together.is_some())?;
     let regime = machine::regime(reader, &scenario.topology);
     let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
@@ -121,6 +134,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         fsdp: sharded,
         vocabulary_multiple,
         checks_for_nan,
+        graphs,
         workspace: profile.overheads.cublas_workspace.0,
         // Released containers have PyTorch before 2.15.
         persistent_workspace: true,

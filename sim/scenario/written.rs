@@ -13,7 +13,8 @@ pub use experts::{ExpertLoad, ExpertStyle};
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use internevo::InternEvo;
 pub use megatron::{
-    Fp8, FusedLoss, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scores, Strategy,
+    Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scope, Scores,
+    Strategy,
 };
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};

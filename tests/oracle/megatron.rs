@@ -148,6 +148,7 @@ pub fn job(c: &Value) -> Job {
         vocabulary_multiple: 128,
         fsdp: None,
         checks_for_nan: false,
+        graphs: Default::default(),
         // PyTorch 2.15 on a chip that poses as an H100.
         workspace: 32 << 20,
         persistent_workspace: false,

@@ -116,6 +116,7 @@ impl Config {
             vocabulary_multiple: 1,
             fsdp: None,
             checks_for_nan: false,
+            graphs: Default::default(),
             // PyTorch 2.15 on a chip that poses as an H100.
             workspace: 32 << 20,
             persistent_workspace: false,

@@ -15,7 +15,7 @@ use windtunnel::runtime::megatron::{Again, Dispatcher, Fp8Recipe, Job, Matmuls, 
 use windtunnel::schedule::find;
 use windtunnel::units::Bytes;
 
-fn job(c: &Value) -> Job {
+pub fn job(c: &Value) -> Job {
     let number = |key: &str| c[key].as_u64().unwrap();
     let on = |key: &str| c[key].as_bool().unwrap();
     let again = |module: &str| c["again"].as_array().is_some_and(|all| all.iter().any(|one| one == module));

@@ -40,6 +40,19 @@ fn freed_neighbours_merge_and_serve_a_larger_request() {
 }
 
 #[test]
+fn a_full_device_gets_back_no_segment_that_graphs_know() {
+    let settings = Settings { expandable_segments: false, capacity: Bytes(60 * MIB) };
+    let mut allocator = Allocator::new(settings, 2).keeping(Some(1));
+    for stream in [0, 1] {
+        let block = allocator.alloc(Bytes(20 * MIB), stream).unwrap();
+        allocator.free(block);
+    }
+    assert!(allocator.alloc(Bytes(41 * MIB), 0).is_err(), "the graphs' 20 MiB stay");
+    assert!(allocator.alloc(Bytes(40 * MIB), 0).is_ok(), "the default stream's went back");
+    assert_eq!(allocator.reserved_by(1), Bytes(20 * MIB));
+}
+
+#[test]
 fn a_stream_never_reuses_another_streams_block() {
     let mut a = plain();
     let block = a.alloc(Bytes(64 * MIB), 0).expect("fits");

@@ -86,27 +86,29 @@ impl Eager {
         // These read the bias of the linear before them, whose module it belongs to.
         let of_another =
             matches!(op.kind, OpKind::Megatron(MegatronOp::BiasDropoutAdd { .. } | MegatronOp::Activate { .. }));
+        if of_another {
+            return;
+        }
         // Positions are looked up by a module of their own, after words.
         let embeds = matches!(op.kind, OpKind::Megatron(MegatronOp::Embed { .. }));
-        let count = if of_another {
-            0
-        } else if embeds {
-            1
-        } else {
-            op.params.len()
-        };
+        let count = if embeds { 1 } else { op.params.len() };
         op.params.iter().take(count).for_each(|&param| self.is_reading(param, frame));
     }
 
     /// Tells the step that a parameter is about to be read.
     pub(super) fn is_reading(&mut self, param: usize, frame: &Frame) {
-        if let Some(main) = &mut self.main {
+        // Hooks are no part of a CUDA graph.
+        let apart = !self.in_graph();
+        if let Some(main) = self.main.as_mut().filter(|_| apart) {
             main.hooks.read(&mut self.program, frame.params.index(param));
         }
     }
 
     /// Adds a gradient to the main gradients and lets go of it.
     pub(super) fn add_to_main(&mut self, param: usize, gradient: Storage, dtype: DType) {
+        if self.arrives_in_graph(param, Some((gradient, dtype))) {
+            return;
+        }
         let bytes = self.bytes(gradient);
         let main = self.main.as_mut().expect("called where there are main gradients");
         let wide = bytes / dtype.bytes() * main.dtype.bytes();
@@ -116,7 +118,7 @@ impl Eager {
         };
         let work = Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(read), written: Bytes(wide) };
         self.program.launch(self.stream, name, work, self.settings.backward);
-        self.release(gradient);
+        self.let_go_of_taken(gradient);
         self.gradient_arrived(param);
     }
 
@@ -129,6 +131,9 @@ impl Eager {
 
     /// The gradient is in the main gradients.
     pub(super) fn gradient_arrived(&mut self, param: usize) {
+        if self.arrives_in_graph(param, None) {
+            return;
+        }
         if let Some(main) = &mut self.main {
             main.hooks.arrived(&mut self.program, param);
         }

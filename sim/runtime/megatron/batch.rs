@@ -17,14 +17,26 @@ impl Batch {
     /// Tokens, labels and positions (8 B each), the attention mask of one sequence of `seq` tokens (1 B for each pair), and
     /// the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
     pub(super) fn read(eager: &mut Eager, d: Dims, seq: u64) -> Batch {
-        let mut made = |bytes: u64, name| eager.storage(bytes, name);
+        let mut made = |(bytes, name)| eager.storage(bytes, name);
+        let [tokens, labels, positions, mask, loss_mask] = Batch::sizes(d, seq);
         Batch {
-            tokens: made(8 * d.tokens(), "tokens"),
-            labels: made(8 * d.tokens(), "labels"),
-            positions: made(8 * d.tokens(), "position_ids"),
-            mask: made(d.s * seq, "attention_mask"),
-            loss_mask: made(4 * d.tokens(), "loss_mask"),
+            tokens: made(tokens),
+            labels: made(labels),
+            positions: made(positions),
+            mask: made(mask),
+            loss_mask: made(loss_mask),
         }
+    }
+
+    /// Bytes and names of its parts.
+    pub(super) fn sizes(d: Dims, seq: u64) -> [(u64, &'static str); 5] {
+        [
+            (8 * d.tokens(), "tokens"),
+            (8 * d.tokens(), "labels"),
+            (8 * d.tokens(), "position_ids"),
+            (d.s * seq, "attention_mask"),
+            (4 * d.tokens(), "loss_mask"),
+        ]
     }
 
     /// All of it.

@@ -3,6 +3,7 @@
 
 pub(super) mod combined;
 mod frame;
+mod graphs;
 mod refuses;
 
 use std::ops::Range;
@@ -15,13 +16,14 @@ use super::ahead;
 use super::batch::Batch;
 use super::blocks;
 use super::experts;
+use super::graphs::CudaGraphs;
 use super::job::{Core, Fp8Recipe, Implementation, Recompute, Strategy};
 use super::latent;
 use super::layers::Layers;
 use super::modules::{MODULES, Modules};
 use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
-use crate::program::{Category, DType, Pass};
+use crate::program::{Category, DType, Graphs, Pass};
 use crate::runtime::eager::fp8;
 use crate::runtime::eager::main_gradients::Moment;
 use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Shared, Storage};
@@ -240,6 +242,8 @@ impl Chunk {
     pub(super) fn forward_on(&self, eager: &mut Eager, input: Option<Storage>, batch: Batch) -> (ChunkFrame, Storage) {
         let mut frame = ChunkFrame::default();
         let mut hidden = self.embed(eager, input, batch, &mut frame);
+        // The model names what its first block is given until it returns; a block that is no graph holds it all the same.
+        let named = matches!(self.job.graphs, CudaGraphs::Layers(_)).then(|| eager.retain(hidden));
         let mut layer = 0;
         while layer < self.blocks.len() {
             let again = self.run_again(layer);
@@ -250,6 +254,7 @@ impl Chunk {
             layer += again.unwrap_or(1);
         }
         let out = self.end(eager, hidden, batch, &mut frame);
+        named.into_iter().for_each(|storage| eager.release(storage));
         (frame, out)
     }
 
@@ -326,7 +331,7 @@ impl Chunk {
         eager.reached(Moment::Block(layer));
         let mut running = eager.frame(graph, x, map, mode);
         eager.give(&mut running, MASK, Some(mask));
-        eager.forward_ops(graph, &mut running, 0..graph.ops.len());
+        self.forward_ops(eager, &mut running, layer);
         eager.give(&mut running, MASK, None);
         let out = eager.finish_forward(graph, &mut running);
         eager.reached(Moment::BlockRan(layer));
@@ -348,8 +353,7 @@ impl Chunk {
         if self.hooks_views() {
             eager.viewed = Some(gradient);
         }
-        let graph = self.blocks.graph(layer);
-        let gradient = eager.backward(graph, &mut frame, gradient).expect("a block's input has a gradient");
+        let gradient = self.block_backward(eager, &mut frame, layer, gradient);
         eager.reached(Moment::BlockReturned(layer));
         gradient
     }
@@ -476,7 +480,12 @@ impl Chunk {
 
     /// What the data loader hands the step.
     pub(super) fn batch(&self, eager: &mut Eager) -> Batch {
-        Batch::read(eager, self.dims, self.job.seq)
+        // One graph of the whole step reads batches that lie where they lay when it was captured.
+        let whole = self.job.graphs == CudaGraphs::Iteration;
+        let before = whole.then(|| eager.program.graphs(Graphs::Replayed));
+        let batch = Batch::read(eager, self.dims, self.job.seq);
+        before.map(|before| eager.program.graphs(before));
+        batch
     }
 
     /// Lets go of all but the loss mask.

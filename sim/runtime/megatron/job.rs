@@ -1,6 +1,7 @@
 //! A Megatron-Core training job, fully decided. Names are those of Megatron's arguments (`megatron/training/arguments.py`,
 //! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
 
+use super::graphs::CudaGraphs;
 use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
 pub use crate::model::megatron::{CrossEntropy, Fp8Recipe};
@@ -404,6 +405,8 @@ pub struct Job {
     /// `--no-check-for-nan-in-loss-and-grad` unset: a number is read back after each micro-batch's loss and before the
     /// gradients are reduced.
     pub checks_for_nan: bool,
+    /// What is captured in CUDA graphs.
+    pub graphs: CudaGraphs,
     /// cuBLAS workspace \[B\].
     pub workspace: u64,
     /// Whether it stays taken once used (PyTorch before 2.15).

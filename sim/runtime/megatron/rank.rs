@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
+use super::graphs::CudaGraphs;
 use super::groups::{DATA, EXCHANGES, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, sequence, streams};
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
@@ -25,6 +26,9 @@ impl<'j> Rank<'j> {
     /// A rank at rest.
     pub(super) fn new(job: &'j Job, schedule: &'j Schedule, rank: u32) -> Rank<'j> {
         let mut program = Builder::new(job.mesh.ranks(), &streams(job));
+        if job.graphs != CudaGraphs::None {
+            program.add_graph_pool();
+        }
         let groups = Groups::new(&mut program, job);
         let spread = job.spread();
         let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::chunk::{Chunk, ChunkFrame};
 use super::counts::Counts;
 use super::data::read_back;
+use super::graphs::CudaGraphs;
 use super::groups::Groups;
 use super::job::{Engine, Job};
 use super::optimizer::Shards;
@@ -126,8 +127,12 @@ impl<'j> Rank<'j> {
         let mut run = Rank::new(job, schedule, rank);
         run.stamps = stamped.then(Written::default);
         run.setup();
+        run.capture(lists);
         run.eager.program.section(Section::Step);
         run.step(lists);
+        if job.graphs == CudaGraphs::Iteration {
+            run.eager.program.take_graphs_memory_once();
+        }
         run.eager.program.finish()
     }
 
@@ -158,6 +163,7 @@ impl<'j> Rank<'j> {
         self.zero();
         self.phase_end("zero");
         self.eager.category = Category::Activation;
+        self.begin_iteration();
         let tokens = self.eager.storage(4, "total_num_tokens");
         let list = lists.rank(self.rank as usize);
         let total = list.iter().filter(|action| action.kind == Kind::Forward).count();
@@ -187,6 +193,7 @@ impl<'j> Rank<'j> {
         self.drain();
         self.close_vocabulary();
         self.keep();
+        self.end_iteration();
         self.phase_end("forward-backward");
         self.update();
         self.phase_end("optimizer");

@@ -12,6 +12,7 @@ use super::parts::Counts;
 use super::{Settings, limits};
 use crate::cost::CostModel;
 use crate::engine::{self, Options, Timeline};
+use crate::runtime::megatron::CudaGraphs;
 use crate::runtime::{Flight, Job};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Scenario;
@@ -45,7 +46,8 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
 
 /// Rounds of the three short runs, and of the whole step; none if that would save little.
 fn short_runs(job: &Job) -> Option<[u32; 4]> {
-    let job = job.split()?;
+    // One graph that is the whole step keeps memory for every micro-batch.
+    let job = job.split().filter(|job| job.graphs != CudaGraphs::Iteration)?;
     let round = job.mesh.pp.max(2);
     let all = job.micro_batches;
     let rounds = all.is_multiple_of(round).then_some(all / round)?;

@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 use super::{Change, set, smaller_batches};
-use crate::runtime::megatron::{Core, Job, Recompute};
+use crate::runtime::megatron::{Core, CudaGraphs, Job, Recompute};
 
 /// Changes to a job of Megatron-Core.
 pub(super) fn changes(job: &Job) -> Vec<Change> {
@@ -14,6 +14,9 @@ pub(super) fn changes(job: &Job) -> Vec<Change> {
     if !matches!(job.block.recompute, Recompute::Uniform { .. }) {
         let uniform = Table::from_iter([("uniform".to_owned(), Value::Integer(1))]);
         list.push(set("megatron.recompute", uniform));
+    }
+    if job.graphs != CudaGraphs::None {
+        list.push(set("megatron.cuda_graph_impl", "none"));
     }
     if !job.optimizer.distributed && job.mesh.dp * job.mesh.cp > 1 {
         list.push(set("megatron.distributed_optimizer", true));

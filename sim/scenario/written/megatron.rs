@@ -129,6 +129,38 @@ pub enum Module {
     SharedExperts,
 }
 
+/// `cuda_graph_impl`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Graphs {
+    /// Nothing is captured.
+    None,
+    /// By Megatron-Core.
+    Local,
+    /// By Transformer Engine.
+    TransformerEngine,
+}
+
+/// One of `cuda_graph_scope`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// All forwards and backwards of a step.
+    FullIteration,
+    /// Attention.
+    Attn,
+    /// The feed-forward of blocks without experts.
+    Mlp,
+    /// The mixture of experts.
+    Moe,
+    /// Its router.
+    MoeRouter,
+    /// What its dispatcher does before rows are exchanged.
+    MoePreprocess,
+    /// Blocks of Mamba.
+    Mamba,
+}
+
 /// `[megatron]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -223,6 +255,10 @@ pub struct Megatron {
     pub mtp_num_layers: Option<Spanned<i64>>,
     /// `check_for_nan_in_loss_and_grad`.
     pub check_for_nan: Option<bool>,
+    /// `cuda_graph_impl`.
+    pub cuda_graph_impl: Option<Spanned<Graphs>>,
+    /// `cuda_graph_scope`.
+    pub cuda_graph_scope: Option<Spanned<Vec<Scope>>>,
     /// `make_vocab_size_divisible_by`.
     pub make_vocab_size_divisible_by: Option<Spanned<i64>>,
 }

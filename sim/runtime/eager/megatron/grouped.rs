@@ -118,7 +118,7 @@ impl Eager {
         for (&param, weight) in params.iter().zip(weights) {
             let param = frame.params.index(param);
             if fused {
-                self.release(weight);
+                self.let_go_of_stand_in(weight);
                 if !self.left_for(param) {
                     self.gradient_arrived(param);
                 }

@@ -1,0 +1,72 @@
+//! CUDA graphs: captured, operators take memory once, from a pool of the graphs' own, and nothing runs; replayed, they are one launch
+//! of the host's, and their memory is there already (`torch/cuda/graphs.py`, `c10/cuda/CUDACachingAllocator.cpp`, PyTorch 2.15).
+
+use super::{Builder, Instr, StreamId};
+
+/// What becomes of what is written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Graphs {
+    /// The host issues it, one by one.
+    #[default]
+    Apart,
+    /// It is captured: of it memory alone is left.
+    Captured,
+    /// It is a graph that was captured before: it takes no memory.
+    Replayed,
+    /// It is a graph, and what was captured: [`Builder::take_graphs_memory_once`] moves its memory before the steps.
+    Both,
+}
+
+impl Graphs {
+    /// Whether it runs as one graph.
+    fn runs(self) -> bool {
+        matches!(self, Graphs::Replayed | Graphs::Both)
+    }
+}
+
+impl Builder {
+    /// Adds the pool that graphs take their memory from.
+    pub fn add_graph_pool(&mut self) {
+        self.program.graph_pool = Some(StreamId(self.program.streams.len() as u8));
+        self.program.streams.push("CUDA graphs");
+    }
+
+    /// What becomes of what is written now.
+    pub fn graphs_now(&self) -> Graphs {
+        self.graphs
+    }
+
+    /// Says what becomes of what is written from here on. Returns what did before.
+    pub fn graphs(&mut self, graphs: Graphs) -> Graphs {
+        let before = std::mem::replace(&mut self.graphs, graphs);
+        if before.runs() != graphs.runs() {
+            self.push(Instr::Graph { begins: graphs.runs() });
+        }
+        before
+    }
+
+    /// Moves what the step's graphs take and give back before the first step: that happened once, when they were captured.
+    pub fn take_graphs_memory_once(&mut self) {
+        let (mut inside, mut step) = (false, Vec::with_capacity(self.program.step.len()));
+        // Where each instruction comes to lie.
+        let mut places = Vec::with_capacity(self.program.step.len() + 1);
+        for instr in std::mem::take(&mut self.program.step) {
+            places.push(step.len());
+            if let Instr::Graph { begins } = instr {
+                inside = begins;
+            }
+            match instr {
+                Instr::Alloc { .. } | Instr::Free { .. } | Instr::Rename { .. } | Instr::Recategorize { .. }
+                    if inside =>
+                {
+                    self.program.setup.push(instr);
+                }
+                _ => step.push(instr),
+            }
+        }
+        places.push(step.len());
+        self.program.step = step;
+        self.program.first_at = self.program.first_at.map(|at| places[at]);
+        self.program.rounds.iter_mut().for_each(|round| *round = places[*round as usize] as u32);
+    }
+}
