@@ -234,7 +234,10 @@ fn memory(out: &mut String, answer: &Prediction) -> fmt::Result {
     let mut rows: Vec<Vec<String>> =
         report.breakdown.sorted().into_iter().map(|(category, bytes)| row(category, bytes)).collect();
     let cached = report.peak_reserved.saturating_sub(report.peak_allocated);
-    rows.push(vec!["cached by the allocator".to_owned(), String::new(), gib(cached), String::new()]);
+    let pool = answer.classes[answer.tightest].program.graph_pool;
+    let pool = pool.and_then(|pool| report.reserved_by_stream.get(usize::from(pool.0)));
+    let graphs = pool.map_or_else(String::new, |&pool| format!("CUDA graphs' pool: {}", gib(pool)));
+    rows.push(vec!["cached by the allocator".to_owned(), graphs, gib(cached), String::new()]);
     rows.push(vec!["context and communicators".to_owned(), String::new(), gib(answer.memory.outside), String::new()]);
     writeln!(out, "{}", table(&["", "largest", "size", "share"], rows, 2))
 }
