@@ -115,7 +115,10 @@ fn what_refuses_a_module_says_how_to_train_without_it() {
 #[test]
 fn what_has_no_rules_beside_a_module_is_refused_by_name() {
     for (text, what) in [
-        (scenario("mtp_num_layers = 1\nfp8 = \"tensorwise\""), "in fp8"),
+        (
+            scenario("mtp_num_layers = 1\nfp8 = \"delayed\"\nrecompute = { uniform = 1 }"),
+            "multi-token prediction beside blocks run again, in fp8",
+        ),
         (
             scenario("mtp_num_layers = 1\nrecompute = { uniform = 2 }"),
             "multi-token prediction beside several blocks run again as one",

@@ -196,7 +196,7 @@ fn experts_in_fp8_multiply_filled_rows_and_what_has_no_rules_is_refused() {
     assert!(kernels(1032).iter().any(fills));
     for (model, keys, what) in [
         ("gpt-oss-20b", "", "experts with biases in fp8"),
-        ("deepseek-v3", "", "latent attention in fp8"),
+        ("deepseek-v3", "recompute_modules = [\"mla_up_proj\"]\n", "under delayed scaling run again there"),
         ("qwen3-30b-a3b", "recompute_modules = [\"moe_act\"]\n", "Megatron-Core refuses under delayed scaling"),
     ] {
         let text = fp8(model, keys, 1024);

@@ -1,5 +1,5 @@
 //! fp8 in Transformer Engine's blocks under Megatron-Core, against closed forms of what its Python does
-//! (`transformer_engine/pytorch/module/layernorm_linear.py`, `linear.py`, `fp8.py`, `tensor/utils.py`, 2.2 to 2.5).
+//! (`transformer_engine/pytorch/module/layernorm_linear.py`, `linear.py`, `quantization.py`, `tensor/utils.py`, 2.9).
 //!
 //! Letters: T tokens of a micro-batch, t tensor-parallel ranks, h width, A and K widths of queries and of keys, f
 //! feed-forward width, n heads; bytes.
@@ -191,19 +191,19 @@ fn fp8_blocks_keep_what_linears_read_in_one_byte_and_once() {
     for t in [1, 2, 4] {
         let tokens = SEQ / t;
         // Norm inputs 2 · 2h; q, k, v and the context 4A + 4K; SwiGLU's input 4f; statistics. In bf16 the linears add the
-        // norms' results 2 · 2h and SwiGLU's 2f, and share the context; in fp8 they add a byte of each, the context too.
+        // norms' results 2 · 2h and SwiGLU's 2f, and share the context; in fp8 they add a byte of each, the context too where
+        // scales are of earlier steps: otherwise they share it (`save_original_input`).
         let plain = tokens * (8 * h + 4 * a + 4 * k + 6 * f + 4 * n + 8) + RANDOM;
-        let scaled = tokens * (6 * h + 5 * a + 4 * k + 5 * f + 4 * n + 8) + RANDOM;
+        let scaled = |context: u64| tokens * (6 * h + context * a + 4 * k + 5 * f + 4 * n + 8) + RANDOM;
         assert_eq!(kept_by_a_block(Matmuls::Plain, t as u32), plain);
-        for recipe in [DELAYED, Fp8Recipe::Tensorwise] {
+        for (recipe, context) in [(DELAYED, 5), (Fp8Recipe::Tensorwise, 4)] {
             for parameters in [false, true] {
-                assert_eq!(kept_by_a_block(fp8(recipe, parameters), t as u32), scaled, "{recipe:?}, {t} ranks");
+                let kept = kept_by_a_block(fp8(recipe, parameters), t as u32);
+                assert_eq!(kept, scaled(context), "{recipe:?}, {t} ranks");
             }
         }
-        // Blockwise: an fp32 number for each 128; and what is gathered in bf16 is kept in bf16.
-        let linears = if t > 1 { a + f } else { a + f + 2 * h };
-        let wide = if t > 1 { tokens * 2 * h } else { 0 };
-        let blockwise = scaled + wide + tokens * linears / 128 * 4;
+        // Blockwise: an fp32 number for each 128.
+        let blockwise = scaled(4) + tokens * (f + 2 * h) / 128 * 4;
         assert_eq!(kept_by_a_block(fp8(Fp8Recipe::Blockwise, false), t as u32), blockwise, "{t} ranks");
     }
 }
@@ -240,7 +240,12 @@ fn fp8_is_gathered_in_one_byte_and_scattered_in_two() {
         assert_eq!(of(gathers(recipe), whole), forward_and_backward);
         assert_eq!(of(gathers(recipe), 2 * whole), others);
     }
-    assert_eq!(of(gathers(Fp8Recipe::Blockwise), 2 * whole), forward_and_backward + others);
+    // With the scales of its blocks; of gradients both copies at once.
+    let blocks = whole + whole / 128 * 4;
+    for (bytes, count) in [(blocks, 4), (2 * blocks, 2)] {
+        assert_eq!(of(gathers(Fp8Recipe::Blockwise), bytes), 3 * LAYERS as usize * count);
+    }
+    assert_eq!(of(gathers(Fp8Recipe::Blockwise), 2 * whole), others);
     for matmuls in [Matmuls::Plain, fp8(DELAYED, true), fp8(Fp8Recipe::Blockwise, false)] {
         let scatters = exchanged(&program(&job(matmuls, 2)), "tp", Collective::ReduceScatter);
         assert_eq!(of(scatters, 2 * whole), 3 * (4 * LAYERS as usize + 2));
@@ -266,8 +271,9 @@ fn fp8_in_parts_beside_matmuls_moves_and_multiplies_as_much() {
 #[test]
 fn fp8_maxima_are_reduced_twice_a_micro_batch_over_the_ranks_of_a_stage() {
     let program = program(&job(fp8(DELAYED, true), 2));
-    // Four linears of a block: input, weight and result in forward, two gradients in backward, 4 B each.
-    let [forward, backward] = [3, 2].map(|tensors| 4 * 4 * LAYERS * tensors);
+    // Four linears of a block, and three products of attention, which has scales though it uses none: input, weight and result
+    // in forward, two gradients in backward, 4 B each.
+    let [forward, backward] = [3, 2].map(|tensors| 4 * (4 + 3) * LAYERS * tensors);
     assert_eq!(exchanged(&program, "amax", Collective::AllReduce), [forward, backward].repeat(3));
     let group = program.groups.iter().find(|group| group.name == "amax").unwrap();
     assert_eq!((group.size, group.stride), (4, 1));

@@ -63,6 +63,17 @@ pub struct Fp8 {
     pub recipe: Fp8Recipe,
     /// Whether its weight is kept in fp8, and nowhere in the type of the activations (`--fp8-param-gather`).
     pub parameters: bool,
+    /// Whether it keeps what it was given, which others keep or which is made again, and casts that once more in backward
+    /// (`save_original_input`); if not, it keeps the fp8 copy.
+    pub original: bool,
+}
+
+impl Fp8 {
+    /// The same of a linear that keeps what it was given, where that is asked for: not under scales of earlier steps, which
+    /// Transformer Engine refuses.
+    pub fn keeping(self, original: bool) -> Fp8 {
+        Fp8 { original: original && self.recipe != Fp8Recipe::Delayed, ..self }
+    }
 }
 
 /// An operator of multi-token prediction (`core/transformer/multi_token_prediction.py`).
@@ -77,6 +88,12 @@ pub enum AheadOp {
     /// The hidden state as it is, with losses of its own: backward gives them theirs (`MTPLossAutoScaler`). Inputs: the hidden
     /// state, losses, the loss mask.
     Ride,
+    /// Where fp8 with scales of earlier steps begins (`ends` is false) or ends: maxima are reduced at the end in forward, and at
+    /// the beginning in backward.
+    Scales {
+        /// Which.
+        ends: bool,
+    },
 }
 
 /// One operator.
@@ -170,6 +187,8 @@ pub enum MegatronOp {
         outputs: u64,
         /// What is exchanged.
         reads: Reads,
+        /// fp8 matmuls, if so.
+        fp8: Option<Fp8>,
     },
     /// Transformer Engine's `Linear` in fp8 in a model that says nothing of micro-batches: its weight is cast for each.
     /// Parameters: weight, bias if any.

@@ -166,6 +166,8 @@ def config_with_experts(c):
     )
     if c["fp8"]:
         values.update(fp8="hybrid", fp8_recipe=c["fp8"])
+        if c["fp8"] == "delayed":
+            values.update(fp8_amax_history_len=1024, fp8_amax_compute_algo="max")
     if c["together"]:
         values.update(overlap_moe_expert_parallel_comm=True, delay_wgrad_compute=c["delay"])
     if c["again"]:
@@ -264,6 +266,12 @@ if ENGINE:
         "moe-together-last": dict(MIXTRAL, together=True, pp=2, vpp=2, rank=4, ep=2, layers=8, micro_batches=4),
         "moe-together-tp1": dict(MIXTRAL, together=True, tp=1, pp=2, vpp=2, rank=0, ep=2, layers=4, micro_batches=4, router_fusion=True, permute_fusion=True),
         "moe-together-later": dict(MIXTRAL, together=True, delay=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
+        "moe-together-flex-first": dict(MIXTRAL, dispatcher="flex", together=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
+        "moe-together-flex-last": dict(MIXTRAL, dispatcher="flex", together=True, pp=2, vpp=2, rank=4, ep=2, layers=8, micro_batches=4),
+        "moe-together-flex-tp1": dict(
+            MIXTRAL, dispatcher="flex", together=True, tp=1, pp=2, vpp=2, rank=0, ep=2, layers=4, micro_batches=4, router_fp32=True, permute_fusion=True
+        ),
+        "moe-together-flex-later": dict(MIXTRAL, dispatcher="flex", together=True, delay=True, pp=2, vpp=2, rank=0, ep=2, layers=8, micro_batches=4),
         "moe-overlap": dict(MIXTRAL, overlap_grad_reduce=True, overlap_param_gather=True),
     }
     DENSE = dict(MIXTRAL, experts=None, topk=2, ep=1, etp=None, aux=0)
@@ -302,6 +310,27 @@ if ENGINE:
         "again-deepseek-moe": dict(DEEPSEEK, again=["mla_up_proj", "moe"]),
         "again-deepseek-shared": dict(DEEPSEEK, again=["shared_experts", "core_attn", "mla_up_proj"]),
     })
+    LATENT_BLOCK = dict(DENSE, latent=LATENT, qk_norm=True, kv=16)
+    for recipe in ("delayed", "tensorwise", "blockwise"):
+        fp8 = dict(fp8=recipe)
+        CASES.update({
+            f"fp8-{recipe}-dense": dict(DENSE, **fp8),
+            f"fp8-{recipe}-dense-tp1": dict(DENSE, **fp8, tp=1),
+            f"fp8-{recipe}-latent": dict(LATENT_BLOCK, **fp8),
+            f"fp8-{recipe}-latent-tp1": dict(LATENT_BLOCK, **fp8, tp=1),
+            f"fp8-{recipe}-latent-whole-queries": dict({**LATENT_BLOCK, **fp8, "latent": dict(LATENT, q_lora_rank=None)}),
+            f"fp8-{recipe}-moe": dict(MIXTRAL, **fp8),
+            f"fp8-{recipe}-shared": dict(MIXTRAL, **fp8, shared=1024),
+            f"fp8-{recipe}-shared-tp1": dict(MIXTRAL, **fp8, shared=1024, tp=1),
+            f"fp8-{recipe}-mtp": dict(DENSE, **fp8, mtp=1),
+            f"fp8-{recipe}-mtp-tp1": dict(DENSE, **fp8, mtp=1, tp=1),
+            f"fp8-{recipe}-deepseek": dict(DEEPSEEK, **fp8),
+            f"fp8-{recipe}-mtp-deepseek-pp2-last": dict(DEEPSEEK, **fp8, mtp=1, pp=2, rank=4, ep=2),
+        })
+        if recipe != "delayed":
+            CASES[f"fp8-{recipe}-again"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj"])
+            CASES[f"fp8-{recipe}-again-tp1"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj", "shared_experts"], tp=1)
+            CASES[f"fp8-{recipe}-again-layernorm"] = dict(DEEPSEEK, **fp8, again=["layernorm", "moe_act"])
 else:
     CASES = {"moe-sequential": dict(MIXTRAL, grouped=False)}
 

@@ -3,7 +3,7 @@
 `load(folder)` makes Transformer Engine's own Python, from a checkout in `folder`, importable on it. Workspaces that cuDNN and the
 norms' kernels ask for are left out.
 """
-import enum, importlib, importlib.metadata, os, re, sys, types
+import enum, importlib, importlib.metadata, math, os, re, sys, types
 
 import torch
 
@@ -23,43 +23,121 @@ def layernorm_fwd(x, weight, bias, eps, out, quantizer, dtype, margin, centered)
 def rmsnorm_fwd(x, weight, eps, out, quantizer, dtype, margin, centered):
     root = empty([x.numel() // x.shape[-1]], torch.float32)
     if quantizer is not None:
-        # Scales of the moment: the norm's result is a tensor of its own until it is quantised.
         out = create(quantizer, x.shape, x.dtype) if out is None else out
-        empty(x.shape, x.dtype)
+        if not delayed(quantizer):
+            # Scales of the moment: the norm's result is a tensor of its own until it is quantised.
+            wide = empty(x.shape, x.dtype)
+            reduce_maximum(quantizer)
         return out, None, root
     return empty(x.shape, x.dtype) if out is None else out, None, root
 
 
+def delayed(quantizer):
+    return type(quantizer).__name__ == "Float8Quantizer"
+
+
+def blockwise(quantizer):
+    return type(quantizer).__name__ == "Float8BlockQuantizer"
+
+
+def reduce_maximum(quantizer):
+    """Ranks that hold parts of a tensor share its scale of the moment."""
+    if getattr(quantizer, "with_amax_reduction", False):
+        torch.distributed.all_reduce(quantizer.amax, torch.distributed.ReduceOp.MAX, quantizer.amax_reduction_group)
+
+
 def create(quantizer, shape, dtype):
-    """An fp8 tensor with one scale (`csrc/quantizer.cpp`, `create_tensor`): as it lies, transposed, or both."""
+    """An fp8 tensor (`csrc/quantizer.cpp`, `create_tensor`): as it lies, transposed, or both, with one scale or one a block."""
+    from transformer_engine.pytorch.tensor.float8_blockwise_tensor import Float8BlockwiseQTensor
     from transformer_engine.pytorch.tensor.float8_tensor import Float8Tensor
+    from transformer_engine.pytorch.tensor.storage.float8_blockwise_tensor_storage import Float8BlockwiseQTensorStorage
     from transformer_engine.pytorch.tensor.storage.float8_tensor_storage import Float8TensorStorage
 
     shape = list(shape)
+    if blockwise(quantizer):
+        data = scales = turned = turned_scales = None
+        if quantizer.rowwise_usage:
+            data, scales = empty(shape, torch.uint8), empty(quantizer.get_scale_shape(shape, False), torch.float32)
+        if quantizer.columnwise_usage:
+            turned = empty(quantizer.get_columnwise_shape(shape), torch.uint8)
+            turned_scales = empty(quantizer.get_scale_shape(shape, True), torch.float32)
+        formats = OWN.Float8BlockScaleTensorFormat
+        parts = dict(
+            rowwise_data=data, rowwise_scale_inv=scales, columnwise_data=turned, columnwise_scale_inv=turned_scales, fp8_dtype=quantizer.dtype,
+            quantizer=quantizer, is_2D_scaled=quantizer.block_scaling_dim == 2,
+            data_format=formats.COMPACT if quantizer.all_gather_usage else formats.GEMM_READY,
+        )
+        if quantizer.internal:
+            return Float8BlockwiseQTensorStorage(**parts)
+        return Float8BlockwiseQTensor(shape=shape, dtype=dtype, **parts)
+    scale = empty([1], torch.float32) if delayed(quantizer) else None
     data = empty(shape, torch.uint8) if quantizer.rowwise_usage else None
     turned = empty([shape[-1], *shape[:-1]], torch.uint8) if quantizer.columnwise_usage else None
-    parts = dict(data=data, fp8_scale_inv=empty([1], torch.float32), fp8_dtype=quantizer.dtype, data_transpose=turned, quantizer=quantizer)
+    scale = empty([1], torch.float32) if scale is None else scale
+    parts = dict(data=data, fp8_scale_inv=scale, fp8_dtype=quantizer.dtype, data_transpose=turned, quantizer=quantizer)
     return Float8TensorStorage(**parts) if quantizer.internal else Float8Tensor(shape=shape, dtype=dtype, **parts)
 
 
 def quantize(tensor, quantizer, output=None, noop=None):
     tensor = tensor.contiguous()
     if output is None:
-        return create(quantizer, tensor.shape, tensor.dtype)
-    if output._data is None and quantizer.rowwise_usage:
-        output._data = empty(tensor.shape, torch.uint8)
-    if output._transpose is None and quantizer.columnwise_usage:
-        output._transpose = empty([tensor.shape[-1], *tensor.shape[:-1]], torch.uint8)
+        output = create(quantizer, tensor.shape, tensor.dtype)
+    elif not blockwise(quantizer):
+        if output._data is None and quantizer.rowwise_usage:
+            output._data = empty(tensor.shape, torch.uint8)
+        if output._transpose is None and quantizer.columnwise_usage:
+            output._transpose = empty([tensor.shape[-1], *tensor.shape[:-1]], torch.uint8)
+    reduce_maximum(quantizer)
     return output
 
 
 def split_quantize(tensor, rows, quantizers):
     tensor = tensor.contiguous()
-    return [create(quantizer, [count, *tensor.shape[1:]], tensor.dtype) for count, quantizer in zip(rows, quantizers)]
+    shapes = [[count, *tensor.shape[1:]] for count in rows]
+    if blockwise(quantizers[0]):
+        return bulk(shapes, quantizers)
+    return [create(quantizer, shape, tensor.dtype) for shape, quantizer in zip(shapes, quantizers)]
 
 
-def fp8_transpose(data, dtype, output=None):
-    return empty([data.shape[-1], *data.shape[:-1]], torch.uint8) if output is None else output
+def bulk(shapes, quantizers):
+    """All parts in one buffer each way, numbers first (`csrc/extensions/cast.cpp`, `bulk_allocate_fp8_blockwise_tensors`)."""
+    from transformer_engine.pytorch.tensor.storage.float8_blockwise_tensor_storage import Float8BlockwiseQTensorStorage
+
+    first = quantizers[0]
+
+    def buffer(lie, columnwise):
+        end, parts = 0, []
+        for shape in shapes:
+            end = -(-end // 256) * 256
+            lies = lie(shape)
+            parts.append((end, lies))
+            end += math.prod(lies)
+        scales = []
+        for quantizer, shape in zip(quantizers, shapes):
+            end = -(-end // 16) * 16
+            lies = quantizer.get_scale_shape(shape, columnwise)
+            scales.append((end, lies))
+            end += 4 * math.prod(lies)
+        whole = empty([end], torch.uint8)
+        cut = lambda at, lies, size: whole[at : at + size * math.prod(lies)]
+        return [
+            (cut(at, lies, 1).view(lies), cut(scale, wide, 4).view(torch.float32).view(wide))
+            for (at, lies), (scale, wide) in zip(parts, scales)
+        ]
+
+    nothing = [(None, None)] * len(shapes)
+    rows = buffer(list, False) if first.rowwise_usage else nothing
+    columns = buffer(lambda shape: [shape[-1], *shape[:-1]], True) if first.columnwise_usage else nothing
+    return [
+        Float8BlockwiseQTensorStorage(
+            *row, *column, quantizer.dtype, quantizer, first.block_scaling_dim == 2, OWN.Float8BlockScaleTensorFormat.GEMM_READY
+        )
+        for row, column, quantizer in zip(rows, columns, quantizers)
+    ]
+
+
+def fp8_transpose(data, dtype, out=None):
+    return empty([data.shape[-1], *data.shape[:-1]], torch.uint8) if out is None else out
 
 
 def fused_multi_row_padding(inputs, outputs, rows, filled):
@@ -71,6 +149,11 @@ fused_multi_row_unpadding = fused_multi_row_padding
 
 def lies(tensor):
     """The shape of a tensor of which only the transposed copy may be there."""
+    if hasattr(tensor, "_rowwise_data"):
+        if tensor._rowwise_data is not None:
+            return tensor._rowwise_data.shape
+        turned = tensor._columnwise_data.shape
+        return torch.Size([*turned[1:], turned[0]])
     if isinstance(tensor, torch.Tensor):
         return tensor.shape
     if tensor._data is not None:
@@ -125,6 +208,12 @@ get_cudnn_version = lambda: 91400
 get_num_cublas_streams = lambda: 4
 device_supports_multicast = lambda *a: True
 multi_tensor_adam = multi_tensor_scale = lambda *a, **more: None
+fused_amax_and_scale_update_after_reduction = lambda *a: None
+
+
+def bgrad_quantize(gradient, quantizer):
+    """The sum over rows, and the quantised gradient."""
+    return empty([gradient.shape[-1]], gradient.dtype), quantize(gradient, quantizer)
 
 
 def multi_tensor_l2norm(*a):

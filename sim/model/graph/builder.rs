@@ -144,6 +144,11 @@ impl GraphBuilder {
         self.graph.params[param].rows
     }
 
+    /// Elements of a value.
+    pub fn elements(&self, value: ValueId) -> u64 {
+        self.graph.values[value].elements
+    }
+
     /// Gives a value a number of elements other than its axes': a part of the tokens.
     pub fn resize(&mut self, value: ValueId, elements: u64) {
         self.graph.values[value].elements = elements;

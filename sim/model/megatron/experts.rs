@@ -140,9 +140,6 @@ pub enum RoutedOp {
         outputs: u64,
         /// Experts of the rank.
         local: u64,
-        /// Whether it keeps its input as it was given, not quantised, as that is let go of and made again
-        /// (`save_original_input`).
-        original: bool,
         /// How it multiplies in fp8; none: in the activations' type.
         fp8: Option<Fp8>,
     },

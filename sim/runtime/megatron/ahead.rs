@@ -39,7 +39,10 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
             "multi-token prediction where the first and the last stage are one rank's",
         ),
         (job.mesh.cp > 1, "multi-token prediction of a sequence that ranks share"),
-        (job.matmuls.fp8().is_some(), "multi-token prediction in fp8"),
+        (
+            job.matmuls.reduces_maxima() && matches!(job.block.recompute, Recompute::Uniform { .. }),
+            "multi-token prediction beside blocks run again, in fp8 with scales of earlier steps",
+        ),
         (job.overlap_tensor, "tensor-parallel overlap of multi-token prediction"),
         (matches!(job.model.position, Position::Learned { .. }), "multi-token prediction with learned positions"),
         (job.model.embedding_norm, "multi-token prediction with a norm on the embedding"),
@@ -79,6 +82,19 @@ impl Modules<'_> {
         self.g.op_in(MODULE, roll, &[value], &[], (name, BS), dtype)
     }
 
+    /// The same value, where fp8 begins or ends: each module multiplies under scales of its own (`get_fp8_context`), once to make
+    /// one hidden state of two and once in its block.
+    fn scales(&mut self, value: ValueId, ends: bool) -> ValueId {
+        if !self.job.matmuls.reduces_maxima() {
+            return value;
+        }
+        let elements = self.g.elements(value);
+        let same = self.ahead(AheadOp::Scales { ends }, &[value], ("h_LBD", BLD));
+        self.g.resize(same, elements);
+        self.g.drop_values(&[value]);
+        same
+    }
+
     /// The hidden state and the words' rows of the next tokens as one hidden state.
     fn joined(&mut self, [words, hidden]: [ValueId; 2], params: &Params) -> ValueId {
         let (d, tp, tokens) = (self.dims.d, u64::from(self.job.mesh.tp), self.dims.local_tokens());
@@ -87,9 +103,12 @@ impl Modules<'_> {
         let both = self.g.op(MODULE, OpKind::Concat, &[embedded, normed], &[], ("both_LBD", BLD));
         self.g.resize(both, 2 * d * tokens);
         self.g.drop_values(&[normed]);
+        let both = self.scales(both, false);
         let (inputs, outputs, reads) = (2 * d, d / tp, self.reads());
         let kind = match self.job.block.implementation {
-            Implementation::TransformerEngine => MegatronOp::ColumnLinear { inputs, outputs, reads },
+            Implementation::TransformerEngine => {
+                MegatronOp::ColumnLinear { inputs, outputs, reads, fp8: self.job.matmuls.fp8() }
+            }
             Implementation::Local => MegatronOp::Linear { inputs, outputs, reads, bias: Bias::Apart },
         };
         let mut out = self.megatron("mtp.eh_proj", kind, &[both], &[params.projection], ("h_SBD", BSD));
@@ -103,7 +122,8 @@ impl Modules<'_> {
             self.g.drop_values(&[whole]);
         }
         self.g.drop_values(&[embedded]);
-        out
+        let out = self.scales(out, true);
+        self.scales(out, false)
     }
 }
 
@@ -147,6 +167,7 @@ pub(super) fn head(job: &Job) -> Graph {
         let joined = m.joined([embedded, given], params);
         let out = blocks::block_of(&mut m, [joined, mask], (kind, &params.block));
         m.g.drop_values(&[joined]);
+        let out = m.scales(out, true);
         let normed = m.norm("mtp.final_layernorm", out, &params.norm);
         m.g.drop_values(&[out]);
         if matches!(job.block.recompute, Recompute::Uniform { .. }) {

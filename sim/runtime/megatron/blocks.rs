@@ -120,16 +120,18 @@ impl Modules<'_> {
         self.job.block.implementation == Implementation::TransformerEngine
     }
 
-    /// A linear split on its columns, and the sum over ranks of what it leaves. Python lets go of `held` after it.
+    /// A linear split on its columns, and the sum over ranks of what it leaves. Python lets go of `held` after it. In fp8 it
+    /// keeps what it was given if that is `kept` by another anyway.
     pub(super) fn row_linear(
         &mut self,
         module: &'static str,
         input: ValueId,
         (inputs, params): (u64, &[usize]),
-        held: &[ValueId],
+        (held, kept): (&[ValueId], bool),
     ) -> ValueId {
         if self.engine() {
-            let (outputs, overlap, fp8) = (self.dims.d, self.overlap(), self.job.matmuls.fp8());
+            let fp8 = self.job.matmuls.fp8().map(|fp8| fp8.keeping(kept));
+            let (outputs, overlap) = (self.dims.d, self.overlap());
             let kind = MegatronOp::RowLinear { inputs, outputs, overlap, fp8 };
             let sum = self.megatron(module, kind, &[input], params, ("y_LBD", BLD));
             self.g.drop_values(held);
@@ -281,7 +283,7 @@ pub(super) fn block_of(m: &mut Modules, [x, mask]: [ValueId; 2], (kind, params):
     let kind = MegatronOp::Activate { activation, gated, fused: m.job.block.fused_activation };
     let active = m.megatron("mlp", kind, &[up], &fc1[1..], ("act_SBF", BSF));
     m.g.drop_values(&[up]);
-    let down = m.row_linear("mlp.linear_fc2", active, (f, fc2), &[active]);
+    let down = m.row_linear("mlp.linear_fc2", active, (f, fc2), (&[active], false));
     if again.feed_forward {
         m.g.again_from(first);
     }
@@ -339,7 +341,7 @@ fn plain_attention(
     let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (ln1, qkv), (added, BSQH));
     let (context, mut held) = attention(m, (mixed, mask), (heads, *sinks), window);
     held.extend([mixed, context]);
-    let attended = m.row_linear("self_attention.linear_proj", context, (m.dims.n * m.dims.h, proj), &held);
+    let attended = m.row_linear("self_attention.linear_proj", context, (m.dims.n * m.dims.h, proj), (&held, true));
     (attended, xn, proj.get(1).copied())
 }
 

@@ -39,10 +39,17 @@ const LAYERS: &str = "decoder.layers.";
 
 /// The words' table, and the head's.
 const WORDS: &str = "word_embeddings.weight";
+const POSITIONS: &str = "position_embeddings.weight";
 const HEAD: &str = "output_layer.weight";
 
 /// The attention mask among a block's values.
 const MASK: usize = 1;
+
+/// Whether a parameter is the weight of a linear of Transformer Engine's: not of a router, a table or the head.
+fn multiplies(param: &Param) -> bool {
+    let other = [WORDS, POSITIONS, HEAD].contains(&param.name) || param.name.starts_with(experts::ROUTER);
+    param.cols > 1 && !other
+}
 
 /// A parameter of a chunk, this rank's part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,8 +128,7 @@ impl Chunk {
                         || param.name == "mlp.linear_fc2.bias");
             let word_embedding = param.name == WORDS || (param.name == HEAD && job.model.tied_head);
             let name = format!("{prefix}{}", param.name);
-            let linear = param.cols > 1 && prefix.starts_with(LAYERS) && !param.name.starts_with(experts::ROUTER);
-            let fp8 = linear && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
+            let fp8 = multiplies(param) && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
             let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
             let (elements, row) = (param.elements(), param.cols);
             params.push(ChunkParam { name, elements, partial, word_embedding, fp8, expert, row, block });
@@ -157,8 +163,7 @@ impl Chunk {
         let engine = block.implementation == Implementation::TransformerEngine;
         let gathers = d.tensor.sequence && (!engine || self.head.is_some());
         let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
-        let ahead = if self.head.is_some() { self.job.model.predicts_ahead } else { 0 };
-        let has_blocks = self.blocks.len() + ahead > 0;
+        let has_blocks = self.attentions() > 0;
         let scores = match block.core {
             Core::Unfused { .. } if has_blocks => d.b * d.n * d.s * d.s * dtype,
             _ => 0,
@@ -167,7 +172,7 @@ impl Chunk {
         let mut buffers = vec![(gathered.max(scores).max(dispatched), "global memory buffer")];
         if matches!(self.job.model.position, Position::Rope { .. }) {
             let angles = (d.s * d.r * DType::Fp32.bytes(), "rotary angles");
-            buffers.extend(latent::tables(&self.job, (self.blocks.len() + ahead, d.r), angles));
+            buffers.extend(latent::tables(&self.job, (self.attentions(), d.r), angles));
         }
         if engine {
             let grouped = if self.job.mixture.is_some() && has_blocks { GROUPED_STREAMS } else { 0 };
@@ -196,27 +201,36 @@ impl Chunk {
     /// transposed one (`get_weight_workspace`); under delayed scaling the maxima of earlier steps.
     pub fn quantised(&self) -> Vec<(u64, &'static str)> {
         let Some(fp8) = self.job.matmuls.fp8() else { return vec![] };
+        let histories = |products: u64| {
+            fp8::SCALED.map(|tensors| (fp8::HISTORY * products * tensors * DType::Fp32.bytes(), "amax history"))
+        };
+        let delayed = fp8.recipe == Fp8Recipe::Delayed;
         let mut each = vec![];
         for weight in self.scaled() {
             let copy = fp8::weight_copy(weight.elements(), fp8.recipe);
             each.extend((!fp8.parameters).then_some((copy, "fp8 weight")));
             each.push((copy, "fp8 transposed weight"));
-            if fp8.recipe == Fp8Recipe::Delayed {
-                each.extend(fp8::SCALED.map(|tensors| (fp8::HISTORY * tensors * DType::Fp32.bytes(), "amax history")));
-            }
+            each.extend(delayed.then(|| histories(1)).into_iter().flatten());
         }
+        let attentions = if delayed { self.attentions() } else { 0 };
+        each.extend((0..attentions).flat_map(|_| histories(fp8::OF_ATTENTION)));
         each
     }
 
-    /// Weights of linears in fp8: all but routers'. Each expert's is one.
+    /// Weights of linears in fp8. Each expert's is one.
     fn scaled(&self) -> impl Iterator<Item = &Param> {
-        let router = |param: &Param| param.name.starts_with(experts::ROUTER);
-        self.blocks.params().map(|(_, param)| param).filter(move |param| param.cols > 1 && !router(param))
+        let ahead = self.head.iter().flat_map(|graph| &graph.params);
+        self.blocks.params().map(|(_, param)| param).chain(ahead).filter(|param| multiplies(param))
     }
 
-    /// Linears that have fp8 scales.
-    pub fn linears(&self) -> u64 {
-        self.scaled().count() as u64
+    /// Blocks, those of modules ahead included.
+    fn attentions(&self) -> u64 {
+        self.blocks.len() + if self.head.is_some() { self.job.model.predicts_ahead } else { 0 }
+    }
+
+    /// Products that have fp8 scales.
+    pub fn products(&self) -> u64 {
+        self.scaled().count() as u64 + fp8::OF_ATTENTION * self.attentions()
     }
 
     fn map(&self, part: usize) -> ParamMap {

@@ -51,10 +51,13 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
     let cases = [
         (job.block.implementation != Implementation::TransformerEngine, "experts without Transformer Engine"),
         (job.matmuls.fp8().is_some() && experts.bias, "experts with biases in fp8"),
-        (job.matmuls.fp8().is_some() && experts.shared > 0, "shared experts in fp8"),
         (
             job.matmuls.fp8().is_some() && !(experts.width / u64::from(mesh.etp)).is_multiple_of(FP8_ROWS),
             "experts in fp8 of a width that 16 does not divide",
+        ),
+        (
+            job.matmuls.fp8().is_some() && !(experts.shared / u64::from(mesh.tp)).is_multiple_of(FP8_ROWS),
+            "shared experts in fp8 of a width that 16 does not divide",
         ),
         (!gated || !job.block.fused_activation, "experts whose activation is not a gated SiLU in one kernel"),
         (experts.bias && job.mesh.etp > 1, "split experts with biases"),
@@ -171,8 +174,10 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
             g.resize(value, routed.multiplied * columns);
             value
         };
-        let grouped =
-            |inputs, outputs, original| RoutedOp::Grouped { inputs, outputs, local: routed.local, original, fp8 };
+        let grouped = |inputs, outputs, original| {
+            let fp8 = fp8.map(|fp8| fp8.keeping(original));
+            RoutedOp::Grouped { inputs, outputs, local: routed.local, fp8 }
+        };
         let filled = routed.fills().then(|| {
             let fill = |g: &mut GraphBuilder, value, columns, dtype, output| {
                 let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Fill));
@@ -225,14 +230,17 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
 /// The experts that every token passes (`shared_experts.py`), ahead of the router.
 fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -> ValueId {
     let (d, width, tokens) = (m.dims.d, wide / u64::from(m.job.mesh.tp), m.dims.tokens());
-    let kind = MegatronOp::ColumnLinear { inputs: d, outputs: 2 * width, reads: m.reads() };
+    // Its input is the router's, too, which keeps it.
+    let again = m.job.block.again;
+    let fp8 = m.job.matmuls.fp8().map(|fp8| fp8.keeping(!again.shared || again.norms));
+    let kind = MegatronOp::ColumnLinear { inputs: d, outputs: 2 * width, reads: m.reads(), fp8 };
     let both = m.megatron(SHARED, kind, &[xn], &[up], ("up_SBF", SBF));
     m.g.resize(both, tokens * 2 * width);
     let kind = MegatronOp::Activate { activation: Activation::Silu, gated: true, fused: true };
     let active = m.megatron(SHARED, kind, &[both], &[], ("act_SBF", SBF));
     m.g.resize(active, tokens * width);
     m.g.drop_values(&[both]);
-    m.row_linear(SHARED, active, (width, &[down]), &[active])
+    m.row_linear(SHARED, active, (width, &[down]), (&[active], false))
 }
 
 /// Bytes that rows take in the buffer that all gathers share.

@@ -291,7 +291,7 @@ impl Matmuls {
     pub fn fp8(self) -> Option<Fp8> {
         match self {
             Matmuls::Plain => None,
-            Matmuls::Fp8 { recipe, parameters } => Some(Fp8 { recipe, parameters }),
+            Matmuls::Fp8 { recipe, parameters } => Some(Fp8 { recipe, parameters, original: false }),
         }
     }
 

@@ -44,12 +44,27 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
     let engine = job.block.implementation == Implementation::TransformerEngine;
     let cases = [
         (!engine || job.block.core != Core::Flash, "latent attention without Transformer Engine's flash core"),
-        (job.matmuls.fp8().is_some(), "latent attention in fp8"),
+        (!multiplies_in_fp8(job), "latent attention in fp8 of sizes that 16 does not divide"),
         (job.mesh.cp > 1, "latent attention of a sequence that ranks share"),
         (job.overlap_tensor, "tensor-parallel overlap of latent attention"),
         (job.mesh.tp > 1 && !job.sequence_parallel, "latent attention split over ranks without its sequence"),
     ];
     cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+}
+
+/// Whether fp8, if asked for, can multiply what attention's linears read and make.
+fn multiplies_in_fp8(job: &Job) -> bool {
+    let Some(LatentAttention { query_rank, rank, plain, rotated, value }) = job.model.latent else { return true };
+    let heads = job.model.heads / u64::from(job.mesh.tp);
+    let sizes = [
+        query_rank.unwrap_or(0),
+        rank,
+        rank + rotated,
+        heads * (plain + rotated),
+        heads * (plain + value),
+        heads * value,
+    ];
+    job.matmuls.fp8().is_none() || sizes.iter().all(|size| size.is_multiple_of(16))
 }
 
 /// Positions that tables of cosines and sines are made for (`original_max_position_embeddings`).
@@ -96,7 +111,7 @@ pub(super) fn params(m: &mut Modules, latent: LatentAttention) -> Params {
 /// A norm and a linear that makes heads.
 fn heads(m: &mut Modules, x: ValueId, (inputs, [norm, weight]): (u64, [usize; 2]), elements: u64) -> ValueId {
     let (outputs, bias) = (m.g.rows(weight), Bias::Apart);
-    let kind = MegatronOp::NormLinear { inputs, outputs, norms: 1, overlap: false, bias, fp8: None };
+    let kind = MegatronOp::NormLinear { inputs, outputs, norms: 1, overlap: false, bias, fp8: m.job.matmuls.fp8() };
     let made = m.megatron(MODULE, kind, &[x], &[norm, weight], ("up_SBNH", SBNH));
     m.g.resize(made, elements);
     made
@@ -112,7 +127,9 @@ pub(super) fn attention(
     let (tokens, n, h, d) = (m.dims.tokens(), m.dims.n, m.dims.h, m.dims.d);
     let LatentAttention { rank, plain, rotated, value, .. } = latent;
     let xn = m.norm("input_layernorm", x, &params.norm);
-    let own = |inputs, outputs| MegatronOp::ColumnLinear { inputs, outputs, reads: Reads::Own };
+    // With the norm run again its result is made anew for both.
+    let fp8 = m.job.matmuls.fp8().map(|fp8| fp8.keeping(m.job.block.again.norms));
+    let own = |inputs, outputs| MegatronOp::ColumnLinear { inputs, outputs, reads: Reads::Own, fp8 };
     let short = match params.query {
         Query::Whole(_) => None,
         Query::Ranked { down, .. } => {
@@ -133,7 +150,8 @@ pub(super) fn attention(
     let q = match (params.query, short) {
         (Query::Ranked { up, .. }, Some(short)) => heads(m, short, (m.g.rows(up[0]), up), tokens * n * h),
         (Query::Whole(weight), _) | (Query::Ranked { up: [_, weight], .. }, None) => {
-            let kind = MegatronOp::ColumnLinear { inputs: d, outputs: n * h, reads: m.reads() };
+            let kind =
+                MegatronOp::ColumnLinear { inputs: d, outputs: n * h, reads: m.reads(), fp8: m.job.matmuls.fp8() };
             m.megatron(MODULE, kind, &[xn], &[weight], ("up_SBNH", SBNH))
         }
     };
@@ -166,6 +184,6 @@ pub(super) fn attention(
     }
     let mut held = vec![query, key, v, context, kv];
     held.extend(short);
-    let out = m.row_linear("self_attention.linear_proj", context, (n * value, &[params.proj]), &held);
+    let out = m.row_linear("self_attention.linear_proj", context, (n * value, &[params.proj]), (&held, true));
     (out, xn)
 }

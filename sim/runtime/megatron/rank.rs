@@ -76,7 +76,7 @@ impl<'j> Rank<'j> {
         eager.experts = expert_ranks(job, groups);
         eager.maxima = job.matmuls.reduces_maxima().then(|| Maxima {
             over: groups.maxima.map(|group| (group, MAXIMA)),
-            linears: chunks.iter().map(Chunk::linears).sum(),
+            products: chunks.iter().map(Chunk::products).sum(),
         });
         let (count, started) = (chunks.len(), vec![false; chunks.len()]);
         Rank {

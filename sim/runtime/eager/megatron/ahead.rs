@@ -31,6 +31,12 @@ impl Eager {
                 self.release(gathered);
                 side_by_side
             }
+            AheadOp::Scales { ends } => {
+                if ends {
+                    self.reduce_maxima();
+                }
+                self.retain(Self::value(frame, op.inputs[0]))
+            }
             AheadOp::OwnRows => self.retain(Self::value(frame, op.inputs[0])),
             AheadOp::Ride => {
                 let losses = graph.dims.tokens() * NUMBER;
@@ -69,6 +75,12 @@ impl Eager {
                 let whole = self.temporary(bytes, "all_gather_into_tensor");
                 self.exchange_now(Collective::AllGather, bytes, dtype);
                 whole
+            }
+            AheadOp::Scales { ends } => {
+                if !ends {
+                    self.reduce_maxima();
+                }
+                self.retain(gradient)
             }
             AheadOp::Ride => {
                 let losses = graph.dims.tokens() * DType::Fp32.bytes();

@@ -21,6 +21,9 @@ impl Eager {
         results: Results,
     ) {
         let (sizes, reads) = (Sizes::of(graph, op, kind), Self::reads(kind));
+        if let Some(fp8) = sizes.fp8 {
+            return self.fp8_column_linear(graph, op, (sizes, reads, fp8), frame, results);
+        }
         let whole = (reads == Reads::Gathered).then(|| self.gathered(sizes.read(), sizes.dtype));
         let out = self.storage(sizes.made(), "te.generic_gemm");
         let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
@@ -45,6 +48,9 @@ impl Eager {
         gradient: Storage,
     ) {
         let (sizes, reads) = (Sizes::of(graph, op, kind), Self::reads(kind));
+        if let Some(fp8) = sizes.fp8 {
+            return self.fp8_column_linear_backward(graph, op, (index, sizes, reads, fp8), frame, gradient);
+        }
         let (dtype, dispatch) = (sizes.dtype, self.settings.backward);
         let gathers = reads == Reads::Gathered;
         let whole = gathers.then(|| self.temporary(sizes.read(), "all_gather_into_tensor"));

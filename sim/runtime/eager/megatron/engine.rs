@@ -27,16 +27,16 @@ pub(super) struct Sizes {
     /// Whether what is exchanged runs in parts beside the matmul, in buffers of its own.
     pub(super) overlap: bool,
     pub(super) dtype: DType,
-    fp8: Option<Fp8>,
+    pub(super) fp8: Option<Fp8>,
 }
 
 impl Sizes {
     pub(super) fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Sizes {
-        if let MegatronOp::ColumnLinear { inputs, outputs, .. } = kind {
+        if let MegatronOp::ColumnLinear { inputs, outputs, fp8, .. } = kind {
             let (value, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
             let (tokens, dtype, tensor) = (out.elements / outputs, value.dtype, graph.dims.tensor);
             let [sequence, splits, overlap] = [tensor.sequence, tensor.splits(), false];
-            return Sizes { inputs, outputs, tokens, sequence, splits, ranks: tensor.ranks, overlap, dtype, fp8: None };
+            return Sizes { inputs, outputs, tokens, sequence, splits, ranks: tensor.ranks, overlap, dtype, fp8 };
         }
         let (MegatronOp::NormLinear { inputs, outputs, overlap, fp8, .. }
         | MegatronOp::RowLinear { inputs, outputs, overlap, fp8 }) = kind

@@ -1,14 +1,17 @@
 //! Transformer Engine's linears in fp8 (`transformer_engine/pytorch/module/layernorm_linear.py`, `linear.py`, `base.py`,
-//! `fp8.py`, 2.2 to 2.5).
+//! `distributed.py`, `quantization.py`, 2.9).
 //!
 //! Hopper multiplies fp8 with both operands along their rows only, so each tensor is needed as it lies for one matmul and
-//! transposed for another. What is gathered is quantised first, except under blockwise scaling; results, and what is
-//! reduced and scattered, are in the type of the activations.
+//! transposed for another. What is gathered is quantised first; results, and what is reduced and scattered, are in the type of
+//! the activations.
+
+mod alone;
+mod column;
 
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Storage};
 use super::engine::{Sizes, statistics};
-use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Bias, Fp8, Fp8Recipe, MegatronOp};
 use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MatmulLayout, MemoryKind, Pass, StreamId};
 use crate::runtime::eager::COMPUTE;
@@ -22,27 +25,26 @@ const SQUARE: u64 = 128 * 128;
 pub const HISTORY: u64 = 1024;
 
 /// Tensors of a linear that have a scale: input, weight and result in forward, gradients of result and input in backward
-/// (`fp8.py`, `RecipeState`).
+/// (`quantization.py`, `RecipeState`).
 pub const SCALED: [u64; 2] = [3, 2];
 
-/// Workspace of its matmuls on Hopper before 1.8 \[B\] (`base.py`, `get_cublas_workspace_size_bytes`).
-pub const WORKSPACE: u64 = 32 << 20;
-
-/// The update of one linear's scales, and bytes of its maxima: 16 steps (Composer 0.16.4, `get_precision_context`).
-const UPDATE_ONE: &str = "te.fused_amax_and_scale_update";
-const HISTORY_ALONE: u64 = 16 * 3 * 4;
+/// Products that attention's module has scales for, though it multiplies in the type of the activations
+/// (`attention/dot_product_attention/dot_product_attention.py`, `prepare_forward`).
+pub const OF_ATTENTION: u64 = 3;
 
 /// Rows that one block of the kernel sums for a bias (`common/transpose/cast_transpose_fusion.cu`).
 const ROWS_OF_A_SUM: u64 = 128;
 
-/// The maxima of all linears of a rank, reduced at once.
+/// The maxima of all products of a rank, reduced at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Maxima {
     /// Over whom, and on which stream; none: there is one rank.
     pub over: Option<(GroupId, StreamId)>,
-    /// Linears of all chunks of the rank.
-    pub linears: u64,
+    /// Products of all chunks of the rank that have scales.
+    pub products: u64,
 }
+
+pub use alone::WORKSPACE;
 
 /// Which copies of a tensor are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,33 +78,6 @@ impl Wide {
     /// Bytes of one copy, scales included.
     pub(super) fn copy(&self, recipe: Fp8Recipe) -> u64 {
         copy(self.elements, recipe, self.block)
-    }
-}
-
-/// A linear of one rank's, outside Megatron.
-#[derive(Clone, Copy, Debug)]
-struct Alone {
-    inputs: u64,
-    outputs: u64,
-    tokens: u64,
-    dtype: DType,
-}
-
-impl Alone {
-    fn of(graph: &Graph, op: &Op) -> Alone {
-        let OpKind::Megatron(MegatronOp::EngineLinear { inputs, outputs }) = op.kind else {
-            unreachable!("called for Transformer Engine's linears alone")
-        };
-        let value = &graph.values[op.inputs[0]];
-        Alone { inputs, outputs, tokens: value.elements / inputs, dtype: value.dtype }
-    }
-
-    fn input(self) -> Wide {
-        Wide::own(self.tokens * self.inputs * self.dtype.bytes(), self.dtype)
-    }
-
-    fn weight(self) -> Wide {
-        Wide { elements: self.inputs * self.outputs, size: self.dtype.bytes(), block: SQUARE, parts: false }
     }
 }
 
@@ -187,12 +162,9 @@ impl Eager {
         }
     }
 
-    /// What is gathered of a tensor of `bytes` in all: its type, and its bytes.
+    /// What is gathered of a tensor of `bytes` in all: fp8, and its bytes with the scales of its blocks.
     fn travels(bytes: u64, dtype: DType, recipe: Fp8Recipe) -> (DType, u64) {
-        match recipe {
-            Fp8Recipe::Delayed | Fp8Recipe::Tensorwise => (DType::Fp8, bytes / dtype.bytes()),
-            Fp8Recipe::Blockwise => (dtype, bytes),
-        }
+        (DType::Fp8, Wide::own(bytes, dtype).copy(recipe))
     }
 
     /// A gathered tensor that what follows waits for.
@@ -200,6 +172,17 @@ impl Eager {
         let whole = self.of_pass(bytes, "all_gather_into_tensor");
         self.exchange_now(Collective::AllGather, bytes, dtype);
         whole
+    }
+
+    /// The transposed copy of a gathered tensor. One scale serves both; under blockwise scaling what was gathered is a copy for
+    /// this alone, and given back (`distributed.py`, `_post_process_fp8_blockwise_gather`).
+    fn turn_gathered(&mut self, gathered: Storage, bytes: u64, recipe: Fp8Recipe) -> Vec<Storage> {
+        let turned = self.transposed(bytes);
+        if recipe == Fp8Recipe::Blockwise {
+            self.release(gathered);
+            return vec![turned];
+        }
+        vec![gathered, turned]
     }
 
     pub(super) fn fp8_norm_linear(
@@ -216,7 +199,8 @@ impl Eager {
         let own = Wide { parts: sizes.sequence, ..Wide::own(value.bytes(), value.dtype) };
         let (rows, statistics) = (graph.dims.local_tokens(), statistics(norms));
         // Without backward nobody multiplies by the transposed copy.
-        let both = if results == Results::Save && !sizes.sequence { Copies::Both } else { Copies::Rows };
+        let columns = !sizes.sequence || recipe == Fp8Recipe::Blockwise;
+        let both = if results == Results::Save && columns { Copies::Both } else { Copies::Rows };
         let (numbers, mut normed) = if recipe == Fp8Recipe::Delayed {
             // The norm's kernel writes fp8.
             const NAME: &str = "te.norm_fwd";
@@ -229,24 +213,13 @@ impl Eager {
             (numbers, made)
         } else {
             let (numbers, wide) = self.normalised(value, rows, statistics);
-            if recipe == Fp8Recipe::Blockwise && sizes.sequence {
-                (numbers, vec![wide])
-            } else {
-                let made = self.quantised(own, both, recipe);
-                self.release(wide);
-                (numbers, made)
-            }
+            let made = self.quantised(own, both, recipe);
+            self.release(wide);
+            (numbers, made)
         };
         self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
         let travels = Self::travels(sizes.read(), sizes.dtype, recipe);
-        let mut gathered = vec![];
-        if sizes.sequence && !sizes.overlap {
-            gathered.push(self.gathered_now(travels));
-            if recipe == Fp8Recipe::Blockwise {
-                let whole = self.quantised(Wide::own(sizes.read(), sizes.dtype), Copies::Rows, recipe);
-                gathered.extend(whole);
-            }
-        }
+        let gathered = (sizes.sequence && !sizes.overlap).then(|| self.gathered_now(travels));
         let out = self.storage(sizes.made(), "te.generic_gemm");
         let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
         let dispatch = self.settings.forward;
@@ -256,9 +229,7 @@ impl Eager {
         } else {
             self.engine_matmul(shape, DType::Fp8, MatmulLayout::Forward, dispatch);
         }
-        for storage in gathered {
-            self.release(storage);
-        }
+        gathered.into_iter().for_each(|storage| self.release(storage));
         // What the weight's gradient is made from: the transposed copy, or the rank's part.
         let kept = normed.pop().expect("a norm has a result");
         for storage in normed {
@@ -297,10 +268,8 @@ impl Eager {
             _ => self.sum_rows(sizes.tokens, sizes.outputs, dtype),
         });
         let travels = Self::travels(sizes.read(), dtype, recipe);
+        let gathered = (sizes.sequence && !sizes.overlap).then(|| self.temporary(travels.1, "all_gather_into_tensor"));
         if sizes.sequence {
-            if !sizes.overlap {
-                held.push(self.temporary(travels.1, "all_gather_into_tensor"));
-            }
             self.begin_exchange(Collective::AllGather, travels.1, travels.0);
         }
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
@@ -312,10 +281,9 @@ impl Eager {
             self.end_exchange();
             part = Some(self.temporary(value.bytes(), "reduce_scatter_tensor"));
             self.begin_exchange(Collective::ReduceScatter, sizes.read(), dtype);
-            if recipe == Fp8Recipe::Blockwise {
-                held.extend(self.quantised(Wide::own(sizes.read(), dtype), Copies::Columns, recipe));
-            } else {
-                held.push(self.transposed(travels.1));
+            match gathered {
+                Some(gathered) => held.extend(self.turn_gathered(gathered, travels.1, recipe)),
+                None => held.push(self.transposed(travels.1)),
             }
         } else if sizes.splits {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
@@ -352,8 +320,8 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let copies = if results == Results::Save { Copies::Both } else { Copies::Rows };
-        let mut input = self.quantised(Wide::own(sizes.read(), sizes.dtype), copies, fp8.recipe);
+        let copies = if results == Results::Save && !fp8.original { Copies::Both } else { Copies::Rows };
+        let input = self.quantised(Wide::own(sizes.read(), sizes.dtype), copies, fp8.recipe);
         self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
         let (shape, dispatch) = ((sizes.tokens, sizes.outputs, sizes.inputs), self.settings.forward);
         let bytes = graph.values[op.outputs[0]].bytes();
@@ -367,11 +335,27 @@ impl Eager {
             self.summed(whole, bytes, sizes)
         };
         frame.slots[op.outputs[0]] = Some(out);
-        let kept = input.pop().expect("a quantised tensor has a copy");
-        for storage in input {
-            self.release(storage);
+        self.keep_input(op, fp8, (frame, results), input);
+    }
+
+    /// Keeps the last of the copies of a linear's input, or the input itself.
+    fn keep_input(&mut self, op: &Op, fp8: Fp8, (frame, results): (&mut Frame, Results), mut copies: Vec<Storage>) {
+        let kept = if fp8.original { Some(self.retain(Self::value(frame, op.inputs[0]))) } else { copies.pop() };
+        copies.into_iter().for_each(|storage| self.release(storage));
+        self.keep(frame, results, kept.as_slice());
+    }
+
+    /// What the gradient of a linear's weight is made of: what was kept, or copies of it made now.
+    fn kept_input(&mut self, saved: Storage, input: Wide, fp8: Fp8) -> Vec<Storage> {
+        if !fp8.original {
+            return vec![self.retain(saved)];
         }
-        self.keep(frame, results, &[kept]);
+        let copies = match fp8.recipe {
+            Fp8Recipe::Blockwise => Copies::Columns,
+            _ if input.parts => Copies::Rows,
+            _ => Copies::Both,
+        };
+        self.quantised(input, copies, fp8.recipe)
     }
 
     pub(super) fn fp8_row_linear_backward(
@@ -384,24 +368,25 @@ impl Eager {
         let (recipe, dispatch) = (fp8.recipe, self.settings.backward);
         let whole = Wide::own(sizes.made(), sizes.dtype);
         let travels = Self::travels(sizes.made(), sizes.dtype, recipe);
-        let scaled = recipe != Fp8Recipe::Blockwise;
         let mut held = vec![];
         if !sizes.sequence {
-            held.extend(self.quantised(whole, Copies::Both, recipe));
+            held = self.quantised(whole, Copies::Both, recipe);
         } else {
-            if scaled {
-                let part = Wide { parts: true, ..Wide::own(self.bytes(gradient), sizes.dtype) };
-                held.extend(self.quantised(part, Copies::Rows, recipe));
-            }
+            // Under blockwise scaling both copies travel, as one.
+            let (copies, ways) = if recipe == Fp8Recipe::Blockwise { (Copies::Both, 2) } else { (Copies::Rows, 1) };
+            let part = Wide { parts: true, ..Wide::own(self.bytes(gradient), sizes.dtype) };
+            let part = self.quantised(part, copies, recipe);
             if !sizes.overlap {
-                held.push(self.gathered_now(travels));
-                if scaled {
-                    held.push(self.transposed(travels.1));
-                } else {
-                    held.extend(self.quantised(whole, Copies::Both, recipe));
-                }
+                held.extend((0..ways).map(|_| self.of_pass(travels.1, "all_gather_into_tensor")));
+                self.exchange_now(Collective::AllGather, ways * travels.1, travels.0);
+                let gathered = held.pop().expect("one way at least");
+                held.extend(self.turn_gathered(gathered, travels.1, recipe));
             }
+            part.into_iter().for_each(|storage| self.release(storage));
         }
+        let read = Wide::own(sizes.read(), sizes.dtype);
+        let saved = frame.saved[Self::saved(frame, index).0];
+        held.extend(self.kept_input(saved, read, fp8));
         let result = self.temporary(sizes.read(), "te.generic_gemm");
         let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
         let layout = MatmulLayout::DataGradient;
@@ -412,7 +397,6 @@ impl Eager {
         } else {
             self.engine_matmul(shape, DType::Fp8, layout, dispatch);
         }
-        held.push(self.retain(frame.saved[Self::saved(frame, index).0]));
         let weight = self.engine_weight_gradient(sizes, dispatch, &held);
         for storage in held {
             self.release(storage);
@@ -422,67 +406,13 @@ impl Eager {
         self.store_engine_weight(frame.params.index(op.params[0]), weight, sizes);
     }
 
-    /// `Linear` of a model that does not say which micro-batch is the first (0.10, `is_first_microbatch` unset): input and
-    /// weight are cast and transposed each time, and both transposed copies kept. Its scales' update is one small kernel.
-    pub(super) fn fp8_linear(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
-        let linear = Alone::of(graph, op);
-        let (recipe, dispatch) = (Fp8Recipe::Delayed, self.settings.forward);
-        let saves = results == Results::Save;
-        let copies = if saves { Copies::Both } else { Copies::Rows };
-        self.pointwise(UPDATE_ONE, MemoryKind::Elementwise, HISTORY_ALONE, HISTORY_ALONE, dispatch);
-        let mut input = self.quantised(linear.input(), copies, recipe);
-        let mut weight = self.quantised(linear.weight(), copies, recipe);
-        let out = self.storage(graph.values[op.outputs[0]].bytes(), "te.generic_gemm");
-        let shape = (linear.tokens, linear.outputs, linear.inputs);
-        self.engine_matmul(shape, DType::Fp8, MatmulLayout::Forward, dispatch);
-        frame.slots[op.outputs[0]] = Some(out);
-        let kept: Vec<Storage> = if saves { input.pop().into_iter().chain(weight.pop()).collect() } else { vec![] };
-        for storage in input.into_iter().chain(weight) {
-            self.release(storage);
-        }
-        self.keep(frame, results, &kept);
-    }
-
-    pub(super) fn fp8_linear_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
-        let linear = Alone::of(graph, op);
-        let Alone { inputs, outputs, tokens, dtype } = linear;
-        let dispatch = self.settings.backward;
-        self.pointwise(UPDATE_ONE, MemoryKind::Elementwise, HISTORY_ALONE, HISTORY_ALONE, dispatch);
-        let whole = Wide::own(tokens * outputs * dtype.bytes(), dtype);
-        let before = self.program.set_pass(Pass::Backward);
-        let held = self.quantised(whole, Copies::Both, Fp8Recipe::Delayed);
-        self.program.set_pass(before);
-        let bias = op.params.get(1).map(|&param| (param, self.bias_beside_cast((tokens, outputs), dtype)));
-        let result = self.temporary(tokens * inputs * dtype.bytes(), "te.generic_gemm");
-        self.engine_matmul((tokens, inputs, outputs), DType::Fp8, MatmulLayout::DataGradient, dispatch);
-        let weight = self.temporary(inputs * outputs * dtype.bytes(), "te.generic_gemm");
-        self.engine_matmul((outputs, inputs, tokens), DType::Fp8, MatmulLayout::WeightGradient, dispatch);
-        for storage in held {
-            self.release(storage);
-        }
-        self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], result.into());
-        for (param, made) in bias.into_iter().chain([(op.params[0], weight)]) {
-            let param = frame.params.index(param);
-            let (made, dtype) = self.upcast(param, made, dtype);
-            self.store_leaf(param, made, dtype);
-        }
-    }
-
     /// Under delayed scaling, at the end of a chunk's forward, and of its backward: the maxima of all linears of the rank
     /// are gathered in one tensor, reduced over ranks, and become scales in one kernel
-    /// (`fp8.py`, `reduce_and_update_fp8_tensors`).
+    /// (`quantization.py`, `reduce_and_update_fp8_tensors`).
     pub fn reduce_maxima(&mut self) {
-        let Some(Maxima { over, linears }) = self.maxima else { return };
+        let Some(Maxima { over, products }) = self.maxima else { return };
         let backward = self.in_backward();
-        let numbers = linears * SCALED[usize::from(backward)];
+        let numbers = products * SCALED[usize::from(backward)];
         let (bytes, dispatch) = (numbers * DType::Fp32.bytes(), self.dispatch_of_pass());
         let flat = self.of_pass(bytes, "aten.cat");
         self.pointwise("aten.cat", MemoryKind::Copy, bytes, bytes, dispatch);

@@ -21,18 +21,17 @@ pub(super) struct Sizes {
     outputs: u64,
     local: u64,
     rows: u64,
-    original: bool,
     dtype: DType,
     fp8: Option<Fp8>,
 }
 
 impl Sizes {
     fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Grouped { inputs, outputs, local, original, fp8 } = kind else {
+        let RoutedOp::Grouped { inputs, outputs, local, fp8 } = kind else {
             unreachable!("called for grouped linears")
         };
         let value = &graph.values[op.inputs[0]];
-        Sizes { inputs, outputs, local, rows: value.elements / inputs, original, dtype: value.dtype, fp8 }
+        Sizes { inputs, outputs, local, rows: value.elements / inputs, dtype: value.dtype, fp8 }
     }
 
     fn weight(&self) -> u64 {

@@ -24,6 +24,15 @@ fn multiplies_in_fp8(job: &Job) -> bool {
     d.tokens().is_multiple_of(8) && widths.iter().all(|width| width.is_multiple_of(16))
 }
 
+/// Whether blocks of 128 numbers end where the parts of a sequence that ranks hold do, which are quantised before they are
+/// gathered (`utils.py`, `assert_dim_for_all_gather`).
+fn parts_fill_blocks(job: &Job) -> bool {
+    let d = blocks::dims(job);
+    let ranks = job.model.latent.map_or([None; 2], |latent| [latent.query_rank, Some(latent.rank)]);
+    let sizes = [d.local_tokens(), d.d].into_iter().chain(ranks.into_iter().flatten());
+    !d.tensor.sequence || sizes.into_iter().all(|size| size.is_multiple_of(128))
+}
+
 impl Chunk {
     /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
     pub fn refuses(job: &Job) -> Option<&'static str> {
@@ -32,6 +41,10 @@ impl Chunk {
             (job.matmuls != Matmuls::Plain && !engine, "fp8 matmuls without Transformer Engine"),
             (job.matmuls != Matmuls::Plain && !multiplies_in_fp8(job), "fp8 matmuls of sizes that 16 does not divide"),
             (is_blockwise(job, true), "parameters kept in fp8 under blockwise scaling"),
+            (
+                is_blockwise(job, false) && !parts_fill_blocks(job),
+                "blockwise scaling of fp8 where a rank's part of the sequence, or its width, is no multiple of 128",
+            ),
             (is_blockwise(job, false) && job.overlap_tensor, "tensor-parallel overlap under blockwise scaling of fp8"),
             (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
             (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),

@@ -52,7 +52,7 @@ impl Eager {
         frame: &mut Frame,
         results: Results,
     ) {
-        let keeps = results == Results::Save && !sizes.original;
+        let keeps = results == Results::Save && !fp8.original;
         let copies = if keeps { Copies::Both } else { Copies::Rows };
         let [rows, transposed] = self.split_quantise(sizes, sizes.inputs, copies, fp8.recipe);
         self.renew_experts(sizes, fp8);
@@ -60,7 +60,7 @@ impl Eager {
         self.grouped_matmul(sizes, MatmulLayout::Forward, self.settings.forward);
         rows.into_iter().for_each(|storage| self.release(storage));
         frame.slots[op.outputs[0]] = Some(out);
-        if sizes.original {
+        if fp8.original {
             let input = self.retain(Self::value(frame, op.inputs[0]));
             return self.keep(frame, results, &[input]);
         }
@@ -83,8 +83,8 @@ impl Eager {
         let mut weights: Vec<Storage> = if fused { vec![] } else { op.params.iter().map(|_| weight(self)).collect() };
         let (start, end) = Self::saved(frame, index);
         let mut read = frame.saved[start..end].to_vec();
-        let input = sizes.original.then(|| read.remove(0));
-        if sizes.original {
+        let input = fp8.original.then(|| read.remove(0));
+        if fp8.original {
             read = self.split_quantise(sizes, sizes.inputs, Copies::Both, fp8.recipe).concat();
         }
         if !self.leaves(Left::Grouped(*sizes), &[read.clone(), of_result[1].clone()].concat()) {
