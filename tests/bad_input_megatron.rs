@@ -365,8 +365,8 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
         ("[megatron]\n", "[megatron]\nrecompute = { uniform = 1 }\n", "cuts blocks into parts", "recompute = \"none\""),
         (
             "[megatron]\n",
-            "[megatron]\nmoe_token_dispatcher_type = \"flex\"\n",
-            "is simulated for the dispatcher \"alltoall\", not \"flex\"",
+            "[megatron]\nmoe_token_dispatcher_type = \"allgather\"\n",
+            "is for the dispatchers \"alltoall\" and \"flex\", not \"allgather\"",
             "moe_token_dispatcher_type = \"alltoall\"",
         ),
     ] {

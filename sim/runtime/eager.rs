@@ -49,7 +49,7 @@ use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
 pub use megatron::spread;
-pub use megatron::{Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, WAYS, Way};
+pub use megatron::{Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, WAYS, Way, crosses};
 pub use norm::LayerNorm;
 use offload::{Offload, Stash};
 pub use redistribute::TensorGroup;

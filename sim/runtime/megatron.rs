@@ -81,9 +81,12 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
     };
     let together = || {
         let whole = matches!(job.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
-        let alltoall = job.mixture.is_some_and(|run| run.dispatcher.name == "alltoall") && job.mesh.ep > 1;
+        let spread = job.mixture.is_some_and(|run| run.dispatcher.combines) && job.mesh.ep > 1;
         let cases = [
-            (!alltoall, "exchanges of experts beside another micro-batch other than all-to-alls over several ranks"),
+            (
+                !spread,
+                "exchanges of experts beside another micro-batch other than all-to-alls or DeepEP's over several ranks",
+            ),
             (whole, "exchanges of experts beside another micro-batch around blocks that are run again"),
             (
                 !job.gradients.fused_accumulation && job.mixture.is_some_and(|run| run.delay_wgrad),

@@ -27,7 +27,7 @@ mod scores;
 pub mod spread;
 
 pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
-pub use dispatch::{DISPATCHERS, Dispatcher, Routing};
+pub use dispatch::{DISPATCHERS, Dispatcher, Routing, crosses};
 pub use routed::ExpertRanks;
 
 use super::forward::Results;

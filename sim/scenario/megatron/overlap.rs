@@ -54,12 +54,12 @@ pub(super) fn check(
             "overlap_moe_expert_parallel_comm cuts blocks into parts, and megatron.recompute runs whole ones again";
         return Err(reader.plan(key, problem, "write megatron.recompute = \"none\" or \"core_attn\""));
     }
-    if let Some(run) = mixture.filter(|run| run.dispatcher.name != "alltoall") {
+    if let Some(run) = mixture.filter(|run| !run.dispatcher.combines) {
         let problem = format!(
-            "overlap_moe_expert_parallel_comm is simulated for the dispatcher \"alltoall\", not \"{}\"",
+            "overlap_moe_expert_parallel_comm is for the dispatchers \"alltoall\" and \"flex\", not \"{}\"",
             run.dispatcher.name
         );
-        return Err(reader.plan(key, problem, "write megatron.moe_token_dispatcher_type = \"alltoall\""));
+        return Err(reader.plan(key, problem, "write megatron.moe_token_dispatcher_type = \"alltoall\" or \"flex\""));
     }
     Ok(())
 }

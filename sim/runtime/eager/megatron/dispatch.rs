@@ -55,6 +55,8 @@ pub struct Dispatcher {
     pub name: &'static str,
     /// What it is, in a line.
     pub about: &'static str,
+    /// Whether its exchanges run beside another micro-batch (`--overlap-moe-expert-parallel-comm`; `transformer_config.py`).
+    pub combines: bool,
     /// What of a job it has no rules for, if anything.
     pub refuses: fn(&Job) -> Option<&'static str>,
     /// Writes down its way to the experts and back.
@@ -85,6 +87,15 @@ impl Dispatcher {
     /// The dispatcher of a name, if there is one.
     pub fn find(name: &str) -> Option<&'static Dispatcher> {
         DISPATCHERS.iter().find(|one| one.name == name)
+    }
+}
+
+/// Whether an operator takes rows, or their weights, from rank to rank.
+pub fn crosses(kind: RoutedOp) -> bool {
+    match kind {
+        RoutedOp::Exchange => true,
+        RoutedOp::Own { step, .. } => flex::crosses(step),
+        _ => false,
     }
 }
 

@@ -15,10 +15,10 @@
 use std::ops::Range;
 
 use super::{BlocksFrame, Chunk, ChunkFrame, MASK};
-use crate::model::graph::{Graph, OpKind};
+use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::{Category, EventId, Pass, ScopeId, StreamId};
-use crate::runtime::eager::{COMPUTE, Eager, Frame, Later, Mode, ParamMap, Storage};
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Later, Mode, ParamMap, Storage, crosses};
 use crate::runtime::megatron::batch::Batch;
 
 /// A part of a block.
@@ -32,17 +32,16 @@ enum Node {
 
 /// Which operators of a block are in a part.
 fn part(graph: &Graph, node: Node) -> Range<usize> {
-    let at = |wanted: &dyn Fn(MegatronOp) -> bool| {
-        let found = |op: &crate::model::graph::Op| matches!(op.kind, OpKind::Megatron(kind) if wanted(kind));
-        (graph.ops.iter().position(found), graph.ops.iter().rposition(found))
-    };
+    let crosses = |op: &Op| matches!(op.kind, OpKind::Megatron(MegatronOp::Routed(kind)) if crosses(kind));
+    let sums = |op: &Op| matches!(op.kind, OpKind::Megatron(MegatronOp::BiasDropoutAdd { .. }));
     let end = graph.ops.len();
-    let [dispatch, experts, combine] = match at(&|kind| kind == MegatronOp::Routed(RoutedOp::Exchange)) {
-        // Rows and their weights go to the experts, rows come back.
-        (Some(first), Some(last)) => [first, first + 2, last],
+    let [dispatch, experts, combine] = match (graph.ops.iter().position(crosses), graph.ops.iter().rposition(crosses)) {
+        // Rows go to the experts, with their weights or before them; rows come back.
+        (Some(first), Some(last)) => {
+            [first, first + graph.ops[first..].iter().take_while(|op| crosses(op)).count(), last]
+        }
         _ => {
-            let residual = at(&|kind| matches!(kind, MegatronOp::BiasDropoutAdd { .. })).0;
-            let cut = residual.map_or(end, |at| at + 1);
+            let cut = graph.ops.iter().position(sums).map_or(end, |at| at + 1);
             [cut, cut, end]
         }
     };

@@ -12,6 +12,7 @@ use crate::units::Bytes;
 pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     name: "allgather",
     about: "all rows go to all ranks",
+    combines: false,
     refuses: |job| {
         let capacity = job.mixture.is_some_and(|run| run.capacity.is_some());
         capacity.then_some("experts' capacity under the all-gather dispatcher")

@@ -8,6 +8,7 @@ use crate::program::DType;
 pub(super) const ALLTOALL: Dispatcher = Dispatcher {
     name: "alltoall",
     about: "rows go to the ranks of their experts",
+    combines: true,
     refuses: |_| None,
     write,
     shared_buffer: |_, _| 0,

@@ -16,6 +16,7 @@ use crate::runtime::megatron::Job;
 pub(super) const FLEX: Dispatcher = Dispatcher {
     name: "flex",
     about: "DeepEP: a token goes once to every rank on which it has an expert",
+    combines: true,
     refuses,
     write,
     shared_buffer: |_, _| 0,
@@ -44,6 +45,11 @@ const CHANNELS: u64 = 10;
 /// Bytes of an index, of a number.
 const INDEX: u64 = 8;
 const NUMBER: u64 = 4;
+
+/// Whether a step takes rows from rank to rank.
+pub(super) fn crosses(step: &str) -> bool {
+    [DISPATCH, COMBINE].contains(&step)
+}
 
 fn refuses(job: &Job) -> Option<&'static str> {
     let split = (job.mesh.etp > 1, "DeepEP's way to experts that are split over ranks");
@@ -142,7 +148,7 @@ fn forward(
             let matrices = [ranks * ranks, ranks * CHANNELS].map(|numbers| taken(eager, numbers * NUMBER));
             let row = graph.dims.d * out.dtype.bytes();
             exchange(eager, &routed, Way::Notify, row);
-            eager.program.wait_for_host(COMPUTE);
+            eager.program.wait_for_host(eager.stream);
             let got = taken(eager, bytes);
             let handle = [came, ranks * CHANNELS, routed.tokens * ranks].map(|numbers| taken(eager, numbers * NUMBER));
             exchange(eager, &routed, Way::Dispatch, row);
