@@ -380,6 +380,23 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
 }
 
 #[test]
+fn the_schedule_of_exchanges_beside_another_micro_batch_is_asked_for_by_its_key() {
+    let model = "huggingface = \"config.json\"\nlayers = 4";
+    let schedule = "pp = 2\nep = 2\n\n[pipeline]\nvirtual_stages = 2\nschedule = \"MegatronCombined1F1B\"";
+    let alone = MEGATRON.replace(model, "name = \"mixtral-8x7b\"\nlayers = 4").replace("tp = 2\npp = 2", schedule);
+    let folder = Folder::new("megatron-combined");
+    folder.write("my.toml", &alone);
+    let said = folder.refuses(&["run", "my.toml"]);
+    assert!(said.contains("is what overlap_moe_expert_parallel_comm makes of a pipeline, and that is off"), "{said}");
+    assert!(
+        said.contains("write megatron.overlap_moe_expert_parallel_comm = true, or remove pipeline.schedule"),
+        "{said}"
+    );
+    let both = format!("{alone}\n[megatron]\noverlap_moe_expert_parallel_comm = true\n");
+    assert!(make::parse(&both).simulable().is_ok());
+}
+
+#[test]
 fn a_plan_that_runs_badly_is_told_so() {
     let notes = |text: &str| make::parse(text).assumptions.join("\n");
     let few = edited("accumulation = 4", "accumulation = 1");

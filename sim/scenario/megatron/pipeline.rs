@@ -80,7 +80,10 @@ fn schedule(
     together: Option<&Spanned<bool>>,
 ) -> Result<&'static Entry, ScenarioError> {
     if let Some(key) = together {
-        if let Some(at) = &table.schedule {
+        let other = |at: &&Spanned<String>| {
+            order::find(at.get_ref()).map_or(true, |found| found.name != MEGATRON_COMBINED.name)
+        };
+        if let Some(at) = table.schedule.as_ref().filter(other) {
             let problem = "overlap_moe_expert_parallel_comm is a schedule of its own, and pipeline.schedule names one";
             return Err(reader.plan(at, problem, "remove one of the two keys"));
         }
@@ -102,6 +105,12 @@ fn schedule(
         let known = order::ENTRIES.map(|entry| entry.name).join(", ");
         reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
     })?;
+    if engine == Engine::Core && found.name == MEGATRON_COMBINED.name {
+        let problem =
+            format!("{:?} is what overlap_moe_expert_parallel_comm makes of a pipeline, and that is off", found.name);
+        let remedy = "write megatron.overlap_moe_expert_parallel_comm = true, or remove pipeline.schedule";
+        return Err(reader.plan(at, problem, remedy));
+    }
     if engine == Engine::DeepSpeed && found.name != DEEPSPEED_1F1B.name {
         let problem = format!("runtime is \"deepspeed\", whose engine runs no schedule {:?}", found.name);
         return Err(reader.plan(at, problem, format!("write {:?}, or remove the key", DEEPSPEED_1F1B.name)));
