@@ -190,6 +190,8 @@ pub struct ParamCount {
     pub head: u64,
     /// The final norm.
     pub final_norm: u64,
+    /// One module that predicts a token further ahead, if the model has them: a block like the last, a projection, three norms.
+    pub ahead: u64,
     /// All of them, with blocks that predict further ahead.
     pub total: u64,
     /// Those that one token meets: all but the experts it is not sent to.
@@ -261,9 +263,9 @@ impl ModelConfig {
         // Each has a block of the last kind, a projection of two hidden states to one, and three norms.
         let last =
             if self.layers > 0 && self.experts_in(self.layers - 1).is_some() { [block, met] } else { [dense_block; 2] };
-        let [all, some] = last.map(|last| self.predicts_ahead * (last + 2 * d * d + 3 * self.norm_params(d)));
-        let (total, active) = (total + all, active + some);
-        ParamCount { block, dense_block, embedding, head, final_norm, total, active }
+        let [ahead, some] = last.map(|last| last + 2 * d * d + 3 * self.norm_params(d));
+        let (total, active) = (total + self.predicts_ahead * ahead, active + self.predicts_ahead * some);
+        ParamCount { block, dense_block, embedding, head, final_norm, ahead, total, active }
     }
 
     /// The mixture of experts of block `layer`, if it has one.

@@ -134,3 +134,18 @@ fn what_has_no_rules_beside_a_module_is_refused_by_name() {
         assert!(said.contains(what), "{said}");
     }
 }
+
+#[test]
+fn a_shown_model_has_its_modules() {
+    let folder = Folder::new("ahead-shown");
+    folder.write("my.toml", &scenario("mtp_num_layers = 1"));
+    let said = String::from_utf8(folder.windtunnel(&["show", "model", "my.toml"]).stdout).unwrap();
+    let each = parse(&scenario("mtp_num_layers = 1")).job.model().params().ahead;
+    assert!(
+        said.contains(&format!("modules ahead: 1, each a block, a projection of 2D to D and three norms, of {each}")),
+        "{said}"
+    );
+    folder.write("my.toml", &scenario("mtp_num_layers = 0"));
+    let said = String::from_utf8(folder.windtunnel(&["show", "model", "my.toml"]).stdout).unwrap();
+    assert!(!said.contains("modules ahead"), "{said}");
+}
