@@ -119,11 +119,12 @@ def bulk(shapes, quantizers):
             scales.append((end, lies))
             end += 4 * math.prod(lies)
         whole = empty([end], torch.uint8)
-        cut = lambda at, lies, size: whole[at : at + size * math.prod(lies)]
-        return [
-            (cut(at, lies, 1).view(lies), cut(scale, wide, 4).view(torch.float32).view(wide))
-            for (at, lies), (scale, wide) in zip(parts, scales)
-        ]
+
+        def cut(at, lies, dtype):
+            """On the buffer's memory, which nobody else names: not a view of it."""
+            return empty([0], dtype).set_(whole.untyped_storage(), at // dtype.itemsize, list(lies))
+
+        return [(cut(*part, torch.uint8), cut(*scale, torch.float32)) for part, scale in zip(parts, scales)]
 
     nothing = [(None, None)] * len(shapes)
     rows = buffer(list, False) if first.rowwise_usage else nothing

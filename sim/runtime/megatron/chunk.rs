@@ -207,9 +207,10 @@ impl Chunk {
         let delayed = fp8.recipe == Fp8Recipe::Delayed;
         let mut each = vec![];
         for weight in self.scaled() {
-            let copy = fp8::weight_copy(weight.elements(), fp8.recipe);
-            each.extend((!fp8.parameters).then_some((copy, "fp8 weight")));
-            each.push((copy, "fp8 transposed weight"));
+            for block in fp8::weight_blocks(weight.elements(), fp8.recipe) {
+                each.extend((!fp8.parameters).then_some((block, "fp8 weight")));
+                each.push((block, "fp8 transposed weight"));
+            }
             each.extend(delayed.then(|| histories(1)).into_iter().flatten());
         }
         let attentions = if delayed { self.attentions() } else { 0 };

@@ -89,8 +89,13 @@ fn copy(elements: u64, recipe: Fp8Recipe, block: u64) -> u64 {
 }
 
 /// Bytes of one fp8 copy of a weight, scales included.
-pub fn weight_copy(elements: u64, recipe: Fp8Recipe) -> u64 {
+fn weight_copy(elements: u64, recipe: Fp8Recipe) -> u64 {
     copy(elements, recipe, SQUARE)
+}
+
+/// The blocks it lies in: numbers, and scales where it has many \[B\].
+pub fn weight_blocks(elements: u64, recipe: Fp8Recipe) -> impl Iterator<Item = u64> {
+    [elements, weight_copy(elements, recipe) - elements].into_iter().filter(|&bytes| bytes > 0)
 }
 
 impl Eager {

@@ -20,10 +20,12 @@ impl Eager {
         let dispatch = self.dispatch_of_pass();
         let each = Wide::own(sizes.rows / sizes.local * columns * sizes.dtype.bytes(), sizes.dtype);
         let mut made = [vec![], vec![]];
-        for _ in 0..sizes.local {
-            made[0].push(self.of_pass(each.copy(recipe), "te.quantize"));
+        // Under blockwise scaling those of all experts lie in one buffer each way (`bulk_allocate_fp8_blockwise_tensors`).
+        let (buffers, experts) = if recipe == Fp8Recipe::Blockwise { (1, sizes.local) } else { (sizes.local, 1) };
+        for _ in 0..buffers {
+            made[0].push(self.of_pass(experts * each.copy(recipe), "te.quantize"));
             if copies == Copies::Both {
-                made[1].push(self.of_pass(each.copy(recipe), "te.quantize"));
+                made[1].push(self.of_pass(experts * each.copy(recipe), "te.quantize"));
             }
         }
         if recipe == Fp8Recipe::Delayed && copies == Copies::Both {
