@@ -44,7 +44,7 @@ fn a_full_device_gets_back_no_segment_that_graphs_know() {
     let settings = Settings { expandable_segments: false, capacity: Bytes(60 * MIB) };
     let mut allocator = Allocator::new(settings, 2).keeping(Some(1));
     for stream in [0, 1] {
-        let block = allocator.alloc(Bytes(20 * MIB), stream).unwrap();
+        let block = allocator.alloc(Bytes(20 * MIB), stream).expect("there is room");
         allocator.free(block);
     }
     assert!(allocator.alloc(Bytes(41 * MIB), 0).is_err(), "the graphs' 20 MiB stay");
