@@ -27,6 +27,7 @@ mod graphs;
 mod halves;
 mod internlm;
 mod keep;
+mod leaves;
 pub mod main_gradients;
 mod megatron;
 mod nanotron;
@@ -45,6 +46,7 @@ mod vocabulary;
 pub use frame::Frame;
 pub use halves::Named;
 pub use keep::Keep;
+use leaves::Leaf;
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
@@ -61,7 +63,7 @@ use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, ScopeId, StreamId, Work};
 use crate::runtime::compiled::Rotation;
-use crate::runtime::optimizer::{self, Optimizer};
+use crate::runtime::optimizer::Optimizer;
 use crate::units::Bytes;
 
 /// The default stream, on which all eager operators run.
@@ -139,13 +141,6 @@ impl ParamMap {
         let tied = self.tied.iter().flatten().find(|&&(tied, _)| tied == local);
         tied.map_or(self.first + local, |&(_, target)| target)
     }
-}
-
-/// A parameter's gradient as autograd leaves it.
-#[derive(Clone, Copy, Debug)]
-pub struct Leaf {
-    storage: Storage,
-    dtype: DType,
 }
 
 /// The gradient of a value, on its way to the node that made the value.
@@ -396,100 +391,6 @@ impl Eager {
         self.release(earlier.storage);
         self.release(gradient.storage);
         frame.gradients[value] = Some(sum.into());
-    }
-
-    /// Casts a parameter's gradient to the type it is stored in, if it is the first and the type is wider
-    /// (`param.grad_dtype`, `torch/csrc/autograd/input_metadata.cpp`).
-    pub(super) fn upcast(&mut self, param: usize, gradient: Storage, from: DType) -> (Storage, DType) {
-        match self.gradient_dtype.filter(|_| self.leaves[param].is_none()) {
-            Some(to) => (self.cast_gradient(gradient, from, to), to),
-            None => (gradient, from),
-        }
-    }
-
-    /// A gradient in another type, if it is one.
-    fn cast_gradient(&mut self, gradient: Storage, from: DType, to: DType) -> Storage {
-        if to == from {
-            return gradient;
-        }
-        let bytes = self.bytes(gradient);
-        let wide = bytes / from.bytes() * to.bytes();
-        let cast = self.storage_as(wide, Category::BackwardTemporary, "aten._to_copy");
-        self.pointwise("aten._to_copy", MemoryKind::Elementwise, bytes, wide, self.settings.backward);
-        self.release(gradient);
-        cast
-    }
-
-    /// Stores a parameter's gradient, or adds it in place to the one there is (`accumulate_grad.h`).
-    pub(super) fn store_leaf(&mut self, param: usize, gradient: Storage, dtype: DType) {
-        self.store(param, Gradient { storage: gradient, view: false }, dtype);
-    }
-
-    /// Does the same with a gradient that is a view.
-    fn store_view(&mut self, param: usize, gradient: Storage, dtype: DType) {
-        self.store(param, Gradient { storage: gradient, view: true }, dtype);
-    }
-
-    fn store(&mut self, param: usize, gradient: Gradient, dtype: DType) {
-        let view = gradient.view;
-        let mut gradient = gradient.storage;
-        if let Some(shared) = self.shared_as(param) {
-            let Some((sum, count)) = self.add_shared(param, Gradient { storage: gradient, view }) else { return };
-            if count < shared.uses {
-                self.shared_sums.push((param, sum, count));
-                return;
-            }
-            gradient = sum.storage;
-            if !shared.zeroed && self.fuses_accumulation() {
-                self.release(gradient);
-                return self.gradient_arrived(param);
-            }
-        }
-        if self.main.is_some() {
-            return self.add_to_main(param, gradient, dtype);
-        }
-        match self.leaves[param] {
-            None => {
-                let buffer = self.counted[gradient.0 as usize].buffer;
-                self.program.recategorize(buffer, Category::UnshardedGradient);
-                self.leaves[param] = Some(Leaf { storage: gradient, dtype });
-            }
-            Some(leaf) => {
-                let (total, more) = (self.bytes(leaf.storage), self.bytes(gradient));
-                let dispatch = self.settings.backward;
-                self.pointwise("aten.add_", MemoryKind::Elementwise, total + more, total, dispatch);
-                self.release(gradient);
-            }
-        }
-        self.step_now(param);
-        if let Some(hooks) = &mut self.hooks {
-            hooks.arrived(&mut self.program, param);
-        }
-        self.leaf_took(param);
-    }
-
-    /// Steps a parameter with the gradient it has just got, and lets go of the gradient.
-    fn step_now(&mut self, param: usize) {
-        let Some((optimizer, scope)) = self.step_at_once else { return };
-        let Some((gradient, dtype)) = self.take_leaf(param) else { return };
-        let size = self.bytes(gradient) / dtype.bytes();
-        let before = self.program.enter(scope);
-        if !std::mem::replace(&mut self.stepped[param], true) {
-            optimizer::make_state(&mut self.program, optimizer, &[size], dtype.bytes());
-        }
-        optimizer::step(&mut self.program, optimizer, &[size], dtype.bytes());
-        self.program.enter(before);
-        self.release(gradient);
-    }
-
-    /// Takes a parameter's gradient away, with its type.
-    pub fn take_leaf(&mut self, param: usize) -> Option<(Storage, DType)> {
-        self.leaves[param].take().map(|leaf| (leaf.storage, leaf.dtype))
-    }
-
-    /// Puts a gradient in the place of a parameter's (a cast one, between micro-batches).
-    pub fn leaf(&self, param: usize) -> Option<(Storage, DType)> {
-        self.leaves[param].map(|leaf| (leaf.storage, leaf.dtype))
     }
 }
 
