@@ -468,6 +468,7 @@ fn what_no_graph_can_hold_is_refused_with_what_can() {
     let core = format!("{}\nrecompute = \"core_attn\"", engine("[\"attn\"]"));
     let fp8 = format!("{}\nfp8 = \"tensorwise\"", engine("[\"mlp\"]"));
     let own = format!("{}\nimplementation = \"local\"", engine("[]"));
+    let blocking = format!("{}\n[framework]\nlaunch_blocking = true", engine("[]"));
     says(
         "megatron-graphs",
         &[
@@ -483,6 +484,7 @@ fn what_no_graph_can_hold_is_refused_with_what_can() {
             ("", &core, "runs nothing again", "megatron.recompute = \"none\""),
             ("", &fp8, "linears in fp8", "narrower megatron.cuda_graph_scope"),
             ("", &own, "Megatron's own modules", "megatron.implementation = \"transformer_engine\""),
+            ("", &blocking, "the host waits for each", "remove framework.launch_blocking"),
         ],
     );
 }

@@ -3,7 +3,6 @@
 //! At each grid point stands the logarithm of measured over modelled time; gaps are filled from their neighbours, and
 //! between points the residual is interpolated along log m, log n and log k. Outside the grid the nearest edge holds.
 
-use rayon::prelude::*;
 use serde::Deserialize;
 
 use super::basis::Basis;
@@ -83,15 +82,16 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// The same beside a model's times. There are tens of thousands.
-    pub(super) fn beside(&self, model: impl Fn((f64, f64, f64)) -> f64 + Sync) -> Table {
+    /// The same beside a model's times. On one thread: whoever asks first holds a lock, and a thread that waits for others may be handed
+    /// a task that asks, too.
+    pub(super) fn beside(&self, model: impl Fn((f64, f64, f64)) -> f64) -> Table {
         let [m, n, k] = &self.sizes;
         let plane = n.len() * k.len();
         let residual = |(at, &seconds): (usize, &f64)| {
             let shape = (m[at / plane] as f64, n[at / k.len() % n.len()] as f64, k[at % k.len()] as f64);
             if seconds.is_nan() { seconds } else { libm::log(seconds / model(shape)) }
         };
-        Table::new(self.sizes.clone(), self.seconds.par_iter().enumerate().map(residual).collect())
+        Table::new(self.sizes.clone(), self.seconds.iter().enumerate().map(residual).collect())
     }
 }
 

@@ -75,12 +75,12 @@ const ALONG: [Along; 3] = [
     Along { name: "offload", all: || ["false", "true"].map(str::to_owned).to_vec(), vary: offload },
 ];
 
-/// What people ask for that this program does not simulate yet.
+/// What people ask for that is not varied yet.
 const NOT_YET: [(&str, &str); 4] = [
-    ("cp", ": there is no context parallelism in this program yet"),
-    ("tp", ": there is no tensor parallelism in this program yet"),
-    ("pp", ": there is no pipeline parallelism in this program yet"),
-    ("ep", ": there is no expert parallelism in this program yet"),
+    ("cp", ": it is not varied yet; write mesh.cp in the file"),
+    ("tp", ": it is not varied yet; write mesh.tp in the file"),
+    ("pp", ": it is not varied yet; write mesh.pp in the file"),
+    ("ep", ": it is not varied yet; write mesh.ep in the file"),
 ];
 
 /// A variant's ceiling.

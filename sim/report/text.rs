@@ -72,7 +72,7 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
         mesh(job),
         job.seq(),
         job.batch(),
-        if mesh(job).is_empty() { "rank" } else { "replica" },
+        whose(job),
         job.micro_batches(),
         if job.micro_batches() == 1 { "" } else { "es" },
     )?;
@@ -82,6 +82,11 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
     time(out, answer)?;
     start_up::text(out, scenario, answer)?;
     trust(out, scenario, answer)
+}
+
+/// Whose sequences and micro-batches a job counts: a rank's, or those of several that share them.
+pub(crate) fn whose(job: &Job) -> &'static str {
+    if mesh(job).is_empty() { "rank" } else { "replica" }
 }
 
 /// The axes of a mesh that splits the model in stages, or sequences; nothing where each rank has sequences of its own.
@@ -96,7 +101,7 @@ fn mesh(job: &Job) -> String {
         let tensor = job.tensor.ranks;
         match &job.pipeline {
             Some(stages) => Some(format!("tp {tensor} × {context}pp {} × dp {replicas} · ", stages.ranks)),
-            None if job.context > 1 && tensor > 1 => Some(format!("tp {tensor} × {context}dp {replicas} · ")),
+            None if tensor > 1 => Some(format!("tp {tensor} × {context}dp {replicas} · ")),
             None => (job.context > 1).then(|| format!("{context}dp {replicas} · ")),
         }
     };
@@ -234,12 +239,14 @@ fn memory(out: &mut String, answer: &Prediction) -> fmt::Result {
     let mut rows: Vec<Vec<String>> =
         report.breakdown.sorted().into_iter().map(|(category, bytes)| row(category, bytes)).collect();
     let cached = report.peak_reserved.saturating_sub(report.peak_allocated);
-    let pool = answer.classes[answer.tightest].program.graph_pool;
-    let pool = pool.and_then(|pool| report.reserved_by_stream.get(usize::from(pool.0)));
-    let graphs = pool.map_or_else(String::new, |&pool| format!("CUDA graphs' pool: {}", gib(pool)));
-    rows.push(vec!["cached by the allocator".to_owned(), graphs, gib(cached), String::new()]);
+    rows.push(vec!["cached by the allocator".to_owned(), String::new(), gib(cached), String::new()]);
     rows.push(vec!["context and communicators".to_owned(), String::new(), gib(answer.memory.outside), String::new()]);
-    writeln!(out, "{}", table(&["", "largest", "size", "share"], rows, 2))
+    writeln!(out, "{}", table(&["", "largest", "size", "share"], rows, 2))?;
+    let pool = answer.classes[answer.tightest].program.graph_pool;
+    if let Some(&held) = pool.and_then(|pool| report.reserved_by_stream.get(usize::from(pool.0))) {
+        writeln!(out, "  Of all this {} lie in the CUDA graphs' pool, for good", gib(held))?;
+    }
+    Ok(())
 }
 
 fn time(out: &mut String, answer: &Prediction) -> fmt::Result {

@@ -106,7 +106,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// What of files would end the run, found by writing its step.
+    /// What of files would end the run.
     pub fn trouble(&self) -> Option<Trouble> {
         self.zero.offload.files.and_then(|_| step::trouble(self))
     }

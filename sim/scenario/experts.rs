@@ -91,6 +91,19 @@ impl Scenario {
     /// Refuses what no runtime here has rules for, before a program is compiled from it.
     pub fn simulable(&self) -> Result<(), ScenarioError> {
         let Some(what) = self.job.refuses() else { return Ok(()) };
+        if let (Parts::Split(_), true) = (self.job.parts(), what.contains("fp8")) {
+            let problem = format!(
+                "{} needs {what}: Transformer Engine refuses it, or it is not simulated",
+                self.job.model().name
+            );
+            let remedy =
+                "write another megatron.fp8 or remove it, or take sizes of which each rank's part is a multiple of 128";
+            return Err(ScenarioError::Plan {
+                problem,
+                place: Box::new(self.model_at.clone()),
+                remedy: remedy.to_owned(),
+            });
+        }
         let remedy = match self.job.parts() {
             Parts::Whole(_) if what.starts_with("selective checkpointing") => {
                 "write activation_checkpointing.policy = \"full\" or \"none\""

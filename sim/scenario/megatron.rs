@@ -108,6 +108,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         matmuls,
         checks_for_nan,
         fsdp: sharded.is_some(),
+        blocking: scenario.framework.launch_blocking == Some(true),
+        expandable: scenario.memory.expandable_segments == Some(true),
     };
     let graphs = graphs::asked(reader, table, &settled, together.is_some())?;
     let regime = machine::regime(reader, &scenario.topology);

@@ -2,6 +2,7 @@
 
 mod experts;
 mod float8;
+mod framework;
 mod internevo;
 mod megatron;
 mod mesh;
@@ -11,6 +12,7 @@ mod zero;
 
 pub use experts::{ExpertLoad, ExpertStyle};
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
+pub use framework::{Framework, RopeStyle};
 pub use internevo::InternEvo;
 pub use megatron::{
     Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scope, Scores,
@@ -26,7 +28,6 @@ use toml::Spanned;
 
 use crate::cost::Backend;
 use crate::program::DType;
-use crate::runtime::compiled::Rotate;
 use crate::units::{Bandwidth, Bytes, Time};
 
 /// A scenario file.
@@ -345,45 +346,6 @@ pub struct Loop {
     pub train_metrics: Option<Spanned<i64>>,
     /// Numbers read back from the device at the end of a step.
     pub host_syncs_per_step: Option<Spanned<i64>>,
-}
-
-/// Rotary embedding in eager operators.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum RopeStyle {
-    /// A complex product in fp32 (torchtitan).
-    Complex,
-    /// `x·cos + rotate_half(x)·sin` (transformers).
-    RotateHalf,
-    /// Pairs in fp32, stacked (torchtune).
-    Stacked,
-}
-
-/// `[framework]`: what differs between PyTorch's versions, and between codebases for the same model; the defaults are
-/// 2.15's, and torchtitan's of 2025.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Framework {
-    /// Whether RMSNorm is one kernel (2.6: composed of pointwise ones).
-    pub fused_rms_norm: Option<bool>,
-    /// Release of cuBLAS, `major.minor`, where it is not the profile's.
-    pub cublas: Option<Spanned<String>>,
-    /// `CUDA_LAUNCH_BLOCKING` in the environment: the host waits for every launch.
-    pub launch_blocking: Option<bool>,
-    /// `CUDA_DEVICE_MAX_CONNECTIONS` in the environment: how many queues the device takes work from, 1 to 32.
-    pub device_max_connections: Option<Spanned<u32>>,
-    /// Whether a cuBLAS workspace stays taken once used (2.6).
-    pub persistent_cublas_workspace: Option<bool>,
-    /// How the model's code writes rotary embeddings.
-    pub rope: Option<RopeStyle>,
-    /// Whether the model's code copies keys and values to every query head.
-    pub repeat_kv: Option<bool>,
-    /// How experts are run.
-    pub experts: Option<Spanned<ExpertStyle>>,
-    /// What multiplies in linears.
-    pub linears: Option<Spanned<LinearStyle>>,
-    /// How ranks that share a sequence get each other's keys and values.
-    pub context_parallel_rotate_method: Option<Spanned<Rotate>>,
 }
 
 /// Policy of activation checkpointing.

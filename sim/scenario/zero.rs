@@ -286,7 +286,8 @@ fn hpz(
     let size = reader.count("zero.zero_hpz_partition_size", at, 1, ranks.into())? as u32;
     if !ranks.is_multiple_of(size) {
         let problem = format!("{ranks} ranks cannot be cut into groups of zero.zero_hpz_partition_size = {size}");
-        return Err(reader.plan(at, problem, "take a divisor of mesh.dp, such as the chips of a node"));
+        let remedy = format!("take a divisor of {ranks}, such as the chips of a node");
+        return Err(reader.plan(at, problem, remedy));
     }
     if size > 1 && !chips.is_multiple_of(size) {
         reader.assumptions.push(format!(

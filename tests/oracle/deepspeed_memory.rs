@@ -259,7 +259,7 @@ fn compare(cases: &[Value]) -> String {
         let (ours, theirs) = (phases(&program), recorded(case));
         // A block whose rest is less than 1 MiB counts with it, and which blocks those are hangs on all steps before: the engine's
         // first two, which gather nothing ahead, are none of ours.
-        // Where ranks share a sequence that is half a percent at most, but for one case with fewer heads of keys than ranks.
+        // Where ranks share a sequence that is half a percent at most; of one case, not understood, it is 0.9.
         let share = match (case["sequence"].is_u64(), &case["zero"]["overlap_comm"], case["kv_heads"].as_u64()) {
             (false, ..) => 150,
             (true, Value::Bool(false), Some(2)) => 100,

@@ -1,5 +1,6 @@
-//! CUDA graphs under Megatron-Core against Megatron-Core itself: what is taken from which pool, phase by phase, what is copied
-//! into static buffers, how many graphs are launched, and what is exchanged outside them (`tests/oracles/megatron-graphs.json`).
+//! CUDA graphs under Megatron-Core against Megatron-Core itself: what is taken from which pool, phase by phase, how many
+//! graphs are launched, and what is exchanged outside them (`tests/oracles/megatron-graphs.json`). Copies are recorded there, too, and
+//! not compared.
 
 use super::cases;
 use super::megatron_experts;

@@ -13,6 +13,9 @@ pub(super) fn plan(scenario: &Scenario) -> String {
     let flight = scenario.job.compile();
     let spread = scenario.job.spread();
     let axes = match scenario.job.parts() {
+        Parts::Whole(job) if !spread.is_empty() && job.context > 1 => {
+            format!("cp={}, dp={}", job.context, job.data_ranks() / job.context)
+        }
         Parts::Whole(job) if !spread.is_empty() => format!("dp={}", job.data_ranks()),
         Parts::Whole(job) => {
             let stages = job.pipeline.as_ref().map(|stages| format!("pp={}, ", stages.ranks)).unwrap_or_default();

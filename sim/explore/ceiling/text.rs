@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::{Ceiling, Checked, End};
 use crate::explore::Point;
 use crate::explore::words::{gib, percent, relative_change, thousands};
-use crate::report::text::table;
+use crate::report::text::{table, whose};
 use crate::scenario::Scenario;
 use crate::units::Bytes;
 
@@ -41,7 +41,7 @@ fn write(out: &mut String, scenario: &Scenario, ceiling: &Ceiling) -> fmt::Resul
 pub(in crate::explore) fn subject(scenario: &Scenario) -> String {
     let (job, topology) = (&scenario.job, &scenario.topology);
     format!(
-        "{} · {} · {} × {} · {} sequence{} × {} micro-batch{} per rank",
+        "{} · {} · {} × {} · {} sequence{} × {} micro-batch{} per {}",
         scenario.runtime.lane(),
         job.model(),
         topology.chips(),
@@ -50,6 +50,7 @@ pub(in crate::explore) fn subject(scenario: &Scenario) -> String {
         if job.batch() == 1 { "" } else { "s" },
         job.micro_batches(),
         if job.micro_batches() == 1 { "" } else { "es" },
+        whose(job),
     )
 }
 

@@ -1,6 +1,7 @@
 //! One model chunk: a virtual stage on a pipeline rank, forward and backward of one micro-batch
 //! (`core/pipeline_parallel/schedules.py`, `forward_step`, `backward_step`; `core/transformer/transformer_block.py`).
 
+mod backward;
 pub(super) mod combined;
 mod frame;
 mod graphs;
@@ -23,10 +24,10 @@ use super::layers::Layers;
 use super::modules::{MODULES, Modules};
 use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
-use crate::program::{Category, DType, Graphs, Pass};
+use crate::program::{DType, Graphs};
 use crate::runtime::eager::fp8;
 use crate::runtime::eager::main_gradients::Moment;
-use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Shared, Storage};
+use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
 const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
@@ -362,17 +363,6 @@ impl Chunk {
         self.job.fsdp.is_some_and(|fsdp| fsdp.strategy == Strategy::Parameters)
     }
 
-    /// Backward of one block.
-    fn backward_block(&self, eager: &mut Eager, layer: u64, mut frame: Frame, gradient: Storage) -> Storage {
-        eager.reached(Moment::BlockBackward(layer));
-        if self.hooks_views() {
-            eager.viewed = Some(gradient);
-        }
-        let gradient = self.block_backward(eager, &mut frame, layer, gradient);
-        eager.reached(Moment::BlockReturned(layer));
-        gradient
-    }
-
     /// Forward of one block, or of some that are run again.
     fn forward_blocks(
         &self,
@@ -395,102 +385,6 @@ impl Chunk {
         }
         eager.let_go_of_lingering();
         (BlocksFrame::Again(held), x)
-    }
-
-    /// Backward of one micro-batch from the gradient of its output, which it takes over; none where the output is the
-    /// loss. Returns the gradient of the input; none on the first stage, unless that was given the words' rows.
-    pub fn backward(&self, eager: &mut Eager, mut frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
-        let before = eager.program.set_pass(Pass::Backward);
-        let (mut gradient, seeds) = self.begin_backward(eager, frame.head.take(), gradient);
-        for done in frame.blocks.into_iter().rev() {
-            gradient = match done {
-                BlocksFrame::Saved(layer, running) => self.backward_block(eager, layer, *running, gradient),
-                BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
-            };
-        }
-        let result = self.end_backward(eager, frame.embedding, gradient, seeds);
-        eager.program.set_pass(before);
-        result
-    }
-
-    /// Parameters that a micro-batch uses several times.
-    fn shared(&self) -> Vec<Shared> {
-        let (Some(head), Some(words)) = (&self.head, self.words) else { return vec![] };
-        let [of_words, of_head] = ahead::uses(&self.job, self.embedding.is_some());
-        let weight = head.params.iter().position(|param| param.name == HEAD).map(|local| self.first[1] + local);
-        let all = [(words, of_words), (weight.unwrap_or(words), of_head)].into_iter().filter(|&(_, uses)| uses > 1);
-        // Of the head's own weight nothing is added to the main gradients but by its matmuls.
-        all.map(|(param, uses)| Shared { param, uses, zeroed: param == words }).collect()
-    }
-
-    /// The gradient of the last block's result; and what goes at the end.
-    fn begin_backward(
-        &self,
-        eager: &mut Eager,
-        head: Option<Frame>,
-        mut gradient: Option<Storage>,
-    ) -> (Storage, Vec<Storage>) {
-        eager.shared = self.shared();
-        eager.reached(Moment::Backward);
-        let mut seeds = vec![];
-        if let (Some(graph), Some(mut running)) = (&self.head, head) {
-            let seed = gradient.unwrap_or_else(|| {
-                // The loss times the loss scale, and its gradient.
-                let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
-                let seed = eager.seed_gradient(DType::Fp32);
-                seeds = vec![seed, scaled];
-                eager.retain(seed)
-            });
-            gradient = eager.backward(graph, &mut running, seed);
-        }
-        // Transformer Engine's norm hands on a view.
-        let engine = self.job.block.implementation == Implementation::TransformerEngine;
-        eager.viewed = gradient.filter(|_| engine && self.head.is_some());
-        (gradient.expect("the last stage has a loss, the others are given a gradient"), seeds)
-    }
-
-    /// The gradient of the chunk's input, from that of its first block's.
-    fn end_backward(
-        &self,
-        eager: &mut Eager,
-        embedding: Option<Frame>,
-        gradient: Storage,
-        seeds: Vec<Storage>,
-    ) -> Option<Storage> {
-        if !self.blocks.is_empty() {
-            eager.reduce_maxima();
-        }
-        let result = match (&self.embedding, embedding) {
-            (Some(graph), Some(mut running)) => eager.backward(graph, &mut running, gradient),
-            _ => Some(gradient),
-        };
-        eager.reached(Moment::Returned);
-        seeds.into_iter().for_each(|seed| eager.release(seed));
-        result
-    }
-
-    /// Runs blocks again, and their backward (`CheckpointFunction.backward`).
-    fn backward_again(&self, eager: &mut Eager, again: Again, gradient: Storage) -> Storage {
-        let before = (eager.program.set_pass(Pass::Recompute), eager.category);
-        eager.category = Category::Recompute;
-        let mut frames = vec![];
-        let mut x = eager.retain(again.input);
-        for layer in again.first..again.first + again.layers {
-            let (frame, out) = self.forward_block(eager, (x, again.mask), layer, Mode::Train);
-            eager.release(x);
-            frames.push((layer, frame));
-            x = out;
-        }
-        eager.program.set_pass(before.0);
-        eager.category = before.1;
-        let mut running = eager.retain(gradient);
-        for (layer, frame) in frames.into_iter().rev() {
-            running = self.backward_block(eager, layer, frame, running);
-        }
-        for storage in [x, gradient, again.input, again.mask] {
-            eager.release(storage);
-        }
-        running
     }
 
     /// What the data loader hands the step.

@@ -12,8 +12,8 @@
 //! Under the last a block of the model is a unit: hooks before it gather it (`gathers.rs`), hooks behind it let go of it. In
 //! backward a hook on the gradient of its result gathers it again, one on the gradient of its input lets go of it; when it runs
 //! again in backward it is gathered without looking ahead, and stays for its backward. What is outside units is gathered
-//! when it is first read and stays to the step's end; looking ahead from there, behind the last block, it gathers the first units
-//! once more, which backward lets go of. Under the other strategies each module waits for its own parameters alone.
+//! when it is first read and stays to the step's end. Embedding, last norm and head are the group of the lowest number: so looking
+//! ahead from the last norm means the first units, which are gathered once more and which backward lets go of. Under the other strategies each module waits for its own parameters alone.
 //!
 //! Collectives run on their communicator's stream in the order in which they are issued, gathers and reductions alike unless
 //! gathers have a communicator of their own (`--create-all-gather-group`).

@@ -30,8 +30,11 @@ pub(super) fn asked<'t>(
             None => Ok(None),
             Some((name, place)) => {
                 let problem = format!("megatron.{name} is Megatron-FSDP's, which is not used");
-                let at = Spanned::new(place, ());
-                Err(reader.plan(&at, problem, format!("write megatron.use_megatron_fsdp = true, or remove {name}")))
+                let remedy = match engine {
+                    Engine::Core => format!("write megatron.use_megatron_fsdp = true, or remove {name}"),
+                    Engine::DeepSpeed => format!("remove {name}"),
+                };
+                Err(reader.plan(&Spanned::new(place, ()), problem, remedy))
             }
         };
     };

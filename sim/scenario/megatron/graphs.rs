@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{
-    Again, Block, CudaGraphs, Engine, Implementation, Matmuls, Mesh, Mixture, Pipeline, Recompute, Scope,
+    Block, CudaGraphs, Engine, Implementation, Matmuls, Mesh, Mixture, Pipeline, Recompute, Scope,
 };
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Reader;
@@ -22,6 +22,9 @@ pub(super) struct Settled<'j> {
     pub(super) matmuls: Matmuls,
     pub(super) checks_for_nan: bool,
     pub(super) fsdp: bool,
+    /// `framework.launch_blocking`, and `memory.expandable_segments`.
+    pub(super) blocking: bool,
+    pub(super) expandable: bool,
 }
 
 /// A case that cannot be: a problem and its remedy.
@@ -37,9 +40,17 @@ pub(super) fn asked(
     job: &Settled<'_>,
     together: bool,
 ) -> Result<CudaGraphs, ScenarioError> {
+    if let (true, Some(at)) = (job.engine == Engine::DeepSpeed, &table.cuda_graph_scope) {
+        return Err(reader.plan(at, "Megatron-DeepSpeed captures no CUDA graphs", "remove the key"));
+    }
     let by = match (&table.cuda_graph_impl, &table.cuda_graph_scope) {
         (Some(at), _) if *at.get_ref() != Graphs::None => at,
-        (Some(_), _) => return Ok(CudaGraphs::None),
+        (Some(_), scope) => {
+            if scope.is_some() {
+                reader.assumptions.push("note: megatron.cuda_graph_scope has no effect without graphs".to_owned());
+            }
+            return Ok(CudaGraphs::None);
+        }
         (None, Some(at)) => {
             let problem = "cuda_graph_scope says what is captured, and nothing is";
             let remedy = "write megatron.cuda_graph_impl = \"transformer_engine\" or \"local\", or remove the key";
@@ -54,7 +65,7 @@ pub(super) fn asked(
     };
     let has = |scope| scopes.contains(&scope);
     let whole = scopes.is_empty();
-    let always: [Case<'_>; 6] = [
+    let always: [Case<'_>; 7] = [
         (job.engine == Engine::DeepSpeed, "Megatron-DeepSpeed captures no CUDA graphs", "remove the key"),
         (
             has(written::Scope::Mamba),
@@ -63,6 +74,11 @@ pub(super) fn asked(
         ),
         (job.model.predicts_ahead > 0, "CUDA graphs beside multi-token prediction are not simulated", NONE),
         (job.fsdp, "CUDA graphs under use_megatron_fsdp are not simulated", NONE),
+        (
+            job.blocking,
+            "CUDA graphs with framework.launch_blocking, under which the host waits for each, are not simulated",
+            "remove framework.launch_blocking",
+        ),
         (together, "CUDA graphs under overlap_moe_expert_parallel_comm are not simulated", NONE),
         (
             !job.pipeline.schedule.name.starts_with("Megatron"),
@@ -71,6 +87,16 @@ pub(super) fn asked(
         ),
     ];
     refuse(reader, by, &always)?;
+    reader.assumptions.push(
+        "note: what graphs themselves take on the device is not counted (PyTorch's documentation: 64 KB a kernel before CUDA 12.4)"
+            .to_owned(),
+    );
+    if job.expandable {
+        reader.assumptions.push(
+            "note: Megatron-Core refuses CUDA graphs with expandable segments unless NCCL_GRAPH_REGISTER=0 is set"
+                .to_owned(),
+        );
+    }
     if has(written::Scope::FullIteration) {
         iteration(reader, by, &scopes, job)?;
         return Ok(CudaGraphs::Iteration);
@@ -154,10 +180,14 @@ fn layers(
     let alltoall = mixture.is_some_and(|run| run.dispatcher.name == "alltoall");
     let capacity = mixture.is_some_and(|run| run.capacity.is_some());
     let mixed = (whole || scope.mixture) && experts;
-    let checkpointed = attention && (recompute == Recompute::Core || again.up_projection)
+    // `CheckpointWithoutOutput`, which may run again while a graph is captured (`core/tensor_parallel/random.py`).
+    let lets_go =
+        attention && again.up_projection || experts && (mixed || scope.router) && (again.norms || again.activation);
+    let checkpointed = attention && recompute == Recompute::Core
         || (whole || scope.feed_forward) && again.feed_forward
-        || experts && (mixed || scope.router) && Again { up_projection: false, ..again } != Again::default();
-    let cases: [Case<'_>; 15] = [
+        || experts && (mixed || scope.router) && (again.mixture || again.shared);
+    let shared = model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
+    let cases: [Case<'_>; 16] = [
         (
             block.implementation == Implementation::Local,
             "CUDA graphs of Megatron's own modules are not simulated",
@@ -172,6 +202,11 @@ fn layers(
             checkpointed,
             "what runs again in backward is in a graph, and autograd.grad, which captures it, runs nothing again",
             "write megatron.recompute = \"none\" and leave such modules out of recompute_modules, or of cuda_graph_scope",
+        ),
+        (
+            lets_go,
+            "layernorm, moe_act and mla_up_proj that run again within a graph are not simulated",
+            "leave them out of recompute_modules, or narrow cuda_graph_scope",
         ),
         (
             scope.mixture && scope.router,
@@ -224,7 +259,7 @@ fn layers(
             NARROWER,
         ),
         (
-            job.matmuls.fp8().is_some() && (attention || scope.feed_forward || scope.mixture),
+            job.matmuls.fp8().is_some() && (attention || scope.feed_forward || scope.mixture || scope.router && shared),
             "graphs around linears in fp8 are not simulated",
             NARROWER,
         ),

@@ -21,8 +21,14 @@ pub(in crate::scenario) fn mesh(
     let chips = u64::from(topology.chips());
     let model = tp.saturating_mul(cp).saturating_mul(pp);
     if !chips.is_multiple_of(model) {
+        let axes = || [("tp", tp), ("cp", cp), ("pp", pp)].into_iter().filter(|&(_, ranks)| ranks > 1);
+        let names: Vec<&str> = axes().map(|(name, _)| name).collect();
+        let sizes: Vec<String> = axes().map(|(_, ranks)| ranks.to_string()).collect();
+        let product = if sizes.len() > 1 { format!(" = {model}") } else { String::new() };
         let problem = format!(
-            "tp × cp × pp = {tp} × {cp} × {pp} = {model} does not divide the {chips} chips of {} ({})",
+            "{} = {}{product} does not divide the {chips} chips of {} ({})",
+            names.join(" × "),
+            sizes.join(" × "),
             topology.name,
             topology.size_in_words()
         );

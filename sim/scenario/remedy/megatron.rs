@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 use super::{Change, set, smaller_batches};
-use crate::runtime::megatron::{Core, CudaGraphs, Job, Recompute};
+use crate::runtime::megatron::{Core, CudaGraphs, Job, Recompute, Strategy};
 
 /// Changes to a job of Megatron-Core.
 pub(super) fn changes(job: &Job) -> Vec<Change> {
@@ -14,6 +14,13 @@ pub(super) fn changes(job: &Job) -> Vec<Change> {
     if !matches!(job.block.recompute, Recompute::Uniform { .. }) {
         let uniform = Table::from_iter([("uniform".to_owned(), Value::Integer(1))]);
         list.push(set("megatron.recompute", uniform));
+    }
+    if let Some(fsdp) = job.fsdp {
+        if fsdp.strategy < Strategy::Parameters {
+            list.push(set("megatron.data_parallel_sharding_strategy", "optim_grads_params"));
+        } else if !fsdp.double_buffer {
+            list.push(set("megatron.fsdp_double_buffer", true));
+        }
     }
     if job.graphs != CudaGraphs::None {
         list.push(set("megatron.cuda_graph_impl", "none"));

@@ -46,11 +46,6 @@ pub(super) fn fitting(
     table: &Spanned<written::Offload>,
 ) -> Result<(), ScenarioError> {
     let own = table.get_ref();
-    if is_disk(own) && own.nvme_path.is_none() {
-        let problem =
-            format!("zero.{key}.device = \"nvme\" without nvme_path: DeepSpeed has no folder of its own, and stops");
-        return Err(reader.plan(table, problem, "write nvme_path = \"/local_nvme\", a folder on the node's disks"));
-    }
     let other = if key == "offload_param" { "offload_optimizer" } else { "offload_param" };
     for (name, written, default) in keys(key, own) {
         if written.is_none() {
@@ -77,6 +72,20 @@ pub(super) fn fitting(
         }
     }
     Ok(())
+}
+
+/// Whether disks have a folder to write to.
+pub(super) fn has_folder(
+    reader: &Reader<'_>,
+    key: &str,
+    table: &Spanned<written::Offload>,
+) -> Result<(), ScenarioError> {
+    if !is_disk(table.get_ref()) || table.get_ref().nvme_path.is_some() {
+        return Ok(());
+    }
+    let problem =
+        format!("zero.{key}.device = \"nvme\" without nvme_path: DeepSpeed has no folder of its own, and stops");
+    Err(reader.plan(table, problem, "write nvme_path = \"/local_nvme\", a folder on the node's disks"))
 }
 
 fn or(at: Option<&Spanned<i64>>, default: u64) -> u64 {

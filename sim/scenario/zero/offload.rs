@@ -51,6 +51,9 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
     };
     let states = optimizer.map(|at| disks::states(reader, at, stage)).transpose()?.flatten();
     let files = parameters.and_then(|at| disks::files(at.get_ref()));
+    for (key, at) in [("offload_optimizer", optimizer), ("offload_param", parameters)] {
+        at.map_or(Ok(()), |at| disks::has_folder(reader, key, at))?;
+    }
     let aio = disks::aio(reader, table, states.is_some() || files.is_some())?;
     for (key, at, third) in
         [("offload_optimizer", optimizer, stage == Stage::Three), ("offload_param", parameters, false)]

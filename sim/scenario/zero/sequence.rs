@@ -19,10 +19,18 @@ pub(super) fn check(
     let Some(at) = scenario.mesh.get_ref().cp.as_ref().filter(|_| ranks > 1) else { return Ok(()) };
     let (heads, kv) = (model.heads, model.kv_heads);
     let name = &model.name;
+    let chips = u64::from(topology.chips());
+    // What another number of ranks leaves is another number of replicas.
+    let rest = if scenario.mesh.get_ref().dp.is_some() { ", and leave mesh.dp open" } else { "" };
     let remedy = |reader: &Reader<'_>, problem: String| {
-        let fit = |ranks: u64| heads.is_multiple_of(ranks) && (kv.is_multiple_of(ranks) || ranks.is_multiple_of(kv));
+        let fit = |ranks: u64| {
+            heads.is_multiple_of(ranks)
+                && (kv.is_multiple_of(ranks) || ranks.is_multiple_of(kv))
+                && chips.is_multiple_of(ranks)
+                && seq.is_multiple_of(ranks)
+        };
         let fitting: Vec<String> = (1..ranks).filter(|&less| fit(less)).map(|less| less.to_string()).collect();
-        reader.plan(at, problem, format!("write mesh.cp = {}", fitting.join(" or ")))
+        reader.plan(at, problem, format!("write mesh.cp = {}{rest}", fitting.join(" or ")))
     };
     if !heads.is_multiple_of(ranks) {
         return Err(remedy(reader, format!("mesh.cp = {ranks} does not divide the {heads} heads of {name}")));
@@ -55,13 +63,13 @@ pub(super) fn check(
         ),
     ];
     if let Some((_, problem)) = without_rules.into_iter().find(|&(applies, _)| applies) {
-        return Err(reader.plan(at, problem, "write mesh.cp = 1"));
+        return Err(reader.plan(at, problem, format!("write mesh.cp = 1{rest}")));
     }
     if let Some(at) =
         scenario.activation_checkpointing.policy.as_ref().filter(|at| *at.get_ref() == Policy::SelectiveOp)
     {
         let problem = "selective checkpointing where ranks share a sequence has no rules";
-        return Err(reader.plan(at, problem, "write policy = \"full\", or mesh.cp = 1"));
+        return Err(reader.plan(at, problem, format!("write policy = \"full\", or mesh.cp = 1{rest}")));
     }
     let inside = topology.node.chips;
     if topology.nodes > 1 && !inside.is_multiple_of(zero.sequence) {

@@ -6,7 +6,7 @@ use super::super::super::forward::Results;
 use super::super::super::{Eager, Frame, Gradient};
 use super::{INDEX, NUMBER};
 use crate::model::graph::{Graph, Op};
-use crate::program::{Collective, DType, Dispatch, MemoryKind, Work};
+use crate::program::{Collective, DType, Dispatch, Graphs, MemoryKind, Work};
 use crate::units::Bytes;
 
 /// Numbers that a rank knows of a token's logits: the largest, the sum of exponentials, the label's.
@@ -54,11 +54,14 @@ impl Eager {
         gradient: super::Storage,
     ) {
         let bytes = graph.values[op.inputs[0]].bytes();
-        let one = self.temporary(NUMBER, "aten.empty");
-        let sent = Work::HostCopy { bytes: Bytes(NUMBER), to_host: false };
-        self.program.launch(self.stream, "aten._to_copy", sent, self.settings.backward);
-        self.program.wait_for_host(self.stream);
-        self.release(one);
+        // Where a graph is the whole step, nothing is compared (`is_cg_capturable`).
+        if self.program.graphs_now() != Graphs::Both {
+            let one = self.temporary(NUMBER, "aten.empty");
+            let sent = Work::HostCopy { bytes: Bytes(NUMBER), to_host: false };
+            self.program.launch(self.stream, "aten._to_copy", sent, self.settings.backward);
+            self.program.wait_for_host(self.stream);
+            self.release(one);
+        }
         self.pointwise("te.element_mul", MemoryKind::Elementwise, bytes, bytes, Dispatch::Compiled);
         self.release(gradient);
         let [result] = Self::saved_by(frame, index);

@@ -1,0 +1,117 @@
+//! The backward of a chunk's micro-batch.
+
+use super::frame::{Again, BlocksFrame};
+use super::{Chunk, ChunkFrame, HEAD, ahead};
+use crate::program::{Category, DType, Pass};
+use crate::runtime::eager::main_gradients::Moment;
+use crate::runtime::eager::{Eager, Frame, Mode, Shared, Storage};
+use crate::runtime::megatron::job::Implementation;
+
+impl Chunk {
+    /// Backward of one micro-batch from the gradient of its output, which it takes over; none where the output is the
+    /// loss. Returns the gradient of the input; none on the first stage, unless that was given the words' rows.
+    pub fn backward(&self, eager: &mut Eager, mut frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
+        let before = eager.program.set_pass(Pass::Backward);
+        let (mut gradient, seeds) = self.begin_backward(eager, frame.head.take(), gradient);
+        for done in frame.blocks.into_iter().rev() {
+            gradient = match done {
+                BlocksFrame::Saved(layer, running) => self.backward_block(eager, layer, *running, gradient),
+                BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
+            };
+        }
+        let result = self.end_backward(eager, frame.embedding, gradient, seeds);
+        eager.program.set_pass(before);
+        result
+    }
+
+    /// Parameters that a micro-batch uses several times.
+    fn shared(&self) -> Vec<Shared> {
+        let (Some(head), Some(words)) = (&self.head, self.words) else { return vec![] };
+        let [of_words, of_head] = ahead::uses(&self.job, self.embedding.is_some());
+        let weight = head.params.iter().position(|param| param.name == HEAD).map(|local| self.first[1] + local);
+        let all = [(words, of_words), (weight.unwrap_or(words), of_head)].into_iter().filter(|&(_, uses)| uses > 1);
+        // Of the head's own weight nothing is added to the main gradients but by its matmuls.
+        all.map(|(param, uses)| Shared { param, uses, zeroed: param == words }).collect()
+    }
+
+    /// The gradient of the last block's result; and what goes at the end.
+    pub(super) fn begin_backward(
+        &self,
+        eager: &mut Eager,
+        head: Option<Frame>,
+        mut gradient: Option<Storage>,
+    ) -> (Storage, Vec<Storage>) {
+        eager.shared = self.shared();
+        eager.reached(Moment::Backward);
+        let mut seeds = vec![];
+        if let (Some(graph), Some(mut running)) = (&self.head, head) {
+            let seed = gradient.unwrap_or_else(|| {
+                // The loss times the loss scale, and its gradient.
+                let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
+                let seed = eager.seed_gradient(DType::Fp32);
+                seeds = vec![seed, scaled];
+                eager.retain(seed)
+            });
+            gradient = eager.backward(graph, &mut running, seed);
+        }
+        // Transformer Engine's norm hands on a view.
+        let engine = self.job.block.implementation == Implementation::TransformerEngine;
+        eager.viewed = gradient.filter(|_| engine && self.head.is_some());
+        (gradient.expect("the last stage has a loss, the others are given a gradient"), seeds)
+    }
+
+    /// The gradient of the chunk's input, from that of its first block's.
+    pub(super) fn end_backward(
+        &self,
+        eager: &mut Eager,
+        embedding: Option<Frame>,
+        gradient: Storage,
+        seeds: Vec<Storage>,
+    ) -> Option<Storage> {
+        if !self.blocks.is_empty() {
+            eager.reduce_maxima();
+        }
+        let result = match (&self.embedding, embedding) {
+            (Some(graph), Some(mut running)) => eager.backward(graph, &mut running, gradient),
+            _ => Some(gradient),
+        };
+        eager.reached(Moment::Returned);
+        seeds.into_iter().for_each(|seed| eager.release(seed));
+        result
+    }
+
+    /// Runs blocks again, and their backward (`CheckpointFunction.backward`).
+    pub(super) fn backward_again(&self, eager: &mut Eager, again: Again, gradient: Storage) -> Storage {
+        let before = (eager.program.set_pass(Pass::Recompute), eager.category);
+        eager.category = Category::Recompute;
+        let mut frames = vec![];
+        let mut x = eager.retain(again.input);
+        for layer in again.first..again.first + again.layers {
+            let (frame, out) = self.forward_block(eager, (x, again.mask), layer, Mode::Train);
+            eager.release(x);
+            frames.push((layer, frame));
+            x = out;
+        }
+        eager.program.set_pass(before.0);
+        eager.category = before.1;
+        let mut running = eager.retain(gradient);
+        for (layer, frame) in frames.into_iter().rev() {
+            running = self.backward_block(eager, layer, frame, running);
+        }
+        for storage in [x, gradient, again.input, again.mask] {
+            eager.release(storage);
+        }
+        running
+    }
+
+    /// Backward of one block.
+    pub(super) fn backward_block(&self, eager: &mut Eager, layer: u64, mut frame: Frame, gradient: Storage) -> Storage {
+        eager.reached(Moment::BlockBackward(layer));
+        if self.hooks_views() {
+            eager.viewed = Some(gradient);
+        }
+        let gradient = self.block_backward(eager, &mut frame, layer, gradient);
+        eager.reached(Moment::BlockReturned(layer));
+        gradient
+    }
+}

@@ -1,0 +1,46 @@
+//! `[framework]`: versions and switches of PyTorch, and how a codebase writes a model.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{ExpertStyle, LinearStyle};
+use crate::runtime::compiled::Rotate;
+
+/// Rotary embedding in eager operators.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum RopeStyle {
+    /// A complex product in fp32 (torchtitan).
+    Complex,
+    /// `x·cos + rotate_half(x)·sin` (transformers).
+    RotateHalf,
+    /// Pairs in fp32, stacked (torchtune).
+    Stacked,
+}
+
+/// `[framework]`: what differs between PyTorch's versions, and between codebases for the same model; the defaults are
+/// 2.15's, and torchtitan's of 2025.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Framework {
+    /// Whether RMSNorm is one kernel (2.6: composed of pointwise ones).
+    pub fused_rms_norm: Option<bool>,
+    /// Release of cuBLAS, `major.minor`, where it is not the profile's.
+    pub cublas: Option<Spanned<String>>,
+    /// `CUDA_LAUNCH_BLOCKING` in the environment: the host waits for every launch.
+    pub launch_blocking: Option<bool>,
+    /// `CUDA_DEVICE_MAX_CONNECTIONS` in the environment: how many queues the device takes work from, 1 to 32.
+    pub device_max_connections: Option<Spanned<u32>>,
+    /// Whether a cuBLAS workspace stays taken once used (2.6).
+    pub persistent_cublas_workspace: Option<bool>,
+    /// How the model's code writes rotary embeddings.
+    pub rope: Option<RopeStyle>,
+    /// Whether the model's code copies keys and values to every query head.
+    pub repeat_kv: Option<bool>,
+    /// How experts are run.
+    pub experts: Option<Spanned<ExpertStyle>>,
+    /// What multiplies in linears.
+    pub linears: Option<Spanned<LinearStyle>>,
+    /// How ranks that share a sequence get each other's keys and values.
+    pub context_parallel_rotate_method: Option<Spanned<Rotate>>,
+}
