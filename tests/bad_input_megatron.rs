@@ -50,7 +50,7 @@ mesh.dp must be 2 beside tp·cp·pp = 4; or change the topology's size",
     says(
         "megatron-mesh",
         &[
-            ("pp = 2", "pp = 3", "tp × cp × pp = 2 × 1 × 3 = 6 does not divide the 8 chips", "product divides it"),
+            ("pp = 2", "pp = 3", "tp × pp = 2 × 3 = 6 does not divide the 8 chips", "product divides it"),
             ("pp = 2", "pp = 0", "mesh.pp = 0 is out of range", ""),
             ("pp = 2", "pp = 2\ndp_shard = 2", "mesh.dp_shard means nothing under runtime", "write mesh.dp"),
             ("pp = 2", "pp = 2\ndp_replicate = 2", "mesh.dp_replicate means nothing under runtime", "write mesh.dp"),
