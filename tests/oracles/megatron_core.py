@@ -177,7 +177,7 @@ def forward_step(c, iterator, model, return_schedule_plan=False):
     whole = dict(dtype=torch.long, device="cuda")
     part = c["seq"] // c["cp"]
     tokens, labels, positions = (torch.zeros(c["micro"], part, **whole) for _ in range(3))
-    mask = torch.zeros(1, 1, part, c["seq"], dtype=torch.bool, device="cuda")
+    mask = torch.zeros(c["micro"], 1, part, c["seq"], dtype=torch.bool, device="cuda")
     loss_mask = torch.ones(c["micro"], part, device="cuda")
     if return_schedule_plan:
         # With `overlap_moe_expert_parallel_comm` the schedule runs the model part by part.

@@ -41,7 +41,7 @@ def batch(c):
     whole = dict(dtype=torch.long, device="cuda")
     part = c["seq"] // c["cp"]
     tokens, labels, positions = (torch.zeros(c["micro"], part, **whole) for _ in range(3))
-    mask = torch.zeros(1, 1, part, c["seq"], dtype=torch.bool, device="cuda")
+    mask = torch.zeros(c["micro"], 1, part, c["seq"], dtype=torch.bool, device="cuda")
     loss_mask = torch.ones(c["micro"], part, device="cuda")
     return dict(tokens=tokens, labels=labels, positions=positions, mask=mask, loss_mask=loss_mask)
 
@@ -188,6 +188,7 @@ CASES = {
     "te-layer": dict(TE),
     "te-layer-fused": dict(TE, fused_accumulation=True),
     "te-attn": dict(LLAMA, scope=["attn"]),
+    "te-attn-micro-2": dict(LLAMA, scope=["attn"], micro=2),
     "te-mlp": dict(LLAMA, scope=["mlp"]),
     "te-attn-mlp": dict(LLAMA, scope=["attn", "mlp"]),
     "te-llama": dict(LLAMA),

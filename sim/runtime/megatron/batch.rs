@@ -14,7 +14,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Tokens, labels and positions (8 B each), the attention mask of one sequence of `seq` tokens (1 B for each pair), and
+    /// Tokens, labels and positions (8 B each), the attention mask of each sequence of `seq` tokens (1 B for each pair), and
     /// the loss mask in fp32. Of ranks that share a sequence each has its tokens' rows.
     pub(super) fn read(eager: &mut Eager, d: Dims, seq: u64) -> Batch {
         let mut made = |(bytes, name)| eager.storage(bytes, name);
@@ -34,7 +34,7 @@ impl Batch {
             (8 * d.tokens(), "tokens"),
             (8 * d.tokens(), "labels"),
             (8 * d.tokens(), "position_ids"),
-            (d.s * seq, "attention_mask"),
+            (d.tokens() * seq, "attention_mask"),
             (4 * d.tokens(), "loss_mask"),
         ]
     }
