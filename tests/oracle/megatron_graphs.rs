@@ -64,7 +64,7 @@ fn outside(program: &Program) -> (Program, u64) {
 
 #[test]
 fn oracle_graphs_memory_of_a_step_agrees_with_megatrons_phase_by_phase_and_pool_by_pool() {
-    let (mut table, mut count, mut exact, mut far) = (String::new(), 0, 0, false);
+    let (mut table, mut count, mut far) = (String::new(), 0, false);
     // What blocks are too small to be split off lies elsewhere after a step that ran without graphs: up to 1 MiB a block.
     let (mut worst, mut worst_phase): (f64, f64) = (0.0, 0.0);
     each(|id, _, theirs, program| {
@@ -82,16 +82,21 @@ fn oracle_graphs_memory_of_a_step_agrees_with_megatrons_phase_by_phase_and_pool_
         worst = worst.max(peak.abs());
         let ours = program.graph_pool.map_or(0, |pool| report.reserved_by_stream[usize::from(pool.0)].0);
         let pool = ours as f64 - theirs["pools"]["graphs"]["reserved"].as_f64().unwrap_or_default();
-        // A segment more or less, where what is free in others only just fits.
-        far |= pool.abs() > 21e6;
-        exact += u32::from(pool == 0.0);
+        // Of these what is free in other segments only just fits, or just not; of all others the pool is the very same.
+        let short = match id {
+            "te-pp2-mlp-first" | "te-pp2-unfused-first" => 12,
+            "te-moe-preprocess" => 20,
+            "te-moe-shared" => 2,
+            _ => 0,
+        };
+        far |= pool != -1048576.0 * f64::from(short);
         let reserved = report.peak_reserved.0 as f64 / theirs["peak_reserved"].as_f64().unwrap() - 1.0;
         table += &format!("{line} pool {:+.0} MiB reserved {:+.2} %\n", pool / 1048576.0, 100.0 * reserved);
         count += 1;
     });
-    println!("{table}{count} cases, {exact} with the very pool");
+    println!("{table}{count} cases");
     assert!(worst < 0.01 && worst_phase < 0.0125 && !far, "{table}");
-    assert!(count == 0 || exact + 4 >= count, "{table}");
+    assert!(count >= 26 || cases::elsewhere(), "only {count} cases");
 }
 
 #[test]
