@@ -1,4 +1,4 @@
-//! What Megatron-FSDP refuses itself, and what of it has no rules here.
+//! What of Megatron-FSDP has no rules here: a job that was not read from a file, which says more, is held against it.
 
 use crate::program::DType;
 use crate::runtime::megatron::Job;
@@ -13,7 +13,7 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         (job.mixture.is_some(), "Megatron-FSDP of a mixture of experts"),
         (job.matmuls != Matmuls::Plain, "Megatron-FSDP with fp8 matmuls"),
         (job.model.predicts_ahead > 0, "Megatron-FSDP with multi-token prediction"),
-        (job.dtype != DType::Bf16, "Megatron-FSDP in fp16"),
+        (job.dtype != DType::Bf16, "Megatron-FSDP in another type than bf16"),
     ];
     cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
 }
