@@ -16,6 +16,7 @@ mod deepspeed;
 mod determinism;
 mod disks;
 mod engine_linears;
+mod expert_choice;
 mod experts;
 mod folding;
 mod fp8;

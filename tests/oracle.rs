@@ -6,6 +6,7 @@ mod compile;
 mod deepspeed;
 mod deepspeed_memory;
 mod deepspeed_zero;
+mod expert_choice;
 mod float8;
 mod flops;
 mod fsdp1;

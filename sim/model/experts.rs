@@ -8,6 +8,7 @@
 //! Parameters of a block's mixture, E experts of width X of which each token meets k, shared ones S wide together:
 //! `3·D·X·E + D·E + 3·D·S` (gated, without biases); active are `3·D·X·k + D·E + 3·D·S`.
 
+pub mod choice;
 pub(super) mod forward;
 pub mod titan;
 
@@ -105,6 +106,8 @@ pub enum Implementation {
         /// Ranks that the experts are spread over.
         ranks: u64,
     },
+    /// Each expert chooses its tokens ([`choice`]).
+    ExpertChoice,
 }
 
 impl Implementation {
@@ -155,4 +158,6 @@ pub enum ExpertOp {
     Combine,
     /// What only torchtitan's does.
     Titan(titan::TitanOp),
+    /// What only a mixture does whose experts choose.
+    Choice(choice::ChoiceOp),
 }

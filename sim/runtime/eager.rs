@@ -13,6 +13,7 @@ mod again;
 pub mod around;
 mod auxiliary;
 mod backward;
+mod choice;
 mod chunked_loss;
 mod compiled_cross_entropy;
 mod composite;

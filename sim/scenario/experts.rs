@@ -10,6 +10,7 @@ use super::understood::{MOST_RANKS, Reader, Scenario};
 use super::written::{self, ExpertStyle};
 use crate::model::ModelConfig;
 use crate::model::experts::{Experts, Implementation};
+use crate::model::routing::Load;
 use crate::runtime::Parts;
 use crate::runtime::megatron::MULTI_TOKEN;
 
@@ -35,9 +36,14 @@ pub(super) fn implementation(
         };
     };
     let style = written.experts.as_ref().map(|at| *at.get_ref());
-    if style == Some(ExpertStyle::Torchtitan) && runtime != FSDP2 {
+    let whose = match style {
+        Some(ExpertStyle::Torchtitan) => Some("torchtitan's mixtures"),
+        Some(ExpertStyle::ExpertChoice) => Some("experts that choose their tokens"),
+        _ => None,
+    };
+    if let Some(whose) = whose.filter(|_| runtime != FSDP2) {
         let at = written.experts.as_ref().map_or_else(|| reader.place(&scenario.runtime), |at| reader.place(at));
-        let problem = "torchtitan's mixtures run under fully_shard".to_owned();
+        let problem = format!("{whose} run under fully_shard");
         return Err(ScenarioError::Plan { problem, place: at, remedy: "write runtime = \"fsdp2\"".to_owned() });
     }
     let Some(at) = mesh.ep.as_ref().filter(|at| *at.get_ref() != 1) else {
@@ -46,6 +52,10 @@ pub(super) fn implementation(
         }
         return Ok(match style {
             Some(ExpertStyle::Torchtitan) => Implementation::Torchtitan { ranks: 1 },
+            Some(ExpertStyle::ExpertChoice) => {
+                choice(reader, scenario, model, experts)?;
+                Implementation::ExpertChoice
+            }
             Some(ExpertStyle::Grouped) => Implementation::Grouped,
             Some(ExpertStyle::Loop) => Implementation::Loop,
             None => reader.assume("framework.experts", Implementation::Loop, "\"loop\""),
@@ -72,6 +82,25 @@ pub(super) fn implementation(
     balancing(reader, model, experts);
     let all = Implementation::Torchtitan { ranks };
     Ok(if style.is_none() { reader.assume("framework.experts", all, "\"torchtitan\"") } else { all })
+}
+
+/// What experts that choose their tokens cannot have beside them.
+fn choice(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    model: &ModelConfig,
+    experts: &Experts,
+) -> Result<(), ScenarioError> {
+    if let Some(at) = scenario.model.get_ref().expert_load.as_ref().filter(|_| experts.load != Load::Balanced) {
+        let problem = "experts that choose their tokens take as many each, and model.expert_load says otherwise";
+        let remedy = "remove model.expert_load, or write framework.experts = \"grouped\"";
+        return Err(reader.plan(at, problem, remedy));
+    }
+    if experts.auxiliary_loss {
+        let note = "needs no loss that balances experts where those choose their tokens: it is left out";
+        reader.assumptions.push(format!("note: {} {note}", model.name));
+    }
+    Ok(())
 }
 
 /// Notes of what torchtitan's mixtures balance experts by, where the model says otherwise.

@@ -329,7 +329,11 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         float8: None,
         checkpoint_compiled: false,
         style: Style {
-            experts: if dims.moe_impl == "grouped" { Implementation::Grouped } else { Implementation::Loop },
+            experts: match dims.moe_impl.as_str() {
+                "grouped" => Implementation::Grouped,
+                "expert_choice" => Implementation::ExpertChoice,
+                _ => Implementation::Loop,
+            },
             ..Style::default()
         },
         keep_logits: false,

@@ -215,7 +215,7 @@ fn oracle_expandable_segments_reserve_what_pytorch_reserves() {
 }
 
 /// Allocations and frees of a step as the oracle writes them: `+bytes`, `-bytes`, without the index arrays of copies.
-fn events(program: &windtunnel::program::Program) -> Vec<(char, u64)> {
+pub(super) fn events(program: &windtunnel::program::Program) -> Vec<(char, u64)> {
     use windtunnel::program::Instr;
     let event = |instr: &Instr| match *instr {
         Instr::Alloc { buffer } => Some(('+', program.buffer(buffer))),

@@ -3,7 +3,7 @@
 //! Written as PyTorch runs the plain form: softmax, `topk`, `argsort`, `index_select`, experts one after the other or in
 //! grouped matmuls, `index_add`. Names stay alive until the function returns, as Python's local variables do.
 
-use super::{ExpertOp, Experts, Implementation};
+use super::{ExpertOp, Experts, Implementation, choice};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
@@ -24,9 +24,9 @@ pub(in crate::model) struct Params {
     gate: ParamId,
     /// Of the shared experts together: first, last, and third of a gated one.
     shared: Option<(ParamId, ParamId, Option<ParamId>)>,
-    w1: ParamId,
-    w3: Option<ParamId>,
-    w2: ParamId,
+    pub(super) w1: ParamId,
+    pub(super) w3: Option<ParamId>,
+    pub(super) w2: ParamId,
 }
 
 impl Params {
@@ -57,6 +57,21 @@ pub(super) fn op(
     g.op(MODULE, OpKind::Experts(kind), inputs, &[], (name, shape))
 }
 
+/// Scores of all experts in fp32, by the router's linear and the operator `score`.
+pub(super) fn scores(g: &mut GraphBuilder, x: ValueId, params: &Params, score: ExpertOp) -> ValueId {
+    let (dims, compute) = (g.dims(), g.compute());
+    let router = OpKind::Linear { inputs: dims.d, outputs: dims.e };
+    let mut logits = g.op("feed_forward.gate", router, &[x], &[params.gate], ("logits_BSE", BSE));
+    if compute != DType::Fp32 {
+        let wide = g.op_in(MODULE, OpKind::Cast, &[logits], &[], ("logits_BSE", BSE), DType::Fp32);
+        g.drop_values(&[logits]);
+        logits = wide;
+    }
+    let scores = g.op_in(MODULE, OpKind::Experts(score), &[logits], &[], ("scores_BSE", BSE), DType::Fp32);
+    g.drop_values(&[logits]);
+    scores
+}
+
 /// The mixture on `x_BSD`.
 pub(in crate::model) fn mixture(
     g: &mut GraphBuilder,
@@ -65,19 +80,13 @@ pub(in crate::model) fn mixture(
     x: ValueId,
     params: &Params,
 ) -> ValueId {
+    if implementation == Implementation::ExpertChoice {
+        return choice::mixture(g, experts, feed_forward, x, params);
+    }
     let (dims, compute) = (g.dims(), g.compute());
     let block_input = x;
     let x = g.op(MODULE, OpKind::View, &[block_input], &[], ("x_BSD", BSD));
-    let router = OpKind::Linear { inputs: dims.d, outputs: dims.e };
-    let mut logits = g.op("feed_forward.gate", router, &[x], &[params.gate], ("logits_BSE", BSE));
-    if compute != DType::Fp32 {
-        let wide = g.op_in(MODULE, OpKind::Cast, &[logits], &[], ("logits_BSE", BSE), DType::Fp32);
-        g.drop_values(&[logits]);
-        logits = wide;
-    }
-    let score = OpKind::Experts(ExpertOp::Score);
-    let scores = g.op_in(MODULE, score, &[logits], &[], ("scores_BSE", BSE), DType::Fp32);
-    g.drop_values(&[logits]);
+    let scores = scores(g, x, params, ExpertOp::Score);
     let made = [("weights_C", C, compute), ("choices_C", C, DType::Int64)];
     let [weights, choices] = g.op_many(MODULE, OpKind::Experts(ExpertOp::Choose), &[scores], made);
     let made = [("order_C", C, DType::Int64), ("rows_C", C, DType::Int64)];
@@ -85,7 +94,7 @@ pub(in crate::model) fn mixture(
     let xs = op(g, ExpertOp::Dispatch, &[x, rows], "xs_CD", CD);
     let ran = match implementation {
         Implementation::Loop => one_by_one(g, experts, feed_forward, xs, params),
-        Implementation::Grouped | Implementation::Torchtitan { .. } => all_at_once(g, feed_forward, xs, params),
+        _ => all_at_once(g, feed_forward, xs, params),
     };
     let picked = op(g, ExpertOp::Pick, &[weights, order], "weights_C", C);
     let weighed = op(g, ExpertOp::Weigh, &[ran.ys, picked], "ys_CD", CD);
@@ -124,7 +133,7 @@ struct Ran {
 
 /// The hidden values, `elements` of them, of a gated or plain feed-forward whose linears are
 /// `linear(input, third or first, output)`.
-fn expert(
+pub(super) fn expert(
     g: &mut GraphBuilder,
     module: &'static str,
     feed_forward: FeedForward,

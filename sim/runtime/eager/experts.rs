@@ -9,12 +9,13 @@ use super::embedding::radix_sort_workspace;
 use super::forward::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
+use crate::model::experts::choice::ChoiceOp;
 use crate::model::experts::titan::TitanOp;
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 /// Keys up to which a sort needs no workspace.
-const SORTED_IN_PLACE: u64 = 4096;
+pub(super) const SORTED_IN_PLACE: u64 = 4096;
 /// Arguments of a grouped matmul per group \[B\]: three pointers, three strides, three sizes (`GroupMMCommon.cuh`).
 const GROUP_ARGUMENTS: u64 = 60;
 /// Workspace of a grouped matmul per multiprocessor \[B\] (found with PyTorch 2.15: 67,584 on 132).
@@ -60,7 +61,15 @@ impl Eager {
         let mut saved = vec![];
         match kind {
             ExpertOp::Titan(kind) => return self.titan(graph, op, kind, frame, (results, cached)),
-            ExpertOp::Score => {
+            ExpertOp::Choice(ChoiceOp::Choose { count, places }) => {
+                saved = self.choose_tokens(graph, op, (count, places), frame);
+            }
+            ExpertOp::Choice(ChoiceOp::All { .. }) => {
+                frame.slots[op.outputs[0]] = Some(self.storage(bytes(0), "aten.bmm"));
+                self.grouped(graph, op, kind, MatmulLayout::DataGradient, dispatch);
+                saved.push(self.retain(slot(frame, op.inputs[0])));
+            }
+            ExpertOp::Score | ExpertOp::Choice(ChoiceOp::Score) => {
                 let out = point(self, "aten._softmax", MemoryKind::Softmax, bytes(0), bytes(0));
                 frame.slots[op.outputs[0]] = Some(out);
                 saved.push(self.retain(out));
@@ -183,6 +192,9 @@ impl Eager {
     /// Launches a grouped matmul with its arguments and workspace.
     pub(super) fn grouped(&mut self, graph: &Graph, op: &Op, kind: ExpertOp, layout: MatmulLayout, dispatch: Dispatch) {
         const NAME: &str = "aten._grouped_mm";
+        if let ExpertOp::Choice(ChoiceOp::All { count, inputs, outputs }) = kind {
+            return self.batched_experts(&graph.values[op.inputs[0]], (count, inputs, outputs), layout, dispatch);
+        }
         let (ExpertOp::All { count, inputs, outputs } | ExpertOp::Titan(TitanOp::All { count, inputs, outputs })) =
             kind
         else {
@@ -213,6 +225,10 @@ impl Eager {
         let bytes = graph.values[input].bytes();
         match kind {
             ExpertOp::Titan(kind) => self.titan_backward(graph, op, (index, kind), frame, gradient),
+            ExpertOp::Choice(ChoiceOp::Score) => self.transposed_score_backward(op, index, bytes, frame, gradient),
+            ExpertOp::Choice(ChoiceOp::Choose { .. }) => {
+                self.choose_tokens_backward(graph, op, index, frame, gradient);
+            }
             ExpertOp::Sort | ExpertOp::Offsets => self.release(gradient),
             ExpertOp::Score => {
                 let result = self.temporary(bytes, "aten._softmax_backward_data");
@@ -232,7 +248,9 @@ impl Eager {
                 self.accumulate(frame, input, result.into());
             }
             ExpertOp::One { .. } => self.one_backward(graph, op, (index, kind), frame, gradient),
-            ExpertOp::All { .. } => self.all_backward(graph, op, (index, kind), frame, gradient),
+            ExpertOp::All { .. } | ExpertOp::Choice(ChoiceOp::All { .. }) => {
+                self.all_backward(graph, op, (index, kind), frame, gradient);
+            }
             ExpertOp::Pick => self.pick_backward(graph, op, index, frame, gradient),
             ExpertOp::Weigh => {
                 let second = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);

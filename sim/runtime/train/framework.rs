@@ -1,7 +1,7 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
 use super::{Checkpoint, Job, compile, pipeline};
-use crate::model::experts::{Experts, Implementation, Score};
+use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::runtime::fsdp::Version;
 use crate::runtime::{Flight, Framework, Modules, Parts};
@@ -70,10 +70,14 @@ fn mixture(job: &Job, experts: &Experts) -> Option<&'static str> {
     let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, job.batch * job.seq);
     // torchtitan scales always, and balances by a bias, whatever loss the model was published with.
     let titan = matches!(job.style.experts, Implementation::Torchtitan { .. });
+    let chosen = job.style.experts == Implementation::ExpertChoice;
+    let many = experts.count >= 128 && choice::places(experts, job.batch * job.seq) > 4096;
     let list = [
+        (chosen && experts.shared > 0, "shared experts beside some that choose their tokens"),
+        (chosen && many, "128 experts or more that choose over 4,096 tokens each"),
         (titan && router.score == Score::SoftmaxOfChosen, "a router that is a softmax over the chosen experts"),
         (!titan && router.score != Score::Softmax, "a router that is not a softmax over all experts"),
-        (!titan && !router.normalises, "a router whose weights do not sum to one"),
+        (!titan && !chosen && !router.normalises, "a router whose weights do not sum to one"),
         (!titan && router.scales, "a router that scales its weights"),
         (router.bias || (!titan && router.correction), "a router with a bias"),
         (router.groups.is_some() && !titan, "a router that chooses among groups"),
@@ -82,7 +86,7 @@ fn mixture(job: &Job, experts: &Experts) -> Option<&'static str> {
             "selective checkpointing of a router that chooses among groups",
         ),
         (experts.bias, "experts with biases"),
-        (!titan && experts.auxiliary_loss, "a loss that balances experts"),
+        (!titan && !chosen && experts.auxiliary_loss, "a loss that balances experts"),
         (titan && job.context > 1, "torchtitan's experts where ranks share a sequence"),
         (job.model.ffn_bias, "dense blocks with biases beside experts"),
         (counts.contains(&0), "experts that no token reaches"),

@@ -12,6 +12,8 @@ pub enum ExpertStyle {
     Grouped,
     /// As torchtitan writes a mixture.
     Torchtitan,
+    /// Experts choose tokens.
+    ExpertChoice,
 }
 
 /// How tokens spread over experts.
