@@ -15,20 +15,7 @@ fn oracle_experts_that_choose_tokens_allocate_free_and_compute_what_pytorch_does
         let config: Config = serde_json::from_value(case["config"].clone()).unwrap();
         let id = &case["id"];
         let program = train::compile(&cases::job(&dims, &config).unwrap());
-        let ours = memory::events(&program);
-        let text = case["events"].as_str().unwrap();
-        let theirs: Vec<(char, u64)> =
-            text.split_whitespace().map(|event| (event.chars().next().unwrap(), event[1..].parse().unwrap())).collect();
-        if let Some(at) = (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at)) {
-            let around = at.saturating_sub(3)..at + 6;
-            wrong += &format!(
-                "{id}: event {at} of {} and {}: ours {:?}, theirs {:?}\n",
-                ours.len(),
-                theirs.len(),
-                &ours[around.start..around.end.min(ours.len())],
-                &theirs[around.start..around.end.min(theirs.len())]
-            );
-        }
+        wrong += &memory::first_difference(case, &program);
         let flops = u128::from(case["flops"].as_u64().unwrap()) * u128::from(config.ga);
         if program.flops.0 != flops {
             wrong += &format!("{id}: {} FLOPs for {flops}\n", program.flops.0);

@@ -1,8 +1,9 @@
 //! Peak memory against PyTorch's own allocator and FSDP2 memory tracker.
 
 use super::cases::{self, Config, Dims};
+use serde_json::Value;
 use windtunnel::memory::{MemoryReport, Settings, replay};
-use windtunnel::program::Category;
+use windtunnel::program::{Category, Instr, Program};
 use windtunnel::runtime::train;
 use windtunnel::units::Bytes;
 
@@ -215,8 +216,7 @@ fn oracle_expandable_segments_reserve_what_pytorch_reserves() {
 }
 
 /// Allocations and frees of a step as the oracle writes them: `+bytes`, `-bytes`, without the index arrays of copies.
-pub(super) fn events(program: &windtunnel::program::Program) -> Vec<(char, u64)> {
-    use windtunnel::program::Instr;
+fn events(program: &Program) -> Vec<(char, u64)> {
     let event = |instr: &Instr| match *instr {
         Instr::Alloc { buffer } => Some(('+', program.buffer(buffer))),
         Instr::Free { buffer } => Some(('-', program.buffer(buffer))),
@@ -228,6 +228,26 @@ pub(super) fn events(program: &windtunnel::program::Program) -> Vec<(char, u64)>
         .collect()
 }
 
+/// Where a program's allocations and frees first differ from a case's, in words; empty if nowhere.
+pub(super) fn first_difference(case: &Value, program: &Program) -> String {
+    let ours = events(program);
+    let text = case["events"].as_str().unwrap();
+    let theirs: Vec<(char, u64)> =
+        text.split_whitespace().map(|event| (event.chars().next().unwrap(), event[1..].parse().unwrap())).collect();
+    let Some(at) = (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at)) else {
+        return String::new();
+    };
+    let around = at.saturating_sub(3)..at + 6;
+    format!(
+        "{}: event {at} of {} and {}: ours {:?}, theirs {:?}\n",
+        case["id"],
+        ours.len(),
+        theirs.len(),
+        &ours[around.start..around.end.min(ours.len())],
+        &theirs[around.start..around.end.min(theirs.len())]
+    )
+}
+
 #[test]
 fn oracle_every_allocation_and_free_of_a_step_is_pytorchs_in_order() {
     let Some(file) = cases::read("fsdp2/events.json") else { return };
@@ -235,21 +255,7 @@ fn oracle_every_allocation_and_free_of_a_step_is_pytorchs_in_order() {
     for case in file["cases"].as_array().unwrap() {
         let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
         let config: Config = serde_json::from_value(case["config"].clone()).unwrap();
-        let ours = events(&train::compile(&cases::job(&dims, &config).unwrap()));
-        let text = case["events"].as_str().unwrap();
-        let theirs: Vec<(char, u64)> =
-            text.split_whitespace().map(|event| (event.chars().next().unwrap(), event[1..].parse().unwrap())).collect();
-        if let Some(at) = (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at)) {
-            let around = at.saturating_sub(3)..at + 6;
-            wrong += &format!(
-                "{}: event {at} of {} and {}: ours {:?}, theirs {:?}\n",
-                case["id"],
-                ours.len(),
-                theirs.len(),
-                &ours[around.start..around.end.min(ours.len())],
-                &theirs[around.start..around.end.min(theirs.len())]
-            );
-        }
+        wrong += &first_difference(case, &train::compile(&cases::job(&dims, &config).unwrap()));
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
