@@ -16,6 +16,7 @@ mod megatron_case;
 mod megatron_experts;
 mod megatron_fsdp;
 mod megatron_graphs;
+mod megatron_shared;
 mod megatron_step;
 mod memory;
 mod ring_attention;

@@ -5,6 +5,7 @@
 //! distinct module and shared by all layers.
 
 mod builder;
+mod order;
 
 pub use builder::GraphBuilder;
 
@@ -320,6 +321,8 @@ pub struct Op {
     pub params: Vec<ParamId>,
     /// Values whose last Python reference goes away after this operator, in order.
     pub drops: Vec<ValueId>,
+    /// Whether it runs on a stream beside that of most.
+    pub beside: bool,
 }
 
 /// The forward of one module.
@@ -341,6 +344,8 @@ pub struct Graph {
     pub causal: bool,
     /// Operators that run again in backward on their own.
     pub again: Vec<Again>,
+    /// The order of backward, where it is not from the last operator to the first.
+    pub order: Vec<usize>,
 }
 
 /// Operators in a row that run again in backward.

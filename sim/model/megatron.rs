@@ -123,6 +123,8 @@ pub enum MegatronOp {
     /// The sum over ranks of what a linear split on its columns leaves: reduced and scattered under sequence
     /// parallelism, all-reduced in place without.
     Sum,
+    /// All parts of the sequence, gathered from the ranks that share it; backward reduces and scatters. As it is where none do.
+    Gather,
     /// Bias, dropout and residual sum (`fusions/fused_bias_dropout.py`). Inputs: a branch, the residual. Parameter: the
     /// bias, if any.
     BiasDropoutAdd {

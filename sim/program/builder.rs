@@ -32,6 +32,8 @@ pub struct Builder {
     scope: ScopeId,
     pass: Pass,
     pub(super) graphs: Graphs,
+    /// A stream beside the default one that is the model's own.
+    beside: Option<StreamId>,
 }
 
 impl Builder {
@@ -50,6 +52,7 @@ impl Builder {
             scope: ScopeId(0),
             pass: Pass::Forward,
             graphs: Graphs::Apart,
+            beside: None,
         }
     }
 
@@ -140,10 +143,15 @@ impl Builder {
         }
     }
 
+    /// A stream beside the default one runs the model's own operators.
+    pub fn computes_beside(&mut self, stream: StreamId) {
+        self.beside = Some(stream);
+    }
+
     /// Launches a kernel in the current scope and pass.
     pub fn launch(&mut self, stream: StreamId, name: &'static str, work: Work, dispatch: Dispatch) {
         // What runs beside the default stream serves a collective: casts, packing, copies to the host.
-        let pass = if stream.0 == 0 { self.pass } else { Pass::Communication };
+        let pass = if stream.0 == 0 || self.beside == Some(stream) { self.pass } else { Pass::Communication };
         let kernel = Kernel { name, work, pass, dispatch };
         let kernel = KernelId(self.kernels.id(&mut self.program.kernels, kernel));
         self.push(Instr::Launch { stream, kernel, scope: self.scope });

@@ -13,6 +13,7 @@ mod again;
 pub mod around;
 mod auxiliary;
 mod backward;
+mod beside;
 mod choice;
 mod chunked_loss;
 mod compiled_cross_entropy;
@@ -52,7 +53,9 @@ use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
 pub use megatron::spread;
-pub use megatron::{Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, WAYS, Way, crosses};
+pub use megatron::{
+    Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, Stage, WAYS, Way, crosses,
+};
 pub use norm::LayerNorm;
 use offload::{Offload, Stash};
 pub use redistribute::TensorGroup;
@@ -198,6 +201,10 @@ pub struct Eager {
     pub counts_later: bool,
     /// The stream that kernels are launched on, and blocks taken for (`torch.cuda.stream`).
     pub stream: StreamId,
+    /// The stream of operators that run beside others ([`Op::beside`](crate::model::graph::Op::beside)).
+    beside: Option<StreamId>,
+    /// Counts of experts' rows between the operator that tells them to all ranks and the one that tells the host.
+    counts: Vec<Storage>,
     /// The tensor-parallel ranks, where the model is split over some.
     pub tensor: Option<TensorGroup>,
     /// The ranks that share a sequence under PyTorch's context parallelism, where some do.
@@ -259,6 +266,8 @@ impl Eager {
             category: Category::Activation,
             counts_later: false,
             stream: COMPUTE,
+            beside: None,
+            counts: vec![],
             tensor: None,
             context: None,
             sequence: None,

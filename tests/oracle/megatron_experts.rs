@@ -64,6 +64,7 @@ pub fn job(c: &Value) -> Job {
         fp32_router: on("router_fp32"),
         router_fusion: c["router_fusion"] == true,
         delay_wgrad: c["delay"] == true,
+        shared_overlap: c["shared_overlap"] == true,
         drawn: false,
         auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,
     });

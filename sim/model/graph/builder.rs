@@ -1,6 +1,6 @@
 //! Writes a module's operators down, one after the other.
 
-use super::{Again, Axis, Dims, Graph, Op, OpKind, Param, ParamId, Value, ValueId};
+use super::{Again, Axis, Dims, Graph, Op, OpKind, Param, ParamId, Value, ValueId, order};
 use crate::program::DType;
 
 /// Writes a [`Graph`].
@@ -8,6 +8,10 @@ use crate::program::DType;
 pub struct GraphBuilder {
     graph: Graph,
     compute: DType,
+    /// Whether operators now run on a stream beside that of most.
+    beside: bool,
+    /// Operators whose backward comes as early as it can.
+    early: Vec<usize>,
 }
 
 impl GraphBuilder {
@@ -18,9 +22,18 @@ impl GraphBuilder {
         compute: DType,
         input: (&'static str, &'static [Axis], DType),
     ) -> (Self, ValueId) {
-        let graph =
-            Graph { name, dims, values: vec![], ops: vec![], params: vec![], output: 0, causal: true, again: vec![] };
-        let mut builder = GraphBuilder { graph, compute };
+        let graph = Graph {
+            name,
+            dims,
+            values: vec![],
+            ops: vec![],
+            params: vec![],
+            output: 0,
+            causal: true,
+            again: vec![],
+            order: vec![],
+        };
+        let mut builder = GraphBuilder { graph, compute, beside: false, early: vec![] };
         let value = builder.value_of(input.0, input.1, input.2);
         (builder, value)
     }
@@ -167,7 +180,8 @@ impl GraphBuilder {
         params: &[ParamId],
         outputs: Vec<ValueId>,
     ) {
-        let op = Op { kind, module, inputs: inputs.to_vec(), outputs, params: params.to_vec(), drops: vec![] };
+        let (inputs, params, beside) = (inputs.to_vec(), params.to_vec(), self.beside);
+        let op = Op { kind, module, inputs, outputs, params, drops: vec![], beside };
         self.graph.ops.push(op);
     }
 
@@ -188,9 +202,25 @@ impl GraphBuilder {
         self.graph.again.push(Again { ops, until: Some(self.ops() - 1) });
     }
 
+    /// What is written runs on a stream beside that of most.
+    pub fn beside<T>(&mut self, write: impl FnOnce(&mut GraphBuilder) -> T) -> T {
+        let before = std::mem::replace(&mut self.beside, true);
+        let made = write(self);
+        self.beside = before;
+        made
+    }
+
+    /// The latest operator's backward comes as soon as the gradient of its result is there (`Node._set_sequence_nr`).
+    pub fn comes_early(&mut self) {
+        self.early.extend(self.ops().checked_sub(1));
+    }
+
     /// The finished graph.
     pub fn finish(mut self, output: ValueId) -> Graph {
         self.graph.output = output;
+        if !self.early.is_empty() {
+            self.graph.order = order::backward(&self.graph.ops, &self.early);
+        }
         self.graph
     }
 }

@@ -105,6 +105,12 @@ pub enum RoutedOp {
         /// Whether choice and weights are one kernel of Transformer Engine's (`--moe-router-fusion`).
         fused: bool,
     },
+    /// How many rows go where, told to all ranks ahead of [`RoutedOp::Select`], which tells the host. Input: the map. Output: none
+    /// that anything reads.
+    Count {
+        /// Sizes.
+        routed: Routed,
+    },
     /// Which token each row is of, and its weight: counts, exchanged and read by the host, and two selections by the map.
     /// Inputs: weights, map. Outputs: weights of rows, tokens of rows.
     Select {
@@ -112,6 +118,8 @@ pub enum RoutedOp {
         routed: Routed,
         /// Whether it is Transformer Engine's (`--moe-permute-fusion`): no selection by a mask, whose size the host reads.
         fused: bool,
+        /// Whether counts have been told to all ranks.
+        counted: bool,
     },
     /// Rows of tokens in the order of experts. Inputs: tokens, tokens of rows.
     Permute {
@@ -162,4 +170,6 @@ pub enum RoutedOp {
         /// Whether it is Transformer Engine's.
         fused: bool,
     },
+    /// What every token's experts make, added in place to a view of what the routed ones do. Inputs: the latter, the former.
+    AddShared,
 }

@@ -137,7 +137,8 @@ impl Eager {
             given.push(self.retain(gradient.storage));
             inner.gradients[value] = Some(gradient);
         }
-        for index in again.ops.clone().rev() {
+        for step in 0..again.ops.len() {
+            let index = graph.back(&again.ops, step);
             self.node(graph, &graph.ops[index], index, &mut inner);
         }
         let made: Vec<_> =

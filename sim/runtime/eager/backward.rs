@@ -34,9 +34,10 @@ impl Eager {
         self.accumulate(frame, graph.output, gradient.into());
     }
 
-    /// Runs the backward of a range of operators, last to first.
+    /// Runs the backward of a range of operators, last to first but where the graph has an order of its own.
     pub fn backward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
-        for index in range.rev() {
+        for step in 0..range.len() {
+            let index = graph.back(&range, step);
             self.lay_together(graph, &graph.ops[index], frame);
             self.op_begins(frame, index, true);
             // The first node that saved something unpacks it, and the recompute runs.
@@ -120,7 +121,7 @@ impl Eager {
         storage
     }
 
-    pub(super) fn node(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
+    pub(super) fn node_here(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
         if op.kind == OpKind::Split {
             return self.split(graph, op, frame);
         }

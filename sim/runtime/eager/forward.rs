@@ -201,7 +201,7 @@ impl Eager {
     }
 
     /// One operator: allocate, launch, save. What a policy has `cached` is taken from there instead.
-    pub(super) fn run(
+    pub(super) fn run_here(
         &mut self,
         graph: &Graph,
         op: &Op,

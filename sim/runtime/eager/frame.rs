@@ -3,12 +3,15 @@
 use super::offload::Sent;
 use super::{Gradient, Keep, ParamMap, Storage, again, halves};
 use crate::model::graph::Graph;
+use crate::program::EventId;
 
 /// One run of a graph's forward, with what backward needs.
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub(super) slots: Vec<Option<Storage>>,
     pub(super) gradients: Vec<Option<Gradient>>,
+    /// Gradients that have come from another stream, and when they were made.
+    pub(super) came: Vec<(usize, EventId)>,
     pub(super) saved: Vec<Storage>,
     /// For each operator, the end of its part of `saved`.
     pub(super) saved_end: Vec<u32>,
@@ -35,6 +38,7 @@ impl Frame {
         Frame {
             slots: vec![None; graph.values.len()],
             gradients: vec![None; graph.values.len()],
+            came: vec![],
             saved: Vec::with_capacity(3 * graph.ops.len()),
             saved_end: Vec::with_capacity(graph.ops.len()),
             kept: vec![],

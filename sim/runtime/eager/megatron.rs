@@ -27,7 +27,7 @@ mod scores;
 pub mod spread;
 
 pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
-pub use dispatch::{DISPATCHERS, Dispatcher, Routing, crosses};
+pub use dispatch::{DISPATCHERS, Dispatcher, Routing, Stage, crosses};
 pub use routed::ExpertRanks;
 
 use super::forward::Results;
@@ -45,6 +45,7 @@ impl Eager {
             }
             MegatronOp::Linear { .. } => self.parallel_linear(graph, op, kind, frame, results),
             MegatronOp::Sum => self.sum_over_ranks(graph, op, frame, results),
+            MegatronOp::Gather => self.gather_over_ranks(graph, op, frame, results),
             MegatronOp::BiasDropoutAdd { .. } => self.bias_dropout_add(graph, op, kind, frame, results),
             MegatronOp::Activate { fused: true, .. } => self.bias_activation(graph, op, frame, results),
             MegatronOp::Activate { gated, .. } => self.plain_activation(graph, op, gated, frame, results),
@@ -85,6 +86,7 @@ impl Eager {
             }
             MegatronOp::Linear { .. } => self.parallel_linear_backward(graph, op, (index, kind), frame, gradient),
             MegatronOp::Sum => self.sum_over_ranks_backward(graph, op, frame, gradient),
+            MegatronOp::Gather => self.gather_over_ranks_backward(graph, op, frame, gradient),
             MegatronOp::BiasDropoutAdd { .. } => {
                 self.bias_dropout_add_backward(graph, op, (index, kind), frame, gradient);
             }

@@ -8,12 +8,13 @@ use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::experts::{Capacity, Choice, Scores};
-use crate::model::megatron::{MegatronOp, Routed, RoutedOp};
+use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
-use crate::runtime::eager::Routing;
+use crate::runtime::eager::{Routing, Stage};
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
+const SBD: &[Axis] = &[Axis::S, Axis::B, Axis::D];
 const SBF: &[Axis] = &[Axis::S, Axis::B, Axis::F];
 const C: &[Axis] = &[Axis::C];
 const CD: &[Axis] = &[Axis::C, Axis::D];
@@ -67,6 +68,11 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (router.score == Score::Sigmoid && !router.normalises, "a router whose sigmoids do not sum to one"),
         (router.correction && router.score != Score::Sigmoid, "a router that corrects the choice of a softmax"),
         (mesh.ep == 1 && mesh.etp != mesh.tp, "experts split otherwise than the rest without being spread over ranks"),
+        (
+            job.runs_shared_beside()
+                && (job.combines() || job.block.again.shared || !job.mixture.is_some_and(|run| run.dispatcher.beside)),
+            "shared experts beside another dispatcher than alltoall, beside another micro-batch, or run again",
+        ),
         (mesh.tp > 1 && !job.sequence_parallel, "experts under tensor parallelism without sequence parallelism"),
     ];
     let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(job));
@@ -149,7 +155,8 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let (again, norm) = (m.job.block.again, m.g.ops());
     let xn = m.norm("pre_mlp_layernorm", x, &params.norm);
     let first = m.g.ops();
-    let shared = params.shared.map(|params| shared(m, xn, (params, experts.shared)));
+    let overlaps = m.job.runs_shared_beside();
+    let shared = params.shared.filter(|_| !overlaps).map(|params| shared(m, xn, (params, experts.shared)));
     if again.shared && shared.is_some() {
         m.g.again_from(first);
     }
@@ -212,7 +219,9 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
         g.drop_values(&[out]);
         sum
     };
-    let routed = (run.dispatcher.write)(&mut m.g, &routing, &mut each);
+    let mut stage = params.shared.map(|params| beside(m, (params, experts.shared)));
+    let stage = stage.as_mut().filter(|_| overlaps).map(|stage| stage as &mut _);
+    let routed = (run.dispatcher.write)(&mut m.g, &routing, &mut each, stage);
     let mut out = routed;
     if let Some(shared) = shared {
         out = m.g.op(MODULE, OpKind::Add, &[routed, shared], &[], ("ffn_LBD", LBD));
@@ -241,6 +250,46 @@ fn shared(m: &mut Modules, xn: ValueId, ([up, down], wide): ([usize; 2], u64)) -
     m.g.resize(active, tokens * width);
     m.g.drop_values(&[both]);
     m.row_linear(SHARED, active, (width, &[down]), (&[active], false))
+}
+
+/// The same beside a dispatcher, stage by stage: linears exchange nothing, gather and scatter are operators of their own.
+fn beside(
+    m: &Modules,
+    ([up, down], wide): ([usize; 2], u64),
+) -> impl FnMut(&mut GraphBuilder, Stage, ValueId) -> ValueId + use<> {
+    let (d, width, tokens) = (m.dims.d, wide / u64::from(m.job.mesh.tp), m.dims.tokens());
+    let fp8 = m.job.matmuls.fp8();
+    let linear = |inputs, outputs, fp8| MegatronOp::ColumnLinear { inputs, outputs, reads: Reads::Own, fp8 };
+    let op = move |g: &mut GraphBuilder, kind, from, params: &[usize], (name, shape): (&'static str, _), columns| {
+        let made = g.op(SHARED, OpKind::Megatron(kind), &[from], params, (name, shape));
+        g.resize(made, tokens * columns);
+        g.drop_values(&[from]);
+        made
+    };
+    move |g, stage, from| match stage {
+        Stage::Gather => {
+            let view = g.op(SHARED, OpKind::View, &[from], &[], ("x_LBD", LBD));
+            g.beside(|g| {
+                let whole = op(g, MegatronOp::Gather, view, &[], ("x_SBD", SBD), d);
+                g.comes_early();
+                whole
+            })
+        }
+        Stage::First => g.beside(|g| {
+            // Its input is kept as it is.
+            let both =
+                op(g, linear(d, 2 * width, fp8.map(|fp8| fp8.keeping(true))), from, &[up], ("up_SBF", SBF), 2 * width);
+            let kind = MegatronOp::Activate { activation: Activation::Silu, gated: true, fused: true };
+            op(g, kind, both, &[], ("act_SBF", SBF), width)
+        }),
+        Stage::Second => g.beside(|g| {
+            let partial = op(g, linear(width, d, fp8), from, &[down], ("out_SBD", SBD), d);
+            let sum = g.op(SHARED, OpKind::Megatron(MegatronOp::Sum), &[partial], &[], ("shared_LBD", LBD));
+            g.comes_early();
+            g.drop_values(&[partial]);
+            sum
+        }),
+    }
 }
 
 /// Bytes that rows take in the buffer that all gathers share.

@@ -55,7 +55,8 @@ impl Scope {
 /// Operators of a mixture behind the router that a dispatcher runs before ranks exchange anything (`dispatch_preprocess`).
 fn prepared(graph: &Graph, from: usize) -> usize {
     let before = |kind: OpKind| {
-        matches!(kind, OpKind::Megatron(MegatronOp::Routed(RoutedOp::Select { .. } | RoutedOp::Permute { .. })))
+        let orders = |kind| matches!(kind, RoutedOp::Select { .. } | RoutedOp::Permute { .. });
+        matches!(kind, OpKind::View) || matches!(kind, OpKind::Megatron(MegatronOp::Routed(kind)) if orders(kind))
     };
     from + graph.ops[from..].iter().take_while(|op| before(op.kind)).count()
 }

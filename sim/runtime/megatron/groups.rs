@@ -8,8 +8,9 @@ use crate::runtime::eager::{Context, ExpertRanks, Heads, Ring};
 /// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; under delayed scaling,
 /// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them,
 /// attention's second stream, and exchanges of heads; where a model has experts, exchanges between their ranks, their data-parallel collectives,
-/// and numbers on their way to the host; where forwards and backwards run together, what belongs to exchanges.
-const STREAMS: [&str; 14] = [
+/// and numbers on their way to the host; where forwards and backwards run together, what belongs to exchanges, or where shared
+/// experts run beside exchanges, these.
+const STREAMS: [&str; 13] = [
     "compute",
     "tensor-parallel",
     "pipeline",
@@ -23,8 +24,9 @@ const STREAMS: [&str; 14] = [
     "expert-parallel",
     "expert data-parallel",
     "row counts",
-    "experts' exchanges",
 ];
+const WITH_EXCHANGES: [&str; 1] = ["experts' exchanges"];
+const WITH_SHARED: [&str; 1] = ["shared experts"];
 /// The stream of tensor-parallel collectives.
 pub(super) const TENSOR: StreamId = StreamId(1);
 pub(super) const PIPELINE: [StreamId; 2] = [StreamId(2), StreamId(3)];
@@ -37,6 +39,8 @@ const EXPERTS: StreamId = StreamId(10);
 pub(super) const EXPERT_DATA: StreamId = StreamId(11);
 const COUNTS: StreamId = StreamId(12);
 pub(super) const EXCHANGES: StreamId = StreamId(13);
+/// The stream of shared experts that run beside exchanges.
+pub(super) const SHARED: StreamId = StreamId(13);
 
 /// Streams where pipeline ranks share the vocabulary: those of every job, the collectives of the words and of the last
 /// result, and the reductions of the head, with what they need of arithmetic or as collectives of their own.
@@ -47,17 +51,23 @@ pub(super) const REDUCTIONS: StreamId = StreamId(6);
 
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> Vec<&'static str> {
-    let besides: &[&str] = if job.fsdp.is_some() { &fsdp::STREAMS } else { &[] };
+    let besides: &[&str] = if job.fsdp.is_some() {
+        &fsdp::STREAMS
+    } else if job.combines() {
+        &WITH_EXCHANGES
+    } else if job.runs_shared_beside() {
+        &WITH_SHARED
+    } else {
+        &[]
+    };
     [of_modules(job), besides].concat()
 }
 
 fn of_modules(job: &Job) -> &'static [&'static str] {
     if job.spread().is_some() {
         &WITH_VOCABULARY
-    } else if job.combines() {
-        &STREAMS
     } else if job.mixture.is_some() {
-        &STREAMS[..13]
+        &STREAMS
     } else if job.mesh.cp > 1 {
         &STREAMS[..10]
     } else if job.matmuls.reduces_maxima() {

@@ -268,6 +268,8 @@ pub struct Mixture {
     pub auxiliary_loss: bool,
     /// `--moe-router-force-load-balancing`: every token draws its experts at random.
     pub drawn: bool,
+    /// `--moe-shared-expert-overlap`: shared experts run beside the dispatcher, on a stream of their own.
+    pub shared_overlap: bool,
     /// `--delay-wgrad-compute`: blocks' weight gradients are made when the exchanges of their part have been issued.
     pub delay_wgrad: bool,
 }
@@ -444,6 +446,12 @@ impl Job {
     pub fn combines(&self) -> bool {
         let batching = (self.pipeline.schedule.batching)(self.shape());
         matches!(batching, Batching::Stepwise(settings) if settings.overlap_experts)
+    }
+
+    /// Whether experts that every token passes run beside the way to the others (`--moe-shared-expert-overlap`).
+    pub fn runs_shared_beside(&self) -> bool {
+        let shared = self.model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
+        shared && self.mixture.is_some_and(|run| run.shared_overlap)
     }
 
     /// How pipeline ranks meet over the vocabulary, where the schedule spreads it over them.

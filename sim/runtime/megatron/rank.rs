@@ -8,7 +8,9 @@ use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
 use super::graphs::CudaGraphs;
-use super::groups::{DATA, EXCHANGES, Groups, MAXIMA, PIPELINE, TENSOR, corrects, expert_ranks, sequence, streams};
+use super::groups::{
+    DATA, EXCHANGES, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
+};
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
@@ -71,6 +73,9 @@ impl<'j> Rank<'j> {
         if job.mesh.tp > 1 {
             eager.tensor =
                 Some(TensorGroup { group: groups.tensor, ranks: u64::from(job.mesh.tp), stream: TENSOR, norms: None });
+        }
+        if job.runs_shared_beside() {
+            eager.run_beside(SHARED);
         }
         eager.sequence = sequence(job, groups);
         eager.experts = expert_ranks(job, groups);

@@ -101,6 +101,7 @@ pub(super) fn mixture(
         table.moe_router_fusion.as_ref().map(|at| at.span()),
         table.moe_router_force_load_balancing.as_ref().map(|at| at.span()),
         table.delay_wgrad_compute.as_ref().map(|at| at.span()),
+        table.moe_shared_expert_overlap.as_ref().map(|at| at.span()),
     ];
     if model.experts.is_none() {
         return match keys.into_iter().flatten().next() {
@@ -133,6 +134,7 @@ pub(super) fn mixture(
         fp32_router: reader.flag("megatron.moe_router_fp32", flag(&table.moe_router_fp32), false),
         router_fusion: reader.flag("megatron.moe_router_fusion", flag(&table.moe_router_fusion), false),
         delay_wgrad: super::overlap::delays(reader, table)?,
+        shared_overlap: super::overlap::shared(reader, table, (model, dispatcher))?,
         drawn: drawn(reader, table, model, capacity.is_some())?,
         auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),
     }))

@@ -187,7 +187,13 @@ fn layers(
         || (whole || scope.feed_forward) && again.feed_forward
         || experts && (mixed || scope.router) && (again.mixture || again.shared);
     let shared = model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
-    let cases: [Case<'_>; 16] = [
+    let overlaps = mixture.is_some_and(|run| run.shared_overlap);
+    let cases: [Case<'_>; 17] = [
+        (
+            overlaps && experts && (mixed || scope.router),
+            "parts of a mixture in CUDA graphs whose shared experts run beside it are not simulated",
+            "narrow cuda_graph_scope to \"attn\", or remove megatron.moe_shared_expert_overlap",
+        ),
         (
             block.implementation == Implementation::Local,
             "CUDA graphs of Megatron's own modules are not simulated",

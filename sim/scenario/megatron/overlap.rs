@@ -1,13 +1,14 @@
-//! `overlap_moe_expert_parallel_comm`: experts' exchanges beside another micro-batch's computation, and what it asks for
-//! (`core/transformer/transformer_config.py`, `__post_init__`, 0.16).
+//! What hides experts' exchanges: `overlap_moe_expert_parallel_comm`, another micro-batch's computation;
+//! `moe_shared_expert_overlap`, the shared experts'; and what they ask for (`core/transformer/transformer_config.py`,
+//! `__post_init__`, 0.16).
 
 use toml::Spanned;
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Block, Mesh, Mixture, Recompute};
+use crate::runtime::megatron::{Block, Dispatcher, Mesh, Mixture, Recompute};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Reader;
-use crate::scenario::written;
+use crate::scenario::written::{self, Module};
 
 /// The key, if it is on and experts are spread over ranks of a pipeline.
 pub(super) fn asked<'t>(
@@ -79,5 +80,48 @@ pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Resu
         Some(at) => Ok(*at.get_ref()),
         None if together => Ok(reader.flag("megatron.delay_wgrad_compute", None, false)),
         None => Ok(false),
+    }
+}
+
+/// Whether shared experts run beside the dispatcher (`moe_shared_expert_overlap`).
+pub(super) fn shared(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    (model, dispatcher): (&ModelConfig, &Dispatcher),
+) -> Result<bool, ScenarioError> {
+    let has_some = model.experts.as_ref().is_some_and(|experts| experts.shared > 0);
+    let Some(at) = table.moe_shared_expert_overlap.as_ref().filter(|at| *at.get_ref()) else {
+        let written = table.moe_shared_expert_overlap.is_some();
+        let assumes = has_some && dispatcher.beside && !written;
+        return Ok(assumes && reader.flag("megatron.moe_shared_expert_overlap", None, false));
+    };
+    let on = |key: &Option<Spanned<bool>>| key.as_ref().is_some_and(|at| *at.get_ref());
+    let again = table.recompute_modules.as_ref().is_some_and(|at| at.get_ref().contains(&Module::SharedExperts));
+    let cases = [
+        (
+            !has_some,
+            format!("moe_shared_expert_overlap runs shared experts beside exchanges, and {} has none", model.name),
+            "remove the key",
+        ),
+        (
+            !dispatcher.beside,
+            format!("moe_shared_expert_overlap is for the dispatcher \"alltoall\", not \"{}\"", dispatcher.name),
+            "write megatron.moe_token_dispatcher_type = \"alltoall\", or remove the key",
+        ),
+        (
+            on(&table.overlap_moe_expert_parallel_comm),
+            "moe_shared_expert_overlap and overlap_moe_expert_parallel_comm both fill the time of exchanges".to_owned(),
+            "remove one of the two keys",
+        ),
+        (
+            again,
+            "moe_shared_expert_overlap cuts shared experts into parts, and recompute_modules runs all of them again"
+                .to_owned(),
+            "remove \"shared_experts\" from the list, or the key",
+        ),
+    ];
+    match cases.into_iter().find(|(applies, ..)| *applies) {
+        Some((_, problem, remedy)) => Err(reader.plan(at, problem, remedy)),
+        None => Ok(true),
     }
 }

@@ -209,6 +209,8 @@ pub struct Megatron {
     pub recompute_modules: Option<Spanned<Vec<Module>>>,
     /// `overlap_moe_expert_parallel_comm`.
     pub overlap_moe_expert_parallel_comm: Option<Spanned<bool>>,
+    /// `moe_shared_expert_overlap`.
+    pub moe_shared_expert_overlap: Option<Spanned<bool>>,
     /// `moe_router_force_load_balancing`.
     pub moe_router_force_load_balancing: Option<Spanned<bool>>,
     /// `delay_wgrad_compute`.

@@ -40,6 +40,21 @@ pub struct Routing {
     pub weighs: DType,
 }
 
+/// A stage of the experts that every token passes, where they run beside a dispatcher's exchanges (`SharedExpertMLP`,
+/// `core/transformer/moe/shared_experts.py`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The parts of the sequence are gathered.
+    Gather,
+    /// The first linear and the activation.
+    First,
+    /// The second linear, and the sum over ranks.
+    Second,
+}
+
+/// Writes a stage down, on what the stage before has made: at first, the tokens.
+pub type Beside<'b> = &'b mut dyn FnMut(&mut GraphBuilder, Stage, ValueId) -> ValueId;
+
 /// Writes the experts of a rank down: from rows in the order of experts and their weights to what they make of them.
 pub type Experts<'e> = &'e mut dyn FnMut(&mut GraphBuilder, [ValueId; 2]) -> ValueId;
 
@@ -57,10 +72,12 @@ pub struct Dispatcher {
     pub about: &'static str,
     /// Whether its exchanges run beside another micro-batch (`--overlap-moe-expert-parallel-comm`; `transformer_config.py`).
     pub combines: bool,
+    /// Whether shared experts can run beside its exchanges (`--moe-shared-expert-overlap`; `transformer_config.py`).
+    pub beside: bool,
     /// What of a job it has no rules for, if anything.
     pub refuses: fn(&Job) -> Option<&'static str>,
-    /// Writes down its way to the experts and back.
-    pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>) -> ValueId,
+    /// Writes down its way to the experts and back, with shared experts beside it if it can and is given some.
+    pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>, Option<Beside<'_>>) -> ValueId,
     /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.
     pub shared_buffer: fn(&Routed, u64) -> u64,
     /// Forward of its own operators ([`RoutedOp::Own`]).

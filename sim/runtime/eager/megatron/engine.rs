@@ -286,11 +286,11 @@ impl Eager {
     }
 
     pub(super) fn store_engine_weight(&mut self, param: usize, weight: Option<Storage>, sizes: Sizes) {
-        match weight {
-            Some(weight) => self.store_leaf(param, weight, sizes.dtype),
-            None if self.left_for(param) => {}
-            None => self.store_fused(param, sizes.weight(), sizes.dtype),
-        }
+        self.on_the_default_stream(|eager| match weight {
+            Some(weight) => eager.store_leaf(param, weight, sizes.dtype),
+            None if eager.left_for(param) => {}
+            None => eager.store_fused(param, sizes.weight(), sizes.dtype),
+        });
     }
 
     pub(super) fn row_linear(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {

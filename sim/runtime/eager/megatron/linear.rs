@@ -193,6 +193,29 @@ impl Eager {
         }
     }
 
+    /// All parts of the sequence.
+    pub(super) fn gather_over_ranks(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
+        let to = &graph.values[op.outputs[0]];
+        let whole = if graph.dims.tensor.sequence {
+            self.gathered(to.bytes(), to.dtype)
+        } else {
+            self.retain(Self::value(frame, op.inputs[0]))
+        };
+        frame.slots[op.outputs[0]] = Some(whole);
+        self.keep(frame, results, &[]);
+    }
+
+    pub(super) fn gather_over_ranks_backward(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, gradient: Storage) {
+        let (from, to) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
+        let mut result = gradient;
+        if graph.dims.tensor.sequence {
+            result = self.temporary(from.bytes(), "reduce_scatter_tensor");
+            self.exchange_now(Collective::ReduceScatter, to.bytes(), to.dtype);
+            self.release(gradient);
+        }
+        self.accumulate(frame, op.inputs[0], result.into());
+    }
+
     /// The sum over ranks of partial sums.
     pub(super) fn sum_over_ranks(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, results: Results) {
         let (from, to) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);

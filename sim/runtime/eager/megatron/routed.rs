@@ -59,6 +59,10 @@ impl Eager {
         let mut saved = vec![];
         match kind {
             RoutedOp::Route { .. } => return self.route(graph, op, kind, frame, results),
+            RoutedOp::Count { routed } => {
+                self.counts = self.gather_counts(routed);
+                frame.slots[op.outputs[0]] = Some(self.retain(Self::value(frame, op.inputs[0])));
+            }
             RoutedOp::Select { .. } => return self.select_rows(graph, op, kind, frame, results),
             RoutedOp::Grouped { .. } => return self.grouped_linear(graph, op, kind, frame, results),
             RoutedOp::Weigh => return self.weigh_rows(graph, op, frame, results),
@@ -114,6 +118,11 @@ impl Eager {
                 frame.slots[op.outputs[0]] = Some(tokens);
                 saved.push(self.retain(Self::value(frame, op.inputs[1])));
             }
+            RoutedOp::AddShared => {
+                let sum = self.retain(Self::value(frame, op.inputs[0]));
+                self.pointwise("aten.add_", MemoryKind::Elementwise, 2 * bytes, bytes, self.settings.forward);
+                frame.slots[op.outputs[0]] = Some(sum);
+            }
         }
         self.keep(frame, results, &saved);
     }
@@ -130,6 +139,8 @@ impl Eager {
         let (bytes, read, dispatch) = (input.bytes(), out.bytes(), self.settings.backward);
         let result = match kind {
             RoutedOp::Route { .. } => return self.route_backward(graph, op, (index, kind), frame, gradient),
+            RoutedOp::Count { .. } => unreachable!("counts have no gradient"),
+            RoutedOp::AddShared => return self.add_shared_backward(op, (index, bytes), frame, gradient),
             RoutedOp::Select { .. } => return self.select_rows_backward(graph, op, (index, kind), frame, gradient),
             RoutedOp::Grouped { .. } => return self.grouped_linear_backward(graph, op, (index, kind), frame, gradient),
             RoutedOp::Weigh => return self.weigh_rows_backward(graph, op, index, frame, gradient),
@@ -144,11 +155,8 @@ impl Eager {
             }
             RoutedOp::Permute { .. } => {
                 let zeros = self.pointwise_gradient("aten.new_zeros", bytes, 0);
-                let result = self.temporary(bytes, "aten.index_add");
-                self.pointwise("aten.clone", MemoryKind::Copy, bytes, bytes, Dispatch::Extra);
-                self.pointwise("aten.index_add", MemoryKind::Scatter, 2 * read, read, dispatch);
-                self.release(zeros);
-                result
+                self.pointwise("aten.index_add_", MemoryKind::Scatter, 2 * read, read, Dispatch::Extra);
+                zeros
             }
             RoutedOp::Exchange => {
                 let result = self.temporary(bytes, "all_to_all_single");
@@ -181,14 +189,35 @@ impl Eager {
             }
         };
         self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
+        // Rows in their order are rows of a view of the tokens, whose gradients are added up there.
+        let view = !matches!(kind, RoutedOp::Permute { .. });
+        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view });
     }
 
-    /// How many rows go where, told to all and on their way to the host.
-    fn tell_counts(&mut self, routed: Routed) {
+    /// An addition in place to a view: the view is made anew by strides, and its gradient put in place of a copy of the whole
+    /// (`torch/csrc/autograd/functions/tensor.cpp`, `CopySlices`).
+    fn add_shared_backward(&mut self, op: &Op, (index, bytes): (usize, u64), frame: &mut Frame, gradient: Storage) {
+        let dispatch = self.settings.backward;
+        let copy =
+            |eager: &mut Eager, dispatch| eager.pointwise("aten.copy_", MemoryKind::Copy, bytes, bytes, dispatch);
+        let strided = self.pointwise_gradient("aten.new_zeros", bytes, 0);
+        copy(self, Dispatch::Extra);
+        self.let_go(frame, index, gradient);
+        let whole = self.temporary(bytes, "aten.new_empty_strided");
+        copy(self, dispatch);
+        let slice = self.temporary(bytes, "aten.clone");
+        copy(self, Dispatch::Extra);
+        copy(self, Dispatch::Extra);
+        self.release(strided);
+        self.accumulate(frame, op.inputs[0], whole.into());
+        self.accumulate(frame, op.inputs[1], slice.into());
+    }
+
+    /// How many rows go where, told to all ranks; what the host is to be told.
+    fn gather_counts(&mut self, routed: Routed) -> Vec<Storage> {
         let peers = routed.ranks * routed.tensor;
         let counts = self.count(routed);
-        let mut read = vec![routed.local * INDEX];
+        let mut told = vec![];
         if peers > 1 {
             let sent = self.few("aten.sum", routed.ranks * INDEX, routed.experts * INDEX);
             let all = self.storage(routed.experts * INDEX * peers, "all_gather_into_tensor");
@@ -198,13 +227,23 @@ impl Eager {
             let of_rank = self.few("aten.sum", peers * INDEX, routed.local * peers * INDEX);
             let of_tensor = self.few("aten.sum", routed.tensor * INDEX, peers * INDEX);
             let of_expert = self.few("aten.sum", routed.local * INDEX, routed.local * peers * INDEX);
-            read.extend([routed.ranks, routed.ranks, routed.tensor, routed.local * peers].map(|n| n * INDEX));
-            for storage in [counts, all, sent, of_rank, of_tensor, own, of_expert] {
-                self.release(storage);
-            }
+            self.release(counts);
+            self.release(all);
+            told.extend([sent, of_rank, of_tensor, own, of_expert]);
         } else {
             self.release(counts);
         }
+        told
+    }
+
+    /// How many rows go where, on the way to the host.
+    fn tell_counts(&mut self, routed: Routed, told: Vec<Storage>) {
+        let peers = routed.ranks * routed.tensor;
+        let mut read = vec![routed.local * INDEX];
+        if peers > 1 {
+            read.extend([routed.ranks, routed.ranks, routed.tensor, routed.local * peers].map(|n| n * INDEX));
+        }
+        told.into_iter().for_each(|storage| self.release(storage));
         let Some(copies) = self.experts.as_ref().map(|ranks| ranks.copies) else { return };
         self.program.wait_stream(copies, self.stream);
         for bytes in read {
@@ -266,11 +305,12 @@ impl Eager {
     }
 
     fn select_rows(&mut self, graph: &Graph, op: &Op, kind: RoutedOp, frame: &mut Frame, results: Results) {
-        let RoutedOp::Select { routed, fused } = kind else { unreachable!("called for selections") };
+        let RoutedOp::Select { routed, fused, counted } = kind else { unreachable!("called for selections") };
         let (probs, chosen) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
         let every = routed.tokens * routed.experts;
         if !routed.pads() {
-            self.tell_counts(routed);
+            let told = if counted { std::mem::take(&mut self.counts) } else { self.gather_counts(routed) };
+            self.tell_counts(routed, told);
         }
         if routed.capacity.is_some() && !routed.pads() {
             // How many rows there are, the host knows no earlier.
@@ -311,7 +351,7 @@ impl Eager {
         frame: &mut Frame,
         gradient: Storage,
     ) {
-        let RoutedOp::Select { routed, fused } = kind else { unreachable!("called for selections") };
+        let RoutedOp::Select { routed, fused, .. } = kind else { unreachable!("called for selections") };
         let bytes = graph.values[op.inputs[0]].bytes();
         let result = self.pointwise_gradient("aten.zeros_like", bytes, 0);
         if !fused && !routed.pads() {

@@ -1,7 +1,7 @@
 //! `MoEAllGatherTokenDispatcher`: all tokens of all ranks that have experts together to each of them, which picks those of
 //! its own; what they make of them is reduced and scattered. How many rows there are the host reads of the device.
 
-use super::{C, CD, Dispatcher, Experts, Routing, rows, unpermute_to};
+use super::{Beside, C, CD, Dispatcher, Experts, Routing, rows, unpermute_to};
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
 use crate::program::{Collective, DType, Dispatch, MemoryKind, Work};
@@ -13,6 +13,7 @@ pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     name: "allgather",
     about: "all rows go to all ranks",
     combines: false,
+    beside: false,
     refuses: |job| {
         let capacity = job.mixture.is_some_and(|run| run.capacity.is_some());
         capacity.then_some("experts' capacity under the all-gather dispatcher")
@@ -47,7 +48,7 @@ fn peers(routed: &Routed) -> u64 {
     routed.ranks * routed.tensor
 }
 
-fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>) -> ValueId {
+fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<Beside<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, weighs } = routing;
     let (d, compute) = (g.dims().d, g.compute());
     let (all, local) = (routed.tokens * peers(&routed), routed.local);

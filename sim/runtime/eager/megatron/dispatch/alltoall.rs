@@ -1,6 +1,15 @@
 //! `MoEAlltoAllTokenDispatcher`: each row to the rank of its expert, and back.
+//!
+//! Shared experts may run beside it, on a stream of their own:
+//!
+//! ```text
+//! dispatcher  counts │ rows in order │ exchange │ sort │ experts │ sort │ exchange │ sums, to which the shared ones' are added
+//! beside             └ gather ·················  └ first ··············           └ second, scatter ┘
+//! ```
+//!
+//! In backward each exchange of rows comes as soon as its gradient is there, and so do gather and scatter.
 
-use super::{C, CD, Dispatcher, Experts, MODULE, Routing, no_backward, no_forward, rows};
+use super::{Beside, C, CD, Dispatcher, Experts, LBD, MODULE, Routing, Stage, no_backward, no_forward, rows};
 use crate::model::graph::{GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::DType;
@@ -9,6 +18,7 @@ pub(super) const ALLTOALL: Dispatcher = Dispatcher {
     name: "alltoall",
     about: "rows go to the ranks of their experts",
     combines: true,
+    beside: true,
     refuses: |_| None,
     write,
     shared_buffer: |_, _| 0,
@@ -16,24 +26,39 @@ pub(super) const ALLTOALL: Dispatcher = Dispatcher {
     backward: no_backward,
 };
 
-fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>) -> ValueId {
+fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shared: Option<Beside<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, weighs } = routing;
     let (d, compute) = (g.dims().d, g.compute());
     let numbered = if fused { DType::Int32 } else { DType::Int64 };
-    let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Select { routed, fused }));
+    let flat = g.op(MODULE, OpKind::View, &[tokens], &[], ("tokens_LBD", LBD));
+    let counted = shared.is_some() && !routed.pads();
+    if counted {
+        let counts = rows(g, RoutedOp::Count { routed }, &[map], ("counts_C", C, 0), DType::Int64);
+        g.drop_values(&[counts]);
+    }
+    // A stage of the shared experts, where what they read has been made.
+    let mut beside = |g: &mut GraphBuilder, stage, from: Option<ValueId>| {
+        shared.as_mut().zip(from).map(|(write, from)| write(g, stage, from))
+    };
+    let gathered = beside(g, Stage::Gather, Some(flat));
+    let kind = OpKind::Megatron(MegatronOp::Routed(RoutedOp::Select { routed, fused, counted }));
     let [chosen, of] = g.op_many(MODULE, kind, &[weights, map], [("chosen_C", C, weighs), ("of_C", C, numbered)]);
     g.resize(chosen, routed.sent);
     g.resize(of, if fused { routed.tokens * (2 * routed.experts + 1) } else { routed.sent });
     let wide = |name, count| (name, CD, count * d);
     let kind = RoutedOp::Permute { fused, waits: routed.capacity.is_none() };
-    let sorted_by_rank = rows(g, kind, &[tokens, of], wide("rows_CD", routed.sent), compute);
+    let sorted_by_rank = rows(g, kind, &[flat, of], wide("rows_CD", routed.sent), compute);
     // Under an exchange the local variables name what was sent and what came until the layer returns.
     let (mut got, mut weight) = (sorted_by_rank, chosen);
     if routed.ranks > 1 {
         got = rows(g, RoutedOp::Exchange, &[sorted_by_rank], wide("got_CD", routed.received), compute);
+        if gathered.is_some() {
+            g.comes_early();
+        }
         weight = rows(g, RoutedOp::Exchange, &[chosen], ("weight_C", C, routed.received), weighs);
         g.drop_values(&[chosen]);
     }
+    let active = beside(g, Stage::First, gathered);
     let (mut sorted, mut of_sorted) = (got, weight);
     if routed.tensor > 1 {
         sorted = rows(g, RoutedOp::Collect, &[sorted], wide("all_CD", routed.rows()), compute);
@@ -66,15 +91,25 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>) -> Value
     if routed.ranks > 1 {
         let before = out;
         out = rows(g, RoutedOp::Exchange, &[before], wide("back_CD", routed.sent), compute);
+        if gathered.is_some() {
+            g.comes_early();
+        }
         g.drop_values(&[before]);
     }
     let back = out;
+    let every = beside(g, Stage::Second, active);
     out = super::unpermute(g, fused, [back, of]);
+    if let Some(every) = every {
+        let routed = out;
+        let elements = g.elements(routed);
+        out = rows(g, RoutedOp::AddShared, &[routed, every], ("ffn_LBD", LBD, elements), compute);
+        g.drop_values(&[routed, every]);
+    }
     g.drop_values(&[back, sorted_by_rank]);
     let held = [weight, got].into_iter().filter(|value| ![sorted_by_rank, chosen].contains(value));
     g.drop_values(&held.collect::<Vec<_>>());
     // The router's results and the norm's: the dispatcher names them until it is used again.
-    g.drop_values(&[weights, map, of, tokens]);
+    g.drop_values(&[weights, map, of, tokens, flat]);
     if routed.ranks == 1 {
         g.drop_values(&[chosen]);
     }

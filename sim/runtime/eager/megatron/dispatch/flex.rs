@@ -5,7 +5,7 @@
 //! How many ranks a token reaches is the mean where all choices of experts are as likely ([`Rows::reached`]). DeepEP's own
 //! buffers, which PyTorch does not see, are left out.
 
-use super::{C, CD, Dispatcher, Experts, Routing, rows, unpermute_to};
+use super::{Beside, C, CD, Dispatcher, Experts, Routing, rows, unpermute_to};
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
 use crate::program::{Category, Collective, DType, Dispatch, MemoryKind, Rows, Way};
@@ -17,6 +17,7 @@ pub(super) const FLEX: Dispatcher = Dispatcher {
     name: "flex",
     about: "DeepEP: a token goes once to every rank on which it has an expert",
     combines: true,
+    beside: false,
     refuses,
     write,
     shared_buffer: |_, _| 0,
@@ -70,7 +71,7 @@ fn arrived(routed: &Routed) -> u64 {
     (mean * routed.received as f64 / routed.sent.max(1) as f64).min(most).round() as u64
 }
 
-fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>) -> ValueId {
+fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, _: Option<Beside<'_>>) -> ValueId {
     let &Routing { routed, fused, tokens, weights, map, .. } = routing;
     let (d, compute) = (g.dims().d, g.compute());
     let (came, local, chosen) = (arrived(&routed), routed.local, routed.tokens * routed.top_k);

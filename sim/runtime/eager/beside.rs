@@ -1,0 +1,74 @@
+//! Operators of a graph on a stream beside the default one (`torch.cuda.stream`), and what waits for them.
+//!
+//! Forward: an operator that reads what another stream has made waits for that stream. Backward runs each operator on the
+//! stream of its forward; a gradient from another stream is waited for when the operator it reaches begins, by the event that
+//! was recorded when it was made (`torch/csrc/autograd/input_buffer.cpp`, "Autograd Producer-Consumer Stream Syncs", from PyTorch
+//! 2.9 on). Parameters take their gradients on the default stream, where data parallelism has made their nodes.
+
+use super::forward::Results;
+use super::{COMPUTE, Eager, Frame, Storage};
+use crate::model::graph::{Graph, Op};
+use crate::program::{Dispatch, StreamId};
+
+impl Eager {
+    /// Has operators that are written to run beside others do so on a stream.
+    pub fn run_beside(&mut self, stream: StreamId) {
+        self.program.computes_beside(stream);
+        self.beside = Some(stream);
+    }
+
+    fn stream_of(&self, op: &Op) -> StreamId {
+        self.beside.filter(|_| op.beside).unwrap_or(self.stream)
+    }
+
+    /// One operator on its stream, behind what it reads.
+    pub(super) fn run(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        frame: &mut Frame,
+        results: Results,
+        dispatch: Dispatch,
+        cached: &[Storage],
+    ) {
+        let before = self.stream;
+        if let Some(beside) = self.beside.filter(|_| !graph.order.is_empty()) {
+            if op.inputs.iter().any(|&input| graph.comes_from_elsewhere(op, input)) {
+                let (reads, made) = if op.beside { (beside, before) } else { (before, beside) };
+                self.program.wait_stream(reads, made);
+            }
+            self.stream = self.stream_of(op);
+        }
+        self.run_here(graph, op, frame, results, dispatch, cached);
+        self.stream = before;
+    }
+
+    /// An operator's backward on its stream, behind the gradients it is given.
+    pub(super) fn node(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
+        if graph.order.is_empty() {
+            return self.node_here(graph, op, index, frame);
+        }
+        let (before, own) = (self.stream, self.stream_of(op));
+        self.stream = own;
+        let came = frame.came.extract_if(.., |(value, _)| op.outputs.contains(value)).collect::<Vec<_>>();
+        for (_, event) in came {
+            self.program.wait(self.stream, event);
+        }
+        self.node_here(graph, op, index, frame);
+        for &input in &op.inputs {
+            if frame.gradients[input].is_some() && graph.comes_from_elsewhere(op, input) {
+                frame.came.push((input, self.program.record(self.stream)));
+            }
+        }
+        self.stream = before;
+    }
+
+    /// What a parameter does with a gradient that has been made on the stream at hand.
+    pub(super) fn on_the_default_stream(&mut self, take: impl FnOnce(&mut Eager)) {
+        let Some(beside) = self.beside.filter(|&beside| beside == self.stream) else { return take(self) };
+        self.program.wait_stream(COMPUTE, beside);
+        self.stream = COMPUTE;
+        take(self);
+        self.stream = beside;
+    }
+}
