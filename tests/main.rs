@@ -37,6 +37,7 @@ mod readme;
 mod receipt_maker;
 mod receipts;
 mod schedule;
+mod shared_experts;
 mod spmd;
 mod stages;
 mod stamps;

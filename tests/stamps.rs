@@ -78,3 +78,9 @@ fn schedules_overlap_and_recomputation_do_not_change_what_is_stamped() {
         }
     }
 }
+
+#[test]
+fn shared_experts_beside_exchanges_are_stamped_as_they_would_be_written() {
+    let plan = parse(&replaced(crate::shared_experts::PLAN, &[("accumulation = 2", "accumulation = 6")]));
+    hold("shared experts", plan.job.split().expect("Megatron's jobs split the model"));
+}

@@ -44,8 +44,9 @@ fn issued(program: &Program) -> Vec<String> {
             }
             // A communicator's stream waits for the one that asks.
             Instr::Record { stream, .. } => asked = stream,
-            Instr::Collective { comm, .. } => {
-                let comm = program.comm(comm);
+            Instr::Collective { stream, comm, .. } => {
+                let (comm, own) = (program.comm(comm), lane(program, stream) < 2);
+                let asked = if own { stream } else { asked };
                 list.push(format!(
                     "{}:{}@{}",
                     comm.kind.name().replace("e-s", "e_s").replace('-', ""),

@@ -17,6 +17,13 @@ impl Eager {
         self.beside = Some(stream);
     }
 
+    /// Whether operators run beside others. What is exchanged is then issued on the stream that waits for it, as PyTorch does from
+    /// 2.8 on where nothing is asynchronous (pytorch/pytorch#150398): with one queue to the device a wait for another stream would
+    /// hold up what runs beside.
+    pub(super) fn runs_beside(&self) -> bool {
+        self.beside.is_some()
+    }
+
     fn stream_of(&self, op: &Op) -> StreamId {
         self.beside.filter(|_| op.beside).unwrap_or(self.stream)
     }

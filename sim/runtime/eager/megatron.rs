@@ -169,8 +169,12 @@ impl Eager {
         self.program.wait_stream(self.stream, tensor.stream);
     }
 
-    /// A collective that the default stream waits for at once.
+    /// A collective that the stream at hand waits for at once.
     pub(super) fn exchange_now(&mut self, kind: Collective, bytes: u64, dtype: DType) {
+        if let Some(tensor) = self.tensor.filter(|_| self.runs_beside()) {
+            let comm = Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype };
+            return self.program.collective(self.stream, comm);
+        }
         self.begin_exchange(kind, bytes, dtype);
         self.end_exchange();
     }
