@@ -45,6 +45,17 @@ fn shared_experts_beside_exchanges_do_the_same_work_and_exchanges_are_waited_for
 }
 
 #[test]
+fn in_one_queue_a_wait_for_another_stream_holds_up_the_shared_experts() {
+    let with = |line: &str| fly(&format!("{PLAN}{line}"));
+    let own = with("waited_collectives = \"own_stream\"\n");
+    let queues = "\n[framework]\ndevice_max_connections = 32\n";
+    assert!(own.breakdown.exposed_communication > with("").breakdown.exposed_communication);
+    // With a queue for each stream it does not matter.
+    let many = with(&format!("waited_collectives = \"own_stream\"\n{queues}"));
+    assert!(many.breakdown.exposed_communication < own.breakdown.exposed_communication);
+}
+
+#[test]
 fn the_sum_of_all_experts_waits_for_the_shared_ones_and_so_does_the_optimizer() {
     let program: Program = parse(PLAN).job.compile().classes.remove(0);
     let shared = program.streams.iter().position(|name| *name == "shared experts").expect("they have a stream");
@@ -98,6 +109,12 @@ fn shared_experts_beside_exchanges_say_what_they_need() {
             "[megatron]\ncuda_graph_impl = \"transformer_engine\"\ncuda_graph_scope = [\"moe_router\"]\n",
             "whose shared experts run beside it are not simulated",
             "narrow cuda_graph_scope",
+        ),
+        (
+            "moe_shared_expert_overlap = true",
+            "waited_collectives = \"own_stream\"",
+            "which matters where others run beside them",
+            "write megatron.moe_shared_expert_overlap = true",
         ),
         (
             "ep = 16\netp = 1\n",

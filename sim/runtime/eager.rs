@@ -203,6 +203,8 @@ pub struct Eager {
     pub stream: StreamId,
     /// The stream of operators that run beside others ([`Op::beside`](crate::model::graph::Op::beside)).
     beside: Option<StreamId>,
+    /// Whether a collective that is waited for at once is issued on the stream that waits.
+    in_line: bool,
     /// Counts of experts' rows between the operator that tells them to all ranks and the one that tells the host.
     counts: Vec<Storage>,
     /// The tensor-parallel ranks, where the model is split over some.
@@ -267,6 +269,7 @@ impl Eager {
             counts_later: false,
             stream: COMPUTE,
             beside: None,
+            in_line: false,
             counts: vec![],
             tensor: None,
             context: None,

@@ -16,7 +16,7 @@ pub use framework::{Framework, RopeStyle};
 pub use internevo::InternEvo;
 pub use megatron::{
     Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scope, Scores,
-    Strategy,
+    Strategy, Waited,
 };
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};

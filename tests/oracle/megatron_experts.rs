@@ -65,6 +65,7 @@ pub fn job(c: &Value) -> Job {
         router_fusion: c["router_fusion"] == true,
         delay_wgrad: c["delay"] == true,
         shared_overlap: c["shared_overlap"] == true,
+        in_line: c["shared_overlap"] == true,
         drawn: false,
         auxiliary_loss: c["aux"].as_f64().unwrap() > 0.0,
     });

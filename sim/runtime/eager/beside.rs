@@ -11,17 +11,13 @@ use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, StreamId};
 
 impl Eager {
-    /// Has operators that are written to run beside others do so on a stream.
-    pub fn run_beside(&mut self, stream: StreamId) {
+    /// Has operators that are written to run beside others do so on a stream. `in_line`: a collective that is waited for at once is
+    /// issued on the stream that waits, as PyTorch does from 2.8 on (pytorch/pytorch#150398). With one queue to the device a wait
+    /// for another stream holds up what runs beside.
+    pub fn run_beside(&mut self, stream: StreamId, in_line: bool) {
         self.program.computes_beside(stream);
         self.beside = Some(stream);
-    }
-
-    /// Whether operators run beside others. What is exchanged is then issued on the stream that waits for it, as PyTorch does from
-    /// 2.8 on where nothing is asynchronous (pytorch/pytorch#150398): with one queue to the device a wait for another stream would
-    /// hold up what runs beside.
-    pub(super) fn runs_beside(&self) -> bool {
-        self.beside.is_some()
+        self.in_line = in_line;
     }
 
     fn stream_of(&self, op: &Op) -> StreamId {

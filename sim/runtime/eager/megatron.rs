@@ -171,7 +171,7 @@ impl Eager {
 
     /// A collective that the stream at hand waits for at once.
     pub(super) fn exchange_now(&mut self, kind: Collective, bytes: u64, dtype: DType) {
-        if let Some(tensor) = self.tensor.filter(|_| self.runs_beside()) {
+        if let Some(tensor) = self.tensor.filter(|_| self.in_line) {
             let comm = Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype };
             return self.program.collective(self.stream, comm);
         }

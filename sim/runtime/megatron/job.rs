@@ -270,6 +270,8 @@ pub struct Mixture {
     pub drawn: bool,
     /// `--moe-shared-expert-overlap`: shared experts run beside the dispatcher, on a stream of their own.
     pub shared_overlap: bool,
+    /// Beside that, whether what is waited for at once is issued on the stream that waits (PyTorch from 2.8 on).
+    pub in_line: bool,
     /// `--delay-wgrad-compute`: blocks' weight gradients are made when the exchanges of their part have been issued.
     pub delay_wgrad: bool,
 }

@@ -75,7 +75,7 @@ impl<'j> Rank<'j> {
                 Some(TensorGroup { group: groups.tensor, ranks: u64::from(job.mesh.tp), stream: TENSOR, norms: None });
         }
         if job.runs_shared_beside() {
-            eager.run_beside(SHARED);
+            eager.run_beside(SHARED, job.mixture.is_some_and(|run| run.in_line));
         }
         eager.sequence = sequence(job, groups);
         eager.experts = expert_ranks(job, groups);

@@ -102,6 +102,7 @@ pub(super) fn mixture(
         table.moe_router_force_load_balancing.as_ref().map(|at| at.span()),
         table.delay_wgrad_compute.as_ref().map(|at| at.span()),
         table.moe_shared_expert_overlap.as_ref().map(|at| at.span()),
+        table.waited_collectives.as_ref().map(|at| at.span()),
     ];
     if model.experts.is_none() {
         return match keys.into_iter().flatten().next() {
@@ -118,6 +119,7 @@ pub(super) fn mixture(
         let backend = "note: the flex dispatcher is taken to be DeepEP, on 20 processors";
         reader.assumptions.push(backend.to_owned());
     }
+    let shared_overlap = super::overlap::shared(reader, table, (model, dispatcher))?;
     let engine = implementation == Implementation::TransformerEngine;
     let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
     if let (Some(at), false) = (table.moe_permute_fusion.as_ref().filter(|at| *at.get_ref()), engine) {
@@ -134,7 +136,8 @@ pub(super) fn mixture(
         fp32_router: reader.flag("megatron.moe_router_fp32", flag(&table.moe_router_fp32), false),
         router_fusion: reader.flag("megatron.moe_router_fusion", flag(&table.moe_router_fusion), false),
         delay_wgrad: super::overlap::delays(reader, table)?,
-        shared_overlap: super::overlap::shared(reader, table, (model, dispatcher))?,
+        shared_overlap,
+        in_line: super::overlap::in_line(reader, table, shared_overlap)?,
         drawn: drawn(reader, table, model, capacity.is_some())?,
         auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),
     }))

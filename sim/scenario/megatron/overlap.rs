@@ -8,7 +8,7 @@ use crate::model::ModelConfig;
 use crate::runtime::megatron::{Block, Dispatcher, Mesh, Mixture, Recompute};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Reader;
-use crate::scenario::written::{self, Module};
+use crate::scenario::written::{self, Module, Waited};
 
 /// The key, if it is on and experts are spread over ranks of a pipeline.
 pub(super) fn asked<'t>(
@@ -123,5 +123,23 @@ pub(super) fn shared(
     match cases.into_iter().find(|(applies, ..)| *applies) {
         Some((_, problem, remedy)) => Err(reader.plan(at, problem, remedy)),
         None => Ok(true),
+    }
+}
+
+/// Whether collectives that are waited for at once are issued on the stream that waits (`waited_collectives`).
+pub(super) fn in_line(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    shared_overlap: bool,
+) -> Result<bool, ScenarioError> {
+    match &table.waited_collectives {
+        Some(at) if !shared_overlap => {
+            let problem =
+                "waited_collectives says which stream exchanges are on, which matters where others run beside them";
+            Err(reader.plan(at, problem, "write megatron.moe_shared_expert_overlap = true, or remove the key"))
+        }
+        Some(at) => Ok(*at.get_ref() == Waited::CurrentStream),
+        None if shared_overlap => Ok(reader.assume("megatron.waited_collectives", true, "\"current_stream\"")),
+        None => Ok(false),
     }
 }

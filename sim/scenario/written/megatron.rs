@@ -161,6 +161,16 @@ pub enum Scope {
     Mamba,
 }
 
+/// The stream on which PyTorch issues a collective that is waited for at once.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Waited {
+    /// The one that asks (from PyTorch 2.8 on).
+    CurrentStream,
+    /// One of the communicator's own, which the one that asks waits for (before).
+    OwnStream,
+}
+
 /// `[megatron]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -211,6 +221,8 @@ pub struct Megatron {
     pub overlap_moe_expert_parallel_comm: Option<Spanned<bool>>,
     /// `moe_shared_expert_overlap`.
     pub moe_shared_expert_overlap: Option<Spanned<bool>>,
+    /// The stream of collectives that are waited for at once; matters beside `moe_shared_expert_overlap` alone.
+    pub waited_collectives: Option<Spanned<Waited>>,
     /// `moe_router_force_load_balancing`.
     pub moe_router_force_load_balancing: Option<Spanned<bool>>,
     /// `delay_wgrad_compute`.

@@ -48,7 +48,7 @@ impl Eager {
         dtype: DType,
     ) {
         let Some((group, stream)) = self.experts.as_ref().and_then(who) else { return };
-        if self.runs_beside() {
+        if self.in_line {
             return self.program.collective(self.stream, Comm { kind, group, bytes: Bytes(bytes), dtype });
         }
         self.program.wait_stream(stream, self.stream);
