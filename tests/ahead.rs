@@ -37,6 +37,15 @@ attention_dropout = false
     )
 }
 
+/// The same with two stages on a rank, exchanges beside another micro-batch.
+fn beside(keys: &str, layers: &str) -> String {
+    let pipeline = format!("[pipeline]\nvirtual_stages = 2\nlayers = {layers}\n\n[batch]");
+    scenario(&format!("{keys}\noverlap_moe_expert_parallel_comm = true"))
+        .replace("[batch]", &pipeline)
+        .replace("accumulation = 2", "accumulation = 8")
+        .replace("ep = 8", "ep = 16")
+}
+
 fn flown(keys: &str) -> Prediction {
     predict(&parse(&scenario(keys)), Settings::default()).unwrap_or_else(|error| panic!("{keys}: {error}"))
 }
@@ -84,6 +93,18 @@ fn the_last_stage_has_the_module_and_a_copy_of_the_embedding() {
     assert!(with.step > without.step);
 }
 
+/// As Megatron-Bridge's H100 recipe of 25.09 cuts DeepSeek-V3 (`Et|(tt|)*30mL`).
+#[test]
+fn a_module_may_have_a_stage_of_its_own_and_be_cut_into_parts_there() {
+    let step = |text: &str| {
+        let answer = predict(&parse(text), Settings::default()).unwrap_or_else(|error| panic!("{text}: {error}"));
+        answer.step
+    };
+    let together = beside("mtp_num_layers = 1", "[2, 1, 1, 0]");
+    let apart = together.replace("overlap_moe_expert_parallel_comm = true\n", "");
+    assert!(step(&together) < step(&apart));
+}
+
 #[test]
 fn a_models_file_says_how_many_modules_it_has_and_the_key_overrides_it() {
     let text = std::fs::read_to_string("scenarios/models/deepseek-v3.json").unwrap();
@@ -124,9 +145,17 @@ fn what_has_no_rules_beside_a_module_is_refused_by_name() {
             "multi-token prediction beside several blocks run again as one",
         ),
         (
-            scenario("mtp_num_layers = 1\noverlap_moe_expert_parallel_comm = true")
-                .replace("[batch]", "[pipeline]\nvirtual_stages = 2\n\n[batch]"),
-            "multi-token prediction beside exchanges of another micro-batch",
+            beside("mtp_num_layers = 2", "[1, 1, 1, 1]"),
+            "multi-token prediction by several modules beside exchanges of another micro-batch",
+        ),
+        (
+            beside("mtp_num_layers = 1\nfp8 = \"delayed\"", "[1, 1, 1, 1]"),
+            "multi-token prediction beside exchanges of another micro-batch, in fp8",
+        ),
+        (
+            scenario("mtp_num_layers = 1\nfp8 = \"delayed\"")
+                .replace("[batch]", "[pipeline]\nlayers = [4, 0]\n\n[batch]"),
+            "multi-token prediction on a stage without blocks, in fp8",
         ),
         (scenario("mtp_num_layers = 17"), "megatron.mtp_num_layers"),
     ] {

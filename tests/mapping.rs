@@ -177,6 +177,23 @@ fn a_stage_of_one_layer_leaves_the_ends_to_the_embeddings() {
 }
 
 #[test]
+fn deepseek_v3s_last_stage_is_a_module_ahead_and_the_loss() {
+    // Megatron-Bridge v0.1.0rc4, run_script.py: Et|(tt|)*30mL on 8 ranks of 4 stages, experts over 64, DeepEP.
+    let layers = format!("[1, {}0]", "2, ".repeat(30));
+    holds(
+        "nv-mbridge-25.09-pretrain-deepseekv3-dgx-h100x1024-fp8-gbs8192-tp2pp8cp1ep64",
+        &format!(
+            r#"
+            model = {{ name = "deepseek-v3" }}
+            mesh = {{ tp = 2, pp = 8, ep = 64, etp = 1 }}
+            pipeline = {{ virtual_stages = 4, layers = {layers} }}
+            megatron = {{ mtp_num_layers = 1, moe_token_dispatcher_type = "flex", recompute_modules = ["mla_up_proj", "mlp"] }}
+            "#
+        ),
+    );
+}
+
+#[test]
 fn lists_of_layers_add_up_to_the_model() {
     let tables = Tables::shipped();
     let mut lists = 0;

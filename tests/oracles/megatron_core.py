@@ -105,6 +105,7 @@ BASE = dict(
     overlap_grad_reduce=False, overlap_param_gather=False, swiglu=False, rope=False, bias=True, tied=True,
     clip=1.0, fp32_reduce=True, transformer_engine=False, fused_accumulation=False, rms_norm=False, fusions=True,
     fused_loss=False, cp_comm_type=None, hierarchical=None, mtp=0,
+    layout=None,
 )
 
 
@@ -116,6 +117,8 @@ def config_of(c):
         recompute = dict(recompute_granularity="selective")
     if c["mtp"]:
         recompute["mtp_num_layers"] = c["mtp"]
+    if c["layout"]:
+        recompute["pipeline_model_parallel_layout"] = c["layout"]
     return TransformerConfig(
         num_layers=c["layers"], hidden_size=c["hidden"], num_attention_heads=c["heads"], num_query_groups=c["kv"],
         ffn_hidden_size=c["ffn"], tensor_model_parallel_size=c["tp"], pipeline_model_parallel_size=c["pp"],
@@ -130,6 +133,11 @@ def config_of(c):
     )
 
 
+def decoder_spec(c, config, spec, vp_stage):
+    """What its blocks are: all of a kind."""
+    return spec
+
+
 def build(c):
     config, chunks = config_of(c), c["vpp"] or 1
     spec = get_gpt_layer_with_transformer_engine_spec() if c["transformer_engine"] else get_gpt_layer_local_spec()
@@ -141,7 +149,7 @@ def build(c):
             vp_stage = chunk if c["vpp"] else None
             ahead["mtp_block_spec"] = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=c["transformer_engine"], vp_stage=vp_stage)
         model = GPTModel(
-            config, spec, c["vocab"], c["seq"], pre_process=ps.is_pipeline_first_stage(**where),
+            config, decoder_spec(c, config, spec, chunk if c["vpp"] else None), c["vocab"], c["seq"], pre_process=ps.is_pipeline_first_stage(**where),
             post_process=ps.is_pipeline_last_stage(**where), fp16_lm_cross_entropy=False, parallel_output=True,
             share_embeddings_and_output_weights=c["tied"], position_embedding_type="rope" if c["rope"] else "learned_absolute",
             vp_stage=chunk if c["vpp"] else None, **ahead,
@@ -179,10 +187,10 @@ def forward_step(c, iterator, model, return_schedule_plan=False):
     tokens, labels, positions = (torch.zeros(c["micro"], part, **whole) for _ in range(3))
     mask = torch.zeros(c["micro"], 1, part, c["seq"], dtype=torch.bool, device="cuda")
     loss_mask = torch.ones(c["micro"], part, device="cuda")
+    more = dict(loss_mask=loss_mask) if c["mtp"] else {}
     if return_schedule_plan:
         # With `overlap_moe_expert_parallel_comm` the schedule runs the model part by part.
-        return model.build_schedule_plan(tokens, positions, mask, labels=labels), functools.partial(loss_of, loss_mask)
-    more = dict(loss_mask=loss_mask) if c["mtp"] else {}
+        return model.build_schedule_plan(tokens, positions, mask, labels=labels, **more), functools.partial(loss_of, loss_mask)
     return model(tokens, positions, mask, labels=labels, **more), functools.partial(loss_of, loss_mask)
 
 

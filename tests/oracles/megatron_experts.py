@@ -15,7 +15,9 @@ from megatron_core import ENGINE, LLAMA, TransformerConfig, ps
 from megatron.core.transformer import MLATransformerConfig
 
 import megatron.core.transformer.moe.token_dispatcher as dispatcher
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_decoder_block_spec, get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec,
+)
 
 
 class Selected(torch.autograd.Function):
@@ -148,6 +150,7 @@ EXPERTS = dict(
     experts=8, topk=2, width=1024, ep=4, etp=1, dispatcher="alltoall", aux=0.01, shared=0, grouped=True, router_fp32=False,
     permute_fusion=False, pre_softmax=False, router_fusion=False, again=[], score="softmax", correction=False, scale=None, groups=None, shared_overlap=False,
     latent=None, capacity=None, pad=False, fp8=None, together=False, delay=False,
+    dense_first=0,
 )
 config_of = base.config_of
 
@@ -178,6 +181,8 @@ def config_with_experts(c):
         moe_router_score_function=c["score"], moe_router_enable_expert_bias=c["correction"], moe_router_topk_scaling_factor=c["scale"],
         moe_shared_expert_overlap=c["shared_overlap"], moe_expert_capacity_factor=c["capacity"], moe_pad_expert_input_to_capacity=c["pad"],
     )
+    if c["dense_first"]:
+        values.update(moe_layer_freq=[0] * c["dense_first"] + [1] * (c["layers"] - c["dense_first"]))
     if c["latent"]:
         return MLATransformerConfig(**{**values, "multi_latent_attention": True, **c["latent"]})
     return TransformerConfig(**values)
@@ -189,6 +194,15 @@ spec = lambda make: lambda: make(
 )
 base.get_gpt_layer_local_spec = spec(get_gpt_layer_local_spec)
 base.get_gpt_layer_with_transformer_engine_spec = spec(get_gpt_layer_with_transformer_engine_spec)
+
+
+
+def decoder_spec(c, config, spec, vp_stage):
+    """Dense blocks at the beginning make a list of them."""
+    return get_gpt_decoder_block_spec(config, use_transformer_engine=bool(ENGINE), vp_stage=vp_stage) if c["dense_first"] else spec
+
+
+base.decoder_spec = decoder_spec
 initialize = ps.initialize_model_parallel
 ps.initialize_model_parallel = lambda *a, **more: initialize(
     *a, **more, expert_model_parallel_size=CASE["ep"], expert_tensor_parallel_size=CASE["etp"] or CASE["tp"]
@@ -283,7 +297,6 @@ if ENGINE:
         "mtp-dense-two": dict(DENSE, mtp=2),
         "mtp-dense-tied": dict(DENSE, mtp=1, tied=True),
         "mtp-dense-micro-2": dict(DENSE, mtp=1, micro=2),
-        "mtp-dense-uniform": dict(DENSE, mtp=1, recompute="uniform"),
         "mtp-dense-engine-loss": dict(DENSE, mtp=1, fused_loss="te"),
         "mtp-dense-pp2-first": dict(DENSE, mtp=1, pp=2, rank=0),
         "mtp-dense-pp2-last": dict(DENSE, mtp=1, pp=2, rank=4),
@@ -310,6 +323,22 @@ if ENGINE:
         "again-deepseek-moe": dict(DEEPSEEK, again=["mla_up_proj", "moe"]),
         "again-deepseek-shared": dict(DEEPSEEK, again=["shared_experts", "core_attn", "mla_up_proj"]),
     })
+    TOGETHER = dict(together=True, mtp=1, pp=2, vpp=2, ep=2, micro_batches=4)
+    LAYOUT = dict(TOGETHER, layout="Et|tt|tt|mL", layers=5)
+    H100 = dict(DEEPSEEK, **LAYOUT, dispatcher="flex", aux=0, delay=True, dense_first=3, again=["mla_up_proj", "mlp"])
+    for name, rank in (("first", 0), ("last", 4)):
+        CASES.update({
+            f"mtp-layout-{name}": dict(MIXTRAL, **{**LAYOUT, "together": False}, rank=rank),
+            f"mtp-together-{name}": dict(MIXTRAL, **TOGETHER, layers=8, rank=rank),
+            f"mtp-together-later-{name}": dict(MIXTRAL, **TOGETHER, layers=8, delay=True, rank=rank),
+            f"mtp-together-flex-{name}": dict(MIXTRAL, **TOGETHER, layers=8, dispatcher="flex", rank=rank),
+            f"mtp-together-tp1-{name}": dict(MIXTRAL, **TOGETHER, layers=4, tp=1, router_fusion=True, permute_fusion=True, rank=rank),
+            f"mtp-together-layout-{name}": dict(MIXTRAL, **LAYOUT, rank=rank),
+            f"mtp-together-dense-{name}": dict(MIXTRAL, **LAYOUT, dense_first=3, rank=rank),
+            f"mtp-together-deepseek-{name}": dict(H100, rank=rank),
+            f"fp8-tensorwise-mtp-together-{name}": dict(H100, fp8="tensorwise", rank=rank),
+            f"fp8-blockwise-mtp-together-{name}": dict(H100, fp8="blockwise", rank=rank),
+        })
     LATENT_BLOCK = dict(DENSE, latent=LATENT, qk_norm=True, kv=16)
     for recipe in ("delayed", "tensorwise", "blockwise"):
         fp8 = dict(fp8=recipe)
@@ -327,6 +356,11 @@ if ENGINE:
             f"fp8-{recipe}-deepseek": dict(DEEPSEEK, **fp8),
             f"fp8-{recipe}-mtp-deepseek-pp2-last": dict(DEEPSEEK, **fp8, mtp=1, pp=2, rank=4, ep=2),
         })
+        CASES[f"fp8-{recipe}-again-mlp"] = dict(DENSE, **fp8, again=["mlp"])
+        CASES[f"fp8-{recipe}-again-mlp-tp1"] = dict(DENSE, **fp8, again=["mlp"], tp=1)
+        CASES[f"fp8-{recipe}-again-mlp-latent"] = dict(LATENT_BLOCK, **fp8, again=["mlp"])
+        CASES[f"fp8-{recipe}-again-shared"] = dict(MIXTRAL, **fp8, again=["shared_experts"], shared=1024)
+        CASES[f"fp8-{recipe}-again-moe"] = dict(MIXTRAL, **fp8, again=["moe"])
         if recipe != "delayed":
             CASES[f"fp8-{recipe}-again"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj"])
             CASES[f"fp8-{recipe}-again-tp1"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj", "shared_experts"], tp=1)

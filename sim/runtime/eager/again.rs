@@ -4,10 +4,15 @@
 //! In forward nothing of them is saved but what they read. Backward runs them again before it comes to the last of them, on a
 //! frame of their own. Where results are let go of, too, whoever saved one keeps its name: memory is taken for it anew, and
 //! the result of the second run copied there, when the gradient of a later operator's result is known.
+//!
+//! In fp8 the checkpoint is Transformer Engine's (`pytorch/distributed.py`, `_CheckpointFunction`, 2.9), whose second run enters
+//! and leaves fp8 anew: under scales of earlier steps it reduces maxima at its end, and once more after the backward of each
+//! linear in it, and of its first grouped one (`module/linear.py`, `module/grouped_linear.py`).
 
 use super::forward::Results;
 use super::{Blocks, Category, Eager, Frame, Gradient, MemoryKind, Storage};
-use crate::model::graph::{Again, Graph, ValueId};
+use crate::model::graph::{Again, Graph, OpKind, ValueId};
+use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::Pass;
 
 /// Operators that run again, between their forward and their backward.
@@ -37,6 +42,19 @@ impl Held {
         read.sort_unstable();
         read.dedup();
         read
+    }
+}
+
+/// Whether an operator of a second run, if it is in fp8, reduces maxima after its backward.
+fn reduces(graph: &Graph, again: &Again, index: usize) -> bool {
+    let kind = |index: usize| match graph.ops[index].kind {
+        OpKind::Megatron(kind) => Some(kind),
+        _ => None,
+    };
+    let grouped = |index: usize| matches!(kind(index), Some(MegatronOp::Routed(RoutedOp::Grouped { .. })));
+    match kind(index) {
+        Some(MegatronOp::NormLinear { .. } | MegatronOp::RowLinear { .. } | MegatronOp::ColumnLinear { .. }) => true,
+        _ => grouped(index) && !(again.ops.start..index).any(grouped),
     }
 }
 
@@ -110,6 +128,9 @@ impl Eager {
             self.run(graph, op, &mut inner, Results::Save, dispatch, &[]);
             self.drop_python_references(op, &mut inner);
         }
+        if again.until.is_none() {
+            self.reduce_maxima();
+        }
         let results = Held::results(graph, again);
         for (value, slot) in inner.slots.iter_mut().enumerate() {
             if let Some(storage) = slot.take_if(|_| !results.contains(&value)) {
@@ -140,6 +161,9 @@ impl Eager {
         for step in 0..again.ops.len() {
             let index = graph.back(&again.ops, step);
             self.node(graph, &graph.ops[index], index, &mut inner);
+            if again.until.is_none() && reduces(graph, again, index) {
+                self.reduce_maxima();
+            }
         }
         let made: Vec<_> =
             inputs.iter().map(|&(value, _)| inner.gradients[value].take().map(|made| (value, made))).collect();

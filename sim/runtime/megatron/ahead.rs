@@ -8,19 +8,21 @@
 //!
 //! A module reads the hidden state before it and the words' rows of the tokens moved by one, and has a block of the model's
 //! last kind. The stage with the head has all of them, and a copy of the words' table. The head multiplies with each result;
-//! the losses ride on the hidden state, to whose gradient theirs is added on the way back (`MTPLossAutoScaler`).
+//! the losses ride on the hidden state, to whose gradient theirs is added on the way back (`MTPLossAutoScaler`). The final norm
+//! is on the stage with the last block, which need not be the head's (`has_final_layernorm_in_this_stage`).
 
 use super::Job;
 use super::blocks::{self, BLD, BS, BSD, BlockParams, Modules, SS};
 use super::job::{Implementation, Recompute};
 use super::layers::Kind;
 use crate::model::Position;
-use crate::model::graph::{Axis, Graph, OpKind, ValueId};
+use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{AheadOp, Bias, MegatronOp};
 use crate::program::DType;
 use crate::schedule::Placement;
 
 const MODULE: &str = "mtp";
+const NORM: &str = "mtp.final_layernorm";
 
 /// What those are called that refuse it.
 pub const MULTI_TOKEN: &str = "multi-token prediction";
@@ -31,16 +33,33 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         return None;
     }
     let together = matches!(job.block.recompute, Recompute::Uniform { layers } if layers > 1);
+    let (combines, maxima) = (job.combines(), job.matmuls.reduces_maxima());
+    let dense = !Kind::of(job, job.model.layers - 1).experts;
     let cases = [
         (job.spread().is_some(), "multi-token prediction with a vocabulary that pipeline ranks share"),
-        (job.combines(), "multi-token prediction beside exchanges of another micro-batch"),
+        (
+            combines && job.model.predicts_ahead > 1,
+            "multi-token prediction by several modules beside exchanges of another micro-batch, which Megatron-Core refuses",
+        ),
+        (
+            combines && dense,
+            "multi-token prediction by a dense block beside exchanges of another micro-batch, which Megatron-Core refuses",
+        ),
+        (
+            combines && maxima,
+            "multi-token prediction beside exchanges of another micro-batch, in fp8 with scales of earlier steps",
+        ),
+        (
+            norm_apart(job) && maxima,
+            "multi-token prediction on a stage without blocks, in fp8 with scales of earlier steps",
+        ),
         (
             job.pipeline.schedule.placement != Placement::Loop,
             "multi-token prediction where the first and the last stage are one rank's",
         ),
         (job.mesh.cp > 1, "multi-token prediction of a sequence that ranks share"),
         (
-            job.matmuls.reduces_maxima() && matches!(job.block.recompute, Recompute::Uniform { .. }),
+            maxima && matches!(job.block.recompute, Recompute::Uniform { .. }),
             "multi-token prediction beside blocks run again, in fp8 with scales of earlier steps",
         ),
         (job.overlap_tensor, "tensor-parallel overlap of multi-token prediction"),
@@ -54,6 +73,29 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (together, "multi-token prediction beside several blocks run again as one, which Megatron-Core refuses"),
     ];
     cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+}
+
+/// Whether the final norm is on a stage before the head's, which has no blocks.
+pub(super) fn norm_apart(job: &Job) -> bool {
+    job.model.predicts_ahead > 0 && job.pipeline.layers.last() == Some(&0)
+}
+
+/// That norm. Inputs: the hidden state, the loss mask, which it does not read.
+pub(super) fn norm(job: &Job) -> Graph {
+    let (mut m, x) = blocks::modules(job, "final norm", ("h_LBD", BLD));
+    m.g.input("loss_mask_BS", BS, DType::Fp32);
+    let params = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
+    let xn = m.norm("decoder.final_layernorm", x, &params);
+    m.g.finish(xn)
+}
+
+/// Where among a head's operators its one module begins, its block has ended, and the module ends.
+pub(super) fn cuts(head: &Graph) -> [usize; 3] {
+    let of = |op: &Op, kind: AheadOp| op.kind == OpKind::Megatron(MegatronOp::Ahead(kind));
+    let begins = head.ops.iter().position(|op| of(op, AheadOp::Roll));
+    let block = head.ops.iter().position(|op| op.module == NORM);
+    let ends = head.ops.iter().rposition(|op| op.kind == OpKind::Concat).map(|at| at + 1);
+    [begins, block, ends].map(|at| at.expect("a head with a module ahead has its parts"))
 }
 
 /// Parameters of a module.
@@ -136,7 +178,8 @@ pub(super) fn head(job: &Job) -> Graph {
     let mask = m.g.input("mask_SS", SS, job.dtype);
     let (d, v, count) = (m.dims.d, m.dims.v, job.model.predicts_ahead);
     let kind = Kind::of(job, job.model.layers - 1);
-    let last = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
+    let last =
+        (!norm_apart(job)).then(|| m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias"));
     let modules: Vec<Params> = (0..count)
         .map(|_| Params {
             tokens: m.norm_params("mtp.enorm.weight", "mtp.enorm.bias"),
@@ -149,7 +192,12 @@ pub(super) fn head(job: &Job) -> Graph {
     let weight = m.g.param("output_layer.weight", v, d);
     let words = m.g.param("word_embeddings.weight", v, d);
 
-    let xn = m.norm("decoder.final_layernorm", x, &last);
+    let xn = match last {
+        Some(params) => m.norm("decoder.final_layernorm", x, &params),
+        // Part by part no decoder is called; where it is, one without blocks hands on a copy.
+        None if job.combines() => x,
+        None => m.g.op("decoder", OpKind::Contiguous, &[x], &[], ("h_LBD", BLD)),
+    };
     let mut moved = Moved { tokens, positions };
     let mut hidden = vec![xn];
     for params in &modules {
@@ -168,7 +216,7 @@ pub(super) fn head(job: &Job) -> Graph {
         let out = blocks::block_of(&mut m, [joined, mask], (kind, &params.block));
         m.g.drop_values(&[joined]);
         let out = m.scales(out, true);
-        let normed = m.norm("mtp.final_layernorm", out, &params.norm);
+        let normed = m.norm(NORM, out, &params.norm);
         m.g.drop_values(&[out]);
         if matches!(job.block.recompute, Recompute::Uniform { .. }) {
             m.g.again_from(first);
@@ -183,13 +231,16 @@ pub(super) fn head(job: &Job) -> Graph {
     let parts = m.g.split_many(MODULE, all, ("h_LBD", BLD), hidden.len());
     m.g.drop_values(&[all]);
 
-    let (mut main, mut held, mut named) = (parts[0], vec![xn], None);
+    // What it was given is the caller's.
+    let own = if xn == x { vec![] } else { vec![xn] };
+    let (mut main, mut held, mut named) = (parts[0], own, None);
+    let first = held.len();
     let (mut labels, mut shown) = (labels, loss_mask);
     for &part in &parts[1..] {
         let logits = m.logits(part, weight);
         // Python's variable names the module's before until now, the last one's until the function returns.
         m.g.drop_values(named.replace(logits).as_slice());
-        let before = (held.len() > 1).then_some([labels, shown]);
+        let before = (held.len() > first).then_some([labels, shown]);
         labels = m.rolled(labels, ("labels_BS", DType::Int64));
         shown = m.rolled(shown, ("loss_mask_BS", DType::Fp32));
         m.g.drop_values(before.as_ref().map_or(&[], |both| &both[..]));

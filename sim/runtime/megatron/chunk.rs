@@ -81,7 +81,10 @@ pub struct Chunk {
     embedding: Option<Graph>,
     blocks: Layers,
     dims: Dims,
+    /// What stands behind the last block: the head, or a final norm whose head is on a later stage.
     head: Option<Graph>,
+    /// Whether it is the model's last.
+    last: bool,
     /// Where the first parameter of the embedding and of the head is numbered.
     first: [usize; 2],
     /// The words' table, where what stands behind the last block uses it, too: a head that is tied to it, or modules that
@@ -106,7 +109,8 @@ impl Chunk {
         first_param: usize,
     ) -> Chunk {
         let embedding = first.then(|| (modules.embedding)(job));
-        let head = last.then(|| (modules.head)(job));
+        let ends = !last && !layers.is_empty() && layers.end == job.model.layers && ahead::norm_apart(job);
+        let head = last.then(|| (modules.head)(job)).or_else(|| ends.then(|| ahead::norm(job)));
         // A stage that predicts further ahead has a copy of the words' table.
         let copied = (last && !first && job.model.predicts_ahead > 0).then(|| (modules.embedding)(job));
         let embeddings = embedding.iter().chain(&copied).map(|graph| graph.params.len()).sum::<usize>();
@@ -148,7 +152,7 @@ impl Chunk {
             }
         }
         let first = [first_param, first_param + embeddings + blocks.params().count()];
-        Chunk { job: job.clone(), embedding, blocks, dims, head, first, words, params }
+        Chunk { job: job.clone(), embedding, blocks, dims, head, last, first, words, params }
     }
 
     /// The parameters, in registration order.
@@ -162,7 +166,7 @@ impl Chunk {
     pub fn buffers(&self) -> Vec<(u64, &'static str)> {
         let (d, block, dtype) = (self.dims, self.job.block, self.job.dtype.bytes());
         let engine = block.implementation == Implementation::TransformerEngine;
-        let gathers = d.tensor.sequence && (!engine || self.head.is_some());
+        let gathers = d.tensor.sequence && (!engine || self.last);
         let gathered = if gathers { d.tokens() * d.d * dtype } else { 0 };
         let has_blocks = self.attentions() > 0;
         let scores = match block.core {
@@ -227,7 +231,7 @@ impl Chunk {
 
     /// Blocks, those of modules ahead included.
     fn attentions(&self) -> u64 {
-        self.blocks.len() + if self.head.is_some() { self.job.model.predicts_ahead } else { 0 }
+        self.blocks.len() + if self.last { self.job.model.predicts_ahead } else { 0 }
     }
 
     /// Products that have fp8 scales.
@@ -297,23 +301,45 @@ impl Chunk {
         if !self.blocks.is_empty() {
             eager.reduce_maxima();
         }
-        let Some(graph) = &self.head else {
+        let running = self.begin_head(eager, hidden, batch);
+        self.end_head(eager, (running, 0), (hidden, batch), frame)
+    }
+
+    /// What of the micro-batch stands before a head's operators, after the hidden state: modules that predict further ahead
+    /// read all of it.
+    fn read_by_head(&self, batch: Batch) -> impl Iterator<Item = (usize, Storage)> + use<> {
+        let Batch { tokens, labels, positions, mask, loss_mask } = batch;
+        let ahead = self.last && self.job.model.predicts_ahead > 0;
+        let read = [loss_mask, tokens, labels, positions, mask];
+        (1..).zip(read).take(if ahead { read.len() } else { 1 })
+    }
+
+    /// What stands behind the last block, before its first operator.
+    fn begin_head(&self, eager: &mut Eager, hidden: Storage, batch: Batch) -> Option<Frame> {
+        let graph = self.head.as_ref()?;
+        let mut running = eager.frame(graph, hidden, self.map(1), Mode::Train);
+        self.read_by_head(batch).for_each(|(value, storage)| eager.give(&mut running, value, Some(storage)));
+        Some(running)
+    }
+
+    /// From one of its operators to the end; without a head the hidden state itself.
+    fn end_head(
+        &self,
+        eager: &mut Eager,
+        (running, from): (Option<Frame>, usize),
+        (hidden, batch): (Storage, Batch),
+        frame: &mut ChunkFrame,
+    ) -> Storage {
+        let Some((graph, mut running)) = self.head.as_ref().zip(running) else {
             self.let_go(eager, &batch);
             eager.release(batch.loss_mask);
             return hidden;
         };
-        let mut running = eager.frame(graph, hidden, self.map(1), Mode::Train);
         let mean = graph.ops.len() - 1;
-        // Modules that predict further ahead read all of the micro-batch.
-        let Batch { tokens, labels, positions, mask, loss_mask } = batch;
-        let ahead = self.job.model.predicts_ahead > 0;
-        let read = [loss_mask, tokens, labels, positions, mask];
-        let read: Vec<_> = (1..).zip(read).take(if ahead { read.len() } else { 1 }).collect();
-        read.iter().for_each(|&(value, storage)| eager.give(&mut running, value, Some(storage)));
-        eager.forward_ops(graph, &mut running, 0..mean);
-        read[1..].iter().for_each(|&(value, _)| eager.give(&mut running, value, None));
+        eager.forward_ops(graph, &mut running, from..mean.max(from));
+        self.read_by_head(batch).skip(1).for_each(|(value, _)| eager.give(&mut running, value, None));
         self.let_go(eager, &batch);
-        eager.forward_ops(graph, &mut running, mean..mean + 1);
+        eager.forward_ops(graph, &mut running, mean.max(from)..mean + 1);
         eager.give(&mut running, 1, None);
         let made = &graph.ops[mean].outputs;
         let [tokens, report] = [1, 2].map(|at| made.get(at).and_then(|&value| eager.take(&mut running, value)));

@@ -91,19 +91,9 @@ fn check(
             ));
         }
     }
-    let fp8 = table.fp8.is_some();
-    // Under delayed scaling each second run reduces maxima of its own.
-    for (module, name, applies) in [
-        (Module::Mlp, "mlp", fp8),
-        (Module::Moe, "moe", fp8),
-        (Module::MlaUpProj, "mla_up_proj", delayed),
-        (Module::SharedExperts, "shared_experts", delayed),
-    ] {
-        if applies && has(module) {
-            let how = if delayed { "linears in fp8 under delayed scaling" } else { "linears in fp8" };
-            let problem = format!("recompute_modules names {name}, and {how} run again there are not simulated");
-            return Err(reader.plan(at, problem, format!("remove \"{name}\" from the list, or megatron.fp8")));
-        }
+    if delayed && has(Module::MlaUpProj) {
+        let problem = "recompute_modules names mla_up_proj, and linears in fp8 under delayed scaling run again there are not simulated";
+        return Err(reader.plan(at, problem, "remove \"mla_up_proj\" from the list, or megatron.fp8"));
     }
     Ok(())
 }

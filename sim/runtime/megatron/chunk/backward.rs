@@ -35,29 +35,44 @@ impl Chunk {
     }
 
     /// The gradient of the last block's result; and what goes at the end.
-    pub(super) fn begin_backward(
+    fn begin_backward(
         &self,
         eager: &mut Eager,
         head: Option<Frame>,
-        mut gradient: Option<Storage>,
+        gradient: Option<Storage>,
     ) -> (Storage, Vec<Storage>) {
+        let (mut gradient, seeds) = self.seeded(eager, gradient);
+        if let (Some(graph), Some(mut running)) = (&self.head, head) {
+            eager.start_backward(graph, &mut running, gradient);
+            eager.backward_ops(graph, &mut running, 0..graph.ops.len());
+            gradient = self.head_gradient(eager, &mut running);
+        }
+        (gradient, seeds)
+    }
+
+    /// The gradient of a chunk's result: what it is given, or where that is the loss, one; and what goes at the end.
+    pub(super) fn seeded(&self, eager: &mut Eager, gradient: Option<Storage>) -> (Storage, Vec<Storage>) {
         eager.shared = self.shared();
+        eager.viewed = None;
         eager.reached(Moment::Backward);
         let mut seeds = vec![];
-        if let (Some(graph), Some(mut running)) = (&self.head, head) {
-            let seed = gradient.unwrap_or_else(|| {
-                // The loss times the loss scale, and its gradient.
-                let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
-                let seed = eager.seed_gradient(DType::Fp32);
-                seeds = vec![seed, scaled];
-                eager.retain(seed)
-            });
-            gradient = eager.backward(graph, &mut running, seed);
-        }
+        let gradient = gradient.unwrap_or_else(|| {
+            // The loss times the loss scale, and its gradient.
+            let scaled = eager.storage_as(4, Category::BackwardTemporary, "aten.mul");
+            let seed = eager.seed_gradient(DType::Fp32);
+            seeds = vec![seed, scaled];
+            eager.retain(seed)
+        });
+        (gradient, seeds)
+    }
+
+    /// The gradient that what stands behind the last block hands on.
+    pub(super) fn head_gradient(&self, eager: &mut Eager, running: &mut Frame) -> Storage {
+        let gradient = eager.finish_backward(running).expect("a hidden state has a gradient");
         // Transformer Engine's norm hands on a view.
         let engine = self.job.block.implementation == Implementation::TransformerEngine;
-        eager.viewed = gradient.filter(|_| engine && self.head.is_some());
-        (gradient.expect("the last stage has a loss, the others are given a gradient"), seeds)
+        eager.viewed = Some(gradient).filter(|_| engine);
+        gradient
     }
 
     /// The gradient of the chunk's input, from that of its first block's.

@@ -11,53 +11,21 @@
 //! micro-batches goes on where its part before has ended; the host issues parts in the order above. A dense block has no
 //! exchanges, and is cut before its feed-forward. With `delay_wgrad_compute` the experts' weight gradients follow the dispatch
 //! forward, and attention's its backward.
+//!
+//! A module that predicts a token further ahead (`ahead.rs`) is one more block: before its attention stands what makes one hidden
+//! state of two, and behind its residual a fifth part, its norm, on the default stream. The final norm is a part of the last
+//! block's way back. Megatron-Bridge 25.09 has a stage of such a module alone (v0.1.0rc4, `run_script.py`, on Megatron-Core 0.14).
+//! There exchanges are in the same order; shared experts are in the third part instead of the first, and the final norm is the
+//! module's stage's.
 
-use std::ops::Range;
+mod parts;
+
+use parts::Node;
 
 use super::{BlocksFrame, Chunk, ChunkFrame, MASK};
-use crate::model::graph::{Graph, Op, OpKind};
-use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::{Category, EventId, Pass, ScopeId, StreamId};
-use crate::runtime::eager::{COMPUTE, Eager, Frame, Later, Mode, ParamMap, Storage, crosses};
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Later, Mode, ParamMap, Storage};
 use crate::runtime::megatron::batch::Batch;
-
-/// A part of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Node {
-    Attention,
-    Dispatch,
-    Experts,
-    Combine,
-}
-
-/// Which operators of a block are in a part.
-fn part(graph: &Graph, node: Node) -> Range<usize> {
-    let crosses = |op: &Op| matches!(op.kind, OpKind::Megatron(MegatronOp::Routed(kind)) if crosses(kind));
-    let sums = |op: &Op| matches!(op.kind, OpKind::Megatron(MegatronOp::BiasDropoutAdd { .. }));
-    let end = graph.ops.len();
-    let [dispatch, experts, combine] = match (graph.ops.iter().position(crosses), graph.ops.iter().rposition(crosses)) {
-        // Rows go to the experts, with their weights or before them; rows come back.
-        (Some(first), Some(last)) => {
-            [first, first + graph.ops[first..].iter().take_while(|op| crosses(op)).count(), last]
-        }
-        _ => {
-            let cut = graph.ops.iter().position(sums).map_or(end, |at| at + 1);
-            [cut, cut, end]
-        }
-    };
-    match node {
-        Node::Attention => 0..dispatch,
-        Node::Dispatch => dispatch..experts,
-        Node::Experts => experts..combine,
-        Node::Combine => combine..end,
-    }
-}
-
-/// Whether the host waits for counts of rows before they go to the experts.
-fn waits(graph: &Graph) -> bool {
-    let waits = |kind| matches!(kind, OpKind::Megatron(MegatronOp::Routed(RoutedOp::Permute { waits: true, .. })));
-    graph.ops.iter().any(|op| waits(op.kind))
-}
 
 /// One of the two micro-batches: where its last part ended, and on which streams its parts run.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +59,11 @@ pub(in crate::runtime::megatron) struct Ahead<'c> {
     way: Way,
     hidden: Storage,
     frame: ChunkFrame,
+    /// How many blocks have ended, the module among them.
+    done: u64,
+    /// The block that runs, and what stands behind the last one, once it has begun.
     running: Option<Frame>,
+    head: Option<Frame>,
 }
 
 impl<'c> Ahead<'c> {
@@ -109,35 +81,50 @@ impl<'c> Ahead<'c> {
         let hidden = chunk.embed(eager, input, batch, &mut frame);
         let way = Way::new(eager, scope, exchanges);
         eager.program.enter(before);
-        Ahead { chunk, batch, way, hidden, frame, running: None }
+        Ahead { chunk, batch, way, hidden, frame, done: 0, running: None, head: None }
     }
 
     fn run(&mut self, eager: &mut Eager, node: Node) {
         set(eager, Pass::Forward);
-        let (layer, blocks) = (self.frame.blocks.len() as u64, &self.chunk.blocks);
-        let graph = blocks.graph(layer);
-        let range = part(graph, node);
-        let running = self.running.get_or_insert_with(|| {
-            let map = ParamMap::from(blocks.first(layer));
-            let mut running = eager.frame(graph, self.hidden, map, Mode::Train);
+        let (at, chunk) = (self.done, self.chunk);
+        let (layer, module) = chunk.layer(at);
+        let range = layer.part(node);
+        if module && self.head.is_none() {
+            self.head = chunk.begin_head(eager, self.hidden, self.batch);
+        } else if !module && self.running.is_none() && node == Node::Attention {
+            let map = ParamMap::from(chunk.blocks.first(at));
+            let mut running = eager.frame(layer.graph, self.hidden, map, Mode::Train);
             eager.give(&mut running, MASK, Some(self.batch.mask));
-            running
-        });
-        if !range.is_empty() {
+            self.running = Some(running);
+        }
+        let running = if module { &mut self.head } else { &mut self.running };
+        if let Some(running) = running.as_mut().filter(|_| !range.is_empty()) {
             self.way.run(eager, node, |eager| {
-                if node == Node::Dispatch && waits(graph) {
+                if node == Node::Dispatch && layer.waits() {
                     eager.wait_for_counts();
                 }
-                eager.forward_ops(graph, running, range);
+                eager.forward_ops(layer.graph, running, range);
             });
         }
-        if node == Node::Combine {
-            let mut running = self.running.take().expect("a block that ends has begun");
+        if let Some(mut running) = self.running.take_if(|_| node == Node::Combine) {
             eager.give(&mut running, MASK, None);
-            let out = eager.finish_forward(graph, &mut running);
+            let out = eager.finish_forward(layer.graph, &mut running);
             eager.release(self.hidden);
             self.hidden = out;
-            self.frame.blocks.push(BlocksFrame::Saved(layer, Box::new(running)));
+            self.frame.blocks.push(BlocksFrame::Saved(at, Box::new(running)));
+            if at + 1 == chunk.blocks.len() {
+                self.final_norm(eager);
+            }
+        }
+        self.done += u64::from(node == Node::Norm);
+    }
+
+    /// The final norm, where the last block is there.
+    fn final_norm(&mut self, eager: &mut Eager) {
+        self.head = self.chunk.begin_head(eager, self.hidden, self.batch);
+        if let Some((graph, running)) = self.chunk.head.as_ref().zip(self.head.as_mut()) {
+            let [end, _] = self.chunk.cuts();
+            self.way.run(eager, Node::Combine, |eager| eager.forward_ops(graph, running, 0..end));
         }
     }
 
@@ -146,14 +133,18 @@ impl<'c> Ahead<'c> {
         self.way.event
     }
 
-    /// What follows the last block. Where that is a head, it waits for the block.
+    /// What follows the last block. Where that is the head, it waits for the block.
     pub(in crate::runtime::megatron) fn end(mut self, eager: &mut Eager) -> (ChunkFrame, Storage) {
         set(eager, Pass::Forward);
         let before = eager.program.enter(self.way.scope);
-        if self.chunk.head.is_some() {
+        if self.chunk.last {
             eager.program.wait(COMPUTE, self.way.event);
         }
-        let out = self.chunk.end(eager, self.hidden, self.batch, &mut self.frame);
+        let [_, from] = self.chunk.cuts();
+        let out = match self.head.take() {
+            Some(head) => self.chunk.end_head(eager, (Some(head), from), (self.hidden, self.batch), &mut self.frame),
+            None => self.chunk.end(eager, self.hidden, self.batch, &mut self.frame),
+        };
         eager.program.enter(before);
         (self.frame, out)
     }
@@ -166,7 +157,11 @@ pub(in crate::runtime::megatron) struct Back<'c> {
     gradient: Option<Storage>,
     seeds: Vec<Storage>,
     frame: ChunkFrame,
-    running: Option<(u64, Box<Frame>)>,
+    /// How many blocks are left, the module among them.
+    left: u64,
+    /// The block that runs, and what stands behind the last one, until it has ended.
+    running: Option<Box<Frame>>,
+    head: Option<Frame>,
     /// Whether weight gradients are made later, and those yet to be made.
     delays: bool,
     later: Vec<Later>,
@@ -182,37 +177,60 @@ impl<'c> Back<'c> {
     ) -> Back<'c> {
         let before = eager.program.enter(scope);
         set(eager, Pass::Backward);
-        let (gradient, seeds) = chunk.begin_backward(eager, frame.head.take(), gradient);
+        let (gradient, seeds) = chunk.seeded(eager, gradient);
+        let (mut gradient, mut head) = (Some(gradient), frame.head.take());
+        if let Some((graph, running)) = chunk.head.as_ref().zip(head.as_mut()) {
+            gradient.take().into_iter().for_each(|gradient| eager.start_backward(graph, running, gradient));
+            let [_, end] = chunk.cuts();
+            eager.backward_ops(graph, running, end..graph.ops.len());
+        }
         let way = Way::new(eager, scope, exchanges);
         eager.program.enter(before);
         let delays = chunk.job.mixture.is_some_and(|run| run.delay_wgrad);
-        Back { chunk, way, gradient: Some(gradient), seeds, frame, running: None, delays, later: vec![] }
+        let left = chunk.layer_count();
+        Back { chunk, way, gradient, seeds, frame, left, running: None, head, delays, later: vec![] }
+    }
+
+    /// Back through the final norm, as far as the last block.
+    fn final_norm(&mut self, eager: &mut Eager) {
+        let Some((graph, mut running)) = self.chunk.head.as_ref().zip(self.head.take()) else { return };
+        let [end, _] = self.chunk.cuts();
+        if end > 0 {
+            // A stage without blocks has it with the head.
+            let node = if self.chunk.blocks.is_empty() { Node::Norm } else { Node::Combine };
+            self.way.run(eager, node, |eager| eager.backward_ops(graph, &mut running, 0..end));
+        }
+        self.gradient = Some(self.chunk.head_gradient(eager, &mut running));
     }
 
     fn run(&mut self, eager: &mut Eager, node: Node) {
         set(eager, Pass::Backward);
-        if node == Node::Combine {
-            let Some(BlocksFrame::Saved(layer, running)) = self.frame.blocks.pop() else {
+        let chunk = self.chunk;
+        let (layer, module) = chunk.layer(self.left - 1);
+        let (graph, range) = (layer.graph, layer.part(node));
+        if node == Node::Combine && !module {
+            self.final_norm(eager);
+            let Some(BlocksFrame::Saved(_, running)) = self.frame.blocks.pop() else {
                 unreachable!("blocks that are run again are refused")
             };
-            self.running = Some((layer, running));
+            let running = self.running.insert(running);
+            self.gradient.take().into_iter().for_each(|gradient| eager.start_backward(graph, running, gradient));
         }
-        let (layer, running) = self.running.as_mut().expect("the way back comes first");
-        let graph = self.chunk.blocks.graph(*layer);
-        let range = part(graph, node);
-        if let Some(gradient) = self.gradient.take() {
-            eager.start_backward(graph, running, gradient);
-        }
-        if !range.is_empty() {
+        let running = if module { self.head.as_mut() } else { self.running.as_deref_mut() };
+        if let Some(running) = running.filter(|_| !range.is_empty()) {
             eager.later = self.delays.then(Vec::new);
             self.way.run(eager, node, |eager| eager.backward_ops(graph, running, range));
             self.later = eager.later.take().unwrap_or_default();
         }
         if node == Node::Attention {
-            // Of attention the first linear's comes first.
+            // Of attention the first linear's comes first; a module's own, which makes one of two, last.
             self.later.reverse();
-            self.gradient = eager.finish_backward(running);
-            self.running = None;
+            if let Some(mut running) = self.running.take() {
+                self.gradient = eager.finish_backward(&mut running);
+            } else if !self.later.is_empty() {
+                self.later.rotate_left(1);
+            }
+            self.left -= 1;
         }
     }
 
@@ -233,6 +251,8 @@ impl<'c> Back<'c> {
     pub(in crate::runtime::megatron) fn end(mut self, eager: &mut Eager) -> Option<Storage> {
         set(eager, Pass::Backward);
         let before = eager.program.enter(self.way.scope);
+        // On a stage without blocks nothing has asked for it yet.
+        self.final_norm(eager);
         eager.program.wait(COMPUTE, self.way.event);
         let gradient = self.gradient.take().expect("a block's input has a gradient");
         let result = self.chunk.end_backward(eager, self.frame.embedding.take(), gradient, self.seeds);
@@ -252,11 +272,12 @@ pub(in crate::runtime::megatron) fn run(
     mut ahead: Option<&mut Ahead<'_>>,
     mut back: Option<&mut Back<'_>>,
 ) {
-    let ahead_blocks = ahead.as_ref().map_or(0, |ahead| ahead.chunk.blocks.len());
-    let back_blocks = back.as_ref().map_or(0, |back| back.chunk.blocks.len());
+    let ahead_blocks = ahead.as_ref().map_or(0, |ahead| ahead.chunk.layer_count());
+    let back_blocks = back.as_ref().map_or(0, |back| back.chunk.layer_count());
     eager.counts_later = true;
     for block in 0..ahead_blocks.max(back_blocks) {
         for (forward, node) in [
+            (false, Node::Norm),
             (false, Node::Combine),
             (true, Node::Attention),
             (false, Node::Experts),
@@ -264,6 +285,7 @@ pub(in crate::runtime::megatron) fn run(
             (false, Node::Dispatch),
             (true, Node::Experts),
             (true, Node::Combine),
+            (true, Node::Norm),
             (false, Node::Attention),
         ] {
             match (forward, &mut ahead, &mut back) {
