@@ -230,6 +230,8 @@ pub struct Eager {
     /// Whether a backward makes gradients of inputs alone, and keeps what those of parameters take
     /// ([`Eager::backward_weights`]).
     pub inputs_only: bool,
+    /// Whether the backward at hand is of a second run by Transformer Engine's checkpoint, which fp8 enters anew.
+    pub second_run: bool,
     /// A gradient that a block is given as a view: nothing is added to it in place.
     pub viewed: Option<Storage>,
     /// What compiled functions keep under `no_grad` until the checkpoint around them returns.
@@ -282,6 +284,7 @@ impl Eager {
             deferred: None,
             later: None,
             inputs_only: false,
+            second_run: false,
             viewed: None,
             lingering: vec![],
             lingers_with: vec![],

@@ -346,6 +346,7 @@ if ENGINE:
             f"fp8-{recipe}-dense": dict(DENSE, **fp8),
             f"fp8-{recipe}-dense-tp1": dict(DENSE, **fp8, tp=1),
             f"fp8-{recipe}-latent": dict(LATENT_BLOCK, **fp8),
+            f"fp8-{recipe}-dense-uniform": dict(DENSE, **fp8, recompute="uniform"),
             f"fp8-{recipe}-latent-tp1": dict(LATENT_BLOCK, **fp8, tp=1),
             f"fp8-{recipe}-latent-whole-queries": dict({**LATENT_BLOCK, **fp8, "latent": dict(LATENT, q_lora_rank=None)}),
             f"fp8-{recipe}-moe": dict(MIXTRAL, **fp8),
@@ -361,6 +362,8 @@ if ENGINE:
         CASES[f"fp8-{recipe}-again-mlp-latent"] = dict(LATENT_BLOCK, **fp8, again=["mlp"])
         CASES[f"fp8-{recipe}-again-shared"] = dict(MIXTRAL, **fp8, again=["shared_experts"], shared=1024)
         CASES[f"fp8-{recipe}-again-moe"] = dict(MIXTRAL, **fp8, again=["moe"])
+        CASES[f"fp8-{recipe}-latent-uniform"] = dict(LATENT_BLOCK, **fp8, recompute="uniform")
+        CASES[f"fp8-{recipe}-block"] = dict(MIXTRAL, **fp8, recompute="block", shared=1024, layers=3)
         if recipe != "delayed":
             CASES[f"fp8-{recipe}-again"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj"])
             CASES[f"fp8-{recipe}-again-tp1"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj", "shared_experts"], tp=1)

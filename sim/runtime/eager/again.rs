@@ -7,11 +7,12 @@
 //!
 //! In fp8 the checkpoint is Transformer Engine's (`pytorch/distributed.py`, `_CheckpointFunction`, 2.9), whose second run enters
 //! and leaves fp8 anew: under scales of earlier steps it reduces maxima at its end, and once more after the backward of each
-//! linear in it, and of its first grouped one (`module/linear.py`, `module/grouped_linear.py`).
+//! linear in it up to the first norm or grouped linear, and of that (`module/linear.py`, `module/grouped_linear.py`,
+//! `ops/fuser.py`: a linear of a second run leaves it open which module is the first).
 
 use super::forward::Results;
 use super::{Blocks, Category, Eager, Frame, Gradient, MemoryKind, Storage};
-use crate::model::graph::{Again, Graph, OpKind, ValueId};
+use crate::model::graph::{Again, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::Pass;
 
@@ -45,20 +46,25 @@ impl Held {
     }
 }
 
-/// Whether an operator of a second run, if it is in fp8, reduces maxima after its backward.
-fn reduces(graph: &Graph, again: &Again, index: usize) -> bool {
-    let kind = |index: usize| match graph.ops[index].kind {
-        OpKind::Megatron(kind) => Some(kind),
-        _ => None,
-    };
-    let grouped = |index: usize| matches!(kind(index), Some(MegatronOp::Routed(RoutedOp::Grouped { .. })));
-    match kind(index) {
-        Some(MegatronOp::NormLinear { .. } | MegatronOp::RowLinear { .. } | MegatronOp::ColumnLinear { .. }) => true,
-        _ => grouped(index) && !(again.ops.start..index).any(grouped),
-    }
+/// Whether an operator takes the turn of those behind it in a second run: a norm that is a module of its own, grouped linears.
+fn takes_turn(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Megatron(MegatronOp::Norm | MegatronOp::Routed(RoutedOp::Grouped { .. })))
+}
+
+/// Whether an operator of a second run that begins at `first`, if it is in fp8, reduces maxima after its backward.
+pub(super) fn reduces(graph: &Graph, first: usize, index: usize) -> bool {
+    use MegatronOp::{ColumnLinear, NormLinear, RowLinear};
+    let op = &graph.ops[index];
+    let linear = matches!(op.kind, OpKind::Megatron(NormLinear { .. } | RowLinear { .. } | ColumnLinear { .. }));
+    (linear || takes_turn(op)) && !graph.ops[first..index].iter().any(takes_turn)
 }
 
 impl Eager {
+    /// Whether a block run again leaves no reduction of maxima to blocks behind it in the same second run.
+    pub fn ends_turns(graph: &Graph) -> bool {
+        graph.ops.iter().any(takes_turn)
+    }
+
     /// Which of a graph's checkpoints an operator is in, if it runs again on its own.
     pub(super) fn runs_again(graph: &Graph, frame: &Frame, index: usize) -> Option<usize> {
         graph.again.iter().position(|again| again.ops.contains(&index)).filter(|_| frame.checkpoint.is_none())
@@ -161,7 +167,7 @@ impl Eager {
         for step in 0..again.ops.len() {
             let index = graph.back(&again.ops, step);
             self.node(graph, &graph.ops[index], index, &mut inner);
-            if again.until.is_none() && reduces(graph, again, index) {
+            if again.until.is_none() && reduces(graph, again.ops.start, index) {
                 self.reduce_maxima();
             }
         }

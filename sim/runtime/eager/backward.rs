@@ -5,7 +5,7 @@
 //! are added up, then parameter gradients are stored.
 
 use super::forward::{attention_shape, kv_heads};
-use super::{COMPUTE, Eager, Frame, Gradient, Storage};
+use super::{COMPUTE, Eager, Frame, Gradient, Storage, again};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
@@ -53,6 +53,9 @@ impl Eager {
                 Some(at) if graph.again[at].ops.end == index + 1 => self.part_backward(graph, frame, at),
                 Some(_) => {}
                 None => self.node(graph, &graph.ops[index], index, frame),
+            }
+            if self.second_run && again::reduces(graph, 0, index) {
+                self.reduce_maxima();
             }
             if !self.ends_itself(&graph.ops[index]) {
                 self.op_ended(frame, index, true);

@@ -13,11 +13,21 @@ impl Chunk {
     pub fn backward(&self, eager: &mut Eager, mut frame: ChunkFrame, gradient: Option<Storage>) -> Option<Storage> {
         let before = eager.program.set_pass(Pass::Backward);
         let (mut gradient, seeds) = self.begin_backward(eager, frame.head.take(), gradient);
-        for done in frame.blocks.into_iter().rev() {
+        // Maxima are reduced after the first module in fp8 that autograd saw in forward, which blocks that run again are not. A
+        // second run leaves fp8 as it is for a first module, which the final norm then is, too (`autocast`, `get_autocast_state`).
+        let first = frame.blocks.iter().position(|done| matches!(done, BlocksFrame::Saved(..)));
+        let again = frame.blocks.iter().any(|done| matches!(done, BlocksFrame::Again(..)));
+        if again && self.head.is_some() {
+            eager.reduce_maxima();
+        }
+        for (at, done) in frame.blocks.into_iter().enumerate().rev() {
             gradient = match done {
                 BlocksFrame::Saved(layer, running) => self.backward_block(eager, layer, *running, gradient),
                 BlocksFrame::Again(again) => self.backward_again(eager, again, gradient),
             };
+            if first == Some(at) {
+                eager.reduce_maxima();
+            }
         }
         let result = self.end_backward(eager, frame.embedding, gradient, seeds);
         eager.program.set_pass(before);
@@ -83,9 +93,6 @@ impl Chunk {
         gradient: Storage,
         seeds: Vec<Storage>,
     ) -> Option<Storage> {
-        if !self.blocks.is_empty() {
-            eager.reduce_maxima();
-        }
         let result = match (&self.embedding, embedding) {
             (Some(graph), Some(mut running)) => eager.backward(graph, &mut running, gradient),
             _ => Some(gradient),
@@ -107,12 +114,17 @@ impl Chunk {
             frames.push((layer, frame));
             x = out;
         }
+        eager.reduce_maxima();
         eager.program.set_pass(before.0);
         eager.category = before.1;
         let mut running = eager.retain(gradient);
-        for (layer, frame) in frames.into_iter().rev() {
+        let ends = |&(layer, _): &(u64, _)| Eager::ends_turns(self.blocks.graph(layer));
+        let last = frames.iter().position(ends).unwrap_or(frames.len());
+        for (at, (layer, frame)) in frames.into_iter().enumerate().rev() {
+            eager.second_run = eager.maxima.is_some() && at <= last;
             running = self.backward_block(eager, layer, frame, running);
         }
+        eager.second_run = false;
         for storage in [x, gradient, again.input, again.mask] {
             eager.release(storage);
         }

@@ -254,6 +254,9 @@ impl<'c> Back<'c> {
         // On a stage without blocks nothing has asked for it yet.
         self.final_norm(eager);
         eager.program.wait(COMPUTE, self.way.event);
+        if !self.chunk.blocks.is_empty() {
+            eager.reduce_maxima();
+        }
         let gradient = self.gradient.take().expect("a block's input has a gradient");
         let result = self.chunk.end_backward(eager, self.frame.embedding.take(), gradient, self.seeds);
         eager.program.enter(before);
