@@ -27,4 +27,6 @@ mod torchtitan_experts;
 mod vocabulary;
 mod vocabulary_head;
 mod xla;
+mod xla_case;
+mod xla_collectives;
 mod xla_windows;
