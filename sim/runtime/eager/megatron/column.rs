@@ -57,7 +57,7 @@ impl Eager {
         if gathers {
             self.begin_exchange(Collective::AllGather, sizes.read(), dtype);
         }
-        let mut result = self.temporary(sizes.read(), "te.generic_gemm");
+        let result = self.temporary(sizes.read(), "te.generic_gemm");
         let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
         self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
         let part = gathers.then(|| {
@@ -72,15 +72,31 @@ impl Eager {
         let input = whole.unwrap_or(frame.saved[Self::saved(frame, index).0]);
         let weight = self.engine_weight_gradient(sizes, dispatch, &[input, gradient]);
         whole.into_iter().for_each(|storage| self.release(storage));
+        self.end_column_backward(
+            op,
+            (index, sizes, reads),
+            frame,
+            (gradient, weight, [result, part.unwrap_or(result)]),
+        );
+    }
+
+    /// When what was exchanged beside the weight's gradient is there: of the input's gradient, whole, the rank's part is left, and
+    /// both gradients go where they belong.
+    pub(super) fn end_column_backward(
+        &mut self,
+        op: &Op,
+        (index, sizes, reads): (usize, Sizes, Reads),
+        frame: &mut Frame,
+        (gradient, weight, [whole, part]): (Storage, Option<Storage>, [Storage; 2]),
+    ) {
         if reads != Reads::Own {
             self.end_exchange();
         }
-        if let Some(part) = part {
-            self.release(result);
-            result = part;
+        if reads == Reads::Gathered {
+            self.release(whole);
         }
         self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
+        self.accumulate(frame, op.inputs[0], Gradient { storage: part, view: true });
         self.store_engine_weight(frame.params.index(op.params[0]), weight, sizes);
     }
 }

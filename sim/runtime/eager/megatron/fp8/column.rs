@@ -2,7 +2,7 @@
 //! whole on every rank.
 
 use super::super::super::forward::Results;
-use super::super::super::{Eager, Frame, Gradient, Storage};
+use super::super::super::{Eager, Frame, Storage};
 use super::super::engine::Sizes;
 use super::{Copies, Wide};
 use crate::model::graph::{Graph, Op};
@@ -53,7 +53,7 @@ impl Eager {
         if gathers {
             self.begin_exchange(Collective::AllGather, travels.1, travels.0);
         }
-        let mut result = self.temporary(sizes.read(), "te.generic_gemm");
+        let result = self.temporary(sizes.read(), "te.generic_gemm");
         let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
         self.engine_matmul(shape, DType::Fp8, MatmulLayout::DataGradient, dispatch);
         if reads == Reads::Copied {
@@ -68,15 +68,11 @@ impl Eager {
         });
         let weight = self.engine_weight_gradient(sizes, dispatch, &held);
         held.into_iter().for_each(|storage| self.release(storage));
-        if reads != Reads::Own {
-            self.end_exchange();
-        }
-        if let Some(part) = part {
-            self.release(result);
-            result = part;
-        }
-        self.let_go(frame, index, gradient);
-        self.accumulate(frame, op.inputs[0], Gradient { storage: result, view: true });
-        self.store_engine_weight(frame.params.index(op.params[0]), weight, sizes);
+        self.end_column_backward(
+            op,
+            (index, sizes, reads),
+            frame,
+            (gradient, weight, [result, part.unwrap_or(result)]),
+        );
     }
 }
