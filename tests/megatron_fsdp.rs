@@ -162,7 +162,7 @@ fn what_megatron_fsdp_stops_at_or_nobody_has_simulated_is_refused_with_a_remedy(
         ("use_megatron_fsdp = true", "use_megatron_fsdp = false", "which is not used", "use_megatron_fsdp = true"),
         ("[mesh]", "[framework]\ndevice_max_connections = 1\n\n[mesh]", "CUDA_DEVICE_MAX_CONNECTIONS", "= 8"),
         ("name = \"llama-3.2-1b\"", "name = \"mixtral-8x7b\"", "mixture of experts is not simulated", "dense model"),
-        ("[mesh]", "[precision]\nparam = \"fp16\"\n\n[mesh]", "in fp16 is not simulated", "bf16"),
+        ("[mesh]", "[precision]\nparam = \"fp16\"\n\n[mesh]", "in another type than bf16 is not simulated", "bf16"),
     ] {
         let said = refused(&[(from, to)]);
         assert!(said.contains(problem), "{to}\n{said}");

@@ -40,7 +40,7 @@ mod vocabulary;
 pub use super::eager::DISPATCHERS;
 pub use ahead::MULTI_TOKEN;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
-pub use fsdp::unit_size;
+pub use fsdp::{Unfit, unit_size};
 pub use graphs::{CudaGraphs, Scope};
 pub use job::{
     Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job, Matmuls,

@@ -76,7 +76,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
     let matmuls = matmuls(reader, table, block.implementation)?;
     let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
-    let sharded = fsdp::asked(reader, (scenario, table), (&model, mesh, engine))?;
+    let sharded =
+        fsdp::asked(reader, (scenario, table), (&model, mesh, engine), (pipeline.virtual_stages, matmuls, dtype))?;
     let fused = match sharded {
         Some(key) => fsdp::fuses(reader, table, key)?,
         None => reader.flag(FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),

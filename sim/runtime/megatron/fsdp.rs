@@ -28,6 +28,7 @@ mod gradients;
 mod pool;
 mod refuses;
 
+pub use refuses::Unfit;
 pub(super) use refuses::refuses;
 
 use super::buckets::Slot;

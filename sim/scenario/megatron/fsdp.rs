@@ -5,7 +5,9 @@ use toml::Spanned;
 
 use crate::model::ModelConfig;
 use crate::program::DType;
-use crate::runtime::megatron::{Engine, Fsdp, Gradients, Job, Mesh, Optimizer, Strategy, refuses, unit_size};
+use crate::runtime::megatron::{
+    Engine, Fsdp, Gradients, Job, Matmuls, Mesh, Optimizer, Strategy, Unfit, refuses, unit_size,
+};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Reader;
 use crate::scenario::written;
@@ -18,6 +20,7 @@ pub(super) fn asked<'t>(
     reader: &mut Reader<'_>,
     (scenario, table): (&'t written::Scenario, &'t written::Megatron),
     (model, mesh, engine): (&ModelConfig, Mesh, Engine),
+    (virtual_stages, matmuls, dtype): (u32, Matmuls, DType),
 ) -> Result<Option<Key<'t>>, ScenarioError> {
     let Some(key) = table.use_megatron_fsdp.as_ref().filter(|key| *key.get_ref()) else {
         let strategy =
@@ -43,23 +46,30 @@ pub(super) fn asked<'t>(
         let problem = "Megatron-FSDP does not start with CUDA_DEVICE_MAX_CONNECTIONS = 1";
         return Err(reader.plan(at, problem, "write framework.device_max_connections = 8, which is CUDA's default"));
     }
-    let fp16 = scenario.precision.param.as_ref().is_some_and(|at| *at.get_ref() == DType::Fp16);
-    let cases = [
-        (engine != Engine::Core, "in DeepSpeed's pipeline engine does not exist", "write runtime = \"megatron\""),
-        (mesh.pp > 1, "in a pipeline is not simulated", "write mesh.pp = 1"),
-        (model.experts.is_some(), "of a mixture of experts is not simulated", "take a dense model"),
-        (model.predicts_ahead > 0, "with multi-token prediction is not simulated", "write megatron.mtp_num_layers = 0"),
-        (table.fp8.is_some(), "with fp8 matmuls is not simulated", "remove megatron.fp8"),
-        (fp16, "in fp16 is not simulated", "write precision.param = \"bf16\""),
-        (mesh.dp * mesh.cp == 1, "of one replica has nobody to share with", "take more chips, or less of mesh.tp"),
-        (
-            table.distributed_optimizer != Some(true),
-            "steps its parts in the distributed optimizer alone: any other looks for main gradients that they do not have",
-            "write megatron.distributed_optimizer = true",
-        ),
-    ];
-    let Some((_, what, remedy)) = cases.into_iter().find(|(applies, ..)| *applies) else { return Ok(Some(key)) };
-    Err(reader.plan(key, format!("Megatron-FSDP {what}"), format!("{remedy}, or remove megatron.use_megatron_fsdp")))
+    let refuse = |problem: String, remedy: &str| {
+        Err(reader.plan(key, problem, format!("{remedy}, or remove megatron.use_megatron_fsdp")))
+    };
+    if let Some(unfit) = Unfit::first((engine, mesh.pp * virtual_stages), model, (matmuls, dtype)) {
+        let remedy = match unfit {
+            Unfit::Engine => "write runtime = \"megatron\"",
+            Unfit::Pipeline => "write mesh.pp = 1",
+            Unfit::Experts => "take a dense model",
+            Unfit::Ahead => "write megatron.mtp_num_layers = 0",
+            Unfit::Fp8 => "remove megatron.fp8",
+            Unfit::Type => "write precision.param = \"bf16\"",
+        };
+        return refuse(format!("{} is not simulated", unfit.named()), remedy);
+    }
+    if mesh.dp * mesh.cp == 1 {
+        let problem = "Megatron-FSDP of one replica has nobody to share with";
+        return refuse(problem.to_owned(), "take more chips, or less of mesh.tp");
+    }
+    if table.distributed_optimizer != Some(true) {
+        let problem = "Megatron-FSDP steps its parts in the distributed optimizer alone: any other looks for main gradients that \
+                       they do not have";
+        return refuse(problem.to_owned(), "write megatron.distributed_optimizer = true");
+    }
+    Ok(Some(key))
 }
 
 /// Whether weight gradients are added by the matmuls that make them. Megatron-FSDP has the head's written by
