@@ -273,6 +273,7 @@ impl Chunk {
             frame.blocks.push(done);
             layer += again.unwrap_or(1);
         }
+        self.reduce_maxima(eager);
         let out = self.end(eager, hidden, batch, &mut frame);
         named.into_iter().for_each(|storage| eager.release(storage));
         (frame, out)
@@ -296,11 +297,15 @@ impl Chunk {
         out
     }
 
-    /// What follows the last block: the hidden state itself, or the loss.
-    fn end(&self, eager: &mut Eager, hidden: Storage, batch: Batch, frame: &mut ChunkFrame) -> Storage {
+    /// The maxima of its numbers in fp8 become scales, where a chunk's forward or backward says so.
+    fn reduce_maxima(&self, eager: &mut Eager) {
         if !self.blocks.is_empty() {
             eager.reduce_maxima();
         }
+    }
+
+    /// What follows the last block: the hidden state itself, or the loss.
+    fn end(&self, eager: &mut Eager, hidden: Storage, batch: Batch, frame: &mut ChunkFrame) -> Storage {
         let running = self.begin_head(eager, hidden, batch);
         self.end_head(eager, (running, 0), (hidden, batch), frame)
     }

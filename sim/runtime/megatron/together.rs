@@ -58,6 +58,9 @@ impl Rank<'_> {
         }
         let result = ahead.map(|ahead| ahead.end(eager));
         let made = back.map(|back| back.end(eager));
+        if let Some(chunk) = forward.or(backward).map(|key| key.0 as usize / self.schedule.ranks()) {
+            combined::leave(eager, &chunks[chunk], scopes[chunk]);
+        }
         if let (Some(key), Some(result)) = (forward, result) {
             self.end_forward(key, result, held);
         }

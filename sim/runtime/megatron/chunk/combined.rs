@@ -231,6 +231,11 @@ impl<'c> Back<'c> {
                 self.later.rotate_left(1);
             }
             self.left -= 1;
+            if self.left == 0 {
+                let before = eager.program.enter(self.way.scope);
+                self.chunk.reduce_maxima(eager);
+                eager.program.enter(before);
+            }
         }
     }
 
@@ -254,14 +259,20 @@ impl<'c> Back<'c> {
         // On a stage without blocks nothing has asked for it yet.
         self.final_norm(eager);
         eager.program.wait(COMPUTE, self.way.event);
-        if !self.chunk.blocks.is_empty() {
-            eager.reduce_maxima();
-        }
         let gradient = self.gradient.take().expect("a block's input has a gradient");
         let result = self.chunk.end_backward(eager, self.frame.embedding.take(), gradient, self.seeds);
         eager.program.enter(before);
         result
     }
+}
+
+/// Leaves the fp8 context that is around both under delayed scaling (`combined_1f1b.py`): forward's maxima are reduced behind
+/// all of it, and where there was no forward once more.
+pub(in crate::runtime::megatron) fn leave(eager: &mut Eager, chunk: &Chunk, scope: ScopeId) {
+    let before = (eager.program.enter(scope), eager.program.set_pass(Pass::Forward));
+    chunk.reduce_maxima(eager);
+    eager.program.enter(before.0);
+    eager.program.set_pass(before.1);
 }
 
 fn set(eager: &mut Eager, pass: Pass) {
