@@ -11,7 +11,6 @@ mod float8;
 mod flops;
 mod fsdp1;
 mod fsdp2_pipeline;
-mod megatron;
 mod megatron_case;
 mod megatron_experts;
 mod megatron_fsdp;

@@ -1,170 +1,157 @@
-//! The configurations of `tests/oracles/megatron.json` as jobs.
+//! Cases of Megatron-Core (`tests/oracles/megatron*.json`) as jobs.
 
-use serde::Deserialize;
+use serde_json::Value;
 use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::DType;
-use windtunnel::runtime::eager::LayerNorm;
+use windtunnel::runtime::eager::{LayerNorm, Parts, WAYS, Way};
 use windtunnel::runtime::megatron::{
     Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
     Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
-#[derive(Debug, Deserialize)]
-pub struct Config {
-    pub world: u32,
-    pub rank: u32,
-    pub tp: u32,
-    pub sp: bool,
-    pub pp: u32,
-    pub vpp: Option<u32>,
-    pub cp: u32,
-    pub layers: u64,
-    pub hidden: u64,
-    pub heads: u64,
-    pub kv: u64,
-    pub ffn: u64,
-    pub vocab: u64,
-    pub seq: u64,
-    pub micro: u64,
-    pub micro_batches: u32,
-    pub dropout: f64,
-    pub recompute: Option<String>,
-    pub recompute_layers: u64,
-    pub distributed_optimizer: bool,
-    pub overlap_grad_reduce: bool,
-    pub overlap_param_gather: bool,
-    pub swiglu: bool,
-    pub rope: bool,
-    pub bias: bool,
-    pub tied: bool,
-    pub clip: f64,
-    pub fp32_reduce: bool,
+fn model(c: &Value) -> ModelConfig {
+    let number = |key: &str| c[key].as_u64().unwrap();
+    let on = |key: &str| c[key].as_bool().unwrap();
+    let head_dim = number("hidden") / number("heads");
+    let bias = on("bias");
+    ModelConfig {
+        name: "oracle".to_owned(),
+        layers: number("layers"),
+        width: number("hidden"),
+        heads: number("heads"),
+        kv_heads: number("kv"),
+        head_dim,
+        ffn: number("ffn"),
+        experts: None,
+        latent: None,
+        sinks: false,
+        vocab: number("vocab"),
+        norm: if c["rms_norm"].as_bool().unwrap_or(false) { Norm::Rms } else { Norm::Layer { bias: true } },
+        norm_placement: NormPlacement::Pre,
+        final_norm: true,
+        embedding_norm: false,
+        position: if on("rope") {
+            Position::Rope { dims: head_dim }
+        } else {
+            Position::Learned { positions: number("seq") }
+        },
+        feed_forward: if on("swiglu") {
+            FeedForward::Gated(Activation::Silu)
+        } else {
+            FeedForward::Plain(Activation::Gelu)
+        },
+        qkv_bias: bias,
+        output_bias: bias,
+        ffn_bias: bias,
+        fused_qkv: true,
+        qk_norm: None,
+        tied_head: on("tied"),
+        sliding_window: None,
+        global_every: 0,
+        attention_softcap: false,
+        logit_softcap: false,
+        predicts_ahead: 0,
+        scaled_embedding: false,
+        source: "tests/oracles/megatron_core.py".to_owned(),
+        notes: vec![],
+    }
 }
 
-impl Config {
-    /// The pipeline rank that the case looks at.
-    pub fn stage(&self) -> usize {
-        (self.rank / (self.world / self.pp)) as usize
-    }
+fn sharing(c: &Value, cp: u32) -> Sharing {
+    let way = c["cp_comm_type"].as_str().map_or(&WAYS[0], |name| Way::find(name).unwrap());
+    let heads = match way.parts {
+        Parts::Tokens => 1,
+        Parts::Heads => cp,
+        Parts::Both => c["hierarchical"][0].as_u64().unwrap() as u32,
+    };
+    Sharing { way, heads }
+}
 
-    pub fn job(&self) -> Job {
-        let virtual_stages = self.vpp.unwrap_or(1);
-        let stages = u64::from(self.pp * virtual_stages);
-        Job {
-            engine: Engine::Core,
-            model: self.model(),
-            batch: self.micro,
-            seq: self.seq,
-            micro_batches: self.micro_batches,
-            mesh: Mesh {
-                tp: self.tp,
-                cp: self.cp,
-                sharing: Sharing::ring(),
-                pp: self.pp,
-                dp: self.world / (self.tp * self.cp * self.pp),
-                ep: 1,
-                etp: self.tp,
-            },
-            sequence_parallel: self.sp && self.tp > 1,
-            overlap_tensor: false,
-            pipeline: Pipeline {
-                schedule: find(if virtual_stages > 1 { "MegatronInterleaved" } else { "Megatron1F1B" }).unwrap(),
-                virtual_stages,
-                layers: vec![self.layers / stages; stages as usize],
-                overlap_p2p: false,
-                scatter_gather: false,
-            },
-            block: Block {
-                implementation: Implementation::Local,
-                layer_norm: LayerNorm::Torch,
-                core: Core::Unfused { fused_softmax: true },
-                hidden_dropout: self.dropout > 0.0,
-                attention_dropout: self.dropout > 0.0,
-                fused_activation: true,
-                fused_dropout: true,
-                fused_rope: false,
-                cross_entropy: CrossEntropy::Composed,
-                again: Again::default(),
-                recompute: match self.recompute.as_deref() {
-                    None => Recompute::None,
-                    Some("selective") => Recompute::Core,
-                    Some("uniform") => Recompute::Uniform { layers: self.recompute_layers },
-                    Some("block") => Recompute::Block { layers: self.recompute_layers },
-                    Some(other) => panic!("unknown recompute {other}"),
-                },
-            },
-            mixture: None,
-            matmuls: Matmuls::Plain,
-            dtype: DType::Bf16,
-            gradients: Gradients {
-                dtype: if self.fp32_reduce { DType::Fp32 } else { DType::Bf16 },
-                fused_accumulation: false,
-                overlap_reduce: self.overlap_grad_reduce,
-                bucket: self.overlap_grad_reduce.then_some(40_000_000),
-            },
-            optimizer: Optimizer {
-                distributed: self.distributed_optimizer,
-                overlap_gather: self.overlap_param_gather,
-                align_gather: false,
-                master: DType::Fp32,
-                first_moment: DType::Fp32,
-                second_moment: DType::Fp32,
-                fused: false,
-                clip: self.clip > 0.0,
-            },
-            vocabulary_multiple: 1,
-            fsdp: None,
-            checks_for_nan: false,
-            graphs: Default::default(),
-            // PyTorch 2.15 on a chip that poses as an H100.
-            workspace: 32 << 20,
-            persistent_workspace: false,
-            multiprocessors: 132,
-        }
-    }
+/// The pipeline rank that a case looks at.
+pub fn stage(c: &Value) -> usize {
+    let number = |key: &str| c[key].as_u64().unwrap();
+    (number("rank") / (number("world") / number("pp"))) as usize
+}
 
-    fn model(&self) -> ModelConfig {
-        ModelConfig {
-            name: "oracle".to_owned(),
-            layers: self.layers,
-            width: self.hidden,
-            heads: self.heads,
-            kv_heads: self.kv,
-            head_dim: self.hidden / self.heads,
-            ffn: self.ffn,
-            experts: None,
-            latent: None,
-            sinks: false,
-            vocab: self.vocab,
-            norm: Norm::Layer { bias: true },
-            norm_placement: NormPlacement::Pre,
-            final_norm: true,
-            embedding_norm: false,
-            position: if self.rope {
-                Position::Rope { dims: self.hidden / self.heads }
-            } else {
-                Position::Learned { positions: self.seq }
+/// The job of a case.
+pub fn job(c: &Value) -> Job {
+    let number = |key: &str| c[key].as_u64().unwrap();
+    let on = |key: &str| c[key].as_bool().unwrap();
+    let dropout = c["dropout"].as_f64().unwrap() > 0.0;
+    let (tp, cp, pp) = (number("tp") as u32, number("cp") as u32, number("pp") as u32);
+    let dp = number("world") as u32 / (tp * cp * pp);
+    let virtual_stages = c["vpp"].as_u64().unwrap_or(1) as u32;
+    let stages = u64::from(pp * virtual_stages);
+    let fused = c["fusions"].as_bool().unwrap_or(true);
+    let engine = c["transformer_engine"].as_bool().unwrap_or(false);
+    let layers = number("recompute_layers");
+    let schedule = if virtual_stages > 1 { "MegatronInterleaved" } else { "Megatron1F1B" };
+    Job {
+        engine: Engine::Core,
+        model: model(c),
+        batch: number("micro"),
+        seq: number("seq"),
+        micro_batches: number("micro_batches") as u32,
+        mesh: Mesh { tp, cp, sharing: sharing(c, cp), dp, pp, ep: 1, etp: tp },
+        sequence_parallel: on("sp") && tp > 1,
+        overlap_tensor: false,
+        pipeline: Pipeline {
+            schedule: find(schedule).unwrap(),
+            virtual_stages,
+            layers: vec![number("layers") / stages; stages as usize],
+            overlap_p2p: false,
+            scatter_gather: false,
+        },
+        block: Block {
+            implementation: if engine { Implementation::TransformerEngine } else { Implementation::Local },
+            layer_norm: LayerNorm::Torch,
+            core: if engine { Core::Flash } else { Core::Unfused { fused_softmax: fused } },
+            hidden_dropout: dropout,
+            attention_dropout: dropout,
+            fused_activation: fused,
+            fused_dropout: fused,
+            fused_rope: false,
+            cross_entropy: match &c["fused_loss"] {
+                Value::String(_) => CrossEntropy::Engine,
+                fused if fused.as_bool().unwrap_or(false) => CrossEntropy::Compiled,
+                _ => CrossEntropy::Composed,
             },
-            feed_forward: if self.swiglu {
-                FeedForward::Gated(Activation::Silu)
-            } else {
-                FeedForward::Plain(Activation::Gelu)
+            again: Again::default(),
+            recompute: match c["recompute"].as_str() {
+                Some("uniform") => Recompute::Uniform { layers },
+                Some("block") => Recompute::Block { layers },
+                Some("selective") => Recompute::Core,
+                _ => Recompute::None,
             },
-            qkv_bias: self.bias,
-            output_bias: self.bias,
-            ffn_bias: self.bias,
-            fused_qkv: true,
-            qk_norm: None,
-            tied_head: self.tied,
-            sliding_window: None,
-            global_every: 0,
-            attention_softcap: false,
-            logit_softcap: false,
-            predicts_ahead: 0,
-            scaled_embedding: false,
-            source: "tests/oracles/megatron_core.py".to_owned(),
-            notes: vec![],
-        }
+        },
+        mixture: None,
+        matmuls: Matmuls::Plain,
+        dtype: DType::Bf16,
+        gradients: Gradients {
+            dtype: if on("fp32_reduce") { DType::Fp32 } else { DType::Bf16 },
+            fused_accumulation: c["fused_accumulation"].as_bool().unwrap_or(false),
+            overlap_reduce: on("overlap_grad_reduce"),
+            bucket: on("overlap_grad_reduce").then_some(40_000_000),
+        },
+        optimizer: Optimizer {
+            distributed: on("distributed_optimizer"),
+            overlap_gather: on("overlap_param_gather"),
+            align_gather: false,
+            master: DType::Fp32,
+            first_moment: DType::Fp32,
+            second_moment: DType::Fp32,
+            // With Transformer Engine there is its fused Adam.
+            fused: engine,
+            clip: c["clip"].as_f64().unwrap() > 0.0,
+        },
+        vocabulary_multiple: 1,
+        fsdp: None,
+        checks_for_nan: false,
+        graphs: Default::default(),
+        // PyTorch 2.15 on a chip that poses as an H100.
+        workspace: 32 << 20,
+        persistent_workspace: false,
+        multiprocessors: 132,
     }
 }

@@ -2,7 +2,7 @@
 //! and collectives in host order, each on its stream, and peaks by phase.
 
 use super::cases;
-use super::megatron;
+use super::megatron_case;
 use serde_json::Value;
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Instr, Mark, Program, StreamId};
@@ -11,7 +11,7 @@ use windtunnel::units::Bytes;
 
 /// The job of a case.
 fn job(c: &Value) -> Job {
-    let mut job = megatron::job(c);
+    let mut job = megatron_case::job(c);
     let strategy = match c["strategy"].as_str().unwrap() {
         "no_shard" => Strategy::Whole,
         "optim" => Strategy::Optimizer,

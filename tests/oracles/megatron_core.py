@@ -210,8 +210,15 @@ def step(c, models, optimizer, mark):
     mark("optimizer")
 
 
+def sizes(held):
+    """Bytes of the tensors in an argument of a call, one by one."""
+    if isinstance(held, torch.Tensor):
+        return [held.numel() * held.element_size()]
+    return [size for one in held for size in sizes(one)] if isinstance(held, (list, tuple)) else []
+
+
 class Collectives(TorchDispatchMode):
-    """Notes collectives in host order: name and bytes of the largest tensor."""
+    """Notes collectives in host order: name, and bytes of each tensor of the larger side."""
 
     def __init__(self, log):
         super().__init__()
@@ -220,10 +227,8 @@ class Collectives(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = str(func)
         if name.startswith("c10d."):
-            tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, torch.Tensor)]
-            tensors += [t for a in args if isinstance(a, (list, tuple)) for b in a if isinstance(b, (list, tuple)) for t in b]
-            largest = max((t.numel() * t.element_size() for t in tensors), default=0)
-            self.log.append(f"{name.split('.')[1].strip('_')}:{largest}")
+            larger = max(map(sizes, args), key=sum, default=[])
+            self.log.append(f"{name.split('.')[1].strip('_')}:{'+'.join(map(str, larger or [0]))}")
         return func(*args, **(kwargs or {}))
 
 

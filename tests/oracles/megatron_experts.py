@@ -339,6 +339,7 @@ if ENGINE:
             f"fp8-tensorwise-mtp-together-{name}": dict(H100, fp8="tensorwise", rank=rank),
             f"fp8-blockwise-mtp-together-{name}": dict(H100, fp8="blockwise", rank=rank),
         })
+    FOUR = dict(MIXTRAL, together=True, pp=2, vpp=2, ep=2, layers=4, micro_batches=4)
     LATENT_BLOCK = dict(DENSE, latent=LATENT, qk_norm=True, kv=16)
     for recipe in ("delayed", "tensorwise", "blockwise"):
         fp8 = dict(fp8=recipe)
@@ -364,6 +365,13 @@ if ENGINE:
         CASES[f"fp8-{recipe}-again-moe"] = dict(MIXTRAL, **fp8, again=["moe"])
         CASES[f"fp8-{recipe}-latent-uniform"] = dict(LATENT_BLOCK, **fp8, recompute="uniform")
         CASES[f"fp8-{recipe}-block"] = dict(MIXTRAL, **fp8, recompute="block", shared=1024, layers=3)
+        CASES.update({
+            f"fp8-{recipe}-together-first": dict(FOUR, **fp8, rank=0),
+            f"fp8-{recipe}-together-last": dict(FOUR, **fp8, rank=4),
+            f"fp8-{recipe}-together-later": dict(FOUR, **fp8, rank=0, delay=True),
+            f"fp8-{recipe}-together-flex": dict(FOUR, **fp8, rank=0, tp=1, dispatcher="flex", router_fp32=True, permute_fusion=True),
+            f"fp8-{recipe}-together-shared": dict(FOUR, **fp8, rank=0, shared=1024),
+        })
         if recipe != "delayed":
             CASES[f"fp8-{recipe}-again"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj"])
             CASES[f"fp8-{recipe}-again-tp1"] = dict(DEEPSEEK, **fp8, again=["mla_up_proj", "shared_experts"], tp=1)
