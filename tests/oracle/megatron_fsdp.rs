@@ -1,9 +1,10 @@
-//! A step under Megatron-FSDP against its own code around Megatron-Core's own model (`tests/oracles/megatron-fsdp.json`): blocks
-//! and collectives in host order, each on its stream, and peaks by phase.
+//! A step under Megatron-FSDP against its own code around Megatron-Core's own model (`tests/oracles/megatron-fsdp.json`): blocks,
+//! collectives and waits in host order, each on its stream, and peaks by phase.
 
 use super::cases;
 use super::megatron_case;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Instr, Mark, Program, StreamId};
 use windtunnel::runtime::megatron::{Fsdp, Implementation, Job, Strategy, compile, unit_size};
@@ -18,10 +19,6 @@ fn job(c: &Value) -> Job {
         "optim_grads" => Strategy::Gradients,
         _ => Strategy::Parameters,
     };
-    job.gradients.bucket = job.gradients.overlap_reduce.then_some(40_000_000);
-    job.vocabulary_multiple = 1;
-    // With Transformer Engine there is its fused Adam.
-    job.optimizer.fused = job.block.implementation == Implementation::TransformerEngine;
     job.fsdp = Some(Fsdp {
         strategy,
         unit_size: c["unit_size"].as_u64().unwrap_or_else(|| unit_size(&job, strategy)),
@@ -45,13 +42,19 @@ fn lane(program: &Program, stream: StreamId) -> usize {
         "compute" => 0,
         "parameter gathers" => 1,
         "gradient reductions" => 2,
-        _ => 3,
+        _ => OTHER,
     }
 }
 
-/// A program's step as the script writes it down: blocks, collectives over replicas, ends of phases.
+/// Any other stream.
+const OTHER: usize = 3;
+
+/// A program's step as the script writes it down: blocks, collectives over replicas, waits for them and of streams for each
+/// other, ends of phases.
 fn issued(program: &Program) -> Vec<String> {
-    let (mut list, mut asked) = (vec![], StreamId(0));
+    let (mut list, mut asked, mut calls) = (vec![], StreamId(0), 0);
+    // What each event marks, and by stream the last collective, if that is one over replicas.
+    let (mut marks, mut last) = (BTreeMap::new(), BTreeMap::new());
     for instr in &program.step {
         match *instr {
             Instr::Alloc { buffer } | Instr::Free { buffer } => {
@@ -61,18 +64,34 @@ fn issued(program: &Program) -> Vec<String> {
                     list.push(format!("{sign}{}@{}", block.bytes.0, lane(program, block.stream)));
                 }
             }
-            // A communicator's stream waits for the one that asks.
-            Instr::Record { stream, .. } => asked = stream,
-            Instr::Collective { comm, .. } => {
+            Instr::Record { stream, event } => {
+                // A communicator's stream waits for the one that asks.
+                asked = stream;
+                let mark = match lane(program, stream) {
+                    OTHER => last.get(&stream).and_then(|call: &Option<u32>| Some(format!("call#{}", (*call)?))),
+                    lane => Some(format!("{lane}#{calls}")),
+                };
+                marks.insert(event, mark);
+            }
+            Instr::Wait { stream, event } => {
+                if let (lane @ 0..OTHER, Some(Some(mark))) = (lane(program, stream), marks.get(&event)) {
+                    list.push(format!("wait:{lane}<{mark}"));
+                }
+            }
+            Instr::HostWait { .. } => list.push(format!("wait:host#{calls}")),
+            Instr::Collective { stream, comm, .. } => {
                 let comm = program.comm(comm);
                 let kind = match comm.kind {
                     Collective::AllGather => "allgather",
                     Collective::ReduceScatter => "reduce_scatter",
                     _ => "allreduce",
                 };
-                if program.group(comm.group).name.starts_with("dp") && comm.bytes.0 > 8 {
+                let counts = program.group(comm.group).name.starts_with("dp") && comm.bytes.0 > 8;
+                if counts {
+                    calls += 1;
                     list.push(format!("{kind}:{}@{}", comm.bytes.0, lane(program, asked)));
                 }
+                last.insert(stream, counts.then_some(calls));
             }
             Instr::Mark { mark } => {
                 if let Mark::PhaseEnd(name) = &program.marks[mark as usize] {
@@ -87,15 +106,33 @@ fn issued(program: &Program) -> Vec<String> {
 
 /// What Megatron-Core issued, without what is not between replicas.
 fn theirs(outputs: &Value, job: &Job) -> Vec<String> {
-    let all = outputs["events"].as_str().unwrap().split(' ');
-    let written = all.filter_map(|event| {
-        let Some((kind, rest)) = event.split_once(':') else { return Some(event.to_owned()) };
+    let mut list = vec![];
+    // By call, how many of those until then are between replicas; and which are.
+    let (mut until, mut between) = (vec![0], vec![false]);
+    for event in outputs["events"].as_str().unwrap().split(' ') {
+        let Some((kind, rest)) = event.split_once(':') else {
+            list.push(event.to_owned());
+            continue;
+        };
+        if kind == "wait" {
+            let (who, number) = rest.split_once('#').unwrap();
+            let number = number.parse::<usize>().unwrap();
+            // A stream that is told to wait for itself, or for a call between other ranks; attention's second stream.
+            let nothing = |(one, other): (&str, &str)| {
+                one == other || other == "call" && !between[number] || [one, other].contains(&"3")
+            };
+            let nothing = who.split_once('<').is_some_and(nothing);
+            list.extend((!nothing).then(|| format!("wait:{who}#{}", until[number])));
+            continue;
+        }
         // Where no other ranks gather and scatter, what is called one by one is between replicas, too.
         let alone = job.mesh.tp == 1 && job.mesh.cp == 1 && kind != "allreduce";
-        let kind = kind.strip_suffix("_coalesced").or(alone.then_some(kind))?;
-        Some(format!("{kind}:{rest}"))
-    });
-    written.collect()
+        let kind = kind.strip_suffix("_coalesced").or(alone.then_some(kind));
+        list.extend(kind.map(|kind| format!("{kind}:{rest}")));
+        until.push(until.last().unwrap() + usize::from(kind.is_some()));
+        between.push(kind.is_some());
+    }
+    list
 }
 
 /// Of a phase the part that is compared: all of forward and backward, of the rest what is between replicas.

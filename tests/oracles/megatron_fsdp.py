@@ -4,7 +4,8 @@
 Usage: as `megatron_core.py`. A step begins where the one before has stepped its parameters and gathers the first of them
 (`start_param_sync`). `events` are those of the third step in host order: `+BYTES@STREAM` and `-BYTES@STREAM` for blocks of the
 allocator, `KIND:BYTES@STREAM` for collectives with all bytes of the larger side (stream 0 is the default one, 1 gathers, 2 reduces, 3 is any other),
-`PHASE` where a phase ends. Left out is what reads values: the check of distributed tensors and their metadata, and seeds sent to
+`wait:STREAM<OTHER#CALLS` where a stream waits for another as that was after so many calls in the step, `wait:STREAM<call#NUMBER` where it waits
+for a call, `wait:host#CALLS` where the host waits, `PHASE` where a phase ends. Left out is what reads values: the check of distributed tensors and their metadata, and seeds sent to
 tensor-parallel ranks.
 """
 import json, os, sys
@@ -71,20 +72,36 @@ base.build = build
 
 
 def note(log, streams):
-    """Has the process group's calls noted, and how many blocks had been taken and let go of before."""
+    """Has the process group's calls and all waits noted, and how many blocks had been taken and let go of before."""
+    records = {}
 
     def size(held):
         if isinstance(held, torch.Tensor):
             return held.numel() * held.element_size()
         return sum(map(size, held)) if isinstance(held, (list, tuple)) else 0
 
+    def lane(stream):
+        return streams.get((stream or torch.cuda.current_stream()).cuda_stream, 3)
+
+    def calls():
+        return sum(entry[0] != "w" and ":" in entry for _, entry in log)
+
+    class Called:
+        """A call that is under way."""
+
+        def __init__(self, work, number):
+            self.work, self.number = work, number
+
+        def wait(self, *timeout):
+            log.append((at(), f"wait:{lane(None)}<call#{self.number}"))
+            return self.work.wait(*timeout)
+
     def noted(name, kind):
         call = getattr(dist.ProcessGroup, name)
 
         def wrapper(group, *tensors, **options):
-            stream = streams.get(torch.cuda.current_stream().cuda_stream, 3)
-            log.append((at(), f"{kind}:{max(map(size, tensors))}@{stream}"))
-            return call(group, *tensors, **options)
+            log.append((at(), f"{kind}:{max(map(size, tensors))}@{lane(None)}"))
+            return Called(call(group, *tensors, **options), calls())
 
         setattr(dist.ProcessGroup, name, wrapper)
 
@@ -92,6 +109,25 @@ def note(log, streams):
     for name, kind in kinds.items():
         for ending in ("", "_coalesced"):
             noted(name + ending, kind + ending)
+    event = torch.cuda.Event
+    record, wait = event.record, event.wait
+
+    def recorded(self, stream=None):
+        records[id(self)] = (self, f"{lane(stream)}#{calls()}")
+        return record(self, stream)
+
+    def waited(self, stream=None):
+        log.append((at(), f"wait:{lane(stream)}<{records[id(self)][1]}"))
+        return wait(self, stream)
+
+    event.record, event.wait = recorded, waited
+    for owner, name in ((torch.Tensor, "item"), (torch.cuda, "synchronize"), (event, "synchronize"), (torch.cuda.Stream, "synchronize")):
+        def stops(*arguments, call=getattr(owner, name), **options):
+            if not any(getattr(one, "is_cpu", False) for one in arguments):
+                log.append((at(), f"wait:host#{calls()}"))
+            return call(*arguments, **options)
+
+        setattr(owner, name, stops)
 
 
 def at():
