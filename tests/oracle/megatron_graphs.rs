@@ -1,13 +1,15 @@
 //! CUDA graphs under Megatron-Core against Megatron-Core itself: what is taken from which pool, phase by phase, how many
-//! graphs are launched, and what is exchanged outside them (`tests/oracles/megatron-graphs.json`). Copies are recorded there, too, and
-//! not compared.
+//! graphs are launched, what is copied into their static buffers, and what is exchanged outside them
+//! (`tests/oracles/megatron-graphs.json`).
 
 use super::cases;
+use super::megatron_case;
 use super::megatron_experts;
 use super::megatron_step::issued;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use windtunnel::memory::{Settings, replay};
-use windtunnel::program::{Instr, Program};
+use windtunnel::program::{Instr, Program, Work};
 use windtunnel::runtime::megatron::{CudaGraphs, Job, Scope, compile, compile_one_by_one};
 use windtunnel::units::Bytes;
 
@@ -18,7 +20,6 @@ fn job(c: &Value) -> Job {
     let has = |scope: &str| c["scope"].as_array().unwrap().iter().any(|one| one == scope);
     let mut job = megatron_experts::job(c);
     job.sequence_parallel = job.mesh.tp > 1 && c["sp"] == true;
-    job.vocabulary_multiple = 1;
     job.graphs = if c["impl"] == "none" {
         CudaGraphs::None
     } else if has("full_iteration") {
@@ -43,9 +44,7 @@ fn each(mut look: impl FnMut(&str, &Value, &Value, &Program)) {
             continue;
         }
         let flight = compile(&job(config));
-        let stage =
-            config["rank"].as_u64().unwrap() / (config["world"].as_u64().unwrap() / config["pp"].as_u64().unwrap());
-        look(id, config, &case["outputs"], &flight.classes[stage as usize]);
+        look(id, config, &case["outputs"], &flight.classes[megatron_case::stage(config)]);
     }
 }
 
@@ -112,6 +111,32 @@ fn oracle_graphs_launched_and_what_is_exchanged_outside_them_are_megatrons() {
         let theirs: Vec<&str> = theirs["collectives"].as_str().unwrap().split(' ').collect();
         if ours != theirs {
             wrong += &format!("{id}: {} and {}: {} | {}\n", ours.len(), theirs.len(), ours.join(" "), theirs.join(" "));
+        }
+    });
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Copies of forward and backward outside graphs, as the script writes them down: how many of each size beyond 4 KiB.
+fn copies(program: &Program) -> String {
+    let mut by = BTreeMap::<u64, u64>::new();
+    for instr in &program.step {
+        let Instr::Launch { kernel, .. } = *instr else { continue };
+        let kernel = program.kernel(kernel);
+        if let (Work::Memory { written, .. }, "aten.copy_") = (kernel.work, kernel.name) {
+            *by.entry(written.0).or_default() += 1;
+        }
+    }
+    let of = by.iter().rev().filter(|(size, _)| **size > 4096).map(|(size, count)| format!("{size}:{count}"));
+    of.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn oracle_graphs_are_given_what_they_read_by_the_copies_that_megatron_makes() {
+    let mut wrong = String::new();
+    each(|id, _, theirs, program| {
+        let ours = copies(&outside(program).0);
+        if ours != theirs["copies"].as_str().unwrap() {
+            wrong += &format!("{id}: {ours} and {}\n", theirs["copies"]);
         }
     });
     assert!(wrong.is_empty(), "{wrong}");

@@ -39,20 +39,25 @@ def clock(run):
     return (time.process_time() - start) * 1e6
 
 
-def blocks(c):
-    layers, seen = c["layers"], {}
-    gpt = base.begin(c)[0][0]
-    while hasattr(gpt, "module"):
-        gpt = gpt.module
-    hook = gpt.decoder.register_forward_pre_hook(lambda module, args, more: seen.update(args=args, more=more), with_kwargs=True)
-    base.forward_step(c, None, gpt)
+def called(c, model):
+    """A model's decoder, and what it is called with."""
+    seen = {}
+    while hasattr(model, "module"):
+        model = model.module
+    hook = model.decoder.register_forward_pre_hook(lambda module, args, more: seen.update(args=args, more=more), with_kwargs=True)
+    base.forward_step(c, None, model)
     hook.remove()
+    return model.decoder, seen
+
+
+def in_turn(c, decoder, seen):
+    """Microseconds a block, forward and backward, of a decoder and of plain blocks in turn."""
     hidden = seen["more"]["hidden_states"].detach()
-    plain = torch.nn.ModuleList(Plain() for _ in range(layers))
+    plain = torch.nn.ModuleList(Plain() for _ in range(c["layers"]))
     inputs = torch.empty(2048, 1, 1024, device="cuda", dtype=torch.bfloat16)
 
     def forward():
-        seen["out"] = gpt.decoder(*seen["args"], **{**seen["more"], "hidden_states": hidden.detach().requires_grad_()})
+        seen["out"] = decoder(*seen["args"], **{**seen["more"], "hidden_states": hidden.detach().requires_grad_()})
 
     def plain_forward():
         x = inputs.detach().requires_grad_()
@@ -69,8 +74,13 @@ def blocks(c):
     readings = {name: [] for name in runs}
     for at in range(65):
         for name, run in runs.items():
-            readings[name].append(clock(run) / layers)
-    return {name: round(sorted(times[5:])[3]) for name, times in readings.items()}
+            readings[name].append(clock(run) / c["layers"])
+    return {name: sorted(times[5:])[3] for name, times in readings.items()}
+
+
+def blocks(c):
+    decoder, seen = called(c, base.begin(c)[0][0])
+    return {name: round(us) for name, us in in_turn(c, decoder, seen).items()}
 
 
 def linears(c):

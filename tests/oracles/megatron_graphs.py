@@ -84,11 +84,14 @@ def run(c):
     schedule = base.get_forward_backward_func()
     wrapped = FullCudaGraphWrapper(schedule, cuda_graph_warmup_steps=1) if whole else schedule
     iterators = [batches(c) for _ in range(chunks)] if whole else [None] * chunks
-    phases, launches = {}, __import__("ctypes").CDLL(None).nullgraph_launches
+    phases, copies, launches = {}, [], __import__("ctypes").CDLL(None).nullgraph_launches
 
     def mark(name):
         phases[name] = {"peak": torch.cuda.max_memory_allocated(), "end": torch.cuda.memory_allocated()}
         torch.cuda.reset_peak_memory_stats()
+        if name == "forward-backward":
+            # What the optimizer copies is no part of it.
+            out["copies"] = " ".join(f"{size}:{copies.count(size)}" for size in sorted(set(copies), reverse=True) if size > 4096)
 
     def step():
         for model in models:
@@ -124,7 +127,7 @@ def run(c):
     for _ in range(2):
         step()
     torch.cuda.reset_peak_memory_stats()
-    log, copies, before = [], [], launches()
+    log, before = [], launches()
     with Collectives(log):
         step()
     out["peak_allocated"] = max(phase["peak"] for phase in phases.values())
@@ -135,11 +138,12 @@ def run(c):
     out["collectives"] = " ".join(log)
     with Copies(copies):
         step()
-    out["copies"] = " ".join(f"{size}:{copies.count(size)}" for size in sorted(set(copies), reverse=True) if size > 4096)
     return out
 
 
 DENSE = dict(experts.EXPERTS, experts=None, ep=1, etp=None, aux=0, qk_norm=False)
+
+
 def host(c):
     """What a replay costs the host [us a block], beside blocks of plain PyTorch in the same process, as in `host_time.py`."""
     import host_time
@@ -147,38 +151,10 @@ def host(c):
     c = {**c, **host_time.ALONE, "layers": 4, "etp": 1}
     experts.CASE = c
     models, optimizer = begin(c)
-    gpt, seen = models[0], {}
-    while hasattr(gpt, "module"):
-        gpt = gpt.module
-    hook = gpt.decoder.register_forward_pre_hook(lambda module, args, more: seen.update(args=args, more=more), with_kwargs=True)
-    base.forward_step(c, None, gpt)
-    hook.remove()
+    decoder, seen = host_time.called(c, models[0])
     TECudaGraphHelper(models, models[0].config, c["seq"], c["micro"], [optimizer]).create_cudagraphs()
-    hidden = seen["more"]["hidden_states"].detach()
-    plain = torch.nn.ModuleList(host_time.Plain() for _ in range(c["layers"]))
-    inputs = torch.empty(2048, 1, 1024, device="cuda", dtype=torch.bfloat16)
-
-    def forward():
-        seen["out"] = gpt.decoder(*seen["args"], **{**seen["more"], "hidden_states": hidden.detach().requires_grad_()})
-
-    def plain_forward():
-        x = inputs.detach().requires_grad_()
-        for block in plain:
-            x = block(x)
-        seen["plain"] = x
-
-    def plain_backward():
-        seen["plain"].backward(inputs)
-        for parameter in plain.parameters():
-            parameter.grad = None
-
-    runs = dict(forward=forward, backward=lambda: seen["out"].backward(hidden), plain_forward=plain_forward, plain_backward=plain_backward)
-    readings = {name: [] for name in runs}
-    for at in range(65):
-        for name, one in runs.items():
-            readings[name].append(host_time.clock(one) / c["layers"])
-    linears = host_time.linears(c)
-    return {"us_per_block": {name: round(sorted(times[5:])[3], 1) for name, times in readings.items()}, "linear_forward_us": linears}
+    times = host_time.in_turn(c, decoder, seen)
+    return {"us_per_block": {name: round(us, 1) for name, us in times.items()}, "linear_forward_us": host_time.linears(c)}
 
 
 TE = dict(base.ENGINE_BASE, impl="transformer_engine", scope=[], dropout=0.0)

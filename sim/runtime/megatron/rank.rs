@@ -194,9 +194,9 @@ impl<'j> Rank<'j> {
             let copy = Work::Memory { kind: MemoryKind::Foreach, read: bytes, written: bytes };
             program.launch(COMPUTE, "aten.cat", copy, Dispatch::EagerForward);
             reduce(program, (self.groups.tensor, TENSOR), bytes, gradients);
-            let each = Bytes(bytes.0 / partial.len() as u64);
-            let copy = Work::Memory { kind: MemoryKind::Copy, read: each, written: each };
-            for _ in &partial {
+            for elements in &partial {
+                let each = Bytes(elements * gradients.bytes());
+                let copy = Work::Memory { kind: MemoryKind::Copy, read: each, written: each };
                 program.launch(COMPUTE, "aten.copy_", copy, Dispatch::EagerForward);
             }
             program.free(flat);
