@@ -106,9 +106,9 @@ pub struct Job {
 }
 
 impl Job {
-    /// What of files would end the run.
-    pub fn trouble(&self) -> Option<Trouble> {
-        self.zero.offload.files.and_then(|_| step::trouble(self))
+    /// What of files would end the run with so many buffers.
+    pub fn trouble(&self) -> impl Fn(u64) -> Option<Trouble> {
+        step::trouble(self)
     }
 
     /// Elements of groups that are stepped one after the other, and of parts of parameters \[elements\].

@@ -61,10 +61,18 @@ pub(super) fn program(job: &Job) -> Program {
     run.eager.program.finish()
 }
 
-/// What of files would end the run.
-pub(super) fn trouble(job: &Job) -> Option<Trouble> {
+/// What of files would end the run with so many buffers. A step is written for the first answer alone: what happens to modules
+/// is the same with any number.
+pub(super) fn trouble(job: &Job) -> impl Fn(u64) -> Option<Trouble> {
     let Prepared { modules, elements, .. } = prepared(job);
-    visits::trouble(job, &elements, &modules, &recorded(job))
+    let (visits, zero, micro_batches) = (recorded(job), job.zero, job.whole.accumulation);
+    move |buffers| {
+        let mut zero = zero;
+        if let Some(files) = &mut zero.offload.files {
+            files.buffers = buffers;
+        }
+        visits::trouble((&zero, micro_batches), &elements, &modules, &visits)
+    }
 }
 
 /// Elements of each parameter, in order.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::modules::Modules;
-use super::{Coordinator, Job, Shelf, Trouble, Zero, files};
+use super::{Coordinator, Shelf, Trouble, Zero, files};
 use crate::runtime::eager::Eager;
 use crate::runtime::eager::around::{Around, Place};
 
@@ -22,9 +22,14 @@ pub(super) fn coordinator(zero: &Zero, elements: &[u64], modules: &Modules, orde
 }
 
 /// What of files would end the run, found without writing its step: the coordinator alone goes through what was recorded.
-pub(super) fn trouble(job: &Job, elements: &[u64], modules: &Modules, visits: &[Visit]) -> Option<Trouble> {
-    let mut coordinator = coordinator(&job.zero, elements, modules, &Visit::order(visits));
-    for _ in 0..job.whole.accumulation {
+pub(super) fn trouble(
+    (zero, micro_batches): (&Zero, u32),
+    elements: &[u64],
+    modules: &Modules,
+    visits: &[Visit],
+) -> Option<Trouble> {
+    let mut coordinator = coordinator(zero, elements, modules, &Visit::order(visits));
+    for _ in 0..micro_batches {
         coordinator.begin();
         for &visit in visits {
             match visit {

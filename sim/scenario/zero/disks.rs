@@ -216,7 +216,8 @@ pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -
         let problem = format!("a parameter of {elements} elements that stays gathered and is a file has no rules");
         return Err(reader.plan(at, problem, "lower stage3_param_persistence_threshold"));
     }
-    match job.trouble() {
+    let trouble = job.trouble();
+    match trouble(files.buffers) {
         None => Ok(()),
         Some(Trouble::Buffers(most)) => {
             let problem = format!(
@@ -224,7 +225,7 @@ pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -
                 files.buffers
             );
             let remedy =
-                enough(job, most).map_or(FEWER_AHEAD.to_owned(), |enough| format!("write buffer_count = {enough}"));
+                enough(trouble, most).map_or(FEWER_AHEAD.to_owned(), |enough| format!("write buffer_count = {enough}"));
             Err(reader.plan(at, problem, remedy))
         }
         Some(Trouble::Twice) => {
@@ -239,11 +240,10 @@ pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -
 const FEWER_AHEAD: &str = "write a smaller stage3_prefetch_bucket_size, or device = \"cpu\"";
 
 /// Buffers with which a job runs that wanted so many: where there are more, more parts are read ahead, and wanted.
-fn enough(job: &Job, wanted: u64) -> Option<u64> {
-    let (mut job, mut buffers) = (job.clone(), wanted);
+fn enough(trouble: impl Fn(u64) -> Option<Trouble>, wanted: u64) -> Option<u64> {
+    let mut buffers = wanted;
     loop {
-        job.zero.offload.files.as_mut()?.buffers = buffers;
-        match job.trouble() {
+        match trouble(buffers) {
             None => return Some(buffers),
             Some(Trouble::Buffers(more)) => buffers = more,
             Some(Trouble::Twice) => return None,
