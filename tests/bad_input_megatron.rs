@@ -178,8 +178,41 @@ fn a_schedule_that_does_not_fit_the_pipeline_is_told_what_would() {
                 "Megatron1F1B sends and receives between computations",
                 "virtual_stages = 2",
             ),
+            (
+                "",
+                "[pipeline]\nschedule = \"Megatron1F1B\"\noverlap_p2p = true",
+                "Megatron1F1B sends and receives between computations",
+                "virtual_stages = 2 or more and pipeline.schedule = \"MegatronInterleaved\"",
+            ),
+            (
+                "",
+                "[pipeline]\nschedule = \"ZBVZeroBubble\"\nvirtual_stages = 2\noverlap_p2p = true",
+                "ZBVZeroBubble waits for messages where they are used",
+                "remove pipeline.overlap_p2p",
+            ),
         ],
     );
+}
+
+#[test]
+fn a_schedule_that_no_megatron_runs_is_told_which_is_nearest_and_who_runs_it() {
+    let cases = |name: &str, stages: u32, own: &str, runtime: &str| {
+        let table = format!("[pipeline]\nschedule = {name:?}\nvirtual_stages = {stages}");
+        (table, name.to_owned(), format!("pipeline.schedule = {own:?}, or runtime = {runtime:?}"))
+    };
+    let cases = [
+        cases("GPipe", 1, "Megatron1F1B", "fsdp2"),
+        cases("Interleaved1F1B", 1, "Megatron1F1B", "fsdp2"),
+        cases("Interleaved1F1B", 2, "MegatronInterleaved", "fsdp2"),
+        cases("LoopedBFS", 2, "MegatronInterleaved", "fsdp2"),
+        cases("InterleavedZeroBubble", 1, "ZB-H1", "fsdp2"),
+        cases("DualPipeV", 2, "ZBVZeroBubble", "fsdp2"),
+        cases("AFAB", 1, "Megatron1F1B", "nanotron"),
+        cases("DeepSpeed1F1B", 1, "Megatron1F1B", "deepspeed"),
+    ];
+    let cases: Vec<_> = cases.iter().map(|(table, name, remedy)| ("", &table[..], &name[..], &remedy[..])).collect();
+    says("megatron-elsewhere", &cases);
+    says("megatron-csv", &[("", "[pipeline]\nschedule = \"a.csv\"", "Megatron's schedules are code", "\"fsdp2\"")]);
 }
 
 #[test]

@@ -47,7 +47,6 @@ fn rounds_that_repeat_are_taken_at_once_and_nobody_can_tell() {
         (pipeline("layers = [1, 3, 2, 2]"), 44),
         (pipeline("virtual_stages = 2"), 44),
         (pipeline("virtual_stages = 2\nlayers = [1, 1, 1, 1, 1, 1, 1, 1]\noverlap_p2p = false"), 40),
-        (pipeline("schedule = \"GPipe\""), 24),
     ] {
         let scenario = make::parse(&text.replace("accumulation = 4", &format!("accumulation = {micro_batches}")));
         let fly = |record| predict(&scenario, Settings { record, ..Settings::default() }).unwrap();

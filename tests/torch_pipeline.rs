@@ -7,6 +7,7 @@ use windtunnel::program::{Category, Collective, Instr, Program};
 use windtunnel::runtime::train::pipeline::SCHEDULES;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
+use windtunnel::schedule::{Shape, build};
 
 /// Four blocks in two stages on half a node each.
 const STAGES: &str = r#"runtime = "fsdp2"
@@ -242,5 +243,70 @@ fn experts_are_spread_in_every_stage_and_the_ranks_of_all_stages_hold_the_model(
     assert_eq!((folded.step, &folded.breakdown), (whole.step, &whole.breakdown));
     let halves = format!("{text}\n[pipeline]\nschedule = \"ZBVZeroBubble\"\n");
     let said = Scenario::parse("my.toml", &halves).expect_err("experts' backwards are whole").to_string();
-    assert!(said.contains("ZBVZeroBubble is simulated for linears and norms"), "{said}");
+    assert!(said.contains("those of a mixture of experts are not simulated"), "{said}");
+}
+
+/// The schedule of a name in two stages a rank, or one, as PyTorch's CSV.
+fn csv(name: &str, virtual_stages: u32) -> String {
+    let shape = Shape { ranks: 2, virtual_stages, microbatches: 4 };
+    build(name, shape).unwrap_or_else(|error| panic!("{error}")).lists.csv()
+}
+
+#[test]
+fn a_schedule_written_to_a_file_and_read_back_gives_the_step_of_its_name() {
+    let folder = Folder::new("schedule-csv-step");
+    let file = folder.path.join("my.toml").display().to_string();
+    let of_file = |text: &str| {
+        folder.write("plan.csv", text);
+        let table = "[pipeline]\nschedule = \"plan.csv\"\n";
+        Scenario::parse(&file, &format!("{STAGES}\n{table}")).unwrap_or_else(|error| panic!("{error}"))
+    };
+    for name in ["Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"] {
+        let (named, read) = (with(&format!("schedule = {name:?}")), of_file(&csv(name, 2)));
+        let (named, read) = (fly(&named, true), fly(&read, true));
+        assert_eq!((read.step, read.breakdown), (named.step, named.breakdown), "{name}");
+        assert_eq!(read.memory.wanted, named.memory.wanted, "{name}");
+    }
+    // One stage a rank, in a loop of its own by name and as a list from a file: the same work.
+    let flops =
+        |scenario: &Scenario| scenario.job.compile().classes.iter().map(|program| program.flops).collect::<Vec<_>>();
+    assert_eq!(flops(&of_file(&csv("1F1B", 1))), flops(&make::parse(STAGES)));
+}
+
+#[test]
+fn a_file_that_contradicts_itself_or_the_job_is_told_where() {
+    let folder = Folder::new("schedule-csv");
+    let interleaved = csv("Interleaved1F1B", 2);
+    let swapped: String = interleaved.lines().rev().map(|line| format!("{line}\n")).collect();
+    let (round, halves) = ("plan.csv:2:1: 1B0: comes before its forward", csv("ZBVZeroBubble", 2));
+    for (text, keys, problem, remedy) in [
+        (&interleaved.replacen("\n1F0", "\n1B0", 1), "", round, "`windtunnel show schedule"),
+        (&csv("GPipe", 1).replace("1F3", "1F9"), "", "plan.csv:2:13: 2 stages and 10 micro-batches", "mend the file"),
+        (&interleaved.lines().next().unwrap_or_default().to_owned(), "", "plan.csv:1:", "mend the file"),
+        (&"0F0,1F0,1B0,0B0".to_owned(), "", "plan.csv has 1 ranks, a line for each, and mesh.pp = 2", "mesh.pp = 1"),
+        (&"0F0,0B0\n1F0,1B0".to_owned(), "", "plan.csv has 1 micro-batches, and batch.accumulation = 4", "= 1, or"),
+        (&swapped, "", "plan.csv:2: stage 0 is another rank's: torchtitan makes it on rank 0", "round and round"),
+        (
+            &interleaved,
+            "virtual_stages = 1",
+            "has 2 stages on each rank, and the keys of [pipeline] give it 1",
+            "remove",
+        ),
+        (
+            &interleaved,
+            "layers = [2, 2]",
+            "has 2 stages on each rank, and the keys of [pipeline] give it 1",
+            "4 stages",
+        ),
+        (&interleaved, "layers_per_stage = 3", "plan.csv runs 2 on each rank", "4 stages in place of pipeline.layers_per_stage"),
+        (&halves, "[compile]\nblocks = true", "those of compiled blocks are not simulated", "compile.blocks = false"),
+    ] {
+        folder.write("plan.csv", text);
+        folder.write("my.toml", &format!("{STAGES}\n[pipeline]\nschedule = \"plan.csv\"\n{keys}\n"));
+        let said = folder.refuses(&["run", "my.toml"]);
+        assert!(said.contains(problem) && said.contains("--> my.toml:"), "{keys}\n{said}");
+        assert!(said.trim_end().lines().last().unwrap_or_default().contains(remedy), "{keys}\n{said}");
+    }
+    folder.write("my.toml", &format!("{STAGES}\n[pipeline]\nschedule = \"none.csv\"\n"));
+    assert!(folder.refuses(&["run", "my.toml"]).contains("cannot read the schedule none.csv: "));
 }

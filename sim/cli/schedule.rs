@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use super::{Failure, read};
+use super::Failure;
 use windtunnel::report::text::table;
 use windtunnel::schedule::{self, Costs, Lowering, Schedule, Shape, csv, in_flight, lower, order, picture, replay};
 use windtunnel::units::Time;
@@ -64,8 +64,7 @@ fn build(args: &Args, name: &std::path::Path) -> Result<Schedule, Failure> {
             let problem = "a CSV file says itself how many ranks, stages and micro-batches there are: leave out";
             return Err(Failure::input(format!("{problem} --stages, --virtual and --microbatches")));
         }
-        let (file, text) = read(name)?;
-        return csv::read(&file, &text).map_err(Failure::input);
+        return csv::load(name).map_err(Failure::input);
     }
     let name = name.to_string_lossy();
     let entry = schedule::find(&name).map_err(Failure::input)?;

@@ -52,7 +52,7 @@ use rayon::prelude::*;
 
 use super::{Flight, Framework, Parts};
 use crate::runtime;
-use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError};
+use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError, order};
 
 /// The job's schedule; an error if it cannot have this shape.
 pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
@@ -66,19 +66,6 @@ fn halves(schedule: &Schedule) -> bool {
 
 /// What of a job has no rules here, if anything.
 pub fn refuses(job: &Job) -> Option<&'static str> {
-    // `WeightGradStore.is_supported` of sail-sg/zero-bubble-pipeline-parallelism.
-    let split = || {
-        let engine = job.block.implementation == Implementation::TransformerEngine;
-        let cases = [
-            (engine, "a zero-bubble schedule of Transformer Engine's modules"),
-            (!job.gradients.fused_accumulation, "a zero-bubble schedule without gradient_accumulation_fusion"),
-            (job.gradients.overlap_reduce, "a zero-bubble schedule with overlap_grad_reduce"),
-            (job.model.predicts_ahead > 0, "multi-token prediction under a zero-bubble schedule"),
-            (job.block.again != Again::default(), "a zero-bubble schedule with recompute_modules"),
-        ];
-        let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
-        halves(&schedule(job).ok()?).then_some(what)
-    };
     let together = || {
         let whole = matches!(job.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
         let spread = job.mixture.is_some_and(|run| run.dispatcher.combines) && job.mesh.ep > 1;
@@ -99,8 +86,40 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
     fsdp::refuses(job)
         .or_else(|| Chunk::refuses(job))
         .or_else(together)
-        .or_else(split)
-        .or_else(|| vocabulary::refuses(job))
+        .or_else(|| refuses_schedule(job).map(|(what, _)| what))
+}
+
+/// What a schedule that Megatron-Core itself does not have cannot have beside it, and what to write.
+pub fn refuses_schedule(job: &Job) -> Option<(&'static str, &'static str)> {
+    if !job.pipeline.schedule.is_of(&order::MEGATRON_HALVES) {
+        return vocabulary::refuses(job);
+    }
+    // `WeightGradStore.is_supported` of sail-sg/zero-bubble-pipeline-parallelism.
+    let engine = job.block.implementation == Implementation::TransformerEngine;
+    let cases = [
+        (engine, "a zero-bubble schedule of Transformer Engine's modules", "write megatron.implementation = \"local\""),
+        (
+            !job.gradients.fused_accumulation,
+            "a zero-bubble schedule without gradient_accumulation_fusion",
+            "write megatron.gradient_accumulation_fusion = true",
+        ),
+        (
+            job.gradients.overlap_reduce,
+            "a zero-bubble schedule with overlap_grad_reduce",
+            "write megatron.overlap_grad_reduce = false",
+        ),
+        (
+            job.model.predicts_ahead > 0,
+            "multi-token prediction under a zero-bubble schedule",
+            "write megatron.mtp_num_layers = 0",
+        ),
+        (
+            job.block.again != Again::default(),
+            "a zero-bubble schedule with recompute_modules",
+            "remove megatron.recompute_modules",
+        ),
+    ];
+    cases.into_iter().find(|(applies, ..)| *applies).map(|(_, what, remedy)| (what, remedy))
 }
 
 /// The programs of all pipeline ranks.

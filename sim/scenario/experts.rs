@@ -142,6 +142,10 @@ impl Scenario {
                  dense model"
             }
             Parts::Split(_) if what.contains(MULTI_TOKEN) => "write megatron.mtp_num_layers = 0 to train without it",
+            Parts::Split(job) if job.model.experts.is_none() => {
+                "`windtunnel show model` describes it; to fly it, change the key of [megatron] or [mesh] that this speaks of, \
+                 or take another model"
+            }
             Parts::Split(_) | Parts::Compiled(_) => {
                 "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\""
             }

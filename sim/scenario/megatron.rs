@@ -144,6 +144,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         multiprocessors: topology.chip.cores,
     };
     fsdp::unit(reader, table, &mut job)?;
+    pipeline::check(reader, scenario, &job)?;
     let job = runtime::Job::of(job);
     let software = Software { attention, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })

@@ -1,6 +1,10 @@
 //! `mesh.pp` and `[pipeline]` under FSDP2: how torchtitan cuts a model into stages (`distributed/pipeline_parallel.py` at
 //! b5bcd76c, `_get_pipeline_metadata`, `_generate_llm_fqn_per_model_part`).
 
+mod file;
+
+pub(super) use file::is_file;
+
 use toml::Spanned;
 
 use super::error::ScenarioError;
@@ -12,13 +16,22 @@ use super::written;
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::runtime::train::Job;
-use crate::runtime::train::pipeline::{self, Pipeline, SCHEDULES};
+use crate::runtime::train::pipeline::{self, Order, Pipeline, SCHEDULES};
 use crate::schedule::{Batching, Entry, ScheduleError, Shape};
 
 /// Stages on a rank: each has streams of its own, of which PyTorch has 32.
 const MOST_STAGES: u32 = 32;
 /// Stages of a model.
 const MOST_IN_ALL: u32 = 1 << 12;
+
+/// Stages that a schedule takes on each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stages {
+    /// So many: one in a loop over one stage, and as many as a file says.
+    Exactly(u32),
+    /// Two or more.
+    Several,
+}
 
 /// The ranks of the pipeline; 1 if there is none.
 pub(super) fn ranks(
@@ -60,10 +73,9 @@ pub(super) fn stages(
     let none = written::Pipeline::default();
     let table = scenario.pipeline.as_ref().map_or(&none, Spanned::get_ref);
     without_effect(reader, scenario, table)?;
-    let schedule = schedule(reader, table)?;
     let ranks = ranks as u32;
     let each = Shape { ranks, virtual_stages: 1, microbatches: micro_batches as u32 };
-    let single = (schedule.batching)(each) != Batching::Eager;
+    let (schedule, stages) = schedule(reader, table, each)?;
     let weights = match &table.layers {
         Some(_) => [0; 2],
         None => [
@@ -71,11 +83,13 @@ pub(super) fn stages(
             weight(reader, "pipeline.last_stage_less_layers", table.last_stage_less_layers.as_ref())?,
         ],
     };
-    let virtual_stages = virtual_stages(reader, table, model, (ranks, single), weights)?;
+    let virtual_stages = virtual_stages(reader, table, model, (ranks, &schedule, stages), weights)?;
     let shape = Shape { virtual_stages, ..each };
-    bounds(reader, scenario, table, (schedule, shape, single))?;
+    bounds(reader, scenario, table, (schedule.name(), shape, stages))?;
     let count = u64::from(shape.stages());
-    (schedule.check)(shape).map_err(|error| unfit(reader, (scenario, table), (model, shape, weights), &error))?;
+    if let Order::Named(entry) = schedule {
+        (entry.check)(shape).map_err(|error| unfit(reader, (scenario, table), (model, shape, weights), &error))?;
+    }
     let layers = match &table.layers {
         Some(at) => {
             let layers = written_layers(reader, scenario, table, (model, count))?;
@@ -107,7 +121,7 @@ pub(super) fn stages(
             split
         }
     };
-    if micro_batches < count {
+    if micro_batches < count && matches!(schedule, Order::Named(_)) {
         let idle = f64::from(ranks - 1) / (micro_batches as f64 * f64::from(virtual_stages) + f64::from(ranks - 1));
         reader.assumptions.push(format!(
             "note: {micro_batches} micro-batches are fewer than {count} stages, which leaves each rank without work for \
@@ -123,11 +137,11 @@ fn bounds(
     reader: &Reader<'_>,
     scenario: &written::Scenario,
     table: &written::Pipeline,
-    (schedule, shape, single): (&Entry, Shape, bool),
+    (schedule, shape, stages): (&str, Shape, Stages),
 ) -> Result<(), ScenarioError> {
     let Shape { ranks, virtual_stages, microbatches } = shape;
-    let (problem, remedy) = if !single && virtual_stages == 1 {
-        let problem = format!("{} takes two stages or more on each rank, and it would have one", schedule.name);
+    let (problem, remedy) = if stages == Stages::Several && virtual_stages == 1 {
+        let problem = format!("{schedule} takes two stages or more on each rank, and it would have one");
         let single = if microbatches < ranks { "GPipe" } else { "1F1B" };
         (problem, format!("write pipeline.schedule = {single:?}, or more stages"))
     } else if virtual_stages > MOST_STAGES || virtual_stages * ranks > MOST_IN_ALL {
@@ -243,15 +257,24 @@ fn without_effect(
     Ok(())
 }
 
-fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline) -> Result<&'static Entry, ScenarioError> {
-    let Some(at) = &table.schedule else {
-        return Ok(reader.assume("pipeline.schedule", SCHEDULES[0], &format!("{:?}", SCHEDULES[0].name)));
+/// Who runs what when, and how many stages that takes on each rank.
+fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline, each: Shape) -> Result<(Order, Stages), ScenarioError> {
+    let takes = |entry: &'static Entry| {
+        let several = (entry.batching)(each) == Batching::Eager;
+        (Order::Named(entry), if several { Stages::Several } else { Stages::Exactly(1) })
     };
-    let known = SCHEDULES.map(|entry| entry.name).join(", ");
+    let Some(at) = &table.schedule else {
+        return Ok(takes(reader.assume("pipeline.schedule", SCHEDULES[0], &format!("{:?}", SCHEDULES[0].name))));
+    };
+    if is_file(at.get_ref()) {
+        let (order, stages) = file::read(reader, at, (each.ranks, each.microbatches))?;
+        return Ok((order, Stages::Exactly(stages)));
+    }
+    let known = format!("{}, or a file: plan.csv", SCHEDULES.map(|entry| entry.name).join(", "));
     let found = crate::schedule::find(at.get_ref()).map_err(|_| {
         reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
     })?;
-    SCHEDULES.into_iter().find(|entry| entry.name == found.name).ok_or_else(|| {
+    SCHEDULES.into_iter().find(|entry| entry.name == found.name).map(takes).ok_or_else(|| {
         let problem = format!("{} is not of torch.distributed.pipelining, which FSDP2 runs under", found.name);
         reader.plan(at, problem, format!("write one of: {known}"))
     })
@@ -265,15 +288,41 @@ fn weight(reader: &mut Reader<'_>, key: &str, at: Option<&Spanned<i64>>) -> Resu
     }
 }
 
-/// Stages on each rank: as `layers` or `layers_per_stage` have it, or torchtitan's one or two.
+/// Stages on each rank: as the keys have it, or the schedule's file, or torchtitan's one or two. A file's are the keys'.
 fn virtual_stages(
     reader: &mut Reader<'_>,
     table: &written::Pipeline,
     model: &ModelConfig,
-    (ranks, single): (u32, bool),
+    (ranks, schedule, stages): (u32, &Order, Stages),
+    weights: [u64; 2],
+) -> Result<u32, ScenarioError> {
+    let written = by_keys(reader, table, model, (ranks, schedule.name(), stages), weights)?;
+    match (stages, &table.schedule, schedule) {
+        (Stages::Exactly(each), Some(at), Order::File(..)) if each != written => {
+            let problem = format!(
+                "{} has {each} stages on each rank, and the keys of [pipeline] give it {written}",
+                schedule.name()
+            );
+            let keys = "remove pipeline.layers, layers_per_stage and virtual_stages";
+            Err(reader.plan(at, problem, format!("{keys}, or write them for {} stages", each * ranks)))
+        }
+        _ => Ok(written),
+    }
+}
+
+/// The same, whatever a file says.
+fn by_keys(
+    reader: &mut Reader<'_>,
+    table: &written::Pipeline,
+    model: &ModelConfig,
+    (ranks, schedule, takes): (u32, &str, Stages),
     [first, last]: [u64; 2],
 ) -> Result<u32, ScenarioError> {
     let pp = u64::from(ranks);
+    let usual = match takes {
+        Stages::Exactly(each) => each,
+        Stages::Several => 2,
+    };
     if let Some(at) = &table.layers {
         let count = at.get_ref().len() as u64;
         if count == 0 || !count.is_multiple_of(pp) {
@@ -289,9 +338,8 @@ fn virtual_stages(
         return Err(reader.plan(at, problem, "remove one of the two keys"));
     }
     let Some(at) = &table.layers_per_stage else {
-        let default = if single { 1 } else { 2 };
-        let stages =
-            reader.count_or("pipeline.virtual_stages", table.virtual_stages.as_ref(), 1, MOST_SMALL, default)?;
+        let (written, usual) = (table.virtual_stages.as_ref(), u64::from(usual));
+        let stages = reader.count_or("pipeline.virtual_stages", written, 1, MOST_SMALL, usual)?;
         return Ok(stages as u32);
     };
     let per_stage = reader.count("pipeline.layers_per_stage", at, 1, MOST_SMALL)?;
@@ -304,17 +352,20 @@ fn virtual_stages(
         )
     };
     if !stages.is_multiple_of(pp) {
-        let wanted = if single { pp } else { 2 * pp };
+        let wanted = pp * u64::from(usual);
         let remedy = format!("{}, or another mesh.pp", instead(table, model, (wanted, [first, last])));
         return Err(reader.plan(at, problem(format!("{ranks} pipeline ranks have equally many")), remedy));
     }
     let each = stages / pp;
-    if single != (each == 1) {
-        let wants = if single { "runs one on each rank" } else { "takes two or more on each rank" };
-        let name = table.schedule.as_ref().map_or(SCHEDULES[0].name, |at| at.get_ref());
-        let wanted = if single { pp } else { 2 * pp };
+    let wants = match takes {
+        Stages::Exactly(wanted) if u64::from(wanted) != each => Some(format!("{schedule} runs {wanted} on each rank")),
+        Stages::Several if each == 1 => Some(format!("{schedule} takes two or more on each rank")),
+        _ => None,
+    };
+    if let Some(wants) = wants {
+        let wanted = pp * u64::from(usual);
         let remedy = format!("{}, or another pipeline.schedule", instead(table, model, (wanted, [first, last])));
-        return Err(reader.plan(at, problem(format!("{name} {wants}")), remedy));
+        return Err(reader.plan(at, problem(wants), remedy));
     }
     Ok(each as u32)
 }

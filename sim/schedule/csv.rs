@@ -3,12 +3,23 @@
 //! Empty cells are idle slots and mean nothing. A file of computations alone becomes a [`Schedule`]; one that holds
 //! communication too (`compute_comms`) is read as [`Lists`].
 
-use super::{Action, Batching, Kind, Lists, Schedule, ScheduleError};
+use std::path::Path;
 
-/// A schedule from a file of computations; `file` is its name.
+use super::{Action, Batching, Kind, Lists, Lowering, Schedule, ScheduleError, lower};
+
+/// A schedule from a file of computations.
+pub fn load(path: &Path) -> Result<Schedule, ScheduleError> {
+    let file = path.display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => read(&file, &text),
+        Err(error) => Err(ScheduleError::Unreadable { file, reason: error.to_string() }),
+    }
+}
+
+/// The same from its text; `file` is its name. What is read can be issued as PyTorch does it.
 pub fn read(file: &str, text: &str) -> Result<Schedule, ScheduleError> {
     let mut lists = Lists::default();
-    each(file, text, &mut lists, |action| {
+    let columns = each(file, text, &mut lists, |action| {
         if action.kind.computes() {
             return Ok(());
         }
@@ -16,11 +27,17 @@ pub fn read(file: &str, text: &str) -> Result<Schedule, ScheduleError> {
             "{action} is communication, and this is read as a schedule of computations: leave out all but F, B, I and W"
         ))
     })?;
+    let cells = Cells { file, columns: &columns };
     if lists.all().is_empty() {
-        let problem = "no action: write a line for each rank, such as 0F0,0F1,0B0,0B1".to_owned();
-        return Err(ScheduleError::Cell { file: file.to_owned(), line: 1, column: 1, problem });
+        return Err(cells.wrong((0, 0), "no action: write a line for each rank, such as 0F0,0F1,0B0,0B1".to_owned()));
     }
-    Schedule::new(file.to_owned(), lists, Batching::Eager)
+    cells.holds_as_many(&lists)?;
+    let written = lists.clone();
+    let schedule = Schedule::new(file.to_owned(), lists, Batching::Eager).and_then(|schedule| {
+        lower(&schedule, &Lowering::default())?;
+        Ok(schedule)
+    });
+    schedule.map_err(|error| cells.place(&written, error))
 }
 
 /// Lists that may hold communication.
@@ -30,12 +47,14 @@ pub fn lists(file: &str, text: &str) -> Result<Lists, ScheduleError> {
     Ok(lists)
 }
 
+/// Reads all cells; the columns in which actions stand, in the order of the lists.
 fn each(
     file: &str,
     text: &str,
     lists: &mut Lists,
     accept: impl Fn(&Action) -> Result<(), String>,
-) -> Result<(), ScheduleError> {
+) -> Result<Vec<usize>, ScheduleError> {
+    let mut columns = vec![];
     for (line, row) in text.lines().enumerate() {
         let mut column = 1;
         for cell in row.split(',') {
@@ -49,11 +68,69 @@ fn each(
                 column: column + blank,
                 problem,
             })?;
+            columns.resize(lists.open().len(), column + blank);
             column += cell.chars().count() + 1;
         }
         lists.close();
     }
-    Ok(())
+    Ok(columns)
+}
+
+/// Where a file's actions stand.
+struct Cells<'f> {
+    file: &'f str,
+    columns: &'f [usize],
+}
+
+impl Cells<'_> {
+    /// What is wrong with an action: a rank's, and which of all.
+    fn wrong(&self, (rank, at): (usize, usize), problem: String) -> ScheduleError {
+        let column = self.columns.get(at).copied().unwrap_or(1);
+        ScheduleError::Cell { file: self.file.to_owned(), line: rank + 1, column, problem }
+    }
+
+    /// The same of one that is found among all.
+    fn wrong_one(&self, lists: &Lists, at: usize, problem: String) -> ScheduleError {
+        let rank = (0..lists.ranks()).find(|&rank| lists.range(rank).contains(&at)).unwrap_or(0);
+        self.wrong((rank, at), problem)
+    }
+
+    /// A forward and a backward at least for each micro-batch at each stage, before there is a table of them.
+    fn holds_as_many(&self, lists: &Lists) -> Result<(), ScheduleError> {
+        let last = |of: fn(&Action) -> u64| (0..lists.all().len()).max_by_key(|&at| of(&lists.all()[at])).unwrap_or(0);
+        let (stage, microbatch) = (last(|action| action.stage.into()), last(|action| action.microbatch.into()));
+        let stages = u64::from(lists.all()[stage].stage) + 1;
+        let microbatches = u64::from(lists.all()[microbatch].microbatch) + 1;
+        let cells = stages * microbatches;
+        if cells <= lists.all().len() as u64 {
+            return Ok(());
+        }
+        let problem = format!(
+            "{stages} stages and {microbatches} micro-batches are {cells} forwards and as many backwards, and the file has \
+             {} actions",
+            lists.all().len()
+        );
+        Err(self.wrong_one(lists, if microbatches > stages { microbatch } else { stage }, problem))
+    }
+
+    /// An error of the lists, where the file has it.
+    fn place(&self, lists: &Lists, error: ScheduleError) -> ScheduleError {
+        let at = |rank: usize, entry: usize| (rank, lists.range(rank).start + entry - 1);
+        match error {
+            ScheduleError::Order { rank, entry, action, problem } => {
+                self.wrong(at(rank, entry), format!("{action}: {problem}"))
+            }
+            ScheduleError::Deadlock { rank, entry, .. } => self.wrong(at(rank, entry), error.to_string()),
+            // Its own last action, or one of a later stage, which says that there is one.
+            ScheduleError::Incomplete { stage, .. } => {
+                let of = |action: &Action| usize::from(action.stage) == stage;
+                let later = |action: &Action| usize::from(action.stage) > stage;
+                let found = lists.all().iter().rposition(of).or_else(|| lists.all().iter().position(later));
+                self.wrong_one(lists, found.unwrap_or(0), error.to_string())
+            }
+            error => ScheduleError::Lowering { problem: format!("{}: {error}", self.file) },
+        }
+    }
 }
 
 /// One cell: nothing, an action, or several side by side.

@@ -78,7 +78,15 @@ pub enum ScheduleError {
         /// What helps.
         remedy: String,
     },
-    /// A cell of a CSV file that is no action.
+    /// A file that is not there.
+    #[error("cannot read the schedule {file}: {reason}")]
+    Unreadable {
+        /// Path as given.
+        file: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// A cell of a CSV file that is no action, or contradicts others.
     #[error("{file}:{line}:{column}: {problem}")]
     Cell {
         /// The file's name.
@@ -115,6 +123,10 @@ pub enum ScheduleError {
     Deadlock {
         /// Who waits for what.
         waits: String,
+        /// The first of them.
+        rank: usize,
+        /// Where it waits, among its computations, from 1.
+        entry: usize,
     },
     /// The way of lowering does not go with the schedule.
     #[error("{problem}")]

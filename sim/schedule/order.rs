@@ -55,6 +55,27 @@ pub const TORCH: [&Entry; 7] = [
 pub const TORCH_HALVES: [&Entry; 3] =
     [&interleaved_zero_bubble::INTERLEAVED_ZERO_BUBBLE, &zbv::ZBV, &dual_pipe_v::DUAL_PIPE_V];
 
+/// Those of a Megatron: Megatron-Core's, of which 1F1B is PyTorch's too, those of sail-sg's zero-bubble fork, and of its
+/// vocabulary parallelism.
+pub const MEGATRON: [&Entry; 12] = [
+    &one_forward_one_backward::ONE_FORWARD_ONE_BACKWARD,
+    &megatron::MEGATRON_1F1B,
+    &megatron::MEGATRON_INTERLEAVED,
+    &megatron::MEGATRON_COMBINED,
+    &zb_h1::ZB_H1,
+    &zb_h2::ZB_H2,
+    &zero_bubble::ZB_1P,
+    &zero_bubble::ZB_2P,
+    &zbv::ZBV,
+    &vocabulary::VOCAB_1,
+    &vocabulary::VOCAB_2,
+    &vocabulary::INTERLACED,
+];
+
+/// Those of them whose backwards come in halves.
+pub const MEGATRON_HALVES: [&Entry; 5] =
+    [&zb_h1::ZB_H1, &zb_h2::ZB_H2, &zero_bubble::ZB_1P, &zero_bubble::ZB_2P, &zbv::ZBV];
+
 /// What a schedule is a function of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -135,6 +156,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Whether it is one of these.
+    pub fn is_of(&self, entries: &[&Entry]) -> bool {
+        entries.iter().any(|entry| entry.name == self.name)
+    }
+
     /// The schedule of this shape.
     pub fn build(&self, shape: Shape) -> Result<Schedule, ScheduleError> {
         counts(shape)?;

@@ -135,15 +135,14 @@ pub fn replay(schedule: &Schedule, costs: &Costs) -> Result<Timeline, ScheduleEr
         }
     }
     let stuck: Vec<usize> = (0..ranks).filter(|&rank| next[rank] < schedule.lists.range(rank).end).collect();
-    if stuck.is_empty() {
-        return Ok(Timeline { start, end, ranks: times });
-    }
+    let Some(&first) = stuck.first() else { return Ok(Timeline { start, end, ranks: times }) };
     let waits = stuck.iter().take(4).map(|&rank| {
         let action = actions[next[rank]];
         let neighbour = if action.kind == Kind::Forward { action.stage.wrapping_sub(1) } else { action.stage + 1 };
         format!("rank {rank} waits at {action} for stage {neighbour}")
     });
-    Err(ScheduleError::Deadlock { waits: waits.collect::<Vec<_>>().join(", ") })
+    let waits = waits.collect::<Vec<_>>().join(", ");
+    Err(ScheduleError::Deadlock { waits, rank: first, entry: next[first] - schedule.lists.range(first).start + 1 })
 }
 
 /// Where a micro-batch's end is kept.

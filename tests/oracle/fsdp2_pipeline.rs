@@ -9,7 +9,8 @@ use windtunnel::memory::{Settings, replay};
 use windtunnel::program::{Collective, Direction, Instr, Program};
 use windtunnel::runtime;
 use windtunnel::runtime::fsdp::Reshard;
-use windtunnel::runtime::train::{Checkpoint, Job, pipeline::Pipeline, pipeline::split};
+use windtunnel::runtime::train::pipeline::{Order, Pipeline, split};
+use windtunnel::runtime::train::{Checkpoint, Job};
 use windtunnel::schedule::{Kind, order};
 use windtunnel::units::Bytes;
 
@@ -35,7 +36,7 @@ fn read(file: &str, job: impl Fn(&Value) -> Job, within: f64) -> Vec<Case> {
         let mut job = job(c);
         let schedule = order::TORCH.into_iter().find(|entry| entry.name == c["schedule"]).unwrap();
         let (ranks, virtual_stages) = (number("pp") as u32, number("virtual") as u32);
-        job.pipeline = Some(Pipeline { schedule, ranks, virtual_stages, layers: layers(c) });
+        job.pipeline = Some(Pipeline { schedule: Order::Named(schedule), ranks, virtual_stages, layers: layers(c) });
         let programs = runtime::Job::of(job).compile().classes;
         let ranks = case["ranks"].as_array().unwrap().clone();
         Case { id: case["id"].as_str().unwrap().to_owned(), ranks, programs, within }

@@ -168,6 +168,16 @@ fn oracle_odd_shapes_and_options_are_pytorchs() {
 }
 
 #[test]
+fn oracle_what_is_read_from_a_csv_is_issued_as_pytorch_does() {
+    let Some(file) = cases::read("schedule-csv.json") else { return };
+    for case in file["cases"].as_array().unwrap() {
+        let schedule = csv::read("plan.csv", case["csv"].as_str().unwrap()).unwrap();
+        let lists = schedule::lower(&schedule, &Lowering::default()).unwrap();
+        assert_lists(&case["csv"], "with communication", &lists, &words(&case["with_comms"]));
+    }
+}
+
+#[test]
 fn oracle_every_schedule_survives_pytorchs_csv() {
     for (case, schedule) in cases_of("schedules.json") {
         let read = csv::read("a.csv", &schedule.lists.csv()).unwrap();

@@ -1,7 +1,7 @@
 //! Schedules from files, and what is said of wrong ones.
 
 use crate::command::Folder;
-use windtunnel::schedule::{self, Shape, csv};
+use windtunnel::schedule::{self, Batching, Schedule, Shape, csv};
 
 fn refused(text: &str) -> String {
     csv::read("plan.csv", text).unwrap_err().to_string()
@@ -32,19 +32,27 @@ fn a_wrong_cell_is_named_with_its_file_line_and_column() {
 }
 
 #[test]
-fn a_contradiction_is_named_with_its_rank_and_entry() {
-    assert_eq!(refused("0B0,0F0\n"), "rank 0, entry 1 (0B0): comes before its forward");
-    assert_eq!(refused("0F0,0W0,0I0\n"), "rank 0, entry 2 (0W0): comes before the backward of the input");
-    assert_eq!(refused("0F0,0F0,0B0\n"), "rank 0, entry 2 (0F0): the same has been done before");
-    assert_eq!(refused("0F0,0B0\n0F1,0B1\n"), "rank 1, entry 1 (0F1): stage 0 is rank 0's already");
-    assert_eq!(refused("0F0,0F1,0B1\n"), "stage 0: micro-batch 0 of 2 has no backward");
-    assert_eq!(refused("0F0,0I0\n"), "stage 0: micro-batch 0 of 1 has no backward");
-    assert_eq!(refused("1F0,1B0\n"), "stage 0: micro-batch 0 of 1 has no forward");
+fn a_contradiction_is_named_with_its_file_line_and_column() {
+    for (text, said) in [
+        ("0B0,0F0\n", "1:1: 0B0: comes before its forward"),
+        ("0F0,,0W0,0I0\n", "1:6: 0W0: comes before the backward of the input"),
+        ("0F0, 0F0,0B0\n", "1:6: 0F0: the same has been done before"),
+        ("0F0,0B0\n,0F1,0B1\n", "2:2: 0F1: stage 0 is rank 0's already"),
+        ("0F0,0F1,0B1\n", "1:9: stage 0: micro-batch 0 of 2 has no backward"),
+        ("0F0,0I0\n", "1:5: stage 0: micro-batch 0 of 1 has no backward"),
+        ("1F0,1B0\n", "1:1: stage 0: micro-batch 0 of 1 has no forward"),
+        ("0F0,0B0,0F1,0B1\n1F1,1F0,1B1,1B0\n", "1:5: the schedule never ends: rank 0 waits to run 0B0, rank 1 waits"),
+    ] {
+        assert!(refused(text).starts_with(&format!("plan.csv:{said}")), "{}", refused(text));
+    }
+    let many = refused("0F0,65535F16777215\n");
+    assert!(many.starts_with("plan.csv:1:5: 65536 stages and 16777216 micro-batches are "), "{many}");
 }
 
 #[test]
 fn a_schedule_that_never_ends_says_who_waits_for_whom() {
-    let schedule = csv::read("plan.csv", "0F0,0B0,0F1,0B1\n1F1,1F0,1B1,1B0\n").unwrap();
+    let lists = csv::lists("plan.csv", "0F0,0B0,0F1,0B1\n1F1,1F0,1B1,1B0\n").unwrap();
+    let schedule = Schedule::new("plan.csv".to_owned(), lists, Batching::Eager).unwrap();
     let costs = schedule::Costs::uniform(2, [windtunnel::units::Time(1); 3], windtunnel::units::Time(0));
     let said = schedule::replay(&schedule, &costs).unwrap_err().to_string();
     assert_eq!(said, "the schedule never ends: rank 0 waits at 0B0 for stage 1, rank 1 waits at 1F1 for stage 0");
@@ -96,5 +104,5 @@ fn the_command_draws_a_schedule_and_writes_pytorchs_csv() {
     let said = folder.refuses(&["show", "schedule", "mine.csv", "--stages", "2"]);
     assert!(said.contains("leave out --stages"), "{said}");
     assert!(folder.refuses(&["show", "schedule", "GPipe"]).contains("how many ranks and micro-batches?"));
-    assert!(folder.refuses(&["show", "schedule", "missing.csv"]).contains("missing.csv"));
+    assert!(folder.refuses(&["show", "schedule", "missing.csv"]).contains("cannot read the schedule missing.csv: "));
 }

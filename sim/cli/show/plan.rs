@@ -65,7 +65,7 @@ pub(super) fn plan(scenario: &Scenario) -> String {
         Parts::Whole(job) => {
             groups_of(&mut out, job);
             if let Some(pipeline) = &job.pipeline {
-                stages(&mut out, scenario, (pipeline.schedule.name, pipeline.ranks));
+                stages(&mut out, scenario, (pipeline.schedule.name(), pipeline.ranks));
             }
         }
         Parts::Split(job) => stages(&mut out, scenario, (job.pipeline.schedule.name, job.mesh.pp)),

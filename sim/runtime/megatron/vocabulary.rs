@@ -28,33 +28,45 @@ use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Action, Kind};
 use crate::units::Bytes;
 
-/// What of a job whose vocabulary pipeline ranks share has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<&'static str> {
+/// What of a job whose vocabulary pipeline ranks share has no rules here, if anything, and what to write.
+pub(super) fn refuses(job: &Job) -> Option<(&'static str, &'static str)> {
     job.spread()?;
     let model = &job.model;
+    let elsewhere = "take another model";
     let cases = [
-        (job.mesh.tp > 1, "a vocabulary over pipeline ranks that tensor-parallel ranks share too"),
-        (job.mesh.cp > 1, "a vocabulary over pipeline ranks with context parallelism"),
-        (model.tied_head, "a vocabulary over pipeline ranks whose head is tied to its embedding"),
+        (job.mesh.tp > 1, "a vocabulary over pipeline ranks that tensor-parallel ranks share too", "write mesh.tp = 1"),
+        (job.mesh.cp > 1, "a vocabulary over pipeline ranks with context parallelism", "write mesh.cp = 1"),
+        (
+            model.tied_head,
+            "a vocabulary over pipeline ranks whose head is tied to its embedding",
+            "write model.tied_head = false",
+        ),
         (
             !job.padded_vocabulary().is_multiple_of(u64::from(job.mesh.pp)),
             "words that pipeline ranks cannot share evenly",
+            "write megatron.make_vocab_size_divisible_by as a multiple of mesh.pp",
         ),
-        (job.mixture.is_some(), "a vocabulary over pipeline ranks of a mixture of experts"),
-        (job.matmuls.fp8().is_some(), "a vocabulary over pipeline ranks with fp8 matmuls"),
-        (job.gradients.overlap_reduce, "a vocabulary over pipeline ranks with overlap_grad_reduce"),
+        (job.mixture.is_some(), "a vocabulary over pipeline ranks of a mixture of experts", "take a dense model"),
+        (job.matmuls.fp8().is_some(), "a vocabulary over pipeline ranks with fp8 matmuls", "remove megatron.fp8"),
+        (
+            job.gradients.overlap_reduce,
+            "a vocabulary over pipeline ranks with overlap_grad_reduce",
+            "write megatron.overlap_grad_reduce = false",
+        ),
         (
             job.block.cross_entropy != CrossEntropy::Composed,
             "a vocabulary over pipeline ranks with a fused cross-entropy",
+            "write megatron.cross_entropy_loss_fusion = false",
         ),
-        (model.embedding_norm, "a vocabulary over pipeline ranks with a norm on the embedding"),
-        (model.norm_placement != NormPlacement::Pre, "a vocabulary over pipeline ranks without a last norm"),
+        (model.embedding_norm, "a vocabulary over pipeline ranks with a norm on the embedding", elsewhere),
+        (model.norm_placement != NormPlacement::Pre, "a vocabulary over pipeline ranks without a last norm", elsewhere),
         (
             job.block.implementation == Implementation::Local,
             "a vocabulary over pipeline ranks without Transformer Engine's modules",
+            "write megatron.implementation = \"transformer_engine\"",
         ),
     ];
-    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    cases.into_iter().find(|(applies, ..)| *applies).map(|(_, what, remedy)| (what, remedy))
 }
 
 /// A rank's part, and what of it is under way.

@@ -3,8 +3,8 @@
 //!
 //! A stage's parameters are gathered before its first forward and stay so until its last backward; its gradients are added up
 //! whole and reduced after that, all at once (`PipelineStage.backward_maybe_with_nosync`, `perform_reduce_grad`). GPipe and
-//! 1F1B are loops of their own (`PipelineScheduleSingle`); the others walk lists of actions, in which gathers and reductions
-//! stand too (`_PipelineScheduleRuntime`).
+//! 1F1B are loops of their own (`PipelineScheduleSingle`); the others, and what is read from a file, walk lists of actions, in
+//! which gathers and reductions stand too (`_PipelineScheduleRuntime`).
 //!
 //! [`rank`] walks a rank through its list, [`messages`] says what is sent, received and waited for, and which of it Python's
 //! variables still name. Order and memory are held against PyTorch's in `tests/oracles/fsdp2-pipeline.json`.
@@ -17,6 +17,8 @@
 mod messages;
 mod rank;
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
 use super::plan::Part;
@@ -27,7 +29,7 @@ use crate::program::StreamId;
 use crate::runtime::Flight;
 use crate::runtime::fsdp::OF_EACH_ROOT;
 use crate::schedule::order;
-use crate::schedule::{self, Entry, Lowering, Schedule, ScheduleError, Shape};
+use crate::schedule::{self, Entry, Kind, Lowering, Placement, Schedule, ScheduleError, Shape};
 
 /// Streams of messages: of batches, and of each pair of neighbours that a rank is in.
 pub(super) const STREAMS: [&str; 3] = ["pipeline", "pipeline, rank before", "pipeline, rank after"];
@@ -35,11 +37,47 @@ pub(super) const STREAMS: [&str; 3] = ["pipeline", "pipeline, rank before", "pip
 /// Schedules of `torch.distributed.pipelining` that are simulated; the first is torchtitan's default.
 pub const SCHEDULES: [&Entry; 7] = order::TORCH;
 
+/// Who runs what when.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// One of [`SCHEDULES`].
+    Named(&'static Entry),
+    /// That of a file, and how its stages lie on ranks (torchtitan's `pipeline_parallel_schedule_csv`). Its lists are walked,
+    /// those of one stage a rank too.
+    File(Arc<Schedule>, Placement),
+}
+
+impl Order {
+    /// Its name, or the file's.
+    pub fn name(&self) -> &str {
+        match self {
+            Order::Named(entry) => entry.name,
+            Order::File(schedule, _) => &schedule.name,
+        }
+    }
+
+    /// Which rank runs which stage.
+    pub fn placement(&self) -> Placement {
+        match self {
+            Order::Named(entry) => entry.placement,
+            Order::File(_, placement) => *placement,
+        }
+    }
+
+    /// Whether backwards come in halves.
+    fn halves(&self) -> bool {
+        match self {
+            Order::Named(entry) => entry.is_of(&order::TORCH_HALVES),
+            Order::File(schedule, _) => schedule.lists.all().iter().any(|action| action.kind == Kind::Weight),
+        }
+    }
+}
+
 /// How a model is cut into stages, and when their ranks do what.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    /// One of [`SCHEDULES`].
-    pub schedule: &'static Entry,
+    /// Who runs what when.
+    pub schedule: Order,
     /// Pipeline ranks.
     pub ranks: u32,
     /// Stages on each rank.
@@ -56,7 +94,7 @@ impl Pipeline {
 
     /// The stages of a rank, in the order in which it holds them.
     pub fn stages(&self, rank: u32) -> Vec<usize> {
-        let stage = |chunk| usize::from(self.shape(1).stage(self.schedule.placement, rank, chunk));
+        let stage = |chunk| usize::from(self.shape(1).stage(self.schedule.placement(), rank, chunk));
         (0..self.virtual_stages).map(stage).collect()
     }
 
@@ -115,13 +153,18 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
 /// Why a schedule whose backwards come in halves cannot run this job, and what to write.
 pub fn refuses_halves(job: &Job) -> Option<(String, String)> {
     let pipeline = job.pipeline.as_ref()?;
-    let name = pipeline.schedule.name;
-    if !order::TORCH_HALVES.iter().any(|entry| entry.name == name) {
+    let name = pipeline.schedule.name();
+    if !pipeline.schedule.halves() {
         return None;
     }
     let or = |key: &str| format!("write {key}, or pipeline.schedule = \"LoopedBFS\"");
     if job.compile {
-        let problem = format!("PyTorch does not run {name} on stage modules that have used torch.compile");
+        let problem = match pipeline.schedule {
+            Order::Named(_) => format!("PyTorch does not run {name} on stage modules that have used torch.compile"),
+            Order::File(..) => {
+                format!("{name} has backwards in halves, and those of compiled blocks are not simulated")
+            }
+        };
         return Some((problem, or("compile.blocks = false")));
     }
     if job.checkpoint != Checkpoint::None {
@@ -131,8 +174,11 @@ pub fn refuses_halves(job: &Job) -> Option<(String, String)> {
         );
         return Some((problem, or("activation_checkpointing.policy = \"none\"")));
     }
-    let plain = job.eager.fused_rms_norm && job.style.linears == Linears::Torch && job.model.experts.is_none();
-    if !plain {
+    if job.model.experts.is_some() {
+        let problem = format!("{name} has backwards in halves, and those of a mixture of experts are not simulated");
+        return Some((problem, "write pipeline.schedule = \"LoopedBFS\", or take a dense model".to_owned()));
+    }
+    if !(job.eager.fused_rms_norm && job.style.linears == Linears::Torch) {
         let problem = format!(
             "{name} is simulated for linears and norms of one kernel each way, and {} has others",
             job.model.name
@@ -143,8 +189,11 @@ pub fn refuses_halves(job: &Job) -> Option<(String, String)> {
 }
 
 /// The job's schedule; an error if it cannot have this shape.
-pub fn schedule(pipeline: &Pipeline, microbatches: u32) -> Result<Schedule, ScheduleError> {
-    pipeline.schedule.build(pipeline.shape(microbatches))
+pub fn schedule(pipeline: &Pipeline, microbatches: u32) -> Result<Arc<Schedule>, ScheduleError> {
+    match &pipeline.schedule {
+        Order::Named(entry) => entry.build(pipeline.shape(microbatches)).map(Arc::new),
+        Order::File(schedule, _) => Ok(schedule.clone()),
+    }
 }
 
 /// The programs of all pipeline ranks.

@@ -3,8 +3,9 @@
 use toml::Spanned;
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Engine, Mesh, Pipeline};
+use crate::runtime::megatron::{self, Engine, Job, Mesh, Pipeline};
 use crate::scenario::error::ScenarioError;
+use crate::scenario::stages::is_file;
 use crate::scenario::understood::{MOST_SMALL, Reader};
 use crate::scenario::written;
 use crate::schedule::order::deepspeed::DEEPSPEED_1F1B;
@@ -101,8 +102,19 @@ fn schedule(
         };
         return Ok(reader.assume("pipeline.schedule", own, &format!("{:?}", own.name)));
     };
+    let known = match engine {
+        Engine::DeepSpeed => DEEPSPEED_1F1B.name.to_owned(),
+        Engine::Core => order::MEGATRON.map(|entry| entry.name).join(", "),
+    };
+    if is_file(at.get_ref()) {
+        let problem = format!("pipeline.schedule = {:?} is a file, and Megatron's schedules are code", at.get_ref());
+        return Err(reader.plan(
+            at,
+            problem,
+            format!("write runtime = \"fsdp2\", which reads one, or one of: {known}"),
+        ));
+    }
     let found = order::find(at.get_ref()).map_err(|_| {
-        let known = order::ENTRIES.map(|entry| entry.name).join(", ");
         reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
     })?;
     if engine == Engine::Core && found.name == MEGATRON_COMBINED.name {
@@ -115,7 +127,43 @@ fn schedule(
         let problem = format!("runtime is \"deepspeed\", whose engine runs no schedule {:?}", found.name);
         return Err(reader.plan(at, problem, format!("write {:?}, or remove the key", DEEPSPEED_1F1B.name)));
     }
+    if engine == Engine::Core && !found.is_of(&order::MEGATRON) {
+        let (whose, runtime) = match found.name {
+            "AFAB" => ("nanotron", "nanotron"),
+            name if name == DEEPSPEED_1F1B.name => ("DeepSpeed", "deepspeed"),
+            _ => ("torch.distributed.pipelining", "fsdp2"),
+        };
+        let problem = format!("{} is of {whose}, and no Megatron runs it", found.name);
+        let own = nearest(virtual_stages, found.is_of(&order::TORCH_HALVES));
+        return Err(reader.plan(at, problem, format!("write pipeline.schedule = {own:?}, or runtime = {runtime:?}")));
+    }
     Ok(found)
+}
+
+/// A Megatron's schedule for so many stages on each rank.
+fn nearest(virtual_stages: u32, halves: bool) -> &'static str {
+    match (virtual_stages, halves) {
+        (1, true) => "ZB-H1",
+        (2, true) => "ZBVZeroBubble",
+        (1, false) => MEGATRON_1F1B.name,
+        _ => MEGATRON_INTERLEAVED.name,
+    }
+}
+
+/// What does not go with the job's schedule, once all is known.
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+    let Some((what, write)) = megatron::refuses_schedule(job) else { return Ok(()) };
+    let Pipeline { schedule, virtual_stages, .. } = &job.pipeline;
+    let problem = format!("pipeline.schedule = {:?} asks for {what}, which is not simulated", schedule.name);
+    let whole = format!("pipeline.schedule = {:?}", nearest(*virtual_stages, false));
+    // Experts are Transformer Engine's.
+    let remedy = match job.mixture {
+        Some(_) => format!("write {whole}"),
+        None => format!("{write}, or write {whole}"),
+    };
+    let written = scenario.pipeline.as_ref().and_then(|table| table.get_ref().schedule.as_ref());
+    let place = written.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
+    Err(ScenarioError::Plan { problem, place, remedy })
 }
 
 /// A schedule that is not made for the shape: where the file says so, and what to write.
@@ -206,9 +254,18 @@ fn overlap_p2p(
     match &table.overlap_p2p {
         None if interleaved => Ok(reader.flag("pipeline.overlap_p2p", None, true)),
         None => Ok(false),
+        Some(at) if schedule.is_of(&order::MEGATRON_HALVES) => {
+            let problem = format!("{} waits for messages where they are used, and never on the host", schedule.name);
+            Err(reader.plan(at, problem, "remove pipeline.overlap_p2p"))
+        }
         Some(at) if *at.get_ref() && !interleaved => {
             let problem = format!("{} sends and receives between computations, and overlaps neither", schedule.name);
-            Err(reader.plan(at, problem, "remove pipeline.overlap_p2p, or write pipeline.virtual_stages = 2 or more"))
+            let own = match table.schedule {
+                Some(_) => format!(" and pipeline.schedule = {:?}", MEGATRON_INTERLEAVED.name),
+                None => String::new(),
+            };
+            let remedy = format!("remove pipeline.overlap_p2p, or write pipeline.virtual_stages = 2 or more{own}");
+            Err(reader.plan(at, problem, remedy))
         }
         Some(at) => Ok(*at.get_ref()),
     }

@@ -9,7 +9,7 @@ use crate::program::DType;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pipeline {
-    /// The name of a schedule.
+    /// The name of a schedule, or under FSDP2 a file in PyTorch's CSV.
     pub schedule: Option<Spanned<String>>,
     /// Stages on each rank.
     pub virtual_stages: Option<Spanned<i64>>,

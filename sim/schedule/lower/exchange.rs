@@ -69,11 +69,19 @@ pub fn add(schedule: &Schedule, lists: &Lists) -> Result<Lists, ScheduleError> {
             return Ok(Lists::from_ranks(&out));
         }
         if !progress {
-            let stuck = left.iter().enumerate().filter_map(|(rank, list)| Some((rank, list.first()?)));
-            let waits = stuck.take(4).map(|(rank, action)| format!("rank {rank} waits to run {action}"));
-            return Err(ScheduleError::Deadlock { waits: waits.collect::<Vec<_>>().join(", ") });
+            return Err(deadlock(lists, &left));
         }
     }
+}
+
+/// Who waits for what, where all that is `left` of the lists waits.
+fn deadlock(lists: &Lists, left: &[&[Action]]) -> ScheduleError {
+    let stuck = left.iter().enumerate().filter_map(|(rank, list)| Some((rank, list.first()?)));
+    let waits = stuck.take(4).map(|(rank, action)| format!("rank {rank} waits to run {action}"));
+    let waits = waits.collect::<Vec<_>>().join(", ");
+    let computes = |list: &[Action]| list.iter().filter(|action| action.kind.computes()).count();
+    let rank = left.iter().position(|list| !list.is_empty()).unwrap_or(0);
+    ScheduleError::Deadlock { waits, rank, entry: computes(lists.rank(rank)) - computes(left[rank]) + 1 }
 }
 
 /// Notes what an action has done; the send of its result and the peer's receive, if that is another rank.

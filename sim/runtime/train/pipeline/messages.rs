@@ -40,7 +40,7 @@ impl Messages {
         Messages {
             group: training.run.eager.program.add_group(group),
             ranks: pipeline.ranks,
-            placement: pipeline.schedule.placement,
+            placement: pipeline.schedule.placement(),
             ahead,
             streams: [stream(0), stream(1), stream(after)],
             bytes: Bytes(hidden.bytes()),
