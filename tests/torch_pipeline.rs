@@ -298,7 +298,12 @@ fn a_file_that_contradicts_itself_or_the_job_is_told_where() {
             "has 2 stages on each rank, and the keys of [pipeline] give it 1",
             "4 stages",
         ),
-        (&interleaved, "layers_per_stage = 3", "plan.csv runs 2 on each rank", "4 stages in place of pipeline.layers_per_stage"),
+        (
+            &interleaved,
+            "layers_per_stage = 3",
+            "plan.csv runs 2 on each rank",
+            "4 stages in place of pipeline.layers_per_stage",
+        ),
         (&halves, "[compile]\nblocks = true", "those of compiled blocks are not simulated", "compile.blocks = false"),
     ] {
         folder.write("plan.csv", text);

@@ -11,6 +11,7 @@ use super::understood::{Reader, Scenario};
 use super::written;
 use crate::model::experts::Implementation;
 use crate::runtime::{Job, Parts, spmd};
+use crate::schedule::order;
 
 /// Ranks of a job.
 pub(super) const RANKS: u64 = 1 << 17;
@@ -20,7 +21,8 @@ const TOKENS: u64 = 1 << 30;
 const ACTIVATIONS: u128 = 1 << 54;
 /// Blocks run forward in one step: blocks × micro-batches. Each is some 400 instructions.
 const PASSES: u64 = 1 << 15;
-/// The same under Megatron-Core, where steps of many micro-batches are mostly extended from runs of a few.
+/// The same under Megatron-Core, where steps of many micro-batches are mostly extended from runs of a few, unless their
+/// schedule is searched.
 const PIPELINE_PASSES: u64 = 1 << 20;
 /// A step \[ps\]: ten days.
 const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
@@ -67,12 +69,14 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
     // A stage without blocks has its turn all the same.
     let blocks = ((model.layers + model.predicts_ahead) * weight).max(stages.unwrap_or(0));
     let passes = blocks * u64::from(job.micro_batches());
-    let most = if job.split().is_some() || stages.is_some() { PIPELINE_PASSES } else { PASSES };
+    let searched = job.split().is_some_and(|job| job.pipeline.schedule.is_of(&order::SEARCHED));
+    let most = if (job.split().is_some() || stages.is_some()) && !searched { PIPELINE_PASSES } else { PASSES };
     if passes > most {
         let problem = format!(
-            "{} blocks{alike} × {} micro-batches are {passes} blocks to run in a step, and at most {most} are simulated",
+            "{} blocks{alike} × {} micro-batches are {passes} blocks to run in a step, and at most {most} are simulated{}",
             model.layers.max(stages.unwrap_or(0)),
-            job.micro_batches()
+            job.micro_batches(),
+            if searched { " under a schedule that is searched" } else { "" }
         );
         let remedy = format!(
             "write batch.accumulation = {} or less: every further micro-batch adds the same time",

@@ -52,6 +52,21 @@ pub enum ScheduleError {
         /// What would be accepted.
         remedy: u32,
     },
+    /// Too much to search.
+    #[error(
+        "{schedule} is searched turn by turn, and {ranks} ranks × {microbatches} micro-batches are too many: \
+         take {most} micro-batches or fewer, or ZB-H1, which is written down"
+    )]
+    Search {
+        /// The schedule's name.
+        schedule: &'static str,
+        /// Ranks asked for.
+        ranks: u64,
+        /// Micro-batches asked for.
+        microbatches: u64,
+        /// Micro-batches that are searched on so many ranks.
+        most: u64,
+    },
     /// It needs more micro-batches.
     #[error("{schedule} needs at least {least} micro-batches ({why}), not {found}: {remedy}")]
     FewMicrobatches {

@@ -76,6 +76,9 @@ pub const MEGATRON: [&Entry; 12] = [
 pub const MEGATRON_HALVES: [&Entry; 5] =
     [&zb_h1::ZB_H1, &zb_h2::ZB_H2, &zero_bubble::ZB_1P, &zero_bubble::ZB_2P, &zbv::ZBV];
 
+/// Those that are searched: what they repeat takes as many micro-batches as the search finds.
+pub const SEARCHED: [&Entry; 2] = [&zero_bubble::ZB_1P, &zero_bubble::ZB_2P];
+
 /// What a schedule is a function of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {

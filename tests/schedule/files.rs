@@ -77,6 +77,11 @@ fn a_shape_that_a_schedule_is_not_made_for_is_refused_with_a_remedy() {
     assert!(said("Interleaved1F1B", 4, 2, 9).contains("take a multiple of the 4 pipeline ranks, such as 8 or 12"));
     assert!(said("2F2B", 4, 2, 9).starts_with("no schedule is called \"2F2B\": expected one of GPipe, 1F1B, "));
     assert_eq!(said("GPipe", 0, 1, 1), "the number of pipeline ranks is 0: expected 1 to 65536");
+    assert_eq!(
+        said("ZB-1p", 2000, 1, 4000),
+        "ZB-1p is searched turn by turn, and 2000 ranks × 4000 micro-batches are too many: take 524 micro-batches or \
+         fewer, or ZB-H1, which is written down"
+    );
 }
 
 #[test]

@@ -180,6 +180,10 @@ pub(in crate::scenario) fn misfit(
         ScheduleError::VirtualStages { remedy, .. } => {
             (stages.or(name), format!("write pipeline.virtual_stages = {remedy}, or another pipeline.schedule"))
         }
+        ScheduleError::Search { most, .. } => {
+            let remedy = format!("write batch.accumulation = {most} or less, or pipeline.schedule = \"ZB-H1\"");
+            (micro_batches.or(name), remedy)
+        }
         ScheduleError::FewMicrobatches { least, .. } => {
             (micro_batches.or(name), format!("write batch.accumulation = {least} or more"))
         }

@@ -16,6 +16,7 @@ use crate::runtime::megatron::CudaGraphs;
 use crate::runtime::{Flight, Job};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Scenario;
+use crate::schedule::order;
 use crate::units::Flops;
 
 /// A job that has been run.
@@ -46,8 +47,11 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
 
 /// Rounds of the three short runs, and of the whole step; none if that would save little.
 fn short_runs(job: &Job) -> Option<[u32; 4]> {
-    // One graph that is the whole step keeps memory for every micro-batch.
+    // One graph that is the whole step keeps memory for every micro-batch; what a searched schedule repeats is no round.
     let job = job.split().filter(|job| job.graphs != CudaGraphs::Iteration)?;
+    if job.pipeline.schedule.is_of(&order::SEARCHED) {
+        return None;
+    }
     let round = job.mesh.pp.max(2);
     let all = job.micro_batches;
     let rounds = all.is_multiple_of(round).then_some(all / round)?;

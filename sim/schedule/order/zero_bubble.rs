@@ -10,6 +10,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use rayon::prelude::*;
+
 use super::super::{Action, Costs, Kind, Lists, Schedule, ScheduleError};
 use super::{Batching, Entry, Generate, Placement, Shape, one_stage};
 use crate::units::Time;
@@ -20,7 +22,7 @@ pub const ZB_1P: Entry = Entry {
     about: "searched: zero bubble in 1F1B's memory (equal costs, half an activation kept for weights)",
     placement: Placement::Loop,
     batching: |_| Batching::Eager,
-    check: |shape| one_stage("ZB-1p", shape),
+    check: |shape| searchable("ZB-1p", shape),
     generate: Generate::Whole(|shape| equal_costs(shape, 1)),
 };
 
@@ -30,9 +32,22 @@ pub const ZB_2P: Entry = Entry {
     about: "searched: zero bubble in twice 1F1B's memory (equal costs, half an activation kept for weights)",
     placement: Placement::Loop,
     batching: |_| Batching::Eager,
-    check: |shape| one_stage("ZB-2p", shape),
+    check: |shape| searchable("ZB-2p", shape),
     generate: Generate::Whole(|shape| equal_costs(shape, 2)),
 };
+
+/// Micro-batches × ranks that are searched: each is three turns, 25 times over, in some seconds for all.
+const MOST: u64 = 1 << 20;
+
+/// For schedules that are searched.
+fn searchable(schedule: &'static str, shape: Shape) -> Result<(), ScheduleError> {
+    one_stage(schedule, shape)?;
+    let (ranks, microbatches) = (u64::from(shape.ranks), u64::from(shape.microbatches));
+    if ranks * microbatches <= MOST {
+        return Ok(());
+    }
+    Err(ScheduleError::Search { schedule, ranks, microbatches, most: MOST / ranks })
+}
 
 /// What one micro-batch keeps on a rank, and how much a rank may keep. Any unit will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +69,7 @@ fn equal_costs(shape: Shape, times: u64) -> Lists {
 /// The best schedule found for costs and memory. `name` is what reports call it.
 pub fn search(name: &str, shape: Shape, costs: &Costs, memory: Memory) -> Result<Schedule, ScheduleError> {
     super::counts(shape)?;
-    one_stage("a searched schedule", shape)?;
+    searchable("a searched schedule", shape)?;
     if memory.limit < memory.activation || memory.for_weights > memory.activation {
         let problem = format!(
             "a rank may keep {} but one micro-batch takes {} and {} of it for weights: raise the limit",
@@ -67,9 +82,11 @@ pub fn search(name: &str, shape: Shape, costs: &Costs, memory: Memory) -> Result
 
 /// The best of 25 attempts; of equals the first.
 fn best(shape: Shape, costs: &Costs, memory: Memory) -> Lists {
-    let attempts = (0..=4).flat_map(|weight| (0..=4).map(move |forward| (weight, forward)));
-    let tried = attempts.map(|(weight, forward)| attempt(shape, costs, memory, Patience { weight, forward }));
-    let (_, ranks) = tried.min_by_key(|(span, _)| *span).expect("25 attempts");
+    let tried = (0..25_u64).into_par_iter().map(|number| {
+        let (span, ranks) = attempt(shape, costs, memory, Patience { weight: number / 5, forward: number % 5 });
+        ((span, number), ranks)
+    });
+    let (_, ranks) = tried.min_by_key(|(key, _)| *key).expect("25 attempts");
     Lists::from_ranks(&ranks)
 }
 
@@ -91,6 +108,8 @@ struct Rank {
     kept: u64,
     first: Option<u64>,
     free: u64,
+    /// Whether it found nothing to do: what arrives wakes it. Else it looks when it is free.
+    idle: bool,
 }
 
 /// When a micro-batch can start: now or earlier, later, or not known yet.
@@ -109,6 +128,7 @@ fn attempt(shape: Shape, costs: &Costs, memory: Memory, patience: Patience) -> (
         if now < state.free {
             continue;
         }
+        state.idle = true;
         let input = match () {
             () if state.inputs >= state.forwards => UNKNOWN,
             () if rank + 1 == ranks => forward_end[cell(rank, state.inputs)],
@@ -140,27 +160,27 @@ fn attempt(shape: Shape, costs: &Costs, memory: Memory, patience: Patience) -> (
         let microbatch = *done;
         *done += 1;
         state.first.get_or_insert(now);
-        state.free = now + turn;
+        (state.free, state.idle) = (now + turn, false);
         let end = state.free;
         lists[rank].push(Action::new(u16::try_from(rank).expect("at most 65,536 ranks"), kind, microbatch));
         wake.push(Reverse((end, rank)));
-        match kind {
+        let woken = match kind {
             Kind::Forward => {
                 state.kept += memory.activation;
                 forward_end[cell(rank, microbatch)] = end;
-                if rank + 1 < ranks {
-                    wake.push(Reverse((end + costs.hop[rank].0, rank + 1)));
-                }
+                (rank + 1 < ranks).then(|| (end + costs.hop[rank].0, rank + 1))
             }
             Kind::Input => {
                 state.kept -= memory.activation - memory.for_weights;
                 input_end[cell(rank, microbatch)] = end;
-                if rank > 0 {
-                    wake.push(Reverse((end + costs.hop[rank - 1].0, rank - 1)));
-                }
+                rank.checked_sub(1).map(|before| (end + costs.hop[before].0, before))
             }
-            _ => state.kept -= memory.for_weights,
-        }
+            _ => {
+                state.kept -= memory.for_weights;
+                None
+            }
+        };
+        wake.extend(woken.filter(|&(_, other)| states[other].idle).map(Reverse));
     }
     let span = states.iter().map(|state| state.free - state.first.unwrap_or(0)).max().unwrap_or(0);
     (span, lists)
