@@ -274,6 +274,21 @@ fn a_schedule_written_to_a_file_and_read_back_gives_the_step_of_its_name() {
 }
 
 #[test]
+fn a_schedules_file_is_found_beside_its_scenario_wherever_that_is_flown() {
+    let folder = Folder::new("schedule-csv-beside");
+    std::fs::create_dir(folder.path.join("mine")).unwrap();
+    let text = |schedule: &str| format!("{STAGES}\n[pipeline]\nschedule = {schedule:?}\n");
+    folder.write("mine/config.json", include_str!("tiny/config.json"));
+    folder.write("mine/plan.csv", &csv("Interleaved1F1B", 2));
+    folder.write("mine/of_file.toml", &text("plan.csv"));
+    folder.write("named.toml", &text("Interleaved1F1B"));
+    let output = folder.windtunnel(&["compare", "mine/of_file.toml", "named.toml"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("mine/plan.csv"), "{said}");
+}
+
+#[test]
 fn a_file_that_contradicts_itself_or_the_job_is_told_where() {
     let folder = Folder::new("schedule-csv");
     let interleaved = csv("Interleaved1F1B", 2);

@@ -8,7 +8,7 @@ use crate::scenario::relative;
 use crate::scenario::{Draft, Scenario, ScenarioError, flat};
 
 /// Keys whose values are names or paths; a path counts from the side's own file.
-const PATHS: [&str; 3] = ["topology.name", "topology.profile", "model.huggingface"];
+const PATHS: [&str; 4] = ["topology.name", "topology.profile", "model.huggingface", "pipeline.schedule"];
 
 /// Says what a run is, and decides nothing.
 const DESCRIPTION: &str = "description";
