@@ -4,13 +4,13 @@ a time, third step. Stages are cut, wrapped and stepped as torchtitan does it (`
 
     python fsdp2_pipeline.py OUT.json [ids]        # TORCHTITAN=FOLDER of a checkout records its split of modules, too
 """
-import ast, contextlib, json, os, subprocess, sys, time, warnings
+import ast, contextlib, json, os, subprocess, sys, tempfile, time, warnings
 
 import torch, torch.nn as nn, torch.nn.functional as F
 import torch.distributed as dist
 
 DEFAULTS = dict(
-    schedule="1F1B", pp=2, virtual=1, dp=1, tp=1, micro=4, bs=1, seq=2048, ac="none", clip=0, reshard=False, wrap="titan",
+    schedule="1F1B", csv=None, pp=2, virtual=1, dp=1, tp=1, micro=4, bs=1, seq=2048, ac="none", clip=0, reshard=False, wrap="titan",
     dim=1024, heads=16, kv_heads=4, ffn=3584, vocab=32000, layers=None,
 )
 CASES = {
@@ -40,6 +40,11 @@ CASES = {
     "zero_bubble_pp4_dp2": dict(schedule="InterleavedZeroBubble", pp=4, virtual=2, layers=[1, 2, 2, 1, 1, 1, 1, 0], micro=8, dp=2),
     "zbv_tp2_dp2": dict(schedule="ZBVZeroBubble", virtual=2, layers=[1, 1, 1, 1], dp=2, tp=2),
     "zbv_dp2_block": dict(schedule="ZBVZeroBubble", virtual=2, layers=[1, 1, 1, 2], dp=2, wrap="block", bs=2),
+    # Read from a file: one stage a rank, the same with some backwards in halves, there and back.
+    "csv_dp2": dict(layers=[2, 2], dp=2, csv="0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
+    "csv_halves_dp2": dict(layers=[2, 2], dp=2, csv="0F0,0F1,0B0,0F2,0I1,0F3,0B2,0W1,0B3\n1F0,1B0,1F1,1I1,1F2,1W1,1I2,1F3,1B3,1W2\n"),
+    "csv_v_dp2": dict(schedule="ZBVZeroBubble", virtual=2, layers=[1, 1, 1, 1], dp=2, micro=3,
+                      csv="0F0,0F1,0F2,3F0,3F1,3F2,3B0,3B1,3B2,0B0,0B1,0B2\n1F0,1F1,1F2,2F0,2F1,2F2,2B0,2B1,2B2,1B0,1B1,1B2\n"),
 }
 SPLITS = [(stages, layers, first, last) for stages, layers in ((2, 3), (2, 16), (4, 32), (8, 32), (8, 80), (16, 126), (3, 7), (4, 5))
           for first, last in ((1, 1), (0, 0), (2, 1), (1, 2))]
@@ -188,11 +193,15 @@ def run(c, rank):
     stages = [PipelineStage(part, stage, count, torch.device("cuda"), input_args=hidden if stage else tokens,
                             output_args=logits if stage == count - 1 else hidden, group=mesh["pp"].get_group())
               for part, stage in zip(parts, mine)]
-    kind = schedules.get_schedule_class(c["schedule"])
+    kind = schedules._PipelineScheduleRuntime if c["csv"] else schedules.get_schedule_class(c["schedule"])
     def loss_fn(logits, labels):
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
     single = issubclass(kind, schedules.PipelineScheduleSingle)
     schedule = kind(stages[0] if single else stages, n_microbatches=c["micro"], loss_fn=loss_fn, scale_grads=False)
+    if c["csv"]:
+        with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+            file.write(c["csv"]); file.flush()
+            schedule._load_csv(file.name)
     optimizers = [torch.optim.AdamW(list(part.parameters()), lr=1e-4, fused=True) for part in parts]
     data = [torch.zeros(c["bs"], c["seq"], dtype=torch.long, device="cuda") for _ in range(2 * c["micro"])]
     order, phases, actions = [], {}, []
