@@ -1,8 +1,12 @@
 //! A mistake in a file is answered with its place, what was expected and what to try; never with a panic, a hang or half
 //! a report.
 
+/// What is said of a plan that flies.
+mod noted;
 /// Numbers at and beyond their limits.
 mod numbers;
+/// What answers propose.
+mod remedies;
 /// Whole answers, as they are shown.
 mod shown;
 /// Files that fingers slipped on.

@@ -129,7 +129,7 @@ fn a_plan_that_torchtitan_could_not_run_is_told_what_would() {
         (
             "accumulation = 4",
             "accumulation = 4\nsync_every_micro_batch = true",
-            "means nothing in a pipeline",
+            "| sync_every_micro_batch = true",
             "remove batch",
         ),
         ("", "[loss]\nkind = \"fused_linear\"", "a pipeline of a model whose loss runs the head itself", "mesh.pp = 1"),

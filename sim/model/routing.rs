@@ -28,6 +28,14 @@ impl Load {
         }
     }
 
+    /// The largest share of all copies that one of `experts` is asked to take, where that is more than one of each token's.
+    pub fn overfull(&self, experts: u64, top_k: u64) -> Option<f64> {
+        let weights = || (0..experts as usize).map(|expert| self.weight(expert));
+        let share = weights().fold(0.0, f64::max) / weights().sum::<f64>();
+        // Rounding is the division's.
+        (share * top_k as f64 > 1.0 + 1e-9).then_some(share)
+    }
+
     /// Copies that each of `experts` gets of `tokens` tokens sent to `top_k` experts each. They sum to `tokens·top_k`
     /// where that is possible at all (`top_k` ≤ `experts`), and none exceeds `tokens`.
     pub fn tokens_per_expert(&self, experts: u64, top_k: u64, tokens: u64) -> Vec<u64> {
@@ -111,6 +119,15 @@ mod tests {
             let counts = Load::PowerLaw { exponent }.tokens_per_expert(experts, 1, tokens);
             prop_assert!(counts.windows(2).all(|pair| pair[1] <= pair[0] + 1));
         }
+    }
+
+    #[test]
+    fn no_expert_takes_more_than_one_copy_of_each_token() {
+        assert_eq!(Load::Balanced.overfull(8, 8), None);
+        assert_eq!(Load::Measured(vec![2, 1, 1, 0]).overfull(4, 2), None);
+        assert_eq!(Load::Measured(vec![3, 1, 0, 0]).overfull(4, 2), Some(0.75));
+        assert_eq!(Load::Measured(vec![3, 1, 0, 0]).overfull(4, 1), None);
+        assert_eq!(Load::PowerLaw { exponent: 1.0 }.overfull(3, 2), Some(6.0 / 11.0));
     }
 
     #[test]

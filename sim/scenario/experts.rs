@@ -3,6 +3,8 @@
 //! A model that is not simulated can still be described (`windtunnel show model`); everything that would need its program
 //! refuses it with [`Scenario::simulable`].
 
+use toml::Value;
+
 use super::error::ScenarioError;
 use super::registry::Runtime;
 use super::train::FSDP2;
@@ -11,8 +13,9 @@ use super::written::{self, ExpertStyle};
 use crate::model::ModelConfig;
 use crate::model::experts::{Experts, Implementation};
 use crate::model::routing::Load;
-use crate::runtime::Parts;
+use crate::runtime::fsdp::Version;
 use crate::runtime::megatron::MULTI_TOKEN;
+use crate::runtime::{Job, Parts, train};
 
 /// How experts are run, and over how many ranks they are spread: neighbours among those that shard the model.
 pub(super) fn implementation(
@@ -116,6 +119,48 @@ fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
     }
 }
 
+/// Notes of what of a mixture changes nothing, or costs more than it need.
+pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
+    let Some(experts) = &job.model().experts else { return };
+    let together = match job.parts() {
+        Parts::Whole(job) => {
+            matches!(job.style.experts, Implementation::Grouped | Implementation::Torchtitan { ranks: 1 })
+        }
+        // A capacity drops rows, and fp8 fills each expert's up.
+        Parts::Split(job) => {
+            job.mesh.ep == 1 && job.matmuls.fp8().is_none() && job.mixture.is_some_and(|run| run.capacity.is_none())
+        }
+        Parts::Compiled(_) => false,
+    };
+    if together && experts.load != Load::Balanced {
+        reader.assumptions.push(
+            "note: model.expert_load changes nothing here: every rank has all experts, and grouped matmuls are costed by all \
+             their rows, whoever they are for"
+                .to_owned(),
+        );
+    }
+    let Parts::Whole(job) = job.parts() else { return };
+    if let Some(times) = filled_up(job) {
+        let (count, shard, times) = (experts.count, job.fsdp.shard, (times * 100.0).round() / 100.0);
+        reader.assumptions.push(format!(
+            "note: fully_shard cuts weights along their first dimension, of experts' the {count} experts, and fills that up for \
+             dp_shard = {shard}: {times} times as much is kept and moved; framework.experts = \"torchtitan\" cuts another \
+             dimension"
+        ));
+    }
+}
+
+/// How many times what experts' weights are `fully_shard` makes of them, where it fills up their first dimension
+/// (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py`, `_get_dim0_padded_size`). torchtitan has it cut another
+/// (`shard_placement_fn`).
+pub(super) fn filled_up(job: &train::Job) -> Option<f64> {
+    let count = job.model.experts.as_ref()?.count;
+    let filled = count.next_multiple_of(u64::from(job.fsdp.shard));
+    let cuts_first =
+        job.fsdp.version == Version::Two && !matches!(job.style.experts, Implementation::Torchtitan { .. });
+    (cuts_first && filled > count).then(|| filled as f64 / count as f64)
+}
+
 impl Scenario {
     /// Refuses what no runtime here has rules for, before a program is compiled from it.
     pub fn simulable(&self) -> Result<(), ScenarioError> {
@@ -134,26 +179,51 @@ impl Scenario {
             });
         }
         let remedy = match self.job.parts() {
-            Parts::Whole(_) if what.starts_with("selective checkpointing") => {
-                "write activation_checkpointing.policy = \"full\" or \"none\""
+            Parts::Whole(_) => match self.instead() {
+                changes if changes.is_empty() => {
+                    "`windtunnel show model` describes it; to fly it, take mixtral-8x7b, qwen3-30b-a3b or a dense model"
+                        .to_owned()
+                }
+                changes => format!("write {}", changes.join(", or ")),
+            },
+            Parts::Split(_) if what.contains(MULTI_TOKEN) => {
+                "write megatron.mtp_num_layers = 0 to train without it".to_owned()
             }
-            Parts::Whole(_) => {
-                "`windtunnel show model` describes it; to fly it, take mixtral-8x7b or qwen3-30b-a3b as they are, or a \
-                 dense model"
-            }
-            Parts::Split(_) if what.contains(MULTI_TOKEN) => "write megatron.mtp_num_layers = 0 to train without it",
             Parts::Split(job) if job.model.experts.is_none() => {
                 "`windtunnel show model` describes it; to fly it, change the key of [megatron] or [mesh] that this speaks of, \
                  or take another model"
+                    .to_owned()
             }
             Parts::Split(_) | Parts::Compiled(_) => {
-                "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\""
+                "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\"".to_owned()
             }
         };
         Err(ScenarioError::Plan {
             problem: format!("{} needs {what}, which is described but not simulated yet", self.job.model().name),
             place: Box::new(self.model_at.clone()),
-            remedy: remedy.to_owned(),
+            remedy,
         })
+    }
+
+    /// Single changes of the file that leave nothing without rules: each is read, none is guessed.
+    fn instead(&self) -> Vec<String> {
+        // What is written, and a table that then says nothing.
+        let changes: [(&str, Value, &str); 6] = [
+            ("mesh.tp", 1.into(), "tensor_parallel"),
+            ("framework.experts", "torchtitan".into(), ""),
+            ("activation_checkpointing.policy", "full".into(), ""),
+            ("compile.blocks", false.into(), ""),
+            ("model.expert_load", "balanced".into(), ""),
+            ("runtime", "fsdp2".into(), "fsdp1"),
+        ];
+        let flies = |(key, value, table): (&str, Value, &str)| {
+            let mut draft = self.draft.clone();
+            draft.remove(table);
+            draft.set(key, value.clone());
+            let read = draft.scenario().ok().filter(|read| read.job.refuses().is_none());
+            let without = self.draft.get(table).map_or_else(String::new, |_| format!(" without [{table}]"));
+            read.map(|_| format!("{key} = {value}{without}"))
+        };
+        changes.into_iter().filter_map(flies).collect()
     }
 }

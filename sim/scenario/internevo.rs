@@ -26,6 +26,7 @@ const BUCKET: u64 = 512 << 20;
 /// InternEvo, InternLM's framework.
 pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
     written: "internevo",
+    also: &["internlm"],
     name: "InternEvo",
     lane: "InternEvo v0.1 (CUDA)",
     splits_model: true,

@@ -36,6 +36,7 @@ const FUSION: &str = "megatron.gradient_accumulation_fusion";
 /// Megatron-Core.
 pub(super) const MEGATRON: Runtime = Runtime(&Entry {
     written: "megatron",
+    also: &["megatron-core", "megatron-lm", "mcore", "megatron-bridge", "nemo"],
     name: "Megatron-Core",
     lane: "Megatron-Core (CUDA)",
     splits_model: true,
@@ -46,6 +47,7 @@ pub(super) const MEGATRON: Runtime = Runtime(&Entry {
 /// Megatron's modules in DeepSpeed's pipeline engine.
 pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
     written: "deepspeed",
+    also: &["megatron-deepspeed"],
     name: "Megatron-DeepSpeed",
     lane: "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
     splits_model: true,
@@ -71,6 +73,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     pipeline.scatter_gather = pipeline::scatter_gather(reader, scenario, (mesh, sequence_parallel, engine), &pipeline)?;
     let dtype = precision(reader, &scenario.precision)?;
     let block = block(reader, table, (&model, engine))?;
+    recompute::beyond(reader, block.recompute, &pipeline);
     let mesh = Mesh { sharing: context::sharing(reader, (scenario, table), (&model, mesh, &block))?, ..mesh };
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;

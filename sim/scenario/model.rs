@@ -91,7 +91,16 @@ fn expert_load(
     };
     experts.load = match at.get_ref() {
         written::ExpertLoad::Balanced => Load::Balanced,
-        &written::ExpertLoad::PowerLaw(exponent) if (0.0..=STEEPEST).contains(&exponent) => Load::PowerLaw { exponent },
+        &written::ExpertLoad::PowerLaw(exponent) if (0.0..=STEEPEST).contains(&exponent) => {
+            let load = Load::PowerLaw { exponent };
+            if load.overfull(experts.count, experts.top_k).is_some() {
+                reader.assumptions.push(format!(
+                    "note: model.expert_load.power_law = {exponent} asks for more of an expert than a copy of every token, \
+                     which it takes; the others share what is left"
+                ));
+            }
+            load
+        }
         written::ExpertLoad::PowerLaw(exponent) => {
             let problem = format!("model.expert_load.power_law = {exponent} is out of range");
             return Err(reader.plan(at, problem, format!("write a number from 0 (balanced) to {STEEPEST}")));
@@ -99,7 +108,22 @@ fn expert_load(
         written::ExpertLoad::Measured(counts) => {
             let read: Option<Vec<u64>> = counts.iter().map(|&count| u64::try_from(count).ok()).collect();
             match read.filter(|counts| counts.len() as u64 == experts.count && counts.iter().any(|&count| count > 0)) {
-                Some(counts) => Load::Measured(counts),
+                Some(counts) => {
+                    let load = Load::Measured(counts);
+                    if let Some(share) = load.overfull(experts.count, experts.top_k) {
+                        let problem = format!(
+                            "model.expert_load.measured sends {:.1} % of all copies to one expert, and each token goes to {} \
+                             different experts of {name}: none gets more than {:.1} %",
+                            100.0 * share,
+                            experts.top_k,
+                            100.0 / experts.top_k as f64
+                        );
+                        let remedy = "write how many tokens each expert was sent, each token counted once for each of \
+                                      its experts";
+                        return Err(reader.plan(at, problem, remedy));
+                    }
+                    load
+                }
                 None => {
                     let problem = format!(
                         "{} counts are no histogram over the {} experts of {name}",

@@ -25,6 +25,7 @@ use crate::schedule::order::megatron::MEGATRON_1F1B;
 /// nanotron.
 pub(super) const NANOTRON: Runtime = Runtime(&Entry {
     written: "nanotron",
+    also: &[],
     name: "nanotron",
     lane: "nanotron (CUDA)",
     splits_model: true,

@@ -36,6 +36,9 @@ pub(super) fn words(message: &str, text: &str, span: Range<usize>) -> String {
             let what = if what.starts_with("struct ") { "a table of keys" } else { what };
             format!("expected {what}, found {found}")
         }
+        ("wanted exactly 1 element, more than 1 element", _) => {
+            format!("{found} makes several choices, and there is one to make: write one of them")
+        }
         ("wanted string or table", _) => format!("expected one of the choices in quotes, or a table, found {found}"),
         ("invalid boolean, expected `false`" | "invalid boolean, expected `true`", _) => {
             format!("expected a value, found {}: text stands in quotes", first_word(found))
@@ -43,6 +46,12 @@ pub(super) fn words(message: &str, text: &str, span: Range<usize>) -> String {
         _ => message.to_owned(),
     }
 }
+
+/// A framework's own word for a choice, one of the choices that it is written as here, and how.
+const MEANT: [(&str, &str, &str); 2] = [
+    ("full", "`uniform`", "{ uniform = 1 } is all blocks, each for itself, and { block = 8 } eight of each stage"),
+    ("selective", "`core_attn`", "\"core_attn\" is the attention core, and recompute_modules names other parts"),
+];
 
 fn first_word(found: &str) -> &str {
     found.split_whitespace().next().unwrap_or("a bare word")
@@ -56,5 +65,7 @@ fn named(what: &str, message: &str, expected: &str) -> String {
         Some((edits, known)) if edits <= known.len() / 2 => format!(" (did you mean `{known}`?)"),
         _ => String::new(),
     };
-    format!("{what} `{name}` here{hint}: expected {expected}")
+    let meant = MEANT.iter().find(|(word, choice, _)| *word == name && expected.contains(choice));
+    let meant = meant.map_or_else(String::new, |(.., how)| format!("; {how}"));
+    format!("{what} `{name}` here{hint}: expected {expected}{meant}")
 }

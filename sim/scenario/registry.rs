@@ -10,6 +10,8 @@ use crate::hardware::Vendor;
 pub struct Entry {
     /// As a scenario writes it.
     pub(super) written: &'static str,
+    /// What else somebody may call it, or what runs on it, in small letters with dashes.
+    pub(super) also: &'static [&'static str],
     /// The framework's short name.
     pub(super) name: &'static str,
     /// The lane's name in reports.
@@ -51,6 +53,12 @@ impl Runtime {
     /// The runtime that a scenario names so.
     pub fn find(written: &str) -> Option<Runtime> {
         Self::ALL.into_iter().find(|runtime| runtime.written() == written)
+    }
+
+    /// The runtime that goes by a name that no scenario may write.
+    pub(super) fn called(name: &str) -> Option<Runtime> {
+        let name = name.to_lowercase().replace(['_', ' '], "-");
+        Self::ALL.into_iter().find(|runtime| runtime.written() == name || runtime.0.also.contains(&name.as_str()))
     }
 
     /// As a scenario writes it.

@@ -237,14 +237,15 @@ fn without_effect(
         return Err(reader.plan(at, problem, "remove the key"));
     }
     let batch = &scenario.batch;
-    for (key, written) in
-        [("sync_every_micro_batch", batch.sync_every_micro_batch), ("set_is_last_backward", batch.set_is_last_backward)]
-    {
-        if written.is_some() {
+    for (key, written) in [
+        ("sync_every_micro_batch", &batch.sync_every_micro_batch),
+        ("set_is_last_backward", &batch.set_is_last_backward),
+    ] {
+        if let Some(at) = written {
             let problem = format!(
                 "batch.{key} means nothing in a pipeline, which reduces gradients after a stage's last micro-batch"
             );
-            return Err(reader.plan(&batch.sequence, problem, format!("remove batch.{key}")));
+            return Err(reader.plan(at, problem, format!("remove batch.{key}")));
         }
     }
     let Some(layers) = &table.layers else { return Ok(()) };

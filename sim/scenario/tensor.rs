@@ -92,20 +92,19 @@ fn asynchronous(
 pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
     let (ranks, model) = (job.tensor.ranks, &job.model);
     let (Some(at), true) = (&scenario.mesh.get_ref().tp, job.tensor.splits()) else { return Ok(()) };
-    let sequence = if job.tensor.sequence { job.own_tokens() } else { ranks };
-    for (what, size) in [
+    let sequence = if job.tensor.sequence { job.own_tokens() } else { 0 };
+    let sizes = [
         ("key-value heads", model.kv_heads),
         ("query heads", model.heads),
         ("numbers of feed-forward width", model.ffn),
         ("words", model.vocab),
         ("tokens of a sequence", sequence),
-    ] {
-        if !size.is_multiple_of(ranks) {
-            let divisors: Vec<String> =
-                (1..ranks).filter(|&tp| size.is_multiple_of(tp)).map(|tp| tp.to_string()).collect();
-            let problem = format!("mesh.tp = {ranks} does not divide the {size} {what} of {}", model.name);
-            return Err(reader.plan(at, problem, format!("write mesh.tp = {}", divisors.join(" or "))));
-        }
+    ];
+    let replicas = u64::from(job.fsdp.shard / job.context * job.fsdp.replicate);
+    let whole = indivisible(scenario, &sizes, (ranks, ranks * replicas), (job.seq, u64::from(job.context)));
+    if let Some((what, remedy)) = whole {
+        let problem = format!("mesh.tp = {ranks} does not divide the {what} of {}", model.name);
+        return Err(reader.plan(at, problem, remedy));
     }
     let narrow = |&size: &u64| !size.is_multiple_of(MULTIPLE);
     let sizes =
@@ -121,6 +120,34 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
         return Err(reader.plan(at, problem, "write mesh.tp = 1"));
     }
     Ok(())
+}
+
+/// The first of some sizes that `tp` ranks do not share equally, and what to write: fewer ranks that share all of them and of
+/// which whole replicas fill `chips`, or a sequence of `cp` parts that they do share.
+pub(super) fn indivisible(
+    scenario: &written::Scenario,
+    sizes: &[(&str, u64)],
+    (tp, chips): (u64, u64),
+    (sequence, cp): (u64, u64),
+) -> Option<(String, String)> {
+    let (what, size) = sizes.iter().find(|(_, size)| !size.is_multiple_of(tp))?;
+    let shares =
+        |fewer: &u64| chips.is_multiple_of(*fewer) && sizes.iter().all(|(_, size)| size.is_multiple_of(*fewer));
+    // One rank splits nothing, and then the table says nothing.
+    let table = scenario.tensor_parallel.is_some();
+    let fewer: Vec<String> = (1..tp).skip(usize::from(table)).filter(shares).map(|fewer| fewer.to_string()).collect();
+    let mut remedies = vec![];
+    if what.ends_with("sequence") {
+        let parts = if cp > 1 && !tp.is_multiple_of(2) { 2 * tp } else { tp };
+        remedies.push(format!("batch.sequence = {}", sequence.next_multiple_of(cp * parts)));
+    }
+    if !fewer.is_empty() {
+        remedies.push(format!("mesh.tp = {}", fewer.join(" or ")));
+    }
+    if remedies.is_empty() {
+        remedies.push("mesh.tp = 1, and remove [tensor_parallel]".to_owned());
+    }
+    Some((format!("{size} {what}"), format!("write {}", remedies.join(", or "))))
 }
 
 /// The first thing in a job that no rule splits over ranks.

@@ -20,6 +20,7 @@ use crate::runtime::train::Job;
 /// PyTorch `fully_shard`.
 pub(super) const FSDP2: Runtime = Runtime(&Entry {
     written: "fsdp2",
+    also: &["fsdp", "fully-shard", "torchtitan"],
     name: "FSDP2",
     lane: "FSDP2 (PyTorch fully_shard, CUDA)",
     splits_model: false,
@@ -30,6 +31,7 @@ pub(super) const FSDP2: Runtime = Runtime(&Entry {
 /// PyTorch `FullyShardedDataParallel`.
 pub(super) const FSDP1: Runtime = Runtime(&Entry {
     written: "fsdp1",
+    also: &["fully-sharded-data-parallel", "fullyshardeddataparallel", "llm-foundry", "composer"],
     name: "FSDP1",
     lane: "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
     splits_model: false,
@@ -40,6 +42,7 @@ pub(super) const FSDP1: Runtime = Runtime(&Entry {
 /// PyTorch on one device, with nothing around the model.
 pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
     written: "single_device",
+    also: &["single-gpu", "one-device"],
     name: "one device",
     lane: "one device (PyTorch, CUDA)",
     splits_model: false,
@@ -73,15 +76,16 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let optimizer = training::optimizer(reader, &scenario.optimizer)?;
     let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
+    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
     let sync_every = match accumulation {
         _ if pipeline.is_some() => false,
         1 => true,
-        _ => reader.flag("batch.sync_every_micro_batch", batch.sync_every_micro_batch, false),
+        _ => reader.flag("batch.sync_every_micro_batch", flag(&batch.sync_every_micro_batch), false),
     };
     let marks_last = match accumulation {
         _ if pipeline.is_some() => true,
         1 => true,
-        _ => reader.flag("batch.set_is_last_backward", batch.set_is_last_backward, false),
+        _ => reader.flag("batch.set_is_last_backward", flag(&batch.set_is_last_backward), false),
     };
     let regime = machine::regime(reader, &scenario.topology);
     let attention = machine::attention(reader, &scenario.attention, profile, "PyTorch's own kernels")?;

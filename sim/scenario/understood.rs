@@ -9,7 +9,7 @@ use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::registry::Runtime;
-use super::{gate, limits, model, plain, written};
+use super::{experts, gate, limits, model, plain, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
@@ -223,6 +223,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
     let Decided { job, regime, software, expandable_segments } = runtime.decide(reader, base)?;
     limits::check(reader, scenario, &job)?;
+    experts::notes(reader, &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
@@ -252,8 +253,15 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
 
 fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {
     Runtime::find(written.get_ref()).ok_or_else(|| {
-        let names = Runtime::ALL.map(Runtime::written).join(", ");
-        let problem = format!("there is no runtime {:?}", written.get_ref());
-        reader.plan(written, problem, format!("write one of: {names}"))
+        let asked = written.get_ref();
+        let problem = format!("there is no runtime {asked:?}");
+        let remedy = match Runtime::called(asked) {
+            Some(runtime) => format!("write {:?}, which is {}", runtime.written(), runtime.lane()),
+            None => {
+                let name = |runtime: Runtime| format!("{} ({})", runtime.written(), runtime.name());
+                format!("write one of: {}", Runtime::ALL.map(name).join(", "))
+            }
+        };
+        reader.plan(written, problem, remedy)
     })
 }

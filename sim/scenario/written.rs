@@ -182,9 +182,9 @@ pub struct Batch {
     /// Micro-batches per step.
     pub accumulation: Option<Spanned<i64>>,
     /// Whether gradients are reduced after every micro-batch.
-    pub sync_every_micro_batch: Option<bool>,
+    pub sync_every_micro_batch: Option<Spanned<bool>>,
     /// Whether the loop calls `set_is_last_backward`.
-    pub set_is_last_backward: Option<bool>,
+    pub set_is_last_backward: Option<Spanned<bool>>,
 }
 
 /// `[precision]`

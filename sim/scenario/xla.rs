@@ -23,6 +23,7 @@ mod pipeline;
 /// XLA SPMD on TPU.
 pub(super) const XLA: Runtime = Runtime(&Entry {
     written: "xla",
+    also: &["jax", "maxtext", "tpu", "spmd"],
     name: "XLA SPMD",
     lane: "ZeRO-3-shaped sharding on TPU XLA",
     splits_model: false,

@@ -38,6 +38,7 @@ const MOST: i64 = 1 << 40;
 /// `deepspeed.initialize` around a PyTorch module.
 pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
     written: "deepspeed-zero",
+    also: &["zero", "zero-1", "zero-2", "zero-3", "zero1", "zero2", "zero3", "deepspeed-zero3"],
     name: "DeepSpeed ZeRO",
     lane: "DeepSpeed ZeRO 0.19 (CUDA)",
     splits_model: false,

@@ -107,8 +107,14 @@ pub(super) fn settings(
     if strategy == Strategy::Whole && !(gradients.overlap_reduce && optimizer.overlap_gather) {
         let problem = "under no_shard Megatron-FSDP reduces gradients beside the last backward or not at all, and gathers \
                        parameters that it has not put together unless the next forward is to";
-        let remedy = "write megatron.overlap_grad_reduce = true and megatron.overlap_param_gather = true";
-        return Err(reader.plan(key, problem, remedy));
+        let remedy = "megatron.overlap_grad_reduce = true and megatron.overlap_param_gather = true";
+        return Err(match &table.data_parallel_sharding_strategy {
+            Some(at) => reader.plan(at, problem, format!("write {remedy}")),
+            None => {
+                let problem = format!("use_megatron_fsdp without {STRATEGY} is no_shard, and {problem}");
+                reader.plan(key, problem, format!("write {STRATEGY} = \"optim_grads_params\", or {remedy}"))
+            }
+        });
     }
     let narrow = [optimizer.master, optimizer.first_moment, optimizer.second_moment];
     if narrow.iter().any(|dtype| *dtype != DType::Fp32) {

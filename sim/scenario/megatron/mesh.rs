@@ -6,6 +6,7 @@ use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{Mesh, Sharing};
 use crate::scenario::error::ScenarioError;
+use crate::scenario::tensor;
 use crate::scenario::understood::{MOST_RANKS, Reader};
 use crate::scenario::written;
 
@@ -32,7 +33,12 @@ pub(in crate::scenario) fn mesh(
             topology.name,
             topology.size_in_words()
         );
-        let at = written.pp.as_ref().or(written.tp.as_ref()).or(written.cp.as_ref());
+        // The first axis from which on they do not.
+        let mut product = 1_u64;
+        let at = [(&written.tp, tp), (&written.cp, cp), (&written.pp, pp)].into_iter().find_map(|(at, ranks)| {
+            product = product.saturating_mul(ranks);
+            at.as_ref().filter(|_| !chips.is_multiple_of(product))
+        });
         let place = at.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
         let remedy = "write axes whose product divides it, or change the topology's size".to_owned();
         return Err(ScenarioError::Plan { problem, place, remedy });
@@ -107,20 +113,18 @@ pub(in crate::scenario) fn divides(
     }
     let Some(at) = written.tp.as_ref().filter(|_| tp > 1) else { return Ok(()) };
     // Experts are split over ranks of their own.
-    let ffn = if model.expert_blocks() == model.layers { tp } else { model.ffn };
-    let sequence = if sequence_parallel { seq / cp } else { tp };
-    for (what, size) in [
+    let ffn = if model.expert_blocks() == model.layers { 0 } else { model.ffn };
+    let sequence = if sequence_parallel { seq / cp } else { 0 };
+    let sizes = [
         ("query heads", model.heads),
         ("key-value heads", model.kv_heads),
         ("numbers of feed-forward width", ffn),
         (if cp > 1 { "tokens of a rank's part of a sequence" } else { "tokens of a sequence" }, sequence),
-    ] {
-        if !size.is_multiple_of(tp) {
-            let divisors: Vec<String> =
-                (1..tp).filter(|&tp| size.is_multiple_of(tp)).map(|tp| tp.to_string()).collect();
-            let problem = format!("mesh.tp = {tp} does not divide the {size} {what} of {}", model.name);
-            return Err(reader.plan(at, problem, format!("write mesh.tp = {}", divisors.join(" or "))));
+    ];
+    match tensor::indivisible(scenario, &sizes, (tp, tp * u64::from(mesh.dp)), (seq, cp)) {
+        Some((what, remedy)) => {
+            Err(reader.plan(at, format!("mesh.tp = {tp} does not divide the {what} of {}", model.name), remedy))
         }
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -4,7 +4,7 @@
 use toml::Spanned;
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Again, Implementation, Recompute};
+use crate::runtime::megatron::{Again, Implementation, Pipeline, Recompute};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Reader;
 use crate::scenario::written::{self, Module};
@@ -96,6 +96,22 @@ fn check(
         return Err(reader.plan(at, problem, "remove \"mla_up_proj\" from the list, or megatron.fp8"));
     }
     Ok(())
+}
+
+/// A note where more blocks are to run again than a stage has: Megatron-Core takes those that there are
+/// (`core/transformer/transformer_block.py`, `_checkpointed_forward`).
+pub(super) fn beyond(reader: &mut Reader<'_>, recompute: Recompute, pipeline: &Pipeline) {
+    let most = pipeline.layers.iter().copied().max().unwrap_or(0);
+    let (key, layers, what) = match recompute {
+        Recompute::Uniform { layers } => ("uniform", layers, "all of a stage are one stretch"),
+        Recompute::Block { layers } => ("block", layers, "all run again"),
+        Recompute::None | Recompute::Core => return,
+    };
+    if layers > most {
+        reader.assumptions.push(format!(
+            "note: megatron.recompute.{key} = {layers} is more than the {most} blocks of any stage, so {what}"
+        ));
+    }
 }
 
 fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recompute, ScenarioError> {

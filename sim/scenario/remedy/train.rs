@@ -7,6 +7,7 @@ use crate::runtime::fsdp::Reshard;
 use crate::runtime::optimizer::Optimizer;
 use crate::runtime::train::{Checkpoint, Job};
 use crate::scenario::Scenario;
+use crate::scenario::experts::filled_up;
 
 /// Elements of a bucket that costs a tenth of DeepSpeed's default.
 const SMALLER_BUCKET: i64 = 50_000_000;
@@ -21,6 +22,9 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     }
     if job.checkpoint != Checkpoint::Full {
         list.push(set("activation_checkpointing.policy", "full"));
+    }
+    if filled_up(job).is_some() {
+        list.push(set("framework.experts", "torchtitan"));
     }
     let reshard = || set("fsdp.reshard_after_forward", true).into_iter().chain(all_blocks.clone());
     if job.fsdp.wrap.blocks.iter().flatten().any(|&policy| policy != Reshard::Always) {
