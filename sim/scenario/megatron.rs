@@ -73,7 +73,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     pipeline.scatter_gather = pipeline::scatter_gather(reader, scenario, (mesh, sequence_parallel, engine), &pipeline)?;
     let dtype = precision(reader, &scenario.precision)?;
     let block = block(reader, table, (&model, engine))?;
-    recompute::beyond(reader, block.recompute, &pipeline);
+    recompute::fits(reader, table, (block.recompute, engine), &pipeline)?;
     let mesh = Mesh { sharing: context::sharing(reader, (scenario, table), (&model, mesh, &block))?, ..mesh };
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;

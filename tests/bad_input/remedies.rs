@@ -82,6 +82,22 @@ fn a_word_of_megatrons_own_for_recomputation_is_told_how_it_is_written() {
 }
 
 #[test]
+fn blocks_that_megatron_would_look_for_behind_a_stages_last_are_refused() {
+    let recompute =
+        |value: &str| replaced(MEGATRON, &[("[batch]", &format!("[megatron]\nrecompute = {value}\n\n[batch]"))]);
+    let said = refusal(&recompute("{ uniform = 100 }"));
+    assert!(
+        said.contains("takes 100 blocks at a time, and a stage has 2")
+            && said.ends_with("write { uniform = 1 } or { uniform = 2 }")
+    );
+    let uneven = "{ uniform = 2 }\n[pipeline]\nlayers = [1, 3]";
+    assert!(refusal(&recompute(uneven)).ends_with("write { uniform = 1 }"));
+    assert!(read(&recompute("{ uniform = 2 }")).is_ok());
+    // DeepSpeed ends a stretch where a stage does.
+    assert!(read(&recompute("{ uniform = 100 }").replace("\"megatron\"", "\"deepspeed\"")).is_ok());
+}
+
+#[test]
 fn a_stage_of_more_blocks_than_the_model_has_is_told_how_many_there_are() {
     let layers = "[pipeline]\nlayers = [9223372036854775807, 33]\n\n[batch]";
     says(&[(&[("[batch]", layers)], &["has 9223372036854775807 blocks: expected 0 to 4", "such as [2, 2]"])]);

@@ -4,7 +4,7 @@
 use toml::Spanned;
 
 use crate::model::ModelConfig;
-use crate::runtime::megatron::{Again, Implementation, Pipeline, Recompute};
+use crate::runtime::megatron::{Again, Engine, Implementation, Pipeline, Recompute};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Reader;
 use crate::scenario::written::{self, Module};
@@ -98,20 +98,38 @@ fn check(
     Ok(())
 }
 
-/// A note where more blocks are to run again than a stage has: Megatron-Core takes those that there are
-/// (`core/transformer/transformer_block.py`, `_checkpointed_forward`).
-pub(super) fn beyond(reader: &mut Reader<'_>, recompute: Recompute, pipeline: &Pipeline) {
-    let most = pipeline.layers.iter().copied().max().unwrap_or(0);
-    let (key, layers, what) = match recompute {
-        Recompute::Uniform { layers } => ("uniform", layers, "all of a stage are one stretch"),
-        Recompute::Block { layers } => ("block", layers, "all run again"),
-        Recompute::None | Recompute::Core => return,
+/// Whether stages have the blocks that are to run again. In `_checkpointed_forward` (`core/transformer/transformer_block.py`)
+/// `uniform` takes so many at a time and looks for all of them in the last stretch too, `block` takes those that there are;
+/// DeepSpeed ends its last stretch with the stage (`runtime/pipe/module.py`).
+pub(super) fn fits(
+    reader: &mut Reader<'_>,
+    table: &written::Megatron,
+    (recompute, engine): (Recompute, Engine),
+    pipeline: &Pipeline,
+) -> Result<(), ScenarioError> {
+    let (key, layers) = match recompute {
+        Recompute::Uniform { layers } => ("uniform", layers),
+        Recompute::Block { layers } => ("block", layers),
+        Recompute::None | Recompute::Core => return Ok(()),
     };
+    let uneven = pipeline.layers.iter().find(|blocks| !blocks.is_multiple_of(layers));
+    if let (Some(at), "uniform", Engine::Core, Some(blocks)) = (&table.recompute, key, engine, uneven) {
+        let problem = format!(
+            "megatron.recompute takes {layers} blocks at a time, and a stage has {blocks}: Megatron-Core then asks for blocks \
+             that are not there"
+        );
+        let divides = |fewer: &u64| pipeline.layers.iter().all(|blocks| blocks.is_multiple_of(*fewer));
+        let most = pipeline.layers.iter().copied().max().unwrap_or(0).min(layers);
+        let fewer: Vec<String> = (1..=most).filter(divides).map(|fewer| format!("{{ uniform = {fewer} }}")).collect();
+        return Err(reader.plan(at, problem, format!("write {}", fewer.join(" or "))));
+    }
+    let most = pipeline.layers.iter().copied().max().unwrap_or(0);
     if layers > most {
         reader.assumptions.push(format!(
-            "note: megatron.recompute.{key} = {layers} is more than the {most} blocks of any stage, so {what}"
+            "note: megatron.recompute.{key} = {layers} is more than the {most} blocks of any stage: all of them run again"
         ));
     }
+    Ok(())
 }
 
 fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recompute, ScenarioError> {
