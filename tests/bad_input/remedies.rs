@@ -15,8 +15,11 @@ fn refusal(text: &str) -> String {
     read(text).map(|_| ()).expect_err(text).to_string()
 }
 
+/// What is replaced, and by what.
+type Edit<'t> = (&'t str, &'t str);
+
 /// The refusal of an edited scenario of Megatron-Core holds all words.
-fn says(cases: &[(&[(&str, &str)], &[&str])]) {
+fn says(cases: &[(&[Edit<'_>], &[&str])]) {
     for (edits, words) in cases {
         let said = refusal(&replaced(MEGATRON, edits));
         for word in *words {
