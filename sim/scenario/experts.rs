@@ -6,6 +6,7 @@
 use toml::Value;
 
 use super::error::ScenarioError;
+use super::megatron::MEGATRON;
 use super::registry::Runtime;
 use super::train::FSDP2;
 use super::understood::{MOST_RANKS, Reader, Scenario};
@@ -188,6 +189,9 @@ impl Scenario {
             },
             Parts::Split(_) if what.contains(MULTI_TOKEN) => {
                 "write megatron.mtp_num_layers = 0 to train without it".to_owned()
+            }
+            Parts::Split(job) if job.model.experts.is_none() && self.runtime != MEGATRON => {
+                "`windtunnel show model` describes it; to fly it, take another dense model, or runtime = \"megatron\"".to_owned()
             }
             Parts::Split(job) if job.model.experts.is_none() => {
                 "`windtunnel show model` describes it; to fly it, change the key of [megatron] or [mesh] that this speaks of, \
