@@ -247,6 +247,24 @@ fn switches_that_need_others_name_them() {
 }
 
 #[test]
+fn fp8_is_refused_on_chips_that_lack_it_recipe_by_recipe() {
+    let on = |chips: &str, recipe: &str| {
+        let text = MEGATRON.replacen("h100-sxm-80gb", chips, 1);
+        let folder = Folder::new(&format!("megatron-fp8-{chips}-{recipe}"));
+        folder.write("my.toml", &format!("{text}\n[megatron]\nfp8 = \"{recipe}\"\n"));
+        folder.refuses(&["run", "my.toml"])
+    };
+    for recipe in ["delayed", "tensorwise", "blockwise"] {
+        let said = on("a100-sxm-80gb", recipe);
+        assert!(said.contains("do not multiply in fp8") && said.contains("--> my.toml:"), "{said}");
+        assert!(said.trim_end().ends_with("remove megatron.fp8, or choose H100, H200 or B200"), "{said}");
+    }
+    let said = on("b200-sxm", "blockwise");
+    assert!(said.contains("of compute capability 10.0 Transformer Engine emulates"), "{said}");
+    assert!(said.contains("choose H100 or H200, or a scale for each tensor"), "{said}");
+}
+
+#[test]
 fn keys_of_other_runtimes_are_answered_with_the_key_to_use_instead() {
     check(
         "megatron-fsdp",

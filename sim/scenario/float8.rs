@@ -1,4 +1,4 @@
-//! `[float8]` and `framework.linears` as understood.
+//! `[float8]` and `framework.linears` as understood, and which chips multiply in fp8.
 
 use toml::Spanned;
 
@@ -6,16 +6,61 @@ use super::error::ScenarioError;
 use super::understood::Reader;
 use super::written;
 use crate::cost::Profile;
+use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::model::fuse::Float8;
 use crate::model::fuse::float8::Recipe;
 use crate::model::style::Linears;
 
+/// The first compute capabilities of chips that multiply in fp8, that take a scale for each block, and that only emulate it.
+const ADA: f64 = 8.9;
+const HOPPER: f64 = 9.0;
+const BLACKWELL: f64 = 10.0;
+
+/// What has a scale of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scaled {
+    /// A tensor, or a row of it.
+    Wide,
+    /// A block of it.
+    Blocks,
+}
+
+/// Why chips do not multiply in fp8 so, and which do; none if they do. One list for every runtime on GPUs: Transformer
+/// Engine's `check_fp8_support` and `check_fp8_block_scaling_support` (`pytorch/quantization.py`, 2.9).
+pub(super) fn lacks((topology, profile): (&Topology, &Profile), scaled: Scaled) -> Option<(String, &'static str)> {
+    let capability = topology.chip.compute_capability;
+    let below = |first: f64| capability.is_some_and(|found| found < first);
+    let found = capability.map_or_else(String::new, |found| format!(" of compute capability {found:.1}"));
+    let name = &profile.name;
+    let blocks = scaled == Scaled::Blocks;
+    let cases = [
+        (
+            profile.fp8_peak().0 <= profile.bf16_peak().0 || below(ADA),
+            format!("the chips of the profile {name} do not multiply in fp8"),
+            "choose H100, H200 or B200",
+        ),
+        (
+            blocks && below(HOPPER),
+            format!(
+                "a scale for each block takes compute capability {HOPPER:.1}, and the chips of the profile {name} are{found}"
+            ),
+            "choose H100 or H200",
+        ),
+        (
+            blocks && !below(BLACKWELL) && capability.is_some(),
+            format!("on chips{found} Transformer Engine emulates a scale for each block, which is not simulated"),
+            "choose H100 or H200, or a scale for each tensor",
+        ),
+    ];
+    cases.into_iter().find(|(applies, ..)| *applies).map(|(_, problem, instead)| (problem, instead))
+}
+
 /// Linears in fp8, where the file asks for them.
 pub(super) fn float8(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
-    (profile, compiled, shard): (&Profile, bool, u32),
+    (machine, compiled, shard): ((&Topology, &Profile), bool, u32),
 ) -> Result<Option<Float8>, ScenarioError> {
     let Some(at) = &scenario.float8 else { return Ok(None) };
     let table = at.get_ref();
@@ -23,9 +68,8 @@ pub(super) fn float8(
         let problem = "[float8] is modelled in compiled blocks alone: eager casts make it slower than bf16";
         return Err(reader.plan(at, problem, "write compile.blocks = true, or remove the table"));
     }
-    if profile.fp8_peak().0 <= profile.bf16_peak().0 {
-        let problem = format!("the chips of the profile {} do not multiply in fp8", profile.name);
-        return Err(reader.plan(at, problem, "remove the table, or choose H100, H200 or B200"));
+    if let Some((problem, instead)) = lacks(machine, Scaled::Wide) {
+        return Err(reader.plan(at, problem, format!("remove the table, or {instead}")));
     }
     let recipe = match table.recipe {
         written::Float8Recipe::Tensorwise => Recipe::Tensorwise,
@@ -66,18 +110,19 @@ pub(super) fn float8(
 pub(super) fn linears(
     reader: &Reader<'_>,
     framework: &written::Framework,
-    (profile, compiled): (&Profile, bool),
+    (machine, compiled): ((&Topology, &Profile), bool),
     (model, tokens, tensor): (&ModelConfig, u64, u64),
 ) -> Result<Linears, ScenarioError> {
     let Some(at) = framework.linears.as_ref().filter(|at| *at.get_ref() != written::LinearStyle::Torch) else {
         return Ok(Linears::Torch);
     };
-    let chips = format!("the chips of the profile {} do not multiply in fp8", profile.name);
+    if let Some((problem, instead)) = lacks(machine, Scaled::Wide) {
+        return Err(reader.plan(at, problem, format!("{instead}, or remove framework.linears")));
+    }
     // `assert_dim_for_fp8_forward_exec`: tokens in 8s, widths in 16s.
     let widths = [model.width, model.heads * model.head_dim, model.kv_heads * model.head_dim, model.ffn];
     let odd = !tokens.is_multiple_of(8) || widths.iter().any(|width| !width.is_multiple_of(16));
     let cases = [
-        (profile.fp8_peak().0 <= profile.bf16_peak().0, chips.as_str(), "H100, H200 or B200"),
         (
             compiled,
             "Transformer Engine's linears break a compiled graph, which has no rules here",

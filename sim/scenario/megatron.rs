@@ -15,11 +15,12 @@ mod recompute;
 use toml::Spanned;
 
 use super::error::ScenarioError;
+use super::float8::{self, Scaled};
 use super::registry::{Entry, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{gate, machine, written};
-use crate::cost::Software;
-use crate::hardware::Vendor;
+use crate::cost::{Profile, Software};
+use crate::hardware::{Topology, Vendor};
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::DType;
 use crate::runtime;
@@ -77,8 +78,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let mesh = Mesh { sharing: context::sharing(reader, (scenario, table), (&model, mesh, &block))?, ..mesh };
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
-    let matmuls = matmuls(reader, table, block.implementation)?;
-    let overlap_tensor = overlap_tensor(reader, table, sequence_parallel, block.implementation)?;
+    let matmuls = matmuls(reader, table, (topology, profile), block.implementation)?;
+    let overlap_tensor = overlap_tensor(reader, table, (sequence_parallel, block.implementation), (mesh.tp, topology))?;
     let sharded =
         fsdp::asked(reader, (scenario, table), (&model, mesh, engine), (pipeline.virtual_stages, matmuls, dtype))?;
     let fused = match sharded {
@@ -275,6 +276,7 @@ fn predicts_ahead(
 fn matmuls(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
+    machine: (&Topology, &Profile),
     implementation: Implementation,
 ) -> Result<Matmuls, ScenarioError> {
     let Some(at) = &table.fp8 else {
@@ -295,6 +297,14 @@ fn matmuls(
         written::Fp8::Tensorwise => Fp8Recipe::Tensorwise,
         written::Fp8::Blockwise => Fp8Recipe::Blockwise,
     };
+    let scaled = if recipe == Fp8Recipe::Blockwise { Scaled::Blocks } else { Scaled::Wide };
+    if let Some((problem, instead)) = float8::lacks(machine, scaled) {
+        return Err(reader.plan(at, problem, format!("remove megatron.fp8, or {instead}")));
+    }
+    if scaled == Scaled::Blocks {
+        let note = "note: megatron.fp8 = \"blockwise\" takes CUDA 12.9 or newer (check_fp8_block_scaling_support)";
+        reader.assumptions.push(note.to_owned());
+    }
     let gathers = table.fp8_param_gather.as_ref().map(|at| *at.get_ref());
     Ok(Matmuls::Fp8 { recipe, parameters: reader.flag("megatron.fp8_param_gather", gathers, false) })
 }
@@ -302,8 +312,8 @@ fn matmuls(
 fn overlap_tensor(
     reader: &mut Reader<'_>,
     table: &written::Megatron,
-    sequence_parallel: bool,
-    implementation: Implementation,
+    (sequence_parallel, implementation): (bool, Implementation),
+    (ranks, topology): (u32, &Topology),
 ) -> Result<bool, ScenarioError> {
     let Some(at) = &table.tp_comm_overlap else {
         return Ok(reader.flag("megatron.tp_comm_overlap", None, false));
@@ -312,6 +322,14 @@ fn overlap_tensor(
         let problem = "tp_comm_overlap hides Transformer Engine's gathers and scatters of a split sequence";
         let remedy = "write tensor_parallel.sequence = true and megatron.implementation = \"transformer_engine\"";
         return Err(reader.plan(at, problem, remedy));
+    }
+    let chips = topology.node.chips;
+    if *at.get_ref() && !(ranks.is_power_of_two() && ranks <= chips) {
+        let problem = format!(
+            "tp_comm_overlap writes into memory of 2, 4, 8, ... ranks that one switch joins: mesh.tp is {ranks}, and a node has \
+             {chips} chips"
+        );
+        return Err(reader.plan(at, problem, "write another mesh.tp, or megatron.tp_comm_overlap = false"));
     }
     Ok(*at.get_ref())
 }

@@ -98,9 +98,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
     let compile = reader.flag("compile.blocks", scenario.compile.blocks, false);
-    let float8 = float8::float8(reader, scenario, (profile, compile, shard))?;
-    let linears =
-        float8::linears(reader, &scenario.framework, (profile, compile), (&model, micro * seq, tensor.ranks))?;
+    let float8 = float8::float8(reader, scenario, ((topology, profile), compile, shard))?;
+    let linears = float8::linears(
+        reader,
+        &scenario.framework,
+        ((topology, profile), compile),
+        (&model, micro * seq, tensor.ranks),
+    )?;
     let job = Job {
         batch: micro,
         seq,
