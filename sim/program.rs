@@ -182,6 +182,11 @@ pub struct Kernel {
     pub dispatch: Dispatch,
 }
 
+impl Kernel {
+    /// The name of a part of a matmul that other parts of it run beside, each on a stream of its own.
+    pub const PART: &str = "te.generic_gemm (part)";
+}
+
 /// A collective over a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Comm {

@@ -45,6 +45,7 @@ mod tidy;
 mod titan;
 mod torch_pipeline;
 mod ulysses;
+mod user_buffers;
 mod vocabulary;
 mod zero;
 mod zero_bubble;

@@ -13,9 +13,10 @@ pub struct KernelCost {
     pub time: Time,
     /// Factor on its duration, 1 or more, while a collective runs on the rank.
     pub slowdown: f64,
-    /// Whether it fills the processors: such kernels on two streams of a rank take turns, wave by wave, and each gets
-    /// an equal part of the time. Copies between host and device have engines of their own.
-    pub fills: bool,
+    /// How much of the processors it takes, 0 to 1. Kernels on several streams of a rank that take more than all of them
+    /// together take turns, wave by wave: two that fill them get half the time each. Copies between host and device have
+    /// engines of their own.
+    pub share: f64,
 }
 
 /// What one collective or message costs.
@@ -55,7 +56,7 @@ impl Costs {
     /// Costs for `program` in which everything is free; a start for filling in.
     pub fn free(program: &Program) -> Costs {
         Costs {
-            kernel: vec![KernelCost { time: Time::ZERO, slowdown: 1.0, fills: false }; program.kernels.len()],
+            kernel: vec![KernelCost { time: Time::ZERO, slowdown: 1.0, share: 0.0 }; program.kernels.len()],
             comm: vec![CommCost::FREE; program.comms.len()],
             transfer: vec![CommCost::FREE; program.transfers.len()],
             dispatch: [Time::ZERO; Dispatch::COUNT],

@@ -192,8 +192,9 @@ impl Engine<'_> {
                 expected: expected.bytes,
             });
         }
+        let takes = program.group(sent.group).user_buffers.is_none();
         for (flight, mate, rank) in [(sender, receiver, from), (receiver, sender, to)] {
-            self.change_comms(rank, 1);
+            self.change_comms(rank, 1, takes);
             self.exchanges.flights[flight as usize].mate = mate;
             let poster = self.poster(flight);
             let batch = &mut self.exchanges.batches[poster as usize];
@@ -215,9 +216,13 @@ impl Engine<'_> {
     pub(super) fn end_transfer(&mut self, sender: u32) {
         let flight = &mut self.exchanges.flights[sender as usize];
         flight.running.scheduled = false;
-        for index in [sender, flight.mate] {
+        let (mate, transfer) = (flight.mate, flight.transfer);
+        let from = self.poster(sender) / self.width;
+        let program = self.job.classes[self.ranks[from as usize].class as usize].program;
+        let takes = program.group(program.transfers[transfer as usize].group).user_buffers.is_none();
+        for index in [sender, mate] {
             let poster = self.poster(index);
-            self.change_comms(poster / self.width, -1);
+            self.change_comms(poster / self.width, -1, takes);
             let flight = &mut self.exchanges.flights[index as usize];
             (flight.mate, flight.ended) = (NONE, true);
             let batch = &mut self.exchanges.batches[poster as usize];

@@ -33,9 +33,10 @@ impl Pace {
         Pace::from_factor(1.0 / speed)
     }
 
-    /// The pace of one of `count` that take turns.
-    pub(super) fn in_turns(self, count: u32) -> Pace {
-        Pace(self.0.saturating_mul(u64::from(count)))
+    /// The pace of one of several that take turns, who want `wanted` of what there is `whole` of.
+    pub(super) fn in_turns(self, wanted: u32, whole: u32) -> Pace {
+        let pace = u128::from(self.0) * u128::from(wanted) / u128::from(whole);
+        Pace(u64::try_from(pace).unwrap_or(u64::MAX))
     }
 
     /// Work done in `elapsed` \[ps at full speed\].

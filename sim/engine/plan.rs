@@ -86,6 +86,9 @@ pub(super) struct Leg {
     pub(super) every: u32,
 }
 
+/// All processors of a rank.
+pub(super) const WHOLE: u32 = 1 << 12;
+
 /// A kernel as the loop needs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelPlan {
@@ -94,8 +97,8 @@ pub(super) struct KernelPlan {
     pub(super) slowed: Pace,
     /// Whether it counts as compute.
     pub(super) compute: bool,
-    /// Whether it fills the processors.
-    pub(super) fills: bool,
+    /// How much of the processors it takes, of [`WHOLE`].
+    pub(super) share: u32,
 }
 
 /// One class of ranks, ready to run.
@@ -194,7 +197,7 @@ impl Plan {
                 work: cost.time.0,
                 slowed: Pace::from_factor(cost.slowdown),
                 compute: kernel.pass != Pass::Communication,
-                fills: cost.fills,
+                share: (cost.share * f64::from(WHOLE)).round() as u32,
             })
             .collect();
         plan
@@ -391,15 +394,17 @@ impl Layout {
                 self.issue(stream.0, StreamOp::Kernel { kernel: kernel.0, scope });
             }
             Instr::Collective { stream, comm, scope } => {
-                self.pay(costs.dispatch[Dispatch::Collective as usize], 1);
+                let group = program.group(program.comm(comm).group);
+                self.pay(costs.dispatch[group.dispatch() as usize], 1);
                 self.scope = scope;
                 self.issue(stream.0, StreamOp::Comm { comm: comm.0, scope });
             }
             Instr::Exchange { stream, exchange, scope } => {
                 let issue = self.exchange(program, exchange);
                 // Every send and receive is a call of its own.
-                let calls = u64::from(self.plan.issues[issue as usize].count);
-                self.pay(costs.dispatch[Dispatch::Collective as usize], calls);
+                for transfer in program.exchange(exchange) {
+                    self.pay(costs.dispatch[program.group(transfer.group).dispatch() as usize], 1);
+                }
                 self.scope = scope;
                 self.issue(stream.0, StreamOp::Exchange { issue, scope });
             }

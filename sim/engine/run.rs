@@ -3,7 +3,7 @@
 use crate::program::{CommId, KernelId, ScopeId, StreamId};
 use crate::units::Time;
 
-use super::plan::{Action, StreamOp};
+use super::plan::{Action, StreamOp, WHOLE};
 use super::state::{Actor, Doing, Engine, Event, Meeting, NONE, Rank};
 use super::{EngineError, Span, Timeline, What};
 
@@ -274,11 +274,9 @@ impl Engine<'_> {
         } else {
             rank.spent.communication += 1;
         }
-        if plan.fills {
-            rank.filling += 1;
-            if rank.filling > 1 {
-                self.crowd(actor / self.width);
-            }
+        rank.filling += plan.share;
+        if plan.share > 0 && rank.filling > WHOLE {
+            self.crowd(actor / self.width);
         }
         let stream = &mut self.actors[actor as usize];
         stream.doing = Doing::Kernel;
@@ -301,11 +299,10 @@ impl Engine<'_> {
         } else {
             rank.spent.communication -= 1;
         }
-        if plan.fills {
-            rank.filling -= 1;
-            if rank.filling > 0 {
-                self.crowd(actor / self.width);
-            }
+        let before = rank.filling;
+        rank.filling -= plan.share;
+        if plan.share > 0 && before > WHOLE {
+            self.crowd(actor / self.width);
         }
         if watched {
             let busy = self.busy_at(class, step);
@@ -315,7 +312,7 @@ impl Engine<'_> {
         self.leave(actor);
     }
 
-    /// The number of kernels that share a rank's processors changes.
+    /// What kernels take of a rank's processors changes, from or to more than there is.
     fn crowd(&mut self, rank: u32) {
         if !std::mem::replace(&mut self.ranks[rank as usize].crowded, true) {
             self.crowds.push(rank);
@@ -385,7 +382,7 @@ impl Engine<'_> {
             meeting.start = self.now;
             meeting.running.begin(meeting.work, self.now);
             for at in self.members(index) {
-                self.change_comms(self.members[at], 1);
+                self.change_comms(self.members[at], 1, true);
             }
         }
         self.meetings[index as usize].arrived += 1;
@@ -395,7 +392,7 @@ impl Engine<'_> {
         let Meeting { stream, start, .. } = self.meetings[index as usize];
         for at in self.members(index) {
             let member = self.members[at];
-            self.change_comms(member, -1);
+            self.change_comms(member, -1, true);
             let actor = self.actor(member, stream);
             let (state, rank) = (&self.actors[actor as usize], &self.ranks[member as usize]);
             let class = rank.class as usize;
@@ -415,12 +412,14 @@ impl Engine<'_> {
         meeting.running.scheduled = false;
     }
 
-    /// One collective or message more or less runs on a rank.
-    pub(super) fn change_comms(&mut self, rank: u32, by: i32) {
+    /// One collective or message more or less runs on a rank, and takes of its processors unless copy engines run it.
+    pub(super) fn change_comms(&mut self, rank: u32, by: i32, takes: bool) {
         self.account(rank);
         let state = &mut self.ranks[rank as usize];
         state.spent.communication = state.spent.communication.wrapping_add_signed(by);
-        state.comms = state.comms.wrapping_add_signed(by);
+        if takes {
+            state.comms = state.comms.wrapping_add_signed(by);
+        }
         if !std::mem::replace(&mut state.dirty, true) {
             self.dirty.push(rank);
         }

@@ -4,7 +4,7 @@ use crate::program::Direction;
 
 use super::exchange::Flight;
 use super::pace::Pace;
-use super::plan::StreamOp;
+use super::plan::{StreamOp, WHOLE};
 use super::state::{Doing, Engine, Event, NONE};
 
 impl Engine<'_> {
@@ -50,7 +50,8 @@ impl Engine<'_> {
         };
         let kernel = &plan.kernels[kernel as usize];
         let alone = if rank.slowed { kernel.slowed } else { Pace::FULL };
-        let pace = if kernel.fills && rank.filling > 1 { alone.in_turns(rank.filling) } else { alone };
+        let crowded = kernel.share > 0 && rank.filling > WHOLE;
+        let pace = if crowded { alone.in_turns(rank.filling, WHOLE) } else { alone };
         if let Some(end) = stream.running.go_on(pace, self.now) {
             self.queue.push(end, Event::Kernel { actor, version: stream.running.version });
         }

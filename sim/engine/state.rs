@@ -125,11 +125,11 @@ pub(super) struct Rank {
     pub(super) slowed: bool,
     /// Whether its collectives have changed since speeds were set.
     pub(super) dirty: bool,
-    /// Running kernels that fill the processors.
+    /// What running kernels take of the processors.
     pub(super) filling: u32,
-    /// Whether their number has changed, from or to more than one, since speeds were set.
+    /// Whether that has changed, from or to more than all of them, since speeds were set.
     pub(super) crowded: bool,
-    /// Running collectives and messages.
+    /// Running collectives and messages that take of the processors.
     pub(super) comms: u32,
     pub(super) spent: Spent,
     /// Last search that came by.

@@ -66,7 +66,7 @@ fn costs(program: &Program, dispatch: u64) -> Costs {
     let mut costs = Costs::free(program);
     for (cost, kernel) in costs.kernel.iter_mut().zip(&program.kernels) {
         let Work::Memory { read, written, .. } = kernel.work else { unreachable!("test kernels are copies") };
-        *cost = KernelCost { time: Time(read.0), slowdown: 1.0 + written.0 as f64 / 100.0, fills: false };
+        *cost = KernelCost { time: Time(read.0), slowdown: 1.0 + written.0 as f64 / 100.0, share: 0.0 };
     }
     for (cost, comm) in costs.comm.iter_mut().zip(&program.comms) {
         cost.time = Time(comm.bytes.0);

@@ -150,8 +150,10 @@ impl Builder {
 
     /// Launches a kernel in the current scope and pass.
     pub fn launch(&mut self, stream: StreamId, name: &'static str, work: Work, dispatch: Dispatch) {
-        // What runs beside the default stream serves a collective: casts, packing, copies to the host.
-        let pass = if stream.0 == 0 || self.beside == Some(stream) { self.pass } else { Pass::Communication };
+        // What runs beside the default stream serves a collective: casts, packing, copies to the host. But for matmuls, whose
+        // parts may be on streams of their own.
+        let own = stream.0 == 0 || self.beside == Some(stream) || matches!(work, Work::Matmul { .. });
+        let pass = if own { self.pass } else { Pass::Communication };
         let kernel = Kernel { name, work, pass, dispatch };
         let kernel = KernelId(self.kernels.id(&mut self.program.kernels, kernel));
         self.push(Instr::Launch { stream, kernel, scope: self.scope });

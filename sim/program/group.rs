@@ -10,6 +10,9 @@
 //! size 2, stride 6, block 8:  0─6 1─7 │ 8─14 9─15      the first and last of four stages of two ranks
 //! ```
 
+use super::Dispatch;
+use crate::units::Bytes;
+
 /// A communicator: how many ranks, and how they lie on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -21,12 +24,15 @@ pub struct Group {
     pub stride: u32,
     /// Ranks after which its copies lie again as before.
     pub block: u32,
+    /// What each rank has of buffers that the others write into, if they exchange by these and not by NCCL; their messages
+    /// are then copy engines' \[B\].
+    pub user_buffers: Option<Bytes>,
 }
 
 impl Group {
     /// A group of which every rank belongs to one copy.
     pub fn new(name: impl Into<String>, size: u32, stride: u32) -> Group {
-        Group { name: name.into(), size, stride, block: size.saturating_mul(stride) }
+        Group { name: name.into(), size, stride, block: size.saturating_mul(stride), user_buffers: None }
     }
 
     /// The first and the last rank of every line of `size` ranks, `stride` apart: as the stages of a pipeline that share
@@ -34,7 +40,13 @@ impl Group {
     pub fn ends(name: impl Into<String>, size: u32, stride: u32) -> Group {
         let last = size.saturating_sub(1);
         let block = size.saturating_mul(stride);
-        Group { name: name.into(), size: size.min(2), stride: stride.saturating_mul(last.max(1)), block }
+        let stride = stride.saturating_mul(last.max(1));
+        Group { name: name.into(), size: size.min(2), stride, block, user_buffers: None }
+    }
+
+    /// What the host pays for an exchange, or for an end of a message: `torch.distributed`'s call, or a launch from C++.
+    pub fn dispatch(&self) -> Dispatch {
+        if self.user_buffers.is_some() { Dispatch::Extra } else { Dispatch::Collective }
     }
 
     /// Copies in each block; none if the group fits no block.

@@ -54,7 +54,8 @@ pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
 pub use megatron::spread;
 pub use megatron::{
-    Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, Stage, WAYS, Way, crosses,
+    BUFFER_STREAMS, Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, Stage, UserBuffers, WAYS, Way,
+    crosses,
 };
 pub use norm::LayerNorm;
 use offload::{Offload, Stash};
@@ -243,6 +244,8 @@ pub struct Eager {
     pub fresh_weights: bool,
     /// Whose maxima of fp8 numbers are reduced, under delayed scaling.
     pub maxima: Option<Maxima>,
+    /// The tensor-parallel ranks' user buffers, where they exchange by these beside matmuls.
+    pub buffers: Option<UserBuffers>,
     /// What is known of CUDA graphs.
     graphs: graphs::State,
 }
@@ -290,6 +293,7 @@ impl Eager {
             lingers_with: vec![],
             fresh_weights: false,
             maxima: None,
+            buffers: None,
             graphs: graphs::State::default(),
         }
     }

@@ -152,7 +152,7 @@ pub(super) fn price(program: &Program, stage: u32, [launch, record, wait, event_
         cost.use_of[0] = 1.0;
         cost.time += Time(u64::from(stage) * 3);
     }
-    costs.kernel.iter_mut().enumerate().for_each(|(index, kernel)| kernel.fills = index % 3 != 0);
+    costs.kernel.iter_mut().enumerate().for_each(|(index, kernel)| kernel.share = [0.0, 1.0, 0.625][index % 3]);
     costs
 }
 

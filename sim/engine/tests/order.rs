@@ -97,7 +97,7 @@ proptest! {
     fn one_queue_is_never_faster_where_kernels_do_not_slow_each_other((ops, host, options) in case()) {
         let plain = write(&ops);
         let mut costs = price(&plain, host);
-        costs.kernel.iter_mut().for_each(|kernel| (kernel.slowdown, kernel.fills) = (1.0, false));
+        costs.kernel.iter_mut().for_each(|kernel| (kernel.slowdown, kernel.share) = (1.0, 0.0));
         costs.comm.iter_mut().for_each(|comm| comm.use_of = [0.0; LEVELS]);
         let many = simulate(&plain, &costs, options).expect("ranks that are alike meet");
         let one = simulate(&in_one_queue(plain), &costs, options).expect("ranks that are alike meet");

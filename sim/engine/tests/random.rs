@@ -76,14 +76,14 @@ pub(super) fn price(program: &Program, [launch, record, wait, event_latency, hoo
         cost.use_of = [f64::from(group) / 8.0, f64::from(group % 3) / 2.0, f64::from(group % 2) * 0.7, 0.0];
     }
     for (index, kernel) in costs.kernel.iter_mut().enumerate() {
-        kernel.fills = index % 3 != 0;
+        kernel.share = [0.0, 1.0, 0.625][index % 3];
     }
     costs
 }
 
 /// The same costs with nothing that makes parts disturb each other.
 fn undisturbed(mut costs: Costs) -> Costs {
-    costs.kernel.iter_mut().for_each(|kernel| (kernel.slowdown, kernel.fills) = (1.0, false));
+    costs.kernel.iter_mut().for_each(|kernel| (kernel.slowdown, kernel.share) = (1.0, 0.0));
     costs.comm.iter_mut().for_each(|comm| comm.use_of = [0.0; LEVELS]);
     costs
 }
@@ -176,12 +176,15 @@ fn work_done(spans: &[Span], costs: &Costs) -> Vec<f64> {
         for (&index, speed) in flows.iter().zip(sharing.solve()) {
             done[index] += (to - from) as f64 * speed;
         }
-        let fills = |index: usize| matches!(spans[index].what, What::Kernel(id) if costs.kernel[id.0 as usize].fills);
-        let filling = running.iter().filter(|&&index| fills(index)).count();
+        let share = |index: usize| match spans[index].what {
+            What::Kernel(id) => costs.kernel[id.0 as usize].share,
+            _ => 0.0,
+        };
+        let wanted: f64 = running.iter().map(|&index| share(index)).sum();
         for &index in &running {
             if let What::Kernel(id) = spans[index].what {
                 let slowdown = if flows.is_empty() { 1.0 } else { costs.kernel[id.0 as usize].slowdown };
-                let turns = if fills(index) { filling as f64 } else { 1.0 };
+                let turns = if share(index) > 0.0 { wanted.max(1.0) } else { 1.0 };
                 done[index] += (to - from) as f64 / slowdown / turns;
             }
         }

@@ -28,6 +28,7 @@ pub mod spread;
 
 pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
 pub use dispatch::{DISPATCHERS, Dispatcher, Routing, Stage, crosses};
+pub use overlap::{STREAMS as BUFFER_STREAMS, UserBuffers};
 pub use routed::ExpertRanks;
 
 use super::forward::Results;

@@ -27,7 +27,7 @@ use crate::model::graph::{Dims, Graph, Param};
 use crate::program::{DType, Graphs};
 use crate::runtime::eager::fp8;
 use crate::runtime::eager::main_gradients::Moment;
-use crate::runtime::eager::{Eager, Frame, Keep, Mode, ParamMap, Storage};
+use crate::runtime::eager::{BUFFER_STREAMS, Eager, Frame, Keep, Mode, ParamMap, Storage};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
 const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
@@ -181,7 +181,10 @@ impl Chunk {
         }
         if engine {
             let grouped = if self.job.mixture.is_some() && has_blocks { GROUPED_STREAMS } else { 0 };
-            buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(1 + grouped));
+            // One for each stream that parts of a matmul run on.
+            let own = if self.job.overlap_tensor { BUFFER_STREAMS as u64 } else { 1 };
+            buffers.push((own * ENGINE_WORKSPACE, "te cublas workspace"));
+            buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(grouped));
         }
         if self.job.gradients.fused_accumulation {
             let matrices = |graph: &Graph| {

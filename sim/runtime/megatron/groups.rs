@@ -2,8 +2,9 @@
 
 use super::fsdp;
 use super::job::{Job, Mesh, Sharing};
-use crate::program::{Builder, GroupId, StreamId};
-use crate::runtime::eager::{Context, ExpertRanks, Heads, Ring};
+use crate::program::{Builder, DType, GroupId, StreamId};
+use crate::runtime::eager::{BUFFER_STREAMS, Context, ExpertRanks, Heads, Ring, UserBuffers};
+use crate::units::Bytes;
 
 /// Streams: compute, tensor-parallel collectives, two of the pipeline's, data-parallel collectives; under delayed scaling,
 /// the maxima of fp8 numbers; where ranks share a sequence, messages with the next and the previous of them,
@@ -49,18 +50,46 @@ const WITH_VOCABULARY: [&str; 7] =
 pub(super) const VOCABULARY: StreamId = StreamId(5);
 pub(super) const REDUCTIONS: StreamId = StreamId(6);
 
+/// Where parts of matmuls run under `--tp-comm-overlap`, and where they are exchanged.
+const USER_BUFFERS: [&str; BUFFER_STREAMS + 1] =
+    ["user buffers", "user buffers (2)", "user buffers (3)", "user buffers' exchanges"];
+
+/// Buffers that `initialize_ub` (`transformer_engine/pytorch/module/base.py`, 2.9) takes of all linears: those that are
+/// gathered into, in fp8 where linears are, and those that are scattered from.
+const GATHERED: u64 = 8;
+const SCATTERED: u64 = 4;
+
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> Vec<&'static str> {
-    let besides: &[&str] = if job.fsdp.is_some() {
-        &fsdp::STREAMS
-    } else if job.combines() {
+    let buffers: &[&str] = if job.overlap_tensor { &USER_BUFFERS } else { &[] };
+    let sharded: &[&str] = if job.fsdp.is_some() { &fsdp::STREAMS } else { &[] };
+    [of_modules(job), of_experts(job), buffers, sharded].concat()
+}
+
+/// The stream that some of a mixture's work has of its own.
+fn of_experts(job: &Job) -> &'static [&'static str] {
+    if job.combines() {
         &WITH_EXCHANGES
     } else if job.runs_shared_beside() {
         &WITH_SHARED
     } else {
         &[]
-    };
-    [of_modules(job), besides].concat()
+    }
+}
+
+/// The tensor-parallel ranks' user buffers, where they have some: each has all tokens of a micro-batch, of the model's width.
+pub(super) fn user_buffers(program: &mut Builder, job: &Job) -> Option<UserBuffers> {
+    let tokens = job.batch * job.seq / u64::from(job.mesh.cp);
+    let gathered = job.matmuls.fp8().map_or(job.dtype, |_| DType::Fp8).bytes();
+    let bytes = tokens * job.model.width * (GATHERED * gathered + SCATTERED * job.dtype.bytes());
+    let first = of_modules(job).len() + of_experts(job).len();
+    let stream = |at: usize| StreamId((first + at) as u8);
+    job.overlap_tensor.then(|| UserBuffers {
+        group: program.add_group(job.mesh.user_buffers(Bytes(bytes))),
+        ranks: job.mesh.tp,
+        compute: std::array::from_fn(stream),
+        exchange: stream(BUFFER_STREAMS),
+    })
 }
 
 fn of_modules(job: &Job) -> &'static [&'static str] {

@@ -11,6 +11,7 @@ use crate::runtime::eager::{LayerNorm, Settings, WAYS, Way};
 use crate::schedule::order::Entry;
 use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Batching, Shape};
+use crate::units::Bytes;
 
 /// How ranks share a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,11 @@ impl Mesh {
     /// Tensor-parallel ranks: neighbours.
     pub fn tensor(self) -> Group {
         Group::new("tp", self.tp, 1)
+    }
+
+    /// The same as they write into each other's buffers.
+    pub fn user_buffers(self, bytes: Bytes) -> Group {
+        Group { user_buffers: Some(bytes), ..Group::new("tp user buffers", self.tp, 1) }
     }
 
     /// Ranks that share a sequence.

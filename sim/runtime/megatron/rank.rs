@@ -9,7 +9,7 @@ use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
 use super::graphs::CudaGraphs;
 use super::groups::{
-    DATA, EXCHANGES, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
+    DATA, EXCHANGES, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams, user_buffers,
 };
 use super::job::Job;
 use super::optimizer::{self, Part, Shards};
@@ -32,6 +32,7 @@ impl<'j> Rank<'j> {
             program.add_graph_pool();
         }
         let groups = Groups::new(&mut program, job);
+        let buffers = user_buffers(&mut program, job);
         let spread = job.spread();
         let owned = || (0..schedule.stages).filter(|&stage| schedule.rank_of[stage] == rank);
         let (mut chunks, mut scopes, mut params) = (vec![], vec![], 0);
@@ -77,6 +78,7 @@ impl<'j> Rank<'j> {
         if job.runs_shared_beside() {
             eager.run_beside(SHARED, job.mixture.is_some_and(|run| run.in_line));
         }
+        eager.buffers = buffers;
         eager.sequence = sequence(job, groups);
         eager.experts = expert_ranks(job, groups);
         eager.maxima = job.matmuls.reduces_maxima().then(|| Maxima {

@@ -41,8 +41,7 @@ pub(super) fn costs(
     let kernels: Vec<Cost> = program.kernels.iter().map(&mut cost).collect();
     let mut costs = Costs::free(program);
     for ((slot, cost), kernel) in costs.kernel.iter_mut().zip(&kernels).zip(&program.kernels) {
-        let fills = !matches!(kernel.work, Work::HostCopy { .. } | Work::HostMemory { .. } | Work::Disk { .. });
-        *slot = KernelCost { time: cost.time, slowdown: model.overlap(&kernel.work), fills };
+        *slot = KernelCost { time: cost.time, slowdown: model.overlap(&kernel.work), share: share(kernel, model) };
     }
     let mut comms = vec![];
     for (slot, comm) in costs.comm.iter_mut().zip(&program.comms) {
@@ -83,6 +82,19 @@ pub(super) fn costs(
     costs.record = costs.dispatch[event as usize];
     costs.wait = costs.dispatch[event as usize];
     (costs, Evidence { kernels, comms, exchanges, dispatch })
+}
+
+/// How much of the processors a kernel takes. Of parts of a matmul that run side by side three take what one of three times
+/// the rows does; a third of that is one's.
+fn share(kernel: &Kernel, model: &CostModel<'_>) -> f64 {
+    match kernel.work {
+        Work::HostCopy { .. } | Work::HostMemory { .. } | Work::Disk { .. } => 0.0,
+        Work::Matmul { m, n, k, dtype, layout } if kernel.name == Kernel::PART => {
+            let seconds = |m| model.work(&Work::Matmul { m, n, k, dtype, layout }).time.seconds();
+            (seconds(3 * m) / (3.0 * seconds(m))).clamp(0.0, 1.0)
+        }
+        _ => 1.0,
+    }
 }
 
 /// Where the ranks of a group are.

@@ -88,19 +88,21 @@ pub(in crate::scenario) fn total_if_fits(scenario: &Scenario, flight: &Flight) -
     device.fits.then(|| device.device_total())
 }
 
-/// Memory outside the allocator: the context, and NCCL's buffers for each communicator that the program uses.
+/// Memory outside the allocator: the context, NCCL's buffers for each communicator that the program uses, and user buffers.
 fn outside(scenario: &Scenario, program: &Program) -> Bytes {
     let overheads = &scenario.profile.overheads;
     let comms = program.comms.iter().map(|comm| comm.group);
     let mut used: Vec<_> = comms.chain(program.transfers.iter().map(|transfer| transfer.group)).collect();
     used.sort_unstable();
     used.dedup();
-    let communicators = used.into_iter().filter(|&group| program.group(group).size > 1).count() as u64;
+    let groups = || used.iter().map(|&group| program.group(group)).filter(|group| group.size > 1);
+    let communicators = groups().filter(|group| group.user_buffers.is_none()).count() as u64;
+    let user_buffers: u64 = groups().filter_map(|group| group.user_buffers).map(|bytes| bytes.0).sum();
     let nccl = match communicators {
         0 => 0,
         count => overheads.nccl_first.0 + (count - 1) * overheads.nccl_each.0,
     };
-    overheads.context + Bytes(nccl)
+    overheads.context + Bytes(nccl + user_buffers)
 }
 
 /// How far the compiler's peak may be from the predicted one: no step compiled for v6e that `tests/oracles/xla_steps.json`

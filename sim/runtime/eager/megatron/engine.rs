@@ -7,7 +7,7 @@
 use super::super::forward::Results;
 use super::super::{Eager, Frame, Gradient, Storage};
 use super::later::Left;
-use super::overlap::Parts;
+use super::overlap::Product;
 use crate::model::graph::{Graph, Op, Value};
 use crate::model::megatron::{Bias, Fp8, MegatronOp};
 use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
@@ -21,10 +21,9 @@ pub(super) struct Sizes {
     pub(super) tokens: u64,
     /// Whether the ranks hold parts of the sequence between modules.
     pub(super) sequence: bool,
-    /// Whether there are several ranks, and how many.
+    /// Whether there are several ranks.
     pub(super) splits: bool,
-    ranks: u64,
-    /// Whether what is exchanged runs in parts beside the matmul, in buffers of its own.
+    /// Whether what is exchanged runs beside matmuls, in buffers of its own.
     pub(super) overlap: bool,
     pub(super) dtype: DType,
     pub(super) fp8: Option<Fp8>,
@@ -36,7 +35,7 @@ impl Sizes {
             let (value, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
             let (tokens, dtype, tensor) = (out.elements / outputs, value.dtype, graph.dims.tensor);
             let [sequence, splits, overlap] = [tensor.sequence, tensor.splits(), false];
-            return Sizes { inputs, outputs, tokens, sequence, splits, ranks: tensor.ranks, overlap, dtype, fp8 };
+            return Sizes { inputs, outputs, tokens, sequence, splits, overlap, dtype, fp8 };
         }
         let (MegatronOp::NormLinear { inputs, outputs, overlap, fp8, .. }
         | MegatronOp::RowLinear { inputs, outputs, overlap, fp8 }) = kind
@@ -50,7 +49,6 @@ impl Sizes {
             tokens: graph.dims.tokens(),
             sequence: tensor.sequence,
             splits: tensor.splits(),
-            ranks: tensor.ranks,
             overlap,
             dtype: graph.values[op.inputs[0]].dtype,
             fp8,
@@ -66,9 +64,20 @@ impl Sizes {
         self.tokens * self.outputs * self.dtype.bytes()
     }
 
-    /// An exchange of `bytes` in as many parts as there are ranks.
-    pub(super) fn exchange(&self, bytes: u64) -> Parts {
-        Parts { bytes, parts: self.ranks, dtype: self.dtype, multiplied: self.multiplied() }
+    /// As forward runs: without autograd nothing is gathered beside a matmul.
+    pub(super) fn in_pass(self, results: Results) -> Sizes {
+        Sizes { overlap: self.overlap && results == Results::Save, ..self }
+    }
+
+    /// The product, and the gradient of what was multiplied.
+    pub(super) fn forward(&self, dispatch: Dispatch) -> Product {
+        let shape = (self.tokens, self.outputs, self.inputs);
+        Product { shape, dtype: self.multiplied(), layout: MatmulLayout::Forward, dispatch }
+    }
+
+    pub(super) fn data_gradient(&self, dispatch: Dispatch) -> Product {
+        let shape = (self.tokens, self.inputs, self.outputs);
+        Product { shape, dtype: self.multiplied(), layout: MatmulLayout::DataGradient, dispatch }
     }
 
     /// Type that is multiplied.
@@ -96,6 +105,10 @@ impl Eager {
         dispatch: Dispatch,
     ) {
         self.launch("te.generic_gemm", Work::Matmul { m, n, k, dtype, layout }, dispatch);
+    }
+
+    pub(super) fn engine_product(&mut self, Product { shape, dtype, layout, dispatch }: Product) {
+        self.engine_matmul(shape, dtype, layout, dispatch);
     }
 
     /// A norm's statistics, and its result.
@@ -180,17 +193,17 @@ impl Eager {
         if let Some(fp8) = fp8 {
             return self.fp8_norm_linear(graph, op, (kind, fp8), frame, results);
         }
-        let sizes = Sizes::of(graph, op, kind);
+        let sizes = Sizes::of(graph, op, kind).in_pass(results);
         let value = &graph.values[op.inputs[0]];
         let rows = graph.dims.local_tokens();
         let (numbers, normed) = self.normalised(value, rows, statistics(norms));
         let gathered = (sizes.sequence && !sizes.overlap).then(|| self.gathered(sizes.read(), sizes.dtype));
         let out = self.storage(sizes.made(), "te.generic_gemm");
-        let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
+        let product = sizes.forward(self.settings.forward);
         if sizes.overlap {
-            self.gather_beside(shape, MatmulLayout::Forward, sizes.exchange(sizes.read()), self.settings.forward);
+            self.gather_beside(product, (sizes.read(), sizes.dtype));
         } else {
-            self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, self.settings.forward);
+            self.engine_product(product);
         }
         if let Some(gathered) = gathered {
             self.release(gathered);
@@ -226,19 +239,18 @@ impl Eager {
         let gathered =
             (sizes.sequence && !sizes.overlap).then(|| self.temporary(sizes.read(), "all_gather_into_tensor"));
         if sizes.sequence {
-            self.begin_exchange(Collective::AllGather, sizes.read(), dtype);
+            self.begin_beside(sizes, Collective::AllGather, (sizes.read(), dtype));
         }
         // Under overlap the gradient of all parts is in a buffer of the exchange.
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
-        let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
-        self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
+        self.engine_product(sizes.data_gradient(dispatch));
         let value = &graph.values[op.inputs[0]];
-        let part = sizes.sequence.then(|| {
-            self.end_exchange();
-            let part = self.temporary(value.bytes(), "reduce_scatter_tensor");
-            self.begin_exchange(Collective::ReduceScatter, sizes.read(), dtype);
-            part
-        });
+        let mut part = None;
+        if sizes.sequence {
+            self.end_beside(sizes);
+            part = (!sizes.overlap).then(|| self.temporary(value.bytes(), "reduce_scatter_tensor"));
+            self.begin_beside(sizes, Collective::ReduceScatter, (sizes.read(), dtype));
+        }
         if sizes.splits && !sizes.sequence {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
         }
@@ -251,8 +263,9 @@ impl Eager {
             self.release(gathered);
         }
         if sizes.splits {
-            self.end_exchange();
+            self.end_beside(sizes);
         }
+        let part = part.or_else(|| self.out_of_buffer(sizes, value.bytes()));
         let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
         for &storage in part.iter().chain(&saved[2..]).chain(&whole).chain([&gradient, &saved[0]]) {
             self.release(storage);
@@ -298,20 +311,23 @@ impl Eager {
         if let Some(fp8) = sizes.fp8 {
             return self.fp8_row_linear(graph, op, (sizes, fp8), frame, results);
         }
-        let (shape, dispatch) = ((sizes.tokens, sizes.outputs, sizes.inputs), self.settings.forward);
-        let bytes = graph.values[op.outputs[0]].bytes();
-        let out = if sizes.overlap {
-            let part = self.storage(bytes, "te.generic_gemm");
-            self.scatter_beside(shape, sizes.exchange(sizes.made()), dispatch);
-            part
-        } else {
-            let whole = self.storage(sizes.made(), "te.generic_gemm");
-            self.engine_matmul(shape, sizes.dtype, MatmulLayout::Forward, dispatch);
-            self.summed(whole, bytes, sizes)
-        };
+        let out = self.row_product(sizes, graph.values[op.outputs[0]].bytes());
         frame.slots[op.outputs[0]] = Some(out);
         let input = self.retain(Self::value(frame, op.inputs[0]));
         self.keep(frame, results, &[input]);
+    }
+
+    /// A product summed over ranks, or the rank's part of it of so many bytes.
+    pub(super) fn row_product(&mut self, sizes: Sizes, bytes: u64) -> Storage {
+        let product = sizes.forward(self.settings.forward);
+        if sizes.overlap {
+            let part = self.storage(bytes, "te.generic_gemm");
+            self.scatter_beside(product, (sizes.made(), sizes.dtype));
+            return part;
+        }
+        let whole = self.storage(sizes.made(), "te.generic_gemm");
+        self.engine_product(product);
+        self.summed(whole, bytes, sizes)
     }
 
     /// The sum over ranks of a product, or the rank's part of it.
@@ -347,11 +363,11 @@ impl Eager {
             whole
         });
         let result = self.temporary(sizes.read(), "te.generic_gemm");
-        let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
+        let product = sizes.data_gradient(dispatch);
         if sizes.overlap {
-            self.gather_beside(shape, MatmulLayout::DataGradient, sizes.exchange(sizes.made()), dispatch);
+            self.gather_beside(product, (sizes.made(), dtype));
         } else {
-            self.engine_matmul(shape, dtype, MatmulLayout::DataGradient, dispatch);
+            self.engine_product(product);
         }
         let input = frame.saved[Self::saved(frame, index).0];
         let weight = self.engine_weight_gradient(sizes, dispatch, &[input, gathered.unwrap_or(gradient)]);

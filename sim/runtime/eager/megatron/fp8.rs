@@ -13,7 +13,7 @@ use super::super::{Eager, Frame, Storage};
 use super::engine::{Sizes, statistics};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Bias, Fp8, Fp8Recipe, MegatronOp};
-use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MatmulLayout, MemoryKind, Pass, StreamId};
+use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
@@ -199,7 +199,7 @@ impl Eager {
         results: Results,
     ) {
         let MegatronOp::NormLinear { norms, .. } = kind else { unreachable!("called for norms before linears") };
-        let (sizes, recipe) = (Sizes::of(graph, op, kind), fp8.recipe);
+        let (sizes, recipe) = (Sizes::of(graph, op, kind).in_pass(results), fp8.recipe);
         let value = &graph.values[op.inputs[0]];
         let own = Wide { parts: sizes.sequence, ..Wide::own(value.bytes(), value.dtype) };
         let (rows, statistics) = (graph.dims.local_tokens(), statistics(norms));
@@ -226,13 +226,11 @@ impl Eager {
         let travels = Self::travels(sizes.read(), sizes.dtype, recipe);
         let gathered = (sizes.sequence && !sizes.overlap).then(|| self.gathered_now(travels));
         let out = self.storage(sizes.made(), "te.generic_gemm");
-        let shape = (sizes.tokens, sizes.outputs, sizes.inputs);
-        let dispatch = self.settings.forward;
+        let product = sizes.forward(self.settings.forward);
         if sizes.overlap {
-            let parts = super::overlap::Parts { dtype: travels.0, ..sizes.exchange(travels.1) };
-            self.gather_beside(shape, MatmulLayout::Forward, parts, dispatch);
+            self.gather_beside(product, (travels.1, travels.0));
         } else {
-            self.engine_matmul(shape, DType::Fp8, MatmulLayout::Forward, dispatch);
+            self.engine_product(product);
         }
         gathered.into_iter().for_each(|storage| self.release(storage));
         // What the weight's gradient is made from: the transposed copy, or the rank's part.
@@ -275,20 +273,25 @@ impl Eager {
         let travels = Self::travels(sizes.read(), dtype, recipe);
         let gathered = (sizes.sequence && !sizes.overlap).then(|| self.temporary(travels.1, "all_gather_into_tensor"));
         if sizes.sequence {
-            self.begin_exchange(Collective::AllGather, travels.1, travels.0);
+            self.begin_beside(sizes, Collective::AllGather, (travels.1, travels.0));
         }
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
-        let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
-        self.engine_matmul(shape, DType::Fp8, MatmulLayout::DataGradient, dispatch);
+        self.engine_product(sizes.data_gradient(dispatch));
         let value = &graph.values[op.inputs[0]];
         let mut part = None;
         if sizes.sequence {
-            self.end_exchange();
-            part = Some(self.temporary(value.bytes(), "reduce_scatter_tensor"));
-            self.begin_exchange(Collective::ReduceScatter, sizes.read(), dtype);
+            self.end_beside(sizes);
             match gathered {
-                Some(gathered) => held.extend(self.turn_gathered(gathered, travels.1, recipe)),
-                None => held.push(self.transposed(travels.1)),
+                // In bulk what is scattered is given to the next matmul's call.
+                None => {
+                    held.push(self.transposed(travels.1));
+                    self.begin_beside(sizes, Collective::ReduceScatter, (sizes.read(), dtype));
+                }
+                Some(gathered) => {
+                    part = Some(self.temporary(value.bytes(), "reduce_scatter_tensor"));
+                    self.begin_beside(sizes, Collective::ReduceScatter, (sizes.read(), dtype));
+                    held.extend(self.turn_gathered(gathered, travels.1, recipe));
+                }
             }
         } else if sizes.splits {
             self.begin_exchange(Collective::AllReduce, sizes.read(), dtype);
@@ -301,8 +304,9 @@ impl Eager {
             self.release(storage);
         }
         if sizes.splits {
-            self.end_exchange();
+            self.end_beside(sizes);
         }
+        let part = part.or_else(|| self.out_of_buffer(sizes, value.bytes()));
         let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
         for &storage in part.iter().chain(&saved[2..]).chain(&whole).chain([&gradient, &saved[0]]) {
             self.release(storage);
@@ -328,17 +332,7 @@ impl Eager {
         let copies = if results == Results::Save && !fp8.original { Copies::Both } else { Copies::Rows };
         let input = self.quantised(Wide::own(sizes.read(), sizes.dtype), copies, fp8.recipe);
         self.renew_weight((sizes.inputs * sizes.outputs, sizes.dtype), fp8);
-        let (shape, dispatch) = ((sizes.tokens, sizes.outputs, sizes.inputs), self.settings.forward);
-        let bytes = graph.values[op.outputs[0]].bytes();
-        let out = if sizes.overlap {
-            let part = self.storage(bytes, "te.generic_gemm");
-            self.scatter_beside(shape, sizes.exchange(sizes.made()), dispatch);
-            part
-        } else {
-            let whole = self.storage(sizes.made(), "te.generic_gemm");
-            self.engine_matmul(shape, DType::Fp8, MatmulLayout::Forward, dispatch);
-            self.summed(whole, bytes, sizes)
-        };
+        let out = self.row_product(sizes, graph.values[op.outputs[0]].bytes());
         frame.slots[op.outputs[0]] = Some(out);
         self.keep_input(op, fp8, (frame, results), input);
     }
@@ -393,14 +387,12 @@ impl Eager {
         let saved = frame.saved[Self::saved(frame, index).0];
         held.extend(self.kept_input(saved, read, fp8));
         let result = self.temporary(sizes.read(), "te.generic_gemm");
-        let shape = (sizes.tokens, sizes.inputs, sizes.outputs);
-        let layout = MatmulLayout::DataGradient;
+        let product = sizes.data_gradient(dispatch);
         if sizes.overlap {
-            let parts = super::overlap::Parts { dtype: travels.0, ..sizes.exchange(travels.1) };
-            self.gather_beside(shape, layout, parts, dispatch);
+            self.gather_beside(product, (travels.1, travels.0));
             held.push(self.transposed(travels.1));
         } else {
-            self.engine_matmul(shape, DType::Fp8, layout, dispatch);
+            self.engine_product(product);
         }
         let weight = self.engine_weight_gradient(sizes, dispatch, &held);
         for storage in held {

@@ -1,65 +1,160 @@
-//! Exchanges in parts beside the matmul they feed or are fed by (`--tp-comm-overlap`, Transformer Engine's user buffers,
-//! `transformer_engine/common/comm_gemm_overlap/comm_gemm_overlap.cpp`).
+//! Exchanges of tensor-parallel ranks beside matmuls (`--tp-comm-overlap`): Transformer Engine's user buffers
+//! (`common/comm_gemm_overlap/comm_gemm_overlap.cpp`, `userbuffers/userbuffers.cu`, `pytorch/module/base.py`, 2.9), as
+//! `initialize_ub` sets them up where nobody says otherwise:
 //!
-//! With t ranks the matmul runs in t parts of its rows. A gather passes parts around a ring: the rank's own is there at
-//! once, t − 1 more arrive while earlier ones are multiplied. A scatter sends each part as soon as it is multiplied; the
-//! last is exposed. What is exchanged lies in buffers outside PyTorch's allocator. Assumed: a part costs what a collective
-//! of its size costs.
+//! | matmul | exchange | method |
+//! |---|---|---|
+//! | qkv and fc1 forward; gradients of the inputs of proj and fc2 | what is multiplied is gathered | ring: a part of the rows for each rank |
+//! | proj and fc2 forward | the product is reduced and scattered | pipeline: four parts of the columns |
+//! | gradients of the inputs of qkv and fc1 | the norm's result is gathered, for the weight's | bulk: one exchange, one matmul |
+//! | gradients of the weights of qkv and fc1 | the input's gradient is reduced and scattered | bulk |
+//!
+//! All of a matmul's parts are launched in C++ by one call from Python. In a ring a copy engine writes each part into the next
+//! rank's buffer, and a kernel of one thread says that it is there; parts are multiplied on three streams in turn. In a
+//! pipeline and in bulk a kernel of few processors exchanges. What is gathered is copied into the buffer first; what bulk has
+//! scattered is cloned out of it. Without autograd nothing is gathered in a ring.
+//!
+//! Assumed: a ring's copies take the bandwidth from one chip to another, and nothing of a matmul beside them; kernels that
+//! exchange take what NCCL's take, and slow matmuls as they do, in place of the 16 processors that matmuls beside them leave
+//! free; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
+//! Parts of a pipeline fill the processors, so they run one after the other, though their streams are three.
 
-use super::super::{COMPUTE, Eager};
-use crate::program::{Collective, Comm, DType, Dispatch, MatmulLayout};
+use super::super::{Eager, Storage};
+use super::engine::Sizes;
+use crate::program::{
+    Collective, Comm, DType, Direction, Dispatch, GroupId, Kernel, MatmulLayout, MemoryKind, StreamId, Transfer, Work,
+};
 use crate::units::Bytes;
 
-/// An exchange in parts.
+/// Parts of a pipeline (`num_splits`).
+const SPLITS: u64 = 4;
+
+/// Streams that parts are multiplied on (`_NUM_MAX_UB_STREAMS`).
+pub const STREAMS: usize = 3;
+
+/// Ranks that write into each other's buffers, and on which streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserBuffers {
+    /// The ranks.
+    pub group: GroupId,
+    /// How many.
+    pub ranks: u32,
+    /// Where parts are multiplied.
+    pub compute: [StreamId; STREAMS],
+    /// Where they are exchanged.
+    pub exchange: StreamId,
+}
+
+/// A matmul of Transformer Engine's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts {
-    /// Bytes of all of it.
-    pub bytes: u64,
-    /// Parts: ranks.
-    pub parts: u64,
-    /// Element type.
-    pub dtype: DType,
+pub(super) struct Product {
+    /// Rows, columns, and what is summed over.
+    pub shape: (u64, u64, u64),
     /// Type that is multiplied.
-    pub multiplied: DType,
+    pub dtype: DType,
+    /// Which matmul of the linear.
+    pub layout: MatmulLayout,
+    /// The launch of the first part, with the Python around it.
+    pub dispatch: Dispatch,
+}
+
+impl Product {
+    fn part(self, rows: u64, columns: u64) -> Work {
+        let Product { shape: (m, n, k), dtype, layout, .. } = self;
+        Work::Matmul { m: m / rows, n: n / columns, k, dtype, layout }
+    }
+
+    fn launch_of(self, part: u64) -> Dispatch {
+        if part == 0 { self.dispatch } else { Dispatch::Extra }
+    }
 }
 
 impl Eager {
-    fn exchange_part(&mut self, kind: Collective, bytes: u64, dtype: DType) {
-        let Some(tensor) = self.tensor else { return };
-        self.program.collective(tensor.stream, Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype });
+    /// Calls of the driver that the program has no instructions for.
+    fn driver(&mut self, calls: u32) {
+        self.program.host(Dispatch::Extra, calls);
     }
 
-    /// A matmul of `m` rows that are gathered while it runs.
-    pub(super) fn gather_beside(
-        &mut self,
-        (m, n, k): (u64, u64, u64),
-        layout: MatmulLayout,
-        exchange: Parts,
-        dispatch: Dispatch,
-    ) {
-        let Some(tensor) = self.tensor else { return };
-        let Parts { bytes, parts, dtype, multiplied } = exchange;
-        self.program.wait_stream(tensor.stream, COMPUTE);
-        for part in 0..parts {
-            if part > 0 {
-                self.exchange_part(Collective::AllGather, bytes / (parts - 1), dtype);
+    /// Copies the rank's part of what will be gathered into the buffer (`copy_into_buffer`).
+    fn into_buffer(&mut self, part: u64) {
+        self.pointwise("ub.copy_into_buffer", MemoryKind::Copy, part, part, Dispatch::Extra);
+    }
+
+    /// What the exchange beside a weight's gradient has left in the buffer, cloned; none where it left it elsewhere.
+    pub(super) fn out_of_buffer(&mut self, sizes: Sizes, bytes: u64) -> Option<Storage> {
+        sizes.overlap.then(|| {
+            let part = self.temporary(bytes, "aten.clone");
+            self.pointwise("aten.clone", MemoryKind::Copy, bytes, bytes, Dispatch::EagerForward);
+            part
+        })
+    }
+
+    /// A matmul of rows that arrive while it runs, `bytes` in all (`split_overlap_ag`).
+    pub(super) fn gather_beside(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
+        let Some(UserBuffers { group, ranks, compute, exchange }) = self.buffers else { return };
+        let parts = u64::from(ranks);
+        let lanes = &compute[..STREAMS.min(ranks as usize)];
+        let part = bytes / parts;
+        self.into_buffer(part);
+        let start = self.program.record(self.stream);
+        for &stream in [exchange].iter().chain(lanes) {
+            self.program.wait(stream, start);
+        }
+        let end = |direction, ahead| Transfer { direction, group, ahead, bytes: Bytes(part), dtype };
+        let ends = [end(Direction::Send, 1), end(Direction::Receive, ranks - 1)];
+        let lane = |part: u64| lanes[part as usize % lanes.len()];
+        for at in 0..parts {
+            self.program.launch(lane(at), Kernel::PART, product.part(parts, 1), product.launch_of(at));
+            if at + 1 < parts {
+                self.program.exchange(exchange, &ends);
+                let arrived = self.program.record(exchange);
+                self.program.wait(lane(at + 1), arrived);
+                // The signal behind the copy, and the next copy's wait for what it passes on.
+                self.driver(2);
             }
-            let arrived = self.program.record(tensor.stream);
-            self.program.wait(COMPUTE, arrived);
-            self.engine_matmul((m / parts, n, k), multiplied, layout, dispatch);
         }
+        for &stream in [exchange].iter().chain(lanes) {
+            self.program.wait_stream(self.stream, stream);
+        }
+        // Sends and receives have a stream each.
+        self.driver(3);
     }
 
-    /// A matmul of `m` rows that are reduced and scattered while it runs.
-    pub(super) fn scatter_beside(&mut self, (m, n, k): (u64, u64, u64), exchange: Parts, dispatch: Dispatch) {
-        let Some(tensor) = self.tensor else { return };
-        let Parts { bytes, parts, dtype, multiplied } = exchange;
-        for _ in 0..parts {
-            self.engine_matmul((m / parts, n, k), multiplied, MatmulLayout::Forward, dispatch);
-            let multiplied = self.program.record(COMPUTE);
-            self.program.wait(tensor.stream, multiplied);
-            self.exchange_part(Collective::ReduceScatter, bytes / parts, dtype);
+    /// A matmul whose product, `bytes` in all, is reduced and scattered while it runs (`split_overlap_rs`).
+    pub(super) fn scatter_beside(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
+        let Some(UserBuffers { group, compute: [lane, ..], exchange, .. }) = self.buffers else { return };
+        let start = self.program.record(self.stream);
+        self.program.wait(lane, start);
+        self.program.wait(exchange, start);
+        let comm = Comm { kind: Collective::ReduceScatter, group, bytes: Bytes(bytes / SPLITS), dtype };
+        for at in 0..SPLITS {
+            self.program.launch(lane, "te.generic_gemm", product.part(1, SPLITS), product.launch_of(at));
+            self.program.wait_stream(exchange, lane);
+            self.program.collective(exchange, comm);
         }
-        self.program.wait_stream(COMPUTE, tensor.stream);
+        self.program.wait_stream(self.stream, lane);
+        self.program.wait_stream(self.stream, exchange);
+        // Each further stream waits for the start, and is waited for.
+        self.driver(3 * (STREAMS as u32 - 1));
+    }
+
+    /// Begins an exchange beside what comes next on the stream: in bulk (`bulk_overlap`), or by NCCL.
+    pub(super) fn begin_beside(&mut self, sizes: Sizes, kind: Collective, (bytes, dtype): (u64, DType)) {
+        let Some(UserBuffers { group, ranks, exchange, .. }) = self.buffers.filter(|_| sizes.overlap) else {
+            return self.begin_exchange(kind, bytes, dtype);
+        };
+        if kind == Collective::AllGather {
+            self.into_buffer(bytes / u64::from(ranks));
+        }
+        self.program.wait_stream(exchange, self.stream);
+        self.program.collective(exchange, Comm { kind, group, bytes: Bytes(bytes), dtype });
+    }
+
+    /// Waits for it.
+    pub(super) fn end_beside(&mut self, sizes: Sizes) {
+        let Some(buffers) = self.buffers.filter(|_| sizes.overlap) else { return self.end_exchange() };
+        self.program.wait_stream(self.stream, buffers.exchange);
+        // The matmul has a stream of its own, which waits for the start and is waited for.
+        self.driver(3);
     }
 }

@@ -1,0 +1,188 @@
+//! `megatron.tp_comm_overlap`: exchanges of tensor-parallel ranks beside matmuls, over Transformer Engine's user buffers
+//! (`common/comm_gemm_overlap/comm_gemm_overlap.cpp`, `pytorch/module/base.py`, 2.9), counted by hand.
+
+use windtunnel::cost::{CostModel, Profile, Regime};
+use windtunnel::program::{Collective, Direction, Dispatch, Instr, Kernel, Pass, Program};
+
+use crate::make;
+
+const LAYERS: usize = 2;
+const MICRO_BATCHES: usize = 3;
+const TOKENS: u64 = 4096;
+const WIDTH: u64 = 4096;
+
+/// Eight tensor-parallel ranks of two blocks of a Llama; `more` goes into `[megatron]`.
+fn text(ranks: u32, more: &str) -> String {
+    format!(
+        "runtime = \"megatron\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n\
+         layers = {LAYERS}\n[mesh]\ntp = {ranks}\n[batch]\nsequence = {TOKENS}\naccumulation = {MICRO_BATCHES}\n\
+         [tensor_parallel]\nsequence = true\n[megatron]\nrecompute = \"none\"\n{more}\n"
+    )
+}
+
+const ON: &str = "tp_comm_overlap = true";
+
+fn program(ranks: u32, more: &str) -> Program {
+    make::program(&text(ranks, more))
+}
+
+fn kernels(program: &Program) -> impl Iterator<Item = &Kernel> {
+    program.step.iter().filter_map(|instr| match instr {
+        Instr::Launch { kernel, .. } => Some(program.kernel(*kernel)),
+        _ => None,
+    })
+}
+
+fn launches(program: &Program, name: &str, pass: Pass) -> usize {
+    kernels(program).filter(|kernel| kernel.name == name && kernel.pass == pass).count()
+}
+
+fn of_class(program: &Program, class: Dispatch) -> usize {
+    kernels(program).filter(|kernel| kernel.dispatch == class).count()
+}
+
+/// What the host pays for a step \[us\]: its calls of the driver, and all else.
+fn host(program: &Program) -> (f64, f64) {
+    let profile = Profile::find("h100-sxm-80gb").unwrap();
+    let model = CostModel::new(&profile, Regime::Sustained);
+    let of = |class: Dispatch| 1e6 * model.dispatch(class).time.seconds();
+    let (mut driver, mut rest) = (0.0, 0.0);
+    let mut pay = |class: Dispatch, count: u32| {
+        *(if class == Dispatch::Extra { &mut driver } else { &mut rest }) += of(class) * f64::from(count);
+    };
+    for instr in &program.step {
+        match *instr {
+            Instr::Launch { kernel, .. } => pay(program.kernel(kernel).dispatch, 1),
+            Instr::Collective { comm, .. } => pay(program.group(program.comm(comm).group).dispatch(), 1),
+            Instr::Exchange { exchange, .. } => {
+                program.exchange(exchange).for_each(|end| pay(program.group(end.group).dispatch(), 1));
+            }
+            Instr::Host { dispatch, count } => pay(dispatch, count),
+            Instr::Record { .. } | Instr::Wait { .. } => pay(Dispatch::Extra, 1),
+            _ => {}
+        }
+    }
+    (driver, rest)
+}
+
+/// Bytes of the collectives of a group, of one kind.
+fn exchanged(program: &Program, group: &str, kind: Collective) -> Vec<u64> {
+    let comms = program.step.iter().filter_map(|instr| match *instr {
+        Instr::Collective { comm, .. } => Some(program.comm(comm)),
+        _ => None,
+    });
+    let ours = comms.filter(|comm| comm.kind == kind && program.group(comm.group).name == group);
+    ours.map(|comm| comm.bytes.0).collect()
+}
+
+/// Bytes of a rank's messages.
+fn sent(program: &Program) -> Vec<u64> {
+    let exchanges = program.step.iter().filter_map(|instr| match *instr {
+        Instr::Exchange { exchange, .. } => Some(exchange),
+        _ => None,
+    });
+    let ends = exchanges.flat_map(|exchange| program.exchange(exchange));
+    ends.filter(|end| end.direction == Direction::Send).map(|end| end.bytes.0).collect()
+}
+
+#[test]
+fn all_parts_of_a_matmul_are_one_call_from_python() {
+    for recipe in ["", "\nfp8 = \"delayed\""] {
+        for ranks in [2, 8] {
+            let [off, on] = [String::new(), ON.to_owned()].map(|more| program(ranks, &(more + recipe)));
+            for class in [Dispatch::TransformerEngineForward, Dispatch::TransformerEngineBackward] {
+                assert_eq!(of_class(&on, class), of_class(&off, class), "{class:?}");
+            }
+            // What the host pays more is calls of the driver, a hundred or so for a linear on eight ranks; of torch.distributed's
+            // collectives there are fewer. An operator of PyTorch's clones what was scattered.
+            let ((_, before), (_, after)) = (host(&off), host(&on));
+            let clones = of_class(&on, Dispatch::EagerForward) - of_class(&off, Dispatch::EagerForward);
+            assert_eq!(clones, 2 * LAYERS * MICRO_BATCHES);
+            assert!(after < before, "{after} {before}");
+        }
+    }
+}
+
+#[test]
+fn each_linear_has_the_parts_that_the_default_configuration_gives_it() {
+    for ranks in [2_u64, 4, 8] {
+        let on = program(ranks as u32, ON);
+        let blocks = LAYERS * MICRO_BATCHES;
+        let t = ranks as usize;
+        // Rings: two linears forward, and the gradients of two inputs.
+        for pass in [Pass::Forward, Pass::Backward] {
+            assert_eq!(launches(&on, Kernel::PART, pass), 2 * t * blocks);
+        }
+        // Pipelines of four; in backward a matmul for each of two inputs and four weights.
+        assert_eq!(launches(&on, "te.generic_gemm", Pass::Forward), 2 * 4 * blocks);
+        assert_eq!(launches(&on, "te.generic_gemm", Pass::Backward), 6 * blocks);
+        // Bytes: a ring's messages, a pipeline's quarters, and whole exchanges in bulk.
+        let whole = TOKENS * WIDTH * 2;
+        assert_eq!(sent(&on), vec![whole / ranks; 4 * (t - 1) * blocks]);
+        let scatters = exchanged(&on, "tp user buffers", Collective::ReduceScatter);
+        assert_eq!(scatters.iter().filter(|&&bytes| bytes == whole / 4).count(), 2 * 4 * blocks);
+        assert_eq!(scatters.iter().filter(|&&bytes| bytes == whole).count(), 2 * blocks);
+        assert_eq!(exchanged(&on, "tp user buffers", Collective::AllGather), vec![whole; 2 * blocks]);
+    }
+}
+
+#[test]
+fn as_much_is_multiplied_and_exchanged_as_without() {
+    let (off, on) = (program(4, ""), program(4, ON));
+    for pass in [Pass::Forward, Pass::Backward] {
+        assert_eq!(off.flops_of(pass), on.flops_of(pass));
+    }
+    let all = |program: &Program, kind| -> u64 {
+        ["tp", "tp user buffers"].iter().flat_map(|group| exchanged(program, group, kind)).sum()
+    };
+    let scatter = Collective::ReduceScatter;
+    assert_eq!(all(&off, scatter), all(&on, scatter));
+    // Of what is gathered each rank gets three quarters from others.
+    let gather = Collective::AllGather;
+    assert_eq!(all(&off, gather) * 3 / 4, all(&on, gather) * 3 / 4 + sent(&on).iter().sum::<u64>());
+}
+
+#[test]
+fn buffers_of_all_linears_hold_a_micro_batch_each() {
+    let bytes = |more: &str| {
+        let program = program(8, &format!("{ON}{more}"));
+        let own: Vec<u64> = program.groups.iter().filter_map(|group| group.user_buffers).map(|bytes| bytes.0).collect();
+        assert_eq!(own.len(), 1);
+        own[0] / (TOKENS * WIDTH)
+    };
+    assert_eq!(bytes(""), 12 * 2);
+    // What is gathered is in fp8, what is scattered is not.
+    assert_eq!(bytes("\nfp8 = \"delayed\""), 8 + 4 * 2);
+}
+
+#[test]
+fn without_autograd_nothing_is_gathered_beside_a_matmul() {
+    // A block that runs again gathers at first in one collective, and in a ring when it runs again.
+    let again = text(4, ON).replace("recompute = \"none\"", "recompute.uniform = 1");
+    let full = make::program(&again);
+    let whole = TOKENS * WIDTH * 2;
+    let gathers = exchanged(&full, "tp", Collective::AllGather).into_iter().filter(|&bytes| bytes == whole).count();
+    let none = program(4, ON);
+    let before = exchanged(&none, "tp", Collective::AllGather).into_iter().filter(|&bytes| bytes == whole).count();
+    assert_eq!(gathers - before, 2 * LAYERS * MICRO_BATCHES);
+    assert_eq!(sent(&full).len(), sent(&none).len());
+}
+
+#[test]
+fn what_is_exposed_without_it_is_hidden_by_it() {
+    let step = |text: &str| make::fly(text).step.seconds();
+    // Wide matmuls, whose exchanges NCCL leaves exposed.
+    let wide = text(8, "").replace("llama-3.1-8b", "llama-3-70b").replace("sequence = 4096", "sequence = 8192");
+    let (off, on) = (step(&wide), step(&format!("{wide}{ON}\n")));
+    assert!(on < off, "{on} {off}");
+}
+
+#[test]
+fn ranks_of_several_nodes_have_no_buffers_in_common() {
+    let two = text(16, ON)
+        .replace("nodes = 1", "nodes = 2")
+        .replace("= 4096", "= 2048")
+        .replace("llama-3.1-8b", "gpt-megatron-175b");
+    let said = windtunnel::scenario::Scenario::parse(make::FILE, &two).map(|_| ()).unwrap_err().to_string();
+    assert!(said.contains("mesh.tp is 16, and a node has 8 chips"), "{said}");
+}
