@@ -95,7 +95,12 @@ impl<'p> CostModel<'p> {
 
     /// Time of a kernel alone on the device.
     pub fn kernel(&self, kernel: &Kernel) -> Cost {
-        let cost = self.work(&kernel.work);
+        let cost = match kernel.work {
+            Work::Matmul { m, n, k, dtype, layout } if kernel.name == Kernel::BESIDE => {
+                self.matmul_leaving(f64::from(Kernel::ASIDE), (m, n, k), dtype, layout)
+            }
+            ref work => self.work(work),
+        };
         let is_matmul = matches!(kernel.work, Work::Matmul { .. } | Work::GroupedMatmul { .. });
         match &self.profile.fusion {
             Some(fusion) if is_matmul && kernel.dispatch == Dispatch::Static => fusion.slowed(cost),
@@ -161,6 +166,11 @@ impl<'p> CostModel<'p> {
     }
 
     fn matmul(&self, m: u64, n: u64, k: u64, dtype: DType, layout: MatmulLayout) -> Cost {
+        self.matmul_leaving(0.0, (m, n, k), dtype, layout)
+    }
+
+    /// A matmul that leaves so many processors idle: slower by what the wave model says, at a clock of its lower utilisation.
+    fn matmul_leaving(&self, idle: f64, (m, n, k): (u64, u64, u64), dtype: DType, layout: MatmulLayout) -> Cost {
         let profile = self.profile;
         let matmul = match (dtype, self.software.tf32) {
             (DType::Bf16 | DType::Fp16, _) => &profile.bf16,
@@ -189,9 +199,11 @@ impl<'p> CostModel<'p> {
         let half = matches!(dtype, DType::Bf16 | DType::Fp16);
         let release = self.software.cublas.and_then(|at| profile.cublas.get(at)).filter(|_| half);
         let factor = factor * release.map_or(1.0, |release| release.bf16);
+        let slower = matmul.slower_without(idle, (m, n, k));
         let cost = matmul.cost_with(m, n, k, |seconds, share| {
             // The layout changes what the kernel does, not its launch.
-            let seconds = seconds + (seconds - launch).max(0.0) * (factor - 1.0) + added;
+            let seconds = (seconds + (seconds - launch).max(0.0) * (factor - 1.0) + added) * slower;
+            let share = share / slower;
             match self.regime {
                 Regime::Burst => seconds,
                 Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),

@@ -185,6 +185,11 @@ pub struct Kernel {
 impl Kernel {
     /// The name of a part of a matmul that other parts of it run beside, each on a stream of its own.
     pub const PART: &str = "te.generic_gemm (part)";
+
+    /// The name of a matmul that leaves some processors to kernels that exchange beside it, and how many it leaves.
+    pub const BESIDE: &str = "te.generic_gemm (beside)";
+    /// See [`Kernel::BESIDE`].
+    pub const ASIDE: u32 = 16;
 }
 
 /// A collective over a group.

@@ -395,6 +395,12 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
             "cross_entropy_loss_fusion = true",
         ),
         (
+            "[megatron]\n",
+            "[megatron]\ndelay_wgrad_compute = true\ntp_comm_overlap = true\n",
+            "leaves no weight gradients for later whose matmuls have exchanges beside them",
+            "megatron.tp_comm_overlap = false",
+        ),
+        (
             "ep = 2\n",
             "",
             "hides what ranks with different experts exchange, and all have all",

@@ -152,6 +152,19 @@ impl Matmul {
         points.map(|(shape, r)| (shape, seconds(shape, r))).collect()
     }
 
+    /// How many times as long a matmul takes in the wave model if so many processors are left to others, 1 or more.
+    pub(super) fn slower_without(&self, idle: f64, (m, n, k): Shape) -> f64 {
+        if idle <= 0.0 || idle >= self.chip.processors {
+            return 1.0;
+        }
+        let left = self.chip.processors - idle;
+        let chip =
+            Chip { processors: left, peak: FlopRate(self.chip.peak.0 * left / self.chip.processors), ..self.chip };
+        let shape = (m as f64, n as f64, k as f64);
+        let seconds = |chip: &Chip| self.waves.seconds(chip, shape, self.size);
+        (seconds(&chip) / seconds(&self.chip)).max(1.0)
+    }
+
     /// Time of one matmul at burst clocks.
     pub fn cost(&self, m: u64, n: u64, k: u64) -> Cost {
         self.cost_with(m, n, k, |seconds, _| seconds)

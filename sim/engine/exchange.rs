@@ -192,9 +192,9 @@ impl Engine<'_> {
                 expected: expected.bytes,
             });
         }
-        let takes = program.group(sent.group).user_buffers.is_none();
+        let slows = program.group(sent.group).slows;
         for (flight, mate, rank) in [(sender, receiver, from), (receiver, sender, to)] {
-            self.change_comms(rank, 1, takes);
+            self.change_comms(rank, 1, slows);
             self.exchanges.flights[flight as usize].mate = mate;
             let poster = self.poster(flight);
             let batch = &mut self.exchanges.batches[poster as usize];
@@ -219,10 +219,10 @@ impl Engine<'_> {
         let (mate, transfer) = (flight.mate, flight.transfer);
         let from = self.poster(sender) / self.width;
         let program = self.job.classes[self.ranks[from as usize].class as usize].program;
-        let takes = program.group(program.transfers[transfer as usize].group).user_buffers.is_none();
+        let slows = program.group(program.transfers[transfer as usize].group).slows;
         for index in [sender, mate] {
             let poster = self.poster(index);
-            self.change_comms(poster / self.width, -1, takes);
+            self.change_comms(poster / self.width, -1, slows);
             let flight = &mut self.exchanges.flights[index as usize];
             (flight.mate, flight.ended) = (NONE, true);
             let batch = &mut self.exchanges.batches[poster as usize];

@@ -381,18 +381,21 @@ impl Engine<'_> {
         if meeting.arrived + 1 == meeting.members.1 - meeting.members.0 {
             meeting.start = self.now;
             meeting.running.begin(meeting.work, self.now);
+            let slows = class.program.group(group).slows;
             for at in self.members(index) {
-                self.change_comms(self.members[at], 1, true);
+                self.change_comms(self.members[at], 1, slows);
             }
         }
         self.meetings[index as usize].arrived += 1;
     }
 
     fn end_comm(&mut self, index: u32) {
-        let Meeting { stream, start, .. } = self.meetings[index as usize];
+        let Meeting { stream, start, opener, comm, .. } = self.meetings[index as usize];
+        let program = self.job.classes[self.ranks[opener as usize].class as usize].program;
+        let slows = program.group(program.comms[comm as usize].group).slows;
         for at in self.members(index) {
             let member = self.members[at];
-            self.change_comms(member, -1, true);
+            self.change_comms(member, -1, slows);
             let actor = self.actor(member, stream);
             let (state, rank) = (&self.actors[actor as usize], &self.ranks[member as usize]);
             let class = rank.class as usize;
@@ -412,12 +415,12 @@ impl Engine<'_> {
         meeting.running.scheduled = false;
     }
 
-    /// One collective or message more or less runs on a rank, and takes of its processors unless copy engines run it.
-    pub(super) fn change_comms(&mut self, rank: u32, by: i32, takes: bool) {
+    /// One collective or message more or less runs on a rank, which slows kernels beside it or does not.
+    pub(super) fn change_comms(&mut self, rank: u32, by: i32, slows: bool) {
         self.account(rank);
         let state = &mut self.ranks[rank as usize];
         state.spent.communication = state.spent.communication.wrapping_add_signed(by);
-        if takes {
+        if slows {
             state.comms = state.comms.wrapping_add_signed(by);
         }
         if !std::mem::replace(&mut state.dirty, true) {

@@ -129,7 +129,7 @@ pub(super) struct Rank {
     pub(super) filling: u32,
     /// Whether that has changed, from or to more than all of them, since speeds were set.
     pub(super) crowded: bool,
-    /// Running collectives and messages that take of the processors.
+    /// Running collectives and messages that slow kernels beside them.
     pub(super) comms: u32,
     pub(super) spent: Spent,
     /// Last search that came by.

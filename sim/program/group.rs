@@ -24,15 +24,16 @@ pub struct Group {
     pub stride: u32,
     /// Ranks after which its copies lie again as before.
     pub block: u32,
-    /// What each rank has of buffers that the others write into, if they exchange by these and not by NCCL; their messages
-    /// are then copy engines' \[B\].
+    /// What each rank has of buffers that the others write into, if they exchange by these and not by NCCL \[B\].
     pub user_buffers: Option<Bytes>,
+    /// Whether what it exchanges slows kernels beside it: copy engines do not, nor do kernels on processors set aside.
+    pub slows: bool,
 }
 
 impl Group {
     /// A group of which every rank belongs to one copy.
     pub fn new(name: impl Into<String>, size: u32, stride: u32) -> Group {
-        Group { name: name.into(), size, stride, block: size.saturating_mul(stride), user_buffers: None }
+        Group { name: name.into(), size, stride, block: size.saturating_mul(stride), user_buffers: None, slows: true }
     }
 
     /// The first and the last rank of every line of `size` ranks, `stride` apart: as the stages of a pipeline that share
@@ -41,7 +42,7 @@ impl Group {
         let last = size.saturating_sub(1);
         let block = size.saturating_mul(stride);
         let stride = stride.saturating_mul(last.max(1));
-        Group { name: name.into(), size: size.min(2), stride, block, user_buffers: None }
+        Group { name: name.into(), size: size.min(2), stride, block, user_buffers: None, slows: true }
     }
 
     /// What the host pays for an exchange, or for an end of a message: `torch.distributed`'s call, or a launch from C++.

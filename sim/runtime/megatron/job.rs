@@ -68,7 +68,7 @@ impl Mesh {
 
     /// The same as they write into each other's buffers.
     pub fn user_buffers(self, bytes: Bytes) -> Group {
-        Group { user_buffers: Some(bytes), ..Group::new("tp user buffers", self.tp, 1) }
+        Group { user_buffers: Some(bytes), slows: false, ..Group::new("tp user buffers", self.tp, 1) }
     }
 
     /// Ranks that share a sequence.

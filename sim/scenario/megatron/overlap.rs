@@ -77,6 +77,11 @@ pub(super) fn delays(reader: &mut Reader<'_>, table: &written::Megatron) -> Resu
             let problem = "delay_wgrad_compute without gradient_accumulation_fusion is not simulated";
             Err(reader.plan(at, problem, "write megatron.gradient_accumulation_fusion = true, or remove the key"))
         }
+        Some(at) if *at.get_ref() && table.tp_comm_overlap.as_ref().is_some_and(|at| *at.get_ref()) => {
+            let problem =
+                "Transformer Engine leaves no weight gradients for later whose matmuls have exchanges beside them";
+            Err(reader.plan(at, problem, "write megatron.tp_comm_overlap = false, or remove the key"))
+        }
         Some(at) => Ok(*at.get_ref()),
         None if together => Ok(reader.flag("megatron.delay_wgrad_compute", None, false)),
         None => Ok(false),

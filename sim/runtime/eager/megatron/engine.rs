@@ -10,7 +10,7 @@ use super::later::Left;
 use super::overlap::Product;
 use crate::model::graph::{Graph, Op, Value};
 use crate::model::megatron::{Bias, Fp8, MegatronOp};
-use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
+use crate::program::{Collective, DType, Dispatch, Kernel, MatmulLayout, MemoryKind, Work};
 
 /// What the rules read off the operator.
 #[derive(Clone, Copy)]
@@ -69,6 +69,11 @@ impl Sizes {
         Sizes { overlap: self.overlap && results == Results::Save, ..self }
     }
 
+    /// For a matmul that has no exchange beside it.
+    pub(super) fn alone(self) -> Sizes {
+        Sizes { overlap: false, ..self }
+    }
+
     /// The product, and the gradient of what was multiplied.
     pub(super) fn forward(&self, dispatch: Dispatch) -> Product {
         let shape = (self.tokens, self.outputs, self.inputs);
@@ -105,6 +110,13 @@ impl Eager {
         dispatch: Dispatch,
     ) {
         self.launch("te.generic_gemm", Work::Matmul { m, n, k, dtype, layout }, dispatch);
+    }
+
+    /// A matmul beside an exchange in bulk, where there is one.
+    pub(super) fn product_beside(&mut self, sizes: Sizes, product: Product) {
+        let Product { shape: (m, n, k), dtype, layout, dispatch } = product;
+        let name = if sizes.overlap { Kernel::BESIDE } else { "te.generic_gemm" };
+        self.launch(name, Work::Matmul { m, n, k, dtype, layout }, dispatch);
     }
 
     pub(super) fn engine_product(&mut self, Product { shape, dtype, layout, dispatch }: Product) {
@@ -243,7 +255,7 @@ impl Eager {
         }
         // Under overlap the gradient of all parts is in a buffer of the exchange.
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
-        self.engine_product(sizes.data_gradient(dispatch));
+        self.product_beside(sizes, sizes.data_gradient(dispatch));
         let value = &graph.values[op.inputs[0]];
         let mut part = None;
         if sizes.sequence {
@@ -294,7 +306,8 @@ impl Eager {
             return None;
         }
         let made = (!fused).then(|| self.temporary(sizes.weight(), "te.generic_gemm"));
-        self.engine_matmul(shape, sizes.multiplied(), self.weight_layout(), dispatch);
+        let product = Product { shape, dtype: sizes.multiplied(), layout: self.weight_layout(), dispatch };
+        self.product_beside(sizes, product);
         made
     }
 
@@ -370,7 +383,7 @@ impl Eager {
             self.engine_product(product);
         }
         let input = frame.saved[Self::saved(frame, index).0];
-        let weight = self.engine_weight_gradient(sizes, dispatch, &[input, gathered.unwrap_or(gradient)]);
+        let weight = self.engine_weight_gradient(sizes.alone(), dispatch, &[input, gathered.unwrap_or(gradient)]);
         if let Some(gathered) = gathered {
             self.release(gathered);
         }

@@ -276,7 +276,7 @@ impl Eager {
             self.begin_beside(sizes, Collective::AllGather, (travels.1, travels.0));
         }
         let whole = (!sizes.overlap).then(|| self.temporary(sizes.read(), "te.generic_gemm"));
-        self.engine_product(sizes.data_gradient(dispatch));
+        self.product_beside(sizes, sizes.data_gradient(dispatch));
         let value = &graph.values[op.inputs[0]];
         let mut part = None;
         if sizes.sequence {
@@ -394,7 +394,7 @@ impl Eager {
         } else {
             self.engine_product(product);
         }
-        let weight = self.engine_weight_gradient(sizes, dispatch, &held);
+        let weight = self.engine_weight_gradient(sizes.alone(), dispatch, &held);
         for storage in held {
             self.release(storage);
         }

@@ -14,9 +14,13 @@
 //! pipeline and in bulk a kernel of few processors exchanges. What is gathered is copied into the buffer first; what bulk has
 //! scattered is cloned out of it. Without autograd nothing is gathered in a ring.
 //!
+//! Configurations that frameworks write (NeMo: other counts of processors, aggregated rings, rings that scatter) are not told
+//! apart.
+//!
+//! Matmuls of a pipeline and in bulk leave 16 processors to the kernels that exchange beside them (`num_sm`, `set_sm_margin`).
+//!
 //! Assumed: a ring's copies take the bandwidth from one chip to another, and nothing of a matmul beside them; kernels that
-//! exchange take what NCCL's take, and slow matmuls as they do, in place of the 16 processors that matmuls beside them leave
-//! free; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
+//! exchange take what NCCL's take, and slow nothing on other processors; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
 //! Parts of a pipeline fill the processors, so they run one after the other, though their streams are three.
 
 use super::super::{Eager, Storage};
@@ -128,7 +132,7 @@ impl Eager {
         self.program.wait(exchange, start);
         let comm = Comm { kind: Collective::ReduceScatter, group, bytes: Bytes(bytes / SPLITS), dtype };
         for at in 0..SPLITS {
-            self.program.launch(lane, "te.generic_gemm", product.part(1, SPLITS), product.launch_of(at));
+            self.program.launch(lane, Kernel::BESIDE, product.part(1, SPLITS), product.launch_of(at));
             self.program.wait_stream(exchange, lane);
             self.program.collective(exchange, comm);
         }
