@@ -241,6 +241,7 @@ fn switches_that_need_others_name_them() {
             ("", "[megatron]\nfp8 = \"delayed\"\nfp8_param_gather = true", "steps all parameters", distributed),
             ("", "[megatron]\nfp8 = \"delayed\"\nimplementation = \"local\"", "Transformer Engine's", "implementation"),
             ("", "[megatron]\ntp_comm_overlap = true", "a split sequence", "tensor_parallel.sequence = true"),
+            ("", "[megatron]\ntp_comm_bulk_sm_margin = true", "and there are none", "tp_comm_overlap = true"),
             ("", "[megatron]\nrecompute.uniform = 0", "recompute.uniform = 0 is out of range", "1 or more"),
         ],
     );

@@ -11,7 +11,7 @@ use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
     self, Again, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
-    Optimizer, Pipeline, Recompute, Sharing,
+    Optimizer, Overlap, Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -71,7 +71,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
         micro_batches: 3,
         mesh: Mesh { tp, cp: 1, sharing: Sharing::ring(), dp: 2, pp: 1, ep: 1, etp: tp },
         sequence_parallel: tp > 1,
-        overlap_tensor: false,
+        overlap_tensor: None,
         pipeline: Pipeline {
             schedule: find("Megatron1F1B").unwrap(),
             virtual_stages: 1,
@@ -255,7 +255,8 @@ fn fp8_is_gathered_in_one_byte_and_scattered_in_two() {
 #[test]
 fn fp8_beside_matmuls_moves_and_multiplies_as_much() {
     let plain = program(&job(fp8(DELAYED, true), 4));
-    let overlapped = program(&Job { overlap_tensor: true, ..job(fp8(DELAYED, true), 4) });
+    let overlapped =
+        program(&Job { overlap_tensor: Some(Overlap { bulk_margin: true }), ..job(fp8(DELAYED, true), 4) });
     let all = |program, kind| -> u64 {
         ["tp", "tp user buffers"].iter().flat_map(|group| exchanged(program, group, kind)).sum()
     };
@@ -350,7 +351,7 @@ fn fp8_that_nobody_has_is_refused_by_name() {
     assert!(refused(&|job| job.matmuls = fp8(Fp8Recipe::Blockwise, true)).contains("blockwise"));
     let beside = |job: &mut Job| {
         job.matmuls = fp8(Fp8Recipe::Blockwise, false);
-        job.overlap_tensor = true;
+        job.overlap_tensor = Some(Overlap { bulk_margin: true });
     };
     assert!(refused(&beside).contains("overlap"));
 }

@@ -126,7 +126,7 @@ fn a_nemo_row_has_what_its_release_shipped_as_configuration() {
         batch = { sequence = 8192, micro = 1, accumulation = 64 }
         tensor_parallel = { sequence = true }
         attention = { backend = "cudnn" }
-        megatron = { recompute = "none", tp_comm_overlap = true, fp8 = "delayed", fp8_param_gather = true, bucket_size = 39321600, grad_reduce_in_fp32 = false }
+        megatron = { recompute = "none", tp_comm_overlap = true, tp_comm_bulk_sm_margin = false, fp8 = "delayed", fp8_param_gather = true, bucket_size = 39321600, grad_reduce_in_fp32 = false }
         measured = { step_time = "11.01 s" }
         "#,
     );

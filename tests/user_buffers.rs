@@ -171,6 +171,21 @@ fn without_autograd_nothing_is_gathered_beside_a_matmul() {
 }
 
 #[test]
+fn bulk_without_a_margin_leaves_no_processors_and_is_slowed() {
+    let on = program(4, &format!("{ON}\ntp_comm_bulk_sm_margin = false"));
+    let blocks = LAYERS * MICRO_BATCHES;
+    assert_eq!(launches(&on, Kernel::BESIDE, Pass::Forward), 2 * 4 * blocks);
+    assert_eq!(launches(&on, Kernel::BESIDE, Pass::Backward), 0);
+    let slow = on.comms.iter().filter(|comm| {
+        let group = on.group(comm.group);
+        group.user_buffers.is_some() && group.slows
+    });
+    let mut whole: Vec<Collective> = slow.map(|comm| comm.kind).collect();
+    whole.sort_unstable();
+    assert_eq!(whole, [Collective::AllGather, Collective::ReduceScatter]);
+}
+
+#[test]
 fn processors_that_are_left_to_others_are_missed() {
     let profile = Profile::find("h100-sxm-80gb").unwrap();
     let work = Work::Matmul { m: 8192, n: 8192, k: 8192, dtype: DType::Bf16, layout: MatmulLayout::Forward };

@@ -44,7 +44,7 @@ pub use fsdp::{Unfit, unit_size};
 pub use graphs::{CudaGraphs, Scope};
 pub use job::{
     Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job, Matmuls,
-    Mesh, Mixture, Optimizer, Pipeline, Recompute, Sharing, Strategy,
+    Mesh, Mixture, Optimizer, Overlap, Pipeline, Recompute, Sharing, Strategy,
 };
 pub use modules::Modules;
 

@@ -105,7 +105,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         micro_batches: accumulation as u32,
         mesh,
         sequence_parallel: false,
-        overlap_tensor: false,
+        overlap_tensor: None,
         pipeline: Pipeline {
             schedule: &MEGATRON_1F1B,
             virtual_stages: 1,

@@ -26,7 +26,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
-    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer,
+    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Overlap,
 };
 
 /// The most tokens that are predicted further ahead.
@@ -314,24 +314,33 @@ fn overlap_tensor(
     table: &written::Megatron,
     (sequence_parallel, implementation): (bool, Implementation),
     (ranks, topology): (u32, &Topology),
-) -> Result<bool, ScenarioError> {
-    let Some(at) = &table.tp_comm_overlap else {
-        return Ok(reader.flag("megatron.tp_comm_overlap", None, false));
+) -> Result<Option<Overlap>, ScenarioError> {
+    let overlaps =
+        reader.flag("megatron.tp_comm_overlap", table.tp_comm_overlap.as_ref().map(|at| *at.get_ref()), false);
+    let Some(at) = table.tp_comm_overlap.as_ref().filter(|_| overlaps) else {
+        return match &table.tp_comm_bulk_sm_margin {
+            Some(at) => {
+                let problem = "tp_comm_bulk_sm_margin is about exchanges beside matmuls, and there are none";
+                Err(reader.plan(at, problem, "write megatron.tp_comm_overlap = true, or remove the key"))
+            }
+            None => Ok(None),
+        };
     };
-    if *at.get_ref() && !(sequence_parallel && implementation == Implementation::TransformerEngine) {
+    if !(sequence_parallel && implementation == Implementation::TransformerEngine) {
         let problem = "tp_comm_overlap hides Transformer Engine's gathers and scatters of a split sequence";
         let remedy = "write tensor_parallel.sequence = true and megatron.implementation = \"transformer_engine\"";
         return Err(reader.plan(at, problem, remedy));
     }
     let chips = topology.node.chips;
-    if *at.get_ref() && !(ranks.is_power_of_two() && ranks <= chips) {
+    if !(ranks.is_power_of_two() && ranks <= chips) {
         let problem = format!(
             "tp_comm_overlap writes into memory of 2, 4, 8, ... ranks that one switch joins: mesh.tp is {ranks}, and a node has \
              {chips} chips"
         );
         return Err(reader.plan(at, problem, "write another mesh.tp, or megatron.tp_comm_overlap = false"));
     }
-    Ok(*at.get_ref())
+    let margin = table.tp_comm_bulk_sm_margin.as_ref().map(|at| *at.get_ref());
+    Ok(Some(Overlap { bulk_margin: reader.flag("megatron.tp_comm_bulk_sm_margin", margin, true) }))
 }
 
 fn gradients(

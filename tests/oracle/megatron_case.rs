@@ -95,7 +95,7 @@ pub fn job(c: &Value) -> Job {
         micro_batches: number("micro_batches") as u32,
         mesh: Mesh { tp, cp, sharing: sharing(c, cp), dp, pp, ep: 1, etp: tp },
         sequence_parallel: on("sp") && tp > 1,
-        overlap_tensor: false,
+        overlap_tensor: None,
         pipeline: Pipeline {
             schedule: find(schedule).unwrap(),
             virtual_stages,

@@ -62,7 +62,7 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
             maxima && matches!(job.block.recompute, Recompute::Uniform { .. }),
             "multi-token prediction beside blocks run again, in fp8 with scales of earlier steps",
         ),
-        (job.overlap_tensor, "tensor-parallel overlap of multi-token prediction"),
+        (job.overlap_tensor.is_some(), "tensor-parallel overlap of multi-token prediction"),
         (matches!(job.model.position, Position::Learned { .. }), "multi-token prediction with learned positions"),
         (job.model.embedding_norm, "multi-token prediction with a norm on the embedding"),
         (

@@ -113,7 +113,7 @@ impl Modules<'_> {
 
     /// Whether what tensor-parallel ranks exchange runs in parts beside matmuls.
     fn overlap(&self) -> bool {
-        self.job.overlap_tensor && self.dims.tensor.sequence
+        self.job.overlap_tensor.is_some() && self.dims.tensor.sequence
     }
 
     fn engine(&self) -> bool {

@@ -182,7 +182,7 @@ impl Chunk {
         if engine {
             let grouped = if self.job.mixture.is_some() && has_blocks { GROUPED_STREAMS } else { 0 };
             // One for each stream that parts of a matmul run on.
-            let own = if self.job.overlap_tensor { BUFFER_STREAMS as u64 } else { 1 };
+            let own = if self.job.overlap_tensor.is_some() { BUFFER_STREAMS as u64 } else { 1 };
             buffers.push((own * ENGINE_WORKSPACE, "te cublas workspace"));
             buffers.extend([(ENGINE_WORKSPACE, "te cublas workspace")].repeat(grouped));
         }

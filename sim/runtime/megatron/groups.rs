@@ -61,7 +61,7 @@ const SCATTERED: u64 = 4;
 
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> Vec<&'static str> {
-    let buffers: &[&str] = if job.overlap_tensor { &USER_BUFFERS } else { &[] };
+    let buffers: &[&str] = if job.overlap_tensor.is_some() { &USER_BUFFERS } else { &[] };
     let sharded: &[&str] = if job.fsdp.is_some() { &fsdp::STREAMS } else { &[] };
     [of_modules(job), of_experts(job), buffers, sharded].concat()
 }
@@ -84,8 +84,13 @@ pub(super) fn user_buffers(program: &mut Builder, job: &Job) -> Option<UserBuffe
     let bytes = tokens * job.model.width * (GATHERED * gathered + SCATTERED * job.dtype.bytes());
     let first = of_modules(job).len() + of_experts(job).len();
     let stream = |at: usize| StreamId((first + at) as u8);
-    job.overlap_tensor.then(|| UserBuffers {
-        group: program.add_group(job.mesh.user_buffers(Bytes(bytes))),
+    let overlap = job.overlap_tensor?;
+    let group = program.add_group(job.mesh.user_buffers(Bytes(bytes), false));
+    // They are the same buffers.
+    let slow = (!overlap.bulk_margin).then(|| program.add_group(job.mesh.user_buffers(Bytes(0), true)));
+    Some(UserBuffers {
+        group,
+        bulk: slow.unwrap_or(group),
         ranks: job.mesh.tp,
         compute: std::array::from_fn(stream),
         exchange: stream(BUFFER_STREAMS),

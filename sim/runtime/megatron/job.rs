@@ -66,9 +66,9 @@ impl Mesh {
         Group::new("tp", self.tp, 1)
     }
 
-    /// The same as they write into each other's buffers.
-    pub fn user_buffers(self, bytes: Bytes) -> Group {
-        Group { user_buffers: Some(bytes), slows: false, ..Group::new("tp user buffers", self.tp, 1) }
+    /// The same as they write into each other's buffers, by kernels that slow those beside them or do not.
+    pub fn user_buffers(self, bytes: Bytes, slows: bool) -> Group {
+        Group { user_buffers: Some(bytes), slows, ..Group::new("tp user buffers", self.tp, 1) }
     }
 
     /// Ranks that share a sequence.
@@ -209,6 +209,13 @@ pub enum Recompute {
         /// `--recompute-num-layers`.
         layers: u64,
     },
+}
+
+/// How tensor-parallel ranks' user buffers are configured (`--tp-comm-overlap-cfg`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    /// Whether matmuls that run beside a whole exchange leave processors to its kernel (`set_sm_margin`).
+    pub bulk_margin: bool,
 }
 
 /// Parts of a block that are run again in backward (`--recompute-modules`), beside attention's core. Of norms, the experts'
@@ -393,7 +400,7 @@ pub struct Job {
     /// `--sequence-parallel`.
     pub sequence_parallel: bool,
     /// `--tp-comm-overlap`: gathers and scatters of tensor-parallel ranks run in parts beside the matmuls they feed.
-    pub overlap_tensor: bool,
+    pub overlap_tensor: Option<Overlap>,
     /// The pipeline.
     pub pipeline: Pipeline,
     /// How blocks are written.

@@ -46,7 +46,7 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         (!engine || job.block.core != Core::Flash, "latent attention without Transformer Engine's flash core"),
         (!multiplies_in_fp8(job), "latent attention in fp8 of sizes that 16 does not divide"),
         (job.mesh.cp > 1, "latent attention of a sequence that ranks share"),
-        (job.overlap_tensor, "tensor-parallel overlap of latent attention"),
+        (job.overlap_tensor.is_some(), "tensor-parallel overlap of latent attention"),
         (job.mesh.tp > 1 && !job.sequence_parallel, "latent attention split over ranks without its sequence"),
     ];
     cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)

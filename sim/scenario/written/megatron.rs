@@ -231,6 +231,8 @@ pub struct Megatron {
     pub moe_aux_loss: Option<Spanned<bool>>,
     /// `tp_comm_overlap`.
     pub tp_comm_overlap: Option<Spanned<bool>>,
+    /// `set_sm_margin` of exchanges in bulk, in `tp_comm_overlap_cfg`.
+    pub tp_comm_bulk_sm_margin: Option<Spanned<bool>>,
     /// `gradient_accumulation_fusion`.
     pub gradient_accumulation_fusion: Option<bool>,
     /// `accumulate_allreduce_grads_in_fp32`.

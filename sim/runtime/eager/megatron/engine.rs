@@ -10,7 +10,7 @@ use super::later::Left;
 use super::overlap::Product;
 use crate::model::graph::{Graph, Op, Value};
 use crate::model::megatron::{Bias, Fp8, MegatronOp};
-use crate::program::{Collective, DType, Dispatch, Kernel, MatmulLayout, MemoryKind, Work};
+use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 /// What the rules read off the operator.
 #[derive(Clone, Copy)]
@@ -110,13 +110,6 @@ impl Eager {
         dispatch: Dispatch,
     ) {
         self.launch("te.generic_gemm", Work::Matmul { m, n, k, dtype, layout }, dispatch);
-    }
-
-    /// A matmul beside an exchange in bulk, where there is one.
-    pub(super) fn product_beside(&mut self, sizes: Sizes, product: Product) {
-        let Product { shape: (m, n, k), dtype, layout, dispatch } = product;
-        let name = if sizes.overlap { Kernel::BESIDE } else { "te.generic_gemm" };
-        self.launch(name, Work::Matmul { m, n, k, dtype, layout }, dispatch);
     }
 
     pub(super) fn engine_product(&mut self, Product { shape, dtype, layout, dispatch }: Product) {

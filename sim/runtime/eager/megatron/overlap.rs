@@ -14,10 +14,9 @@
 //! pipeline and in bulk a kernel of few processors exchanges. What is gathered is copied into the buffer first; what bulk has
 //! scattered is cloned out of it. Without autograd nothing is gathered in a ring.
 //!
-//! Configurations that frameworks write (NeMo: other counts of processors, aggregated rings, rings that scatter) are not told
-//! apart.
-//!
-//! Matmuls of a pipeline and in bulk leave 16 processors to the kernels that exchange beside them (`num_sm`, `set_sm_margin`).
+//! Matmuls of a pipeline and in bulk leave 16 processors to the kernels that exchange beside them (`num_sm`, `set_sm_margin`);
+//! in bulk they may be configured not to, as in NeMo: then they are slowed while the exchange runs. What else frameworks
+//! configure (other counts of processors, aggregated rings, rings that scatter) is not told apart.
 //!
 //! Assumed: a ring's copies take the bandwidth from one chip to another, and nothing of a matmul beside them; kernels that
 //! exchange take what NCCL's take, and slow nothing on other processors; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
@@ -41,6 +40,8 @@ pub const STREAMS: usize = 3;
 pub struct UserBuffers {
     /// The ranks.
     pub group: GroupId,
+    /// The same as they exchange in bulk: another, if that slows the matmul beside it, which then leaves no processors free.
+    pub bulk: GroupId,
     /// How many.
     pub ranks: u32,
     /// Where parts are multiplied.
@@ -95,7 +96,7 @@ impl Eager {
 
     /// A matmul of rows that arrive while it runs, `bytes` in all (`split_overlap_ag`).
     pub(super) fn gather_beside(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
-        let Some(UserBuffers { group, ranks, compute, exchange }) = self.buffers else { return };
+        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers else { return };
         let parts = u64::from(ranks);
         let lanes = &compute[..STREAMS.min(ranks as usize)];
         let part = bytes / parts;
@@ -144,14 +145,21 @@ impl Eager {
 
     /// Begins an exchange beside what comes next on the stream: in bulk (`bulk_overlap`), or by NCCL.
     pub(super) fn begin_beside(&mut self, sizes: Sizes, kind: Collective, (bytes, dtype): (u64, DType)) {
-        let Some(UserBuffers { group, ranks, exchange, .. }) = self.buffers.filter(|_| sizes.overlap) else {
+        let Some(UserBuffers { bulk, ranks, exchange, .. }) = self.buffers.filter(|_| sizes.overlap) else {
             return self.begin_exchange(kind, bytes, dtype);
         };
         if kind == Collective::AllGather {
             self.into_buffer(bytes / u64::from(ranks));
         }
         self.program.wait_stream(exchange, self.stream);
-        self.program.collective(exchange, Comm { kind, group, bytes: Bytes(bytes), dtype });
+        self.program.collective(exchange, Comm { kind, group: bulk, bytes: Bytes(bytes), dtype });
+    }
+
+    /// A matmul beside an exchange in bulk, where there is one.
+    pub(super) fn product_beside(&mut self, sizes: Sizes, product: Product) {
+        let leaves = self.buffers.is_some_and(|buffers| sizes.overlap && buffers.bulk == buffers.group);
+        let name = if leaves { Kernel::BESIDE } else { "te.generic_gemm" };
+        self.launch(name, product.part(1, 1), product.dispatch);
     }
 
     /// Waits for it.

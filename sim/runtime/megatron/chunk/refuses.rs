@@ -45,12 +45,15 @@ impl Chunk {
                 is_blockwise(job, false) && !parts_fill_blocks(job),
                 "blockwise scaling of fp8 where a rank's part of the sequence, or its width, is no multiple of 128",
             ),
-            (is_blockwise(job, false) && job.overlap_tensor, "tensor-parallel overlap under blockwise scaling of fp8"),
+            (
+                is_blockwise(job, false) && job.overlap_tensor.is_some(),
+                "tensor-parallel overlap under blockwise scaling of fp8",
+            ),
             (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
             (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
             (model.sinks && !(engine && job.block.core == Core::Flash), "attention sinks without a flash core"),
             (model.sinks && job.mesh.cp > 1, "attention sinks of a sequence that ranks share"),
-            (job.overlap_tensor && !engine, "tensor-parallel overlap without Transformer Engine"),
+            (job.overlap_tensor.is_some() && !engine, "tensor-parallel overlap without Transformer Engine"),
             (
                 model.qk_norm.is_some() && !heads_norms(job),
                 "norms on queries and keys other than Transformer Engine's, head by head",
