@@ -306,7 +306,7 @@ impl Eager {
         if sizes.splits {
             self.end_beside(sizes);
         }
-        let part = part.or_else(|| self.out_of_buffer(sizes, value.bytes()));
+        let part = part.or_else(|| self.clone_out(sizes, value.bytes()));
         let (result, made) = self.norm_gradients(value, graph.dims.local_tokens(), norms);
         for &storage in part.iter().chain(&saved[2..]).chain(&whole).chain([&gradient, &saved[0]]) {
             self.release(storage);

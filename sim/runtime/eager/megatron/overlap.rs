@@ -81,12 +81,12 @@ impl Eager {
     }
 
     /// Copies the rank's part of what will be gathered into the buffer (`copy_into_buffer`).
-    fn into_buffer(&mut self, part: u64) {
+    fn fill_buffer(&mut self, part: u64) {
         self.pointwise("ub.copy_into_buffer", MemoryKind::Copy, part, part, Dispatch::Extra);
     }
 
     /// What the exchange beside a weight's gradient has left in the buffer, cloned; none where it left it elsewhere.
-    pub(super) fn out_of_buffer(&mut self, sizes: Sizes, bytes: u64) -> Option<Storage> {
+    pub(super) fn clone_out(&mut self, sizes: Sizes, bytes: u64) -> Option<Storage> {
         sizes.overlap.then(|| {
             let part = self.temporary(bytes, "aten.clone");
             self.pointwise("aten.clone", MemoryKind::Copy, bytes, bytes, Dispatch::EagerForward);
@@ -100,7 +100,7 @@ impl Eager {
         let parts = u64::from(ranks);
         let lanes = &compute[..STREAMS.min(ranks as usize)];
         let part = bytes / parts;
-        self.into_buffer(part);
+        self.fill_buffer(part);
         let start = self.program.record(self.stream);
         for &stream in [exchange].iter().chain(lanes) {
             self.program.wait(stream, start);
@@ -149,7 +149,7 @@ impl Eager {
             return self.begin_exchange(kind, bytes, dtype);
         };
         if kind == Collective::AllGather {
-            self.into_buffer(bytes / u64::from(ranks));
+            self.fill_buffer(bytes / u64::from(ranks));
         }
         self.program.wait_stream(exchange, self.stream);
         self.program.collective(exchange, Comm { kind, group: bulk, bytes: Bytes(bytes), dtype });
