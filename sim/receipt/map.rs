@@ -98,7 +98,7 @@ pub fn map(entry: &Entry, tables: &Tables) -> Result<Mapped, Reason> {
     for rule in rules {
         keys.apply(rule, &entry.value);
     }
-    keys.without_pipeline();
+    keys.without_idle();
     accumulation(row, &mut keys)?;
     measured(row, &mut keys)?;
     for needed in ["runtime", "topology.name", "model.name", "batch.sequence"] {

@@ -54,8 +54,8 @@ pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
 pub use megatron::spread;
 pub use megatron::{
-    BUFFER_STREAMS, Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, Stage, UserBuffers, WAYS, Way,
-    crosses,
+    BUFFER_STREAMS, Context, DISPATCHERS, Dispatcher, ExpertRanks, Heads, Parts, Ring, Routing, Stage, UserBuffers,
+    WAYS, Way, crosses,
 };
 pub use norm::LayerNorm;
 use offload::{Offload, Stash};

@@ -80,8 +80,12 @@ impl Gathered {
         Some(self.0.remove(at).1)
     }
 
-    /// Drops what a framework's pipeline is like, where the run has one stage.
-    pub(super) fn without_pipeline(&mut self) {
+    /// Drops what a framework's pipeline is like where the run has one stage, and how exchanges in bulk run where a model's
+    /// recipe has none.
+    pub(super) fn without_idle(&mut self) {
+        if self.get("megatron.tp_comm_overlap").and_then(Key::as_bool) == Some(false) {
+            self.take("megatron.tp_comm_bulk_sm_margin");
+        }
         if self.get("mesh.pp").and_then(Key::as_integer) == Some(1) {
             self.0.retain(|(key, _, _)| !key.starts_with("pipeline."));
         }

@@ -34,7 +34,7 @@ pub(super) use refuses::refuses;
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::groups::{self, DATA};
-use super::job::{Fsdp, Job, Strategy};
+use super::job::Job;
 use super::replicas::Replicas;
 use crate::program::{Builder, Category, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
 use crate::runtime::eager::COMPUTE;
@@ -44,6 +44,32 @@ use cut::{Group, Member, Rules};
 use gathers::{Gathers, Towards};
 use gradients::Gradients;
 use pool::Pool;
+
+/// What replicas share of a model's parameters (`--data-parallel-sharding-strategy`), each more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strategy {
+    /// `no_shard`: nothing.
+    Whole,
+    /// `optim`: what the optimizer keeps.
+    Optimizer,
+    /// `optim_grads`: that, and main gradients.
+    Gradients,
+    /// `optim_grads_params`: that, and parameters.
+    Parameters,
+}
+
+/// Megatron-FSDP (`--use-megatron-fsdp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fsdp {
+    /// What is shared.
+    pub strategy: Strategy,
+    /// `--suggested-communication-unit-size`: elements of gradients that wait; half as many of parameters are gathered ahead.
+    pub unit_size: u64,
+    /// `--fsdp-double-buffer`.
+    pub double_buffer: bool,
+    /// `--create-all-gather-group`: parameters are gathered on a communicator of their own.
+    pub gather_group: bool,
+}
 
 /// The streams that a job has besides.
 pub(super) const STREAMS: [&str; 3] = ["parameter gathers", "gradient reductions", "gathers' communicator"];

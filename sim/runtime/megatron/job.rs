@@ -1,6 +1,7 @@
 //! A Megatron-Core training job, fully decided. Names are those of Megatron's arguments (`megatron/training/arguments.py`,
 //! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
 
+use super::fsdp::Fsdp;
 use super::graphs::CudaGraphs;
 use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
@@ -331,32 +332,6 @@ pub struct Gradients {
     /// Parameters of a bucket, at least; none: one bucket (`bucket_size`; by default none without overlap, else the larger
     /// of 40 million and one million for each data-parallel rank).
     pub bucket: Option<u64>,
-}
-
-/// What replicas share of a model's parameters (`--data-parallel-sharding-strategy`), each more than the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Strategy {
-    /// `no_shard`: nothing.
-    Whole,
-    /// `optim`: what the optimizer keeps.
-    Optimizer,
-    /// `optim_grads`: that, and main gradients.
-    Gradients,
-    /// `optim_grads_params`: that, and parameters.
-    Parameters,
-}
-
-/// Megatron-FSDP (`--use-megatron-fsdp`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fsdp {
-    /// What is shared.
-    pub strategy: Strategy,
-    /// `--suggested-communication-unit-size`: elements of gradients that wait; half as many of parameters are gathered ahead.
-    pub unit_size: u64,
-    /// `--fsdp-double-buffer`.
-    pub double_buffer: bool,
-    /// `--create-all-gather-group`: parameters are gathered on a communicator of their own.
-    pub gather_group: bool,
 }
 
 /// The optimizer: Adam with decoupled weight decay.
