@@ -96,8 +96,8 @@ impl<'p> CostModel<'p> {
     /// Time of a kernel alone on the device.
     pub fn kernel(&self, kernel: &Kernel) -> Cost {
         let cost = match kernel.work {
-            Work::Matmul { m, n, k, dtype, layout } if kernel.name == Kernel::BESIDE => {
-                self.matmul_leaving(f64::from(Kernel::ASIDE), (m, n, k), dtype, layout)
+            Work::Matmul { m, n, k, dtype, layout } => {
+                self.matmul_leaving(f64::from(kernel.aside()), (m, n, k), dtype, layout)
             }
             ref work => self.work(work),
         };

@@ -186,10 +186,36 @@ impl Kernel {
     /// The name of a part of a matmul that other parts of it run beside, each on a stream of its own.
     pub const PART: &str = "te.generic_gemm (part)";
 
-    /// The name of a matmul that leaves some processors to kernels that exchange beside it, and how many it leaves.
+    /// The name of a matmul that leaves 16 processors to kernels that exchange beside it.
     pub const BESIDE: &str = "te.generic_gemm (beside)";
-    /// See [`Kernel::BESIDE`].
-    pub const ASIDE: u32 = 16;
+
+    /// Names of matmuls that leave so many.
+    const LEAVING: [(u8, &str); 7] = [
+        (16, Kernel::BESIDE),
+        (2, "te.generic_gemm (beside 2)"),
+        (4, "te.generic_gemm (beside 4)"),
+        (8, "te.generic_gemm (beside 8)"),
+        (20, "te.generic_gemm (beside 20)"),
+        (24, "te.generic_gemm (beside 24)"),
+        (32, "te.generic_gemm (beside 32)"),
+    ];
+
+    /// How many processors a matmul can leave.
+    pub fn leaves() -> impl Iterator<Item = u8> {
+        Kernel::LEAVING.into_iter().map(|(processors, _)| processors)
+    }
+
+    /// The name of a matmul that leaves so many processors, one of [`Kernel::leaves`].
+    pub fn beside(processors: u8) -> &'static str {
+        let known = Kernel::LEAVING.iter().find(|(leaves, _)| *leaves == processors);
+        known.map_or(Kernel::BESIDE, |(_, name)| name)
+    }
+
+    /// How many processors it leaves.
+    pub fn aside(&self) -> u8 {
+        let known = Kernel::LEAVING.iter().find(|(_, name)| *name == self.name);
+        known.map_or(0, |(leaves, _)| *leaves)
+    }
 }
 
 /// A collective over a group.

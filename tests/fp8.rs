@@ -10,8 +10,8 @@ use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, Stre
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::eager::{Eager, LayerNorm, TensorGroup};
 use windtunnel::runtime::megatron::{
-    self, Again, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
-    Optimizer, Overlap, Pipeline, Recompute, Sharing,
+    self, Again, Block, Chunk, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Loader, Matmuls,
+    Mesh, Optimizer, Overlap, Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -108,6 +108,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
         },
         vocabulary_multiple: 128,
         fsdp: None,
+        loader: Loader::There,
         checks_for_nan: false,
         graphs: Default::default(),
         workspace: 32 << 20,
@@ -255,8 +256,7 @@ fn fp8_is_gathered_in_one_byte_and_scattered_in_two() {
 #[test]
 fn fp8_beside_matmuls_moves_and_multiplies_as_much() {
     let plain = program(&job(fp8(DELAYED, true), 4));
-    let overlapped =
-        program(&Job { overlap_tensor: Some(Overlap { bulk_margin: true }), ..job(fp8(DELAYED, true), 4) });
+    let overlapped = program(&Job { overlap_tensor: Some(Overlap::default()), ..job(fp8(DELAYED, true), 4) });
     let all = |program, kind| -> u64 {
         ["tp", "tp user buffers"].iter().flat_map(|group| exchanged(program, group, kind)).sum()
     };
@@ -351,7 +351,7 @@ fn fp8_that_nobody_has_is_refused_by_name() {
     assert!(refused(&|job| job.matmuls = fp8(Fp8Recipe::Blockwise, true)).contains("blockwise"));
     let beside = |job: &mut Job| {
         job.matmuls = fp8(Fp8Recipe::Blockwise, false);
-        job.overlap_tensor = Some(Overlap { bulk_margin: true });
+        job.overlap_tensor = Some(Overlap::default());
     };
     assert!(refused(&beside).contains("overlap"));
 }

@@ -4,6 +4,7 @@
 use windtunnel::cost::{CostModel, Profile, Regime};
 use windtunnel::program::{Collective, DType, Direction, Dispatch, Instr, Kernel, MatmulLayout, Pass, Program, Work};
 
+use crate::command::Folder;
 use crate::make;
 
 const LAYERS: usize = 2;
@@ -217,4 +218,62 @@ fn ranks_of_several_nodes_have_no_buffers_in_common() {
         .replace("llama-3.1-8b", "gpt-megatron-175b");
     let said = windtunnel::scenario::Scenario::parse(make::FILE, &two).map(|_| ()).unwrap_err().to_string();
     assert!(said.contains("mesh.tp is 16, and a node has 8 chips"), "{said}");
+}
+
+#[test]
+fn a_ring_that_scatters_sends_each_rank_its_rows_which_adds_them_up_at_the_end() {
+    let rings = format!("{ON}\ntp_comm_proj_fprop = \"ring_exchange\"\ntp_comm_fc2_fprop = \"ring_exchange\"");
+    for ranks in [2_u64, 4, 8] {
+        let on = program(ranks as u32, &rings);
+        let (t, blocks) = (ranks as usize, LAYERS * MICRO_BATCHES);
+        // Four linears forward in as many parts as there are ranks, none in pipelines of four.
+        assert_eq!(launches(&on, Kernel::PART, Pass::Forward), 4 * t * blocks);
+        assert_eq!(launches(&on, Kernel::BESIDE, Pass::Forward), 0);
+        // Two rings gather forward, two backward, and two scatter: all parts but one's own, each of a rank's rows.
+        let messages = sent(&on);
+        assert_eq!(messages.len(), 6 * (t - 1) * blocks);
+        assert!(messages.iter().all(|&bytes| bytes == TOKENS / ranks * WIDTH * 2));
+        // What is left to user buffers' reduce-scatter are two bulk exchanges.
+        assert_eq!(exchanged(&on, "tp user buffers", Collective::ReduceScatter).len(), 2 * blocks);
+        let sums: Vec<&Kernel> = kernels(&on).filter(|kernel| kernel.name == "ub.reduce_bf16").collect();
+        assert_eq!(sums.len(), 2 * blocks);
+        let Work::Memory { read, written, .. } = sums[0].work else { panic!("{:?}", sums[0]) };
+        assert_eq!((read.0, written.0), (TOKENS * WIDTH * 2, TOKENS / ranks * WIDTH * 2));
+    }
+}
+
+#[test]
+fn a_matmul_takes_the_longer_the_more_processors_it_leaves() {
+    let profile = Profile::find("h100-sxm-80gb").unwrap();
+    let model = CostModel::new(&profile, Regime::Burst);
+    let seconds = |name: &'static str| {
+        let work = Work::Matmul { m: TOKENS, n: 12288, k: 12288, dtype: DType::Bf16, layout: MatmulLayout::Forward };
+        model.kernel(&Kernel { name, work, pass: Pass::Forward, dispatch: Dispatch::Extra }).time.seconds()
+    };
+    let whole = seconds("te.generic_gemm");
+    let mut left: Vec<u8> = Kernel::leaves().collect();
+    left.sort_unstable();
+    let times: Vec<f64> = left.iter().map(|&processors| seconds(Kernel::beside(processors))).collect();
+    assert!(times.is_sorted() && times[0] >= whole, "{times:?}");
+    // A third of 132 processors more or less for a quarter of them: about their share, and never twice that.
+    let (most, last) = (f64::from(left[left.len() - 1]) / 132.0, times[times.len() - 1] / whole - 1.0);
+    assert!(last > most / 2.0 && last < 2.0 * most / (1.0 - most), "{last} {most}");
+}
+
+#[test]
+fn how_user_buffers_are_configured_is_told_where_it_means_nothing_or_is_not_known() {
+    let folder = Folder::new("user-buffers");
+    let refused = |more: &str| {
+        folder.write("my.toml", &text(8, more));
+        folder.refuses(&["run", "my.toml"])
+    };
+    for key in ["tp_comm_proj_fprop", "tp_comm_fc2_fprop"] {
+        let said = refused(&format!("{key} = \"ring_exchange\""));
+        assert!(
+            said.contains(&format!("{key} is about exchanges beside matmuls")) && said.contains("my.toml:"),
+            "{said}"
+        );
+        let said = refused(&format!("{ON}\n{key} = {{ pipeline = 17 }}"));
+        assert!(said.contains("17 processors") && said.contains("[2, 4, 8, 16, 20, 24, 32]"), "{said}");
+    }
 }

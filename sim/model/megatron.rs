@@ -96,6 +96,15 @@ pub enum AheadOp {
     },
 }
 
+/// How the sum of a row-parallel product is scattered beside its matmul (`proj_fprop` and `fc2_fprop` of `--tp-comm-overlap-cfg`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scatter {
+    /// `pipeline`: in parts of the columns, by a kernel on so many processors (`num_sm`), which the matmul leaves to it.
+    Pipeline(u8),
+    /// `ring_exchange`: in parts of the rows, each sent to the rank that adds them up.
+    Ring,
+}
+
 /// One operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MegatronOp {
@@ -207,8 +216,8 @@ pub enum MegatronOp {
         inputs: u64,
         /// Its rows.
         outputs: u64,
-        /// Whether what is exchanged runs in parts beside the matmul.
-        overlap: bool,
+        /// How what is summed is scattered beside the matmul, if so; then its gradient is gathered beside one, too.
+        overlap: Option<Scatter>,
         /// fp8 matmuls, if so.
         fp8: Option<Fp8>,
     },

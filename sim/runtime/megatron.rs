@@ -39,12 +39,13 @@ mod vocabulary;
 
 pub use super::eager::DISPATCHERS;
 pub use ahead::MULTI_TOKEN;
+pub use batch::Loader;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
 pub use fsdp::{Fsdp, Strategy, Unfit, unit_size};
 pub use graphs::{CudaGraphs, Scope};
 pub use job::{
     Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
-    Mixture, Optimizer, Overlap, Pipeline, Recompute, Sharing,
+    Mixture, Optimizer, Overlap, Pipeline, Recompute, Scatter, Sharing,
 };
 pub use modules::Modules;
 

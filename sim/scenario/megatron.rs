@@ -1,12 +1,14 @@
 //! A job of Megatron-Core as understood. What the file leaves open is what `megatron/training/arguments.py` (0.16) has
 //! for it, and is listed.
 
+mod buffers;
 mod context;
 mod deepspeed;
 mod experts;
 mod foreign;
 mod fsdp;
 mod graphs;
+mod loader;
 pub(super) mod mesh;
 mod overlap;
 pub(super) mod pipeline;
@@ -26,7 +28,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::eager::LayerNorm;
 use crate::runtime::megatron::{
-    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Overlap,
+    Block, Core, CrossEntropy, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer,
 };
 
 /// The most tokens that are predicted further ahead.
@@ -78,8 +80,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let mesh = Mesh { sharing: context::sharing(reader, (scenario, table), (&model, mesh, &block))?, ..mesh };
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
+    let loader = loader::loader(reader, table, engine)?;
     let matmuls = matmuls(reader, table, (topology, profile), block.implementation)?;
-    let overlap_tensor = overlap_tensor(reader, table, (sequence_parallel, block.implementation), (mesh.tp, topology))?;
+    let overlap_tensor = buffers::asked(reader, table, (sequence_parallel, block.implementation), (mesh.tp, topology))?;
     let sharded =
         fsdp::asked(reader, (scenario, table), (&model, mesh, engine), (pipeline.virtual_stages, matmuls, dtype))?;
     let fused = match sharded {
@@ -125,6 +128,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let mut job = Job {
         engine,
         model,
+        loader,
         batch: micro,
         seq,
         micro_batches: accumulation as u32,
@@ -307,40 +311,6 @@ fn matmuls(
     }
     let gathers = table.fp8_param_gather.as_ref().map(|at| *at.get_ref());
     Ok(Matmuls::Fp8 { recipe, parameters: reader.flag("megatron.fp8_param_gather", gathers, false) })
-}
-
-fn overlap_tensor(
-    reader: &mut Reader<'_>,
-    table: &written::Megatron,
-    (sequence_parallel, implementation): (bool, Implementation),
-    (ranks, topology): (u32, &Topology),
-) -> Result<Option<Overlap>, ScenarioError> {
-    let overlaps =
-        reader.flag("megatron.tp_comm_overlap", table.tp_comm_overlap.as_ref().map(|at| *at.get_ref()), false);
-    let Some(at) = table.tp_comm_overlap.as_ref().filter(|_| overlaps) else {
-        return match &table.tp_comm_bulk_sm_margin {
-            Some(at) => {
-                let problem = "tp_comm_bulk_sm_margin is about exchanges beside matmuls, and there are none";
-                Err(reader.plan(at, problem, "write megatron.tp_comm_overlap = true, or remove the key"))
-            }
-            None => Ok(None),
-        };
-    };
-    if !(sequence_parallel && implementation == Implementation::TransformerEngine) {
-        let problem = "tp_comm_overlap hides Transformer Engine's gathers and scatters of a split sequence";
-        let remedy = "write tensor_parallel.sequence = true and megatron.implementation = \"transformer_engine\"";
-        return Err(reader.plan(at, problem, remedy));
-    }
-    let chips = topology.node.chips;
-    if !(ranks.is_power_of_two() && ranks <= chips) {
-        let problem = format!(
-            "tp_comm_overlap writes into memory of 2, 4, 8, ... ranks that one switch joins: mesh.tp is {ranks}, and a node has \
-             {chips} chips"
-        );
-        return Err(reader.plan(at, problem, "write another mesh.tp, or megatron.tp_comm_overlap = false"));
-    }
-    let margin = table.tp_comm_bulk_sm_margin.as_ref().map(|at| *at.get_ref());
-    Ok(Some(Overlap { bulk_margin: reader.flag("megatron.tp_comm_bulk_sm_margin", margin, true) }))
 }
 
 fn gradients(

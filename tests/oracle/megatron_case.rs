@@ -5,8 +5,8 @@ use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacemen
 use windtunnel::program::DType;
 use windtunnel::runtime::eager::{LayerNorm, Parts, WAYS, Way};
 use windtunnel::runtime::megatron::{
-    Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Matmuls, Mesh, Optimizer, Pipeline,
-    Recompute, Sharing,
+    Again, Block, Core, CrossEntropy, Engine, Gradients, Implementation, Job, Loader, Matmuls, Mesh, Optimizer,
+    Pipeline, Recompute, Sharing,
 };
 use windtunnel::schedule::find;
 
@@ -147,6 +147,7 @@ pub fn job(c: &Value) -> Job {
         },
         vocabulary_multiple: 1,
         fsdp: None,
+        loader: Loader::There,
         checks_for_nan: false,
         graphs: Default::default(),
         // PyTorch 2.15 on a chip that poses as an H100.

@@ -84,7 +84,7 @@ impl Gathered {
     /// recipe has none.
     pub(super) fn without_idle(&mut self) {
         if self.get("megatron.tp_comm_overlap").and_then(Key::as_bool) == Some(false) {
-            self.take("megatron.tp_comm_bulk_sm_margin");
+            self.0.retain(|(key, _, _)| key == "megatron.tp_comm_overlap" || !key.starts_with("megatron.tp_comm_"));
         }
         if self.get("mesh.pp").and_then(Key::as_integer) == Some(1) {
             self.0.retain(|(key, _, _)| !key.starts_with("pipeline."));

@@ -18,6 +18,9 @@ use crate::model::tensor::TensorParallel;
 use crate::model::{Activation, FeedForward, Norm, Position};
 use crate::program::DType;
 
+/// Attention's projection.
+pub(super) const PROJ: &str = "self_attention.linear_proj";
+
 pub(super) const BS: &[Axis] = &[Axis::B, Axis::S];
 pub(super) const SS: &[Axis] = &[Axis::S, Axis::S];
 pub(super) const BSD: &[Axis] = &[Axis::S, Axis::B, Axis::D];
@@ -131,7 +134,9 @@ impl Modules<'_> {
     ) -> ValueId {
         if self.engine() {
             let fp8 = self.job.matmuls.fp8().map(|fp8| fp8.keeping(kept));
-            let (outputs, overlap) = (self.dims.d, self.overlap());
+            let outputs = self.dims.d;
+            let overlap = self.job.overlap_tensor.filter(|_| self.overlap());
+            let overlap = overlap.map(|overlap| if module == PROJ { overlap.proj } else { overlap.fc2 });
             let kind = MegatronOp::RowLinear { inputs, outputs, overlap, fp8 };
             let sum = self.megatron(module, kind, &[input], params, ("y_LBD", BLD));
             self.g.drop_values(held);
@@ -341,7 +346,7 @@ fn plain_attention(
     let (mixed, xn) = m.up(("input_layernorm", "self_attention.linear_qkv"), x, (ln1, qkv), (added, BSQH));
     let (context, mut held) = attention(m, (mixed, mask), (heads, *sinks), window);
     held.extend([mixed, context]);
-    let attended = m.row_linear("self_attention.linear_proj", context, (m.dims.n * m.dims.h, proj), (&held, true));
+    let attended = m.row_linear(PROJ, context, (m.dims.n * m.dims.h, proj), (&held, true));
     (attended, xn, proj.get(1).copied())
 }
 

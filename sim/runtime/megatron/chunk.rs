@@ -14,7 +14,7 @@ pub use frame::{ChunkFrame, LossReport};
 
 use super::Job;
 use super::ahead;
-use super::batch::Batch;
+use super::batch::{Batch, Loader, Reading};
 use super::blocks;
 use super::experts;
 use super::fsdp::Strategy;
@@ -424,12 +424,23 @@ impl Chunk {
 
     /// What the data loader hands the step.
     pub(super) fn batch(&self, eager: &mut Eager) -> Batch {
-        // One graph of the whole step reads batches that lie where they lay when it was captured.
+        // One graph of the whole step reads batches that lie where they lay when it was captured, and are copied there beside
+        // the step before (`StaticBufferLoader`).
         let whole = self.job.graphs == CudaGraphs::Iteration;
         let before = whole.then(|| eager.program.graphs(Graphs::Replayed));
-        let batch = Batch::read(eager, self.dims, self.job.seq);
+        let reading = self.reading();
+        let loader = if whole { Loader::There } else { reading.loader };
+        let batch = Batch::read(eager, Reading { loader, ..reading });
         before.map(|before| eager.program.graphs(before));
         batch
+    }
+
+    fn reading(&self) -> Reading {
+        let Job { loader, batch: micro, seq, mesh, .. } = self.job;
+        // A part of the vocabulary is looked up and compared by every rank.
+        let all = self.job.spread().is_some() || self.last && self.job.model.predicts_ahead > 0;
+        let ends = [self.embedding.is_some() || all, self.last || all];
+        Reading { loader, micro, seq, cp: u64::from(mesh.cp), ends }
     }
 
     /// Lets go of all but the loss mask.

@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::Job;
+use super::batch::Loader;
 use super::step::Rank;
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
-use crate::program::{Category, DType, Dispatch, Graphs, MemoryKind, Pass};
+use crate::program::{Category, DType, Dispatch, Graphs, MemoryKind, Pass, Work};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, ParamMap, Storage};
 use crate::schedule::{Action, Kind, Lists};
 use crate::units::Bytes;
@@ -151,7 +152,12 @@ impl Rank<'_> {
         if self.job.graphs != CudaGraphs::Iteration {
             return;
         }
-        for (bytes, name) in self.static_batches().collect::<Vec<_>>() {
+        for (bytes, name) in self.static_batches().filter(|(bytes, _)| *bytes > 0).collect::<Vec<_>>() {
+            if self.job.loader != Loader::There {
+                let copy = Work::HostCopy { bytes: Bytes(bytes), to_host: false };
+                self.eager.program.launch(COMPUTE, "aten.copy_", copy, Dispatch::EagerForward);
+                continue;
+            }
             let read = self.eager.storage(bytes, name);
             self.eager.pointwise("aten.copy_", MemoryKind::Copy, bytes, bytes, Dispatch::EagerForward);
             self.eager.release(read);

@@ -1,7 +1,7 @@
 //! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
 
 use super::fsdp;
-use super::job::{Job, Mesh, Sharing};
+use super::job::{Job, Mesh, Scatter, Sharing};
 use crate::program::{Builder, DType, GroupId, StreamId};
 use crate::runtime::eager::{BUFFER_STREAMS, Context, ExpertRanks, Heads, Ring, UserBuffers};
 use crate::units::Bytes;
@@ -55,9 +55,9 @@ const USER_BUFFERS: [&str; BUFFER_STREAMS + 1] =
     ["user buffers", "user buffers (2)", "user buffers (3)", "user buffers' exchanges"];
 
 /// Buffers that `initialize_ub` (`transformer_engine/pytorch/module/base.py`, 2.9) takes of all linears: those that are
-/// gathered into, in fp8 where linears are, and those that are scattered from.
+/// gathered into, in fp8 where linears are, and those that bulk exchanges scatter from.
 const GATHERED: u64 = 8;
-const SCATTERED: u64 = 4;
+const SCATTERED: u64 = 2;
 
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> Vec<&'static str> {
@@ -81,10 +81,15 @@ fn of_experts(job: &Job) -> &'static [&'static str] {
 pub(super) fn user_buffers(program: &mut Builder, job: &Job) -> Option<UserBuffers> {
     let tokens = job.batch * job.seq / u64::from(job.mesh.cp);
     let gathered = job.matmuls.fp8().map_or(job.dtype, |_| DType::Fp8).bytes();
-    let bytes = tokens * job.model.width * (GATHERED * gathered + SCATTERED * job.dtype.bytes());
+    let overlap = job.overlap_tensor?;
+    let ranks = u64::from(job.mesh.tp);
+    // A ring has what the others send beside what it makes, all but its own part.
+    let parts = |scatter| if scatter == Scatter::Ring { 2 * ranks - 1 } else { ranks };
+    let scattered = SCATTERED * ranks + parts(overlap.proj) + parts(overlap.fc2);
+    let numbers = tokens * job.model.width;
+    let bytes = numbers * GATHERED * gathered + numbers / ranks * scattered * job.dtype.bytes();
     let first = of_modules(job).len() + of_experts(job).len();
     let stream = |at: usize| StreamId((first + at) as u8);
-    let overlap = job.overlap_tensor?;
     let group = program.add_group(job.mesh.user_buffers(Bytes(bytes), false));
     // They are the same buffers.
     let slow = (!overlap.bulk_margin).then(|| program.add_group(job.mesh.user_buffers(Bytes(0), true)));

@@ -1,11 +1,12 @@
 //! A Megatron-Core training job, fully decided. Names are those of Megatron's arguments (`megatron/training/arguments.py`,
 //! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
 
+use super::batch::Loader;
 use super::fsdp::Fsdp;
 use super::graphs::CudaGraphs;
 use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
-pub use crate::model::megatron::{CrossEntropy, Fp8Recipe};
+pub use crate::model::megatron::{CrossEntropy, Fp8Recipe, Scatter};
 use crate::program::{DType, Dispatch, Group};
 pub use crate::runtime::eager::Dispatcher;
 use crate::runtime::eager::{LayerNorm, Settings, WAYS, Way};
@@ -217,6 +218,17 @@ pub enum Recompute {
 pub struct Overlap {
     /// Whether matmuls that run beside a whole exchange leave processors to its kernel (`set_sm_margin`).
     pub bulk_margin: bool,
+    /// How the sum of attention's projection is scattered (`proj_fprop`).
+    pub proj: Scatter,
+    /// How that of the feed-forward's second linear is (`fc2_fprop`).
+    pub fc2: Scatter,
+}
+
+impl Default for Overlap {
+    /// As Transformer Engine has it from 2.0 on (`get_default_config`).
+    fn default() -> Overlap {
+        Overlap { bulk_margin: true, proj: Scatter::Pipeline(16), fc2: Scatter::Pipeline(16) }
+    }
 }
 
 /// Parts of a block that are run again in backward (`--recompute-modules`), beside attention's core. Of norms, the experts'
@@ -364,6 +376,8 @@ pub struct Job {
     pub engine: Engine,
     /// The model; its vocabulary is padded ([`Job::padded_vocabulary`]).
     pub model: ModelConfig,
+    /// Where micro-batches come from.
+    pub loader: Loader,
     /// `--micro-batch-size`.
     pub batch: u64,
     /// `--seq-length`.

@@ -3,7 +3,7 @@
 //! of its part of the sequence; norms stand in the linears that make heads of them.
 
 use super::Job;
-use super::blocks::Modules;
+use super::blocks::{Modules, PROJ};
 use super::job::{Core, Implementation, Recompute};
 use crate::model::graph::{Axis, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
@@ -184,6 +184,6 @@ pub(super) fn attention(
     }
     let mut held = vec![query, key, v, context, kv];
     held.extend(short);
-    let out = m.row_linear("self_attention.linear_proj", context, (n * value, &[params.proj]), (&held, true));
+    let out = m.row_linear(PROJ, context, (n * value, &[params.proj]), (&held, true));
     (out, xn)
 }

@@ -7,6 +7,17 @@ use crate::scenario::registry::Runtime;
 use crate::scenario::understood::Reader;
 use crate::scenario::written;
 
+/// Its pipelines load micro-batches by themselves (`_exec_load_micro_batch`).
+pub(super) fn loads(reader: &Reader<'_>, table: &written::Megatron) -> Result<(), ScenarioError> {
+    let problem = "DeepSpeed's pipeline engine loads micro-batches by itself";
+    let remedy = "remove the key, or write runtime = \"megatron\"";
+    match (&table.get_batch, &table.create_attention_mask_in_dataloader) {
+        (Some(at), _) => Err(reader.plan(at, problem, remedy)),
+        (None, Some(at)) => Err(reader.plan(at, problem, remedy)),
+        (None, None) => Ok(()),
+    }
+}
+
 /// Whose training loop runs Megatron's modules. DeepSpeed's refuses what it does not have: modules of Transformer Engine,
 /// gradients that its own hooks add up, communication beside the computation.
 pub(super) fn engine(

@@ -171,6 +171,36 @@ pub enum Waited {
     OwnStream,
 }
 
+/// `proj_fprop` and `fc2_fprop` of `tp_comm_overlap_cfg`: the method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TensorScatter {
+    /// A part of the rows for each rank.
+    RingExchange,
+    /// Four parts of the columns, by a kernel on so many processors (`num_sm`).
+    Pipeline(i64),
+}
+
+/// How micro-batches reach the ranks: as Megatron-LM has it from a release on, or NeMo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum GetBatch {
+    /// 2021: all stages read, sizes are broadcast first.
+    #[serde(rename = "2.5")]
+    Everywhere,
+    /// 2023: the first and the last stage do.
+    #[serde(rename = "0.4")]
+    SizesFirst,
+    /// 2024: what the first tensor-parallel rank has on its device is broadcast.
+    #[serde(rename = "0.5")]
+    Broadcast,
+    /// And lengths of packed sequences.
+    #[serde(rename = "0.16")]
+    Lengths,
+    /// NeMo, Megatron-Bridge.
+    #[serde(rename = "each_rank")]
+    EachRank,
+}
+
 /// `[megatron]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -229,10 +259,18 @@ pub struct Megatron {
     pub delay_wgrad_compute: Option<Spanned<bool>>,
     /// `moe_aux_loss_coeff` above 0.
     pub moe_aux_loss: Option<Spanned<bool>>,
+    /// How micro-batches reach the ranks.
+    pub get_batch: Option<Spanned<GetBatch>>,
+    /// `create_attention_mask_in_dataloader`.
+    pub create_attention_mask_in_dataloader: Option<Spanned<bool>>,
     /// `tp_comm_overlap`.
     pub tp_comm_overlap: Option<Spanned<bool>>,
     /// `set_sm_margin` of exchanges in bulk, in `tp_comm_overlap_cfg`.
     pub tp_comm_bulk_sm_margin: Option<Spanned<bool>>,
+    /// `proj_fprop` there.
+    pub tp_comm_proj_fprop: Option<Spanned<TensorScatter>>,
+    /// `fc2_fprop` there.
+    pub tp_comm_fc2_fprop: Option<Spanned<TensorScatter>>,
     /// `gradient_accumulation_fusion`.
     pub gradient_accumulation_fusion: Option<bool>,
     /// `accumulate_allreduce_grads_in_fp32`.

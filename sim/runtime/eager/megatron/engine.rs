@@ -9,7 +9,7 @@ use super::super::{Eager, Frame, Gradient, Storage};
 use super::later::Left;
 use super::overlap::Product;
 use crate::model::graph::{Graph, Op, Value};
-use crate::model::megatron::{Bias, Fp8, MegatronOp};
+use crate::model::megatron::{Bias, Fp8, MegatronOp, Scatter};
 use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 /// What the rules read off the operator.
@@ -25,6 +25,8 @@ pub(super) struct Sizes {
     pub(super) splits: bool,
     /// Whether what is exchanged runs beside matmuls, in buffers of its own.
     pub(super) overlap: bool,
+    /// How what is summed is scattered, if beside the matmul.
+    pub(super) scatter: Option<Scatter>,
     pub(super) dtype: DType,
     pub(super) fp8: Option<Fp8>,
 }
@@ -35,12 +37,14 @@ impl Sizes {
             let (value, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
             let (tokens, dtype, tensor) = (out.elements / outputs, value.dtype, graph.dims.tensor);
             let [sequence, splits, overlap] = [tensor.sequence, tensor.splits(), false];
-            return Sizes { inputs, outputs, tokens, sequence, splits, overlap, dtype, fp8 };
+            return Sizes { inputs, outputs, tokens, sequence, splits, overlap, scatter: None, dtype, fp8 };
         }
-        let (MegatronOp::NormLinear { inputs, outputs, overlap, fp8, .. }
-        | MegatronOp::RowLinear { inputs, outputs, overlap, fp8 }) = kind
-        else {
-            unreachable!("called for linears")
+        let (inputs, outputs, overlap, scatter, fp8) = match kind {
+            MegatronOp::NormLinear { inputs, outputs, overlap, fp8, .. } => (inputs, outputs, overlap, None, fp8),
+            MegatronOp::RowLinear { inputs, outputs, overlap, fp8 } => {
+                (inputs, outputs, overlap.is_some(), overlap, fp8)
+            }
+            _ => unreachable!("called for linears"),
         };
         let tensor = graph.dims.tensor;
         Sizes {
@@ -50,6 +54,7 @@ impl Sizes {
             sequence: tensor.sequence,
             splits: tensor.splits(),
             overlap,
+            scatter,
             dtype: graph.values[op.inputs[0]].dtype,
             fp8,
         }
@@ -326,9 +331,13 @@ impl Eager {
     /// A product summed over ranks, or the rank's part of it of so many bytes.
     pub(super) fn row_product(&mut self, sizes: Sizes, bytes: u64) -> Storage {
         let product = sizes.forward(self.settings.forward);
-        if sizes.overlap {
+        if let Some(scatter) = sizes.scatter {
             let part = self.storage(bytes, "te.generic_gemm");
-            self.scatter_beside(product, (sizes.made(), sizes.dtype));
+            let made = (sizes.made(), sizes.dtype);
+            match scatter {
+                Scatter::Pipeline(processors) => self.scatter_in_pipeline(product, made, processors),
+                Scatter::Ring => self.scatter_in_ring(product, made),
+            }
             return part;
         }
         let whole = self.storage(sizes.made(), "te.generic_gemm");

@@ -5,18 +5,20 @@
 //! | matmul | exchange | method |
 //! |---|---|---|
 //! | qkv and fc1 forward; gradients of the inputs of proj and fc2 | what is multiplied is gathered | ring: a part of the rows for each rank |
-//! | proj and fc2 forward | the product is reduced and scattered | pipeline: four parts of the columns |
+//! | proj and fc2 forward | the product is reduced and scattered | pipeline: four parts of the columns; if configured so, ring: a part of the rows for each rank |
 //! | gradients of the inputs of qkv and fc1 | the norm's result is gathered, for the weight's | bulk: one exchange, one matmul |
 //! | gradients of the weights of qkv and fc1 | the input's gradient is reduced and scattered | bulk |
 //!
 //! All of a matmul's parts are launched in C++ by one call from Python. In a ring a copy engine writes each part into the next
-//! rank's buffer, and a kernel of one thread says that it is there; parts are multiplied on three streams in turn. In a
+//! rank's buffer, and a kernel of one thread says that it is there; parts are multiplied on three streams in turn. A ring that
+//! scatters sends each part to the rank it is for, which adds all up at the end. In a
 //! pipeline and in bulk a kernel of few processors exchanges. What is gathered is copied into the buffer first; what bulk has
 //! scattered is cloned out of it. Without autograd nothing is gathered in a ring.
 //!
-//! Matmuls of a pipeline and in bulk leave 16 processors to the kernels that exchange beside them (`num_sm`, `set_sm_margin`);
-//! in bulk they may be configured not to, as in NeMo: then they are slowed while the exchange runs. What else frameworks
-//! configure (other counts of processors, aggregated rings, rings that scatter) is not told apart.
+//! Matmuls of a pipeline leave 16 processors, or as many as are configured, to the kernels that exchange beside them (`num_sm`,
+//! `set_sm_margin`), and those in bulk do; in bulk they may be configured not to, as in NeMo: then they are slowed while the
+//! exchange runs. What else frameworks configure (processors of bulk exchanges and rings, aggregated rings, parts scattered in
+//! fp8) is not told apart.
 //!
 //! Assumed: a ring's copies take the bandwidth from one chip to another, and nothing of a matmul beside them; kernels that
 //! exchange take what NCCL's take, and slow nothing on other processors; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
@@ -125,15 +127,15 @@ impl Eager {
         self.driver(3);
     }
 
-    /// A matmul whose product, `bytes` in all, is reduced and scattered while it runs (`split_overlap_rs`).
-    pub(super) fn scatter_beside(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
+    /// A matmul whose product, `bytes` in all, is reduced and scattered while it runs (`CommOverlapBase::split_overlap_rs`).
+    pub(super) fn scatter_in_pipeline(&mut self, product: Product, (bytes, dtype): (u64, DType), processors: u8) {
         let Some(UserBuffers { group, compute: [lane, ..], exchange, .. }) = self.buffers else { return };
         let start = self.program.record(self.stream);
         self.program.wait(lane, start);
         self.program.wait(exchange, start);
         let comm = Comm { kind: Collective::ReduceScatter, group, bytes: Bytes(bytes / SPLITS), dtype };
         for at in 0..SPLITS {
-            self.program.launch(lane, Kernel::BESIDE, product.part(1, SPLITS), product.launch_of(at));
+            self.program.launch(lane, Kernel::beside(processors), product.part(1, SPLITS), product.launch_of(at));
             self.program.wait_stream(exchange, lane);
             self.program.collective(exchange, comm);
         }
@@ -141,6 +143,35 @@ impl Eager {
         self.program.wait_stream(self.stream, exchange);
         // Each further stream waits for the start, and is waited for.
         self.driver(3 * (STREAMS as u32 - 1));
+    }
+
+    /// The same with a part for each rank (`CommOverlapP2PBase::split_overlap_rs`): the rank's own comes last.
+    pub(super) fn scatter_in_ring(&mut self, product: Product, (bytes, dtype): (u64, DType)) {
+        let Some(UserBuffers { group, ranks, compute, exchange, .. }) = self.buffers else { return };
+        let lanes = &compute[..STREAMS.min(ranks as usize)];
+        let part = bytes / u64::from(ranks);
+        let start = self.program.record(self.stream);
+        for &stream in [exchange].iter().chain(lanes) {
+            self.program.wait(stream, start);
+        }
+        let lane = |at: u32| lanes[at as usize % lanes.len()];
+        for at in 0..ranks {
+            let launch = product.launch_of(u64::from(at));
+            self.program.launch(lane(at), Kernel::PART, product.part(u64::from(ranks), 1), launch);
+            if at > 0 {
+                self.program.wait_stream(exchange, lane(at - 1));
+                let end = |direction, ahead| Transfer { direction, group, ahead, bytes: Bytes(part), dtype };
+                self.program.exchange(exchange, &[end(Direction::Send, at), end(Direction::Receive, ranks - at)]);
+                // The signal behind the copy, and the wait of the stream that receives.
+                self.driver(2);
+            }
+        }
+        for &stream in [exchange].iter().chain(lanes) {
+            self.program.wait_stream(self.stream, stream);
+        }
+        // Three streams send, one receives.
+        self.driver(3 * STREAMS as u32);
+        self.pointwise("ub.reduce_bf16", MemoryKind::Elementwise, bytes, part, Dispatch::Extra);
     }
 
     /// Begins an exchange beside what comes next on the stream: in bulk (`bulk_overlap`), or by NCCL.

@@ -6,7 +6,6 @@ use super::{Chunk, MASK};
 use crate::model::Position;
 use crate::model::graph::{Graph, ValueId};
 use crate::runtime::eager::{Eager, Frame, Storage};
-use crate::runtime::megatron::batch::Batch;
 use crate::runtime::megatron::graphs::{angle_bytes, counts_behind, mask_bytes, stretch};
 
 impl Chunk {
@@ -44,7 +43,7 @@ impl Chunk {
 
     /// The data loader's parts of a micro-batch.
     pub(in crate::runtime::megatron) fn batch_sizes(&self) -> [(u64, &'static str); 5] {
-        Batch::sizes(self.dims, self.job.seq)
+        self.reading().own()
     }
 
     /// Forward of a block's operators, some of them as a graph.
