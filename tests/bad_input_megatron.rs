@@ -553,3 +553,32 @@ fn what_no_graph_can_hold_is_refused_with_what_can() {
         ],
     );
 }
+
+#[test]
+fn whose_loader_reads_is_told_by_release() {
+    says(
+        "loader",
+        &[
+            ("", "[megatron]\nget_batch = \"0.0\"", "no release of Megatron-LM", "such as \"0.12\""),
+            ("", "[megatron]\nget_batch = \"nemo\"", "no release of Megatron-LM", "\"each_rank\" for NeMo"),
+            (
+                "",
+                "[megatron]\nget_batch = \"0.4\"\ncreate_attention_mask_in_dataloader = false",
+                "masks are made on the device",
+                "get_batch = \"0.6\"",
+            ),
+            (
+                "",
+                "[megatron]\nget_batch = \"2.5\"\nuse_megatron_fsdp = true\ndistributed_optimizer = true",
+                "neither context parallelism nor Megatron-FSDP",
+                "get_batch = \"0.16\"",
+            ),
+        ],
+    );
+    // Releases between those that changed it are as the one before them.
+    let step = |release: &str| make::fly(&edited("", &format!("[megatron]\nget_batch = \"{release}\""))).step;
+    assert_eq!([step("0.9"), step("0.15"), step("0.19")], [step("0.5"); 3]);
+    assert_eq!([step("0.3"), step("3.0")], [step("2.5"); 2]);
+    assert_eq!(step("0.17"), step("0.16"));
+    assert!(step("0.16") > step("0.5"));
+}

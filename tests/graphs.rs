@@ -52,9 +52,9 @@ fn a_step_that_the_device_is_busy_with_takes_as_long_but_for_copies_into_static_
     // Four blocks of four micro-batches: hidden states, masks and angles, and gradients.
     let more = layers.breakdown.compute.seconds() / plain.breakdown.compute.seconds();
     assert!((1.0..1.03).contains(&more), "{more}");
-    // The mask crosses from the host either way; what a loader's ranks say to each other of it does not.
+    // The masks cross from the host on a stream of their own, beside what is left of the step before.
     let whole = iteration.breakdown.compute.seconds() / plain.breakdown.compute.seconds();
-    assert!((0.999..1.001).contains(&whole), "{whole}");
+    assert!((0.97..1.0).contains(&whole), "{whole}");
     assert!(layers.breakdown.host_bound <= plain.breakdown.host_bound);
 }
 

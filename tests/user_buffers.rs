@@ -267,6 +267,11 @@ fn how_user_buffers_are_configured_is_told_where_it_means_nothing_or_is_not_know
         folder.write("my.toml", &text(8, more));
         folder.refuses(&["run", "my.toml"])
     };
+    let said = {
+        folder.write("my.toml", &text(1, ON).replace("[tensor_parallel]\nsequence = true\n", ""));
+        folder.refuses(&["run", "my.toml"])
+    };
+    assert!(said.contains("mesh.tp is 1") && said.contains("tp_comm_overlap = false"), "{said}");
     for key in ["tp_comm_proj_fprop", "tp_comm_fc2_fprop"] {
         let said = refused(&format!("{key} = \"ring_exchange\""));
         assert!(
@@ -276,4 +281,15 @@ fn how_user_buffers_are_configured_is_told_where_it_means_nothing_or_is_not_know
         let said = refused(&format!("{ON}\n{key} = {{ pipeline = 17 }}"));
         assert!(said.contains("17 processors") && said.contains("[2, 4, 8, 16, 20, 24, 32]"), "{said}");
     }
+}
+
+#[test]
+fn a_pipeline_without_a_margin_leaves_no_processors() {
+    let before = format!("{ON}\ntp_comm_proj_fprop = {{ pipeline = 0 }}\ntp_comm_fc2_fprop = {{ pipeline = 0 }}");
+    let on = program(8, &before);
+    let blocks = LAYERS * MICRO_BATCHES;
+    // Their eight parts of a block are ordinary matmuls; bulk still leaves some.
+    assert_eq!(launches(&on, "te.generic_gemm", Pass::Forward), 8 * blocks);
+    assert_eq!(launches(&on, Kernel::BESIDE, Pass::Forward), 0);
+    assert_eq!(launches(&on, Kernel::BESIDE, Pass::Backward), 4 * blocks);
 }

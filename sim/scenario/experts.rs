@@ -171,8 +171,11 @@ impl Scenario {
                 "{} needs {what}: Transformer Engine refuses it, or it is not simulated",
                 self.job.model().name
             );
-            let remedy =
-                "write another megatron.fp8 or remove it, or take sizes of which each rank's part is a multiple of 128";
+            let remedy = if what.contains("overlap") {
+                "write megatron.tp_comm_overlap = false, or another megatron.fp8"
+            } else {
+                "write another megatron.fp8 or remove it, or take sizes of which each rank's part is a multiple of 128"
+            };
             return Err(ScenarioError::Plan {
                 problem,
                 place: Box::new(self.model_at.clone()),

@@ -80,7 +80,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let mesh = Mesh { sharing: context::sharing(reader, (scenario, table), (&model, mesh, &block))?, ..mesh };
     let mixture = experts::mixture(reader, table, &model, block.implementation)?;
     overlap::check(reader, together, (mixture, &block), pipeline.overlap_p2p)?;
-    let loader = loader::loader(reader, table, engine)?;
+    let loader = loader::loader(reader, table, (engine, mesh))?;
     let matmuls = matmuls(reader, table, (topology, profile), block.implementation)?;
     let overlap_tensor = buffers::asked(reader, table, (sequence_parallel, block.implementation), (mesh.tp, topology))?;
     let sharded =

@@ -15,8 +15,8 @@ pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use framework::{Framework, RopeStyle};
 pub use internevo::InternEvo;
 pub use megatron::{
-    Fp8, FusedLoss, GetBatch, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute,
-    Scope, Scores, Strategy, TensorScatter, Waited,
+    Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scope, Scores,
+    Strategy, TensorScatter, Waited,
 };
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};

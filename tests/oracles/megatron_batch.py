@@ -37,14 +37,14 @@ def functions(path, names, scope):
                 exec(compile(ast.Module([node], []), path, "exec"), scope)
 
 
-def record(folder, micro, seq, where, mask):
+def record(folder, micro, seq, where, mask, cp):
     first, last, stages = WHERE[where]
     args = types.SimpleNamespace(micro_batch_size=micro, seq_length=seq, pipeline_model_parallel_size=stages, reset_position_ids=False,
-        reset_attention_mask=False, eod_mask_loss=False, create_attention_mask_in_dataloader=mask, hybrid_context_parallel=False, sft=False, context_parallel_size=1,
+        reset_attention_mask=False, eod_mask_loss=False, create_attention_mask_in_dataloader=mask, hybrid_context_parallel=False, sft=False, context_parallel_size=cp,
         mtp_num_layers=None)
     rank = types.SimpleNamespace(
         get_tensor_model_parallel_rank=lambda: 0, get_tensor_model_parallel_src_rank=lambda: 0, get_tensor_model_parallel_group=lambda: None,
-        get_context_parallel_world_size=lambda: 1, get_context_parallel_rank=lambda: 0, is_pipeline_first_stage=lambda *_, **__: first,
+        get_context_parallel_world_size=lambda: cp, get_context_parallel_rank=lambda: 0, is_pipeline_first_stage=lambda *_, **__: first,
         is_pipeline_last_stage=lambda *_, **__: last)
     scope = dict(torch=torch, mpu=rank, parallel_state=rank, get_args=lambda: args, get_tokenizer=lambda: types.SimpleNamespace(eod=0),
         core_transformer_config_from_args=lambda _: None, is_first_or_last_pipeline_stage=lambda _: first or last,
@@ -93,6 +93,7 @@ if __name__ == "__main__":
         for where in WHERE:
             for micro, seq in SHAPES:
                 for mask in (True, False) if release in ("0.5", "0.16") else (True,):
-                    case = dict(release=release, where=where, micro=micro, seq=seq, mask=mask)
-                    cases.append(case | record(f"{sys.argv[1]}/{folder}", micro, seq, where, mask))
+                    for cp in (1, 2) if where == "whole" and release != "2.5" else (1,):
+                        case = dict(release=release, where=where, micro=micro, seq=seq, mask=mask, cp=cp)
+                        cases.append(case | record(f"{sys.argv[1]}/{folder}", micro, seq, where, mask, cp))
     print('{"cases": [\n' + ",\n".join(json.dumps(case) for case in cases) + "\n]}")

@@ -6,13 +6,13 @@
 //! |---|---|---|
 //! | 2.5 (2021) to 0.3 | all | `broadcast_data`: the first tensor-parallel rank reads, and broadcasts sizes, which the host reads back, then the text; each rank makes masks and positions on its device |
 //! | 0.4 (2023) | first and last | the same |
-//! | 0.5 (2024) to 0.15 | first and last | `get_batch_on_this_tp_rank`: the first tensor-parallel rank copies all to its device, and broadcasts what the stage needs |
-//! | 0.16 | first and last | the same, and the lengths of packed sequences, of which there are none: each time a number goes to the device, and the host waits |
+//! | 0.5 (2024) to 0.15, 0.18 on | first and last | `get_batch_on_this_tp_rank`: the first tensor-parallel rank copies all to its device, and broadcasts what the stage needs |
+//! | 0.16, 0.17 | first and last | the same, and the lengths of packed sequences, of which there are none: each time a number goes to the device, and the host waits |
 //! | NeMo, Megatron-Bridge | first and last | each rank has a loader (`gpt_data_step`, `get_batch_from_iterator`), and copies what its stage needs |
 //!
 //! The mask is made by the loader's workers unless `--no-create-attention-mask-in-dataloader`: a byte for each pair of tokens
 //! that crosses from the host. Copies are from pinned memory, but for `broadcast_data`'s. Ranks that share a sequence take
-//! their rows of what was read (`get_batch_on_this_cp_rank`). Loaders are always ahead.
+//! their rows of what was read (`get_batch_on_this_cp_rank`, for 0.5 and 0.16 as 0.14 to 0.16 have it). Loaders are always ahead.
 
 use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::{Eager, Storage};
@@ -85,7 +85,10 @@ impl Batch {
     pub(super) fn read(eager: &mut Eager, reading: Reading) -> Batch {
         match reading.loader {
             Loader::There => Batch::of(reading.own().map(|(bytes, name)| eager.storage(bytes, name))),
-            Loader::SizesFirst { .. } if reading.has(TOKENS) => reading.sizes_first(eager),
+            Loader::SizesFirst { .. } if reading.has(TOKENS) => {
+                let batch = reading.sizes_first(eager);
+                reading.own_rows(eager, batch)
+            }
             Loader::SizesFirst { .. } => Batch::of([(); 5].map(|()| eager.storage(0, "none"))),
             Loader::EachRank { .. } => {
                 let batch = reading.copied(eager);
@@ -142,7 +145,7 @@ impl Reading {
     }
 
     /// The same before they take them.
-    fn whole(self) -> [(u64, &'static str); 5] {
+    pub(super) fn whole(self) -> [(u64, &'static str); 5] {
         self.sizes(self.micro * self.seq)
     }
 
@@ -152,6 +155,11 @@ impl Reading {
             *bytes *= u64::from(self.has(part));
         }
         sizes
+    }
+
+    /// Whether there is a mask.
+    pub(super) fn has_mask(self) -> bool {
+        self.has(ATTENTION)
     }
 
     /// Whether the rank's device has a part.
@@ -197,27 +205,45 @@ impl Reading {
         }
     }
 
-    /// Of ranks that share a sequence, each takes its rows, by an index that it sends to its device.
+    /// Of ranks that share a sequence, each takes its rows of each part, by an index.
     fn own_rows(self, eager: &mut Eager, whole: [Storage; 5]) -> Batch {
         if self.cp == 1 {
             return Batch::of(whole);
         }
         let all = self.own();
-        Batch::of(std::array::from_fn(|part| {
-            if eager.bytes(whole[part]) == 0 {
-                return whole[part];
+        let mut own = whole;
+        for part in LOADED {
+            let held = eager.bytes(whole[part]);
+            if held == 0 {
+                continue;
             }
+            // One mask may serve all sequences.
             let (bytes, name) = all[part];
-            sent(eager, 2 * INT64, false);
-            let own = eager.storage(bytes, name);
+            let bytes = if part == ATTENTION { held / self.cp } else { bytes };
+            self.index(eager);
+            own[part] = eager.storage(bytes, name);
             eager.pointwise("aten.index_select", MemoryKind::Copy, bytes, bytes, Dispatch::EagerForward);
             eager.release(whole[part]);
-            own
-        }))
+        }
+        Batch::of(own)
+    }
+
+    /// The two of its pieces, a number each: sent, or filled in on the device.
+    fn index(self, eager: &mut Eager) {
+        match self.loader {
+            Loader::Broadcast { .. } => {
+                eager.pointwise("aten.zeros", MemoryKind::Elementwise, 0, 2 * INT64, Dispatch::EagerForward);
+                for _ in 0..2 {
+                    eager.pointwise("aten.fill_", MemoryKind::Elementwise, 0, INT64, Dispatch::EagerForward);
+                }
+            }
+            Loader::SizesFirst { .. } => sent(eager, 2 * INT64, true),
+            Loader::EachRank { .. } | Loader::There => sent(eager, 2 * INT64, false),
+        }
     }
 
     /// `broadcast_data`, and what is made of the text (`get_ltor_masks_and_position_ids`): one mask for all sequences.
-    fn sizes_first(self, eager: &mut Eager) -> Batch {
+    fn sizes_first(self, eager: &mut Eager) -> [Storage; 5] {
         let Reading { micro, seq, .. } = self;
         sent(eager, SIZES * INT64, true);
         broadcast(eager, SIZES * INT64, DType::Int64);
@@ -251,7 +277,7 @@ impl Reading {
         for storage in [ones, lower, text] {
             eager.release(storage);
         }
-        Batch::of([words, labels, positions, mask, loss_mask])
+        [words, labels, positions, mask, loss_mask]
     }
 }
 

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::Job;
 use super::batch::Loader;
+use super::groups::static_copies;
 use super::step::Rank;
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
@@ -153,9 +154,11 @@ impl Rank<'_> {
             return;
         }
         for (bytes, name) in self.static_batches().filter(|(bytes, _)| *bytes > 0).collect::<Vec<_>>() {
-            if self.job.loader != Loader::There {
+            if let Some(stream) = static_copies(self.job).filter(|_| self.job.loader != Loader::There) {
+                // They wait for nothing of the step before.
                 let copy = Work::HostCopy { bytes: Bytes(bytes), to_host: false };
-                self.eager.program.launch(COMPUTE, "aten.copy_", copy, Dispatch::EagerForward);
+                self.eager.program.launch(stream, "aten.copy_", copy, Dispatch::EagerForward);
+                self.eager.program.wait_stream(COMPUTE, stream);
                 continue;
             }
             let read = self.eager.storage(bytes, name);

@@ -1,6 +1,7 @@
 //! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
 
 use super::fsdp;
+use super::graphs::CudaGraphs;
 use super::job::{Job, Mesh, Scatter, Sharing};
 use crate::program::{Builder, DType, GroupId, StreamId};
 use crate::runtime::eager::{BUFFER_STREAMS, Context, ExpertRanks, Heads, Ring, UserBuffers};
@@ -54,6 +55,8 @@ pub(super) const REDUCTIONS: StreamId = StreamId(6);
 const USER_BUFFERS: [&str; BUFFER_STREAMS + 1] =
     ["user buffers", "user buffers (2)", "user buffers (3)", "user buffers' exchanges"];
 
+const STATIC_COPIES: [&str; 1] = ["copies into static buffers"];
+
 /// Buffers that `initialize_ub` (`transformer_engine/pytorch/module/base.py`, 2.9) takes of all linears: those that are
 /// gathered into, in fp8 where linears are, and those that bulk exchanges scatter from.
 const GATHERED: u64 = 8;
@@ -63,7 +66,14 @@ const SCATTERED: u64 = 2;
 pub(super) fn streams(job: &Job) -> Vec<&'static str> {
     let buffers: &[&str] = if job.overlap_tensor.is_some() { &USER_BUFFERS } else { &[] };
     let sharded: &[&str] = if job.fsdp.is_some() { &fsdp::STREAMS } else { &[] };
-    [of_modules(job), of_experts(job), buffers, sharded].concat()
+    let copies: &[&str] = if job.graphs == CudaGraphs::Iteration { &STATIC_COPIES } else { &[] };
+    [of_modules(job), of_experts(job), buffers, copies, sharded].concat()
+}
+
+/// The stream of copies into static buffers, where one graph is the whole step.
+pub(super) fn static_copies(job: &Job) -> Option<StreamId> {
+    let at = streams(job).iter().position(|&name| name == STATIC_COPIES[0]);
+    at.map(|at| StreamId(at as u8))
 }
 
 /// The stream that some of a mixture's work has of its own.
@@ -91,11 +101,14 @@ pub(super) fn user_buffers(program: &mut Builder, job: &Job) -> Option<UserBuffe
     let first = of_modules(job).len() + of_experts(job).len();
     let stream = |at: usize| StreamId((first + at) as u8);
     let group = program.add_group(job.mesh.user_buffers(Bytes(bytes), false));
+    let unsparing = |scatter| scatter == Scatter::Pipeline(0);
+    let slows = !overlap.bulk_margin || unsparing(overlap.proj) || unsparing(overlap.fc2);
     // They are the same buffers.
-    let slow = (!overlap.bulk_margin).then(|| program.add_group(job.mesh.user_buffers(Bytes(0), true)));
+    let slowing = slows.then(|| program.add_group(job.mesh.user_buffers(Bytes(0), true)));
     Some(UserBuffers {
         group,
-        bulk: slow.unwrap_or(group),
+        slowing: slowing.unwrap_or(group),
+        bulk_margin: overlap.bulk_margin,
         ranks: job.mesh.tp,
         compute: std::array::from_fn(stream),
         exchange: stream(BUFFER_STREAMS),

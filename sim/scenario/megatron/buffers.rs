@@ -24,6 +24,10 @@ pub(super) fn asked(
     let Some(at) = table.tp_comm_overlap.as_ref().filter(|_| overlaps) else {
         return means_nothing(reader, table).map(|()| None);
     };
+    if ranks == 1 {
+        let problem = "tp_comm_overlap hides exchanges of tensor-parallel ranks, and mesh.tp is 1";
+        return Err(reader.plan(at, problem, "write megatron.tp_comm_overlap = false, or a larger mesh.tp"));
+    }
     if !(sequence_parallel && implementation == Implementation::TransformerEngine) {
         let problem = "tp_comm_overlap hides Transformer Engine's gathers and scatters of a split sequence";
         let remedy = "write tensor_parallel.sequence = true and megatron.implementation = \"transformer_engine\"";
@@ -54,13 +58,15 @@ fn scatter(
     let Some(at) = written else { return Ok(reader.assume(key, otherwise, &said(otherwise))) };
     match *at.get_ref() {
         TensorScatter::RingExchange => Ok(Scatter::Ring),
+        TensorScatter::Pipeline(0) => Ok(Scatter::Pipeline(0)),
         TensorScatter::Pipeline(processors) => match Kernel::leaves().find(|&leaves| i64::from(leaves) == processors) {
             Some(leaves) => Ok(Scatter::Pipeline(leaves)),
             None => {
                 let mut known: Vec<u8> = Kernel::leaves().collect();
                 known.sort_unstable();
                 let problem = format!("{key} has {processors} processors (num_sm)");
-                Err(reader.plan(at, problem, format!("write one of {known:?}, or \"ring_exchange\"")))
+                let remedy = format!("write one of {known:?}, 0 without set_sm_margin, or \"ring_exchange\"");
+                Err(reader.plan(at, problem, remedy))
             }
         },
     }

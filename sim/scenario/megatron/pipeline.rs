@@ -104,7 +104,10 @@ fn schedule(
     };
     let known = match engine {
         Engine::DeepSpeed => DEEPSPEED_1F1B.name.to_owned(),
-        Engine::Core => order::MEGATRON.map(|entry| entry.name).join(", "),
+        Engine::Core => {
+            let written = order::MEGATRON.iter().filter(|entry| entry.name != MEGATRON_COMBINED.name);
+            written.map(|entry| entry.name).collect::<Vec<_>>().join(", ")
+        }
     };
     if is_file(at.get_ref()) {
         let problem = format!("pipeline.schedule = {:?} is a file, and Megatron's schedules are code", at.get_ref());

@@ -3,11 +3,14 @@
 use toml::{Table, Value};
 
 use super::{Change, set, smaller_batches};
-use crate::runtime::megatron::{Core, CudaGraphs, Job, Recompute, Strategy};
+use crate::runtime::megatron::{Core, CudaGraphs, Job, Loader, Recompute, Strategy};
 
 /// Changes to a job of Megatron-Core.
 pub(super) fn changes(job: &Job) -> Vec<Change> {
     let mut list: Vec<Change> = vec![];
+    if let Loader::Broadcast { mask: true, .. } | Loader::EachRank { mask: true } = job.loader {
+        list.push(set("megatron.create_attention_mask_in_dataloader", false));
+    }
     if job.block.recompute == Recompute::None && job.block.core != Core::Flash {
         list.push(set("megatron.recompute", "core_attn"));
     }

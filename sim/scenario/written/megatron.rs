@@ -177,28 +177,8 @@ pub enum Waited {
 pub enum TensorScatter {
     /// A part of the rows for each rank.
     RingExchange,
-    /// Four parts of the columns, by a kernel on so many processors (`num_sm`).
+    /// Four parts of the columns, by a kernel on so many processors (`num_sm`) that the matmul leaves; 0: it leaves none.
     Pipeline(i64),
-}
-
-/// How micro-batches reach the ranks: as Megatron-LM has it from a release on, or NeMo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum GetBatch {
-    /// 2021: all stages read, sizes are broadcast first.
-    #[serde(rename = "2.5")]
-    Everywhere,
-    /// 2023: the first and the last stage do.
-    #[serde(rename = "0.4")]
-    SizesFirst,
-    /// 2024: what the first tensor-parallel rank has on its device is broadcast.
-    #[serde(rename = "0.5")]
-    Broadcast,
-    /// And lengths of packed sequences.
-    #[serde(rename = "0.16")]
-    Lengths,
-    /// NeMo, Megatron-Bridge.
-    #[serde(rename = "each_rank")]
-    EachRank,
 }
 
 /// `[megatron]`
@@ -259,8 +239,8 @@ pub struct Megatron {
     pub delay_wgrad_compute: Option<Spanned<bool>>,
     /// `moe_aux_loss_coeff` above 0.
     pub moe_aux_loss: Option<Spanned<bool>>,
-    /// How micro-batches reach the ranks.
-    pub get_batch: Option<Spanned<GetBatch>>,
+    /// Whose `get_batch`: Megatron-LM's release, or `each_rank`.
+    pub get_batch: Option<Spanned<String>>,
     /// `create_attention_mask_in_dataloader`.
     pub create_attention_mask_in_dataloader: Option<Spanned<bool>>,
     /// `tp_comm_overlap`.

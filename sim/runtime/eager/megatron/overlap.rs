@@ -42,8 +42,10 @@ pub const STREAMS: usize = 3;
 pub struct UserBuffers {
     /// The ranks.
     pub group: GroupId,
-    /// The same as they exchange in bulk: another, if that slows the matmul beside it, which then leaves no processors free.
-    pub bulk: GroupId,
+    /// The same where exchanges slow the matmuls beside them, which leave no processors free.
+    pub slowing: GroupId,
+    /// Whether matmuls beside whole exchanges leave processors.
+    pub bulk_margin: bool,
     /// How many.
     pub ranks: u32,
     /// Where parts are multiplied.
@@ -129,13 +131,17 @@ impl Eager {
 
     /// A matmul whose product, `bytes` in all, is reduced and scattered while it runs (`CommOverlapBase::split_overlap_rs`).
     pub(super) fn scatter_in_pipeline(&mut self, product: Product, (bytes, dtype): (u64, DType), processors: u8) {
-        let Some(UserBuffers { group, compute: [lane, ..], exchange, .. }) = self.buffers else { return };
+        let Some(UserBuffers { group, slowing, compute: [lane, ..], exchange, .. }) = self.buffers else { return };
+        let (name, group) = match processors {
+            0 => ("te.generic_gemm", slowing),
+            leaves => (Kernel::beside(leaves), group),
+        };
         let start = self.program.record(self.stream);
         self.program.wait(lane, start);
         self.program.wait(exchange, start);
         let comm = Comm { kind: Collective::ReduceScatter, group, bytes: Bytes(bytes / SPLITS), dtype };
         for at in 0..SPLITS {
-            self.program.launch(lane, Kernel::beside(processors), product.part(1, SPLITS), product.launch_of(at));
+            self.program.launch(lane, name, product.part(1, SPLITS), product.launch_of(at));
             self.program.wait_stream(exchange, lane);
             self.program.collective(exchange, comm);
         }
@@ -176,19 +182,21 @@ impl Eager {
 
     /// Begins an exchange beside what comes next on the stream: in bulk (`bulk_overlap`), or by NCCL.
     pub(super) fn begin_beside(&mut self, sizes: Sizes, kind: Collective, (bytes, dtype): (u64, DType)) {
-        let Some(UserBuffers { bulk, ranks, exchange, .. }) = self.buffers.filter(|_| sizes.overlap) else {
+        let Some(buffers) = self.buffers.filter(|_| sizes.overlap) else {
             return self.begin_exchange(kind, bytes, dtype);
         };
+        let UserBuffers { group, slowing, bulk_margin, ranks, exchange, .. } = buffers;
+        let group = if bulk_margin { group } else { slowing };
         if kind == Collective::AllGather {
             self.fill_buffer(bytes / u64::from(ranks));
         }
         self.program.wait_stream(exchange, self.stream);
-        self.program.collective(exchange, Comm { kind, group: bulk, bytes: Bytes(bytes), dtype });
+        self.program.collective(exchange, Comm { kind, group, bytes: Bytes(bytes), dtype });
     }
 
     /// A matmul beside an exchange in bulk, where there is one.
     pub(super) fn product_beside(&mut self, sizes: Sizes, product: Product) {
-        let leaves = self.buffers.is_some_and(|buffers| sizes.overlap && buffers.bulk == buffers.group);
+        let leaves = self.buffers.is_some_and(|buffers| sizes.overlap && buffers.bulk_margin);
         let name = if leaves { Kernel::BESIDE } else { "te.generic_gemm" };
         self.launch(name, product.part(1, 1), product.dispatch);
     }

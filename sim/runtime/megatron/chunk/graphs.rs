@@ -5,7 +5,9 @@ use std::ops::Range;
 use super::{Chunk, MASK};
 use crate::model::Position;
 use crate::model::graph::{Graph, ValueId};
+use crate::program::{Dispatch, MemoryKind};
 use crate::runtime::eager::{Eager, Frame, Storage};
+use crate::runtime::megatron::Loader;
 use crate::runtime::megatron::graphs::{angle_bytes, counts_behind, mask_bytes, stretch};
 
 impl Chunk {
@@ -43,7 +45,8 @@ impl Chunk {
 
     /// The data loader's parts of a micro-batch.
     pub(in crate::runtime::megatron) fn batch_sizes(&self) -> [(u64, &'static str); 5] {
-        self.reading().own()
+        let reading = self.reading();
+        if reading.loader == Loader::There { reading.own() } else { reading.whole() }
     }
 
     /// Forward of a block's operators, some of them as a graph.
@@ -53,10 +56,19 @@ impl Chunk {
             return eager.forward_ops(graph, frame, 0..graph.ops.len());
         };
         let angles: Vec<u64> = if range.start == 0 { vec![self.static_angles()] } else { vec![] };
-        let angles: Vec<u64> = angles.into_iter().filter(|&bytes| bytes > 0).collect();
+        let mut besides: Vec<u64> = angles.into_iter().filter(|&bytes| bytes > 0).collect();
         eager.forward_ops(graph, frame, 0..range.start);
         eager.counts_later = true;
-        eager.replay_forward(graph, frame, range.clone(), &angles);
+        // A graph that reads a mask is given one of zeros where there is none (`_te_cuda_graph_replay`).
+        let zeros = (range.start == 0 && !self.reading().has_mask()).then(|| {
+            let bytes = mask_bytes(&self.job);
+            let zeros = eager.storage(bytes, "aten.zeros");
+            eager.pointwise("aten.zeros", MemoryKind::Elementwise, 0, bytes, Dispatch::EagerForward);
+            besides.push(bytes);
+            zeros
+        });
+        eager.replay_forward(graph, frame, range.clone(), &besides);
+        zeros.into_iter().for_each(|zeros| eager.release(zeros));
         eager.counts_later = false;
         if counts_behind(graph, &range) {
             eager.wait_for_counts();
