@@ -130,8 +130,9 @@ fn a_nemo_row_has_what_its_release_shipped_as_configuration() {
         measured = { step_time = "11.01 s" }
         "#,
     );
-    let bf16 = mapped("dgxc-v24.11.1-llama3.1-70b-bf16-h100x64-gbs128").unwrap().text;
-    assert!(!bf16.contains("fp8"), "{bf16}");
+    let text = mapped("dgxc-v24.11.1-llama3.1-70b-bf16-h100x64-gbs128").unwrap().text;
+    let bf16: Table = text.parse().unwrap();
+    assert!(at(&bf16, "megatron.fp8").is_none() && at(&bf16, "megatron.fp8_param_gather").is_none(), "{text}");
 }
 
 #[test]
