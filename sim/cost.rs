@@ -251,6 +251,12 @@ impl<'p> CostModel<'p> {
         }
     }
 
+    /// How long after an event a stream that waits for it goes on, beyond what kernels of one stream lie apart; in a program
+    /// compiled whole, part of what its instructions take.
+    pub fn event(&self) -> Cost {
+        self.profile.event.as_ref().map_or(Cost::NOTHING, |event| event.cost())
+    }
+
     /// Time of `work` while a collective is active, over its time alone.
     pub fn overlap(&self, work: &Work) -> f64 {
         self.profile.overlap.factor(work)

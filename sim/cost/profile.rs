@@ -131,6 +131,7 @@ struct Written {
     attention: attention::Written,
     memory: memory::Written,
     host: Option<Host>,
+    event: Option<Class>,
     host_sync: Option<Class>,
     overheads: Option<Overheads>,
     overlap: Overlap,
@@ -218,6 +219,8 @@ pub struct Profile {
     pub memory: Memory,
     /// Host costs; none for a chip that runs programs compiled whole.
     pub host: Option<Host>,
+    /// How long after an event a stream that waits for it goes on; none for a chip that runs programs compiled whole.
+    pub event: Option<Class>,
     /// What a program compiled whole loses each time that its host waits for it before starting more.
     pub host_sync: Option<Class>,
     /// Memory that no tensor owns.
@@ -306,6 +309,7 @@ impl Profile {
         // What a chip that runs programs compiled whole may lack, a GPU's profile must have.
         let here = [
             ("host", w.host.is_some()),
+            ("event", w.event.is_some()),
             ("clock", w.clock.is_some()),
             ("overheads", w.overheads.is_some()),
             ("machine.power_limit", w.machine.power_limit.is_some()),
@@ -336,6 +340,7 @@ impl Profile {
             attention: Attention::new(w.attention, processors).map_err(|why| meaning(path, text, "attention", why))?,
             memory: Memory::new(w.memory).map_err(|why| meaning(path, text, "memory", why))?,
             host: w.host,
+            event: w.event,
             host_sync: w.host_sync,
             overheads: w.overheads.unwrap_or_else(Overheads::none),
             overlap: w.overlap.check().map_err(|why| meaning(path, text, "overlap", why))?,

@@ -69,7 +69,9 @@ impl Plan {
                         *shift.turns[one.transfer as usize].get_or_insert(by) == by
                     })
             }
-            (StreamOp::Record { slot: one }, StreamOp::Record { slot: other }) => one + shift.slots == other,
+            (StreamOp::Record { slot: one, late }, StreamOp::Record { slot: other, late: too }) => {
+                one + shift.slots == other && late == too
+            }
             (StreamOp::Wait { slot: one, scope: from }, StreamOp::Wait { slot: other, scope: to }) => {
                 from == to && one + shift.slots == other
             }

@@ -1,8 +1,9 @@
 //! A program's step laid out for the event loop: what the host does, and what each stream then finds, by index.
 //!
 //! The host issues in order, so which record a wait refers to is known beforehand: the last one of that event earlier in
-//! the step. Each record gets a *slot*. A wait with no earlier record in the step waits for nothing, as in CUDA, and a
-//! wait for one's own stream is always satisfied; both cost the host and then vanish. Records nobody waits for vanish too.
+//! the step. Each record gets a *slot* for the streams that wait for it, and one for the host, which sees it sooner. A wait
+//! with no earlier record in the step waits for nothing, as in CUDA, and a wait for one's own stream is always satisfied;
+//! both cost the host and then vanish. Records nobody waits for vanish too.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +25,8 @@ pub(super) enum StreamOp {
     Comm { comm: u32, scope: ScopeId },
     /// Post sends and receives and go on when all have ended.
     Exchange { issue: u32, scope: ScopeId },
-    /// An event happens.
-    Record { slot: u32 },
+    /// An event happens; others see it at once, or after the latency of events.
+    Record { slot: u32, late: bool },
     /// Go on when an event has happened.
     Wait { slot: u32, scope: ScopeId },
     /// Note the time.
@@ -166,8 +167,7 @@ impl Plan {
             turn_at: next_turn(&pairs, 0, 0),
             pairs,
         };
-        // The slot of the latest record of each event.
-        let mut latest = vec![NONE; program.events as usize];
+        let mut latest = vec![Latest::NONE; program.events as usize];
         let mut rounds = program.rounds.iter().peekable();
         for (index, (instr, &awaited)) in program.step.iter().zip(&awaited).enumerate() {
             if rounds.next_if(|&&round| round as usize <= index).is_some() {
@@ -221,10 +221,28 @@ impl Plan {
     }
 }
 
+/// Who waits for a record: other streams, the host.
+#[derive(Clone, Copy, Default)]
+struct Awaited {
+    streams: bool,
+    host: bool,
+}
+
+/// The slots of an event's latest record, for streams and for the host.
+#[derive(Clone, Copy)]
+struct Latest {
+    streams: u32,
+    host: u32,
+}
+
+impl Latest {
+    const NONE: Latest = Latest { streams: NONE, host: NONE };
+}
+
 /// What a step comes to, before it is laid out.
 struct Census {
-    /// For each instruction, whether it is a record that a later wait of another stream or the host refers to.
-    awaited: Vec<bool>,
+    /// For each instruction that is a record, whose later waits refer to it.
+    awaited: Vec<Awaited>,
     /// Operations of each stream, but for the end of the step.
     ops: Vec<u32>,
     /// Actions of the host.
@@ -235,7 +253,7 @@ struct Census {
 
 impl Census {
     fn of(program: &Program, streams: usize) -> Census {
-        let mut awaited = vec![false; program.step.len()];
+        let mut awaited = vec![Awaited::default(); program.step.len()];
         let (mut ops, mut waits) = (vec![0; streams], 0);
         // Index and stream of the latest record of each event.
         let mut latest = vec![(NONE, StreamId(0)); program.events as usize];
@@ -264,7 +282,7 @@ impl Census {
                 }
                 Instr::Wait { event, .. } | Instr::HostWait { event } => {
                     let (record, on) = latest[event.0 as usize];
-                    match *instr {
+                    let known = match *instr {
                         _ if record == NONE => continue,
                         Instr::Wait { stream, .. } if stream == on => continue,
                         Instr::Wait { stream, event } => {
@@ -273,10 +291,14 @@ impl Census {
                                 order.waits(stream, on, before[event.0 as usize]);
                                 order.issue(index, stream);
                             }
+                            &mut awaited[record as usize].streams
                         }
-                        _ => waits += 1,
-                    }
-                    if !std::mem::replace(&mut awaited[record as usize], true) {
+                        _ => {
+                            waits += 1;
+                            &mut awaited[record as usize].host
+                        }
+                    };
+                    if !std::mem::replace(known, true) {
                         ops[on.0 as usize] += 1;
                     }
                 }
@@ -350,7 +372,7 @@ impl Layout {
         let at = self.next[stream as usize];
         self.plan.slots.push(Slot { event: None, stream, at, scope: self.scope });
         self.begun.push(slot);
-        self.issue(stream, StreamOp::Record { slot });
+        self.issue(stream, StreamOp::Record { slot, late: false });
     }
 
     fn act(&mut self, action: Action) {
@@ -386,7 +408,7 @@ impl Layout {
         }
     }
 
-    fn add(&mut self, program: &Program, costs: &Costs, instr: &Instr, awaited: bool, latest: &mut [u32]) {
+    fn add(&mut self, program: &Program, costs: &Costs, instr: &Instr, awaited: Awaited, latest: &mut [Latest]) {
         match *instr {
             Instr::Launch { stream, kernel, scope } => {
                 self.pay(costs.dispatch[program.kernel(kernel).dispatch as usize], 1);
@@ -410,24 +432,25 @@ impl Layout {
             }
             Instr::Record { stream, event } => {
                 self.pay(costs.record, 1);
-                latest[event.0 as usize] = NONE;
-                if awaited {
-                    let slot = self.plan.slots.len() as u32;
+                let latest = &mut latest[event.0 as usize];
+                *latest = Latest::NONE;
+                let kinds = [(awaited.host, &mut latest.host, false), (awaited.streams, &mut latest.streams, true)];
+                for (_, slot, late) in kinds.into_iter().filter(|(awaited, ..)| *awaited) {
+                    *slot = self.plan.slots.len() as u32;
                     let at = self.next[stream.0 as usize];
                     self.plan.slots.push(Slot { event: Some(event), stream: stream.0, at, scope: self.scope });
-                    latest[event.0 as usize] = slot;
-                    self.issue(stream.0, StreamOp::Record { slot });
+                    self.issue(stream.0, StreamOp::Record { slot: *slot, late });
                 }
             }
             Instr::Wait { stream, event } => {
                 self.pay(costs.wait, 1);
-                let slot = latest[event.0 as usize];
+                let slot = latest[event.0 as usize].streams;
                 if slot != NONE && self.plan.slots[slot as usize].stream != stream.0 {
                     self.issue(stream.0, StreamOp::Wait { slot, scope: self.scope });
                 }
             }
             Instr::HostWait { event } => {
-                let slot = latest[event.0 as usize];
+                let slot = latest[event.0 as usize].host;
                 if slot != NONE {
                     self.act(Action::Wait { slot });
                 }

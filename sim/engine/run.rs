@@ -201,9 +201,9 @@ impl Engine<'_> {
                         return;
                     }
                 }
-                StreamOp::Record { slot } => {
+                StreamOp::Record { slot, late } => {
                     let latency = self.job.classes[class].costs.event_latency.0;
-                    if latency > 0 {
+                    if late && latency > 0 {
                         self.queue.push(self.now + latency, Event::Visible { rank, slot });
                     } else {
                         self.see(rank, slot);

@@ -135,6 +135,21 @@ fn an_event_becomes_visible_after_its_latency() {
 }
 
 #[test]
+fn the_host_sees_an_event_sooner_than_a_stream_does() {
+    let program = step(1, [], |b, []| {
+        b.kernel(A, 30);
+        let event = b.record(A);
+        b.wait(B, event);
+        b.kernel(B, 20);
+        b.host_wait(event);
+        b.kernel(A, 10);
+    });
+    let costs = Costs { event_latency: Time(5), ..costs(&program, 0) };
+    let timeline = simulate(&program, &costs, ONCE).expect("the program runs");
+    assert_eq!(spans(&timeline), [(0, 0, 30), (0, 30, 40), (1, 35, 55)]);
+}
+
+#[test]
 fn a_wait_for_an_event_not_yet_recorded_waits_for_nothing() {
     let program = step(1, [], |b, []| {
         let event = crate::program::EventId(0);

@@ -127,7 +127,7 @@ fn in_host_order(program: &Program, costs: &Costs, options: Options) -> (Vec<Tim
                     None
                 }
                 Instr::HostWait { event } => {
-                    host = events.get(&event.0).map_or(host, |(_, at)| host.max(at + costs.event_latency.0));
+                    host = events.get(&event.0).map_or(host, |&(_, at)| host.max(at));
                     None
                 }
                 Instr::Host { dispatch, count } => {

@@ -21,6 +21,8 @@ pub struct Evidence {
     pub exchanges: Vec<Cost>,
     /// By dispatch class.
     pub dispatch: Vec<Cost>,
+    /// How long after an event a stream that waits for it goes on.
+    pub event: Cost,
 }
 
 /// The host's price of recording an event or making a stream wait for one. `cudaEventRecord` and `cudaStreamWaitEvent`
@@ -81,7 +83,9 @@ pub(super) fn costs(
     let event = if program.memory == Discipline::Static { Dispatch::Static } else { EVENT };
     costs.record = costs.dispatch[event as usize];
     costs.wait = costs.dispatch[event as usize];
-    (costs, Evidence { kernels, comms, exchanges, dispatch })
+    let event = model.event();
+    costs.event_latency = event.time;
+    (costs, Evidence { kernels, comms, exchanges, dispatch, event })
 }
 
 /// How much of the processors a kernel takes. Of parts of a matmul that run side by side three take what one of three times

@@ -21,7 +21,7 @@ fn family(work: &Work) -> usize {
 /// An interval around the step, and the share of it that rests on each kind of evidence.
 ///
 /// Costs of one family err together, families err independently: half-widths add up inside a family and in squares
-/// across. A collective counts with the part of it that is exposed, the host with the time the device waited for it.
+/// across. A collective counts with the part of it that is exposed, the host with the time the device waited for it, events with the time that passes before a stream goes on.
 ///
 /// Of a pipeline the class counts that waits least for others: it is busy all through the steady part of the step, and so
 /// sets its length. While it does wait, another stage does work of the same kinds, which errs as much. So its half-widths
@@ -31,7 +31,7 @@ pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> ((Time, Time), Ve
     let Class { program, evidence, breakdown, .. } = &classes[least];
     let busy = &timeline.busy[least];
     let step = timeline.step.seconds();
-    let mut halves = [0.0; 24];
+    let mut halves = [0.0; 25];
     let mut shares = [0.0; Basis::ALL.len()];
     let mut add = |family: usize, seconds: f64, cost: &Cost| {
         halves[family] += seconds * cost.spread;
@@ -46,8 +46,8 @@ pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> ((Time, Time), Ve
     for (index, cost) in evidence.exchanges.iter().enumerate() {
         add(16 + Collective::SendRecv.family(), busy.exchange_exposed[index].seconds(), cost);
     }
-    let host = (breakdown.host_bound + breakdown.waiting).seconds();
-    add(23, host, &evidence.dispatch[Dispatch::EagerForward as usize]);
+    add(23, breakdown.host_bound.seconds(), &evidence.dispatch[Dispatch::EagerForward as usize]);
+    add(24, breakdown.waiting.seconds(), &evidence.event);
     let alone = timeline.step.saturating_sub(breakdown.bubble);
     let stretch = if alone.0 == 0 { 1.0 } else { step / alone.seconds() };
     let half = stretch * halves.iter().map(|half| half * half).sum::<f64>().sqrt();
