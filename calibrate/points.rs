@@ -283,7 +283,7 @@ pub enum What {
         to_host: bool,
     },
     /// What the host or the device pays for a call that does nothing: `launch`, `launch_rate`, `event_record`,
-    /// `stream_wait`, `graph_launch`, `graph_node`.
+    /// `stream_wait`, `graph_launch`, `graph_node`, `kernel`, `hop`.
     Overhead {
         /// The call.
         call: String,

@@ -8,8 +8,12 @@
 //! | `stream_wait` | host | `cuStreamWaitEvent` on an event that has passed |
 //! | `graph_launch` | host | `cuGraphLaunch` of one empty kernel |
 //! | `graph_node` | device | one of a thousand empty kernels of a graph |
+//! | `kernel` | device | one of many empty kernels of a stream, issued beforehand |
+//! | `hop` | device | the same, each on the other of two streams than the one before, which it waits for by an event |
 
-use cudarc::driver::{CudaEvent, CudaGraph, sys};
+use std::sync::Arc;
+
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, sys};
 
 use super::device::Device;
 use super::error::CudaError;
@@ -27,7 +31,8 @@ const SHARE: f64 = 0.03;
 /// Nodes of the graph whose nodes are timed.
 const NODES: u32 = 1000;
 
-const CALLS: [&str; 6] = ["launch", "launch_rate", "event_record", "stream_wait", "graph_launch", "graph_node"];
+const CALLS: [&str; 8] =
+    ["launch", "launch_rate", "event_record", "stream_wait", "graph_launch", "graph_node", "kernel", "hop"];
 
 impl Sweep for Overheads {
     fn name(&self) -> &'static str {
@@ -62,6 +67,8 @@ impl Sweep for Overheads {
             "stream_wait" => (Call::Wait(event()?), Watch::Host),
             "graph_launch" => (Call::Graph(graph(device, 1)?, 1), Watch::Host),
             "graph_node" => (Call::Graph(graph(device, NODES)?, NODES), Watch::Device),
+            "kernel" => (Call::Launch, Watch::Device),
+            "hop" => (Call::Hop([event()?, event()?]), Watch::Device),
             _ => return Err(Skip::because(format!("no call {call:?}"))),
         };
         Ok(Box::new(Ready { device, call, watch }))
@@ -72,6 +79,8 @@ enum Call {
     Launch,
     Record(CudaEvent),
     Wait(CudaEvent),
+    /// To the stream beside and back.
+    Hop([CudaEvent; 2]),
     Graph(CudaGraph, u32),
 }
 
@@ -84,9 +93,17 @@ struct Ready<'d> {
 impl Prepared for Ready<'_> {
     fn launch(&mut self, _: usize) -> Result<(), CudaError> {
         match &self.call {
-            Call::Launch => empty(self.device)?,
+            Call::Launch => empty(self.device, self.device.stream())?,
             Call::Record(event) => event.record(self.device.stream())?,
             Call::Wait(event) => self.device.stream().wait(event)?,
+            Call::Hop([there, back]) => {
+                let (stream, beside) = (self.device.stream(), self.device.beside());
+                for (from, to, event) in [(stream, beside, there), (beside, stream, back)] {
+                    empty(self.device, from)?;
+                    event.record(from)?;
+                    to.wait(event)?;
+                }
+            }
             Call::Graph(graph, _) => graph.launch()?,
         }
         Ok(())
@@ -99,20 +116,21 @@ impl Prepared for Ready<'_> {
     fn per_launch(&self) -> u32 {
         match self.call {
             Call::Graph(_, nodes) => nodes,
+            Call::Hop(_) => 2,
             _ => 1,
         }
     }
 }
 
-fn empty(device: &Device) -> Result<(), CudaError> {
-    device.launch(device.stream(), device.empty(), 1, 32, 0, &[])
+fn empty(device: &Device, stream: &Arc<CudaStream>) -> Result<(), CudaError> {
+    device.launch(stream, device.empty(), 1, 32, 0, &[])
 }
 
 /// A chain of empty kernels.
 fn graph(device: &Device, nodes: u32) -> Result<CudaGraph, CudaError> {
     let stream = device.stream();
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    let issued = (0..nodes).try_for_each(|_| empty(device));
+    let issued = (0..nodes).try_for_each(|_| empty(device, stream));
     // The capture is ended whatever happened in it, or the stream would be lost.
     let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
     issued?;

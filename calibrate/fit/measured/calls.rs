@@ -8,11 +8,11 @@ use windtunnel::program::DType;
 use super::{FitError, Made, Measured};
 use crate::fit::overheads::{write_class, write_overlap};
 use crate::fit::{Residual, clock, error, median};
-use crate::points::{Regime, What};
+use crate::points::{Point, Regime, What};
 
 /// Calls that are measured, as `calibrate cuda` names them.
-pub(super) const CALLS: [&str; 6] =
-    ["launch", "launch_rate", "event_record", "stream_wait", "graph_launch", "graph_node"];
+pub(super) const CALLS: [&str; 8] =
+    ["launch", "launch_rate", "event_record", "stream_wait", "graph_launch", "graph_node", "kernel", "hop"];
 /// Kernels that are run beside others.
 pub(super) const BESIDE: [&str; 2] = ["copy", "spin"];
 /// Host classes that are a launch and nothing else.
@@ -26,7 +26,7 @@ const BIN: f64 = 1.386;
 /// Points that a clock or a factor of overlap needs.
 const ENOUGH: usize = 3;
 
-/// Makes the sections `host.…`, `clock` and `overlap.…`.
+/// Makes the sections `host.…`, `event`, `clock` and `overlap.…`.
 pub(super) fn fit(measured: &Measured<'_>, made: &mut Made) -> Result<(), FitError> {
     launches(measured, made);
     clocks(measured, made);
@@ -43,6 +43,7 @@ fn launches(measured: &Measured<'_>, made: &mut Made) {
     });
     let mut calls: BTreeMap<&str, _> = calls.collect();
     let (launch, rate) = (calls.remove("launch"), calls.remove("launch_rate"));
+    event(measured, made, (calls.remove("kernel"), calls.remove("hop")));
     match (launch, rate) {
         (Some(launch), Some(rate)) if launch.median <= AGREE * rate.median => {
             let floor = measured.floor(|what| matches!(what, What::Overhead { .. }));
@@ -71,6 +72,26 @@ fn launches(measured: &Measured<'_>, made: &mut Made) {
         let others: Vec<String> = calls.iter().map(|(call, point)| format!("{call} {:.2} us", point.median)).collect();
         made.notes.push(format!("calls that no prediction uses yet: {}", others.join(", ")));
     }
+}
+
+/// What an event adds: kernels that wait for one on the other stream, over kernels of one stream.
+fn event(measured: &Measured<'_>, made: &mut Made, both: (Option<&Point>, Option<&Point>)) {
+    let (kernel, hop) = match both {
+        (Some(kernel), Some(hop)) => (kernel, hop),
+        (None, None) => return,
+        _ => return made.leave(1, "calls: an event's latency takes both `kernel` and `hop`"),
+    };
+    let adds = hop.median - kernel.median;
+    if adds < LEAST {
+        made.leave(2, "calls: a hop takes no longer than a kernel");
+        let (hop, kernel) = (hop.median, kernel.median);
+        return made.notes.push(format!("a hop took {hop:.2} us and a kernel {kernel:.2} us: the base's event stays"));
+    }
+    let half = [kernel, hop].map(|point| (point.p90 - point.p10) / 2.0);
+    let source = format!("empty kernels on two streams in turns over those of one, {}", measured.source(&["cuda"]));
+    let e = measured.evidence(&[half[0].hypot(half[1]) / adds], 1, 0.0, &source);
+    made.sections.push(("event".to_owned(), format!("[event]\ntime = \"{adds:.1} us\"\nevidence = {e}\n\n")));
+    made.leave(1, "calls: `kernel` is what `hop` is held against");
 }
 
 /// Whether a matmul's factor between clocks goes into the section.

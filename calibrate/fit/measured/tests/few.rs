@@ -105,6 +105,17 @@ fn one_launch_takes_no_host_time_over_and_two_that_agree_take_launches_alone() {
 }
 
 #[test]
+fn an_event_takes_what_a_hop_takes_longer_than_a_kernel() {
+    let both = fitted(&with(journal(&[]), &[call("kernel", 1.2), call("hop", 2.9)]));
+    assert!(takes(&both, "event") && both.text.contains("[event]\ntime = \"1.7 us\""), "{}", both.text);
+    let one = fitted(&with(journal(&[]), &[call("hop", 2.9)]));
+    assert_eq!(left_out(&one, "takes both `kernel` and `hop`"), 1);
+    let odd = fitted(&with(journal(&[]), &[call("kernel", 2.9), call("hop", 2.9)]));
+    assert!(odd.kept.iter().any(|name| name == "event"), "{:?}", odd.kept);
+    assert!(odd.notes.iter().any(|note| note.contains("the base's event stays")), "{:?}", odd.notes);
+}
+
+#[test]
 fn a_matmul_far_from_the_base_is_left_out_and_named() {
     let (near, far) =
         (matmul(8192, 8192, 8192, MatmulLayout::Forward), matmul(4096, 4096, 8192, MatmulLayout::Forward));
