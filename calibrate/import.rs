@@ -88,7 +88,17 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
         step("write");
         let releases = Section { text: cublas::section(&tables, chip)?, residuals: Vec::new() };
         let batched = Section { text: batched::section(chip), residuals: Vec::new() };
-        let mut sections = vec![matmul, releases, batched, clock, attention, memory, host::section(chip), event::section(chip)?, collectives];
+        let mut sections = vec![
+            matmul,
+            releases,
+            batched,
+            clock,
+            attention,
+            memory,
+            host::section(chip),
+            event::section(chip)?,
+            collectives,
+        ];
         sections.extend(deepep::section(&tables, chip)?);
         let mut text = head(chip);
         for section in &sections {

@@ -159,6 +159,42 @@ fn variants_are_the_ceilings_of_the_files_they_stand_for() {
     assert!(tops.is_sorted());
 }
 
+/// The 7B model that Megatron steps, on a stage of two.
+const SPLIT: &str = r#"
+runtime = "megatron"
+[topology]
+name = "a100-sxm-80gb"
+nodes = 1
+[model]
+name = "llama-2-7b"
+layers = 16
+[mesh]
+tp = 4
+pp = 2
+[batch]
+sequence = 4096
+micro = 1
+accumulation = 4
+"#;
+
+#[test]
+fn what_runs_again_is_varied_as_the_runtime_writes_it() {
+    let draft = make::parse(SPLIT).draft;
+    let options = Options { step: 16_384, ..Options::default() };
+    let answer = variants::ceilings(&draft, "recompute=none,uniform=2", options, &|| {}).unwrap();
+    let tops = answer.rows.iter().map(|row| row.ceiling.as_ref().unwrap().longest.as_ref().unwrap().sequence);
+    let tops: Vec<u64> = tops.collect();
+    assert!(tops[0] < tops[1], "{tops:?}");
+    let uneven = variants::ceilings(&draft, "recompute=uniform=3", options, &|| {}).unwrap();
+    let why = uneven.rows[0].ceiling.as_ref().unwrap_err();
+    assert!(why.contains("megatron.recompute takes 3 blocks at a time, and a stage has 8"), "{why}");
+    let said = variants::ceilings(&draft, "recompute=full", options, &|| {}).unwrap_err().to_string();
+    assert!(said.contains("write some of: none, core_attn, block=1, uniform=1"), "{said}");
+    let nanotron = make::parse(include_str!("../scenarios/llama-8.9b-nanotron-8xh100.toml")).draft;
+    let answer = variants::ceilings(&nanotron, "recompute", Options { max: Some(4096), step: 2048 }, &|| {}).unwrap();
+    assert!(answer.rows.iter().all(|row| row.ceiling.is_ok()), "{:?}", answer.rows);
+}
+
 #[test]
 fn another_machine_is_rented_in_as_many_nodes_as_make_the_same_chips() {
     let folder = Folder::new("fours");

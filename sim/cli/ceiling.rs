@@ -16,8 +16,9 @@ use windtunnel::units::Bytes;
 pub struct Args {
     /// The scenario file.
     scenario: PathBuf,
-    /// Compare the ceilings of variants: topology=NAME,NAME… or recompute=none,every=2,selective_op,full or
-    /// offload=false,true; the name alone compares all there are.
+    /// Compare the ceilings of variants: topology=NAME,NAME… or recompute=none,every=2,selective_op,full (under other runtimes
+    /// what their own key takes, such as none,core_attn,uniform=1) or offload=false,true; the name alone compares all there
+    /// are.
     #[arg(long, value_name = "WHAT=A,B,…")]
     compare: Option<String>,
     /// Distance between the lengths tried, in tokens.

@@ -16,7 +16,7 @@ use super::ceiling::{Ceiling, Options, ceiling};
 use super::point::Point;
 use crate::hardware::{HardwareError, Size, Topology, registry};
 use crate::scenario::relative;
-use crate::scenario::{Draft, Scenario, ScenarioError, reason};
+use crate::scenario::{Draft, Runtime, Scenario, ScenarioError, reason};
 
 /// What is asked for, as `--compare` writes it.
 #[derive(Debug, thiserror::Error)]
@@ -61,18 +61,14 @@ struct Along {
     /// As `--compare` writes it.
     name: &'static str,
     /// Values tried where none are named.
-    all: fn() -> Vec<String>,
+    all: fn(Runtime) -> Vec<String>,
     vary: fn(&Draft, &Scenario, &str) -> Result<Option<Variant>, VariantError>,
 }
 
 const ALONG: [Along; 3] = [
     Along { name: "topology", all: topologies, vary: topology },
-    Along {
-        name: "recompute",
-        all: || ["none", "every=2", "selective_op", "full"].map(str::to_owned).to_vec(),
-        vary: recompute,
-    },
-    Along { name: "offload", all: || ["false", "true"].map(str::to_owned).to_vec(), vary: offload },
+    Along { name: "recompute", all: |runtime| owned(runtime.recompute().1), vary: recompute },
+    Along { name: "offload", all: |_| owned(&["false", "true"]), vary: offload },
 ];
 
 /// What people ask for that is not varied yet.
@@ -111,13 +107,14 @@ pub struct Ceilings {
 pub fn ceilings(draft: &Draft, what: &str, options: Options, tick: &Tick<'_>) -> Result<Ceilings, VariantError> {
     let scenario = draft.scenario()?;
     let (asked, values) = what.split_once('=').unwrap_or((what, ""));
-    let along = ALONG.iter().find(|along| along.name == asked.trim()).ok_or_else(|| unknown(asked.trim()))?;
+    let along =
+        ALONG.iter().find(|along| along.name == asked.trim()).ok_or_else(|| unknown(asked.trim(), scenario.runtime))?;
     let values: Vec<String> = match values.trim() {
-        "" => (along.all)(),
+        "" => (along.all)(scenario.runtime),
         values => values.split(',').map(|value| value.trim().to_owned()).collect(),
     };
     let variant = |value: &String| {
-        let known = || (along.all)().join(", ");
+        let known = || (along.all)(scenario.runtime).join(", ");
         (along.vary)(draft, &scenario, value)?.ok_or_else(|| VariantError::Value {
             along: along.name,
             value: value.clone(),
@@ -150,9 +147,13 @@ pub fn ceilings(draft: &Draft, what: &str, options: Options, tick: &Tick<'_>) ->
     Ok(Ceilings { along: along.name, common, rows })
 }
 
-fn unknown(asked: &str) -> VariantError {
+fn owned(values: &[&str]) -> Vec<String> {
+    values.iter().map(|&value| value.to_owned()).collect()
+}
+
+fn unknown(asked: &str, runtime: Runtime) -> VariantError {
     let because = NOT_YET.iter().find(|(name, _)| *name == asked).map_or("", |&(_, because)| because);
-    let known = ALONG.map(|along| format!("{}={}", along.name, (along.all)().join(","))).join(", or ");
+    let known = ALONG.map(|along| format!("{}={}", along.name, (along.all)(runtime).join(","))).join(", or ");
     VariantError::Along { along: asked.to_owned(), because, known }
 }
 
@@ -165,7 +166,7 @@ fn checked(name: &str, draft: Draft, note: Option<String>) -> Variant {
     Variant { name: name.to_owned(), note: note.filter(|_| draft.is_ok()), draft }
 }
 
-fn topologies() -> Vec<String> {
+fn topologies(_: Runtime) -> Vec<String> {
     registry().into_iter().map(|listed| listed.name.to_owned()).collect()
 }
 
@@ -203,18 +204,21 @@ fn topology(draft: &Draft, scenario: &Scenario, name: &str) -> Result<Option<Var
     Ok(Some(checked(name, draft, (!notes.is_empty()).then(|| notes.join("; ")))))
 }
 
-/// Another policy of activation checkpointing; `every=N` recomputes one block in N.
-fn recompute(draft: &Draft, _: &Scenario, value: &str) -> Result<Option<Variant>, VariantError> {
+/// Something else that runs again in backward, as the runtime writes it.
+fn recompute(draft: &Draft, scenario: &Scenario, value: &str) -> Result<Option<Variant>, VariantError> {
     let mut draft = draft.clone();
-    let policy = match value.split_once('=') {
-        None if ["none", "selective_op", "full"].contains(&value) => Value::from(value),
-        Some(("every", blocks)) => match blocks.parse::<i64>() {
-            Ok(blocks) => Value::Table(toml::Table::from_iter([("every".to_owned(), blocks.into())])),
-            Err(_) => return Ok(None),
-        },
-        _ => return Ok(None),
+    let (key, known) = scenario.runtime.recompute();
+    let (kind, number) = value.split_once('=').map_or((value, None), |(kind, number)| (kind, Some(number)));
+    let alike = |known: &&str| match known.split_once('=') {
+        Some((name, _)) => name == kind && number.is_some(),
+        None => *known == value,
     };
-    draft.set("activation_checkpointing.policy", policy);
+    let written = match (known.iter().find(|known| alike(known)), number.map(str::parse::<i64>)) {
+        (None, _) | (_, Some(Err(_))) => return Ok(None),
+        (_, Some(Ok(number))) => Value::Table(toml::Table::from_iter([(kind.to_owned(), number.into())])),
+        (_, None) => value.parse().map_or_else(|_| Value::from(value), Value::Boolean),
+    };
+    draft.set(key, written);
     Ok(Some(checked(value, draft, None)))
 }
 

@@ -30,6 +30,7 @@ pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
     name: "InternEvo",
     lane: "InternEvo v0.1 (CUDA)",
     splits_model: true,
+    recompute: ("internevo.checkpoint", &["false", "true"]),
     vendor: Vendor::Nvidia,
     decide,
 });

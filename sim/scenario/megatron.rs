@@ -43,6 +43,7 @@ pub(super) const MEGATRON: Runtime = Runtime(&Entry {
     name: "Megatron-Core",
     lane: "Megatron-Core (CUDA)",
     splits_model: true,
+    recompute: ("megatron.recompute", &["none", "core_attn", "block=1", "uniform=1"]),
     vendor: Vendor::Nvidia,
     decide,
 });
@@ -54,6 +55,7 @@ pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
     name: "Megatron-DeepSpeed",
     lane: "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
     splits_model: true,
+    recompute: ("megatron.recompute", &["none", "uniform=1"]),
     vendor: Vendor::Nvidia,
     decide,
 });

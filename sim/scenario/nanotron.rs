@@ -29,6 +29,7 @@ pub(super) const NANOTRON: Runtime = Runtime(&Entry {
     name: "nanotron",
     lane: "nanotron (CUDA)",
     splits_model: true,
+    recompute: ("nanotron.recompute_layer", &["false", "true"]),
     vendor: Vendor::Nvidia,
     decide,
 });

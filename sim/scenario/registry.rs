@@ -18,6 +18,8 @@ pub struct Entry {
     pub(super) lane: &'static str,
     /// Whether its ranks split a model on Megatron's axes.
     pub(super) splits_model: bool,
+    /// Where a file says what runs again in backward, and what it may say (`every=2`: `{ every = 2 }`).
+    pub(super) recompute: (&'static str, &'static [&'static str]),
     /// Whose chips it runs on.
     pub(super) vendor: Vendor,
     /// Decides what the framework leaves to the file.
@@ -79,6 +81,11 @@ impl Runtime {
     /// Whether its ranks split a model on Megatron's axes.
     pub fn splits_model(self) -> bool {
         self.0.splits_model
+    }
+
+    /// Where a file says what runs again in backward, and what it may say, as `--compare recompute=…` does.
+    pub fn recompute(self) -> (&'static str, &'static [&'static str]) {
+        self.0.recompute
     }
 
     /// Whether it trains modules that predict tokens further ahead.

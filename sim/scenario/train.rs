@@ -17,6 +17,10 @@ use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::train::Job;
 
+/// Where checkpoints around blocks are written, and which there are.
+pub(super) const POLICIES: (&str, &[&str]) =
+    ("activation_checkpointing.policy", &["none", "every=2", "selective_op", "full"]);
+
 /// PyTorch `fully_shard`.
 pub(super) const FSDP2: Runtime = Runtime(&Entry {
     written: "fsdp2",
@@ -24,6 +28,7 @@ pub(super) const FSDP2: Runtime = Runtime(&Entry {
     name: "FSDP2",
     lane: "FSDP2 (PyTorch fully_shard, CUDA)",
     splits_model: false,
+    recompute: POLICIES,
     vendor: Vendor::Nvidia,
     decide,
 });
@@ -35,6 +40,7 @@ pub(super) const FSDP1: Runtime = Runtime(&Entry {
     name: "FSDP1",
     lane: "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
     splits_model: false,
+    recompute: POLICIES,
     vendor: Vendor::Nvidia,
     decide,
 });
@@ -46,6 +52,7 @@ pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
     name: "one device",
     lane: "one device (PyTorch, CUDA)",
     splits_model: false,
+    recompute: POLICIES,
     vendor: Vendor::Nvidia,
     decide,
 });

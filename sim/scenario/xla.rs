@@ -27,6 +27,7 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
     name: "XLA SPMD",
     lane: "ZeRO-3-shaped sharding on TPU XLA",
     splits_model: false,
+    recompute: ("xla.remat_policy", &["none", "minimal_with_context", "minimal", "save_qkv_proj", "full"]),
     vendor: Vendor::Google,
     decide,
 });

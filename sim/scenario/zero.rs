@@ -42,6 +42,7 @@ pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
     name: "DeepSpeed ZeRO",
     lane: "DeepSpeed ZeRO 0.19 (CUDA)",
     splits_model: false,
+    recompute: super::train::POLICIES,
     vendor: Vendor::Nvidia,
     decide,
 });
