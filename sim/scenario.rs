@@ -40,5 +40,5 @@ pub use error::ScenarioError;
 pub(crate) use machine::relative;
 pub use measured::Measured;
 pub use predict::{Prediction, predict};
-pub use registry::Runtime;
+pub use registry::{Rerun, Runtime};
 pub use understood::Scenario;

@@ -190,9 +190,20 @@ fn what_runs_again_is_varied_as_the_runtime_writes_it() {
     assert!(why.contains("megatron.recompute takes 3 blocks at a time, and a stage has 8"), "{why}");
     let said = variants::ceilings(&draft, "recompute=full", options, &|| {}).unwrap_err().to_string();
     assert!(said.contains("write some of: none, core_attn, block=1, uniform=1"), "{said}");
-    let nanotron = make::parse(include_str!("../scenarios/llama-8.9b-nanotron-8xh100.toml")).draft;
-    let answer = variants::ceilings(&nanotron, "recompute", Options { max: Some(4096), step: 2048 }, &|| {}).unwrap();
-    assert!(answer.rows.iter().all(|row| row.ceiling.is_ok()), "{:?}", answer.rows);
+    for (file, text, most) in [
+        ("xla", include_str!("../scenarios/llama3.1-8b-maxtext-8xv6e.toml"), 1024),
+        ("nanotron", include_str!("../scenarios/llama-8.9b-nanotron-8xh100.toml"), 4096),
+        ("internevo", include_str!("../scenarios/internlm-7b-internevo-64xa100.toml"), 2048),
+        ("fsdp2", LLAMA, 1024),
+    ] {
+        let draft = make::parse(text).draft;
+        let options = Options { max: Some(most), step: most };
+        let answer = variants::ceilings(&draft, "recompute", options, &|| {}).unwrap();
+        assert!(answer.rows.iter().all(|row| row.ceiling.is_ok()), "{file}: {:?}", answer.rows);
+    }
+    let also = SPLIT.replace("[mesh]", "[megatron]\nrecompute_modules = [\"core_attn\"]\n[mesh]");
+    let answer = variants::ceilings(&make::parse(&also).draft, "recompute=uniform=2", options, &|| {}).unwrap();
+    assert_eq!(answer.rows[0].note.as_deref(), Some("without megatron.recompute_modules"));
 }
 
 #[test]

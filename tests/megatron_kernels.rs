@@ -126,26 +126,28 @@ fn no_chip_streams_faster_than_its_memory() {
 fn sustained_matmuls_on_a100_are_those_of_somebody_elses_sweep() {
     // Nothing in the profile is from this sweep, of another library's release two years before.
     let seconds = |[m, n, k, rate]: [f64; 4]| 2.0 * m * n * k / (rate * 1e12);
-    let (points, median, p90) = sustained("a100-sxm-80gb", include_str!("costs/matmul_a100_sweep.csv"), seconds);
+    let (points, median, p90) =
+        sustained("a100-sxm-80gb", DType::Fp16, include_str!("costs/matmul_a100_sweep.csv"), seconds);
     assert!(points > 300 && median.abs() < 0.01 && p90 < 0.07, "{median} {p90}");
 }
 
 #[test]
 fn sustained_matmuls_on_h200_are_what_three_of_them_and_a_table_of_bursts_say() {
     let seconds = |[.., us]: [f64; 4]| us * 1e-6;
-    let (points, median, p90) = sustained("h200-sxm-141gb", include_str!("costs/matmul_h200_sustained.csv"), seconds);
+    let (points, median, p90) =
+        sustained("h200-sxm-141gb", DType::Bf16, include_str!("costs/matmul_h200_sustained.csv"), seconds);
     assert!(points > 1300 && median.abs() < 0.015 && p90 < 0.1, "{median} {p90}");
 }
 
 /// Points of a file, and the median of predicted sustained over measured times less one, with its absolute 90th percentile.
-fn sustained(chip: &str, file: &str, seconds: impl Fn([f64; 4]) -> f64) -> (usize, f64, f64) {
+fn sustained(chip: &str, dtype: DType, file: &str, seconds: impl Fn([f64; 4]) -> f64) -> (usize, f64, f64) {
     let profile = Profile::find(chip).expect("a shipped profile");
     let costs = CostModel::new(&profile, Regime::Sustained);
     let error = |line: &str| {
         let mut fields = line.split(',').map(|field| field.parse::<f64>().expect("a number"));
         let row: [f64; 4] = std::array::from_fn(|_| fields.next().expect("three sides, and how fast"));
         let [m, n, k] = [row[0], row[1], row[2]].map(|side| side as u64);
-        let work = Work::Matmul { m, n, k, dtype: DType::Bf16, layout: MatmulLayout::Forward };
+        let work = Work::Matmul { m, n, k, dtype, layout: MatmulLayout::Forward };
         costs.work(&work).time.seconds() / seconds(row) - 1.0
     };
     let mut errors: Vec<f64> = file.lines().filter(|line| !line.starts_with(['#', 'm'])).map(error).collect();

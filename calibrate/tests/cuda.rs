@@ -186,7 +186,7 @@ fn a_busy_device_is_left_alone_unless_one_insists() {
     run.run(&[]).is(5, &["device 0 is busy: 1 process(es) use it: 4711 (trainer)", "--busy-ok"]);
     run.run(&["--list"]).is(0, &["busy: 1 process(es)"]);
     assert!(!run.out().exists());
-    run.run(&["--busy-ok", "--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["6 new points"]);
+    run.run(&["--busy-ok", "--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["8 new points"]);
     // What was measured beside others says so, and is measured again where nobody else works.
     let machines = |run: &Run| {
         let text = std::fs::read_to_string(run.out()).unwrap();
@@ -197,9 +197,9 @@ fn a_busy_device_is_left_alone_unless_one_insists() {
     let others = Some("1 process(es) use it: 4711 (trainer)".to_owned());
     assert_eq!(machines(&run), std::slice::from_ref(&others));
     let alone = Run { folder: run.folder.clone(), faults: vec![] };
-    alone.run(&["--busy-ok", "--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["6 new points"]);
+    alone.run(&["--busy-ok", "--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["8 new points"]);
     assert_eq!(machines(&run), [others, None]);
-    alone.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["0 new points, 6 were known"]);
+    alone.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["0 new points, 8 were known"]);
     Run::new("load").fault("STUB_LOAD", 95).run(&[]).is(5, &["under load"]);
     Run::new("exclusive").fault("STUB_RETAIN", 46).run(&[]).is(5, &["taken by another process"]);
 }
@@ -237,7 +237,7 @@ fn a_missing_library_names_the_sweeps_that_it_costs() {
     }
     run.run(&["--list"]).is(0, &["NVRTC        missing", "memory       cannot run: the sweep memory needs NVRTC"]);
     run.run(&["--sweeps", "memory"]).is(7, &["the sweep memory needs NVRTC", "--libraries"]);
-    run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["6 new points"]);
+    run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["8 new points"]);
     run.run(&["--sweeps", "sideways"]).is(2, &["there is no sweep \"sideways\"", "matmul, grouped, attention, memory"]);
 }
 
@@ -356,7 +356,7 @@ fn an_interrupt_loses_nothing_and_the_same_command_goes_on() {
 #[test]
 fn points_of_another_machine_are_not_mixed_in() {
     let run = Run::new("mixed");
-    run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["6 new points"]);
+    run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(0, &["8 new points"]);
     let file = std::fs::read(run.out()).unwrap();
     let other = Run { folder: run.folder.clone(), faults: vec![] }.fault("STUB_NAME", "Stub B200");
     other.run(&["--sweeps", "overhead"]).is(2, &["another machine: its chip is Stub H200, here it is Stub B200"]);

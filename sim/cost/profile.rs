@@ -316,8 +316,10 @@ impl Profile {
             ("machine.clock", w.machine.clock.is_some()),
         ];
         if let Some((name, _)) = here.iter().find(|(_, there)| !there && !w.collectives.of_a_torus()) {
-            let why =
-                format!("{name} is missing, and only the profile of a TPU, with [collectives.torus], does without");
+            let why = format!(
+                "{name} is missing, and only the profile of a TPU, with [collectives.torus], does without: copy it from the \
+                 shipped profile of a like chip, in calibrate/profiles/"
+            );
             return Err(ProfileError::Meaning { path: path.to_owned(), why });
         }
         let processors = f64::from(w.machine.processors);

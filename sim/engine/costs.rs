@@ -48,8 +48,8 @@ pub struct Costs {
     pub record: Time,
     /// What the host pays to make a stream wait for an event \[ps\].
     pub wait: Time,
-    /// Delay from the moment a stream reaches an event until other streams see it \[ps\]. The host sees it at once: what its
-    /// waiting takes is a dispatch of its own.
+    /// Delay from the moment a stream reaches an event until other streams see it \[ps\]. The host sees it at once:
+    /// where its waiting takes something, that is a dispatch of its own.
     pub event_latency: Time,
 }
 

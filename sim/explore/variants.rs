@@ -16,7 +16,7 @@ use super::ceiling::{Ceiling, Options, ceiling};
 use super::point::Point;
 use crate::hardware::{HardwareError, Size, Topology, registry};
 use crate::scenario::relative;
-use crate::scenario::{Draft, Runtime, Scenario, ScenarioError, reason};
+use crate::scenario::{Draft, Rerun, Runtime, Scenario, ScenarioError, reason};
 
 /// What is asked for, as `--compare` writes it.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum VariantError {
         known: String,
     },
     /// Not a value of it.
-    #[error("--compare {along}: there is no {value:?}; write some of: {known}, separated by commas")]
+    #[error("--compare {along}: there is no {value:?}; write some of: {known}, separated by commas (numbers are free)")]
     Value {
         /// What is varied.
         along: &'static str,
@@ -67,7 +67,7 @@ struct Along {
 
 const ALONG: [Along; 3] = [
     Along { name: "topology", all: topologies, vary: topology },
-    Along { name: "recompute", all: |runtime| owned(runtime.recompute().1), vary: recompute },
+    Along { name: "recompute", all: |runtime| owned(runtime.recompute().values), vary: recompute },
     Along { name: "offload", all: |_| owned(&["false", "true"]), vary: offload },
 ];
 
@@ -207,19 +207,22 @@ fn topology(draft: &Draft, scenario: &Scenario, name: &str) -> Result<Option<Var
 /// Something else that runs again in backward, as the runtime writes it.
 fn recompute(draft: &Draft, scenario: &Scenario, value: &str) -> Result<Option<Variant>, VariantError> {
     let mut draft = draft.clone();
-    let (key, known) = scenario.runtime.recompute();
+    let Rerun { key, values, beside } = scenario.runtime.recompute();
     let (kind, number) = value.split_once('=').map_or((value, None), |(kind, number)| (kind, Some(number)));
     let alike = |known: &&str| match known.split_once('=') {
         Some((name, _)) => name == kind && number.is_some(),
         None => *known == value,
     };
-    let written = match (known.iter().find(|known| alike(known)), number.map(str::parse::<i64>)) {
+    let written = match (values.iter().find(|known| alike(known)), number.map(str::parse::<i64>)) {
         (None, _) | (_, Some(Err(_))) => return Ok(None),
         (_, Some(Ok(number))) => Value::Table(toml::Table::from_iter([(kind.to_owned(), number.into())])),
         (_, None) => value.parse().map_or_else(|_| Value::from(value), Value::Boolean),
     };
     draft.set(key, written);
-    Ok(Some(checked(value, draft, None)))
+    let without: Vec<&str> = beside.iter().copied().filter(|key| draft.get(key).is_some()).collect();
+    without.iter().for_each(|key| draft.remove(key));
+    let note = (!without.is_empty()).then(|| format!("without {}", without.join(", ")));
+    Ok(Some(checked(value, draft, note)))
 }
 
 /// `CPUOffloadPolicy`: parameters, gradients and optimizer state on the host.

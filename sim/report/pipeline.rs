@@ -34,10 +34,12 @@ pub fn text(scenario: &Scenario, answer: &Prediction) -> Option<String> {
             format!("{:.1} %", percent(class.breakdown.compute, answer.step)),
             format!("{:.1} %", percent(class.breakdown.exposed_communication, answer.step)),
             format!("{:.1} %", percent(class.breakdown.bubble, answer.step)),
+            format!("{:.1} %", percent(class.breakdown.host_bound + class.breakdown.waiting, answer.step)),
         ]
     };
     let rows = (0..).zip(&answer.classes).map(row).collect();
-    let header = ["rank", "blocks", "allocated", "reserved", "on the device", "", "compute", "communication", "bubble"];
+    let memory = ["rank", "blocks", "allocated", "reserved", "on the device", ""];
+    let header = [&memory[..], &["compute", "communication", "bubble", "host, events"]].concat();
     Some(table(&header, rows, 1))
 }
 

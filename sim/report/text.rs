@@ -261,7 +261,7 @@ fn time(out: &mut String, answer: &Prediction) -> fmt::Result {
         ("exposed communication", split.exposed_communication),
         ("waiting for other ranks", bubble),
         ("waiting for the host", split.host_bound),
-        ("waiting otherwise", otherwise),
+        ("waiting for events", otherwise),
     ] {
         if name == "waiting for other ranks" && !staged {
             continue;

@@ -6,7 +6,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::megatron::{mesh, precision};
-use super::registry::{Entry, Runtime};
+use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, Reader};
 use super::{machine, written};
 use crate::cost::Software;
@@ -30,7 +30,7 @@ pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
     name: "InternEvo",
     lane: "InternEvo v0.1 (CUDA)",
     splits_model: true,
-    recompute: ("internevo.checkpoint", &["false", "true"]),
+    recompute: Rerun { key: "internevo.checkpoint", values: &["false", "true"], beside: &[] },
     vendor: Vendor::Nvidia,
     decide,
 });

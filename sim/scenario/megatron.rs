@@ -18,7 +18,7 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::float8::{self, Scaled};
-use super::registry::{Entry, Runtime};
+use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{gate, machine, written};
 use crate::cost::{Profile, Software};
@@ -43,7 +43,11 @@ pub(super) const MEGATRON: Runtime = Runtime(&Entry {
     name: "Megatron-Core",
     lane: "Megatron-Core (CUDA)",
     splits_model: true,
-    recompute: ("megatron.recompute", &["none", "core_attn", "block=1", "uniform=1"]),
+    recompute: Rerun {
+        key: "megatron.recompute",
+        values: &["none", "core_attn", "block=1", "uniform=1"],
+        beside: &["megatron.recompute_modules"],
+    },
     vendor: Vendor::Nvidia,
     decide,
 });
@@ -55,7 +59,7 @@ pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
     name: "Megatron-DeepSpeed",
     lane: "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
     splits_model: true,
-    recompute: ("megatron.recompute", &["none", "uniform=1"]),
+    recompute: Rerun { key: "megatron.recompute", values: &["none", "uniform=1"], beside: &[] },
     vendor: Vendor::Nvidia,
     decide,
 });

@@ -6,7 +6,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::megatron::{mesh, pipeline, precision};
-use super::registry::{Entry, Runtime};
+use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{machine, written};
 use crate::cost::Software;
@@ -29,7 +29,7 @@ pub(super) const NANOTRON: Runtime = Runtime(&Entry {
     name: "nanotron",
     lane: "nanotron (CUDA)",
     splits_model: true,
-    recompute: ("nanotron.recompute_layer", &["false", "true"]),
+    recompute: Rerun { key: "nanotron.recompute_layer", values: &["false", "true"], beside: &[] },
     vendor: Vendor::Nvidia,
     decide,
 });

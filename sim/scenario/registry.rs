@@ -18,12 +18,23 @@ pub struct Entry {
     pub(super) lane: &'static str,
     /// Whether its ranks split a model on Megatron's axes.
     pub(super) splits_model: bool,
-    /// Where a file says what runs again in backward, and what it may say (`every=2`: `{ every = 2 }`).
-    pub(super) recompute: (&'static str, &'static [&'static str]),
+    /// How a file says what runs again in backward.
+    pub(super) recompute: Rerun,
     /// Whose chips it runs on.
     pub(super) vendor: Vendor,
     /// Decides what the framework leaves to the file.
     pub(super) decide: fn(&mut Reader<'_>, Base<'_>) -> Result<Decided, ScenarioError>,
+}
+
+/// Where a file says what runs again in backward.
+#[derive(Clone, Copy, Debug)]
+pub struct Rerun {
+    /// The key.
+    pub key: &'static str,
+    /// What it may say; `every=2` is `{ every = 2 }`, of any number.
+    pub values: &'static [&'static str],
+    /// Keys that say more of it, which give way to another value.
+    pub beside: &'static [&'static str],
 }
 
 /// The framework whose program is compiled.
@@ -83,8 +94,8 @@ impl Runtime {
         self.0.splits_model
     }
 
-    /// Where a file says what runs again in backward, and what it may say, as `--compare recompute=…` does.
-    pub fn recompute(self) -> (&'static str, &'static [&'static str]) {
+    /// How a file says what runs again in backward.
+    pub fn recompute(self) -> Rerun {
         self.0.recompute
     }
 

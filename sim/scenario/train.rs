@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::registry::{Entry, Runtime};
+use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
 use super::{context, experts, float8, gate, machine, recompute, sharding, stages, tensor, training, written};
 use crate::cost::{Profile, Software};
@@ -18,8 +18,8 @@ use crate::runtime::fsdp::MixedPrecision;
 use crate::runtime::train::Job;
 
 /// Where checkpoints around blocks are written, and which there are.
-pub(super) const POLICIES: (&str, &[&str]) =
-    ("activation_checkpointing.policy", &["none", "every=2", "selective_op", "full"]);
+pub(super) const POLICIES: Rerun =
+    Rerun { key: "activation_checkpointing.policy", values: &["none", "every=2", "selective_op", "full"], beside: &[] };
 
 /// PyTorch `fully_shard`.
 pub(super) const FSDP2: Runtime = Runtime(&Entry {

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::foreign::Foreign;
-use super::registry::{Entry, Runtime};
+use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
 use super::written::{Eight, ExpertExchange, Moment};
 use super::{machine, written};
@@ -27,7 +27,30 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
     name: "XLA SPMD",
     lane: "ZeRO-3-shaped sharding on TPU XLA",
     splits_model: false,
-    recompute: ("xla.remat_policy", &["none", "minimal_with_context", "minimal", "save_qkv_proj", "full"]),
+    recompute: Rerun {
+        key: "xla.remat_policy",
+        values: &[
+            "none",
+            "minimal_with_context",
+            "minimal",
+            "minimal_offloaded",
+            "save_dot_except_mlp",
+            "save_qkv_proj",
+            "qkv_proj_offloaded",
+            "full",
+        ],
+        beside: &[
+            "xla.decoder_layer_input",
+            "xla.query_proj",
+            "xla.key_proj",
+            "xla.value_proj",
+            "xla.context",
+            "xla.out_proj",
+            "xla.mlpwi_0",
+            "xla.mlpwi_1",
+            "xla.mlpwo",
+        ],
+    },
     vendor: Vendor::Google,
     decide,
 });

@@ -89,7 +89,8 @@ fn event(measured: &Measured<'_>, made: &mut Made, both: (Option<&Point>, Option
     }
     let half = [kernel, hop].map(|point| (point.p90 - point.p10) / 2.0);
     let source = format!("empty kernels on two streams in turns over those of one, {}", measured.source(&["cuda"]));
-    let e = measured.evidence(&[half[0].hypot(half[1]) / adds], 1, 0.0, &source);
+    let floor = measured.floor(|what| matches!(what, What::Overhead { .. }));
+    let e = measured.evidence(&[(half[0].hypot(half[1]) / adds).min(1.0)], 1, floor, &source);
     made.sections.push(("event".to_owned(), format!("[event]\ntime = \"{adds:.1} us\"\nevidence = {e}\n\n")));
     made.leave(1, "calls: `kernel` is what `hop` is held against");
 }

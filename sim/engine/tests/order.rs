@@ -37,6 +37,20 @@ fn in_one_queue_a_wait_holds_up_what_is_behind_it_on_all_streams() {
 }
 
 #[test]
+fn what_is_in_front_of_it_in_one_queue_a_kernel_sees_at_once_and_an_event_it_sees_late() {
+    let program = step(1, [], |b, []| {
+        b.kernel(A, 50);
+        b.kernel(B, 30);
+        b.wait_stream(C, B);
+        b.kernel(C, 20);
+    });
+    let program = in_one_queue(program);
+    let costs = Costs { event_latency: Time(5), ..costs(&program, 0) };
+    let timeline = simulate(&program, &costs, ONCE).expect("the program runs");
+    assert_eq!(spans(&timeline), [(0, 0, 50), (1, 0, 30), (2, 35, 55)]);
+}
+
+#[test]
 fn a_second_reduction_in_one_queue_stops_the_computation_behind_it_until_the_first_has_ended() {
     // Backward: a kernel, its reduction beside the next kernel. Reductions take longer than kernels.
     let write = || {

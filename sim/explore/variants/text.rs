@@ -99,7 +99,9 @@ pub(super) fn legend(answer: &Ceilings) -> String {
              which the step time leaves out",
             thousands(common)
         ),
-        None if answer.rows.iter().all(|row| row.ceiling.is_err()) => "no variant is a plan".to_owned(),
+        None if answer.rows.iter().all(|row| row.ceiling.is_err()) => {
+            "every variant is refused, for the reasons above".to_owned()
+        }
         None => "no variant fits at any length tried".to_owned(),
     }
 }

@@ -21,7 +21,8 @@ fn family(work: &Work) -> usize {
 /// An interval around the step, and the share of it that rests on each kind of evidence.
 ///
 /// Costs of one family err together, families err independently: half-widths add up inside a family and in squares
-/// across. A collective counts with the part of it that is exposed, the host with the time the device waited for it, events with the time that passes before a stream goes on.
+/// across. A collective counts with the part of it that is exposed, the host with the time the device waited for it,
+/// events with the time that passes before a stream goes on.
 ///
 /// Of a pipeline the class counts that waits least for others: it is busy all through the steady part of the step, and so
 /// sets its length. While it does wait, another stage does work of the same kinds, which errs as much. So its half-widths

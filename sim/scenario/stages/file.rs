@@ -30,8 +30,8 @@ pub(super) fn read(
     let show = "`windtunnel show schedule";
     let schedule = csv::load(Path::new(&path)).map_err(|error| {
         let (stages, example) = (format!("--stages {ranks} --microbatches {microbatches}"), "LoopedBFS --virtual 2");
-        let there = Path::new(&path).exists();
-        let what = if there { "mend the file" } else { "name a file, as seen from the scenario's folder" };
+        let there = Path::new(&path).is_file();
+        let what = if there { "mend the file" } else { "name a file beside the scenario" };
         let remedy = format!("{what}; {show} {example} {stages} --csv` prints one that can be read");
         reader.plan(at, error.to_string(), remedy)
     })?;
