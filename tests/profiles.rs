@@ -86,3 +86,51 @@ fn a_replay_costs_the_host_what_transformer_engines_took_at_the_scale_of_a_known
         assert!((host(python) / rest - 1.0).abs() < 0.1, "{pass}: {} of {rest}", host(python));
     }
 }
+
+/// Blocks of two tensor-parallel ranks: each exchange is waited for twice.
+const SPLIT: &str = r#"
+runtime = "megatron"
+[topology]
+name = "a100-sxm-80gb"
+chips = 2
+profile = "own.toml"
+[model]
+name = "llama-2-7b"
+layers = 4
+[mesh]
+tp = 2
+[batch]
+sequence = 4096
+micro = 1
+accumulation = 2
+"#;
+
+#[test]
+fn an_event_that_streams_see_late_makes_the_step_longer_and_its_doubt_the_interval_wider() {
+    let folder = Folder::new("an_event_that_streams_see_late");
+    folder.write("a.toml", SPLIT);
+    let shipped = include_str!("../calibrate/profiles/a100-sxm-80gb.toml");
+    let (head, rest) = shipped.split_once("[event]\n").expect("an event");
+    let behind = rest.find("\n\n").map_or("", |end| &rest[end..]);
+    let flown = |us: u32, p90: f64| {
+        let evidence =
+            format!("{{ basis = \"measured\", points = 1, median = {p90}, p90 = {p90}, source = \"a test\" }}");
+        folder.write("own.toml", &format!("{head}[event]\ntime = \"{us} us\"\nevidence = {evidence}{behind}"));
+        let output = folder.windtunnel(&["run", "a.toml", "--json", "-"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let read: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+        let interval = &read["step_time_interval_80_s"];
+        (number(&read["step_time_s"]), number(&interval[1]) - number(&interval[0]))
+    };
+    let (at_once, sure, unsure) = (flown(0, 0.01), flown(200, 0.01), flown(200, 1.0));
+    // Two exchanges a block and pass, each waited for there and back: of four blocks, two passes and two micro-batches 64,
+    // and those of the ends.
+    let waits = (sure.0 - at_once.0) / 200e-6;
+    assert!((64.0..160.0).contains(&waits), "{waits}");
+    assert!(sure.0 == unsure.0 && unsure.1 > 1.05 * sure.1, "{sure:?} {unsure:?}");
+    // A profile without it says what to do.
+    folder.write("own.toml", &format!("{head}{behind}"));
+    let said = folder.refuses(&["run", "a.toml"]);
+    assert!(said.contains("event is missing") && said.contains("copy it from the shipped profile"), "{said}");
+}
