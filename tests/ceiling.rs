@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 use windtunnel::explore::ceiling::{Checked, End, Options};
 use windtunnel::explore::{Ceiling, ceiling, variants};
+use windtunnel::runtime::spmd::remat::{Policy, TENSORS};
+use windtunnel::scenario::Runtime;
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::Settings;
 use windtunnel::units::Bytes;
@@ -204,6 +206,17 @@ fn what_runs_again_is_varied_as_the_runtime_writes_it() {
     let also = SPLIT.replace("[mesh]", "[megatron]\nrecompute_modules = [\"core_attn\"]\n[mesh]");
     let answer = variants::ceilings(&make::parse(&also).draft, "recompute=uniform=2", options, &|| {}).unwrap();
     assert_eq!(answer.rows[0].note.as_deref(), Some("without megatron.recompute_modules"));
+}
+
+#[test]
+fn every_policy_of_maxtext_is_offered_and_every_tensor_of_a_custom_one_gives_way() {
+    let rerun = Runtime::find("xla").unwrap().recompute();
+    let mut policies = Policy::NAMED.map(|(name, _)| name);
+    let mut offered = rerun.values.to_vec();
+    policies.sort_unstable();
+    offered.sort_unstable();
+    assert_eq!(offered, policies);
+    assert_eq!(rerun.beside, TENSORS.map(|tensor| format!("xla.{tensor}")));
 }
 
 #[test]

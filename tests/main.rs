@@ -4,6 +4,7 @@
 
 mod ahead;
 mod bad_input;
+mod bad_input_experts;
 mod bad_input_megatron;
 mod calibrate;
 mod ceiling;

@@ -1,9 +1,10 @@
 //! How long after an event a stream that waits for it goes on, from traces that others published.
 //!
-//! `events.csv` holds what six sets of PyTorch's traces say: the mean gap between kernels next to each other on one stream,
-//! and between a kernel and the last one to end before it where that ran on another stream and the host had called
-//! `cudaStreamWaitEvent` since its last launch. Counted are gaps below 20 us of kernels that the host had launched at least
-//! 5 us before they could begin. The difference is what the event adds: kernels' own times hold the gap within a stream.
+//! `events.csv` holds what six sets of PyTorch's traces say, read by `events.py`: the mean gap between kernels next to each
+//! other on one stream, and between a kernel and the last one to end before it where that ran on another stream and the host
+//! had called `cudaStreamWaitEvent` since its last launch. Counted are gaps below 20 us of kernels that the host had launched
+//! at least 5 us before they could begin. The difference is what the event adds: kernels' own times hold the gap within a
+//! stream.
 //! A chip without traces of its own gets the mean of all.
 
 use super::chips::ChipSpec;

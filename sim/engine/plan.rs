@@ -282,7 +282,7 @@ impl Census {
                 }
                 Instr::Wait { event, .. } | Instr::HostWait { event } => {
                     let (record, on) = latest[event.0 as usize];
-                    let known = match *instr {
+                    let waited_for = match *instr {
                         _ if record == NONE => continue,
                         Instr::Wait { stream, .. } if stream == on => continue,
                         Instr::Wait { stream, event } => {
@@ -298,7 +298,7 @@ impl Census {
                             &mut awaited[record as usize].host
                         }
                     };
-                    if !std::mem::replace(known, true) {
+                    if !std::mem::replace(waited_for, true) {
                         ops[on.0 as usize] += 1;
                     }
                 }
