@@ -22,6 +22,7 @@ pub mod map;
 mod pattern;
 pub mod read;
 pub mod row;
+pub mod runs;
 pub mod summary;
 pub mod table;
 pub mod text;

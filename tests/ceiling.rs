@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use windtunnel::explore::ceiling::{Checked, End, Options};
 use windtunnel::explore::{Ceiling, ceiling, variants};
-use windtunnel::runtime::spmd::remat::{Policy, TENSORS};
+use windtunnel::runtime::spmd::{Policy, TENSORS};
 use windtunnel::scenario::Runtime;
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::Settings;

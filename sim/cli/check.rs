@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::{Failure, Outcome, print, write_file};
 use windtunnel::receipt::check::{self, Choice};
 use windtunnel::receipt::table::Tables;
-use windtunnel::receipt::{Case, html, json, summary, text, threshold};
+use windtunnel::receipt::{Case, html, json, runs, summary, text, threshold};
 use windtunnel::report::text as report;
 
 /// Hold predictions against measured runs: files of receipts (JSON lines), and scenarios with a [measured] table.
@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "G,…", value_delimiter = ',')]
     grade: Vec<String>,
     /// Show one receipt: its scenario, assumptions, prediction and where the time goes.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["lane", "hardware", "grade", "json", "html", "fail_above"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["lane", "hardware", "grade", "json", "html", "runs", "fail_above"])]
     row: Option<String>,
     /// Write the check as JSON to this file.
     #[arg(long, value_name = "FILE")]
@@ -38,6 +38,9 @@ pub struct Args {
     /// Write the check as an HTML page to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the errors of step times by kind of run to this file, as calibrate/profiles/measured-runs.csv has them.
+    #[arg(long, value_name = "FILE")]
+    runs: Option<PathBuf>,
     /// With --row: write the timeline for Perfetto to this file.
     #[arg(long, value_name = "FILE", requires = "row")]
     trace: Option<PathBuf>,
@@ -76,6 +79,9 @@ pub fn run(args: &Args) -> Outcome {
     print(&text::report(&outcome, &groups));
     if let Some(path) = &args.json {
         write_file(path, &format!("{:#}\n", json::report(&outcome, &groups)))?;
+    }
+    if let Some(path) = &args.runs {
+        write_file(path, &runs::table(&outcome))?;
     }
     if let Some(path) = &args.html {
         write_file(path, &html::page(&outcome, &groups))?;

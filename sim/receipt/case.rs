@@ -1,7 +1,7 @@
 //! One receipt and what is predicted for it.
 
 use super::map::Assumption;
-use crate::scenario::predict::Settings;
+use crate::scenario::predict::{Kind, Settings};
 use crate::scenario::{Measured, Prediction, Scenario, ScenarioError, predict};
 use crate::units::{Bytes, Time};
 
@@ -51,6 +51,12 @@ pub struct Judged {
     pub step: Option<Pair>,
     /// Whether the measured step lies in the predicted interval.
     pub inside: Option<bool>,
+    /// What kind of run it is, and whom it was measured with.
+    pub kind: Kind,
+    /// Runs measured together.
+    pub family: String,
+    /// Half the width of an 80 % interval by the costs' residuals alone, as a share of the step.
+    pub residual: f64,
     /// Reserved memory \[B\].
     pub reserved: Option<Pair>,
     /// Allocated memory \[B\].
@@ -121,6 +127,9 @@ impl Case {
             configuration: configuration(&self.text),
             step: seconds(answer.step, m.step),
             inside: m.step.map(|step| answer.interval.0 <= step && step <= answer.interval.1),
+            kind: answer.kind.clone(),
+            family: m.family.clone(),
+            residual: answer.residual,
             reserved: bytes(report.peak_reserved, m.reserved),
             allocated: bytes(report.peak_allocated, m.allocated),
             unstated: bytes(report.peak_reserved, m.peak_memory),

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::case::{Judged, Pair};
 use super::check::Outcome;
 use super::summary::{Errors, Group};
+use crate::scenario::predict::Kind;
 
 /// Version of the layout below; raised when a key changes its meaning.
 const FORMAT: u32 = 1;
@@ -25,6 +26,9 @@ fn row(row: &Judged) -> Value {
     json!({
         "id": row.id, "lane": row.lane, "hardware": row.hardware, "grade": row.grade,
         "step_time_s": pair(row.step), "inside_interval": row.inside,
+        "kind": Kind::PARTS.iter().zip(row.kind.parts()).map(|(&name, part)| (name.to_owned(), part.into()))
+            .collect::<serde_json::Map<_, Value>>(),
+        "residual_half_width": row.residual, "family": row.family,
         "reserved_bytes": pair(row.reserved), "allocated_bytes": pair(row.allocated),
         "unstated_memory_bytes": pair(row.unstated), "mfu": pair(row.mfu),
         "out_of_memory": {"predicted": row.memory_verdict.0, "measured": row.memory_verdict.1},

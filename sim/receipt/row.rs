@@ -175,6 +175,12 @@ impl Row {
         self.hw_family.as_deref().or(self.hardware.name.as_deref()).unwrap_or("unstated")
     }
 
+    /// Whom it was measured with: the model's runs by the same publisher.
+    pub fn measured_with(&self) -> String {
+        let named = ["repo", "paper", "title"].iter().find_map(|key| self.source.get(*key).and_then(Value::as_str));
+        format!("{}: {}", named.unwrap_or("unnamed"), self.model.name.as_deref().unwrap_or("a model")).replace(',', ";")
+    }
+
     /// Statements of the row that cannot all be true; `distrusted` are fields that its framework prints in another sense.
     pub fn contradiction(&self, distrusted: impl Fn(&str) -> bool) -> Option<String> {
         let (p, batch, m) = (&self.parallel, &self.batch, &self.measured);

@@ -9,7 +9,7 @@ use super::{pipeline, start_up};
 use crate::program::Category;
 use crate::runtime::megatron::Mesh;
 use crate::runtime::{Job, Parts, train};
-use crate::scenario::predict::{Part, Prediction};
+use crate::scenario::predict::{Alike, Part, Prediction};
 use crate::scenario::{Prediction as Answer, Scenario};
 use crate::units::{Bytes, Time};
 
@@ -295,11 +295,28 @@ fn time(out: &mut String, answer: &Prediction) -> fmt::Result {
     Ok(())
 }
 
+/// How many measured runs of the same kind there are, and how far predictions of them were off.
+fn runs_like_it(answer: &Prediction) -> String {
+    let Alike { runs, families, bias } = answer.alike;
+    let kind = answer.kind.parts().join(", ");
+    match runs {
+        0 => format!("none measured ({kind}): the interval rests on the costs' residuals and on other kinds of runs"),
+        _ => format!(
+            "{runs} measured configuration{} of {families} model{} ({kind}); predicted steps are {:.1} % too {} in the median",
+            if runs == 1 { "" } else { "s" },
+            if families == 1 { "" } else { "s" },
+            100.0 * bias.abs(),
+            if bias < 0.0 { "short" } else { "long" },
+        ),
+    }
+}
+
 fn trust(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
     writeln!(out, "\nWhat it rests on")?;
     let shares: Vec<String> =
         answer.shares.iter().map(|(basis, share)| format!("{:.0} % {}", 100.0 * share, basis.label())).collect();
     writeln!(out, "  evidence      {}", shares.join(", "))?;
+    writeln!(out, "  runs like it  {}", runs_like_it(answer))?;
     writeln!(out, "  profile       {} ({})", scenario.profile.name, scenario.profile.summary)?;
     for (question, reply) in questions(scenario, answer) {
         writeln!(out, "  {question:13} {reply}")?;

@@ -31,6 +31,8 @@ pub struct Measured {
     pub hardware: String,
     /// How complete the receipt is: A, B or C.
     pub grade: String,
+    /// Runs measured together: its interval rests on other families alone.
+    pub family: String,
 }
 
 /// Understands the table; `tokens` is a step's tokens of the whole job on `chips` chips.
@@ -111,6 +113,7 @@ pub(super) fn understand(
         lane: w.lane.clone().unwrap_or_else(|| runtime.to_owned()),
         hardware: w.hardware.clone().unwrap_or_else(|| topology.to_owned()),
         grade: w.grade.clone().unwrap_or_default(),
+        family: w.family.clone().unwrap_or_default(),
     };
     let anything = measured.step.is_some()
         || measured.allocated.or(measured.reserved).or(measured.peak_memory).is_some()

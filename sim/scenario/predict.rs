@@ -4,18 +4,22 @@
 //! report gives the mean of all ranks, and of memory the class with the least to spare.
 
 mod costs;
+mod kind;
 mod memory;
 mod mfu;
 mod parts;
 mod rounds;
 mod trust;
+mod witnesses;
 
 pub use costs::Evidence;
+pub use kind::Kind;
 pub(super) use memory::total_if_fits;
 pub use memory::{COMPILED, DeviceMemory};
 pub use mfu::Mfu;
 pub(super) use mfu::mfu_conventions;
 pub use parts::{Counts, Part};
+pub use witnesses::{Alike, Witness};
 
 use mfu::mfu;
 use rounds::Flown;
@@ -78,8 +82,14 @@ pub struct Prediction {
     pub tightest: usize,
     /// The steady step \[ps\].
     pub step: Time,
-    /// An 80 % interval around it, from the residuals of the costs \[ps\].
+    /// An 80 % interval around it \[ps\].
     pub interval: (Time, Time),
+    /// What the costs' residuals alone make of it: half the width of an 80 % interval, as a share of the step.
+    pub residual: f64,
+    /// What kind of run it is.
+    pub kind: Kind,
+    /// Measured runs of just that kind.
+    pub alike: Alike,
     /// Where the step's time went: the mean of all ranks.
     pub breakdown: Breakdown,
     /// Share of the step that rests on each kind of evidence.
@@ -140,7 +150,10 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
     }
     let breakdown = parts::mean(&classes);
     let parts = parts::parts(&classes, &timeline);
-    let (interval, shares) = trust(&classes, &timeline);
+    let (residual, shares) = trust(&classes, &timeline);
+    let kind = Kind::of(scenario);
+    let family = scenario.measured.as_ref().map_or("", |measured| measured.family.as_str());
+    let (interval, alike) = witnesses::interval(step, residual, &kind, family);
     let tokens = scenario.job.tokens();
     let mfu = mfu(scenario, &classes, step, tokens);
     let class_of = flight.class_of;
@@ -152,6 +165,9 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
         tightest,
         step,
         interval,
+        residual,
+        kind,
+        alike,
         breakdown,
         shares,
         parts,

@@ -87,7 +87,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let sync_every = match accumulation {
         _ if pipeline.is_some() => false,
         1 => true,
-        _ => reader.flag("batch.sync_every_micro_batch", flag(&batch.sync_every_micro_batch), false),
+        _ => reader.flag("batch.sync_every_micro_batch", flag(&batch.sync_every_micro_batch), true),
     };
     let marks_last = match accumulation {
         _ if pipeline.is_some() => true,

@@ -460,4 +460,6 @@ pub struct Measured {
     pub hardware: Option<String>,
     /// How complete the receipt is: A, B or C.
     pub grade: Option<String>,
+    /// Runs measured together, such as a model by one publisher: its interval rests on other families alone.
+    pub family: Option<String>,
 }

@@ -54,6 +54,7 @@ pub(super) fn measured(row: &Row, keys: &mut Gathered) -> Result<(), Reason> {
     keys.stated("measured.lane", row.lane.clone());
     keys.stated("measured.hardware", row.family().to_owned());
     keys.stated("measured.grade", row.grade().to_owned());
+    keys.stated("measured.family", row.measured_with());
     Ok(())
 }
 

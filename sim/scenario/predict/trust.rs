@@ -1,20 +1,35 @@
 //! How far a prediction can be trusted: an interval around the step, and the share that rests on each kind of evidence.
 
+use std::collections::BTreeMap;
+
 use super::Class;
 use crate::cost::{Basis, Cost};
 use crate::engine::Timeline;
-use crate::program::{Collective, Dispatch, Work};
-use crate::units::Time;
+use crate::program::{Collective, Dispatch, MemoryKind, Work};
 
-/// The family of costs that err together, because one section of the profile answers for them. Matmuls and attention
-/// share the clock under the power limit, which is most of what is not known about them.
-fn family(work: &Work) -> usize {
-    match work {
-        Work::Matmul { .. } | Work::GroupedMatmul { .. } | Work::Attention { .. } => 0,
-        Work::HostMemory { .. } => 1,
-        Work::Disk { .. } => 2,
-        Work::HostCopy { .. } => 3,
-        Work::Memory { kind, .. } => 4 + *kind as usize,
+/// Costs that err together, because one section of the profile answers for them. Matmuls and attention share the clock
+/// under the power limit, which is most of what is not known about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Family {
+    Compute,
+    HostMemory,
+    Disk,
+    HostCopy,
+    Memory(MemoryKind),
+    Collective(usize),
+    Launches,
+    Events,
+}
+
+impl Family {
+    fn of(work: &Work) -> Family {
+        match work {
+            Work::Matmul { .. } | Work::GroupedMatmul { .. } | Work::Attention { .. } => Family::Compute,
+            Work::HostMemory { .. } => Family::HostMemory,
+            Work::Disk { .. } => Family::Disk,
+            Work::HostCopy { .. } => Family::HostCopy,
+            Work::Memory { kind, .. } => Family::Memory(*kind),
+        }
     }
 }
 
@@ -27,32 +42,31 @@ fn family(work: &Work) -> usize {
 /// Of a pipeline the class counts that waits least for others: it is busy all through the steady part of the step, and so
 /// sets its length. While it does wait, another stage does work of the same kinds, which errs as much. So its half-widths
 /// are stretched from the time it does not wait to the whole step: costs that are all off by a share move the step by it.
-pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> ((Time, Time), Vec<(Basis, f64)>) {
+pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> (f64, Vec<(Basis, f64)>) {
     let least = (0..classes.len()).min_by_key(|&class| classes[class].breakdown.bubble).unwrap_or(0);
     let Class { program, evidence, breakdown, .. } = &classes[least];
     let busy = &timeline.busy[least];
     let step = timeline.step.seconds();
-    let mut halves = [0.0; 25];
+    let mut halves = BTreeMap::<Family, f64>::new();
     let mut shares = [0.0; Basis::ALL.len()];
-    let mut add = |family: usize, seconds: f64, cost: &Cost| {
-        halves[family] += seconds * cost.spread;
+    let mut add = |family: Family, seconds: f64, cost: &Cost| {
+        *halves.entry(family).or_default() += seconds * cost.spread;
         shares[Basis::ALL.iter().position(|&basis| basis == cost.basis).unwrap_or(0)] += seconds;
     };
     for (index, kernel) in program.kernels.iter().enumerate() {
-        add(family(&kernel.work), busy.kernel[index].seconds(), &evidence.kernels[index]);
+        add(Family::of(&kernel.work), busy.kernel[index].seconds(), &evidence.kernels[index]);
     }
     for (index, comm) in program.comms.iter().enumerate() {
-        add(16 + comm.kind.family(), busy.comm_exposed[index].seconds(), &evidence.comms[index]);
+        add(Family::Collective(comm.kind.family()), busy.comm_exposed[index].seconds(), &evidence.comms[index]);
     }
     for (index, cost) in evidence.exchanges.iter().enumerate() {
-        add(16 + Collective::SendRecv.family(), busy.exchange_exposed[index].seconds(), cost);
+        add(Family::Collective(Collective::SendRecv.family()), busy.exchange_exposed[index].seconds(), cost);
     }
-    add(23, breakdown.host_bound.seconds(), &evidence.dispatch[Dispatch::EagerForward as usize]);
-    add(24, breakdown.waiting.seconds(), &evidence.event);
+    add(Family::Launches, breakdown.host_bound.seconds(), &evidence.dispatch[Dispatch::EagerForward as usize]);
+    add(Family::Events, breakdown.waiting.seconds(), &evidence.event);
     let alone = timeline.step.saturating_sub(breakdown.bubble);
     let stretch = if alone.0 == 0 { 1.0 } else { step / alone.seconds() };
-    let half = stretch * halves.iter().map(|half| half * half).sum::<f64>().sqrt();
-    let interval = (Time::from_seconds(step - half), Time::from_seconds(step + half));
+    let half = stretch * halves.values().map(|half| half * half).sum::<f64>().sqrt();
     // Kernels on different streams overlap, so parts are shares of their sum.
     let total: f64 = shares.iter().sum();
     let shares = Basis::ALL
@@ -61,5 +75,5 @@ pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> ((Time, Time), Ve
         .filter(|(_, seconds)| *seconds > 0.0)
         .map(|(basis, seconds)| (basis, seconds / total))
         .collect();
-    (interval, shares)
+    (half / step, shares)
 }

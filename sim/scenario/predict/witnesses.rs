@@ -1,0 +1,196 @@
+//! An interval from what measured runs of the same kind said of predictions.
+//!
+//! `calibrate/profiles/measured-runs.csv` holds the logarithm of measured over predicted step time of every public run that
+//! can be simulated. The interval's ends are the 10th and the 90th percentile of a mixture: those runs, weighed by how much
+//! of their [`Kind`] they share, and a normal distribution as wide as the costs' residuals make the step, which counts as
+//! much as [`PARTS`] runs. So residuals decide where nobody has measured, and measured runs where many have. This is
+//! weighted split conformal prediction (Tibshirani et al., "Conformal Prediction Under Covariate Shift", NeurIPS 2019), with
+//! the residuals in place of the infinite score that stands there for what has not been seen.
+//!
+//! Runs of one model by one publisher are a *family*: they err alike, so a family of n runs counts as n^0.7. A run whose
+//! family is in the file is judged without it. The point is never moved by a measured run.
+//!
+//! [`LIKENESS`], [`PARTS`] and [`TOGETHER`] say how far one kind speaks for another. They were chosen once, so that with
+//! families left out intervals hold 80 % of all runs and between 65 and 95 % of each lane's (`tests/receipts.rs`); none of
+//! them names a framework, a model or a machine.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use super::kind::Kind;
+use crate::units::Time;
+
+/// How much a run says of another that differs from it in one part of its kind, by [`Kind::PARTS`]: those on another machine or with
+/// experts instead of dense blocks next to nothing, those with narrower matmuls a good deal.
+const LIKENESS: [f64; 6] = [0.1, 0.03, 0.1, 0.03, 0.3, 0.1];
+/// As how many runs the costs' residuals count.
+const PARTS: f64 = 3.0;
+/// A family of n runs counts as n to this power.
+const TOGETHER: f64 = 0.7;
+/// Standard deviations from the middle of a normal distribution to its 90th percentile.
+const NINETIETH: f64 = 1.281_551_565_5;
+
+/// A configuration that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Witness {
+    /// Runs that were measured together: a model by a publisher.
+    pub family: String,
+    /// What kind of run it is.
+    pub kind: Kind,
+    /// The logarithm of measured over predicted step time.
+    pub error: f64,
+}
+
+impl Witness {
+    /// The names of the file's columns.
+    pub const COLUMNS: &'static str = "family,framework,machine,parallelism,blocks,matmuls,nodes,log_measured_over_predicted";
+
+    /// A line of the file.
+    pub fn line(&self) -> String {
+        format!("{},{},{:.4}", self.family.replace(',', ";"), self.kind.parts().join(","), self.error)
+    }
+
+    fn read(line: &str) -> Option<Witness> {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [family, framework, machine, parallelism, blocks, matmuls, nodes, error] = fields.try_into().ok()?;
+        let [framework, machine, parallelism, blocks, matmuls, nodes] =
+            [framework, machine, parallelism, blocks, matmuls, nodes].map(str::to_owned);
+        let kind = Kind { framework, machine, parallelism, blocks, matmuls, nodes };
+        Some(Witness { family: family.to_owned(), kind, error: error.parse().ok()? })
+    }
+}
+
+static WITNESSES: LazyLock<Vec<Witness>> = LazyLock::new(|| {
+    let text = include_str!("../../../calibrate/profiles/measured-runs.csv");
+    let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
+    lines.map(|line| Witness::read(line).expect("a test reads every line of measured-runs.csv")).collect()
+});
+
+/// Runs of just the same kind as one that is predicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Alike {
+    /// Configurations measured.
+    pub runs: usize,
+    /// Families they belong to.
+    pub families: usize,
+    /// Predicted over measured step time less one, the median; 0 without runs.
+    pub bias: f64,
+}
+
+/// An 80 % interval around a step \[ps\], and the runs of just its kind. `residual` is half the interval's width by the costs'
+/// residuals alone, as a share of the step; runs of `family` are left out.
+pub(super) fn interval(step: Time, residual: f64, kind: &Kind, family: &str) -> ((Time, Time), Alike) {
+    let others: Vec<&Witness> = WITNESSES.iter().filter(|w| family.is_empty() || w.family != family).collect();
+    let (low, high) = ends(&others, residual, kind);
+    let at = |log: f64| Time::from_seconds(step.seconds() * libm::exp(log));
+    ((at(low.min(0.0)), at(high.max(0.0))), alike(&others, kind))
+}
+
+/// The 10th and the 90th percentile of the logarithm of measured over predicted.
+fn ends(others: &[&Witness], residual: f64, kind: &Kind) -> (f64, f64) {
+    let mut families: BTreeMap<&str, f64> = BTreeMap::new();
+    let likeness: Vec<f64> = others.iter().map(|other| likeness(&other.kind, kind)).collect();
+    for (other, weight) in others.iter().zip(&likeness) {
+        *families.entry(&other.family).or_default() += weight;
+    }
+    let together = |family: &str| libm::pow(families[family], TOGETHER - 1.0);
+    let mut points: Vec<(f64, f64)> = others
+        .iter()
+        .zip(&likeness)
+        .map(|(other, weight)| (other.error, weight * together(&other.family)))
+        .collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let all = PARTS + points.iter().map(|point| point.1).sum::<f64>();
+    let deviation = (residual / NINETIETH).max(1e-6);
+    let below = |at: f64| {
+        let normal = 0.5 * libm::erfc(-at / deviation / std::f64::consts::SQRT_2);
+        let measured: f64 = points.iter().take_while(|point| point.0 <= at).map(|point| point.1).sum();
+        (PARTS * normal + measured) / all
+    };
+    let quantile = |share: f64| {
+        let (mut low, mut high) = (-3.0, 3.0);
+        for _ in 0..40 {
+            let middle = 0.5 * (low + high);
+            if below(middle) < share { low = middle } else { high = middle }
+        }
+        high
+    };
+    (quantile(0.1), quantile(0.9))
+}
+
+/// How much one kind says of another: 1 if they are the same.
+fn likeness(one: &Kind, other: &Kind) -> f64 {
+    let parts = one.parts().into_iter().zip(other.parts()).zip(LIKENESS);
+    parts.map(|((one, other), weight)| if one == other { 1.0 } else { weight }).product()
+}
+
+fn alike(others: &[&Witness], kind: &Kind) -> Alike {
+    let same: Vec<&&Witness> = others.iter().filter(|other| other.kind == *kind).collect();
+    let mut errors: Vec<f64> = same.iter().map(|other| other.error).collect();
+    let mut families: Vec<&str> = same.iter().map(|other| other.family.as_str()).collect();
+    errors.sort_by(f64::total_cmp);
+    families.sort_unstable();
+    families.dedup();
+    let median = match errors.len() {
+        0 => 0.0,
+        n => 0.5 * (errors[(n - 1) / 2] + errors[n / 2]),
+    };
+    Alike { runs: errors.len(), families: families.len(), bias: libm::exp(-median) - 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(machine: &str) -> Kind {
+        Kind {
+            framework: "fsdp2".to_owned(),
+            machine: machine.to_owned(),
+            parallelism: "data".to_owned(),
+            blocks: "dense".to_owned(),
+            matmuls: "16-bit".to_owned(),
+            nodes: "one".to_owned(),
+        }
+    }
+
+    fn witness(machine: &str, family: &str, error: f64) -> Witness {
+        Witness { family: family.to_owned(), kind: kind(machine), error }
+    }
+
+    #[test]
+    fn without_measured_runs_the_residuals_make_the_interval() {
+        let (low, high) = ends(&[], 0.1, &kind("here"));
+        assert!((low + 0.1).abs() < 1e-6 && (high - 0.1).abs() < 1e-6, "{low} {high}");
+    }
+
+    #[test]
+    fn many_measured_runs_of_the_same_kind_make_it_and_others_hardly_count() {
+        let far: Vec<Witness> = (0..40).map(|i| witness("elsewhere", &i.to_string(), 0.5)).collect();
+        let near: Vec<Witness> = (0..101).map(|i| witness("here", &i.to_string(), 0.001 * f64::from(i))).collect();
+        let all: Vec<&Witness> = far.iter().chain(&near).collect();
+        let (low, high) = ends(&all, 0.3, &kind("here"));
+        assert!((low - 0.01).abs() < 0.005 && (high - 0.09).abs() < 0.02, "{low} {high}");
+    }
+
+    #[test]
+    fn every_line_of_the_file_is_read_and_written_back_alike() {
+        for (line, witness) in include_str!("../../../calibrate/profiles/measured-runs.csv")
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .skip(1)
+            .zip(WITNESSES.iter())
+        {
+            assert_eq!(witness.line(), line);
+        }
+        assert!(WITNESSES.len() > 700, "{}", WITNESSES.len());
+    }
+
+    #[test]
+    fn a_run_of_the_file_is_judged_without_its_family() {
+        let first = &WITNESSES[0];
+        let step = Time::from_seconds(1.0);
+        let (_, with) = interval(step, 0.1, &first.kind, "");
+        let (_, without) = interval(step, 0.1, &first.kind, &first.family);
+        assert!(without.runs < with.runs && without.families < with.families);
+    }
+}
