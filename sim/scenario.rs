@@ -23,6 +23,7 @@ mod plain;
 pub mod predict;
 mod recompute;
 mod registry;
+mod releases;
 pub mod remedy;
 mod sharding;
 mod stages;

@@ -9,7 +9,7 @@ use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::registry::Runtime;
-use super::{experts, gate, limits, model, plain, written};
+use super::{experts, gate, limits, model, plain, releases, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
@@ -124,13 +124,15 @@ impl Scenario {
 
     /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        let scenario: written::Scenario = toml::from_str(text).map_err(|error| {
+        let mut scenario: written::Scenario = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let problem = plain::words(error.message(), text, span.clone());
             ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
         })?;
         let mut reader = Reader { file, text, assumptions: vec![] };
-        understand(&mut reader, &scenario)
+        let runtime = runtime(&reader, &scenario.runtime)?;
+        releases::fill(&mut reader, &mut scenario, runtime)?;
+        understand(&mut reader, &scenario, runtime)
     }
 }
 
@@ -206,8 +208,11 @@ fn one_queue(
     }
 }
 
-fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<Scenario, ScenarioError> {
-    let runtime = runtime(reader, &scenario.runtime)?;
+fn understand(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    runtime: Runtime,
+) -> Result<Scenario, ScenarioError> {
     let topology = topology(reader, &scenario.topology, runtime)?;
     let profile = profile(reader, &scenario.topology, &topology)?;
     gate::profile(reader, &scenario.topology, &topology, &profile)?;

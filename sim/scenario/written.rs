@@ -1,6 +1,7 @@
 //! The file as written: serde's view, nothing decided. Unknown keys are errors.
 
 mod experts;
+mod fill;
 mod float8;
 mod framework;
 mod internevo;
@@ -11,6 +12,7 @@ mod xla;
 mod zero;
 
 pub use experts::{ExpertLoad, ExpertStyle};
+pub use fill::Defaults;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
 pub use framework::{Framework, RopeStyle};
 pub use internevo::InternEvo;

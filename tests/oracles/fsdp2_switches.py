@@ -7,7 +7,8 @@ of the other oracles. Every case is a process of its own; `DEFAULTS` says what a
 
 Of a case's file: `collectives` by phase, in host order (kind, ranks, bytes of its larger side); `phases`, bytes; of telling
 cases `events`, everything in host order: `+` allocation and `-` free (bytes asked for, index arrays of
-`split_with_sizes_copy` left out), collectives by kind, `|` and a phase's name at its end.
+`split_with_sizes_copy` left out), collectives by kind, `|` and a phase's name at its end; of optimizers only what follows
+backward. The weights that autocast's cache lets go of when autocast ends go in no fixed order.
 """
 import contextlib, json, os, pickle, sys, traceback, warnings
 
@@ -45,6 +46,10 @@ DEFAULTS = dict(
 )
 BLOCKS = [f"layers.{i}" for i in range(4)]
 PARTS = [f"layers.{i}.{part}" for i in range(4) for part in ("attention", "feed_forward")]
+LINEARS = [f"{part}.{w}" for part in PARTS for w in (("wq", "wk", "wv", "wo") if "attention" in part else ("w1", "w2", "w3"))]
+PAIRS = [["layers.0", "layers.1"], ["layers.2", "layers.3"]]
+ROWS = ["wo.weight", "w2.weight"]
+LARGE = dict(DIMS, dim=2048, n_layers=6, n_heads=32, n_kv_heads=8, ffn=8192, vocab=32000)
 GA = dict(ga=4)
 SAVES = dict(
     attention=["aten._scaled_dot_product_flash_attention"], mm=["aten.mm"], mm_half=["mm/2"], nothing=[],
@@ -81,10 +86,10 @@ CASES = {
     "ga_last_prefetch": dict(GA, fwd_prefetch=2, bwd_prefetch=2), "ga_every_buffers": dict(GA, ga_sync="every", rs_max_input_buffers=3),
     # Which modules are units.
     "wrap_every2": dict(wrap="units", units=["layers.0", "layers.2"]), "wrap_every2_odd": dict(wrap="units", units=["layers.1", "layers.3"]),
-    "wrap_pairs": dict(wrap="units", units=[["layers.0", "layers.1"], ["layers.2", "layers.3"]]),
-    "wrap_pairs_full": dict(wrap="units", units=[["layers.0", "layers.1"], ["layers.2", "layers.3"]], ac="full"),
+    "wrap_pairs": dict(wrap="units", units=PAIRS),
+    "wrap_pairs_full": dict(wrap="units", units=PAIRS, ac="full"),
     "wrap_pair_uneven": dict(wrap="units", units=[["layers.0", "layers.1"], "layers.2", "layers.3"]),
-    "wrap_pairs_never": dict(wrap="units", units=[["layers.0", "layers.1"], ["layers.2", "layers.3"]], reshard=False),
+    "wrap_pairs_never": dict(wrap="units", units=PAIRS, reshard=False),
     "wrap_pair_apart": dict(wrap="units", units=[["layers.0", "layers.2"], ["layers.1", "layers.3"]]),
     "wrap_all_in_one": dict(wrap="units", units=[BLOCKS]),
     "wrap_embedding": dict(wrap="units", units=["tok_embeddings", *BLOCKS]),
@@ -99,7 +104,7 @@ CASES = {
     "wrap_attention": dict(wrap="units", units=PARTS[::2]), "wrap_feed_forward": dict(wrap="units", units=PARTS[1::2]),
     "wrap_first2": dict(wrap="units", units=BLOCKS[:2]), "wrap_last2": dict(wrap="units", units=BLOCKS[2:]),
     "wrap_first2_full": dict(wrap="units", units=BLOCKS[:2], ac="full"),
-    "wrap_root": dict(wrap="root"), "wrap_root_always": dict(wrap="root", root_reshard=True), "wrap_linears": dict(wrap="units", units=[f"{part}.{w}" for part in PARTS for w in (("wq", "wk", "wv", "wo") if "att" in part else ("w1", "w2", "w3"))]),
+    "wrap_root": dict(wrap="root"), "wrap_root_always": dict(wrap="root", root_reshard=True), "wrap_linears": dict(wrap="units", units=LINEARS),
     # Which blocks are checkpointed, and how.
     "ac_every2": dict(ac="every2"), "ac_every2_odd": dict(ac="blocks", ac_blocks=[1, 3]),
     "ac_first2": dict(ac="blocks", ac_blocks=[0, 1]), "ac_last2": dict(ac="blocks", ac_blocks=[2, 3]), "ac_0_3": dict(ac="blocks", ac_blocks=[0, 3]),
@@ -124,7 +129,7 @@ CASES = {
     "reshard_2": dict(reshard=2), "reshard_4": dict(reshard=4), "reshard_8": dict(reshard=True), "reshard_2_root": dict(reshard=2, root_reshard=2),
     "root_always": dict(root_reshard=True), "root_2": dict(root_reshard=2), "reshard_2_full": dict(reshard=2, ac="full"),
     "reshard_2_ga": dict(GA, reshard=2), "reshard_2_ga_keep": dict(GA, reshard=2, ga_reshard_backward=False), "reshard_2_hsdp": dict(reshard=2, hsdp=2),
-    "reshard_2_bf16": dict(reshard=2, mp="bf16"), "reshard_2_pairs": dict(reshard=2, wrap="units", units=[["layers.0", "layers.1"], ["layers.2", "layers.3"]]),
+    "reshard_2_bf16": dict(reshard=2, mp="bf16"), "reshard_2_pairs": dict(reshard=2, wrap="units", units=PAIRS),
     # Optimizers.
     **{f"opt_{name}": dict(opt=opt, opt_args=args) for name, opt, args in [
         (f"{opt}_{how}", opt, {**args, **({} if how == "default" else dict(foreach=how == "foreach", fused=how == "fused"))})
@@ -136,8 +141,7 @@ CASES = {
         ("adamw_amsgrad_loop", "adamw", dict(amsgrad=True, foreach=False)),
         ("adamw_capturable", "adamw", dict(capturable=True)), ("adamw_maximize", "adamw", dict(maximize=True)),
         ("sgd", "sgd", {}), ("sgd_fused", "sgd", dict(fused=True)), ("sgd_loop", "sgd", dict(foreach=False)),
-        ("sgd_decay", "sgd", dict(weight_decay=0.1)), 
-        ("sgd_momentum", "sgd", dict(momentum=0.9)), 
+        ("sgd_decay", "sgd", dict(weight_decay=0.1)), ("sgd_momentum", "sgd", dict(momentum=0.9)),
         ("sgd_momentum_loop", "sgd", dict(momentum=0.9, foreach=False)), ("sgd_momentum_decay", "sgd", dict(momentum=0.9, weight_decay=0.1)),
         ("sgd_nesterov", "sgd", dict(momentum=0.9, nesterov=True)), ("sgd_nesterov_loop", "sgd", dict(momentum=0.9, nesterov=True, foreach=False)),
         ("sgd_dampening", "sgd", dict(momentum=0.9, dampening=0.5)),
@@ -148,13 +152,16 @@ CASES = {
     "bf16": dict(mp="bf16"), "bf16_fp32reduce": dict(mp="bf16_fp32reduce"), "fp32": dict(mp="fp32"),
     "bf16_master": dict(mp="bf16", master=True), "bf16_master_fp32reduce": dict(mp="bf16_fp32reduce", master=True),
     "bf16_master_ga": dict(GA, mp="bf16", master=True),
-    "autocast": dict(mp="autocast"), "autocast_no_cache": dict(mp="autocast", autocast_cache=False), "autocast_full": dict(mp="autocast", ac="full"), "autocast_full_no_cache": dict(mp="autocast", ac="full", autocast_cache=False),
+    "autocast": dict(mp="autocast"), "autocast_no_cache": dict(mp="autocast", autocast_cache=False),
+    "autocast_full": dict(mp="autocast", ac="full"),
+    "autocast_full_no_cache": dict(mp="autocast", ac="full", autocast_cache=False),
     "autocast_never": dict(mp="autocast", reshard=False), "autocast_ga": dict(GA, mp="autocast"), "autocast_root": dict(mp="autocast", wrap="root"),
     "autocast_plain": dict(mp="autocast", ac="full", ac_impl="plain"), "autocast_plain_reentrant": dict(mp="autocast", ac="full", ac_impl="plain_reentrant"),
     **{f"single_{name}": dict(over, runtime="single", world=1) for name, over in dict(
         fp32=dict(mp="fp32"), bf16=dict(mp="bf16"), bf16_master=dict(mp="bf16", master=True),
         autocast=dict(mp="autocast"), autocast_no_cache=dict(mp="autocast", autocast_cache=False),
-        autocast_full=dict(mp="autocast", ac="full"), autocast_full_no_cache=dict(mp="autocast", ac="full", autocast_cache=False), autocast_ga=dict(GA, mp="autocast"), autocast_reentrant=dict(mp="autocast", ac="full", ac_impl="plain_reentrant"),
+        autocast_full=dict(mp="autocast", ac="full"), autocast_full_no_cache=dict(mp="autocast", ac="full", autocast_cache=False),
+        autocast_ga=dict(GA, mp="autocast"), autocast_reentrant=dict(mp="autocast", ac="full", ac_impl="plain_reentrant"),
         bf16_full=dict(mp="bf16", ac="full"), bf16_reentrant=dict(mp="bf16", ac="full", ac_impl="plain_reentrant"),
         bf16_ga=dict(GA, mp="bf16"), adam=dict(mp="fp32", opt="adam"), sgd=dict(mp="fp32", opt="sgd"),
         sgd_fused=dict(mp="fp32", opt="sgd", opt_args=dict(fused=True)),
@@ -167,10 +174,23 @@ CASES = {
     "sac_attention_plain": dict(ac="sac", sac_save=SAVES["attention"], ac_impl="plain"),
     "sac_attention_mm_single": dict(ac="sac", sac_save=SAVES["attention_mm"], runtime="single", world=1, mp="bf16"),
     # Parameters sharded on dimension 1.
-    "shard1_rows": dict(shard1=["wo.weight", "w2.weight"]), "shard1_all": dict(shard1=["weight"]), "shard1_w1": dict(shard1=["w1.weight"]),
-    "shard1_bf16": dict(shard1=["wo.weight", "w2.weight"], mp="bf16"), "shard1_bf16reduce": dict(shard1=["wo.weight", "w2.weight"], mp="mixed_bf16reduce"),
-    "shard1_ga": dict(GA, shard1=["wo.weight", "w2.weight"]), "shard1_never": dict(shard1=["wo.weight", "w2.weight"], reshard=False),
-    "shard1_hsdp": dict(shard1=["wo.weight", "w2.weight"], hsdp=2), "shard1_reshard_2": dict(shard1=["wo.weight", "w2.weight"], reshard=2),
+    "shard1_rows": dict(shard1=ROWS), "shard1_all": dict(shard1=["weight"]), "shard1_w1": dict(shard1=["w1.weight"]),
+    "shard1_1_2": dict(shard1=["wk.weight", "wv.weight"]), "shard1_2_3": dict(shard1=["wv.weight", "wo.weight"]), "shard1_0_2": dict(shard1=["wq.weight", "wv.weight"]),
+    "shard1_bf16": dict(shard1=ROWS, mp="bf16"), "shard1_bf16reduce": dict(shard1=ROWS, mp="mixed_bf16reduce"),
+    "shard1_ga": dict(GA, shard1=ROWS), "shard1_never": dict(shard1=ROWS, reshard=False),
+    "shard1_hsdp": dict(shard1=ROWS, hsdp=2), "shard1_reshard_2": dict(shard1=ROWS, reshard=2),
+    # Some together, on a larger model.
+    "mix_pairs_keep": dict(GA, dims=LARGE, wrap="units", units=[*PAIRS, ["layers.4", "layers.5"]], ac="blocks", ac_blocks=[1, 2], ga_reshard_backward=False,
+                           mp="mixed_bf16reduce", opt="sgd", opt_args=dict(momentum=0.9)),
+    "mix_hsdp_parts": dict(GA, dims=LARGE, hsdp=2, ga_sync="every", ga_all_reduce="last", wrap="units", units=PARTS, opt="adam", opt_args=dict(weight_decay=0.1)),
+    "mix_titan_reentrant": dict(GA, dims=LARGE, world=64, wrap="titan", ga_sync="every", ga_is_last=True, ac="every2", ac_impl="plain_reentrant"),
+    "mix_rows_attention": dict(GA, dims=LARGE, shard1=ROWS, ac="sac", sac_save=SAVES["attention"], reshard=False),
+    "mix_first3_autocast": dict(dims=LARGE, wrap="units", units=BLOCKS[:3], mp="autocast", ac="full", bs=2),
+    "mix_reshard4_master": dict(GA, dims=LARGE, reshard=4, ga_reshard_backward=False, wrap="units", units=[PAIRS[0], *BLOCKS[2:]], mp="bf16", master=True),
+    "mix_ends_keep": dict(GA, dims=LARGE, wrap="units", units=["tok_embeddings", *BLOCKS, ["norm", "output"]], ga_reshard_backward=False,
+                          ac="blocks", ac_blocks=[3, 4, 5], bs=2, opt_args=dict(fused=True)),
+    "mix_buffers_prefetch": dict(GA, dims=LARGE, ga_sync="every", ga_is_last=True, rs_max_input_buffers=2, fwd_prefetch=1, bwd_prefetch=1, opt_args=dict(amsgrad=True)),
+    "mix_single": dict(GA, dims=LARGE, runtime="single", world=1, mp="autocast", ac="full", autocast_cache=False, opt="sgd", opt_args=dict(momentum=0.9, nesterov=True)),
     # The whole model compiled.
     "compile": dict(compile_model=True), "compile_full": dict(compile_model=True, ac="full"), "compile_never": dict(compile_model=True, reshard=False),
     "compile_blocks": dict(compile=True), "compile_blocks_full": dict(compile=True, ac="full"), "compile_blocks_never": dict(compile=True, reshard=False),
@@ -180,11 +200,14 @@ CASES = {
     "compile_single_autocast": dict(compile_model=True, runtime="single", world=1, mp="autocast"),
     "compile_single_full": dict(compile_model=True, runtime="single", world=1, mp="bf16", ac="full"),
 }
-TELLING = ("base", "ga_every", "ga_last", "ga_last_keep", "ga_every_keep", "ga_every_titan_is_last", "ga_last_bf16reduce", "ga_last_never_keep", "ga_every_bf16reduce", "ga_every_bf16", "ga_hsdp_reduce_last", "ga_hsdp_reduce_last_bf16reduce", "ga_last_keep_full",
-           "wrap_every2", "wrap_pairs", "wrap_pair_apart", "wrap_norm_head", "wrap_ends", "wrap_parts", "wrap_parts_and_blocks_full", "wrap_first2", "wrap_embedding",
-           "ac_wrapper", "ac_wrapper_late", "ac_wrapper_reentrant", "ac_plain", "ac_plain_late", "ac_plain_reentrant", "ac_inner", "ac_first2",
-           "reshard_backward_kept", "reshard_backward_root", "late_all_true", "reshard_2", "reshard_2_ga_keep", "reshard_2_bf16",
-           "opt_", "bf16_master", "autocast", "autocast_full", "single_autocast", "single_autocast_full", "single_autocast_ga", "sac_", "shard1_", "compile", "compile_")
+TELLING = (
+    "base", "ga_every", "ga_every_is_last", "ga_last", "ga_last_keep", "ga_every_keep", "ga_every_titan_is_last", "ga_last_bf16reduce",
+    "ga_last_never_keep", "ga_every_bf16reduce", "ga_every_bf16", "ga_hsdp_reduce_last", "ga_hsdp_reduce_last_bf16reduce", "ga_last_keep_full",
+    "wrap_every2", "wrap_pairs", "wrap_pair_apart", "wrap_norm_head", "wrap_ends", "wrap_parts", "wrap_parts_and_blocks_full", "wrap_first2", "wrap_embedding",
+    "ac_wrapper", "ac_wrapper_late", "ac_wrapper_reentrant", "ac_plain", "ac_plain_late", "ac_plain_reentrant", "ac_inner", "ac_first2",
+    "reshard_backward_kept", "reshard_backward_root", "late_all_true", "reshard_2", "reshard_2_ga_keep", "reshard_2_bf16", "opt_", "bf16_master",
+    "autocast", "autocast_full", "single_autocast", "single_autocast_full", "single_autocast_ga", "sac_", "shard1_", "compile", "compile_",
+)
 STEPS = 3
 
 
@@ -462,13 +485,14 @@ if __name__ == "__main__":
     for name, over in CASES.items():
         if wanted and not name.startswith(tuple(wanted)): continue
         config = {**DEFAULTS, **over}
-        made = child(config, DIMS)
+        dims = config.pop("dims", DIMS)
+        made = child(config, dims)
         print(name, made.get("peak_allocated"), made.get("peak_reserved"), {k: v["peak"] >> 20 for k, v in made.get("phases", {}).items()}, made.get("error", ""), flush=True)
         if os.environ.get("VERBOSE"): print(made.get("events") or made["traceback"])
         elif "error" in made: print(made.pop("traceback", ""))
         if not name.startswith(tuple(t for t in TELLING if t.endswith("_"))) and name not in TELLING: made.pop("events", None)
         if name.startswith("opt_") and "events" in made: made["events"] = made["events"].split("|bwd ")[1]
-        old[name] = dict(id=name, model_dims=DIMS, config=config, **made)
+        old[name] = dict(id=name, model_dims=dims, config=config, **made)
     if not os.environ.get("VERBOSE"):
         cases = [old[name] for name in CASES if name in old]
-        json.dump(dict(torch=torch.__version__, cases=cases), open(out, "w"), separators=(",", ":"))
+        json.dump(dict(torch=torch.__version__, python=sys.version.split()[0], cases=cases), open(out, "w"), separators=(",", ":"))

@@ -141,7 +141,7 @@ def run(c):
     from torch.testing._internal.distributed.fake_pg import FakeStore
     from torch.utils.flop_counter import FlopCounterMode
     torch.backends.cuda.enable_cudnn_sdp(False)
-    plain_bool = torch.Tensor.__bool__
+    plain_bool = torch.Tensor.__bool__  # nothing can be read from the device
     torch.Tensor.__bool__ = lambda t: True if t.is_cuda else plain_bool(t)
     if c["mode"] == "compiled": no_triton()
     dist.init_process_group("fake", rank=0, world_size=c["world"], store=FakeStore())
@@ -199,15 +199,16 @@ def run(c):
 
 
 def events(trace, made, parts):
-    """Allocations (+) and frees (-), in order, before the blocks, in the second one forward and backward, and from the last one's
-    forward to its backward: bytes asked for, operator that took them, backward node or part of FSDP at work."""
+    """Allocations (+) and frees (-) in order: before the blocks, from the first one's forward to the second's, from the last one's
+    forward to its backward, and in the second one's backward. Bytes asked for, operator that took them, backward node or part of FSDP
+    at work."""
     at = {}
     for start, end, name in parts:
         if found := re.match(r"FSDP::(\w+) \(.*\b(\d+)\)", name): at.setdefault(found.groups(), (start // 1000, end // 1000 + 1))
     last = max(block for _, block in at)
     spans = {
         "before": (0, at["pre_forward", "0"][0]),
-        "forward": (at["pre_forward", "1"][0], at["post_forward", "1"][1]),
+        "forward": (at["post_forward", "0"][1], at["post_forward", "1"][1]),
         "between": (at["post_forward", last][1], at["pre_backward", last][0]),
         "backward": (at["pre_backward", "1"][0], at["post_backward_reduce", "1"][1]),
     }

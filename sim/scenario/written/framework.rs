@@ -23,6 +23,8 @@ pub enum RopeStyle {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Framework {
+    /// Whose training code it is, in which release, such as `torchtitan 0.2.2`: keys that the file leaves out are as there.
+    pub release: Option<Spanned<String>>,
     /// Whether RMSNorm is one kernel (2.6: composed of pointwise ones).
     pub fused_rms_norm: Option<bool>,
     /// Release of cuBLAS, `major.minor`, where it is not the profile's.

@@ -1,0 +1,104 @@
+//! `framework.release`: what a codebase's own release takes for keys that a scenario leaves out.
+//!
+//! PyTorch's defaults are not those of the code that trains with it. A release is a file of keys in `releases/`, each with
+//! the line of that codebase that says so; to add one, add a file and a line in [`SHIPPED`].
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::error::ScenarioError;
+use super::registry::Runtime;
+use super::understood::Reader;
+use super::written;
+
+/// Releases, by the name that a scenario writes.
+const SHIPPED: [(&str, &str); 2] = [
+    ("torchtitan 0.2.2", include_str!("releases/torchtitan-0.2.2.toml")),
+    ("transformers 5.23", include_str!("releases/transformers-5.23.toml")),
+];
+
+/// A file of `releases/`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Release {
+    /// Runtimes that it trains under.
+    runtimes: Vec<String>,
+    /// Defaults by key, such as `fsdp.wrap`.
+    defaults: BTreeMap<String, Default>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Default {
+    value: Value,
+    source: String,
+}
+
+fn release(name: &str) -> Option<Release> {
+    let (_, text) = SHIPPED.iter().find(|(known, _)| *known == name)?;
+    Some(toml::from_str(text).expect("a test reads every release"))
+}
+
+/// Takes what the file leaves out from the release that it names, if it names one.
+pub(super) fn fill(
+    reader: &mut Reader<'_>,
+    scenario: &mut written::Scenario,
+    runtime: Runtime,
+) -> Result<(), ScenarioError> {
+    let Some(at) = scenario.framework.release.clone() else { return Ok(()) };
+    let Some(Release { runtimes, defaults }) = release(at.get_ref()) else {
+        let problem = format!("there is no table of the defaults of {:?}", at.get_ref());
+        let known = SHIPPED.map(|(name, _)| format!("{name:?}")).join(", ");
+        return Err(reader.plan(
+            &at,
+            problem,
+            format!("write one of {known}, or remove the key and write what differs"),
+        ));
+    };
+    if !runtimes.iter().any(|name| name == runtime.written()) {
+        let problem = format!("{} does not train under runtime = {:?}", at.get_ref(), runtime.written());
+        return Err(reader.plan(&at, problem, format!("remove the key, or write runtime = {:?}", runtimes[0])));
+    }
+    let file: Table = reader.text.parse().unwrap_or_default();
+    let mut below = Table::new();
+    for (key, Default { value, source }) in defaults {
+        let Some((table, name)) = key.split_once('.') else { continue };
+        if file.get(table).is_some_and(|table| table.get(name).is_some()) {
+            continue;
+        }
+        reader.assumptions.push(format!("{key} = {value} ({}: {source})", at.get_ref()));
+        let table = below.entry(table).or_insert_with(|| Value::Table(Table::new()));
+        if let Some(table) = table.as_table_mut() {
+            table.insert(name.to_owned(), value);
+        }
+    }
+    // Values keep no place of their own: they are written out and read, as a file's are.
+    let below = toml::from_str(&below.to_string()).expect("a test reads every release's defaults");
+    scenario.fill(below, &at.span());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_release_is_read_and_each_of_its_defaults_is_a_key_with_a_line_of_source() {
+        for (name, _) in SHIPPED {
+            let Release { runtimes, defaults } = release(name).unwrap();
+            assert!(runtimes.iter().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {runtimes:?}");
+            for (key, Default { value, source }) in defaults {
+                let (table, key) = key.split_once('.').unwrap();
+                let mut inner = Table::new();
+                inner.insert(key.to_owned(), value);
+                let mut outer = Table::new();
+                outer.insert(table.to_owned(), Value::Table(inner));
+                let read: Result<written::Defaults, _> = toml::from_str(&outer.to_string());
+                assert!(read.is_ok(), "{name}: {outer}: {read:?}");
+                assert!(source.contains(".py:") || source.contains(".toml:"), "{name}: {key}: {source}");
+            }
+        }
+    }
+}
