@@ -197,7 +197,8 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
     let shown = if detail.all_conventions { answer.mfu.len() } else { 1 };
     for (index, mfu) in answer.mfu.iter().take(shown).enumerate() {
         let label = if index == 0 { "MFU" } else { "" };
-        writeln!(out, "  {label:13} {:.1} %   {}", 100.0 * mfu.utilisation, mfu.formula)?;
+        let of = mfu.of.map_or_else(String::new, |of| format!("; {of}"));
+        writeln!(out, "  {label:13} {:.1} %   {}{of}", 100.0 * mfu.utilisation, mfu.formula)?;
     }
     writeln!(
         out,

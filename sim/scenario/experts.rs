@@ -62,7 +62,11 @@ pub(super) fn implementation(
             }
             Some(ExpertStyle::Grouped) => Implementation::Grouped,
             Some(ExpertStyle::Loop) => Implementation::Loop,
-            None => reader.assume("framework.experts", Implementation::Loop, "\"loop\""),
+            None => reader.assume(
+                "framework.experts",
+                Implementation::Grouped,
+                "\"grouped\" (transformers 5 and torchtitan)",
+            ),
         });
     };
     let ranks = reader.count("mesh.ep", at, 1, MOST_RANKS)?;

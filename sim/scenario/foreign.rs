@@ -15,6 +15,9 @@ const OWN: [(&str, &str); 5] = [
     ("zero", "deepspeed-zero"),
 ];
 
+/// Tables that every runtime reads, each key of them.
+const SHARED: [&str; 7] = ["topology", "model", "mesh", "batch", "precision", "memory", "measured"];
+
 /// What a runtime does not read.
 pub(super) struct Foreign {
     /// Its name.
@@ -52,6 +55,10 @@ impl Foreign {
             let rule = self.tables.iter().find(|(known, ..)| *known == name);
             if let Some((.., instead)) = rule.filter(|(_, keys, _)| keys.is_empty()) {
                 return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), instead));
+            }
+            // A table that nobody thought of here is not read either.
+            if rule.is_none() && value.get_ref().as_table().is_some() && name != self.own && !SHARED.contains(&name) {
+                return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), "remove the table"));
             }
             for key in value.get_ref().as_table().into_iter().flat_map(DeTable::keys) {
                 let full = format!("{name}.{}", key.get_ref());

@@ -9,7 +9,7 @@ use super::megatron::{mesh, precision};
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, Reader};
 use super::{machine, written};
-use crate::cost::Software;
+use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::program::DType;
 use crate::runtime;
@@ -44,6 +44,7 @@ const FOREIGN: Foreign = Foreign {
         ("fsdp", &[], "its optimizer states are spread over internevo.zero1 replicas"),
         ("fsdp1", &[], "its optimizer states are spread over internevo.zero1 replicas"),
         ("compile", &[], "nothing is compiled: remove the table"),
+        ("float8", &[], "its matmuls run in 16 bits: remove the table"),
         ("loss", &[], "it is flash-attention's cross-entropy: remove the table"),
         ("loop", &[], "its loop drains the device where its timers start and stop: remove the table"),
         ("activation_checkpointing", &[], "write internevo.checkpoint = true"),
@@ -92,7 +93,12 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let bucket = reader.count_or("internevo.reduce_bucket_size", written, 1, most, BUCKET)?;
     let checkpoint = reader.flag("internevo.checkpoint", table.checkpoint, false);
     let regime = machine::regime(reader, &scenario.topology);
-    let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
+    let attention = machine::attention(
+        reader,
+        &scenario.attention,
+        profile,
+        (Backend::Flash1, "InternEvo v0.1.0 installs flash-attention 1.0.5, doc/en/install.md:42"),
+    )?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;

@@ -95,16 +95,45 @@ pub(super) fn regime(reader: &mut Reader<'_>, written: &written::Topology) -> Re
     }
 }
 
+/// The first compute capability of chips on which cuDNN's attention comes first: Hopper's.
+const CUDNN_FIRST: f64 = 9.0;
+
+/// Whose attention kernels PyTorch's `scaled_dot_product_attention` takes: cuDNN's first on compute capability 9 and 10 where
+/// cuDNN is newer than 9.15 (`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, `check_prefer_cudnn_attention`), which
+/// wheels have from PyTorch 2.11 on; FlashAttention 2 before, and on other chips.
+pub(super) fn pytorch_attention(topology: &Topology) -> (Backend, &'static str) {
+    match topology.chip.compute_capability.is_some_and(|known| known >= CUDNN_FIRST) {
+        true => (Backend::Cudnn, "what PyTorch 2.11 and newer takes on this chip; before, \"flash2\""),
+        false => (Backend::Flash2, "PyTorch's own kernels"),
+    }
+}
+
+/// Whose attention kernels Transformer Engine takes: cuDNN's on Hopper and newer, FlashAttention before
+/// (Transformer Engine 2.9, `pytorch/attention/dot_product_attention/utils.py:1118`).
+pub(super) fn engine_attention(topology: &Topology) -> (Backend, &'static str) {
+    match topology.chip.compute_capability.is_some_and(|known| known >= CUDNN_FIRST) {
+        true => (Backend::Cudnn, "what Transformer Engine takes on Hopper and newer"),
+        false => (Backend::Flash2, "FlashAttention 2"),
+    }
+}
+
 /// Whose attention kernels run.
 pub(super) fn attention(
     reader: &mut Reader<'_>,
     written: &written::Attention,
     profile: &Profile,
-    whose: &str,
+    (backend, why): (Backend, &str),
 ) -> Result<Backend, ScenarioError> {
     let attention = match &written.backend {
         Some(backend) => *backend.get_ref(),
-        None => reader.assume("attention.backend", Backend::Flash2, &format!("\"flash2\" ({whose})")),
+        None if profile.attention.has(backend) => {
+            reader.assume("attention.backend", backend, &format!("\"{}\" ({why})", backend.name()))
+        }
+        None => {
+            let problem =
+                format!("{why}, and the profile {} has no {} attention kernels", profile.name, backend.name());
+            reader.assume("attention.backend", Backend::Flash2, &format!("\"flash2\" ({problem})"))
+        }
     };
     gate::attention(reader, written, profile, attention)?;
     Ok(attention)

@@ -96,7 +96,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         None => reader.flag(FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),
     };
     let gradients = gradients(reader, table, (mesh, dtype, fused))?;
-    let optimizer = optimizer(reader, scenario, table, gradients.overlap_reduce)?;
+    let optimizer = optimizer(reader, scenario, table, (gradients.overlap_reduce, pipeline.virtual_stages))?;
     let sharded = sharded.map(|key| fsdp::settings(reader, (table, key), (gradients, optimizer))).transpose()?;
     if let (Some(at), Matmuls::Fp8 { parameters: true, .. }, false) =
         (&table.fp8_param_gather, matmuls, optimizer.distributed)
@@ -111,7 +111,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         MOST_SMALL,
         128,
     )?;
-    let checks_for_nan = reader.flag("megatron.check_for_nan", table.check_for_nan, true);
+    let checks_for_nan =
+        reader.flag("megatron.check_for_nan", table.check_for_nan, dtype == DType::Bf16 && engine == Engine::Core);
     let settled = graphs::Settled {
         engine,
         model: &model,
@@ -127,7 +128,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     let graphs = graphs::asked(reader, table, &settled, together.is_some())?;
     let regime = machine::regime(reader, &scenario.topology);
-    let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
+    let attention = machine::attention(reader, &scenario.attention, profile, machine::engine_attention(topology))?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
@@ -346,7 +347,7 @@ fn optimizer(
     reader: &mut Reader<'_>,
     scenario: &written::Scenario,
     table: &written::Megatron,
-    overlap_reduce: bool,
+    (overlap_reduce, virtual_stages): (bool, u32),
 ) -> Result<Optimizer, ScenarioError> {
     let distributed = reader.flag("megatron.distributed_optimizer", table.distributed_optimizer, false);
     let gather = table.overlap_param_gather.as_ref();
@@ -382,7 +383,10 @@ fn optimizer(
             return Err(reader.plan(at, problem, "write megatron.overlap_param_gather = true"));
         }
         Some(at) => *at.get_ref(),
-        None if overlap_gather => reader.assume("megatron.align_param_gather", false, "false"),
+        None if overlap_gather => {
+            let default = virtual_stages > 1;
+            reader.flag("megatron.align_param_gather", None, default)
+        }
         None => false,
     };
     Ok(Optimizer { distributed, overlap_gather, align_gather, master, first_moment, second_moment, fused: true, clip })

@@ -9,7 +9,7 @@ use super::megatron::{mesh, pipeline, precision};
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{machine, written};
-use crate::cost::Software;
+use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
 use crate::program::DType;
@@ -43,6 +43,7 @@ const FOREIGN: Foreign = Foreign {
         ("fsdp", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
         ("fsdp1", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
         ("compile", &[], "nothing is compiled: remove the table"),
+        ("float8", &[], "its matmuls run in bf16: remove the table"),
         ("loss", &[], "it is its own cross-entropy over split words: remove the table"),
         ("loop", &[], "its loop takes the time after a barrier: remove the table"),
         ("activation_checkpointing", &[], "write nanotron.recompute_layer = true"),
@@ -101,7 +102,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     let gathers_again = reader.flag("nanotron.tp_recompute_allgather", table.tp_recompute_allgather, true);
     let regime = machine::regime(reader, &scenario.topology);
-    let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
+    let attention = machine::attention(reader, &scenario.attention, profile, (Backend::Flash2, "it calls flash_attn"))?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
@@ -158,7 +159,7 @@ fn stages(
 ) -> Result<Pipeline, ScenarioError> {
     let engine = table
         .pp_engine
-        .unwrap_or_else(|| reader.assume("nanotron.pp_engine", written::Engine::OneForwardOneBackward, "\"1f1b\""));
+        .unwrap_or_else(|| reader.assume("nanotron.pp_engine", written::Engine::AllForwardAllBackward, "\"afab\""));
     let schedule = match engine {
         written::Engine::OneForwardOneBackward => &MEGATRON_1F1B,
         written::Engine::AllForwardAllBackward => order::find("AFAB").unwrap_or(&MEGATRON_1F1B),

@@ -95,7 +95,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         _ => reader.flag("batch.set_is_last_backward", flag(&batch.set_is_last_backward), false),
     };
     let regime = machine::regime(reader, &scenario.topology);
-    let attention = machine::attention(reader, &scenario.attention, profile, "PyTorch's own kernels")?;
+    let attention = machine::attention(reader, &scenario.attention, profile, machine::pytorch_attention(topology))?;
     let tf32 = match (mixed_precision.compute(), scenario.precision.tf32) {
         (DType::Fp32, None) => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
         (_, written) => written.unwrap_or(false),

@@ -115,7 +115,7 @@ pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -
     };
     let implementation = match &written.implementation {
         Some(implementation) => implementation.get_ref().as_str(),
-        None if name == "adamw" => reader.assume("optimizer.implementation", "fused", "\"fused\""),
+        None if name == "adamw" => reader.assume("optimizer.implementation", "foreach", "\"foreach\""),
         None if name == "decoupled_adamw" => "for_loop",
         None => "foreach",
     };

@@ -141,7 +141,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         quantization: quantization(reader, table, topology)?,
         activation_embed: match table.activation_embed {
             None if mesh.tensor == 1 => false,
-            written => reader.flag("xla.activation_embed", written, false),
+            written => reader.flag("xla.activation_embed", written, true),
         },
         half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", Moment::Float32, "\"float32\""))
             == Moment::Bfloat16,

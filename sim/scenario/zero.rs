@@ -68,6 +68,7 @@ const FOREIGN: Foreign = Foreign {
         (
             "framework",
             &[
+                "release",
                 "fused_rms_norm",
                 "cublas",
                 "launch_blocking",
@@ -118,9 +119,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         true => offload::optimizer(reader, &scenario.optimizer)?,
         false => training::optimizer(reader, &scenario.optimizer)?,
     };
-    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, false);
+    let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let regime = machine::regime(reader, &scenario.topology);
-    let attention = machine::attention(reader, &scenario.attention, profile, "PyTorch's own kernels")?;
+    let attention = machine::attention(reader, &scenario.attention, profile, machine::pytorch_attention(topology))?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;

@@ -139,7 +139,7 @@ pub(super) fn mixture(
         shared_overlap,
         in_line: super::overlap::in_line(reader, table, shared_overlap)?,
         drawn: drawn(reader, table, model, capacity.is_some())?,
-        auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), true),
+        auxiliary_loss: reader.flag("megatron.moe_aux_loss", flag(&table.moe_aux_loss), false),
     }))
 }
 
@@ -191,7 +191,12 @@ fn drawn(
 /// How rows get to experts and back.
 fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Dispatcher, ScenarioError> {
     let Some(at) = &table.moe_token_dispatcher_type else {
-        return Ok(reader.assume("megatron.moe_token_dispatcher_type", &DISPATCHERS[0], "\"alltoall\""));
+        let default = Dispatcher::find("allgather").unwrap_or(&DISPATCHERS[0]);
+        return Ok(reader.assume(
+            "megatron.moe_token_dispatcher_type",
+            default,
+            &format!("\"{}\" (Megatron-Core's; recipes write \"alltoall\" or \"flex\")", default.name),
+        ));
     };
     Dispatcher::find(at.get_ref()).ok_or_else(|| {
         let known: Vec<String> = DISPATCHERS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();

@@ -22,6 +22,9 @@ pub struct Kind {
     pub nodes: String,
 }
 
+/// Matmuls in fp8 or int8.
+pub(super) const EIGHT: &str = "8-bit";
+
 impl Kind {
     /// The names of its parts, in the order of [`Kind::parts`].
     pub const PARTS: [&'static str; 6] = ["framework", "machine", "parallelism", "blocks", "matmuls", "nodes"];
@@ -58,7 +61,7 @@ impl Kind {
             machine: topology.name.clone(),
             parallelism: parallelism.to_owned(),
             blocks: if job.model().experts.is_some() { "experts" } else { "dense" }.to_owned(),
-            matmuls: if eight { "8-bit" } else { "16-bit" }.to_owned(),
+            matmuls: if eight { EIGHT } else { "16-bit" }.to_owned(),
             nodes: if several { "several" } else { "one" }.to_owned(),
         }
     }

@@ -1,6 +1,7 @@
 //! Model FLOPs utilisation, in the conventions in use.
 
 use super::Class;
+use super::kind::{EIGHT, Kind};
 use crate::model::Position;
 use crate::program::DType;
 use crate::scenario::understood::Scenario;
@@ -13,6 +14,8 @@ pub struct Mfu {
     pub name: &'static str,
     /// The formula per token.
     pub formula: &'static str,
+    /// The peak that it is a share of, where that is not the one of the type that matmuls multiply in.
+    pub of: Option<&'static str>,
     /// FLOPs of a step of the whole job.
     pub flops: Flops,
     /// Share of the chips' dense peak in the compute type; of fp8 matmuls the peak in bf16, the type that all else runs in.
@@ -51,6 +54,7 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
         DType::Fp32 => peaks.fp32.unwrap_or(peaks.bf16),
         _ => peaks.bf16,
     };
+    let eight = Kind::of(scenario).matmuls == EIGHT;
     let hardware = classes.iter().map(|class| class.program.flops.0 * u128::from(class.ranks)).sum();
     let entries = [
         (
@@ -71,6 +75,7 @@ pub(super) fn mfu(scenario: &Scenario, classes: &[Class], step: Time, tokens: u6
         .map(|(name, (formula, flops))| Mfu {
             name,
             formula,
+            of: eight.then_some("of the bf16 peak, which 8-bit matmuls exceed"),
             flops: Flops(flops),
             utilisation: flops as f64 / (step.seconds() * chips * peak.0),
         })
