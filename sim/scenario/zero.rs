@@ -51,6 +51,7 @@ pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
 const FOREIGN: Foreign = Foreign {
     runtime: "deepspeed-zero",
     own: "zero",
+    reads: &[],
     tables: &[
         ("pipeline", &[], "its pipelines are runtime = \"deepspeed\": remove the table"),
         ("fsdp", &[], "what is sharded is zero.stage: remove the table"),
