@@ -59,7 +59,10 @@ impl Foreign {
                 return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), instead));
             }
             // A table that nobody thought of here is not read either.
-            if rule.is_none() && value.get_ref().as_table().is_some() && ![SHARED.as_slice(), self.reads, &[self.own]].concat().contains(&name) {
+            if rule.is_none()
+                && value.get_ref().as_table().is_some()
+                && ![SHARED.as_slice(), self.reads, &[self.own]].concat().contains(&name)
+            {
                 return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), "remove the table"));
             }
             for key in value.get_ref().as_table().into_iter().flat_map(DeTable::keys) {
