@@ -8,5 +8,5 @@ pub mod caching;
 mod fixed;
 pub mod replay;
 
-pub use caching::{Allocator, OutOfMemory, Settings};
+pub use caching::{Allocator, DeviceCalls, OutOfMemory, Settings};
 pub use replay::{Breakdown, MemoryReport, Phase, replay};

@@ -187,8 +187,8 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
     if report.retries > 0 && memory.fits {
         writeln!(
             out,
-            "                the allocator gave cached segments back {} times: each stalls the device, which the step time leaves out",
-            report.retries
+            "                the allocator returns cached segments to the device {} times a step, which adds {} (assumed rates)",
+            report.retries, answer.stall
         )?;
     }
     writeln!(out, "  step time     {}   ({low} to {high}, 80 % interval)", answer.step)?;
