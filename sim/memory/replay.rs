@@ -3,7 +3,8 @@
 //! The first step makes the optimizer's state and warms the allocator's cache; the third is reported, as PyTorch users
 //! read `max_memory_allocated` after warm-up.
 
-use super::caching::{Allocator, BlockId, DeviceCalls, OutOfMemory, Settings};
+use super::caching::{Allocator, BlockId, OutOfMemory, Settings};
+use super::calls::DeviceCalls;
 use super::fixed;
 use crate::program::{Category, Discipline, Instr, Mark, Program, Rename};
 use crate::units::Bytes;

@@ -107,15 +107,19 @@ pub(super) fn in_backward(
     Ok(true)
 }
 
-/// The optimizer.
-pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
+/// The optimizer; AdamW is run in the way `default` where the file says nothing.
+pub(super) fn optimizer(
+    reader: &mut Reader<'_>,
+    written: &written::Optimizer,
+    default: &'static str,
+) -> Result<Optimizer, ScenarioError> {
     let name = match &written.name {
         Some(name) => name.get_ref().as_str(),
         None => reader.assume("optimizer.name", "adamw", "\"adamw\""),
     };
     let implementation = match &written.implementation {
         Some(implementation) => implementation.get_ref().as_str(),
-        None if name == "adamw" => reader.assume("optimizer.implementation", "foreach", "\"foreach\""),
+        None if name == "adamw" => reader.assume("optimizer.implementation", default, &format!("{default:?}")),
         None if name == "decoupled_adamw" => "for_loop",
         None => "foreach",
     };

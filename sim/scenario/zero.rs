@@ -118,7 +118,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = match zero.offload.optimizer {
         true => offload::optimizer(reader, &scenario.optimizer)?,
-        false => training::optimizer(reader, &scenario.optimizer)?,
+        // DeepSpeed's own FusedAdam (deepspeed/runtime/engine.py, _configure_basic_optimizer).
+        false => training::optimizer(reader, &scenario.optimizer, "fused")?,
     };
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let regime = machine::regime(reader, &scenario.topology);
