@@ -31,6 +31,7 @@ mod tensor;
 mod train;
 mod training;
 pub mod understood;
+mod unread;
 pub mod written;
 mod xla;
 mod zero;

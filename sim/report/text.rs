@@ -76,6 +76,10 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
         job.micro_batches(),
         if job.micro_batches() == 1 { "" } else { "es" },
     )?;
+    if !scenario.unread.is_empty() {
+        let (numbers, profile) = (scenario.unread.join(", "), &scenario.profile.name);
+        writeln!(out, "\n  no effect     {numbers}: times come from what was measured, in the profile {profile}")?;
+    }
     answer_lines(out, scenario, answer, detail)?;
     stages(out, scenario, answer)?;
     memory(out, answer)?;

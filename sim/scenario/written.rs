@@ -14,7 +14,7 @@ mod zero;
 pub use experts::{ExpertLoad, ExpertStyle};
 pub use fill::Defaults;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
-pub use framework::{Framework, RopeStyle};
+pub use framework::{Framework, LoadBalancer, RopeStyle};
 pub use internevo::InternEvo;
 pub use megatron::{
     Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scope, Scores,

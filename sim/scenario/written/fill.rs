@@ -33,7 +33,7 @@ fill!(Fsdp {
 fill!(Compile { loss } { blocks });
 fill!(Loss { kind, chunks, words } { keep_logits });
 fill!(Loop { train_metrics, host_syncs_per_step } {});
-fill!(Framework { release, cublas, device_max_connections, experts, linears, context_parallel_rotate_method } {
+fill!(Framework { release, cublas, device_max_connections, experts, linears, context_parallel_rotate_method, context_parallel_load_balancer } {
     fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv,
 });
 fill!(Checkpointing { policy, offload } { early_stop, around_compiled });
