@@ -7,25 +7,28 @@ use crate::scenario::predict::Witness;
 
 /// What stands above the columns.
 const ABOUT: &str = "\
-# The logarithm of measured over predicted step time of every public run that can be simulated, a line for each configuration
-# (the mean of its runs), by kind of run. A family is a model's runs by one publisher. Made by
+# The logarithm of measured over predicted step time of every public run that can be simulated, by kind of run. A family is a
+# model's runs by one publisher; runs of one configuration share a weight of one. Made by
 # windtunnel check tests/receipts/public.jsonl tests/receipts/vtrain-a100.jsonl --runs calibrate/profiles/measured-runs.csv
 ";
 
 /// The table, in the order of families and kinds.
 pub fn table(outcome: &Outcome) -> String {
-    let mut errors: BTreeMap<&str, (Witness, f64)> = BTreeMap::new();
-    for row in &outcome.judged {
-        let Some(step) = row.step else { continue };
-        let error = libm::log(step.measured / step.predicted);
-        let (family, lane, kind) = (row.family.clone(), row.lane.clone(), row.kind.clone());
-        let first = || (Witness { family, lane, kind, residual: row.residual, error: 0.0 }, 0.0);
-        let (witness, runs) = errors.entry(&row.configuration).or_insert_with(first);
-        witness.error += error;
-        *runs += 1.0;
-    }
-    let mean = |(witness, runs): (Witness, f64)| Witness { error: witness.error / runs, ..witness };
-    let mut lines: Vec<String> = errors.into_values().map(|of| mean(of).line()).collect();
+    let timed = || outcome.judged.iter().filter_map(|row| row.step.map(|step| (row, step)));
+    let mut runs: BTreeMap<&str, f64> = BTreeMap::new();
+    timed().for_each(|(row, _)| *runs.entry(&row.configuration).or_default() += 1.0);
+    let line = |(row, step): (&super::case::Judged, super::case::Pair)| {
+        let witness = Witness {
+            family: row.family.clone(),
+            lane: row.lane.clone(),
+            kind: row.kind.clone(),
+            weight: 1.0 / runs[row.configuration.as_str()],
+            residual: row.residual,
+            error: libm::log(step.measured / step.predicted),
+        };
+        witness.line()
+    };
+    let mut lines: Vec<String> = timed().map(line).collect();
     lines.sort_unstable();
     format!("{ABOUT}{}\n{}\n", Witness::COLUMNS, lines.join("\n"))
 }

@@ -22,7 +22,7 @@ use crate::units::Time;
 
 /// How much a run says of another that differs from it in one part of its kind, by [`Kind::PARTS`]: those on another machine or with
 /// experts instead of dense blocks next to nothing, those with narrower matmuls a good deal.
-const LIKENESS: [f64; 6] = [0.1, 0.03, 0.1, 0.03, 0.3, 0.1];
+const LIKENESS: [f64; 6] = [0.1, 0.03, 0.1, 0.03, 0.2, 0.1];
 /// As how many runs the costs' residuals count.
 const PARTS: f64 = 3.0;
 /// A family of n runs counts as n to this power.
@@ -30,7 +30,7 @@ const TOGETHER: f64 = 0.7;
 /// Standard deviations from the middle of a normal distribution to its 90th percentile.
 const NINETIETH: f64 = 1.281_551_565_5;
 
-/// A configuration that was measured.
+/// A run that was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Witness {
     /// Runs that were measured together: a model by a publisher.
@@ -39,6 +39,8 @@ pub struct Witness {
     pub lane: String,
     /// What kind of run it is.
     pub kind: Kind,
+    /// One over the runs of the same configuration.
+    pub weight: f64,
     /// Half the width of the interval that the costs' residuals alone make, as a share of the step.
     pub residual: f64,
     /// The logarithm of measured over predicted step time.
@@ -48,23 +50,25 @@ pub struct Witness {
 impl Witness {
     /// The names of the file's columns.
     pub const COLUMNS: &'static str =
-        "family,lane,framework,machine,parallelism,blocks,matmuls,nodes,residual,log_measured_over_predicted";
+        "family,lane,framework,machine,parallelism,blocks,matmuls,nodes,weight,residual,log_measured_over_predicted";
 
     /// A line of the file.
     pub fn line(&self) -> String {
         let family = self.family.replace(',', ";");
-        format!("{family},{},{},{:.4},{:.4}", self.lane, self.kind.parts().join(","), self.residual, self.error)
+        let kind = self.kind.parts().join(",");
+        format!("{family},{},{kind},{:.4},{:.4},{:.4}", self.lane, self.weight, self.residual, self.error)
     }
 
     fn read(line: &str) -> Option<Witness> {
         let fields: Vec<&str> = line.split(',').collect();
-        let [family, lane, framework, machine, parallelism, blocks, matmuls, nodes, residual, error] =
+        let [family, lane, framework, machine, parallelism, blocks, matmuls, nodes, weight, residual, error] =
             fields.try_into().ok()?;
         let [framework, machine, parallelism, blocks, matmuls, nodes] =
             [framework, machine, parallelism, blocks, matmuls, nodes].map(str::to_owned);
         let kind = Kind { framework, machine, parallelism, blocks, matmuls, nodes };
         let (family, lane) = (family.to_owned(), lane.to_owned());
-        Some(Witness { family, lane, kind, residual: residual.parse().ok()?, error: error.parse().ok()? })
+        let [weight, residual, error] = [weight, residual, error].map(|number| number.parse().ok());
+        Some(Witness { family, lane, kind, weight: weight?, residual: residual?, error: error? })
     }
 }
 
@@ -97,7 +101,7 @@ pub(super) fn interval(step: Time, residual: f64, kind: &Kind, family: &str) -> 
 /// The 10th and the 90th percentile of the logarithm of measured over predicted.
 fn ends(others: &[&Witness], residual: f64, kind: &Kind) -> (f64, f64) {
     let mut families: BTreeMap<&str, f64> = BTreeMap::new();
-    let likeness: Vec<f64> = others.iter().map(|other| likeness(&other.kind, kind)).collect();
+    let likeness: Vec<f64> = others.iter().map(|other| other.weight * likeness(&other.kind, kind)).collect();
     for (other, weight) in others.iter().zip(&likeness) {
         *families.entry(&other.family).or_default() += weight;
     }
@@ -140,7 +144,8 @@ fn alike(others: &[&Witness], kind: &Kind) -> Alike {
         0 => 0.0,
         n => 0.5 * (errors[(n - 1) / 2] + errors[n / 2]),
     };
-    Alike { runs: errors.len(), families: families.len(), bias: libm::exp(-median) - 1.0 }
+    let runs = same.iter().map(|other| other.weight).sum::<f64>().round() as usize;
+    Alike { runs, families: families.len(), bias: libm::exp(-median) - 1.0 }
 }
 
 #[cfg(test)]
@@ -159,7 +164,14 @@ mod tests {
     }
 
     fn witness(machine: &str, family: &str, error: f64) -> Witness {
-        Witness { family: family.to_owned(), lane: String::new(), kind: kind(machine), residual: 0.1, error }
+        Witness {
+            family: family.to_owned(),
+            lane: String::new(),
+            kind: kind(machine),
+            weight: 1.0,
+            residual: 0.1,
+            error,
+        }
     }
 
     #[test]
@@ -192,14 +204,14 @@ mod tests {
 
     /// Of configurations, the share whose measured step lies in the interval made without their family.
     fn held<'w>(these: impl Iterator<Item = &'w Witness>) -> (usize, f64) {
-        let inside: Vec<bool> = these
-            .map(|one| {
-                let others: Vec<&Witness> = WITNESSES.iter().filter(|other| other.family != one.family).collect();
-                let (low, high) = ends(&others, one.residual, &one.kind);
-                (low.min(0.0)..=high.max(0.0)).contains(&one.error)
-            })
-            .collect();
-        (inside.len(), inside.iter().filter(|&&inside| inside).count() as f64 / inside.len() as f64)
+        let (mut all, mut inside) = (0.0, 0.0);
+        for one in these {
+            let others: Vec<&Witness> = WITNESSES.iter().filter(|other| other.family != one.family).collect();
+            let (low, high) = ends(&others, one.residual, &one.kind);
+            all += one.weight;
+            inside += if (low.min(0.0)..=high.max(0.0)).contains(&one.error) { one.weight } else { 0.0 };
+        }
+        (all.round() as usize, inside / all)
     }
 
     #[test]
