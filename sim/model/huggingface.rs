@@ -15,6 +15,7 @@
 mod bloom;
 mod decoder;
 mod deepseek;
+mod dropout;
 mod error;
 mod experts;
 mod falcon;
@@ -121,6 +122,8 @@ pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
         return Err(refuse::unknown(&keys, model_type, known()));
     };
     let mut model = (architecture.read)(&keys)?;
+    model.model_type = architecture.model_type;
+    model.dropout = dropout::read(&keys, model_type)?;
     refuse::ahead(&keys, &model)?;
     limits::check(&keys, &model)?;
     model.name = name(&keys, file_name)?;

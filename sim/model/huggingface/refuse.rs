@@ -43,18 +43,6 @@ const WATCHED: &[&str] = &[
     "logit_scale",
 ];
 
-/// Keys that hold a dropout probability.
-const DROPOUT: &[&str] = &[
-    "attention_dropout",
-    "attn_pdrop",
-    "resid_pdrop",
-    "embd_pdrop",
-    "emb_pdrop",
-    "hidden_dropout",
-    "activation_dropout",
-    "dropout",
-];
-
 /// Whether a value switches something on.
 fn on(value: &Value) -> bool {
     match value {
@@ -123,11 +111,6 @@ pub(super) fn notes(keys: &Keys<'_>, class: &str) -> Vec<String> {
     for &key in WATCHED {
         if let Some(value) = keys.peek(key).filter(|value| on(value) && !keys.was_asked(key)) {
             notes.push(format!("{key:?} is {}, which {class} does not read: ignored", shown(value)));
-        }
-    }
-    for &key in DROPOUT {
-        if let Some(value) = keys.peek(key).filter(|value| on(value)) {
-            notes.push(format!("{key:?} is {}: dropout is not modelled", shown(value)));
         }
     }
     if keys.peek("quantization_config").is_some_and(on) {

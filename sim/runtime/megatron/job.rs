@@ -6,6 +6,7 @@ use super::fsdp::Fsdp;
 use super::graphs::CudaGraphs;
 use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
+use crate::model::style::NormCode;
 pub use crate::model::megatron::{CrossEntropy, Fp8Recipe, Scatter};
 use crate::program::{DType, Dispatch, Group};
 pub use crate::runtime::eager::Dispatcher;
@@ -483,6 +484,7 @@ impl Job {
             workspace: self.workspace,
             persistent_workspace: self.persistent_workspace,
             fused_rms_norm: true,
+            norm_code: NormCode::Torch,
             layer_norm: self.block.layer_norm,
             bias_tensor: false,
             multiprocessors: self.multiprocessors,
