@@ -91,4 +91,6 @@ pub struct Style {
     pub modules: Modules,
     /// How those compute attention.
     pub attention: AttentionCode,
+    /// Whether blocks are compiled, which may lay values out in another way.
+    pub compiled: bool,
 }

@@ -10,9 +10,9 @@ mod attention;
 mod body;
 mod feed_forward;
 
-pub use body::{Body, body};
+pub use body::{Blocks, Body, body};
 
-use super::block::{Variant, norm, norm_params};
+use super::block::{AttentionParams, Variant, attention_params, norm, norm_params};
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::style::{Modules, NormCode, Style};
 use super::{ModelConfig, Norm, NormPlacement, Position};
@@ -95,30 +95,65 @@ pub fn class_of(m: &ModelConfig, style: Style) -> Option<&'static Class> {
     known(m.model_type).filter(|_| style.modules == Modules::Transformers)
 }
 
-/// What a block has beside attention.
-struct Rest {
+/// A module of a block, as it registers its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Module {
+    Attention,
+    FeedForward,
+    /// The norm before the first half, or before the second.
+    Before(usize),
+}
+
+/// The order in which a class registers its modules, which is that in which FSDP packs them; norms behind come last.
+fn registered(class: &Class) -> [Module; 4] {
+    use Module::{Attention, Before, FeedForward};
+    match class.model_type {
+        "gpt2" | "bloom" | "mpt" => [Before(0), Attention, Before(1), FeedForward],
+        "gpt_neox" => [Before(0), Before(1), Attention, FeedForward],
+        "opt" => [Attention, Before(0), FeedForward, Before(1)],
+        _ => [Attention, FeedForward, Before(0), Before(1)],
+    }
+}
+
+/// Parameters of a block.
+struct Params {
+    attention: AttentionParams,
     ffn: feed_forward::Params,
     before: [Vec<usize>; 2],
     after: [Vec<usize>; 2],
 }
 
-impl Rest {
-    fn new(g: &mut GraphBuilder, m: &ModelConfig) -> Rest {
-        let ffn = feed_forward::Params::new(g, m);
-        let mut rest = Rest { ffn, before: [vec![], vec![]], after: [vec![], vec![]] };
+impl Params {
+    fn new(g: &mut GraphBuilder, m: &ModelConfig, class: &Class) -> Params {
+        let (mut attention, mut ffn) = (None, None);
+        let mut before = [vec![], vec![]];
         let placement = m.norm_placement;
-        if placement != NormPlacement::Post {
-            rest.before[0] = norm_params(g, m.norm, m.width, "attention_norm.weight", "attention_norm.bias");
-            if placement != NormPlacement::ParallelShared {
-                rest.before[1] = norm_params(g, m.norm, m.width, "ffn_norm.weight", "ffn_norm.bias");
+        for module in registered(class) {
+            match module {
+                Module::Attention => attention = Some(attention_params(g, m)),
+                Module::FeedForward => ffn = Some(feed_forward::Params::new(g, m)),
+                Module::Before(_) if placement == NormPlacement::Post => {}
+                Module::Before(1) if placement == NormPlacement::ParallelShared => {}
+                Module::Before(at) => {
+                    let names = [
+                        ("attention_norm.weight", "attention_norm.bias"),
+                        ("ffn_norm.weight", "ffn_norm.bias"),
+                    ][at];
+                    before[at] = norm_params(g, m.norm, m.width, names.0, names.1);
+                }
             }
         }
+        let mut after = [vec![], vec![]];
         if matches!(placement, NormPlacement::Post | NormPlacement::PreAndPost) {
-            rest.after[0] =
-                norm_params(g, m.norm, m.width, "attention_post_norm.weight", "attention_post_norm.bias");
-            rest.after[1] = norm_params(g, m.norm, m.width, "ffn_post_norm.weight", "ffn_post_norm.bias");
+            after[0] = norm_params(g, m.norm, m.width, "attention_post_norm.weight", "attention_post_norm.bias");
+            after[1] = norm_params(g, m.norm, m.width, "ffn_post_norm.weight", "ffn_post_norm.bias");
         }
-        rest
+        Params {
+            attention: attention.expect("every class registers attention"),
+            ffn: ffn.expect("every class registers a feed-forward"),
+            before,
+            after,
+        }
     }
 }
 
@@ -132,18 +167,23 @@ pub fn block(
 ) -> Graph {
     let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BSD, compute));
     let g = &mut graph;
-    let params = super::block::attention_params(g, m);
-    let rest = Rest::new(g, m);
-    let whole = attention::Attention { m, class, params: &params, window: variant.window, style };
+    let params = Params::new(g, m, class);
+    let whole = attention::Attention { m, class, params: &params.attention, window: variant.window, style };
     let out = match m.norm_placement {
-        NormPlacement::Parallel | NormPlacement::ParallelShared => parallel(g, &whole, &rest, x),
-        _ => in_turn(g, &whole, &rest, x),
+        NormPlacement::Parallel | NormPlacement::ParallelShared => parallel(g, &whole, &params, x),
+        _ => in_turn(g, &whole, &params, x),
     };
     graph.finish(out)
 }
 
+/// Whether a block returns attention's weights beside its result, which the loop over blocks then names until the next one
+/// returns.
+fn returns_weights(class: &Class) -> bool {
+    matches!(class.model_type, "bloom" | "mpt" | "falcon")
+}
+
 /// Attention, then the feed-forward on what that made.
-fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Rest, x: ValueId) -> ValueId {
+fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params, x: ValueId) -> ValueId {
     let (m, rows) = (whole.m, g.dims().tokens());
     // GPT-2 names what it adds up until the block returns; the others give the sum the same name.
     let names = whole.class.model_type == "gpt2";
@@ -184,12 +224,14 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Rest, 
     } else {
         g.drop_values(&[ff, h]);
     }
-    g.drop_values(&late);
+    if !returns_weights(whole.class) {
+        g.drop_values(&late);
+    }
     out
 }
 
 /// Attention and feed-forward on the block's input, each through its own norm or both through one.
-fn parallel(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Rest, x: ValueId) -> ValueId {
+fn parallel(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params, x: ValueId) -> ValueId {
     let (m, rows) = (whole.m, g.dims().tokens());
     let xn = norm(g, m.norm, rows, x, &rest.before[0], "attention_norm", ("xn_BSD", BSD));
     let shared = rest.before[1].is_empty();
@@ -214,7 +256,9 @@ fn parallel(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Rest,
     let both = g.op("residual", OpKind::Add, &[ff, attn], &[], ("both_BSD", BSD));
     let out = g.op("residual", OpKind::Add, &[both, x], &[], ("out_BSD", BSD));
     g.drop_values(&[both, ff, attn]);
-    g.drop_values(&late);
+    if !returns_weights(whole.class) {
+        g.drop_values(&late);
+    }
     out
 }
 

@@ -21,6 +21,7 @@ use crate::units::Bytes;
 
 mod besides;
 mod blocks;
+mod body;
 mod framework;
 mod halves;
 mod passes;
@@ -176,10 +177,8 @@ struct Training<'j> {
     /// What each of the rank's roots has of the model, and which of them is at work.
     parts: Vec<Part>,
     at: usize,
-    /// What the model's forward names until it returns: inputs of its first block, masks.
-    locals: Vec<Storage>,
-    /// What blocks share until the first one's backward is over: rotary tables, masks of checkpointed blocks.
-    tables: Vec<Storage>,
+    /// What transformers' `forward` makes for all blocks.
+    body: body::Made,
     /// Logits that the loop's variable holds, of the micro-batch before.
     kept: Vec<Storage>,
     /// What they are known as from one step to the next.
@@ -235,7 +234,7 @@ impl<'j> Training<'j> {
             run
         };
         let (kept, kept_across, of_loss) = (vec![], vec![], vec![]);
-        let (locals, tables, pipeline_group) = (vec![], vec![], None);
+        let (body, pipeline_group) = (body::Made::default(), None);
         Training {
             job,
             graphs,
@@ -244,8 +243,7 @@ impl<'j> Training<'j> {
             run,
             parts,
             at: 0,
-            locals,
-            tables,
+            body,
             kept,
             kept_across,
             of_loss,

@@ -78,7 +78,8 @@ pub(super) fn style(
         let word = if class.sdpa { "sdpa" } else { "eager" };
         reader.assumptions.push(format!("attention.implementation = \"{word}\" (transformers' default for {name})"));
     }
-    Ok(Style { modules: Modules::Transformers, attention, rope: Rope::RotateHalf, ..plain })
+    let compiled = scenario.compile.blocks.unwrap_or(false);
+    Ok(Style { modules: Modules::Transformers, attention, compiled, rope: Rope::RotateHalf, ..plain })
 }
 
 /// How the keys beside `framework.modules` say the code is written.

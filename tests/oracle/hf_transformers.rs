@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::cases;
 use serde_json::Value;
@@ -51,6 +52,7 @@ inside_model = {inside}
 keep_logits = {keeps}
 [activation_checkpointing]
 policy = "{policy}"
+early_stop = {early_stop}
 [optimizer]
 implementation = "foreach"
 clip_grad_norm = false
@@ -64,6 +66,7 @@ clip_grad_norm = false
         inside = word("loss") == "inside",
         keeps = if word("loss") == "inside" && word("held") == "output" { "\"backward\"" } else { "false" },
         policy = if word("mode") == "checkpointed" { "full" } else { "none" },
+        early_stop = case["use_reentrant"] != true,
         wrap = if single { "" } else { "[fsdp]\nwrap = \"block\"" },
     )
 }
@@ -74,7 +77,13 @@ fn folder() -> PathBuf {
     folder
 }
 
-fn cases() -> Vec<Case> {
+/// All cases; read once, since both tests write their configs to the same place.
+fn cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(read)
+}
+
+fn read() -> Vec<Case> {
     let Some(file) = cases::read("hf-transformers.json") else { return vec![] };
     let folder = folder();
     let read = |case: &Value| {
@@ -104,7 +113,7 @@ fn phases(report: &MemoryReport) -> BTreeMap<String, u64> {
 fn oracle_peak_memory_of_transformers_classes_agrees_with_pytorchs_allocator() {
     let mut table = String::new();
     let (mut allocated, mut reserved) = (vec![], vec![]);
-    for Case { id, value, report, .. } in &cases() {
+    for Case { id, value, report, .. } in cases() {
         let number = |key: &str| value[key].as_u64().unwrap();
         let a = off(report.peak_allocated.0, number("peak_allocated"));
         let r = off(report.peak_reserved.0, number("peak_reserved"));
@@ -140,7 +149,7 @@ fn oracle_peak_memory_of_transformers_classes_agrees_with_pytorchs_allocator() {
 fn oracle_flops_of_transformers_classes_equal_pytorchs_flop_counter_exactly() {
     let mut wrong = String::new();
     let mut checked = 0;
-    for Case { id, value, program, .. } in &cases() {
+    for Case { id, value, program, .. } in cases() {
         let Some(theirs) = value["flops"].as_u64() else { continue };
         checked += 1;
         if program.flops.0 != u128::from(theirs) {

@@ -167,9 +167,17 @@ fn rotate(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) {
             heads.k = join(g, k, K);
             g.drop_values(&[raw.0, raw.1]);
         }
-        parts => {
-            let whole_heads = whole.m.qk_norm.is_some() || parts == Parts::Indexed;
-            (heads.q, heads.k) = rotate_real(g, heads.q, heads.k, Rope::RotateHalf, whole_heads);
+        Parts::Indexed if g.dims().r == g.dims().h => {
+            let raw = (heads.q, heads.k);
+            let of_keys = if g.elements(raw.1) == g.elements(raw.0) { ("xk_BSNH", BSNH) } else { K };
+            let turn = OpKind::Rotate(Rope::RotateHalf);
+            heads.q = g.op("attention.rope", turn, &[raw.0], &[], Q);
+            heads.k = g.op("attention.rope", turn, &[raw.1], &[], of_keys);
+            g.drop_values(&[raw.0, raw.1]);
+        }
+        _ => {
+            let normed = whole.m.qk_norm.is_some();
+            (heads.q, heads.k) = rotate_real(g, heads.q, heads.k, Rope::RotateHalf, normed);
         }
     }
 }
@@ -216,7 +224,9 @@ fn fused(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> Valu
     // Flash attention's result is laid out as its queries are: concatenated ones have heads before tokens.
     let by_heads = matches!(whole.m.position, Position::Rope { .. })
         && matches!(whole.class.parts, Parts::Slices | Parts::SplitHeads);
-    if !by_heads || masked || dims.n == 1 {
+    // Compiled, Phi-3's queries are concatenated with tokens first.
+    let laid_out = whole.style.compiled && whole.class.parts == Parts::Slices;
+    if !by_heads || masked || laid_out || dims.n == 1 {
         return o;
     }
     let copy = g.op("attention", OpKind::Contiguous, &[o], &[], ("xo_BSNH", BSNH));

@@ -275,6 +275,7 @@ impl Eager {
                 for storage in partial.into_iter().flatten() {
                     self.release(storage);
                 }
+                self.accumulate_wide_heads(graph, op, efficient);
                 self.launch_forward(graph, op, dispatch);
                 if let Some(copy) = copy {
                     self.release(copy);

@@ -5,7 +5,7 @@
 
 use super::{Eager, Frame, Gradient, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
-use crate::program::{MatmulLayout, MemoryKind};
+use crate::program::{DType, MatmulLayout, MemoryKind};
 
 /// Sizes of a stack of products, as one matmul of all their rows.
 fn shape(graph: &Graph, op: &Op) -> (u64, u64, u64) {
@@ -117,6 +117,15 @@ impl Eager {
         frame.slots[op.outputs[0]] = Some(bias);
     }
 
+    /// The memory-efficient kernel adds results up in fp32 outside registers where heads are wide.
+    pub(super) fn accumulate_wide_heads(&mut self, graph: &Graph, op: &Op, efficient: bool) {
+        let value = &graph.values[op.outputs[0]];
+        if efficient && matches!(op.kind, OpKind::Attention { .. }) && graph.dims.h > 128 && value.dtype != DType::Fp32 {
+            let sums = self.storage(4 * value.elements, "aten._scaled_dot_product_efficient_attention");
+            self.release(sums);
+        }
+    }
+
     /// Where flash attention's result was copied into another layout, its backward copies the gradient back.
     pub(super) fn gradient_by_heads(&mut self, graph: &Graph, op: &Op) -> Option<Storage> {
         let output = op.outputs[0];
@@ -124,20 +133,11 @@ impl Eager {
         copied.then(|| self.copy_of("aten.contiguous", graph.values[output].bytes(), true))
     }
 
-    /// A mask that all blocks share.
-    pub fn mask(&mut self, bytes: u64) -> Storage {
-        let mask = self.storage(bytes, "aten.where");
-        self.pointwise("aten.where", MemoryKind::Elementwise, bytes, bytes, self.settings.forward);
-        mask
-    }
-
-    /// Cosines or sines that all blocks share, made in fp32.
-    pub fn rotary_table(&mut self, bytes: u64) -> Storage {
-        let table = self.storage(bytes, "aten._to_copy");
-        for name in ["aten.cos", "aten.mul", "aten._to_copy"] {
-            self.pointwise(name, MemoryKind::Elementwise, 2 * bytes, 2 * bytes, self.settings.forward);
-        }
-        table
+    /// A mask or a table that all blocks read.
+    pub fn body_tensor(&mut self, bytes: u64) -> Storage {
+        let tensor = self.storage(bytes, "aten._to_copy");
+        self.pointwise("aten._to_copy", MemoryKind::Elementwise, bytes, bytes, self.settings.forward);
+        tensor
     }
 
     /// What Python still names of a forward that has ended.

@@ -1,10 +1,10 @@
 //! Forward and backward of one root of the model, all of it or a stage of a pipeline, with `fully_shard`'s hooks around its
 //! modules.
 
-use super::{Checkpoint, KeepLogits, Training};
+use super::{KeepLogits, Training};
 use super::blocks::BlockFrame;
 use super::plan::Part;
-use crate::model::transformers::{body, class_of};
+use crate::model::transformers::class_of;
 use crate::program::{Category, Pass};
 use crate::runtime::eager::{Frame, Mode, ParamMap, Storage};
 
@@ -42,7 +42,9 @@ impl Training<'_> {
         for layer in layers {
             self.block_forward_begins(layer);
             let before = self.run.eager.program.enter(self.scopes.blocks[layer]);
-            let (frame, output) = self.forward_block(layer, hidden);
+            self.cast_begins(layer);
+            let (mut frame, output) = self.forward_block(layer, hidden);
+            self.name_results(&mut frame);
             self.run.eager.program.enter(before);
             self.block_forward_ended(layer);
             self.run.eager.release(hidden);
@@ -54,26 +56,6 @@ impl Training<'_> {
             self.run.root_post_forward();
         }
         (Frames { embedding, blocks, head, loss: None, logits: vec![] }, (!has_head).then_some(hidden))
-    }
-
-    /// Between embedding and blocks: what transformers' `forward` makes for all blocks, and what it names until it returns.
-    fn body_begins(&mut self, embedded: Option<(&mut Frame, Storage)>) {
-        let job = self.job;
-        let (Some((frame, hidden)), compute) = (embedded, job.fsdp.mixed_precision.compute()) else { return };
-        let Some(body) = body(&job.model, (job.batch, job.seq), compute, job.style) else { return };
-        self.locals = self.run.eager.locals(frame);
-        if self.locals.is_empty() {
-            self.locals.push(self.run.eager.retain(hidden));
-        }
-        let masks: Vec<Storage> = body.masks.iter().map(|&bytes| self.run.eager.mask(bytes)).collect();
-        // What a recompute reads, checkpoints hold.
-        if job.checkpoint != Checkpoint::None && !job.compile {
-            for &mask in &masks {
-                self.tables.push(self.run.eager.retain(mask));
-            }
-        }
-        self.locals.extend(masks);
-        self.tables.extend(body.tables.iter().map(|&bytes| self.run.eager.rotary_table(bytes)));
     }
 
     fn embed(&mut self) -> (Frame, Storage) {
@@ -131,10 +113,9 @@ impl Training<'_> {
         let ends = class_of(&self.job.model, self.job.style).is_some();
         if ends {
             self.run.eager.release(hidden);
-            for storage in std::mem::take(&mut self.locals) {
-                self.run.eager.release(storage);
-            }
+            self.body_returns();
         }
+        let graph = &self.graphs.head.graph;
         self.run.eager.category = Category::Logits;
         self.run.eager.forward_ops(graph, &mut head, norm..loss_from);
         self.run.eager.program.enter(before);
@@ -212,11 +193,10 @@ impl Training<'_> {
             }
             self.run.eager.program.enter(self.scopes.blocks[layer]);
             hidden = self.backward_block(layer, frame, hidden);
+            self.cast_ended(layer);
             self.block_backward_ended(layer);
         }
-        for storage in std::mem::take(&mut self.tables) {
-            self.run.eager.release(storage);
-        }
+        self.body_ended();
         let made = match &mut frames.embedding {
             Some(frame) => {
                 self.backward_embedding(frame, hidden, root);
