@@ -53,7 +53,13 @@ pub fn dims(model: &ModelConfig, batch: u64, seq: u64, tensor: TensorParallel) -
 }
 
 /// Parameters of a norm: its weight, and its bias if it has one.
-pub(super) fn norm_params(g: &mut GraphBuilder, norm: Norm, width: u64, weight: &'static str, bias: &'static str) -> Vec<usize> {
+pub(super) fn norm_params(
+    g: &mut GraphBuilder,
+    norm: Norm,
+    width: u64,
+    weight: &'static str,
+    bias: &'static str,
+) -> Vec<usize> {
     let mut params = vec![g.param(weight, width, 1)];
     if norm == (Norm::Layer { bias: true }) {
         params.push(g.param(bias, width, 1));

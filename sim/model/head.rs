@@ -107,13 +107,7 @@ pub struct Head {
 /// (`MixedPrecisionPolicy.output_dtype` of the root); only for losses over whole logits.
 ///
 /// `inside`: whether the model computes the loss itself, of labels that it shifts.
-pub fn head(
-    m: &ModelConfig,
-    dims: Dims,
-    compute: DType,
-    (loss, inside): (Loss, bool),
-    output: Option<DType>,
-) -> Head {
+pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, bool), output: Option<DType>) -> Head {
     let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
     let mut h = x;

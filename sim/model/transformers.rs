@@ -12,7 +12,7 @@ mod feed_forward;
 
 pub use body::{Blocks, Body, body};
 
-use super::block::{AttentionParams, Variant, attention_params, norm, norm_params};
+use super::block::{AttentionParams, Variant, norm, norm_params};
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::style::{Modules, NormCode, Style};
 use super::{ModelConfig, Norm, NormPlacement, Position};
@@ -130,15 +130,13 @@ impl Params {
         let placement = m.norm_placement;
         for module in registered(class) {
             match module {
-                Module::Attention => attention = Some(attention_params(g, m)),
+                Module::Attention => attention = Some(attention::params(g, m, class)),
                 Module::FeedForward => ffn = Some(feed_forward::Params::new(g, m)),
                 Module::Before(_) if placement == NormPlacement::Post => {}
                 Module::Before(1) if placement == NormPlacement::ParallelShared => {}
                 Module::Before(at) => {
-                    let names = [
-                        ("attention_norm.weight", "attention_norm.bias"),
-                        ("ffn_norm.weight", "ffn_norm.bias"),
-                    ][at];
+                    let names =
+                        [("attention_norm.weight", "attention_norm.bias"), ("ffn_norm.weight", "ffn_norm.bias")][at];
                     before[at] = norm_params(g, m.norm, m.width, names.0, names.1);
                 }
             }
@@ -158,13 +156,7 @@ impl Params {
 }
 
 /// One decoder block.
-pub fn block(
-    m: &ModelConfig,
-    class: &Class,
-    (dims, compute): (Dims, DType),
-    variant: Variant,
-    style: Style,
-) -> Graph {
+pub fn block(m: &ModelConfig, class: &Class, (dims, compute): (Dims, DType), variant: Variant, style: Style) -> Graph {
     let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BSD, compute));
     let g = &mut graph;
     let params = Params::new(g, m, class);
@@ -237,8 +229,7 @@ fn parallel(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Param
     let shared = rest.before[1].is_empty();
     // Falcon norms twice before anything else; GPT-NeoX norms again for the feed-forward.
     let early = whole.class.model_type == "falcon" && !shared;
-    let second =
-        |g: &mut GraphBuilder| norm(g, m.norm, rows, x, &rest.before[1], "ffn_norm", ("xf_BSD", BSD));
+    let second = |g: &mut GraphBuilder| norm(g, m.norm, rows, x, &rest.before[1], "ffn_norm", ("xf_BSD", BSD));
     let mut hn = if early { Some(second(g)) } else { None };
     let (attn, late) = attention::attention(g, whole, xn);
     if !shared {

@@ -424,7 +424,12 @@ fn early_stop_at(graph: &Graph) -> usize {
     let last = graph
         .ops
         .iter()
-        .rposition(|op| !matches!(op.kind, OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split | OpKind::Slice | OpKind::Concat))
+        .rposition(|op| {
+            !matches!(
+                op.kind,
+                OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split | OpKind::Slice | OpKind::Concat
+            )
+        })
         .unwrap_or(0);
     match graph.ops[last].kind {
         OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) | OpKind::Square => last,

@@ -235,20 +235,7 @@ impl<'j> Training<'j> {
         };
         let (kept, kept_across, of_loss) = (vec![], vec![], vec![]);
         let (body, pipeline_group) = (body::Made::default(), None);
-        Training {
-            job,
-            graphs,
-            layout,
-            scopes,
-            run,
-            parts,
-            at: 0,
-            body,
-            kept,
-            kept_across,
-            of_loss,
-            pipeline_group,
-        }
+        Training { job, graphs, layout, scopes, run, parts, at: 0, body, kept, kept_across, of_loss, pipeline_group }
     }
 
     /// Parameters, buffers, inputs.

@@ -171,7 +171,10 @@ fn unmodelled(model: &ModelConfig, job: &Job) -> Option<&'static str> {
         (job.style.modules == Modules::Transformers, "transformers' classes (framework.modules)"),
         (job.loss_inside, "a loss that the model computes itself (loss.inside_model)"),
         (!job.loss.sees_whole_logits() || job.loss.compiled(), "this loss"),
-        (job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0, "logits that the loop keeps or measures"),
+        (
+            job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0,
+            "logits that the loop keeps or measures",
+        ),
         (job.fsdp.cpu_offload, "parameters on the host"),
     ];
     list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)

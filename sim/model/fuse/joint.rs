@@ -159,7 +159,9 @@ impl Joint {
                 let mask = self.tensor("mask", space, space);
                 made.push(mask);
                 self.masks.push(mask);
-                for write in [out, mask] {
+                // Where the matmul before has a bias, the mask is of the result.
+                let of = if after_addmm(graph, op) { vec![out] } else { reads.clone() };
+                for (reads, write) in [(reads, out), (of, mask)] {
                     let kind = Kind::Point(MemoryKind::Elementwise);
                     self.forward.push(Self::node("triton_relu", kind, &reads, &[write], space, index));
                 }
@@ -382,8 +384,7 @@ impl Joint {
                 let mut reads = vec![gradient];
                 reads.extend_from_slice(&inputs);
                 reads.extend_from_slice(&self.made[index]);
-                let results: Vec<TensorId> =
-                    op.inputs.iter().take(3).map(|&value| self.value(graph, value)).collect();
+                let results: Vec<TensorId> = op.inputs.iter().take(3).map(|&value| self.value(graph, value)).collect();
                 let kind = Kind::Extern(Launch::Attention { op: index, window, backward: true });
                 self.push(attention_name(graph, op, true), kind, &reads, &results, index);
                 for (&value, &result) in op.inputs.iter().zip(&results) {
@@ -422,14 +423,17 @@ impl Joint {
     }
 }
 
+/// Whether a rectifier reads a matmul with a bias. Then its mask is computed again from its result, which the next matmul keeps;
+/// behind one without a bias mask and result are both kept (`compile.json` and `hf-transformers.json` have a case of each).
+pub(super) fn after_addmm(graph: &Graph, rectifier: &Op) -> bool {
+    let input = rectifier.inputs[0];
+    graph.ops.iter().any(|op| op.outputs.contains(&input) && op.params.len() > 1)
+}
+
 /// What attention makes beside its output, bytes and elements: log-sum-exp and random state.
 fn attention_extras(graph: &Graph, op: &Op) -> [(u64, u64); 3] {
     let rows = graph.dims.tokens() * graph.dims.n;
-    if efficient(graph, op) {
-        [(8, 1), (8, 1), (rows * 4, rows)]
-    } else {
-        [(rows * 4, rows), (16, 2), (8, 1)]
-    }
+    if efficient(graph, op) { [(8, 1), (8, 1), (rows * 4, rows)] } else { [(rows * 4, rows), (16, 2), (8, 1)] }
 }
 
 /// Whether the memory-efficient kernel runs: in fp32, or with a bias.

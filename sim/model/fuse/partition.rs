@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::joint::Joint;
+use super::joint::{Joint, after_addmm};
 use super::{Kind, Node, Policy, TensorId, policy_keeps};
 use crate::model::graph::Graph;
 
@@ -67,7 +67,9 @@ fn may_save(joint: &Joint, graph: &Graph, policy: Policy, maker: &BTreeMap<Tenso
                         && node.reads.iter().any(|&tensor| base(tensor) == source)
                         && !may.contains(&node.writes[0])
                 };
-                if !joint.forward.iter().any(activation) && !after_addmm(graph, joint, *mask, maker) {
+                if !joint.forward.iter().any(activation)
+                    && !after_addmm(graph, &graph.ops[joint.forward[maker[mask]].op])
+                {
                     may.insert(*mask);
                 }
             }
@@ -115,11 +117,4 @@ impl Cut<'_> {
         self.backward.push(node);
         self.again[&tensor]
     }
-}
-
-/// Whether a rectifier reads a matmul with a bias. Then its mask is computed again from its result, which the next matmul keeps;
-/// behind one without a bias both are kept (`compile.json` and `hf-transformers.json` have a case of each).
-fn after_addmm(graph: &Graph, joint: &Joint, mask: TensorId, maker: &BTreeMap<TensorId, usize>) -> bool {
-    let input = graph.ops[joint.forward[maker[&mask]].op].inputs[0];
-    graph.ops.iter().any(|op| op.outputs.contains(&input) && op.params.len() > 1)
 }

@@ -14,7 +14,7 @@ type Class = (&'static [&'static str], [Key; 3]);
 
 const CLASSES: [Class; 7] = [
     (&["gpt2"], [Some(("embd_pdrop", 0.1)), Some(("attn_pdrop", 0.1)), Some(("resid_pdrop", 0.1))]), // GPT2Config
-    (&["opt"], [None, Some(("attention_dropout", 0.0)), Some(("dropout", 0.1))]),                     // OPTConfig
+    (&["opt"], [None, Some(("attention_dropout", 0.0)), Some(("dropout", 0.1))]),                    // OPTConfig
     (
         &["gpt_neox"],
         [Some(("hidden_dropout", 0.0)), Some(("attention_dropout", 0.0)), Some(("hidden_dropout", 0.0))], // GPTNeoXConfig
@@ -23,7 +23,19 @@ const CLASSES: [Class; 7] = [
     (&["mpt"], [Some(("emb_pdrop", 0.0)), None, Some(("resid_pdrop", 0.0))]),                        // MptConfig
     (&["phi3"], [Some(("embd_pdrop", 0.0)), Some(("attention_dropout", 0.0)), Some(("resid_pdrop", 0.0))]), // Phi3Config
     (
-        &["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2", "nemotron", "mixtral", "qwen3_moe"],
+        &[
+            "llama",
+            "mistral",
+            "qwen2",
+            "qwen3",
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "olmo2",
+            "nemotron",
+            "mixtral",
+            "qwen3_moe",
+        ],
         [None, Some(("attention_dropout", 0.0)), None], // LlamaConfig and its descendants
     ),
 ];

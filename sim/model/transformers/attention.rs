@@ -1,6 +1,6 @@
 //! Attention of transformers' classes: `sdpa` (`integrations/sdpa_attention.py`), or `eager_attention_forward` of each.
 
-use super::super::block::{AttentionParams, norm, rotate_real};
+use super::super::block::{AttentionParams, attention_params, norm, rotate_real};
 use super::super::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use super::super::style::{AttentionCode, Rope, Style};
 use super::super::{ModelConfig, Position, QkNorm};
@@ -36,6 +36,36 @@ struct Heads {
     k: ValueId,
     v: ValueId,
     held: Vec<ValueId>,
+}
+
+/// Parameters of attention in the order of registration: OPT's keys and values, Phi-3's output come first.
+pub(super) fn params(g: &mut GraphBuilder, m: &ModelConfig, class: &Class) -> AttentionParams {
+    if !matches!(class.model_type, "opt" | "phi3") {
+        return attention_params(g, m);
+    }
+    let Dims { d, n, k, h, .. } = g.dims();
+    let linear = |g: &mut GraphBuilder, names: [&'static str; 2], shape: (u64, u64), bias: bool| {
+        let mut params = vec![g.param(names[0], shape.0, shape.1)];
+        params.extend(bias.then(|| g.param(names[1], shape.0, 1)));
+        params
+    };
+    let of_output =
+        |g: &mut GraphBuilder| linear(g, ["attention.wo.weight", "attention.wo.bias"], (d, n * h), m.output_bias);
+    let (qkv, output) = if class.model_type == "phi3" {
+        let output = of_output(g);
+        let rows = (n + 2 * k) * h;
+        let names = ["attention.wqkv.weight", "attention.wqkv.bias"];
+        (vec![linear(g, names, (rows, d), m.qkv_bias)], output)
+    } else {
+        let [xk, xv, xq] = [
+            (["attention.wk.weight", "attention.wk.bias"], k),
+            (["attention.wv.weight", "attention.wv.bias"], k),
+            (["attention.wq.weight", "attention.wq.bias"], n),
+        ]
+        .map(|(names, heads)| linear(g, names, (heads * h, d), m.qkv_bias));
+        (vec![xq, xk, xv], of_output(g))
+    };
+    AttentionParams { qkv, output, q_norm: vec![], k_norm: vec![] }
 }
 
 /// Attention on `x_BSD`; Python still holds the result, and until the block returns the other values.
@@ -185,11 +215,8 @@ fn rotate(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) {
 /// The rotated part of queries or keys, and the rest if there is any.
 fn turned(g: &mut GraphBuilder, x: ValueId, queries: bool) -> (ValueId, Option<ValueId>) {
     let dims = g.dims();
-    let (rotated, passed) = if queries {
-        (("xq_BSNR", BSNR), ("xq_pass_BSNU", BSNU))
-    } else {
-        (("xk_BSKR", BSKR), ("xk_pass_BSKU", BSKU))
-    };
+    let (rotated, passed) =
+        if queries { (("xq_BSNR", BSNR), ("xq_pass_BSNU", BSNU)) } else { (("xk_BSKR", BSKR), ("xk_pass_BSKU", BSKU)) };
     let part = g.op("attention.rope", OpKind::Slice, &[x], &[], rotated);
     let pass = (dims.r < dims.h).then(|| g.op("attention.rope", OpKind::Slice, &[x], &[], passed));
     let out = g.op("attention.rope", OpKind::Rotate(Rope::RotateHalf), &[part], &[], rotated);
@@ -197,7 +224,11 @@ fn turned(g: &mut GraphBuilder, x: ValueId, queries: bool) -> (ValueId, Option<V
     (out, pass)
 }
 
-fn join(g: &mut GraphBuilder, (part, pass): (ValueId, Option<ValueId>), to: (&'static str, &'static [Axis])) -> ValueId {
+fn join(
+    g: &mut GraphBuilder,
+    (part, pass): (ValueId, Option<ValueId>),
+    to: (&'static str, &'static [Axis]),
+) -> ValueId {
     let both: Vec<ValueId> = [Some(part), pass].into_iter().flatten().collect();
     let out = g.op("attention.rope", OpKind::Concat, &both, &[], to);
     g.drop_values(&both);
@@ -207,8 +238,7 @@ fn join(g: &mut GraphBuilder, (part, pass): (ValueId, Option<ValueId>), to: (&'s
 /// `scaled_dot_product_attention`.
 fn fused(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> ValueId {
     let dims = g.dims();
-    let masked =
-        whole.style.attention == AttentionCode::Sdpa && (whole.class.masks || whole.window.is_some());
+    let masked = whole.style.attention == AttentionCode::Sdpa && (whole.class.masks || whole.window.is_some());
     let mut inputs = vec![];
     if masked {
         // With a mask, heads are not shared inside the kernel; Falcon's one head of keys is given as it is.

@@ -30,13 +30,7 @@ pub struct Blocks {
 }
 
 /// What the body of a model makes for `batch` sequences of `seq` tokens.
-pub fn body(
-    m: &ModelConfig,
-    (batch, seq): (u64, u64),
-    compute: DType,
-    style: Style,
-    blocks: Blocks,
-) -> Option<Body> {
+pub fn body(m: &ModelConfig, (batch, seq): (u64, u64), compute: DType, style: Style, blocks: Blocks) -> Option<Body> {
     let class = class_of(m, style)?;
     let mut body = Body::default();
     let mut windows: Vec<Option<u64>> = (0..m.layers).map(|layer| m.window(layer)).collect();
@@ -50,7 +44,7 @@ pub fn body(
         if class.model_type == "olmo2" {
             // Its tables stay in fp32.
             body.named.extend(tables(4));
-            body.shared.extend(tables(4).into_iter().filter(|_| blocks.checkpointed || !blocks.casts));
+            body.shared.extend(tables(4).into_iter().filter(|_| !blocks.casts));
             body.cast.extend(tables(element).into_iter().filter(|_| blocks.casts));
         } else {
             body.shared.extend(tables(element));
@@ -58,8 +52,8 @@ pub fn body(
     }
     if !matches!(m.position, Position::Alibi) && class.model_type != "gpt2" {
         // Position ids, which the table of learned positions saves anyway.
-        body.named.push(8 * seq);
-        body.shared.extend(blocks.checkpointed.then_some(8 * seq));
+        let list = if blocks.checkpointed { &mut body.shared } else { &mut body.named };
+        list.push(8 * seq);
     }
     let masked = |window: &Option<u64>| class.masks || window.is_some_and(|window| seq >= window);
     // MPT fills in where a mask of booleans hides, which keeps it.
@@ -74,9 +68,9 @@ pub fn body(
     body.shared.extend(masks.iter().filter(|_| keeps));
     body.named.extend(masks.iter().filter(|_| !keeps));
     if m.position == Position::Alibi {
-        let biases = m.heads * seq * batch * element;
-        body.named.push(biases);
-        body.shared.extend((blocks.checkpointed && fills).then_some(biases));
+        // MPT's are fp32 and of no sequence in particular; FSDP casts them, which a checkpoint keeps.
+        body.named.push(m.heads * seq * if fills { 4 } else { batch * element });
+        body.cast.extend((fills && blocks.casts && blocks.checkpointed).then_some(m.heads * seq * element));
     }
     Some(body)
 }

@@ -26,14 +26,7 @@ impl Eager {
     }
 
     /// The gradient of the second, then that of the first.
-    pub(super) fn bmm_backward(
-        &mut self,
-        graph: &Graph,
-        op: &Op,
-        index: usize,
-        frame: &mut Frame,
-        gradient: Storage,
-    ) {
+    pub(super) fn bmm_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let (m, n, k) = shape(graph, op);
         let dispatch = self.settings.backward;
         let dtype = graph.values[op.outputs[0]].dtype;
@@ -120,7 +113,8 @@ impl Eager {
     /// The memory-efficient kernel adds results up in fp32 outside registers where heads are wide.
     pub(super) fn accumulate_wide_heads(&mut self, graph: &Graph, op: &Op, efficient: bool) {
         let value = &graph.values[op.outputs[0]];
-        if efficient && matches!(op.kind, OpKind::Attention { .. }) && graph.dims.h > 128 && value.dtype != DType::Fp32 {
+        if efficient && matches!(op.kind, OpKind::Attention { .. }) && graph.dims.h > 128 && value.dtype != DType::Fp32
+        {
             let sums = self.storage(4 * value.elements, "aten._scaled_dot_product_efficient_attention");
             self.release(sums);
         }

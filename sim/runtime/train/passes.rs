@@ -1,9 +1,9 @@
 //! Forward and backward of one root of the model, all of it or a stage of a pipeline, with `fully_shard`'s hooks around its
 //! modules.
 
-use super::{KeepLogits, Training};
 use super::blocks::BlockFrame;
 use super::plan::Part;
+use super::{KeepLogits, Training};
 use crate::model::transformers::class_of;
 use crate::program::{Category, Pass};
 use crate::runtime::eager::{Frame, Mode, ParamMap, Storage};
@@ -44,9 +44,9 @@ impl Training<'_> {
             let before = self.run.eager.program.enter(self.scopes.blocks[layer]);
             self.cast_begins(layer);
             let (mut frame, output) = self.forward_block(layer, hidden);
-            self.name_results(&mut frame);
             self.run.eager.program.enter(before);
             self.block_forward_ended(layer);
+            self.name_results(&mut frame);
             self.run.eager.release(hidden);
             hidden = output;
             blocks.push(frame);

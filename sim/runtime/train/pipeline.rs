@@ -140,7 +140,10 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         (model.tied_head, "a model whose head is the embedding's table (torchtitan refuses it, too)"),
         (!job.loss.sees_whole_logits(), "a model whose loss runs the head itself"),
         (job.output.is_some(), "logits that the root casts"),
-        (job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0, "logits that the loop keeps or measures"),
+        (
+            job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0,
+            "logits that the loop keeps or measures",
+        ),
         (job.step_in_backward, "optimizers that step in backward"),
         (job.eager.offload.is_some(), "activations in the host's memory"),
         (job.fsdp.cpu_offload, "parameters on the host"),
