@@ -174,11 +174,25 @@ fn returns_weights(class: &Class) -> bool {
     matches!(class.model_type, "bloom" | "mpt" | "falcon")
 }
 
+/// Until when `forward` of a block names what the norm before a half made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// Until the half has returned, whose result takes its name.
+    Half,
+    /// Until the next norm's result takes its name (BLOOM, MPT).
+    Norm,
+    /// Until the sum takes its name; what is added, until the block returns (GPT-2).
+    Sum,
+}
+
 /// Attention, then the feed-forward on what that made.
 fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params, x: ValueId) -> ValueId {
     let (m, rows) = (whole.m, g.dims().tokens());
-    // GPT-2 names what it adds up until the block returns; the others give the sum the same name.
-    let names = whole.class.model_type == "gpt2";
+    let named = match whole.class.model_type {
+        "gpt2" => Named::Sum,
+        "bloom" | "mpt" => Named::Norm,
+        _ => Named::Half,
+    };
     let before = |g: &mut GraphBuilder, at: usize, value| match rest.before[at].is_empty() {
         true => value,
         false => norm(g, m.norm, rows, value, &rest.before[at], ["attention_norm", "ffn_norm"][at], ("xn_BSD", BSD)),
@@ -192,30 +206,34 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params
         g.drop_values(&[value]);
         out
     };
+    // Without a norm the half reads what is added up.
+    let goes = |g: &mut GraphBuilder, now: Named, made: ValueId, at: usize| {
+        if named == now && !rest.before[at].is_empty() {
+            g.drop_values(&[made]);
+        }
+    };
     let xn = before(g, 0, x);
     let (attn, late) = attention::attention(g, whole, xn);
-    if xn != x && !names {
-        g.drop_values(&[xn]);
-    }
+    goes(g, Named::Half, xn, 0);
     let attn = after(g, 0, attn);
     let h = g.op("residual", OpKind::Add, &[x, attn], &[], ("h_BSD", BSD));
-    if names {
-        g.drop_values(&[xn]);
-    } else {
+    goes(g, Named::Sum, xn, 0);
+    if named != Named::Sum {
         g.drop_values(&[attn]);
     }
     let hn = before(g, 1, h);
+    goes(g, Named::Norm, xn, 0);
     let ff = feed_forward::feed_forward(g, m, hn, &rest.ffn);
-    if hn != h && !names {
-        g.drop_values(&[hn]);
-    }
+    goes(g, Named::Half, hn, 1);
     let ff = after(g, 1, ff);
     let out = g.op("residual", OpKind::Add, &[h, ff], &[], ("out_BSD", BSD));
-    if names {
-        g.drop_values(&[hn, ff, attn, h]);
-    } else {
-        g.drop_values(&[ff, h]);
+    goes(g, Named::Sum, hn, 1);
+    g.drop_values(&[ff]);
+    if named == Named::Sum {
+        g.drop_values(&[attn]);
     }
+    goes(g, Named::Norm, hn, 1);
+    g.drop_values(&[h]);
     if !returns_weights(whole.class) {
         g.drop_values(&late);
     }

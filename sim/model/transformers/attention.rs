@@ -283,6 +283,13 @@ fn scores(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> (Va
         give_to_all(g, heads);
     }
     let alibi = m.position == Position::Alibi;
+    if alibi {
+        // Gradients of queries and keys come with heads before tokens, or are scaled (`baddbmm`): a copy of each.
+        let raw = (heads.q, heads.k);
+        [heads.q] = g.split("attention", raw.0, [Q]);
+        [heads.k] = g.split("attention", raw.1, [("xk_BSNH", BSNH)]);
+        g.drop_values(&[raw.0, raw.1]);
+    }
     if dims.b > 1 {
         // `bmm` takes stacks of matrices: a view with tokens before heads is copied.
         heads.q = copy(g, heads.q, "xq_BSNH");
