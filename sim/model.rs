@@ -24,6 +24,7 @@ pub mod nanotron;
 pub mod routing;
 pub mod style;
 pub mod tensor;
+pub mod transformers;
 pub mod unpad;
 
 use std::fmt;
@@ -86,6 +87,8 @@ pub enum Activation {
     Gelu,
     /// GELU, tanh approximation.
     GeluTanh,
+    /// The same, which Hugging Face's GPT-2 writes out in eight operators (`gelu_new`); elsewhere one kernel.
+    GeluNew,
     /// `max(x, 0)`.
     Relu,
     /// `max(x, 0)²`.
@@ -108,6 +111,24 @@ pub enum QkNorm {
     PerHead,
     /// A weight over all heads at once (OLMo 2).
     Full,
+}
+
+/// Probabilities of dropout in training; 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Dropout {
+    /// On the embedding.
+    pub embedding: f64,
+    /// On attention's probabilities.
+    pub attention: f64,
+    /// On what attention and feed-forward add to the residual stream.
+    pub residual: f64,
+}
+
+impl Dropout {
+    /// Whether anything is dropped.
+    pub fn any(self) -> bool {
+        self.embedding > 0.0 || self.attention > 0.0 || self.residual > 0.0
+    }
 }
 
 /// A decoder-only transformer.
@@ -171,6 +192,10 @@ pub struct ModelConfig {
     pub predicts_ahead: u64,
     /// The embedding is multiplied by √D (Gemma).
     pub scaled_embedding: bool,
+    /// Dropout in training.
+    pub dropout: Dropout,
+    /// `model_type` of the config it was read from; empty if from none.
+    pub model_type: &'static str,
     /// Where the numbers come from: a file, a paper, a repository.
     pub source: String,
     /// What the source says that this description leaves out, one sentence each; for the report.

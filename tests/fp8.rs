@@ -4,7 +4,7 @@
 //! Letters: T tokens of a micro-batch, t tensor-parallel ranks, h width, A and K widths of queries and of keys, f
 //! feed-forward width, n heads; bytes.
 
-use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::builder::Section;
 use windtunnel::program::{Builder, Collective, DType, Instr, Pass, Program, StreamId, Work};
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
@@ -57,6 +57,8 @@ fn model() -> ModelConfig {
         logit_softcap: false,
         predicts_ahead: 0,
         scaled_embedding: false,
+        dropout: Dropout::default(),
+        model_type: "",
         source: "this test".to_owned(),
         notes: vec![],
     }

@@ -45,6 +45,7 @@ mod stamps;
 mod tidy;
 mod titan;
 mod torch_pipeline;
+mod transformers;
 mod ulysses;
 mod user_buffers;
 mod vocabulary;

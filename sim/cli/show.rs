@@ -168,9 +168,9 @@ fn model(scenario: &Scenario) -> String {
         let block = block::block(model, dims, compute, variant, job.style);
         if job.unpad { unpad(block) } else { block }
     });
-    let mut modules = vec![block::embedding(model, dims, compute)];
+    let mut modules = vec![block::embedding(model, dims, compute, job.style)];
     modules.extend(blocks);
-    modules.push(head::head(model, dims, compute, job.loss, job.output).graph);
+    modules.push(head::head(model, dims, compute, (job.loss, job.loss_inside), job.output).graph);
     for graph in &modules {
         let rows = operators(graph);
         let _ =

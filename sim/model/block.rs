@@ -10,6 +10,7 @@ use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::latent::{self, LatentAttention};
 use super::style::{Linears, Rope, Style};
 use super::tensor::{self, TensorParallel};
+use super::transformers;
 use super::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use crate::program::DType;
 
@@ -52,7 +53,13 @@ pub fn dims(model: &ModelConfig, batch: u64, seq: u64, tensor: TensorParallel) -
 }
 
 /// Parameters of a norm: its weight, and its bias if it has one.
-fn norm_params(g: &mut GraphBuilder, norm: Norm, width: u64, weight: &'static str, bias: &'static str) -> Vec<usize> {
+pub(super) fn norm_params(
+    g: &mut GraphBuilder,
+    norm: Norm,
+    width: u64,
+    weight: &'static str,
+    bias: &'static str,
+) -> Vec<usize> {
     let mut params = vec![g.param(weight, width, 1)];
     if norm == (Norm::Layer { bias: true }) {
         params.push(g.param(bias, width, 1));
@@ -60,7 +67,7 @@ fn norm_params(g: &mut GraphBuilder, norm: Norm, width: u64, weight: &'static st
     params
 }
 
-fn norm(
+pub(super) fn norm(
     g: &mut GraphBuilder,
     norm: Norm,
     rows: u64,
@@ -89,14 +96,14 @@ pub(super) fn norm_op(
     norm(g, kind, rows, input, &params, names.0, ("xn_BSD", BLD))
 }
 
-struct AttentionParams {
-    qkv: Vec<Vec<usize>>,
-    output: Vec<usize>,
-    q_norm: Vec<usize>,
-    k_norm: Vec<usize>,
+pub(super) struct AttentionParams {
+    pub qkv: Vec<Vec<usize>>,
+    pub output: Vec<usize>,
+    pub q_norm: Vec<usize>,
+    pub k_norm: Vec<usize>,
 }
 
-fn attention_params(g: &mut GraphBuilder, m: &ModelConfig) -> AttentionParams {
+pub(super) fn attention_params(g: &mut GraphBuilder, m: &ModelConfig) -> AttentionParams {
     let Dims { d, n, k, h, .. } = g.dims();
     let (q, kv) = (n * h, k * h);
     let linear = |g: &mut GraphBuilder, weight, bias_name, rows, cols, bias: bool| {
@@ -231,7 +238,13 @@ fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) 
 }
 
 /// Rotary embedding in real numbers; partial ones split and join as the complex one does.
-fn rotate_real(g: &mut GraphBuilder, xq: ValueId, xk: ValueId, rope: Rope, normed: bool) -> (ValueId, ValueId) {
+pub(super) fn rotate_real(
+    g: &mut GraphBuilder,
+    xq: ValueId,
+    xk: ValueId,
+    rope: Rope,
+    normed: bool,
+) -> (ValueId, ValueId) {
     let dims = g.dims();
     let (mut q, mut k) = (xq, xk);
     let halves = rope == Rope::RotateHalf;
@@ -265,13 +278,13 @@ fn rotate_real(g: &mut GraphBuilder, xq: ValueId, xk: ValueId, rope: Rope, norme
     (q, k)
 }
 
-struct FfnParams {
-    w1: Vec<usize>,
-    w2: Vec<usize>,
-    w3: Vec<usize>,
+pub(super) struct FfnParams {
+    pub w1: Vec<usize>,
+    pub w2: Vec<usize>,
+    pub w3: Vec<usize>,
 }
 
-fn ffn_params(g: &mut GraphBuilder, m: &ModelConfig) -> FfnParams {
+pub(super) fn ffn_params(g: &mut GraphBuilder, m: &ModelConfig) -> FfnParams {
     let Dims { d, f, .. } = g.dims();
     let linear = |g: &mut GraphBuilder, weight, bias, rows, cols| {
         let mut params = vec![g.param(weight, rows, cols)];
@@ -289,7 +302,7 @@ fn ffn_params(g: &mut GraphBuilder, m: &ModelConfig) -> FfnParams {
     FfnParams { w1, w2, w3 }
 }
 
-fn activation(g: &mut GraphBuilder, act: Activation, h1: ValueId) -> ValueId {
+pub(super) fn activation(g: &mut GraphBuilder, act: Activation, h1: ValueId) -> ValueId {
     let squared = act == Activation::ReluSquared;
     let first = if squared { Activation::Relu } else { act };
     let out = g.op("feed_forward", OpKind::Act(first), &[h1], &[], ("gate_BSF", BSF));
@@ -366,6 +379,9 @@ pub struct Variant {
 
 /// One decoder block.
 pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, style: Style) -> Graph {
+    if let Some(class) = transformers::class_of(m, style) {
+        return transformers::block(m, class, (dims, compute), variant, style);
+    }
     let (mut graph, x) = GraphBuilder::new("layers", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
     let (rows, d) = (dims.local_tokens(), m.width);
@@ -450,7 +466,10 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, styl
 }
 
 /// Token embedding, with learned positions, scaling and its norm where the model has them.
-pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
+pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType, style: Style) -> Graph {
+    if transformers::class_of(m, style).is_some() {
+        return transformers::embedding(m, dims, compute);
+    }
     let (mut graph, tokens) = GraphBuilder::new("tok_embeddings", dims, compute, ("tokens_BS", BS, DType::Int64));
     let g = &mut graph;
     let table = g.param("tok_embeddings.weight", dims.v, m.width);

@@ -219,13 +219,13 @@ pub enum OpKind {
     Expand,
     /// Product of two values.
     Mul,
-    /// Sum of two values; the second may lack the batch axis.
+    /// Sum of two values, of which the second may lack the batch axis; or of one and what needs no gradient.
     Add,
     /// Product with, or quotient by, a number.
     Scale,
     /// Hyperbolic tangent; keeps its output.
     Tanh,
-    /// Square; keeps its input.
+    /// Square, or a higher power; keeps its input.
     Square,
     /// Row indices 0 … S−1, made anew; no inputs.
     Positions,
@@ -237,7 +237,27 @@ pub enum OpKind {
     Split,
     /// One value in another shape; backward hands the gradient on.
     View,
-    /// Fused attention over q, k, v.
+    /// A view of a part of one value; backward makes zeros of the whole and copies the part in.
+    Slice,
+    /// Products of B·N pairs of matrices, scores or what they weigh; keeps both. The first has `rows`, the second `columns`.
+    Bmm {
+        /// Rows of the first.
+        rows: u64,
+        /// Columns of the second.
+        columns: u64,
+        /// What is summed over.
+        inner: u64,
+    },
+    /// Softmax over the last axis; keeps its result.
+    Softmax {
+        /// Rows normalised.
+        rows: u64,
+    },
+    /// Zeroes a random part in training; keeps a mask of a byte for each element.
+    Dropout,
+    /// A bias of scores in the model's type, made for one call from a mask of booleans that all blocks share; no inputs.
+    MaskBias,
+    /// Fused attention over q, k, v; with a bias as a fourth input ([`OpKind::MaskBias`]) the memory-efficient kernel.
     Attention {
         /// Sliding window, in keys.
         window: Option<u64>,
@@ -257,6 +277,8 @@ pub enum OpKind {
     CrossEntropy {
         /// Whether logits are cast to fp32 first.
         upcast: bool,
+        /// Whether labels are shifted by one, for which they are padded.
+        shifts: bool,
     },
     /// Negative log-likelihood over the vocabulary in one kernel each way, in the logits' own type.
     FlashCrossEntropy,

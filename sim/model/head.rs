@@ -105,7 +105,9 @@ pub struct Head {
 ///
 /// With `output`, the model's wrapper casts the logits to that type before the loss sees them
 /// (`MixedPrecisionPolicy.output_dtype` of the root); only for losses over whole logits.
-pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Option<DType>) -> Head {
+///
+/// `inside`: whether the model computes the loss itself, of labels that it shifts.
+pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, bool), output: Option<DType>) -> Head {
     let (mut graph, x) = GraphBuilder::new("output", dims, compute, ("x_BSD", BLD, compute));
     let g = &mut graph;
     let mut h = x;
@@ -137,7 +139,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
                 Loss::FlashCrossEntropy => OpKind::FlashCrossEntropy,
                 _ if dims.tensor.loss => OpKind::ParallelCrossEntropy,
                 _ if loss.compiled() => OpKind::CompiledCrossEntropy { mean: true },
-                _ => OpKind::CrossEntropy { upcast: !own_type },
+                _ => OpKind::CrossEntropy { upcast: !own_type, shifts: inside },
             };
             let dtype = if own_type { compute } else { DType::Fp32 };
             let out = g.op_in("loss", kind, &[seen], &[], ("loss", &[]), dtype);
@@ -159,7 +161,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             handed = (logits.clone(), from);
             let kind = match compiled {
                 true => OpKind::CompiledCrossEntropy { mean: false },
-                false => OpKind::CrossEntropy { upcast: true },
+                false => OpKind::CrossEntropy { upcast: true, shifts: false },
             };
             let mut total = None;
             for &logits in &logits {
@@ -177,7 +179,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, loss: Loss, output: Opt
             for &(part, tokens) in &parts {
                 let logits = project_part(g, m, part, weight, tokens);
                 let logits = softcap(g, m, logits, tokens);
-                let kind = OpKind::CrossEntropy { upcast: true };
+                let kind = OpKind::CrossEntropy { upcast: true, shifts: false };
                 let part = g.op_in("loss", kind, &[logits], &[], ("loss", &[]), DType::Fp32);
                 g.drop_values(&[logits]);
                 total = Some(add_up(g, total, part));

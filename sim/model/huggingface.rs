@@ -6,8 +6,8 @@
 //! heads, feed-forward width, vocabulary) are never taken from a default, except where the architecture defines one
 //! from another (four times the width in GPT-2).
 //!
-//! Keys nobody asks for are not errors, as these files carry many; those that would change the model are errors
-//! (experts in an architecture read without them, encoders, images) or stand in [`ModelConfig::notes`].
+//! A key nobody asks for is an error, unless a list says why it costs a training step nothing (`ignored.rs`); one that another
+//! architecture reads stands in [`ModelConfig::notes`].
 //!
 //! To add an architecture: a file with a `read`, and a line in [`ARCHITECTURES`]. To ship a model: a file in
 //! `scenarios/models/`, and a line in [`shipped`](mod@shipped).
@@ -15,6 +15,7 @@
 mod bloom;
 mod decoder;
 mod deepseek;
+mod dropout;
 mod error;
 mod experts;
 mod falcon;
@@ -22,6 +23,7 @@ mod gemma;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
+mod ignored;
 mod keys;
 mod limits;
 mod llama;
@@ -121,11 +123,14 @@ pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
         return Err(refuse::unknown(&keys, model_type, known()));
     };
     let mut model = (architecture.read)(&keys)?;
+    model.model_type = architecture.model_type;
+    model.dropout = dropout::read(&keys, model_type)?;
     refuse::ahead(&keys, &model)?;
     limits::check(&keys, &model)?;
     model.name = name(&keys, file_name)?;
     model.source = keys.word("_source")?.unwrap_or(file_name).to_string();
     model.notes.extend(refuse::notes(&keys, architecture.class));
+    refuse::left(&keys, architecture.class)?;
     Ok(model)
 }
 

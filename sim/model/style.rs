@@ -40,6 +40,42 @@ impl Linears {
     }
 }
 
+/// Whose classes embedding, blocks and head are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Modules {
+    /// Those of [`super::block`], with what else a [`Style`] says.
+    #[default]
+    Plain,
+    /// Those of Hugging Face transformers ([`super::transformers`]).
+    Transformers,
+}
+
+/// How transformers' classes compute attention (`attn_implementation`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttentionCode {
+    /// `scaled_dot_product_attention`; what a window hides is a mask, which the memory-efficient kernel takes.
+    #[default]
+    Sdpa,
+    /// Matmuls and a softmax.
+    Eager,
+    /// flash-attn's kernel, which knows windows.
+    Flash,
+}
+
+/// How RMSNorm is written where it is not one kernel; `u` is the input in fp32 and `r` what it is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NormCode {
+    /// PyTorch's own composition (2.4 to 2.6): `w · type(u·r)`.
+    #[default]
+    Torch,
+    /// `w · type(u·r)`, statement by statement (transformers, Llama and most others).
+    Llama,
+    /// `type(w · (u·r))` (transformers, OLMo 2).
+    Wide,
+    /// `type((u·r) · (1 + float(w)))` (transformers, Gemma).
+    OnePlus,
+}
+
 /// How the model is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
@@ -51,4 +87,10 @@ pub struct Style {
     pub experts: Implementation,
     /// Linears of dense blocks; the head's is PyTorch's.
     pub linears: Linears,
+    /// Whose classes.
+    pub modules: Modules,
+    /// How those compute attention.
+    pub attention: AttentionCode,
+    /// Whether blocks are compiled, which may lay values out in another way.
+    pub compiled: bool,
 }

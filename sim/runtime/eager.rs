@@ -44,6 +44,7 @@ mod titan;
 mod ulysses;
 mod unpad;
 mod vocabulary;
+mod written;
 
 pub use frame::Frame;
 pub use halves::Named;
@@ -66,6 +67,7 @@ pub use ulysses::Ulysses;
 
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, OpKind, ValueId};
+use crate::model::style::NormCode;
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, ScopeId, StreamId, Work};
 use crate::runtime::compiled::Rotation;
 use crate::runtime::optimizer::Optimizer;
@@ -104,6 +106,8 @@ pub struct Settings {
     pub persistent_workspace: bool,
     /// Whether RMSNorm is one kernel (PyTorch 2.15) or composed of pointwise ones (2.6).
     pub fused_rms_norm: bool,
+    /// How it is composed, where it is.
+    pub norm_code: NormCode,
     /// Whose kernels LayerNorm is.
     pub layer_norm: LayerNorm,
     /// Whether biases on attention scores (ALiBi) are a tensor given to `scaled_dot_product_attention`, which then runs
@@ -420,7 +424,12 @@ fn early_stop_at(graph: &Graph) -> usize {
     let last = graph
         .ops
         .iter()
-        .rposition(|op| !matches!(op.kind, OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split | OpKind::Concat))
+        .rposition(|op| {
+            !matches!(
+                op.kind,
+                OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split | OpKind::Slice | OpKind::Concat
+            )
+        })
         .unwrap_or(0);
     match graph.ops[last].kind {
         OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) | OpKind::Square => last,

@@ -13,6 +13,7 @@ use crate::model::fuse::Float8;
 use crate::model::head::Loss;
 use crate::model::style::{Linears, Style};
 use crate::model::tensor::TensorParallel;
+use crate::model::transformers::class_of;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, Mark, Program, ScopeId};
@@ -20,6 +21,7 @@ use crate::units::Bytes;
 
 mod besides;
 mod blocks;
+mod body;
 mod framework;
 mod halves;
 mod passes;
@@ -51,6 +53,18 @@ pub struct Loop {
     pub train_metrics: u32,
     /// Numbers reduced over all ranks and read back at the end of a step.
     pub host_syncs: u32,
+}
+
+/// How long the loop's variable holds the logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeepLogits {
+    /// It has none: they go when the loss has been computed.
+    #[default]
+    No,
+    /// Until backward is over (`out = model(...)`, `out.loss.backward()`, `del out`).
+    Backward,
+    /// Until the next forward has returned.
+    NextForward,
 }
 
 /// A training job, fully decided.
@@ -106,8 +120,11 @@ pub struct Job {
     pub loss: Loss,
     /// What the loop does besides.
     pub training_loop: Loop,
-    /// Whether the loop's variable holds the logits until the next forward has returned.
-    pub keep_logits: bool,
+    /// How long the loop's variable holds the logits.
+    pub keep_logits: KeepLogits,
+    /// Whether the model's own forward computes the loss (`labels=`), after which alone FSDP's root hears of its end; labels
+    /// are then shifted, and padded for that.
+    pub loss_inside: bool,
     /// Type the root's output is cast to (`MixedPrecisionPolicy.output_dtype`).
     pub output: Option<DType>,
 }
@@ -160,6 +177,8 @@ struct Training<'j> {
     /// What each of the rank's roots has of the model, and which of them is at work.
     parts: Vec<Part>,
     at: usize,
+    /// What transformers' `forward` makes for all blocks.
+    body: body::Made,
     /// Logits that the loop's variable holds, of the micro-batch before.
     kept: Vec<Storage>,
     /// What they are known as from one step to the next.
@@ -215,7 +234,8 @@ impl<'j> Training<'j> {
             run
         };
         let (kept, kept_across, of_loss) = (vec![], vec![], vec![]);
-        Training { job, graphs, layout, scopes, run, parts, at: 0, kept, kept_across, of_loss, pipeline_group: None }
+        let (body, pipeline_group) = (body::Made::default(), None);
+        Training { job, graphs, layout, scopes, run, parts, at: 0, body, kept, kept_across, of_loss, pipeline_group }
     }
 
     /// Parameters, buffers, inputs.
@@ -237,13 +257,21 @@ impl<'j> Training<'j> {
             let bytes = Bytes(self.layout.params[0].padded_shard(job.fsdp.shard) * storage);
             program.alloc(bytes, COMPUTE, Category::Parameter, "output.weight")
         });
-        if let Position::Rope { dims } = job.model.position {
+        let transformers = class_of(&job.model, job.style).is_some();
+        if let Position::Rope { dims } = job.model.position
+            && transformers
+        {
+            // `inv_freq` and `original_inv_freq`.
+            for _ in 0..2 {
+                program.alloc(Bytes(2 * dims), COMPUTE, Category::Buffer, "inv_freq");
+            }
+        } else if let Position::Rope { dims } = job.model.position {
             // The rotary table: complex64, one row per position. Every part of the model has one.
             for _ in &self.parts {
                 program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
             }
         }
-        if job.model.position == Position::Alibi && job.eager.bias_tensor {
+        if job.model.position == Position::Alibi && job.eager.bias_tensor && !transformers {
             let elements = job.model.heads * job.max_positions * job.max_positions;
             let bytes = Bytes(elements * job.fsdp.mixed_precision.compute().bytes());
             for _ in &self.parts {
@@ -288,10 +316,13 @@ impl<'j> Training<'j> {
             let (mut frames, _) = self.forward(None);
             self.loss(&mut frames);
             self.phase_end("fwd", micro_batch);
-            let loss = frames.loss.take();
+            let (loss, logits) = (frames.loss.take(), std::mem::take(&mut frames.logits));
             self.backward(&mut frames, None, last || !self.job.marks_last);
             if let Some(loss) = loss {
                 self.run.eager.release(loss);
+            }
+            for storage in logits {
+                self.run.eager.release(storage);
             }
             self.metrics();
             self.phase_end("bwd", micro_batch);

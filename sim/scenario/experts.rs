@@ -31,7 +31,9 @@ pub(super) fn implementation(
         if let Some(at) = &mesh.ep {
             return Err(reader.plan(at, problem("mesh.ep spreads experts over ranks"), "remove mesh.ep"));
         }
-        return match &written.experts {
+        // A release says how experts are run for models that have them.
+        let release = written.release.as_ref().map(|at| at.span());
+        return match written.experts.as_ref().filter(|at| Some(at.span()) != release) {
             Some(at) => {
                 let problem = problem("framework.experts says how experts are run");
                 Err(reader.plan(at, problem, "remove framework.experts"))

@@ -34,6 +34,8 @@ struct Release {
 struct Default {
     value: Value,
     source: String,
+    /// Runtimes that read the key, where not all of the release's do.
+    runtimes: Option<Vec<String>>,
 }
 
 fn release(name: &str) -> Option<Release> {
@@ -63,8 +65,11 @@ pub(super) fn fill(
     }
     let file: Table = reader.text.parse().unwrap_or_default();
     let mut below = Table::new();
-    for (key, Default { value, source }) in defaults {
+    for (key, Default { value, source, runtimes }) in defaults {
         let Some((table, name)) = key.split_once('.') else { continue };
+        if runtimes.is_some_and(|names| !names.iter().any(|name| name == runtime.written())) {
+            continue;
+        }
         if file.get(table).is_some_and(|table| table.get(name).is_some()) {
             continue;
         }
@@ -89,7 +94,8 @@ mod tests {
         for (name, _) in SHIPPED {
             let Release { runtimes, defaults } = release(name).unwrap();
             assert!(runtimes.iter().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {runtimes:?}");
-            for (key, Default { value, source }) in defaults {
+            for (key, Default { value, source, runtimes }) in defaults {
+                assert!(runtimes.iter().flatten().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {key}");
                 let (table, key) = key.split_once('.').unwrap();
                 let mut inner = Table::new();
                 inner.insert(key.to_owned(), value);

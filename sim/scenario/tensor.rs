@@ -9,9 +9,10 @@ use super::understood::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::fuse::float8::MULTIPLE;
+use crate::model::style::Modules;
 use crate::model::tensor::TensorParallel;
 use crate::model::{ModelConfig, NormPlacement, QkNorm};
-use crate::runtime::train::Job;
+use crate::runtime::train::{Job, KeepLogits};
 
 /// How the model is split.
 pub(super) fn tensor(
@@ -167,8 +168,13 @@ fn unmodelled(model: &ModelConfig, job: &Job) -> Option<&'static str> {
         (matches!(model.position, crate::model::Position::Learned { .. }), "learned positions"),
         (model.position == crate::model::Position::Alibi, "attention biases"),
         (job.unpad, "packed tokens"),
+        (job.style.modules == Modules::Transformers, "transformers' classes (framework.modules)"),
+        (job.loss_inside, "a loss that the model computes itself (loss.inside_model)"),
         (!job.loss.sees_whole_logits() || job.loss.compiled(), "this loss"),
-        (job.keep_logits || job.training_loop.train_metrics > 0, "logits that the loop keeps or measures"),
+        (
+            job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0,
+            "logits that the loop keeps or measures",
+        ),
         (job.fsdp.cpu_offload, "parameters on the host"),
     ];
     list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)

@@ -5,10 +5,11 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
-use super::{context, experts, float8, gate, machine, recompute, sharding, stages, tensor, training, written};
+use super::{classes, context, experts, float8, gate, machine, recompute, sharding, stages, tensor, training, written};
 use crate::cost::{Profile, Software};
 use crate::hardware::{Topology, Vendor};
-use crate::model::style::{Rope, Style};
+use crate::model::style::{NormCode, Style};
+use crate::model::transformers::norm_code;
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
 use crate::runtime;
@@ -112,6 +113,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         ((topology, profile), compile),
         (&model, micro * seq, tensor.ranks),
     )?;
+    let beside = classes::Beside { linears, float8: float8.is_some(), context: context > 1 };
+    let style = Style { experts, linears, ..classes::style(reader, scenario, &model, &beside)? };
+    let loss_inside = training::inside_model(reader, scenario)?;
+    let eager = Settings {
+        norm_code: norm_code(&model, style),
+        ..eager(reader, scenario, (topology, profile), (&model, early_stop, offload))
+    };
     let job = Job {
         batch: micro,
         seq,
@@ -129,11 +137,12 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         float8,
         loss,
         unpad: scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()),
-        keep_logits: scenario.loss.keep_logits.unwrap_or(false),
+        keep_logits: training::keep_logits(&scenario.loss),
+        loss_inside,
         training_loop: training::training_loop(reader, scenario, loss)?,
-        style: Style { experts, linears, ..style(&scenario.framework) },
+        style,
         output: scenario.precision.output.as_ref().map(|at| *at.get_ref()),
-        eager: eager(reader, scenario, (topology, profile), (&model, early_stop, offload)),
+        eager,
         optimizer,
         clip,
         scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
@@ -255,6 +264,7 @@ pub(super) fn eager(
             Norm::Rms => reader.flag("framework.fused_rms_norm", framework.fused_rms_norm, true),
             Norm::Layer { .. } => framework.fused_rms_norm.unwrap_or(true),
         },
+        norm_code: NormCode::Torch,
         layer_norm: LayerNorm::Torch,
         bias_tensor,
         multiprocessors: topology.chip.cores,
@@ -264,14 +274,4 @@ pub(super) fn eager(
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,
     }
-}
-
-/// How the model's code is written.
-pub(super) fn style(written: &written::Framework) -> Style {
-    let rope = match written.rope {
-        None | Some(written::RopeStyle::Complex) => Rope::Complex,
-        Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
-        Some(written::RopeStyle::Stacked) => Rope::Stacked,
-    };
-    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false), ..Style::default() }
 }

@@ -9,7 +9,7 @@ use super::understood::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
 use crate::runtime::optimizer::{Optimizer, PerParam};
-use crate::runtime::train::Loop;
+use crate::runtime::train::{KeepLogits, Loop};
 
 /// Metrics, or numbers read back in a step.
 const MOST_SYNCS: i64 = 1000;
@@ -70,6 +70,25 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
             Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))
         }
         _ => Ok(loss),
+    }
+}
+
+/// Whether the model computes the loss itself.
+pub(super) fn inside_model(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<bool, ScenarioError> {
+    let Some(at) = &scenario.loss.inside_model else { return Ok(false) };
+    if let (true, Some(_)) = (*at.get_ref(), &scenario.precision.output) {
+        let problem = "precision.output casts what the model returns, which is the loss where the model computes it";
+        return Err(reader.plan(at, problem, "remove precision.output, or write loss.inside_model = false"));
+    }
+    Ok(*at.get_ref())
+}
+
+/// How long the loop holds the logits.
+pub(super) fn keep_logits(written: &written::Loss) -> KeepLogits {
+    match written.keep_logits {
+        None | Some(written::KeepLogits::Flag(false)) => KeepLogits::No,
+        Some(written::KeepLogits::Flag(true)) => KeepLogits::NextForward,
+        Some(written::KeepLogits::Until(written::Until::Backward)) => KeepLogits::Backward,
     }
 }
 

@@ -5,6 +5,7 @@ mod fill;
 mod float8;
 mod framework;
 mod internevo;
+mod loss;
 mod megatron;
 mod mesh;
 mod nanotron;
@@ -14,8 +15,9 @@ mod zero;
 pub use experts::{ExpertLoad, ExpertStyle};
 pub use fill::Defaults;
 pub use float8::{Float8, LinearStyle, Recipe as Float8Recipe};
-pub use framework::{Framework, LoadBalancer, RopeStyle};
+pub use framework::{AttentionStyle, Framework, LoadBalancer, ModulesStyle, RopeStyle};
 pub use internevo::InternEvo;
+pub use loss::{KeepLogits, Loss, LossKind, Until};
 pub use megatron::{
     Fp8, FusedLoss, Graphs, Implementation as Modules, LayerNorm, Megatron, Module, Pipeline, Recompute, Scope, Scores,
     Strategy, TensorScatter, Waited,
@@ -304,42 +306,6 @@ pub struct Compile {
     pub loss: Option<Spanned<bool>>,
 }
 
-/// Which loss.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum LossKind {
-    /// Cross-entropy on logits cast to fp32.
-    Fp32,
-    /// Cross-entropy on logits as they are.
-    Bf16,
-    /// flash-attn's fused cross-entropy, on logits as they are.
-    FlashCrossEntropy,
-    /// Head by parts inside the model, loss by parts.
-    ChunkedOutput,
-    /// Head and loss by parts.
-    ChunkedLinear,
-    /// Head, loss and their backward by parts, inside the loss.
-    ChunkedGradients,
-    /// Head and log-probabilities over parts of the vocabulary.
-    VocabularyChunked,
-    /// Liger's fused linear cross-entropy.
-    FusedLinear,
-}
-
-/// `[loss]`
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Loss {
-    /// Which.
-    pub kind: Option<Spanned<LossKind>>,
-    /// Parts of the sequence.
-    pub chunks: Option<Spanned<i64>>,
-    /// Words of a part of the vocabulary.
-    pub words: Option<Spanned<i64>>,
-    /// Whether the loop's variable holds the logits until the next forward has returned.
-    pub keep_logits: Option<bool>,
-}
-
 /// `[loop]`: what a training loop does besides forward, backward and optimizer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -422,6 +388,8 @@ pub struct Attention {
     pub unpad: Option<Spanned<bool>>,
     /// Whether every call first reads an answer back from the device.
     pub reads_back: Option<bool>,
+    /// How transformers' classes compute it (`attn_implementation`).
+    pub implementation: Option<Spanned<AttentionStyle>>,
 }
 
 /// `[memory]`

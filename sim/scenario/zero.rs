@@ -12,9 +12,9 @@ use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::megatron::mesh;
 use super::registry::{Entry, Runtime};
-use super::train::{eager, style};
+use super::train::eager;
 use super::understood::{Base, Decided, Reader};
-use super::{gate, limits, machine, recompute, training, written};
+use super::{classes, gate, limits, machine, recompute, training, written};
 use crate::cost::Software;
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
@@ -145,9 +145,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         float8: None,
         loss,
         unpad: false,
-        keep_logits: false,
+        keep_logits: train::KeepLogits::No,
+        loss_inside: false,
         training_loop: train::Loop::default(),
-        style: style(&scenario.framework),
+        style: classes::plain(&scenario.framework),
         output: None,
         eager: eager(reader, scenario, (topology, profile), (&model, early_stop, None)),
         optimizer,

@@ -6,15 +6,15 @@ use serde::Deserialize;
 use windtunnel::model::experts::{Experts, Implementation, Router, Score};
 use windtunnel::model::head::Loss;
 use windtunnel::model::routing::Load;
-use windtunnel::model::style::Style;
+use windtunnel::model::style::{NormCode, Style};
 use windtunnel::model::tensor::TensorParallel;
-use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
+use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};
 use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::compiled::Rotate;
 use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::Optimizer;
-use windtunnel::runtime::train::{Checkpoint, Job, Loop};
+use windtunnel::runtime::train::{Checkpoint, Job, KeepLogits, Loop};
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Dims {
@@ -203,6 +203,8 @@ pub fn model(dims: &Dims) -> ModelConfig {
         logit_softcap: dims.logit_softcap > 0.0,
         predicts_ahead: 0,
         scaled_embedding: dims.scaled_embedding,
+        dropout: Dropout::default(),
+        model_type: "",
         notes: vec![],
         source: "tests/oracles".to_owned(),
     }
@@ -301,6 +303,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             workspace: 32 << 20,
             persistent_workspace: false,
             fused_rms_norm: !dims.composite_norm,
+            norm_code: NormCode::Torch,
             layer_norm: LayerNorm::Torch,
             bias_tensor: true,
             multiprocessors: 132,
@@ -336,7 +339,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             },
             ..Style::default()
         },
-        keep_logits: false,
+        keep_logits: KeepLogits::No,
+        loss_inside: false,
         output: config.output_fp32.then_some(DType::Fp32),
         loss: match config.loss.as_str() {
             "bf16" => Loss::Bf16CrossEntropy { compiled: config.compile_loss },

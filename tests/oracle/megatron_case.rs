@@ -1,7 +1,7 @@
 //! Cases of Megatron-Core (`tests/oracles/megatron*.json`) as jobs.
 
 use serde_json::Value;
-use windtunnel::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
+use windtunnel::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 use windtunnel::program::DType;
 use windtunnel::runtime::eager::{LayerNorm, Parts, WAYS, Way};
 use windtunnel::runtime::megatron::{
@@ -53,6 +53,8 @@ fn model(c: &Value) -> ModelConfig {
         logit_softcap: false,
         predicts_ahead: 0,
         scaled_embedding: false,
+        dropout: Dropout::default(),
+        model_type: "",
         source: "tests/oracles/megatron_core.py".to_owned(),
         notes: vec![],
     }

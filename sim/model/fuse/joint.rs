@@ -81,7 +81,7 @@ impl Joint {
     fn forward_op(&mut self, graph: &Graph, index: usize) {
         let op = &graph.ops[index];
         let reads: Vec<TensorId> = op.inputs.iter().map(|&value| self.values[value]).collect();
-        if op.kind == OpKind::Split {
+        if matches!(op.kind, OpKind::Split | OpKind::Slice | OpKind::Expand) {
             for &part in &op.outputs {
                 let view = self.value(graph, part);
                 self.tensors[view].base = self.tensors[reads[0]].base;
@@ -98,7 +98,7 @@ impl Joint {
         }
         let out = self.value(graph, op.outputs[0]);
         self.values[op.outputs[0]] = out;
-        let space = self.tensors[reads[0]].elements;
+        let space = self.tensors[reads.first().copied().unwrap_or(out)].elements;
         let mut made = vec![out];
         if self.swapped(graph, index).is_some() {
             self.float8_linear(graph, index, (reads[0], out));
@@ -117,7 +117,23 @@ impl Joint {
                 let name = if op.params.len() > 1 { "extern_kernels.addmm" } else { "extern_kernels.mm" };
                 push(name, Kind::Extern(Launch::Matmul(work)), &reads, &[out]);
             }
-            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => {
+            OpKind::Bmm { rows, columns, inner } => {
+                let m = graph.dims.b * graph.dims.n * rows;
+                let (dtype, layout) = (graph.values[op.outputs[0]].dtype, MatmulLayout::Forward);
+                let work = Work::Matmul { m, n: columns, k: inner, dtype, layout };
+                push("extern_kernels.bmm", Kind::Extern(Launch::Matmul(work)), &reads, &[out]);
+            }
+            OpKind::Dropout => {
+                // What is dropped is drawn once: the mask is kept, never drawn again.
+                let mask = self.tensor("mask", space, space);
+                made.push(mask);
+                let kind = Kind::Rows(MemoryKind::Elementwise);
+                self.forward.push(Self::node("triton_dropout", kind, &reads, &[mask], space, index));
+                let kind = Kind::Point(MemoryKind::Elementwise);
+                let both = [reads[0], mask];
+                self.forward.push(Self::node("triton_dropout", kind, &both, &[out], space, index));
+            }
+            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } | OpKind::Softmax { rows } => {
                 let statistics = self.statistics(graph, index, rows);
                 made.extend_from_slice(&statistics);
                 let reads: Vec<TensorId> = reads.iter().chain(&statistics).copied().collect();
@@ -143,7 +159,9 @@ impl Joint {
                 let mask = self.tensor("mask", space, space);
                 made.push(mask);
                 self.masks.push(mask);
-                for write in [out, mask] {
+                // Where the matmul before has a bias, the mask is of the result.
+                let of = if after_addmm(graph, op) { vec![out] } else { reads.clone() };
+                for (reads, write) in [(reads, out), (of, mask)] {
                     let kind = Kind::Point(MemoryKind::Elementwise);
                     self.forward.push(Self::node("triton_relu", kind, &reads, &[write], space, index));
                 }
@@ -172,6 +190,7 @@ impl Joint {
         if let Some(at) = graph.ops[..index].iter().position(same) {
             return self.made[at][1..].to_vec();
         }
+        // LayerNorm has mean and deviation, softmax maximum and sum.
         let count = if matches!(op.kind, OpKind::RmsNorm { .. }) { 1 } else { 2 };
         let made: Vec<TensorId> = (0..count).map(|_| self.tensor("statistics", rows, rows * 4)).collect();
         let input = self.values[op.inputs[0]];
@@ -226,6 +245,12 @@ impl Joint {
 
     fn backward_op(&mut self, graph: &Graph, index: usize, gradients: &mut [Option<TensorId>]) {
         let op = &graph.ops[index];
+        if op.kind == OpKind::Slice {
+            let Some(part) = gradients[op.outputs[0]].take() else { return };
+            let whole = self.value(graph, op.inputs[0]);
+            self.push("triton_slice_backward", Kind::Point(MemoryKind::Copy), &[part], &[whole], index);
+            return self.add(graph, gradients, op.inputs[0], whole, index);
+        }
         if op.kind == OpKind::Split {
             let parts: Vec<TensorId> = op.outputs.iter().filter_map(|&part| gradients[part].take()).collect();
             let whole = self.value(graph, op.inputs[0]);
@@ -273,6 +298,38 @@ impl Joint {
                 self.push("triton_norm_backward", Kind::Point(kind), &with_sums, &[result], index);
                 let columns = (rows, value.elements / rows, value.dtype);
                 self.column_sums(&reads, &op.params, columns, MemoryKind::Elementwise, index);
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+            OpKind::Bmm { rows, columns, inner } => {
+                let stacked = graph.dims.b * graph.dims.n;
+                let dtype = graph.values[op.outputs[0]].dtype;
+                let matmul = |m, n, k, layout| Kind::Extern(Launch::Matmul(Work::Matmul { m, n, k, dtype, layout }));
+                let works = [
+                    matmul(stacked * rows, inner, columns, MatmulLayout::DataGradient),
+                    matmul(stacked * inner, columns, rows, MatmulLayout::WeightGradient),
+                ];
+                for (at, work) in works.into_iter().enumerate().rev() {
+                    let result = self.value(graph, op.inputs[at]);
+                    self.push("extern_kernels.bmm", work, &[gradient, inputs[1 - at]], &[result], index);
+                    self.add(graph, gradients, op.inputs[at], result, index);
+                }
+            }
+            OpKind::Softmax { rows } => {
+                let reads = [gradient, self.values[op.outputs[0]]];
+                let sums = self.tensor("row sums", rows, rows * 4);
+                let kind = MemoryKind::Softmax;
+                self.push("triton_softmax_backward", Kind::Rows(kind), &reads, &[sums], index);
+                let result = self.value(graph, op.inputs[0]);
+                let reads = [reads[0], reads[1], sums];
+                self.push("triton_softmax_backward", Kind::Point(kind), &reads, &[result], index);
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+            OpKind::Tanh | OpKind::Dropout => {
+                let dropped = op.kind == OpKind::Dropout;
+                let other = if dropped { self.made[index][1] } else { self.values[op.outputs[0]] };
+                let result = self.value(graph, op.inputs[0]);
+                let name = if dropped { "triton_dropout_backward" } else { "triton_tanh_backward" };
+                self.push(name, point(), &[gradient, other], &[result], index);
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
             OpKind::RotateComplex { table } => {
@@ -327,7 +384,7 @@ impl Joint {
                 let mut reads = vec![gradient];
                 reads.extend_from_slice(&inputs);
                 reads.extend_from_slice(&self.made[index]);
-                let results: Vec<TensorId> = op.inputs.iter().map(|&value| self.value(graph, value)).collect();
+                let results: Vec<TensorId> = op.inputs.iter().take(3).map(|&value| self.value(graph, value)).collect();
                 let kind = Kind::Extern(Launch::Attention { op: index, window, backward: true });
                 self.push(attention_name(graph, op, true), kind, &reads, &results, index);
                 for (&value, &result) in op.inputs.iter().zip(&results) {
@@ -366,21 +423,29 @@ impl Joint {
     }
 }
 
+/// Whether a rectifier reads a matmul with a bias. Then its mask is computed again from its result, which the next matmul keeps;
+/// behind one without a bias mask and result are both kept (`compile.json` and `hf-transformers.json` have a case of each).
+pub(super) fn after_addmm(graph: &Graph, rectifier: &Op) -> bool {
+    let input = rectifier.inputs[0];
+    graph.ops.iter().any(|op| op.outputs.contains(&input) && op.params.len() > 1)
+}
+
 /// What attention makes beside its output, bytes and elements: log-sum-exp and random state.
 fn attention_extras(graph: &Graph, op: &Op) -> [(u64, u64); 3] {
     let rows = graph.dims.tokens() * graph.dims.n;
-    if graph.values[op.inputs[0]].dtype == DType::Fp32 {
-        [(8, 1), (8, 1), (rows * 4, rows)]
-    } else {
-        [(rows * 4, rows), (16, 2), (8, 1)]
-    }
+    if efficient(graph, op) { [(8, 1), (8, 1), (rows * 4, rows)] } else { [(rows * 4, rows), (16, 2), (8, 1)] }
+}
+
+/// Whether the memory-efficient kernel runs: in fp32, or with a bias.
+fn efficient(graph: &Graph, op: &Op) -> bool {
+    op.inputs.len() > 3 || graph.values[op.inputs[0]].dtype == DType::Fp32
 }
 
 fn attention_name(graph: &Graph, op: &Op, backward: bool) -> &'static str {
-    match (graph.values[op.inputs[0]].dtype, backward) {
-        (DType::Fp32, false) => "aten._scaled_dot_product_efficient_attention",
-        (DType::Fp32, true) => "aten._scaled_dot_product_efficient_attention_backward",
-        (_, false) => "aten._scaled_dot_product_flash_attention",
-        (_, true) => "aten._scaled_dot_product_flash_attention_backward",
+    match (efficient(graph, op), backward) {
+        (true, false) => "aten._scaled_dot_product_efficient_attention",
+        (true, true) => "aten._scaled_dot_product_efficient_attention_backward",
+        (false, false) => "aten._scaled_dot_product_flash_attention",
+        (false, true) => "aten._scaled_dot_product_flash_attention_backward",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::joint::Joint;
+use super::joint::{Joint, after_addmm};
 use super::{Kind, Node, Policy, TensorId, policy_keeps};
 use crate::model::graph::Graph;
 
@@ -67,7 +67,9 @@ fn may_save(joint: &Joint, graph: &Graph, policy: Policy, maker: &BTreeMap<Tenso
                         && node.reads.iter().any(|&tensor| base(tensor) == source)
                         && !may.contains(&node.writes[0])
                 };
-                if !joint.forward.iter().any(activation) {
+                if !joint.forward.iter().any(activation)
+                    && !after_addmm(graph, &graph.ops[joint.forward[maker[mask]].op])
+                {
                     may.insert(*mask);
                 }
             }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::keys::Keys;
 use super::limits::{FFN, HEAD_DIM, HEADS, LAYERS, VOCAB, WIDTH};
 use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, Norm, NormPlacement, Position};
+use crate::model::{Activation, Dropout, FeedForward, Norm, NormPlacement, Position};
 
 /// What an architecture calls its sizes: its own name first, then aliases.
 pub(super) struct Names {
@@ -69,6 +69,8 @@ pub(super) fn sized(
         logit_softcap: false,
         predicts_ahead: 0,
         scaled_embedding: false,
+        dropout: Dropout::default(),
+        model_type: "",
         source: String::new(),
         notes: Vec::new(),
     })
@@ -128,7 +130,8 @@ pub(super) fn activation(keys: &Keys<'_>, key: &str, class_default: Activation) 
         None => Ok(class_default),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu") => Ok(Activation::Gelu),
-        Some("gelu_new" | "gelu_fast" | "gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+        Some("gelu_new" | "gelu_fast") => Ok(Activation::GeluNew),
+        Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
         Some("relu") => Ok(Activation::Relu),
         Some("relu2") => Ok(Activation::ReluSquared),
         Some(other) => {

@@ -23,7 +23,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {
     Ok(ModelConfig {
         norm: Norm::Layer { bias: true },
         position: Position::Learned { positions },
-        feed_forward: FeedForward::Plain(activation(keys, "activation_function", Activation::GeluTanh)?), // gelu_new
+        feed_forward: FeedForward::Plain(activation(keys, "activation_function", Activation::GeluNew)?), // GPT2Config
         qkv_bias: true,
         output_bias: true,
         ffn_bias: true,

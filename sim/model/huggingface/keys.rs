@@ -63,6 +63,12 @@ impl<'c> Keys<'c> {
         self.asked.borrow().contains(key)
     }
 
+    /// Keys with a value that nobody has asked for.
+    pub fn left(&self) -> impl Iterator<Item = (&'c str, &'c Value)> + '_ {
+        let left = |(key, value): &(&'c String, &'c Value)| !value.is_null() && !self.was_asked(key);
+        self.map.iter().filter(left).map(|(key, value)| (key.as_str(), value))
+    }
+
     /// The value of `key` without marking it as asked for.
     pub fn peek(&self, key: &str) -> Option<&'c Value> {
         self.map.get(key).filter(|value| !value.is_null())

@@ -1,7 +1,6 @@
 //! What a config may say that cannot be described: refused where it changes the model, noted where it only differs.
 
-use serde_json::Value;
-
+use super::ignored::on;
 use super::keys::{Keys, shown};
 use super::{ModelConfig, ModelError};
 
@@ -43,30 +42,6 @@ const WATCHED: &[&str] = &[
     "logit_scale",
 ];
 
-/// Keys that hold a dropout probability.
-const DROPOUT: &[&str] = &[
-    "attention_dropout",
-    "attn_pdrop",
-    "resid_pdrop",
-    "embd_pdrop",
-    "emb_pdrop",
-    "hidden_dropout",
-    "activation_dropout",
-    "dropout",
-];
-
-/// Whether a value switches something on.
-fn on(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Bool(flag) => *flag,
-        Value::Number(number) => number.as_f64() != Some(0.0),
-        Value::Object(map) => !map.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        Value::String(_) => true,
-    }
-}
-
 /// Keys that only architectures with experts read, refused elsewhere as [`REFUSED`] is.
 const SPARSE: (&str, &str, &str) =
     ("kv_lora_rank", "this architecture is read without latent attention", "take a model without it, or deepseek_v3");
@@ -98,7 +73,15 @@ pub(super) fn check(keys: &Keys<'_>, sparse: bool) -> Result<(), ModelError> {
             return Err(keys.unsupported(key, value, why, remedy));
         }
     }
-    Ok(())
+    super::ignored::refuse(keys)
+}
+
+/// Refuses keys that nobody reads and nobody knows.
+pub(super) fn left(keys: &Keys<'_>, class: &str) -> Result<(), ModelError> {
+    let named = ["model_type", "num_nextn_predict_layers", SPARSE.0];
+    let refused = REFUSED.iter().map(|(key, ..)| *key);
+    let noted: Vec<&str> = WATCHED.iter().chain(EXPERTS).copied().chain(named).chain(refused).collect();
+    super::ignored::unknown(keys, class, &noted)
 }
 
 /// The error for a `model_type` without a reader.
@@ -124,14 +107,6 @@ pub(super) fn notes(keys: &Keys<'_>, class: &str) -> Vec<String> {
         if let Some(value) = keys.peek(key).filter(|value| on(value) && !keys.was_asked(key)) {
             notes.push(format!("{key:?} is {}, which {class} does not read: ignored", shown(value)));
         }
-    }
-    for &key in DROPOUT {
-        if let Some(value) = keys.peek(key).filter(|value| on(value)) {
-            notes.push(format!("{key:?} is {}: dropout is not modelled", shown(value)));
-        }
-    }
-    if keys.peek("quantization_config").is_some_and(on) {
-        notes.push("\"quantization_config\" is set: sizes are those of the unquantised weights".into());
     }
     notes
 }

@@ -280,13 +280,37 @@ fn models_that_cannot_be_described_are_refused_with_a_remedy() {
 fn what_is_left_out_is_noted() {
     let changes = [("sliding_window", Value::from(4096)), ("attention_dropout", Value::from(0.1))];
     let noted = changed("llama-3.1-8b", &changes, &[]).expect("still a model").notes;
-    assert_eq!(
-        noted,
-        [
-            "\"sliding_window\" is 4096, which LlamaConfig does not read: ignored",
-            "\"attention_dropout\" is 0.1: dropout is not modelled"
-        ]
-    );
+    assert_eq!(noted, ["\"sliding_window\" is 4096, which LlamaConfig does not read: ignored"]);
+}
+
+#[test]
+fn dropout_is_read_with_the_defaults_of_each_class() {
+    let of = |name, changes: &[(&str, Value)]| {
+        let dropout = changed(name, changes, &[]).expect("still a model").dropout;
+        [dropout.embedding, dropout.attention, dropout.residual]
+    };
+    assert_eq!(of("gpt2", &[]), [0.1, 0.1, 0.1]);
+    assert_eq!(of("gpt2", &[("attn_pdrop", Value::from(0.0))]), [0.1, 0.0, 0.1]);
+    assert_eq!(of("opt-125m", &[]), [0.0, 0.0, 0.1]);
+    assert_eq!(of("llama-3.1-8b", &[]), [0.0; 3]);
+    assert!(error("gpt2", &[("resid_pdrop", Value::from(1.5))], &[]).contains("a probability, from 0 to below 1"));
+}
+
+#[test]
+fn keys_that_nobody_reads_are_errors_unless_they_cost_a_training_step_nothing() {
+    let refused = |key: &str, value: Value| error("llama-3.1-8b", &[(key, value)], &[]);
+    assert!(refused("lora_rank", Value::from(16)).contains("adapters are not simulated"));
+    assert!(refused("quantization_config", serde_json::json!({"bits": 4})).contains("remove the key to simulate"));
+    assert!(refused("hiden_size", Value::from(4096)).contains("check its spelling"));
+    assert!(refused("pretraining_tp", Value::from(2)).contains("set it to 1"));
+    for (key, value) in [
+        ("rms_norm_eps", Value::from(1e-5)),
+        ("pretraining_tp", Value::from(1)),
+        ("architectures", serde_json::json!(["LlamaForCausalLM"])),
+        ("unheard_of", Value::Null),
+    ] {
+        assert!(changed("llama-3.1-8b", &[(key, value)], &[]).is_ok(), "{key}");
+    }
 }
 
 #[test]

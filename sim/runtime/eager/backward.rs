@@ -6,6 +6,7 @@
 
 use super::forward::{attention_shape, kv_heads};
 use super::{COMPUTE, Eager, Frame, Gradient, Storage, again};
+use crate::model::Activation;
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
@@ -139,14 +140,9 @@ impl Eager {
                 self.linear(graph, op, index, frame, gradient, (inputs, outputs));
             }
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
-                let saved = Self::saved_by(frame, index);
-                self.composite_norm_backward(
-                    graph,
-                    op,
-                    (rows, Self::saved(frame, index).0 == 0),
-                    frame,
-                    (saved, gradient),
-                );
+                let (start, end) = Self::saved(frame, index);
+                let saved = frame.saved[start..end].to_vec();
+                self.composite_norm_backward(graph, op, (rows, start == 0), frame, (&saved, gradient));
             }
             OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => self.norm(graph, op, index, frame, gradient),
             OpKind::Cast => {
@@ -197,10 +193,10 @@ impl Eager {
             }
             OpKind::Act(act) => {
                 let name = match act {
-                    crate::model::Activation::Silu => "aten.silu_backward",
-                    crate::model::Activation::Gelu | crate::model::Activation::GeluTanh => "aten.gelu_backward",
-                    crate::model::Activation::Relu => "aten.threshold_backward",
-                    crate::model::Activation::ReluSquared => "aten.mul",
+                    Activation::Silu => "aten.silu_backward",
+                    Activation::Gelu | Activation::GeluTanh | Activation::GeluNew => "aten.gelu_backward",
+                    Activation::Relu => "aten.threshold_backward",
+                    Activation::ReluSquared => "aten.mul",
                 };
                 let result = self.pointwise_gradient(name, bytes, 2 * bytes);
                 self.let_go(frame, index, gradient);
@@ -262,6 +258,11 @@ impl Eager {
             OpKind::InternLm(kind) => self.internlm_backward(graph, op, (index, kind), frame, gradient),
             OpKind::Nanotron(kind) => self.nanotron_backward(graph, op, (index, kind), frame, gradient),
             OpKind::Redistribute(how) => self.redistribute_backward(graph, op, how, frame, gradient),
+            OpKind::Bmm { .. } => self.bmm_backward(graph, op, index, frame, gradient),
+            OpKind::Softmax { .. } => self.scores_backward(graph, op, index, frame, gradient),
+            OpKind::Dropout => self.dropout_backward(graph, op, index, frame, gradient),
+            OpKind::Slice => self.slice_backward(graph, op, frame, gradient),
+            OpKind::MaskBias => self.release(gradient),
             OpKind::Split => {}
         }
     }
@@ -399,7 +400,11 @@ impl Eager {
         gradient: Storage,
         window: Option<u64>,
     ) {
+        let copy = self.gradient_by_heads(graph, op);
         let results = self.attention_gradients(graph, op, window, self.settings.backward);
+        if let Some(copy) = copy {
+            self.release(copy);
+        }
         self.let_go(frame, index, gradient);
         for (&value, result) in op.inputs.iter().zip(results) {
             self.accumulate(frame, value, result.into());
@@ -441,9 +446,13 @@ impl Eager {
                 self.temporary(d.b * d.n * d.s * 4, name)
             };
             // The kernel's workspace: an fp32 accumulator the size of q, with 16 B of locks per tile.
-            let tile = if dtype == DType::Fp32 { 64 } else { 128 };
+            // Wider heads than registers hold, in half precision, have one for each gradient.
+            let wide = d.h > 128 && dtype != DType::Fp32;
+            let tile = if dtype == DType::Fp32 || wide { 64 } else { 128 };
             let tiles = d.s.div_ceil(tile) * d.h.div_ceil(128);
-            let workspace = self.temporary(d.b * d.n * (round_up(d.s, tile) * d.h * 4 + 16 * tiles), name);
+            let accumulators = if wide { 3 } else { 1 };
+            let bytes = d.b * d.n * (accumulators * round_up(d.s, tile) * d.h * 4 + 16 * tiles);
+            let workspace = self.temporary(bytes, name);
             self.release(sum);
             self.release(workspace);
             for storage in expanded.into_iter().flatten() {

@@ -4,8 +4,10 @@
 //! `rms_norm_symint`, PyTorch 2.4 to 2.6). Autograd keeps `u` in fp32, `r`, and `type_as(u·r, x)`: for bf16 inputs that
 //! is 6 bytes per element where the fused kernel keeps the input's 2.
 
+use super::forward::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
+use crate::model::style::NormCode;
 use crate::program::{Category, DType, MemoryKind};
 
 /// Sizes of one norm \[B\].
@@ -32,38 +34,110 @@ fn sizes(graph: &Graph, op: &Op, rows: u64) -> Sizes {
     }
 }
 
+/// What a norm keeps: the input in fp32, the root, the product of the two (before the weight), and the weight plus one.
+type Kept = [Option<Storage>; 4];
+
 impl Eager {
-    /// Forward; returns what backward needs (`u` unless it is the input itself, `r`, the product before the weight).
-    pub(super) fn composite_norm(&mut self, graph: &Graph, op: &Op, rows: u64, frame: &mut Frame) -> [Storage; 3] {
+    /// Forward; returns what backward needs (`u` unless it is the input itself, `r`, the product before the weight, what that
+    /// is multiplied by where it is no parameter).
+    pub(super) fn composite_norm(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (rows, results): (u64, Results),
+        frame: &mut Frame,
+    ) -> Kept {
         let s = sizes(graph, op, rows);
         let dispatch = self.settings.forward;
+        let code = self.settings.norm_code;
         let make = |this: &mut Self, name, kind, bytes, read| {
             let storage = this.storage(bytes, name);
             this.pointwise(name, kind, read, bytes, dispatch);
             storage
         };
+        let point = MemoryKind::Elementwise;
         let input = frame.slots[op.inputs[0]].expect("an operator reads live values");
         let fp32 = s.dtype == DType::Fp32;
-        let up = if fp32 {
-            self.retain(input)
+        let up = if fp32 { self.retain(input) } else { make(self, "aten._to_copy", point, s.wide, s.narrow) };
+        let square = make(self, "aten.pow", point, s.wide, s.wide);
+        let mut mean = make(self, "aten.mean", MemoryKind::Norm, s.rows, s.wide);
+        let root = if code == NormCode::Torch {
+            self.pointwise("aten.add_", point, s.rows, s.rows, dispatch);
+            let root = make(self, "aten.rsqrt", point, s.rows, s.rows);
+            self.release(mean);
+            self.release(square);
+            root
         } else {
-            make(self, "aten._to_copy", MemoryKind::Elementwise, s.wide, s.narrow)
+            self.release(square);
+            let sum = make(self, "aten.add", point, s.rows, s.rows);
+            if code == NormCode::OnePlus {
+                self.release(std::mem::replace(&mut mean, sum));
+            }
+            let root = make(self, "aten.rsqrt", point, s.rows, s.rows);
+            self.release(if code == NormCode::OnePlus { mean } else { sum });
+            root
         };
-        let square = make(self, "aten.pow", MemoryKind::Elementwise, s.wide, s.wide);
-        let mean = make(self, "aten.mean", MemoryKind::Norm, s.rows, s.wide);
-        self.pointwise("aten.add_", MemoryKind::Elementwise, s.rows, s.rows, dispatch);
-        let root = make(self, "aten.rsqrt", MemoryKind::Elementwise, s.rows, s.rows);
-        self.release(mean);
-        self.release(square);
-        let mut product = make(self, "aten.mul", MemoryKind::Elementwise, s.wide, s.wide);
-        if !fp32 {
-            let narrow = make(self, "aten._to_copy", MemoryKind::Elementwise, s.narrow, s.wide);
-            self.release(product);
-            product = narrow;
+        let product = make(self, "aten.mul", point, s.wide, s.wide);
+        let forgets = code != NormCode::Torch && results == Results::Forget;
+        if forgets {
+            self.release(root);
+            self.release(up);
         }
-        let output = make(self, "aten.mul", MemoryKind::Elementwise, s.narrow, s.narrow);
+        let (output, mut kept) = self.scaled(&s, code, product);
         frame.slots[op.outputs[0]] = Some(output);
-        [up, root, product]
+        if matches!(code, NormCode::Llama | NormCode::Wide) {
+            self.release(mean);
+        }
+        if !forgets {
+            return [Some(up), Some(root), kept[0], kept[1]];
+        }
+        for storage in kept.iter_mut().filter_map(Option::take) {
+            self.release(storage);
+        }
+        [None; 4]
+    }
+
+    /// The product with the weight, in the input's type; and what of it backward needs.
+    fn scaled(&mut self, s: &Sizes, code: NormCode, product: Storage) -> (Storage, [Option<Storage>; 2]) {
+        let dispatch = self.settings.forward;
+        let make = |this: &mut Self, name, bytes, read| {
+            let storage = this.storage(bytes, name);
+            this.pointwise(name, MemoryKind::Elementwise, read, bytes, dispatch);
+            storage
+        };
+        let fp32 = s.dtype == DType::Fp32;
+        let columns = 4 * s.shape.1;
+        match code {
+            NormCode::Torch | NormCode::Llama if fp32 => {
+                (make(self, "aten.mul", s.narrow, s.narrow), [Some(product), None])
+            }
+            NormCode::Torch | NormCode::Llama => {
+                let narrow = make(self, "aten._to_copy", s.narrow, s.wide);
+                if code == NormCode::Torch {
+                    self.release(product);
+                }
+                let output = make(self, "aten.mul", s.narrow, s.narrow);
+                if code == NormCode::Llama {
+                    self.release(product);
+                }
+                (output, [Some(narrow), None])
+            }
+            NormCode::Wide | NormCode::OnePlus => {
+                let weight = (code == NormCode::OnePlus).then(|| {
+                    let wide = (!fp32).then(|| make(self, "aten._to_copy", columns, columns / 2));
+                    let sum = make(self, "aten.add", columns, columns);
+                    wide.into_iter().for_each(|wide| self.release(wide));
+                    sum
+                });
+                let scaled = make(self, "aten.mul", s.wide, s.wide);
+                if fp32 {
+                    return (scaled, [Some(product), weight]);
+                }
+                let output = make(self, "aten._to_copy", s.narrow, s.wide);
+                self.release(scaled);
+                (output, [Some(product), weight])
+            }
+        }
     }
 
     /// Backward: the product with the weight, the cast, the product with the root, the root, the mean, the square, the
@@ -74,32 +148,19 @@ impl Eager {
         op: &Op,
         (rows, first): (u64, bool),
         frame: &mut Frame,
-        (saved, gradient): ([Storage; 3], Storage),
+        (saved, gradient): (&[Storage], Storage),
     ) {
         let s = sizes(graph, op, rows);
-        let [up, root, product] = saved;
+        let [up, root, product] = [saved[0], saved[1], saved[2]];
         let fp32 = s.dtype == DType::Fp32;
         let checkpointed = frame.checkpoint.is_some();
         let make = |this: &mut Self, name, bytes, read| this.pointwise_gradient(name, bytes, read);
-        let weighted = make(self, "aten.mul", s.narrow, 2 * s.narrow);
-        let inner = make(self, "aten.mul", s.narrow, s.narrow);
-        if checkpointed {
-            self.release(product);
-        }
-        let weight = self.sum_rows(s.shape.0, s.shape.1, s.dtype);
-        self.release(weighted);
-        let param = frame.params.index(op.params[0]);
-        let (weight, dtype) = self.upcast(param, weight, s.dtype);
-        self.release(gradient);
-        if !checkpointed {
-            self.release(product);
-        }
-        self.store_leaf(param, weight, dtype);
-        let mut wide = inner;
-        if !fp32 {
-            wide = make(self, "aten._to_copy", s.wide, s.narrow);
-            self.release(inner);
-        }
+        let wide = match self.settings.norm_code {
+            NormCode::Torch | NormCode::Llama => self.unscaled(op, &s, frame, (product, gradient)),
+            NormCode::Wide | NormCode::OnePlus => {
+                self.unscaled_wide(op, &s, frame, (product, saved.get(3).copied(), gradient))
+            }
+        };
         let by_root = make(self, "aten.mul", s.wide, 2 * s.wide);
         let by_input = make(self, "aten.mul", s.wide, s.wide);
         let of_root = make(self, "aten.sum", s.rows, s.wide);
@@ -135,6 +196,73 @@ impl Eager {
         self.pointwise("aten._to_copy", MemoryKind::Elementwise, s.wide, s.narrow, self.settings.backward);
         self.release(by_input);
         self.accumulate(frame, op.inputs[0], result.into());
+    }
+
+    /// Gradients of the weight and, in fp32, of the product before it, where they were multiplied in the input's type.
+    fn unscaled(&mut self, op: &Op, s: &Sizes, frame: &Frame, (product, gradient): (Storage, Storage)) -> Storage {
+        let checkpointed = frame.checkpoint.is_some();
+        let weighted = self.pointwise_gradient("aten.mul", s.narrow, 2 * s.narrow);
+        let inner = self.pointwise_gradient("aten.mul", s.narrow, s.narrow);
+        if checkpointed {
+            self.release(product);
+        }
+        let weight = self.sum_rows(s.shape.0, s.shape.1, s.dtype);
+        self.release(weighted);
+        let param = frame.params.index(op.params[0]);
+        let (weight, dtype) = self.upcast(param, weight, s.dtype);
+        self.release(gradient);
+        if !checkpointed {
+            self.release(product);
+        }
+        self.store_leaf(param, weight, dtype);
+        if s.dtype == DType::Fp32 {
+            return inner;
+        }
+        let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
+        self.release(inner);
+        wide
+    }
+
+    /// The same where they were multiplied in fp32, by `weight` plus one or by the parameter, whose gradient is then fp32.
+    fn unscaled_wide(
+        &mut self,
+        op: &Op,
+        s: &Sizes,
+        frame: &Frame,
+        (product, weight, gradient): (Storage, Option<Storage>, Storage),
+    ) -> Storage {
+        let checkpointed = frame.checkpoint.is_some();
+        let wide = if s.dtype == DType::Fp32 {
+            gradient
+        } else {
+            let wide = self.pointwise_gradient("aten._to_copy", s.wide, s.narrow);
+            self.release(gradient);
+            wide
+        };
+        let inner = self.pointwise_gradient("aten.mul", s.wide, s.wide);
+        let weighted = self.pointwise_gradient("aten.mul", s.wide, 2 * s.wide);
+        let kept = [weight, Some(product)];
+        if checkpointed {
+            kept.into_iter().flatten().for_each(|kept| self.release(kept));
+        }
+        let sum = self.sum_rows(s.shape.0, s.shape.1, DType::Fp32);
+        self.release(weighted);
+        self.release(wide);
+        if !checkpointed {
+            kept.into_iter().flatten().for_each(|kept| self.release(kept));
+        }
+        let (mut made, mut dtype) = (sum, DType::Fp32);
+        if weight.is_some() && s.dtype != DType::Fp32 {
+            // The parameter was cast, and so is its gradient.
+            let bytes = s.shape.1 * s.dtype.bytes();
+            made = self.pointwise_gradient("aten._to_copy", bytes, 2 * bytes);
+            dtype = s.dtype;
+            self.release(sum);
+        }
+        let param = frame.params.index(op.params[0]);
+        let (made, dtype) = self.upcast(param, made, dtype);
+        self.store_leaf(param, made, dtype);
+        inner
     }
 
     /// A node's gradient and its saved tensor go, in the order that checkpointing decides.

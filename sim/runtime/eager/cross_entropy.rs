@@ -5,6 +5,14 @@ use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MemoryKind};
 
+/// Whether logits are cast to fp32, and whether labels are shifted.
+fn asks(op: &Op) -> (bool, bool) {
+    match op.kind {
+        OpKind::CrossEntropy { upcast, shifts } => (upcast, shifts),
+        _ => (false, false),
+    }
+}
+
 impl Eager {
     /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy, its log-softmax (kept), the mean.
     pub(super) fn cross_entropy(
@@ -16,7 +24,8 @@ impl Eager {
         dispatch: Dispatch,
     ) {
         let logits = &graph.values[op.inputs[0]];
-        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
+        let (asked, shifts) = asks(op);
+        let upcast = asked && logits.dtype != DType::Fp32;
         let element = if upcast { 4 } else { logits.dtype.bytes() };
         let wide = logits.elements * element;
         let copy = upcast.then(|| {
@@ -24,6 +33,7 @@ impl Eager {
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, logits.bytes(), wide, dispatch);
             storage
         });
+        let (padded, labels) = self.shifted_labels(graph, shifts);
         let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
         self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
         let loss = self.storage(element, "aten.nll_loss_forward");
@@ -32,14 +42,36 @@ impl Eager {
         if let Some(copy) = copy {
             self.release(copy);
         }
+        padded.into_iter().for_each(|padded| self.release(padded));
         frame.slots[op.outputs[0]] = Some(loss);
         if results == Results::Save {
             frame.saved.extend([weight, log_softmax]);
+            frame.saved.extend(labels);
             frame.saved_end.push(frame.saved.len() as u32);
         } else {
             self.release(weight);
             self.release(log_softmax);
+            labels.into_iter().for_each(|labels| self.release(labels));
         }
+    }
+
+    /// Labels one to the left (`F.pad(labels, (0, 1))[..., 1:].contiguous()`): what goes when the loss is there, and what
+    /// backward needs. Of one sequence the shifted ones are a view of the padded ones.
+    fn shifted_labels(&mut self, graph: &Graph, shifts: bool) -> (Option<Storage>, Option<Storage>) {
+        if !shifts {
+            return (None, None);
+        }
+        let (batch, tokens, dispatch) = (graph.dims.b, graph.dims.tokens(), self.settings.forward);
+        let mut move_labels = |numbers: u64| {
+            let storage = self.storage(8 * numbers, "aten.constant_pad_nd");
+            self.pointwise("aten.constant_pad_nd", MemoryKind::Copy, 8 * tokens, 8 * numbers, dispatch);
+            storage
+        };
+        let padded = move_labels(tokens + batch);
+        if batch == 1 {
+            return (None, Some(padded));
+        }
+        (Some(padded), Some(move_labels(tokens)))
     }
 
     /// Backward of the mean negative log-likelihood, of the log-softmax, and of the fp32 copy: three vocabulary-sized
@@ -53,15 +85,18 @@ impl Eager {
         gradient: Storage,
     ) {
         let logits = &graph.values[op.inputs[0]];
-        let upcast = op.kind == OpKind::CrossEntropy { upcast: true } && logits.dtype != DType::Fp32;
+        let (asked, shifts) = asks(op);
+        let upcast = asked && logits.dtype != DType::Fp32;
         let (wide, dispatch) =
             (logits.elements * if upcast { 4 } else { logits.dtype.bytes() }, self.settings.backward);
-        let (start, _) = Self::saved(frame, index);
+        let (start, end) = Self::saved(frame, index);
+        let labels = shifts.then(|| frame.saved[end - 1]);
         let (weight, log_softmax) = (frame.saved[start], frame.saved[start + 1]);
         let logits_block = |this: &mut Self, bytes, name| this.storage_as(bytes, Category::BackwardTemporary, name);
         let nll = logits_block(self, wide, "aten.nll_loss_backward");
         self.pointwise("aten.nll_loss_backward", MemoryKind::Copy, 0, wide, dispatch);
         self.release(gradient);
+        labels.into_iter().for_each(|labels| self.release(labels));
         self.release(weight);
         let softmax = logits_block(self, wide, "aten._log_softmax_backward_data");
         self.pointwise("aten._log_softmax_backward_data", MemoryKind::Softmax, 2 * wide, wide, dispatch);

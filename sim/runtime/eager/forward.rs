@@ -28,7 +28,8 @@ pub(in crate::runtime) fn attention_shape(graph: &Graph, op: &Op, window: Option
         queries: d.s,
         keys: d.s,
         head_dim: if d.latent.0 > 0 { (d.h + d.latent.0) / 2 } else { d.h },
-        causal: graph.causal,
+        // A bias may hide anything, so the kernel looks at every pair.
+        causal: graph.causal && op.inputs.len() == 3,
         window,
     }
 }
@@ -48,7 +49,7 @@ impl Eager {
     /// Whether attention runs the memory-efficient kernel: flash attention has no fp32 and takes no bias tensor.
     pub(super) fn uses_efficient(&self, graph: &Graph, op: &Op) -> bool {
         let OpKind::Attention { bias, .. } = op.kind else { return false };
-        (bias && self.settings.bias_tensor) || graph.values[op.inputs[0]].dtype == DType::Fp32
+        op.inputs.len() > 3 || (bias && self.settings.bias_tensor) || graph.values[op.inputs[0]].dtype == DType::Fp32
     }
 
     /// Runs a graph's forward on `input` (whose reference stays the caller's). `params` says which of the
@@ -210,10 +211,10 @@ impl Eager {
         dispatch: Dispatch,
         cached: &[Storage],
     ) {
-        let mut aux = [None; 3];
+        let mut aux = [None; 4];
         self.about_to_read(op, frame);
         match op.kind {
-            OpKind::Split | OpKind::View | OpKind::Expand => {
+            OpKind::Split | OpKind::Slice | OpKind::View | OpKind::Expand => {
                 let whole = frame.slots[op.inputs[0]].expect("an operator reads live values");
                 for &value in &op.outputs {
                     frame.slots[value] = Some(self.retain(whole));
@@ -240,8 +241,11 @@ impl Eager {
             OpKind::Rotate(rope) => aux[0] = self.rotate(graph, op, (rope, results), frame),
             OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
                 // Its rules are in `composite`.
-                aux = self.composite_norm(graph, op, rows, frame).map(Some);
+                aux = self.composite_norm(graph, op, (rows, results), frame);
             }
+            OpKind::Bmm { .. } => self.bmm(graph, op, frame),
+            OpKind::MaskBias => self.mask_bias(graph, op, frame),
+            OpKind::Dropout => aux[0] = Some(self.dropout(graph, op, frame)),
             _ if !cached.is_empty() => {
                 frame.slots[op.outputs[0]] = Some(cached[0]);
                 for (slot, &storage) in aux.iter_mut().zip(&cached[1..]) {
@@ -271,6 +275,7 @@ impl Eager {
                 for storage in partial.into_iter().flatten() {
                     self.release(storage);
                 }
+                self.accumulate_wide_heads(graph, op, efficient);
                 self.launch_forward(graph, op, dispatch);
                 if let Some(copy) = copy {
                     self.release(copy);
@@ -297,7 +302,7 @@ impl Eager {
     }
 
     /// What autograd keeps, in the order it lets go of it.
-    fn save(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, aux: &[Option<Storage>; 3]) {
+    fn save(&mut self, graph: &Graph, op: &Op, frame: &mut Frame, aux: &[Option<Storage>; 4]) {
         let slot = |frame: &Frame, value: usize| frame.slots[value].expect("an operator reads live values");
         let keep = |this: &mut Self, frame: &mut Frame, value: usize| {
             let storage = slot(frame, value);
@@ -309,14 +314,17 @@ impl Eager {
             OpKind::Linear { .. } | OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => {
                 keep(self, frame, op.inputs[0]);
             }
-            OpKind::Act(Activation::Relu) | OpKind::Tanh => keep(self, frame, op.outputs[0]),
+            OpKind::Act(Activation::Relu) | OpKind::Tanh | OpKind::Softmax { .. } => keep(self, frame, op.outputs[0]),
             OpKind::Embedding if op.inputs[0] != 0 => keep(self, frame, op.inputs[0]),
             OpKind::Act(_) | OpKind::Square => keep(self, frame, op.inputs[0]),
-            OpKind::Mul => {
+            OpKind::Mul | OpKind::Bmm { .. } => {
                 keep(self, frame, op.inputs[1]);
                 keep(self, frame, op.inputs[0]);
             }
             OpKind::Attention { .. } => {
+                if let Some(&bias) = op.inputs.get(3) {
+                    keep(self, frame, bias);
+                }
                 keep(self, frame, op.inputs[1]);
                 keep(self, frame, op.inputs[0]);
                 keep(self, frame, op.inputs[2]);
@@ -381,6 +389,7 @@ impl Eager {
                 self.pointwise(name, MemoryKind::Gather, table + graph.dims.tokens() * 8, written, dispatch);
             }
             OpKind::Contiguous => self.pointwise(name, MemoryKind::Copy, read, written, dispatch),
+            OpKind::Softmax { .. } => self.pointwise(name, MemoryKind::Softmax, read, written, dispatch),
             _ => self.pointwise(name, MemoryKind::Elementwise, read, written, dispatch),
         }
     }
@@ -431,10 +440,14 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Positions => "aten.arange",
         OpKind::Concat => "aten.cat",
         OpKind::Act(Activation::Silu) => "aten.silu",
-        OpKind::Act(Activation::Gelu | Activation::GeluTanh) => "aten.gelu",
+        OpKind::Act(Activation::Gelu | Activation::GeluTanh | Activation::GeluNew) => "aten.gelu",
         OpKind::Act(Activation::Relu | Activation::ReluSquared) => "aten.relu",
         OpKind::Split => "aten.split",
-        OpKind::View | OpKind::Expand => "aten.view",
+        OpKind::View | OpKind::Slice | OpKind::Expand => "aten.view",
+        OpKind::Bmm { .. } => "aten.bmm",
+        OpKind::Softmax { .. } => "aten._softmax",
+        OpKind::Dropout => "aten.native_dropout",
+        OpKind::MaskBias => "aten.where",
         OpKind::Redistribute(_) => "redistribute",
         OpKind::Experts(_) => "experts",
         OpKind::Megatron(_) => "megatron",

@@ -152,7 +152,7 @@ impl Eager {
     }
 
     /// Zeros with a part of them copied over.
-    fn padded(&mut self, name: &'static str, whole: u64, part: u64) -> Storage {
+    pub(super) fn padded(&mut self, name: &'static str, whole: u64, part: u64) -> Storage {
         let storage = self.temporary(whole, name);
         let dispatch = self.settings.backward;
         self.pointwise("aten.zero_", MemoryKind::Copy, 0, whole, dispatch);

@@ -7,6 +7,7 @@ use super::graphs::CudaGraphs;
 use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
 pub use crate::model::megatron::{CrossEntropy, Fp8Recipe, Scatter};
+use crate::model::style::NormCode;
 use crate::program::{DType, Dispatch, Group};
 pub use crate::runtime::eager::Dispatcher;
 use crate::runtime::eager::{LayerNorm, Settings, WAYS, Way};
@@ -483,6 +484,7 @@ impl Job {
             workspace: self.workspace,
             persistent_workspace: self.persistent_workspace,
             fused_rms_norm: true,
+            norm_code: NormCode::Torch,
             layer_norm: self.block.layer_norm,
             bias_tensor: false,
             multiprocessors: self.multiprocessors,

@@ -10,7 +10,7 @@
 //! A number is read back (`.item()`) after an all-reduce of it over all ranks: the host waits for everything before it,
 //! so the next step begins with empty streams.
 
-use super::Training;
+use super::{KeepLogits, Training};
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Pass, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::fsdp::{Narrow, float8};
@@ -42,7 +42,7 @@ impl Training<'_> {
 
     /// Whether the loop holds the logits by a name: for itself, or for its metrics.
     pub(super) fn keeps_logits(&self) -> bool {
-        self.job.keep_logits || self.job.training_loop.train_metrics > 0
+        self.job.keep_logits == KeepLogits::NextForward || self.job.training_loop.train_metrics > 0
     }
 
     /// All metrics of one micro-batch.

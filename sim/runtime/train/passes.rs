@@ -1,9 +1,10 @@
 //! Forward and backward of one root of the model, all of it or a stage of a pipeline, with `fully_shard`'s hooks around its
 //! modules.
 
-use super::Training;
 use super::blocks::BlockFrame;
 use super::plan::Part;
+use super::{KeepLogits, Training};
+use crate::model::transformers::class_of;
 use crate::program::{Category, Pass};
 use crate::runtime::eager::{Frame, Mode, ParamMap, Storage};
 
@@ -17,6 +18,8 @@ pub(super) struct Frames {
     pub head: Option<Frame>,
     /// The loss, once it has been computed.
     pub loss: Option<Storage>,
+    /// Logits that the loop names until backward is over.
+    pub logits: Vec<Storage>,
 }
 
 impl Training<'_> {
@@ -27,27 +30,32 @@ impl Training<'_> {
         self.run.eager.category = Category::Activation;
         self.run.root_pre_forward();
         let Part { blocks: layers, head: has_head, .. } = self.parts[self.at].clone();
-        let (embedding, mut hidden) = match input {
+        let (mut embedding, mut hidden) = match input {
             Some(input) => (None, self.run.eager.retain(input)),
             None => {
                 let (frame, hidden) = self.embed();
                 (Some(frame), hidden)
             }
         };
+        self.body_begins(embedding.as_mut().map(|frame| (frame, hidden)));
         let mut blocks = Vec::with_capacity(layers.len());
         for layer in layers {
             self.block_forward_begins(layer);
             let before = self.run.eager.program.enter(self.scopes.blocks[layer]);
-            let (frame, output) = self.forward_block(layer, hidden);
+            self.cast_begins(layer);
+            let (mut frame, output) = self.forward_block(layer, hidden);
             self.run.eager.program.enter(before);
             self.block_forward_ended(layer);
+            self.name_results(&mut frame);
             self.run.eager.release(hidden);
             hidden = output;
             blocks.push(frame);
         }
         let head = has_head.then(|| self.forward_head(hidden));
-        self.run.root_post_forward();
-        (Frames { embedding, blocks, head, loss: None }, (!has_head).then_some(hidden))
+        if !(self.job.loss_inside && has_head) {
+            self.run.root_post_forward();
+        }
+        (Frames { embedding, blocks, head, loss: None, logits: vec![] }, (!has_head).then_some(hidden))
     }
 
     fn embed(&mut self) -> (Frame, Storage) {
@@ -101,13 +109,22 @@ impl Training<'_> {
             // Norm and head are one group unless they are apart: its hook runs before each of them.
             self.run.pre_forward(group, &[]);
         }
+        // Transformers' `forward` gives the norm's result the hidden state's name, and then returns to apply the head.
+        let ends = class_of(&self.job.model, self.job.style).is_some();
+        if ends {
+            self.run.eager.release(hidden);
+            self.body_returns();
+        }
+        let graph = &self.graphs.head.graph;
         self.run.eager.category = Category::Logits;
         self.run.eager.forward_ops(graph, &mut head, norm..loss_from);
         self.run.eager.program.enter(before);
         if let Some(group) = units.head {
             self.run.post_forward(group);
         }
-        self.run.eager.release(hidden);
+        if !ends {
+            self.run.eager.release(hidden);
+        }
         head
     }
 
@@ -132,10 +149,16 @@ impl Training<'_> {
                 self.run.eager.release(storage);
             }
         }
+        if self.job.keep_logits == KeepLogits::Backward {
+            frames.logits = logits.iter().map(|&value| self.run.eager.hold(&head, value)).collect();
+        }
         self.forward_loss(&mut head, handed);
         let graph = &self.graphs.head.graph;
         frames.loss = Some(self.run.eager.finish_forward(graph, &mut head));
         frames.head = Some(head);
+        if self.job.loss_inside {
+            self.run.root_post_forward();
+        }
         self.run.eager.program.enter(before);
     }
 
@@ -170,8 +193,10 @@ impl Training<'_> {
             }
             self.run.eager.program.enter(self.scopes.blocks[layer]);
             hidden = self.backward_block(layer, frame, hidden);
+            self.cast_ended(layer);
             self.block_backward_ended(layer);
         }
+        self.body_ended();
         let made = match &mut frames.embedding {
             Some(frame) => {
                 self.backward_embedding(frame, hidden, root);
@@ -194,12 +219,21 @@ impl Training<'_> {
         let ones = self.run.eager.seed_gradient(graph.values[graph.output].dtype);
         let seed = self.run.eager.retain(ones);
         self.run.eager.start_backward(graph, head, seed);
-        // Gradients of the head's weight that arrive before the root's hook are stored in the type they are reduced in.
+        let mut root = units.root;
         let stored = self.run.eager.gradient_dtype;
-        self.run.eager.gradient_dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
+        if self.job.loss_inside {
+            // The loss is an output of the root, whose hook runs when its gradient comes.
+            if let Some(root) = root.take() {
+                let prefetch = self.prefetched_by_head();
+                self.run.pre_backward(root, &prefetch);
+            }
+        } else {
+            // Gradients of the head's weight that arrive before the root's hook are stored in the type they are reduced in.
+            self.run.eager.gradient_dtype = Some(self.job.fsdp.mixed_precision.reduce_dtype());
+        }
         self.run.eager.backward_ops(graph, head, loss_from..graph.ops.len());
         self.run.eager.gradient_dtype = stored;
-        for group in [units.head, units.root].into_iter().flatten() {
+        for group in [units.head, root].into_iter().flatten() {
             let prefetch = self.prefetched_by_head();
             self.run.pre_backward(group, &prefetch);
         }

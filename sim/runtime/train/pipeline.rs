@@ -22,9 +22,9 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::plan::Part;
-use super::{Checkpoint, Job};
+use super::{Checkpoint, Job, KeepLogits};
 use crate::model::experts::Implementation;
-use crate::model::style::Linears;
+use crate::model::style::{Linears, Modules};
 use crate::program::StreamId;
 use crate::runtime::Flight;
 use crate::runtime::fsdp::OF_EACH_ROOT;
@@ -140,11 +140,16 @@ pub fn refuses(job: &Job) -> Option<&'static str> {
         (model.tied_head, "a model whose head is the embedding's table (torchtitan refuses it, too)"),
         (!job.loss.sees_whole_logits(), "a model whose loss runs the head itself"),
         (job.output.is_some(), "logits that the root casts"),
-        (job.keep_logits || job.training_loop.train_metrics > 0, "logits that the loop keeps or measures"),
+        (
+            job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0,
+            "logits that the loop keeps or measures",
+        ),
         (job.step_in_backward, "optimizers that step in backward"),
         (job.eager.offload.is_some(), "activations in the host's memory"),
         (job.fsdp.cpu_offload, "parameters on the host"),
         (job.unpad, "packed tokens"),
+        (job.style.modules == Modules::Transformers, "transformers' classes (framework.modules)"),
+        (job.loss_inside, "a loss that the model computes itself (loss.inside_model)"),
         (job.eager.persistent_workspace, "workspaces that stay taken"),
     ];
     list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)

@@ -7,6 +7,7 @@ use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::graph::{Graph, OpKind, Param};
 use crate::model::head::{self, Head, Loss};
+use crate::model::style::Modules;
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
 use crate::runtime::compiled::Rotation;
@@ -58,7 +59,9 @@ pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
     let compute = job.fsdp.mixed_precision.compute();
     let (mut blocks, mut variants, mut of_block) = (vec![], vec![], vec![]);
     for layer in 0..job.model.layers {
-        let window = job.model.window(layer).filter(|&window| window < job.seq);
+        // Transformers masks a sequence as long as the window, too.
+        let seen = job.seq + u64::from(job.style.modules == Modules::Transformers);
+        let window = job.model.window(layer).filter(|&window| window < seen);
         let variant = Variant { window, experts: job.model.experts_in(layer).is_some() };
         let at = variants.iter().position(|&known| known == variant).unwrap_or_else(|| {
             variants.push(variant);
@@ -72,10 +75,10 @@ pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
     Graphs {
         compiled,
         compiled_block,
-        embedding: block::embedding(&job.model, dims, compute),
+        embedding: block::embedding(&job.model, dims, compute, job.style),
         blocks,
         of_block,
-        head: head::head(&job.model, dims, compute, job.loss, job.output),
+        head: head::head(&job.model, dims, compute, (job.loss, job.loss_inside), job.output),
     }
 }
 

@@ -18,6 +18,29 @@ pub enum RopeStyle {
     Stacked,
 }
 
+/// Whose classes embedding, blocks and head are.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum ModulesStyle {
+    /// The other keys say how they are written.
+    Plain,
+    /// Hugging Face transformers'.
+    Transformers,
+}
+
+/// How transformers' classes compute attention.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionStyle {
+    /// `scaled_dot_product_attention`.
+    Sdpa,
+    /// Matmuls and a softmax.
+    Eager,
+    /// flash-attn.
+    #[serde(rename = "flash_attention_2")]
+    Flash,
+}
+
 /// `[framework]`: what differs between PyTorch's versions, and between codebases for the same model; the defaults are
 /// 2.15's, and torchtitan's of 2025.
 #[derive(Debug, Default, Deserialize)]
@@ -35,6 +58,8 @@ pub struct Framework {
     pub device_max_connections: Option<Spanned<u32>>,
     /// Whether a cuBLAS workspace stays taken once used (2.6).
     pub persistent_cublas_workspace: Option<bool>,
+    /// Whose classes the model's modules are.
+    pub modules: Option<Spanned<ModulesStyle>>,
     /// How the model's code writes rotary embeddings.
     pub rope: Option<RopeStyle>,
     /// Whether the model's code copies keys and values to every query head.

@@ -12,6 +12,7 @@ const SETTINGS: Settings = Settings {
     workspace: 0,
     persistent_workspace: false,
     fused_rms_norm: true,
+    norm_code: crate::model::style::NormCode::Torch,
     layer_norm: LayerNorm::Torch,
     bias_tensor: false,
     multiprocessors: 132,

@@ -1,0 +1,93 @@
+//! `framework.modules`: whose classes a model's modules are, and how those compute attention.
+
+use super::error::ScenarioError;
+use super::understood::Reader;
+use super::written::{AttentionStyle, Framework, ModulesStyle, RopeStyle, Scenario};
+use crate::model::ModelConfig;
+use crate::model::style::{AttentionCode, Linears, Modules, Rope, Style};
+use crate::model::transformers;
+
+/// What the rest of a job says of its blocks' code.
+pub(super) struct Beside {
+    pub linears: Linears,
+    pub float8: bool,
+    pub context: bool,
+}
+
+/// How a model's modules are written.
+pub(super) fn style(
+    reader: &mut Reader<'_>,
+    scenario: &Scenario,
+    model: &ModelConfig,
+    beside: &Beside,
+) -> Result<Style, ScenarioError> {
+    let plain = plain(&scenario.framework);
+    let asked = scenario.framework.modules.as_ref().filter(|at| *at.get_ref() == ModulesStyle::Transformers);
+    let Some(at) = asked else {
+        if let Some(at) = &scenario.attention.implementation {
+            let problem = "attention.implementation is how transformers' classes compute attention, and no file says that the model's are those";
+            return Err(reader.plan(at, problem, "remove it, or write framework.modules = \"transformers\""));
+        }
+        if model.dropout.any() {
+            let note = format!(
+                "note: {} has dropout, which is simulated under framework.modules = \"transformers\" alone",
+                model.name
+            );
+            reader.assumptions.push(note);
+        }
+        return Ok(plain);
+    };
+    let Some(class) = transformers::known(model.model_type) else {
+        let note = format!(
+            "note: transformers' classes of {} have no rules here (those of {} have): its blocks are written as torchtitan's, \
+             with what else [framework] says",
+            model.name,
+            transformers::names()
+        );
+        reader.assumptions.push(note);
+        return Ok(plain);
+    };
+    let framework = &scenario.framework;
+    let clashes = [
+        (!matches!(framework.rope, None | Some(RopeStyle::RotateHalf)), "framework.rope"),
+        (framework.repeat_kv.is_some(), "framework.repeat_kv"),
+        (beside.linears != Linears::Torch, "framework.linears"),
+        (beside.float8, "[float8]"),
+        (beside.context, "mesh.cp"),
+        (scenario.attention.unpad.as_ref().is_some_and(|at| *at.get_ref()), "attention.unpad"),
+        (scenario.attention.alibi_tensor.is_some(), "attention.alibi_tensor"),
+    ];
+    if let Some((_, key)) = clashes.iter().find(|(clashes, _)| *clashes) {
+        let problem = format!("transformers' classes and {key} are not simulated together");
+        return Err(reader.plan(at, problem, format!("remove {key}, or write framework.modules = \"plain\"")));
+    }
+    let name = model.model_type;
+    let written = scenario.attention.implementation.as_ref();
+    let attention = match written.map(|at| *at.get_ref()) {
+        None if class.sdpa => AttentionCode::Sdpa,
+        None => AttentionCode::Eager,
+        Some(AttentionStyle::Eager) => AttentionCode::Eager,
+        Some(AttentionStyle::Sdpa) => AttentionCode::Sdpa,
+        Some(AttentionStyle::Flash) => AttentionCode::Flash,
+    };
+    if let Some(at) = written.filter(|_| attention != AttentionCode::Eager && !class.sdpa) {
+        let problem = format!("transformers' {name} computes attention itself (_supports_sdpa = False)");
+        return Err(reader.plan(at, problem, "write attention.implementation = \"eager\", or remove the key"));
+    }
+    if written.is_none() {
+        let word = if class.sdpa { "sdpa" } else { "eager" };
+        reader.assumptions.push(format!("attention.implementation = \"{word}\" (transformers' default for {name})"));
+    }
+    let compiled = scenario.compile.blocks.unwrap_or(false);
+    Ok(Style { modules: Modules::Transformers, attention, compiled, rope: Rope::RotateHalf, ..plain })
+}
+
+/// How the keys beside `framework.modules` say the code is written.
+pub(super) fn plain(written: &Framework) -> Style {
+    let rope = match written.rope {
+        None | Some(RopeStyle::Complex) => Rope::Complex,
+        Some(RopeStyle::RotateHalf) => Rope::RotateHalf,
+        Some(RopeStyle::Stacked) => Rope::Stacked,
+    };
+    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false), ..Style::default() }
+}
