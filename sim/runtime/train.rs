@@ -11,7 +11,7 @@ use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
-use crate::model::style::{Linears, Style};
+use crate::model::style::{Linears, Rope, Style};
 use crate::model::tensor::TensorParallel;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
@@ -238,8 +238,10 @@ impl<'j> Training<'j> {
             program.alloc(bytes, COMPUTE, Category::Parameter, "output.weight")
         });
         if let Position::Rope { dims } = job.model.position {
-            // The rotary table: complex64, one row per position. Every part of the model has one.
-            for _ in &self.parts {
+            // The rotary table: complex64, one row per position. Every part of the model has one, or every block.
+            let by_position = job.style.rope == Rope::ComplexByPosition;
+            let tables = self.parts.iter().map(|part| if by_position { part.blocks.len() } else { 1 }).sum();
+            for _ in 0..tables {
                 program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
             }
         }
@@ -265,7 +267,9 @@ impl<'j> Training<'j> {
         }
         // All that a pipeline takes in a step is there when it begins.
         let batches = if job.pipeline.is_some() { job.accumulation } else { 1 };
-        for name in (0..batches).flat_map(|_| ["tokens", "labels"]) {
+        let by_position = job.style.rope == Rope::ComplexByPosition;
+        let given: &[_] = if by_position { &["tokens", "labels", "positions"] } else { &["tokens", "labels"] };
+        for name in (0..batches).flat_map(|_| given) {
             program.alloc(Bytes(job.batch * job.own_tokens() * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
         }
     }

@@ -6,7 +6,7 @@ use super::error::ScenarioError;
 use super::registry::Runtime;
 use super::understood::{MOST_RANKS, Reader};
 use super::{gate, written};
-use crate::cost::{Backend, Profile, Regime};
+use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
 use crate::hardware::{Size, Topology, Vendor};
 use crate::units::Bandwidth;
 
@@ -107,6 +107,14 @@ pub(super) fn attention(
         None => reader.assume("attention.backend", Backend::Flash2, &format!("\"flash2\" ({whose})")),
     };
     gate::attention(reader, written, profile, attention)?;
+    if profile.attention.stands_in(attention) {
+        let [forward, backward] = FLEX_OVER_FLASH2.map(|share| 100.0 * share);
+        reader.assumptions.push(format!(
+            "note: the profile {} has no flex kernels: they take flash2's times at {forward} % of its rate forward and {backward} % \
+             backward, as PyTorch measured on A100, give or take 20 %",
+            profile.name
+        ));
+    }
     Ok(attention)
 }
 

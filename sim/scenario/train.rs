@@ -6,7 +6,7 @@ use super::error::ScenarioError;
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
 use super::{context, experts, float8, gate, machine, recompute, sharding, stages, tensor, training, written};
-use crate::cost::{Profile, Software};
+use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::style::{Rope, Style};
 use crate::model::{ModelConfig, Norm, Position};
@@ -260,6 +260,7 @@ pub(super) fn eager(
         multiprocessors: topology.chip.cores,
         early_stop,
         attention_reads_back: scenario.attention.reads_back.unwrap_or(false),
+        flex_attention: scenario.attention.backend.as_ref().is_some_and(|at| *at.get_ref() == Backend::Flex),
         offload,
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,
@@ -270,8 +271,10 @@ pub(super) fn eager(
 pub(super) fn style(written: &written::Framework) -> Style {
     let rope = match written.rope {
         None | Some(written::RopeStyle::Complex) => Rope::Complex,
+        Some(written::RopeStyle::ComplexByPosition) => Rope::ComplexByPosition,
         Some(written::RopeStyle::RotateHalf) => Rope::RotateHalf,
         Some(written::RopeStyle::Stacked) => Rope::Stacked,
     };
-    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false), ..Style::default() }
+    let (repeat_kv, fused_qkv) = (written.repeat_kv.unwrap_or(false), written.fused_qkv.unwrap_or(false));
+    Style { rope, repeat_kv, fused_qkv, ..Style::default() }
 }

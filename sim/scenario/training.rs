@@ -52,7 +52,11 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
         written::LossKind::FlashCrossEntropy => Loss::FlashCrossEntropy,
         written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)?, compiled: false },
         written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
-        written::LossKind::ChunkedGradients => Loss::ChunkedGradients { chunks: chunks(reader)?, compiled: false },
+        written::LossKind::ChunkedGradients => Loss::ChunkedGradients {
+            chunks: chunks(reader)?,
+            compiled: false,
+            unshards: reader.flag("loss.unshards_head", written.unshards_head.as_ref().map(|at| *at.get_ref()), false),
+        },
         written::LossKind::FusedLinear => Loss::FusedLinear,
         written::LossKind::VocabularyChunked => {
             let words = reader.count_or("loss.words", written.words.as_ref(), 1, 1 << 20, 2048)?;
@@ -64,6 +68,10 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
     if let Some(at) = written.words.as_ref().filter(|_| !matches!(loss, Loss::VocabularyChunked { .. })) {
         let remedy = "remove loss.words, or write loss.kind = \"vocabulary_chunked\"";
         return Err(reader.plan(at, "this loss does not cut the vocabulary", remedy));
+    }
+    if let Some(at) = written.unshards_head.as_ref().filter(|_| !matches!(loss, Loss::ChunkedGradients { .. })) {
+        let remedy = "remove loss.unshards_head, or write loss.kind = \"chunked_gradients\"";
+        return Err(reader.plan(at, "this loss leaves the head's parameters to the head", remedy));
     }
     match &written.chunks {
         Some(chunks) if !chunked => {

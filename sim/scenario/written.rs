@@ -338,6 +338,8 @@ pub struct Loss {
     pub words: Option<Spanned<i64>>,
     /// Whether the loop's variable holds the logits until the next forward has returned.
     pub keep_logits: Option<bool>,
+    /// Whether a loss by parts that makes gradients gathers the head's parameters itself (torchtitan 0.3.0).
+    pub unshards_head: Option<Spanned<bool>>,
 }
 
 /// `[loop]`: what a training loop does besides forward, backward and optimizer.

@@ -306,6 +306,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             multiprocessors: 132,
             early_stop: config.early_stop,
             attention_reads_back: false,
+            flex_attention: false,
             offload: None,
             forward: Dispatch::EagerForward,
             backward: Dispatch::EagerBackward,

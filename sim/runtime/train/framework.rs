@@ -43,11 +43,14 @@ fn refuses(job: &Job) -> Option<&'static str> {
             (model.logit_softcap, "torchtitan's loss by parts with capped logits"),
             (job.tensor.splits(), "torchtitan's loss by parts under tensor parallelism"),
             (!job.own_tokens().is_multiple_of(chunks.into()), "a loss by parts that are not equally long"),
-            (job.accumulation > 1, "torchtitan's loss by parts over several micro-batches"),
+            (!job.sync_every, "torchtitan's loss by parts over micro-batches that do not all reduce their gradients"),
         ];
         if let Some((_, what)) = list.into_iter().find(|&(applies, _)| applies) {
             return Some(what);
         }
+    }
+    if job.eager.flex_attention && job.context > 1 {
+        return Some("FlexAttention where ranks share a sequence");
     }
     if model.sinks {
         return Some("attention sinks");

@@ -4,6 +4,7 @@
 
 use super::Training;
 use crate::model::graph::{ChunkedLoss, OpKind};
+use crate::model::head::Loss;
 use crate::runtime::eager::Frame;
 
 impl Training<'_> {
@@ -84,7 +85,10 @@ impl Training<'_> {
             return self.run.eager.forward_ops(graph, head, from..graph.ops.len());
         };
         self.run.eager.forward_ops(graph, head, from..at);
-        self.run.pre_forward(group, &[]);
+        match self.job.loss {
+            Loss::ChunkedGradients { unshards: true, .. } => self.run.unshard_now(group),
+            _ => self.run.pre_forward(group, &[]),
+        }
         self.run.eager.forward_ops(graph, head, at..at + 1);
         self.run.part_backward(group);
         self.run.eager.forward_ops(graph, head, at + 1..at + 2);

@@ -31,10 +31,10 @@ fill!(Fsdp {
     wrap, reshard_after_forward, root_reshard_after_forward, forward_prefetch, backward_prefetch, reduce_scatter_buffers,
 } { unshard_in_backward, cpu_offload } { overrides });
 fill!(Compile { loss } { blocks });
-fill!(Loss { kind, chunks, words } { keep_logits });
+fill!(Loss { kind, chunks, words, unshards_head } { keep_logits });
 fill!(Loop { train_metrics, host_syncs_per_step } {});
 fill!(Framework { release, cublas, device_max_connections, experts, linears, context_parallel_rotate_method } {
-    fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv,
+    fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv, fused_qkv,
 });
 fill!(Checkpointing { policy, offload } { early_stop, around_compiled });
 fill!(Optimizer { name, implementation, weight_decay, step_on_device, in_backward } { clip_grad_norm, scale_gradients });
