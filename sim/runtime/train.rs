@@ -7,7 +7,7 @@
 use super::compiled::Rotate;
 use super::eager::{COMPUTE, Eager, Settings, Shared, Storage, fp8};
 use super::fsdp::hooks::Run;
-use super::fsdp::{Fsdp, Version};
+use super::fsdp::{Fsdp, Reshard, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
@@ -123,6 +123,13 @@ impl Job {
         self.data_ranks() * self.tensor.ranks as u32 * self.pipeline.as_ref().map_or(1, |pipeline| pipeline.ranks)
     }
 
+    /// Whether the head stays gathered after the model's forward in the first step alone: a loss that gathers it itself sets its
+    /// policy for all steps after (`torchtitan/components/loss.py:769`, 0.3.0).
+    fn first_step_keeps_head(&self) -> bool {
+        let unshards = matches!(self.loss, Loss::ChunkedGradients { unshards: true, .. });
+        unshards && self.pipeline.is_none() && self.fsdp.wrap.head.is_some_and(|policy| policy != Reshard::Always)
+    }
+
     /// Tokens of a sequence that one rank has.
     pub fn own_tokens(&self) -> u64 {
         self.seq / u64::from(self.context)
@@ -139,6 +146,7 @@ pub fn compile(job: &Job) -> Program {
     let mut training = Training::new(job, vec![Part::whole(job)]);
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
+        Version::Two if job.first_step_keeps_head() => &[Section::First, Section::Step],
         // Every step is alike, but that the first makes the optimizer's state.
         Version::Two => &[Section::Step],
         // The first step learns the order of execution, and leaves events to the second.
@@ -339,8 +347,8 @@ impl<'j> Training<'j> {
             if first {
                 let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, element);
                 match job.fsdp.version {
-                    Version::Two => program.first_only(make),
-                    Version::One(_) | Version::Unsharded => make(program),
+                    Version::Two if !job.first_step_keeps_head() => program.first_only(make),
+                    _ => make(program),
                 }
             }
             // Each part of the model has an optimizer of its own.

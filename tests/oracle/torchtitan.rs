@@ -39,7 +39,7 @@ fn job(c: &Value) -> Job {
         "opt": if c["implementation"] == "foreach" { "adamw_foreach" } else { "adamw_fused" },
         "ga": c["accumulation"], "ga_sync": "every", "fwd_prefetch": 0, "bwd_prefetch": 0, "tp": 1,
         "hsdp": c["data_parallel_replicate_degree"], "early_stop": false, "clip": 1, "rs_max_input_buffers": 1,
-        "cpu_offload": false, "compile": compiled, "compile_loss": compiled && components.iter().any(|it| it == "loss"),
+        "cpu_offload": false, "ga_is_last": false, "compile": compiled, "compile_loss": compiled && components.iter().any(|it| it == "loss"),
     }))
     .unwrap();
     let mut job = cases::job(&dims, &config).unwrap();
@@ -71,9 +71,10 @@ fn errors(case: &Value) -> [f64; 2] {
     for phase in &report.phases {
         let named = &case["phases"][&phase.name]["peak"];
         if let Some(theirs) = named.as_f64() {
-            println!("    {:8} {:+7.3} %", phase.name, 100.0 * (phase.peak_allocated.0 as f64 / theirs - 1.0));
+            print!("    {} {:+.3} %", phase.name, 100.0 * (phase.peak_allocated.0 as f64 / theirs - 1.0));
         }
     }
+    println!();
     both
 }
 

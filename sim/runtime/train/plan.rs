@@ -7,6 +7,7 @@ use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::graph::{Graph, OpKind, Param};
 use crate::model::head::{self, Head, Loss};
+use crate::model::style::Rope;
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
 use crate::runtime::compiled::Rotation;
@@ -56,13 +57,18 @@ pub(in crate::runtime) struct Graphs {
 pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
     let dims = block::dims(&job.model, job.batch, job.own_tokens(), job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
+    let mut style = job.style;
+    if job.compile && style.rope == Rope::ComplexByPosition {
+        // What a compiled block gathers of its table it lets go of in the same pass.
+        style.rope = Rope::Complex;
+    }
     let (mut blocks, mut variants, mut of_block) = (vec![], vec![], vec![]);
     for layer in 0..job.model.layers {
         let window = job.model.window(layer).filter(|&window| window < job.seq);
         let variant = Variant { window, experts: job.model.experts_in(layer).is_some() };
         let at = variants.iter().position(|&known| known == variant).unwrap_or_else(|| {
             variants.push(variant);
-            let block = block::block(&job.model, dims, compute, variant, job.style);
+            let block = block::block(&job.model, dims, compute, variant, style);
             blocks.push(if job.unpad { unpad(block) } else { block });
             variants.len() - 1
         });
@@ -257,7 +263,7 @@ pub(super) fn groups(
         Some(reshard) if !tied => {
             units.head = Some(all.len());
             // A loss that runs the head by itself leaves it to be gathered again.
-            let again = matches!(job.loss, Loss::ChunkedGradients { .. });
+            let again = matches!(job.loss, Loss::ChunkedGradients { .. }) && !job.first_step_keeps_head();
             let reshard = if again { Reshard::Always } else { *reshard };
             all.push(Group::new(scopes.head, end.to_vec(), reshard));
         }

@@ -6,6 +6,7 @@ use super::Training;
 use crate::model::graph::{ChunkedLoss, OpKind};
 use crate::model::head::Loss;
 use crate::runtime::eager::Frame;
+use crate::runtime::fsdp::Reshard;
 
 impl Training<'_> {
     /// A block's groups, in the order of their forward.
@@ -93,6 +94,9 @@ impl Training<'_> {
         self.run.part_backward(group);
         self.run.eager.forward_ops(graph, head, at + 1..at + 2);
         self.run.reshard_part(group);
+        if matches!(self.job.loss, Loss::ChunkedGradients { unshards: true, .. }) {
+            self.run.groups[group].reshard = Reshard::Always;
+        }
         self.run.eager.forward_ops(graph, head, at + 2..graph.ops.len());
     }
 }
