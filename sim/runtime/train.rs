@@ -22,12 +22,14 @@ mod besides;
 mod blocks;
 mod framework;
 mod halves;
+mod initial;
 mod passes;
 pub mod pipeline;
 pub(super) mod plan;
 mod spread;
 mod wrapped;
 
+pub use initial::Initialisation;
 use pipeline::Pipeline;
 use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
 
@@ -100,6 +102,8 @@ pub struct Job {
     pub checkpoint_compiled: bool,
     /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
     pub unpad: bool,
+    /// How parameters are initialised, where that leaves blocks in the allocator's cache.
+    pub initialisation: Initialisation,
     /// How the model's code is written.
     pub style: Style,
     /// Loss.
@@ -233,8 +237,26 @@ impl<'j> Training<'j> {
         let shards = self.run.shards();
         let keeps_logits = self.keeps_logits();
         let program = &mut self.run.eager.program;
-        if !job.fsdp.cpu_offload {
+        // The rotary table: complex64, one row per position. Every part of the model has one, or every block before its parameters.
+        let by_position = job.style.rope == Rope::ComplexByPosition;
+        let table = match job.model.position {
+            Position::Rope { dims } => Some(Bytes(job.max_positions * dims / 2 * 8)),
+            _ => None,
+        };
+        let of_blocks = table.filter(|_| by_position);
+        let layers = || self.parts.iter().flat_map(|part| part.blocks.clone());
+        let mut tables = vec![];
+        let mut add = |program: &mut Builder, layer: usize| {
+            let made = of_blocks.map(|bytes| program.alloc(bytes, COMPUTE, Category::Buffer, "freqs_cis"));
+            tables.extend(made.map(|buffer| (layer, buffer)));
+        };
+        if job.fsdp.cpu_offload {
+            layers().for_each(|layer| add(program, layer));
+        } else {
             for (param, elements) in shards {
+                for layer in layers().filter(|&layer| param == Some(self.layout.blocks[layer])) {
+                    add(program, layer);
+                }
                 let name = param.map_or("flat_param", |param| self.layout.names[param]);
                 program.alloc(Bytes(elements * storage), COMPUTE, Category::Parameter, name);
             }
@@ -245,12 +267,9 @@ impl<'j> Training<'j> {
             let bytes = Bytes(self.layout.params[0].padded_shard(job.fsdp.shard) * storage);
             program.alloc(bytes, COMPUTE, Category::Parameter, "output.weight")
         });
-        if let Position::Rope { dims } = job.model.position {
-            // The rotary table: complex64, one row per position. Every part of the model has one, or every block.
-            let by_position = job.style.rope == Rope::ComplexByPosition;
-            let tables = self.parts.iter().map(|part| if by_position { part.blocks.len() } else { 1 }).sum();
-            for _ in 0..tables {
-                program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
+        if let (Some(bytes), false) = (table, by_position) {
+            for _ in &self.parts {
+                program.alloc(bytes, COMPUTE, Category::Buffer, "freqs_cis");
             }
         }
         if job.model.position == Position::Alibi && job.eager.bias_tensor {
@@ -263,6 +282,8 @@ impl<'j> Training<'j> {
         if let Some(twice) = twice {
             program.free(twice);
         }
+        self.initialise(&tables, table.unwrap_or_default());
+        let program = &mut self.run.eager.program;
         if job.style.linears == Linears::EngineFp8 {
             program.alloc(Bytes(fp8::WORKSPACE), COMPUTE, Category::Buffer, "te cublas workspace");
         }
@@ -275,7 +296,6 @@ impl<'j> Training<'j> {
         }
         // All that a pipeline takes in a step is there when it begins.
         let batches = if job.pipeline.is_some() { job.accumulation } else { 1 };
-        let by_position = job.style.rope == Rope::ComplexByPosition;
         let given: &[_] = if by_position { &["tokens", "labels", "positions"] } else { &["tokens", "labels"] };
         for name in (0..batches).flat_map(|_| given) {
             program.alloc(Bytes(job.batch * job.own_tokens() * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);

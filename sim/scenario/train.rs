@@ -15,7 +15,7 @@ use crate::runtime;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::MixedPrecision;
-use crate::runtime::train::Job;
+use crate::runtime::train::{Initialisation, Job};
 
 /// Where checkpoints around blocks are written, and which there are.
 pub(super) const POLICIES: Rerun =
@@ -139,12 +139,32 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
         step_in_backward,
         max_positions: seq,
+        initialisation: initialisation(reader, scenario, runtime)?,
         model,
     };
     gate::check(reader, scenario, &job, topology)?;
     let software = Software { attention, tf32, cublas, rail, blocks: None, disks: None };
     let job = runtime::Job::of(job);
     Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// What initialising parameters leaves in the allocator's cache.
+fn initialisation(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    runtime: Runtime,
+) -> Result<Initialisation, ScenarioError> {
+    match &scenario.memory.initialisation {
+        Some(at) if *at.get_ref() == written::Initialisation::TruncatedNormal => {
+            if runtime != FSDP2 {
+                let problem =
+                    "memory.initialisation = \"truncated_normal\" is of parameters that fully_shard has sharded";
+                return Err(reader.plan(at, problem, "remove the key, or write runtime = \"fsdp2\""));
+            }
+            Ok(Initialisation::TruncatedNormal)
+        }
+        _ => Ok(Initialisation::InPlace),
+    }
 }
 
 /// What only Megatron-Core has.

@@ -14,7 +14,7 @@ use windtunnel::runtime::compiled::Rotate;
 use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::Optimizer;
-use windtunnel::runtime::train::{Checkpoint, Job, Loop};
+use windtunnel::runtime::train::{Checkpoint, Initialisation, Job, Loop};
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Dims {
@@ -329,6 +329,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         rotate: Rotate::default(),
         float8: None,
         checkpoint_compiled: false,
+        initialisation: Initialisation::default(),
         style: Style {
             experts: match dims.moe_impl.as_str() {
                 "grouped" => Implementation::Grouped,

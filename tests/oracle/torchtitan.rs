@@ -9,7 +9,7 @@ use windtunnel::model::head::Loss;
 use windtunnel::model::style::Rope;
 use windtunnel::program::{Collective, Instr, Program};
 use windtunnel::runtime::fsdp::Reshard;
-use windtunnel::runtime::train::{Job, compile};
+use windtunnel::runtime::train::{Initialisation, Job, compile};
 use windtunnel::units::Bytes;
 
 /// The case, where the release is followed: without CUDA graphs, states in fp32.
@@ -46,6 +46,7 @@ fn job(c: &Value) -> Job {
     if c["fsdp_reshard_after_forward"] == "always" {
         job.fsdp.wrap.head = Some(Reshard::Always);
     }
+    job.initialisation = Initialisation::TruncatedNormal;
     job.style.rope = Rope::ComplexByPosition;
     job.style.fused_qkv = c["fuse_qkv"] == true;
     job.eager.flex_attention = c["attention"] == "flex";
@@ -116,7 +117,8 @@ fn collectives(program: &Program) -> Vec<(String, u64)> {
         Instr::Collective { comm, .. } => Some(program.comm(*comm)),
         _ => None,
     };
-    let comms = program.step.iter().filter_map(comm).filter(|comm| comm.bytes.0 > 4096 || comm.kind != Collective::AllReduce);
+    let comms =
+        program.step.iter().filter_map(comm).filter(|comm| comm.bytes.0 > 4096 || comm.kind != Collective::AllReduce);
     comms.map(|comm| (kind(comm.kind).to_owned(), comm.bytes.0)).collect()
 }
 

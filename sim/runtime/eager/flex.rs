@@ -75,12 +75,7 @@ impl Eager {
         self.release(output);
         let results = [0, 1, 2].map(|at| self.temporary(graph.values[op.inputs[at]].bytes(), BACKWARD));
         let (shape, dtype) = (attention_shape(graph, op, window), graph.values[op.inputs[0]].dtype);
-        self.program.launch(
-            COMPUTE,
-            BACKWARD,
-            Work::Attention { shape, dtype, backward: true },
-            Dispatch::Compiled,
-        );
+        self.program.launch(COMPUTE, BACKWARD, Work::Attention { shape, dtype, backward: true }, Dispatch::Compiled);
         for storage in [sums, statistics, q, k, v, gradient] {
             self.release(storage);
         }

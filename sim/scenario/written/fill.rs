@@ -39,7 +39,7 @@ fill!(Framework { release, cublas, device_max_connections, experts, linears, con
 fill!(Checkpointing { policy, offload } { early_stop, around_compiled });
 fill!(Optimizer { name, implementation, weight_decay, step_on_device, in_backward } { clip_grad_norm, scale_gradients });
 fill!(Attention { backend, unpad } { alibi_tensor, reads_back });
-fill!(Memory {} { expandable_segments });
+fill!(Memory { initialisation } { expandable_segments });
 fill!(Precision { storage, param, reduce, output } { tf32 });
 
 /// The tables that a release may have defaults for.
