@@ -20,6 +20,7 @@ use crate::units::Bytes;
 
 mod besides;
 mod blocks;
+mod captured;
 mod framework;
 mod halves;
 mod initial;
@@ -102,6 +103,8 @@ pub struct Job {
     pub checkpoint_compiled: bool,
     /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
     pub unpad: bool,
+    /// Whether forward, loss and backward of a micro-batch are one CUDA graph (torchtitan 0.3.0).
+    pub cuda_graphs: bool,
     /// How parameters are initialised, where that leaves blocks in the allocator's cache.
     pub initialisation: Initialisation,
     /// How the model's code is written.
@@ -134,6 +137,11 @@ impl Job {
         unshards && self.pipeline.is_none() && self.fsdp.wrap.head.is_some_and(|policy| policy != Reshard::Always)
     }
 
+    /// Whether the first step is another than those after it.
+    fn first_step_differs(&self) -> bool {
+        self.cuda_graphs || self.first_step_keeps_head()
+    }
+
     /// Tokens of a sequence that one rank has.
     pub fn own_tokens(&self) -> u64 {
         self.seq / u64::from(self.context)
@@ -150,7 +158,7 @@ pub fn compile(job: &Job) -> Program {
     let mut training = Training::new(job, vec![Part::whole(job)]);
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
-        Version::Two if job.first_step_keeps_head() => &[Section::First, Section::Step],
+        Version::Two if job.first_step_differs() => &[Section::First, Section::Step],
         // Every step is alike, but that the first makes the optimizer's state.
         Version::Two => &[Section::Step],
         // The first step learns the order of execution, and leaves events to the second.
@@ -159,6 +167,9 @@ pub fn compile(job: &Job) -> Program {
     for &section in sections {
         training.run.eager.program.section(section);
         training.step(sections.len() == 1 || section == Section::First);
+    }
+    if let Some(graphs) = training.graphs_of_passes {
+        training.run.eager.program.take_graphs_memory_in_first(graphs.captured_at);
     }
     training.run.eager.program.finish()
 }
@@ -180,6 +191,8 @@ struct Training<'j> {
     of_loss: Vec<Storage>,
     /// The pipeline's communicator, where there is one.
     pipeline_group: Option<GroupId>,
+    /// CUDA graphs of forward and backward, where the job has them.
+    graphs_of_passes: Option<captured::Captured>,
 }
 
 impl<'j> Training<'j> {
@@ -198,6 +211,7 @@ impl<'j> Training<'j> {
         if job.training_loop.train_metrics > 0 {
             scopes.metrics = program.add_scope("metrics".to_owned());
         }
+        let graphs_of_passes = job.cuda_graphs.then(|| captured::Captured::new(&mut program));
         let communicators = communicators(&mut program, job);
         let tensor = tensor_group(&mut program, job, streams.len());
         let ring = context_ring(&mut program, job, streams.len());
@@ -227,7 +241,22 @@ impl<'j> Training<'j> {
             run
         };
         let (kept, kept_across, of_loss) = (vec![], vec![], vec![]);
-        Training { job, graphs, layout, scopes, run, parts, at: 0, kept, kept_across, of_loss, pipeline_group: None }
+        let pipeline_group = None;
+        let at = 0;
+        Training {
+            job,
+            graphs,
+            layout,
+            scopes,
+            run,
+            parts,
+            at,
+            kept,
+            kept_across,
+            of_loss,
+            pipeline_group,
+            graphs_of_passes,
+        }
     }
 
     /// Parameters, buffers, inputs.
@@ -317,6 +346,7 @@ impl<'j> Training<'j> {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
             self.run.eager.gradient_dtype = self.run.stored_gradient();
+            self.graph_begins(first, micro_batch);
             let (mut frames, _) = self.forward(None);
             self.loss(&mut frames);
             self.phase_end("fwd", micro_batch);
@@ -325,6 +355,7 @@ impl<'j> Training<'j> {
             if let Some(loss) = loss {
                 self.run.eager.release(loss);
             }
+            self.graph_ends(first, last);
             self.metrics();
             self.phase_end("bwd", micro_batch);
         }
@@ -367,7 +398,7 @@ impl<'j> Training<'j> {
             if first {
                 let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, element);
                 match job.fsdp.version {
-                    Version::Two if !job.first_step_keeps_head() => program.first_only(make),
+                    Version::Two if !job.first_step_differs() => program.first_only(make),
                     _ => make(program),
                 }
             }
@@ -384,7 +415,11 @@ impl<'j> Training<'j> {
         for storage in std::mem::take(&mut self.of_loss) {
             self.run.eager.release(storage);
         }
-        self.run.zero_gradients();
+        if self.graphs_of_passes.is_some() {
+            self.zero_in_place();
+        } else {
+            self.run.zero_gradients();
+        }
         self.phase_end("zero", 0);
         self.run.eager.program.enter(before);
     }

@@ -140,6 +140,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         step_in_backward,
         max_positions: seq,
         initialisation: initialisation(reader, scenario, runtime)?,
+        cuda_graphs: scenario.framework.cuda_graphs.unwrap_or(false),
         model,
     };
     gate::check(reader, scenario, &job, topology)?;

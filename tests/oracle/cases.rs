@@ -330,6 +330,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         float8: None,
         checkpoint_compiled: false,
         initialisation: Initialisation::default(),
+        cuda_graphs: false,
         style: Style {
             experts: match dims.moe_impl.as_str() {
                 "grouped" => Implementation::Grouped,

@@ -12,10 +12,14 @@ use windtunnel::runtime::fsdp::Reshard;
 use windtunnel::runtime::train::{Initialisation, Job, compile};
 use windtunnel::units::Bytes;
 
-/// The case, where the release is followed: without CUDA graphs, states in fp32.
+/// Whether a case's optimizer is simulated: not where its states are in bf16.
 fn followed(case: &Value) -> bool {
-    let c = &case["config"];
-    c["disable_cuda_graphs"] == true && c["implementation"] != "fused_opt_states_bf16"
+    case["config"]["implementation"] != "fused_opt_states_bf16"
+}
+
+/// Cases with CUDA graphs, or without.
+fn captured(graphs: bool) -> Vec<Value> {
+    all().into_iter().filter(|case| (case["config"]["disable_cuda_graphs"] != true) == graphs).collect()
 }
 
 /// The job of a case.
@@ -48,6 +52,7 @@ fn job(c: &Value) -> Job {
     }
     job.initialisation = Initialisation::TruncatedNormal;
     job.style.rope = Rope::ComplexByPosition;
+    job.cuda_graphs = c["disable_cuda_graphs"] != true;
     job.style.fused_qkv = c["fuse_qkv"] == true;
     job.eager.flex_attention = c["attention"] == "flex";
     if let Some(chunks) = c["num_chunks"].as_u64() {
@@ -83,7 +88,7 @@ fn errors(case: &Value) -> [f64; 2] {
 fn oracle_torchtitan_takes_the_memory_it_takes() {
     for compiled in [false, true] {
         let of_kind = |case: &&Value| (case["config"]["compile"] == true) == compiled;
-        let cases: Vec<Value> = all().iter().filter(of_kind).cloned().collect();
+        let cases: Vec<Value> = captured(false).iter().filter(of_kind).cloned().collect();
         let errors: Vec<[f64; 2]> = cases.iter().map(errors).collect();
         if cases.is_empty() {
             continue;
@@ -99,6 +104,31 @@ fn oracle_torchtitan_takes_the_memory_it_takes() {
         assert!(worst(0) <= 0.005, "allocated, compiled {compiled}: {:.3} %", 100.0 * worst(0));
         assert!(worst(1) <= 0.03, "reserved, compiled {compiled}: {:.3} %", 100.0 * worst(1));
         assert!(10 * within >= 9 * cases.len(), "reserved: {within} of {} within 1.5 %", cases.len());
+    }
+}
+
+#[test]
+fn oracle_torchtitan_in_a_cuda_graph_takes_the_memory_it_takes() {
+    for case in captured(true) {
+        let settings = Settings { expandable_segments: false, capacity: Bytes(1 << 43) };
+        let program = compile(&job(&case["config"]));
+        let report = replay(&program, settings);
+        let first = usize::from(program.graph_pool.unwrap().0);
+        let side = |streams: &[Bytes]| streams.iter().map(|bytes| bytes.0).sum::<u64>();
+        let of_pools = [
+            ("default", report.reserved_by_stream[0].0),
+            ("default of side streams", side(&report.reserved_by_stream[1..first])),
+            ("graphs of side streams", side(&report.reserved_by_stream[first..])),
+        ];
+        let off = |ours: u64, theirs: &Value| 100.0 * (ours as f64 / theirs.as_f64().unwrap() - 1.0);
+        let allocated = off(report.peak_allocated.0, &case["peak_allocated"]);
+        let reserved = off(report.peak_reserved.0, &case["peak_reserved"]);
+        print!("{:20} allocated {allocated:+.3} %, reserved {reserved:+.3} %", case["id"].as_str().unwrap());
+        for (name, ours) in of_pools {
+            print!(", {name} {:+.3} %", off(ours, &case["pools"][name]["reserved"]));
+        }
+        println!();
+        assert!(allocated.abs() <= 0.5 && reserved.abs() <= 1.5, "{}: {allocated} %, {reserved} %", case["id"]);
     }
 }
 
@@ -125,7 +155,7 @@ fn collectives(program: &Program) -> Vec<(String, u64)> {
 #[test]
 fn oracle_torchtitan_issues_its_collectives_in_order() {
     let mut wrong = String::new();
-    for case in all() {
+    for case in captured(false) {
         let theirs: Vec<(String, u64)> = case["collectives"]
             .as_array()
             .unwrap()
@@ -144,7 +174,7 @@ fn oracle_torchtitan_issues_its_collectives_in_order() {
 #[test]
 fn oracle_torchtitan_takes_and_gives_back_every_large_block_in_its_order() {
     let mut wrong = String::new();
-    for case in all().iter().filter(|case| case["events"].is_array() && case["config"]["compile"] != true) {
+    for case in captured(false).iter().filter(|case| case["events"].is_array() && case["config"]["compile"] != true) {
         let sign = |event: &Value| event[0].as_str().unwrap().chars().next().unwrap();
         let theirs = case["events"].as_array().unwrap().iter().map(|event| (sign(event), event[1].as_u64().unwrap()));
         wrong += &first_large_difference(&case["id"], &compile(&job(&case["config"])), theirs);

@@ -49,6 +49,27 @@ fn refuses(job: &Job) -> Option<&'static str> {
             return Some(what);
         }
     }
+    if job.cuda_graphs {
+        let list = [
+            (job.fsdp.version != Version::Two, "a graph of forward and backward without fully_shard"),
+            (job.pipeline.is_some(), "a graph of forward and backward in a pipeline"),
+            (model.experts.is_some(), "a graph of forward and backward with experts"),
+            (job.context > 1, "a graph of forward and backward where ranks share a sequence"),
+            (
+                job.fsdp.cpu_offload || job.eager.offload.is_some(),
+                "a graph of forward and backward beside the host's memory",
+            ),
+            (job.unpad || job.eager.attention_reads_back, "a graph of forward and backward that wait for the host"),
+            (
+                job.keep_logits || job.training_loop.train_metrics > 0,
+                "a graph of forward and backward whose logits are kept",
+            ),
+            (!job.sync_every || job.step_in_backward, "a graph of forward and backward that do not reduce gradients"),
+        ];
+        if let Some((_, what)) = list.into_iter().find(|&(applies, _)| applies) {
+            return Some(what);
+        }
+    }
     if job.eager.flex_attention && job.context > 1 {
         return Some("FlexAttention where ranks share a sequence");
     }

@@ -34,7 +34,7 @@ fill!(Compile { loss } { blocks });
 fill!(Loss { kind, chunks, words, unshards_head } { keep_logits });
 fill!(Loop { train_metrics, host_syncs_per_step } {});
 fill!(Framework { release, cublas, device_max_connections, experts, linears, context_parallel_rotate_method } {
-    fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv, fused_qkv,
+    fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv, fused_qkv, cuda_graphs,
 });
 fill!(Checkpointing { policy, offload } { early_stop, around_compiled });
 fill!(Optimizer { name, implementation, weight_decay, step_on_device, in_backward } { clip_grad_norm, scale_gradients });

@@ -43,6 +43,8 @@ pub struct Framework {
     pub repeat_kv: Option<bool>,
     /// Whether queries, keys and values come from one linear and are then copied apart.
     pub fused_qkv: Option<bool>,
+    /// Whether forward, loss and backward of a micro-batch are one CUDA graph (torchtitan 0.3.0).
+    pub cuda_graphs: Option<bool>,
     /// How experts are run.
     pub experts: Option<Spanned<ExpertStyle>>,
     /// What multiplies in linears.
