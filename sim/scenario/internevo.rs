@@ -92,6 +92,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let bucket = reader.count_or("internevo.reduce_bucket_size", written, 1, most, BUCKET)?;
     let checkpoint = reader.flag("internevo.checkpoint", table.checkpoint, false);
     let regime = machine::regime(reader, &scenario.topology);
+    machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, "FlashAttention 2")?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;

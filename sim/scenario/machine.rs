@@ -118,6 +118,17 @@ pub(super) fn attention(
     Ok(attention)
 }
 
+/// Refuses FlexAttention where a runtime's own modules call attention.
+pub(super) fn no_flex(reader: &Reader<'_>, written: &written::Attention) -> Result<(), ScenarioError> {
+    match &written.backend {
+        Some(at) if *at.get_ref() == Backend::Flex => {
+            let problem = "FlexAttention is simulated in PyTorch's own blocks: under fsdp2, fsdp1 and single_device";
+            Err(reader.plan(at, problem, "write another attention.backend, or runtime = \"fsdp2\""))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.
 pub(crate) fn relative(file: &str, name: &str) -> String {
     let beside: PathBuf = Path::new(file).parent().map_or_else(|| name.into(), |folder| folder.join(name));

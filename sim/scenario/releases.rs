@@ -14,8 +14,9 @@ use super::understood::Reader;
 use super::written;
 
 /// Releases, by the name that a scenario writes.
-const SHIPPED: [(&str, &str); 2] = [
+const SHIPPED: [(&str, &str); 3] = [
     ("torchtitan 0.2.2", include_str!("releases/torchtitan-0.2.2.toml")),
+    ("torchtitan 0.3.0", include_str!("releases/torchtitan-0.3.0.toml")),
     ("transformers 5.23", include_str!("releases/transformers-5.23.toml")),
 ];
 

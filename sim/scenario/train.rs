@@ -140,13 +140,24 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         step_in_backward,
         max_positions: seq,
         initialisation: initialisation(reader, scenario, runtime)?,
-        cuda_graphs: scenario.framework.cuda_graphs.unwrap_or(false),
+        cuda_graphs: cuda_graphs(reader, &scenario.framework),
         model,
     };
     gate::check(reader, scenario, &job, topology)?;
     let software = Software { attention, tf32, cublas, rail, blocks: None, disks: None };
     let job = runtime::Job::of(job);
     Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// Whether a micro-batch is one CUDA graph.
+fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework) -> bool {
+    let graphs = written.cuda_graphs.unwrap_or(false);
+    if graphs {
+        let note = "note: allocated memory is that of a step which replays its CUDA graph; capturing it, in the second step, takes \
+                    more for a while, which the reserved memory holds";
+        reader.assumptions.push(note.to_owned());
+    }
+    graphs
 }
 
 /// What initialising parameters leaves in the allocator's cache.

@@ -120,6 +120,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, false);
     let regime = machine::regime(reader, &scenario.topology);
+    machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, "PyTorch's own kernels")?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
