@@ -89,6 +89,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
         &["my.toml:19:8", "\"fp32\", \"bf16\", \"chunked_output\" and \"chunked_gradients\"", "remove compile.loss"],
     ),
     ("", "[loss]\nunshards_head = true", &["my.toml:17:17", "leaves the head's parameters", "\"chunked_gradients\""]),
+    ("", "[loss]\nchunks = 4", &["my.toml:17:10", "not chunked", "remove loss.chunks"]),
     ("", "[memory]\ninitialisation = \"random\"", &["my.toml:17:18", "`truncated_normal`"]),
     (
         "",

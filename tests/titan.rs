@@ -236,9 +236,23 @@ fn a_graph_moves_what_it_would_move_without() {
 #[test]
 fn a_release_gathers_the_head_three_times_and_the_rest_twice() {
     let program = of_release("cuda_graphs = false");
-    let whole = VOCAB * WIDTH + LAYERS * (LINEARS + 2 * WIDTH);
     let (table, head) = (VOCAB * WIDTH, VOCAB * WIDTH + WIDTH);
     // In bf16: table and layers before forward and before backward, norm and head once more inside the loss.
-    let expected = 2 * (2 * (whole - VOCAB * WIDTH + table) + 3 * head);
+    let expected = 2 * (2 * (table + LAYERS * (LINEARS + 2 * WIDTH)) + 3 * head);
     assert_eq!(moved(&program, "dp_shard", Collective::AllGather), expected);
+}
+
+#[test]
+fn what_a_release_says_of_its_loss_goes_with_its_loss() {
+    // Neither parts nor who gathers the head mean anything to another loss.
+    let program = of_release("[loss]\nkind = \"fp32\"");
+    let gathers = |program: &Program| {
+        let gather = |instr: &&Instr| match **instr {
+            Instr::Collective { comm, .. } => program.comm(comm).kind == Collective::AllGather,
+            _ => false,
+        };
+        program.step.iter().filter(gather).count() as u64
+    };
+    let of_layers_and_table = 2 * (LAYERS + 1);
+    assert_eq!((gathers(&of_release("")), gathers(&program)), (of_layers_and_table + 3, of_layers_and_table + 1));
 }
