@@ -32,7 +32,7 @@ mod tests;
 pub mod torus;
 pub mod waves;
 
-pub use attention::{Backend, Blocks};
+pub use attention::{Backend, Blocks, FLEX_OVER_FLASH2};
 pub use basis::{Basis, Cost, Evidence};
 pub use collective::{CommCost, Placed, Spread};
 pub use disk::Disks;

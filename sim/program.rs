@@ -157,6 +157,8 @@ pub enum Instr {
         /// Its new category.
         category: Category,
     },
+    /// The allocator gives cached segments back to the device (`torch.cuda.empty_cache`).
+    EmptyCache,
     /// From here to the end of it the host issues one CUDA graph: what lies between is its nodes.
     Graph {
         /// Whether it begins or ends here.
@@ -360,7 +362,8 @@ pub struct Program {
     pub groups: Vec<Group>,
     /// Stream names; the first is the default stream.
     pub streams: Vec<&'static str>,
-    /// The stream whose pools are those of CUDA graphs, if there are any: their segments never go back to the device.
+    /// The first of the streams whose pools are those of CUDA graphs, if there are any: segments of these, and of all streams after
+    /// it, never go back to the device.
     pub graph_pool: Option<StreamId>,
     /// Buffers, by id. An id is allocated at most once between two frees.
     pub buffers: Buffers,

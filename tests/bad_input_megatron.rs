@@ -436,3 +436,14 @@ fn whose_loader_reads_is_told_by_release() {
     assert_eq!(step("0.17"), step("0.16"));
     assert!(step("0.16") > step("0.5"));
 }
+
+#[test]
+fn flex_attention_belongs_to_pytorchs_own_blocks() {
+    let cases = [(
+        "",
+        "[attention]\nbackend = \"flex\"",
+        "FlexAttention is simulated in PyTorch's own blocks",
+        "write another attention.backend, or runtime = \"fsdp2\"",
+    )];
+    says("megatron-flex", &cases);
+}

@@ -23,6 +23,7 @@ mod ring_attention;
 mod schedules;
 mod single;
 mod styles;
+mod torchtitan;
 mod torchtitan_experts;
 mod vocabulary;
 mod vocabulary_head;

@@ -203,3 +203,56 @@ fn sharing_sequences_leaves_the_tokens_of_a_step_and_shards_parameters_over_all_
         assert_eq!(gathered(&make::program(&shared(1, cp, ""))), gathered(&make::program(&compiled(""))));
     }
 }
+
+/// The release's defaults, and what else a file says.
+fn of_release(tables: &str) -> Program {
+    let text = format!("{TINY}\n[framework]\nrelease = \"torchtitan 0.3.0\"\n{tables}");
+    make::program(&text)
+}
+
+#[test]
+fn a_cuda_graph_is_launched_once_a_micro_batch_and_takes_no_memory_in_a_step() {
+    let program = of_release("");
+    let begun = |instr: &&Instr| matches!(instr, Instr::Graph { begins: true });
+    assert_eq!(program.step.iter().filter(begun).count(), 1);
+    let at = |begins: bool| program.step.iter().position(|instr| *instr == Instr::Graph { begins }).unwrap();
+    let inside = &program.step[at(true)..at(false)];
+    assert!(inside.iter().all(|instr| !matches!(instr, Instr::Alloc { .. } | Instr::Free { .. })));
+    assert!(inside.iter().any(|instr| matches!(instr, Instr::Collective { .. })));
+    // The cache is emptied once, before the graph is captured.
+    assert_eq!(program.first.iter().filter(|instr| **instr == Instr::EmptyCache).count(), 1);
+    let eager = of_release("cuda_graphs = false");
+    assert!(eager.step.iter().all(|instr| !matches!(instr, Instr::Graph { .. } | Instr::EmptyCache)));
+}
+
+#[test]
+fn a_graph_moves_what_it_would_move_without() {
+    let moved = |program: &Program| {
+        [Collective::AllGather, Collective::ReduceScatter].map(|kind| moved(program, "dp_shard", kind))
+    };
+    assert_eq!(moved(&of_release("")), moved(&of_release("cuda_graphs = false")));
+}
+
+#[test]
+fn a_release_gathers_the_head_three_times_and_the_rest_twice() {
+    let program = of_release("cuda_graphs = false");
+    let (table, head) = (VOCAB * WIDTH, VOCAB * WIDTH + WIDTH);
+    // In bf16: table and layers before forward and before backward, norm and head once more inside the loss.
+    let expected = 2 * (2 * (table + LAYERS * (LINEARS + 2 * WIDTH)) + 3 * head);
+    assert_eq!(moved(&program, "dp_shard", Collective::AllGather), expected);
+}
+
+#[test]
+fn what_a_release_says_of_its_loss_goes_with_its_loss() {
+    // Neither parts nor who gathers the head mean anything to another loss.
+    let program = of_release("[loss]\nkind = \"fp32\"");
+    let gathers = |program: &Program| {
+        let gather = |instr: &&Instr| match **instr {
+            Instr::Collective { comm, .. } => program.comm(comm).kind == Collective::AllGather,
+            _ => false,
+        };
+        program.step.iter().filter(gather).count() as u64
+    };
+    let of_layers_and_table = 2 * (LAYERS + 1);
+    assert_eq!((gathers(&of_release("")), gathers(&program)), (of_layers_and_table + 3, of_layers_and_table + 1));
+}

@@ -284,6 +284,7 @@ fn program(program: &Program) -> String {
                 writeln!(out, "{verb:11} {on:20} {scope:14} {} {} ({})", b.bytes, b.name, b.category.label())
             }
             Instr::Graph { begins } => writeln!(out, "graph       {}", if begins { "begins" } else { "ends" }),
+            Instr::EmptyCache => writeln!(out, "empty cache"),
             Instr::Rename { .. } | Instr::Recategorize { .. } => Ok(()),
             Instr::Mark { mark } => match &program.marks[mark as usize] {
                 Mark::PhaseEnd(name) => writeln!(out, "---- end of {name}"),

@@ -20,6 +20,14 @@ use super::basis::{Basis, Cost, Evidence};
 use crate::program::AttentionShape;
 use crate::units::{FlopRate, Time};
 
+/// FlexAttention's rate over FlashAttention-2's, forward and backward, where a profile has none of its own: "90 % of
+/// FlashAttention2's performance in the forward pass and 85 % in the backward pass", causal, on A100 (PyTorch's announcement,
+/// August 2024, https://pytorch.org/blog/flexattention/).
+pub const FLEX_OVER_FLASH2: [f64; 2] = [0.90, 0.85];
+
+/// Half-width of an 80 % interval around that: assumed, for other chips than A100.
+const FLEX_SPREAD: f64 = 0.2;
+
 /// Which library's kernels run attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -31,6 +39,8 @@ pub enum Backend {
     Cudnn,
     /// FlashAttention-3, for Hopper.
     Flash3,
+    /// PyTorch's FlexAttention, kernels that inductor writes in Triton.
+    Flex,
     /// FlashAttention 1 (flash-attn 1.x).
     Flash1,
     /// flash-attn's `flash_attn_triton`, the first version in Triton.
@@ -53,10 +63,11 @@ pub struct Blocks {
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Backend; 7] = [
+    pub const ALL: [Backend; 8] = [
         Backend::Flash2,
         Backend::Cudnn,
         Backend::Flash3,
+        Backend::Flex,
         Backend::Flash1,
         Backend::Triton,
         Backend::Splash,
@@ -69,6 +80,7 @@ impl Backend {
             Backend::Flash2 => "flash2",
             Backend::Cudnn => "cudnn",
             Backend::Flash3 => "flash3",
+            Backend::Flex => "flex",
             Backend::Flash1 => "flash1",
             Backend::Triton => "triton",
             Backend::Splash => "splash",
@@ -172,6 +184,11 @@ impl Attention {
         self.kernels.iter().any(|kernel| kernel.backend == backend)
     }
 
+    /// Whether rates of another library's kernels stand for a library's own: FlexAttention's are FlashAttention-2's, slowed.
+    pub fn stands_in(&self, backend: Backend) -> bool {
+        backend == Backend::Flex && !self.has(Backend::Flex) && self.has(Backend::Flash2)
+    }
+
     /// Time of one attention kernel of a library, cut into blocks where it is told; `regime` makes of its seconds at burst
     /// clocks and its FLOPs what the clocks allow.
     pub fn cost(
@@ -187,13 +204,19 @@ impl Attention {
         if pairs == 0.0 || shape.batch == 0 || shape.heads == 0 || shape.head_dim == 0 {
             return Cost::NOTHING;
         }
-        let (kernel, same) = self.nearest(kernels, backward, shape);
+        let stands_in = self.stands_in(kernels.0);
+        let asked = if stands_in { (Backend::Flash2, kernels.1) } else { kernels };
+        let (kernel, same) = self.nearest(asked, backward, shape);
         let matmuls = if backward { 5.0 } else { 2.0 };
         let flops = matmuls * 2.0 * shape.batch as f64 * shape.heads as f64 * pairs * shape.head_dim as f64;
         let sequence = (shape.keys as f64).min(shape.window.map_or(f64::INFINITY, |w| w as f64)).max(1.0);
-        let rate = kernel.rate.0 * sequence / (sequence + kernel.knee);
+        let slowed = if stands_in { FLEX_OVER_FLASH2[usize::from(backward)] } else { 1.0 };
+        let rate = slowed * kernel.rate.0 * sequence / (sequence + kernel.knee);
         let seconds = self.launch + regime(flops / rate * (1.0 + 0.8 * self.processors / tiles), flops);
-        let cost = if same { kernel.evidence.cost(seconds) } else { kernel.evidence.beyond(seconds) };
+        let mut cost = if same { kernel.evidence.cost(seconds) } else { kernel.evidence.beyond(seconds) };
+        if stands_in {
+            cost = Cost { spread: cost.spread.max(FLEX_SPREAD), basis: cost.basis.and(Basis::Extrapolated), ..cost };
+        }
         let thin = sequence < 512.0 || tiles < self.processors;
         Cost { basis: if thin { cost.basis.and(Basis::Interpolated) } else { cost.basis }, ..cost }
     }

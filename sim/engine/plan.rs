@@ -468,7 +468,11 @@ impl Layout {
                     self.issue(0, StreamOp::Mark { mark });
                 }
             }
-            Instr::Alloc { .. } | Instr::Free { .. } | Instr::Rename { .. } | Instr::Recategorize { .. } => {}
+            Instr::Alloc { .. }
+            | Instr::Free { .. }
+            | Instr::Rename { .. }
+            | Instr::Recategorize { .. }
+            | Instr::EmptyCache => {}
         }
     }
 }

@@ -90,7 +90,7 @@ struct Pool {
 #[derive(Clone, Debug)]
 pub struct Allocator {
     settings: Settings,
-    /// A stream whose segments never go back to the device: CUDA graphs know their addresses.
+    /// The first stream whose segments, like those of all after it, never go back to the device: CUDA graphs know their addresses.
     kept: Option<usize>,
     blocks: Vec<Block>,
     idle: Vec<u32>,
@@ -149,7 +149,7 @@ impl Allocator {
         }
     }
 
-    /// The same, which keeps the segments of one stream for good (a private pool in use).
+    /// The same, which keeps the segments of a stream and of all after it for good (private pools in use).
     pub fn keeping(self, stream: Option<usize>) -> Self {
         Allocator { kept: stream, ..self }
     }
@@ -432,11 +432,11 @@ impl Allocator {
         at
     }
 
-    /// Gives every wholly free segment back to the device (`release_cached_blocks`); with expandable segments, the
-    /// whole granules inside free blocks.
-    fn release_cached(&mut self) {
+    /// Gives every wholly free segment back to the device (`release_cached_blocks`, `torch.cuda.empty_cache`); with expandable
+    /// segments, the whole granules inside free blocks.
+    pub fn release_cached(&mut self) {
         let kept = self.kept;
-        for pool in (0..self.pools.len()).filter(|pool| kept != Some(pool / 2)) {
+        for pool in (0..self.pools.len()).filter(|pool| kept.is_none_or(|kept| pool / 2 < kept)) {
             for at in self.all_free(pool) {
                 self.remove_free(at);
                 let block = self.blocks[at as usize];

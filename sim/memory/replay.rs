@@ -267,6 +267,7 @@ impl Replay<'_> {
                         self.categories[index] = category;
                     }
                 }
+                Instr::EmptyCache => self.allocator.release_cached(),
                 Instr::Mark { mark } => self.mark(&self.program.marks[mark as usize], report, reported),
                 _ => {}
             }

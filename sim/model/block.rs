@@ -22,6 +22,7 @@ const BSKH: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::H];
 const BSQH: &[Axis] = &[Axis::B, Axis::S, Axis::Q, Axis::H];
 const BSNR: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::R];
 const BSKR: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::R];
+const BSR: &[Axis] = &[Axis::B, Axis::S, Axis::R];
 const BSNU: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::U];
 const BSKU: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::U];
 const BS: &[Axis] = &[Axis::B, Axis::S];
@@ -103,7 +104,7 @@ pub(super) struct AttentionParams {
     pub k_norm: Vec<usize>,
 }
 
-pub(super) fn attention_params(g: &mut GraphBuilder, m: &ModelConfig) -> AttentionParams {
+pub(super) fn attention_params(g: &mut GraphBuilder, m: &ModelConfig, style: Style) -> AttentionParams {
     let Dims { d, n, k, h, .. } = g.dims();
     let (q, kv) = (n * h, k * h);
     let linear = |g: &mut GraphBuilder, weight, bias_name, rows, cols, bias: bool| {
@@ -113,7 +114,7 @@ pub(super) fn attention_params(g: &mut GraphBuilder, m: &ModelConfig) -> Attenti
         }
         params
     };
-    let qkv = if m.fused_qkv {
+    let qkv = if m.fused_qkv || style.fused_qkv {
         vec![linear(g, "attention.wqkv.weight", "attention.wqkv.bias", q + 2 * kv, d, m.qkv_bias)]
     } else {
         vec![
@@ -145,7 +146,7 @@ fn attention(
     let linear = |inputs, outputs| style.linears.linear(inputs, outputs);
     let mut held = vec![];
     let (mut xq, mut xk, mut xv);
-    if m.fused_qkv {
+    if m.fused_qkv || style.fused_qkv {
         let qkv = tensor::column_linear(
             g,
             "attention.wqkv",
@@ -156,6 +157,14 @@ fn attention(
         );
         [xq, xk, xv] = g.split("attention", qkv, [("xq_BSNH", BSNH), ("xk_BSKH", BSKH), ("xv_BSKH", BSKH)]);
         g.drop_values(&[qkv]);
+        if style.fused_qkv {
+            // The parts lie side by side in each group of heads.
+            let views = [xq, xk, xv];
+            xq = g.op("attention", OpKind::Contiguous, &[views[0]], &[], ("xq_BSNH", BSNH));
+            xk = g.op("attention", OpKind::Contiguous, &[views[1]], &[], ("xk_BSKH", BSKH));
+            xv = g.op("attention", OpKind::Contiguous, &[views[2]], &[], ("xv_BSKH", BSKH));
+            g.drop_values(&views);
+        }
     } else {
         xq = tensor::column_linear(g, "attention.wq", linear(d, q_out), x, &params.qkv[0], ("xq_BSNH", BSNH));
         xk = tensor::column_linear(g, "attention.wk", linear(d, kv_out), x, &params.qkv[1], ("xk_BSKH", BSKH));
@@ -171,7 +180,7 @@ fn attention(
     }
     if let Position::Rope { .. } = m.position {
         (xq, xk) = match style.rope {
-            Rope::Complex => rotate(g, xq, xk),
+            Rope::Complex | Rope::ComplexByPosition => rotate(g, xq, xk, style.rope == Rope::ComplexByPosition),
             rope => rotate_real(g, xq, xk, rope, m.qk_norm.is_some()),
         };
     }
@@ -201,11 +210,14 @@ const ROPE: &str = "attention.rope";
 /// A name and its axes.
 type Shape = (&'static str, &'static [Axis]);
 
-/// Rotary embedding in fp32 on the first R dimensions of each head; the rest passes beside it and is joined again.
-fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) {
+/// Rotary embedding in fp32 on the first R dimensions of each head; the rest passes beside it and is joined again. The rows of
+/// the table may be gathered by position, for every sequence its own.
+fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId, by_position: bool) -> (ValueId, ValueId) {
     let (dims, compute, fp32) = (g.dims(), g.compute(), DType::Fp32);
-    let table = OpKind::RotateComplex { table: dims.s * dims.r / 2 };
+    let sequences = if by_position { dims.b } else { 1 };
+    let table = OpKind::RotateComplex { table: sequences * dims.s * dims.r / 2 };
     let (mut raw, mut pass) = ((xq, xk), None);
+    let rows = by_position.then(|| g.op_in(ROPE, OpKind::RotaryRows, &[], &[], ("rows_BSR", BSR), fp32));
     if dims.r < dims.h {
         let [q, q_pass] = g.split(ROPE, xq, [("xq_BSNR", BSNR), ("xq_pass_BSNU", BSNU)]);
         g.drop_values(&[xq]);
@@ -218,14 +230,16 @@ fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId) -> (ValueId, ValueId) 
         q32 = g.op_in(ROPE, OpKind::Cast, &[raw.0], &[], ("xq_fp32_BSNR", BSNR), fp32);
         k32 = g.op_in(ROPE, OpKind::Cast, &[raw.1], &[], ("xk_fp32_BSKR", BSKR), fp32);
     }
-    let q_rot = g.op_in(ROPE, table, &[q32], &[], ("xq_rot_BSNR", BSNR), fp32);
-    let k_rot = g.op_in(ROPE, table, &[k32], &[], ("xk_rot_BSKR", BSKR), fp32);
+    let read = |x: ValueId| [Some(x), rows].into_iter().flatten().collect::<Vec<_>>();
+    let q_rot = g.op_in(ROPE, table, &read(q32), &[], ("xq_rot_BSNR", BSNR), fp32);
+    let k_rot = g.op_in(ROPE, table, &read(k32), &[], ("xk_rot_BSKR", BSKR), fp32);
     let (mut q, mut k) = (q_rot, k_rot);
     if compute != fp32 {
         q = g.op(ROPE, OpKind::Cast, &[q_rot], &[], ("xq_BSNR", BSNR));
         k = g.op(ROPE, OpKind::Cast, &[k_rot], &[], ("xk_BSKR", BSKR));
         g.drop_values(&[q32, k32, q_rot, k_rot]);
     }
+    g.drop_values(rows.as_slice());
     g.drop_values(&[raw.0, raw.1]);
     if let Some((q_pass, k_pass)) = pass {
         let (q_part, k_part) = (q, k);
@@ -386,7 +400,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, styl
     let g = &mut graph;
     let (rows, d) = (dims.local_tokens(), m.width);
     let attn_params = match m.latent {
-        None => Attention::Heads(attention_params(g, m)),
+        None => Attention::Heads(attention_params(g, m, style)),
         Some(latent) => Attention::Latent(latent, latent::Params::new(g, latent)),
     };
     let second = Second::new(g, m, variant, style);

@@ -205,7 +205,10 @@ pub enum OpKind {
     Cast,
     /// A copy with rows next to each other, of a part that has them apart.
     Contiguous,
-    /// Product with the complex rotary table, broadcast over heads; the input is viewed as complex numbers.
+    /// Rows of a block's own rotary table, by the positions of its tokens; no inputs.
+    RotaryRows,
+    /// Product with the complex rotary table, broadcast over heads; the input is viewed as complex numbers. Its second input,
+    /// if any, is what it reads of the table.
     RotateComplex {
         /// Elements (complex) of the table used.
         table: u64,

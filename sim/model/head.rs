@@ -42,12 +42,16 @@ pub enum Loss {
         /// Parts of the sequence.
         chunks: u32,
     },
-    /// Head, loss and their backward for one part after the other, inside the loss (torchtitan's `ChunkedCELoss`).
+    /// Head, loss and their backward for one part after the other, inside the loss (torchtitan's `ChunkedCELoss`, from 0.3.0 on
+    /// `ChunkedLossWrapper`).
     ChunkedGradients {
         /// Parts of the sequence.
         chunks: u32,
         /// Whether cast and cross-entropy of a part are one `torch.compile` graph.
         compiled: bool,
+        /// Whether the loss gathers the head's parameters itself before the first part (`lm_head.unshard()`, 0.3.0), or leaves that
+        /// to the head's forward, whose gather is then held until the step's end.
+        unshards: bool,
     },
     /// Log-probabilities of the labels over parts of the vocabulary, in eager operators (prime-rl's head for
     /// reinforcement learning).
@@ -189,7 +193,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, 
             after_norm(g);
             (from, out)
         }
-        Loss::ChunkedGradients { chunks, compiled } => {
+        Loss::ChunkedGradients { chunks, compiled, .. } => {
             let from = g.ops();
             (from, chunked_gradients(g, h, weight, (chunks, compiled)))
         }

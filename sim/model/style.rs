@@ -13,6 +13,8 @@ pub enum Rope {
     /// `view_as_complex(x.float()) · freqs_cis`, and back (torchtitan).
     #[default]
     Complex,
+    /// The same with rows that every block gathers from a table of its own by the positions of its tokens (torchtitan 0.3.0).
+    ComplexByPosition,
     /// `x·cos + rotate_half(x)·sin` in the model's own type (Hugging Face transformers).
     RotateHalf,
     /// Even and odd elements in fp32, rotated on their own and stacked; the table's rows are gathered for every call and
@@ -83,6 +85,9 @@ pub struct Style {
     pub rope: Rope,
     /// Whether keys and values are copied to every query head before attention (`repeat_kv`).
     pub repeat_kv: bool,
+    /// Whether queries, keys and values come from one linear and are then copied apart (torchtitan 0.3.0), whatever the model's
+    /// weights were published as.
+    pub fused_qkv: bool,
     /// How experts are run, where there are any.
     pub experts: Implementation,
     /// Linears of dense blocks; the head's is PyTorch's.

@@ -34,6 +34,8 @@ pub struct Builder {
     pub(super) graphs: Graphs,
     /// A stream beside the default one that is the model's own.
     beside: Option<StreamId>,
+    /// A stream whose pool serves what is taken for the default one, while a graph's first run warms up.
+    warm_up: Option<StreamId>,
 }
 
 impl Builder {
@@ -53,6 +55,7 @@ impl Builder {
             pass: Pass::Forward,
             graphs: Graphs::Apart,
             beside: None,
+            warm_up: None,
         }
     }
 
@@ -216,13 +219,18 @@ impl Builder {
     /// Takes memory. Zero bytes take nothing in PyTorch, and do here: the id is valid all the same.
     pub fn alloc(&mut self, bytes: Bytes, stream: StreamId, category: Category, name: &'static str) -> BufferId {
         let (bytes, stream) = match self.graphs {
-            Graphs::Apart => (bytes, stream),
+            Graphs::Apart => (bytes, self.warm_up.filter(|_| stream.0 == 0).unwrap_or(stream)),
             Graphs::Replayed => (Bytes(0), stream),
-            Graphs::Captured | Graphs::Both => (bytes, self.program.graph_pool.unwrap_or(stream)),
+            Graphs::Captured | Graphs::Both => (bytes, self.pool_of(stream)),
         };
         let buffer = self.later(bytes, stream, category, name);
         self.push(Instr::Alloc { buffer });
         buffer
+    }
+
+    /// From here on another stream's pool serves what is taken for the default stream; none: its own again.
+    pub fn warm_up(&mut self, stream: Option<StreamId>) {
+        self.warm_up = stream;
     }
 
     /// A buffer that takes no memory of its own: what another hands over ([`Instr::Rename`]).

@@ -25,10 +25,32 @@ impl Graphs {
 }
 
 impl Builder {
-    /// Adds the pool that graphs take their memory from.
+    /// Adds the pool that graphs take their memory from: one for all streams.
     pub fn add_graph_pool(&mut self) {
         self.program.graph_pool = Some(StreamId(self.program.streams.len() as u8));
         self.program.streams.push("CUDA graphs");
+    }
+
+    /// Adds a pool for each stream that there is, and the stream on which a first run warms up, which is returned.
+    pub fn add_graph_pools(&mut self) -> StreamId {
+        let streams = self.program.streams.len();
+        self.program.streams.push("CUDA graphs' first run");
+        self.program.graph_pool = Some(StreamId(streams as u8 + 1));
+        self.program.streams.extend((0..streams).map(|_| "CUDA graphs"));
+        StreamId(streams as u8)
+    }
+
+    /// The pool from which a captured operator takes what it takes for a stream.
+    pub(super) fn pool_of(&self, stream: StreamId) -> StreamId {
+        self.program.graph_pool.map_or(stream, |pool| {
+            let last = self.program.streams.len() as u8 - 1;
+            StreamId((pool.0 + stream.0).min(last))
+        })
+    }
+
+    /// How many instructions the first step has so far.
+    pub fn in_first(&self) -> usize {
+        self.program.first.len()
     }
 
     /// What becomes of what is written now.
@@ -47,6 +69,18 @@ impl Builder {
 
     /// Moves what the step's graphs take and give back before the first step: that happened once, when they were captured.
     pub fn take_graphs_memory_once(&mut self) {
+        let moved = self.take_graphs_memory();
+        self.program.setup.extend(moved);
+    }
+
+    /// Does the same to a place in the first step, where the cache is emptied before.
+    pub fn take_graphs_memory_in_first(&mut self, at: usize) {
+        let moved = self.take_graphs_memory();
+        self.program.first.splice(at..at, std::iter::once(Instr::EmptyCache).chain(moved));
+    }
+
+    fn take_graphs_memory(&mut self) -> Vec<Instr> {
+        let mut moved = vec![];
         let (mut inside, mut step) = (false, Vec::with_capacity(self.program.step.len()));
         // Where each instruction comes to lie.
         let mut places = Vec::with_capacity(self.program.step.len() + 1);
@@ -59,7 +93,7 @@ impl Builder {
                 Instr::Alloc { .. } | Instr::Free { .. } | Instr::Rename { .. } | Instr::Recategorize { .. }
                     if inside =>
                 {
-                    self.program.setup.push(instr);
+                    moved.push(instr);
                 }
                 _ => step.push(instr),
             }
@@ -68,5 +102,6 @@ impl Builder {
         self.program.step = step;
         self.program.first_at = self.program.first_at.map(|at| places[at]);
         self.program.rounds.iter_mut().for_each(|round| *round = places[*round as usize] as u32);
+        moved
     }
 }

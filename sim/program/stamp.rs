@@ -77,6 +77,7 @@ impl Builder {
                 | Instr::Collective { .. }
                 | Instr::Exchange { .. }
                 | Instr::Host { .. }
+                | Instr::EmptyCache
                 | Instr::Graph { .. } => continue,
                 Instr::Rename { .. } | Instr::Mark { .. } => return None,
             };

@@ -248,7 +248,8 @@ fn memory(out: &mut String, answer: &Prediction) -> fmt::Result {
     rows.push(vec!["context and communicators".to_owned(), String::new(), gib(answer.memory.outside), String::new()]);
     writeln!(out, "{}", table(&["", "largest", "size", "share"], rows, 2))?;
     let pool = answer.classes[answer.tightest].program.graph_pool;
-    if let Some(&held) = pool.and_then(|pool| report.reserved_by_stream.get(usize::from(pool.0))) {
+    if let Some(pools) = pool.and_then(|pool| report.reserved_by_stream.get(usize::from(pool.0)..)) {
+        let held = Bytes(pools.iter().map(|pool| pool.0).sum());
         writeln!(out, "  Of all this {} lie in the CUDA graphs' pool, for good", gib(held))?;
     }
     Ok(())

@@ -22,6 +22,7 @@ mod cross_entropy;
 mod embedding;
 mod experts;
 mod flash_cross_entropy;
+mod flex;
 pub(super) mod forward;
 mod frame;
 mod fused_linear;
@@ -120,6 +121,8 @@ pub struct Settings {
     /// Whether every call of attention first reads an answer back from the device (transformers' flash attention asks
     /// whether positions are packed).
     pub attention_reads_back: bool,
+    /// Whether attention is FlexAttention, compiled on its own ([`flex`]).
+    pub flex_attention: bool,
     /// Where inputs of checkpointed blocks are kept, if not on the device.
     pub offload: Option<Offload>,
     /// Launch class of forward operators: eager, or compiled.

@@ -7,11 +7,11 @@
 use super::compiled::Rotate;
 use super::eager::{COMPUTE, Eager, Settings, Shared, Storage, fp8};
 use super::fsdp::hooks::Run;
-use super::fsdp::{Fsdp, Version};
+use super::fsdp::{Fsdp, Reshard, Version};
 use super::optimizer::{self, Optimizer};
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
-use crate::model::style::{Linears, Style};
+use crate::model::style::{Linears, Rope, Style};
 use crate::model::tensor::TensorParallel;
 use crate::model::transformers::class_of;
 use crate::model::{ModelConfig, Position};
@@ -22,14 +22,17 @@ use crate::units::Bytes;
 mod besides;
 mod blocks;
 mod body;
+mod captured;
 mod framework;
 mod halves;
+mod initial;
 mod passes;
 pub mod pipeline;
 pub(super) mod plan;
 mod spread;
 mod wrapped;
 
+pub use initial::Initialisation;
 use pipeline::Pipeline;
 use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
 
@@ -114,6 +117,10 @@ pub struct Job {
     pub checkpoint_compiled: bool,
     /// Whether attention runs on tokens packed without padding ([`crate::model::unpad`]).
     pub unpad: bool,
+    /// Whether forward, loss and backward of a micro-batch are one CUDA graph (torchtitan 0.3.0).
+    pub cuda_graphs: bool,
+    /// How parameters are initialised, where that leaves blocks in the allocator's cache.
+    pub initialisation: Initialisation,
     /// How the model's code is written.
     pub style: Style,
     /// Loss.
@@ -140,6 +147,18 @@ impl Job {
         self.data_ranks() * self.tensor.ranks as u32 * self.pipeline.as_ref().map_or(1, |pipeline| pipeline.ranks)
     }
 
+    /// Whether the head stays gathered after the model's forward in the first step alone: a loss that gathers it itself sets its
+    /// policy for all steps after (`torchtitan/components/loss.py:769`, 0.3.0).
+    fn first_step_keeps_head(&self) -> bool {
+        let unshards = matches!(self.loss, Loss::ChunkedGradients { unshards: true, .. });
+        unshards && self.pipeline.is_none() && self.fsdp.wrap.head.is_some_and(|policy| policy != Reshard::Always)
+    }
+
+    /// Whether the first step is another than those after it.
+    fn first_step_differs(&self) -> bool {
+        self.cuda_graphs || self.first_step_keeps_head()
+    }
+
     /// Tokens of a sequence that one rank has.
     pub fn own_tokens(&self) -> u64 {
         self.seq / u64::from(self.context)
@@ -156,6 +175,7 @@ pub fn compile(job: &Job) -> Program {
     let mut training = Training::new(job, vec![Part::whole(job)]);
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
+        Version::Two if job.first_step_differs() => &[Section::First, Section::Step],
         // Every step is alike, but that the first makes the optimizer's state.
         Version::Two => &[Section::Step],
         // The first step learns the order of execution, and leaves events to the second.
@@ -164,6 +184,9 @@ pub fn compile(job: &Job) -> Program {
     for &section in sections {
         training.run.eager.program.section(section);
         training.step(sections.len() == 1 || section == Section::First);
+    }
+    if let Some(graphs) = training.graphs_of_passes {
+        training.run.eager.program.take_graphs_memory_in_first(graphs.captured_at);
     }
     training.run.eager.program.finish()
 }
@@ -187,6 +210,8 @@ struct Training<'j> {
     of_loss: Vec<Storage>,
     /// The pipeline's communicator, where there is one.
     pipeline_group: Option<GroupId>,
+    /// CUDA graphs of forward and backward, where the job has them.
+    graphs_of_passes: Option<captured::Captured>,
 }
 
 impl<'j> Training<'j> {
@@ -205,6 +230,7 @@ impl<'j> Training<'j> {
         if job.training_loop.train_metrics > 0 {
             scopes.metrics = program.add_scope("metrics".to_owned());
         }
+        let graphs_of_passes = job.cuda_graphs.then(|| captured::Captured::new(&mut program));
         let communicators = communicators(&mut program, job);
         let tensor = tensor_group(&mut program, job, streams.len());
         let ring = context_ring(&mut program, job, streams.len());
@@ -234,8 +260,22 @@ impl<'j> Training<'j> {
             run
         };
         let (kept, kept_across, of_loss) = (vec![], vec![], vec![]);
-        let (body, pipeline_group) = (body::Made::default(), None);
-        Training { job, graphs, layout, scopes, run, parts, at: 0, body, kept, kept_across, of_loss, pipeline_group }
+        let (body, pipeline_group, at) = (body::Made::default(), None, 0);
+        Training {
+            job,
+            graphs,
+            layout,
+            scopes,
+            run,
+            parts,
+            at,
+            body,
+            kept,
+            kept_across,
+            of_loss,
+            pipeline_group,
+            graphs_of_passes,
+        }
     }
 
     /// Parameters, buffers, inputs.
@@ -245,8 +285,26 @@ impl<'j> Training<'j> {
         let shards = self.run.shards();
         let keeps_logits = self.keeps_logits();
         let program = &mut self.run.eager.program;
-        if !job.fsdp.cpu_offload {
+        // The rotary table: complex64, one row per position. Every part of the model has one, or every block before its parameters.
+        let by_position = job.style.rope == Rope::ComplexByPosition;
+        let table = match job.model.position {
+            Position::Rope { dims } => Some(Bytes(job.max_positions * dims / 2 * 8)),
+            _ => None,
+        };
+        let of_blocks = table.filter(|_| by_position);
+        let layers = || self.parts.iter().flat_map(|part| part.blocks.clone());
+        let mut tables = vec![];
+        let mut add = |program: &mut Builder, layer: usize| {
+            let made = of_blocks.map(|bytes| program.alloc(bytes, COMPUTE, Category::Buffer, "freqs_cis"));
+            tables.extend(made.map(|buffer| (layer, buffer)));
+        };
+        if job.fsdp.cpu_offload {
+            layers().for_each(|layer| add(program, layer));
+        } else {
             for (param, elements) in shards {
+                for layer in layers().filter(|&layer| param == Some(self.layout.blocks[layer])) {
+                    add(program, layer);
+                }
                 let name = param.map_or("flat_param", |param| self.layout.names[param]);
                 program.alloc(Bytes(elements * storage), COMPUTE, Category::Parameter, name);
             }
@@ -265,10 +323,10 @@ impl<'j> Training<'j> {
             for _ in 0..2 {
                 program.alloc(Bytes(2 * dims), COMPUTE, Category::Buffer, "inv_freq");
             }
-        } else if let Position::Rope { dims } = job.model.position {
+        } else if let (Some(bytes), false) = (table, by_position) {
             // The rotary table: complex64, one row per position. Every part of the model has one.
             for _ in &self.parts {
-                program.alloc(Bytes(job.max_positions * dims / 2 * 8), COMPUTE, Category::Buffer, "freqs_cis");
+                program.alloc(bytes, COMPUTE, Category::Buffer, "freqs_cis");
             }
         }
         if job.model.position == Position::Alibi && job.eager.bias_tensor && !transformers {
@@ -281,6 +339,8 @@ impl<'j> Training<'j> {
         if let Some(twice) = twice {
             program.free(twice);
         }
+        self.initialise(&tables, table.unwrap_or_default());
+        let program = &mut self.run.eager.program;
         if job.style.linears == Linears::EngineFp8 {
             program.alloc(Bytes(fp8::WORKSPACE), COMPUTE, Category::Buffer, "te cublas workspace");
         }
@@ -293,7 +353,8 @@ impl<'j> Training<'j> {
         }
         // All that a pipeline takes in a step is there when it begins.
         let batches = if job.pipeline.is_some() { job.accumulation } else { 1 };
-        for name in (0..batches).flat_map(|_| ["tokens", "labels"]) {
+        let given: &[_] = if by_position { &["tokens", "labels", "positions"] } else { &["tokens", "labels"] };
+        for name in (0..batches).flat_map(|_| given) {
             program.alloc(Bytes(job.batch * job.own_tokens() * DType::Int64.bytes()), COMPUTE, Category::Buffer, name);
         }
     }
@@ -313,6 +374,7 @@ impl<'j> Training<'j> {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
             self.run.eager.gradient_dtype = self.run.stored_gradient();
+            self.graph_begins(first, micro_batch);
             let (mut frames, _) = self.forward(None);
             self.loss(&mut frames);
             self.phase_end("fwd", micro_batch);
@@ -324,6 +386,7 @@ impl<'j> Training<'j> {
             for storage in logits {
                 self.run.eager.release(storage);
             }
+            self.graph_ends(first, last);
             self.metrics();
             self.phase_end("bwd", micro_batch);
         }
@@ -366,8 +429,8 @@ impl<'j> Training<'j> {
             if first {
                 let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, element);
                 match job.fsdp.version {
-                    Version::Two => program.first_only(make),
-                    Version::One(_) | Version::Unsharded => make(program),
+                    Version::Two if !job.first_step_differs() => program.first_only(make),
+                    _ => make(program),
                 }
             }
             // Each part of the model has an optimizer of its own.
@@ -383,7 +446,11 @@ impl<'j> Training<'j> {
         for storage in std::mem::take(&mut self.of_loss) {
             self.run.eager.release(storage);
         }
-        self.run.zero_gradients();
+        if self.graphs_of_passes.is_some() {
+            self.zero_in_place();
+        } else {
+            self.run.zero_gradients();
+        }
         self.phase_end("zero", 0);
         self.run.eager.program.enter(before);
     }

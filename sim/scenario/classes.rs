@@ -51,6 +51,7 @@ pub(super) fn style(
     let clashes = [
         (!matches!(framework.rope, None | Some(RopeStyle::RotateHalf)), "framework.rope"),
         (framework.repeat_kv.is_some(), "framework.repeat_kv"),
+        (framework.fused_qkv.is_some(), "framework.fused_qkv"),
         (beside.linears != Linears::Torch, "framework.linears"),
         (beside.float8, "[float8]"),
         (beside.context, "mesh.cp"),
@@ -86,8 +87,10 @@ pub(super) fn style(
 pub(super) fn plain(written: &Framework) -> Style {
     let rope = match written.rope {
         None | Some(RopeStyle::Complex) => Rope::Complex,
+        Some(RopeStyle::ComplexByPosition) => Rope::ComplexByPosition,
         Some(RopeStyle::RotateHalf) => Rope::RotateHalf,
         Some(RopeStyle::Stacked) => Rope::Stacked,
     };
-    Style { rope, repeat_kv: written.repeat_kv.unwrap_or(false), ..Style::default() }
+    let (repeat_kv, fused_qkv) = (written.repeat_kv.unwrap_or(false), written.fused_qkv.unwrap_or(false));
+    Style { rope, repeat_kv, fused_qkv, ..Style::default() }
 }

@@ -221,11 +221,13 @@ impl Scenario {
     /// Single changes of the file that leave nothing without rules: each is read, none is guessed.
     fn instead(&self) -> Vec<String> {
         // What is written, and a table that then says nothing.
-        let changes: [(&str, Value, &str); 6] = [
+        let changes: [(&str, Value, &str); 8] = [
             ("mesh.tp", 1.into(), "tensor_parallel"),
             ("framework.experts", "torchtitan".into(), ""),
             ("activation_checkpointing.policy", "full".into(), ""),
             ("compile.blocks", false.into(), ""),
+            ("framework.cuda_graphs", false.into(), ""),
+            ("attention.backend", "flash2".into(), ""),
             ("model.expert_load", "balanced".into(), ""),
             ("runtime", "fsdp2".into(), "fsdp1"),
         ];

@@ -155,7 +155,7 @@ pub(super) fn attention(
     backend: Backend,
 ) -> Result<(), ScenarioError> {
     match &written.backend {
-        Some(at) if !profile.attention.has(backend) => {
+        Some(at) if !profile.attention.has(backend) && !profile.attention.stands_in(backend) => {
             let known: Vec<String> = Backend::ALL
                 .into_iter()
                 .filter(|&backend| profile.attention.has(backend))

@@ -94,6 +94,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let bucket = reader.count_or("internevo.reduce_bucket_size", written, 1, most, BUCKET)?;
     let checkpoint = reader.flag("internevo.checkpoint", table.checkpoint, false);
     let regime = machine::regime(reader, &scenario.topology);
+    machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(
         reader,
         &scenario.attention,

@@ -6,7 +6,7 @@ use super::error::ScenarioError;
 use super::registry::Runtime;
 use super::understood::{MOST_RANKS, Reader};
 use super::{gate, written};
-use crate::cost::{Backend, Profile, Regime};
+use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
 use crate::hardware::{Size, Topology, Vendor};
 use crate::units::Bandwidth;
 
@@ -136,7 +136,26 @@ pub(super) fn attention(
         }
     };
     gate::attention(reader, written, profile, attention)?;
+    if profile.attention.stands_in(attention) {
+        let [forward, backward] = FLEX_OVER_FLASH2.map(|share| 100.0 * share);
+        reader.assumptions.push(format!(
+            "note: the profile {} has no flex kernels: they take flash2's times at {forward} % of its rate forward and {backward} % \
+             backward, as PyTorch measured on A100, give or take 20 %",
+            profile.name
+        ));
+    }
     Ok(attention)
+}
+
+/// Refuses FlexAttention where a runtime's own modules call attention.
+pub(super) fn no_flex(reader: &Reader<'_>, written: &written::Attention) -> Result<(), ScenarioError> {
+    match &written.backend {
+        Some(at) if *at.get_ref() == Backend::Flex => {
+            let problem = "FlexAttention is simulated in PyTorch's own blocks: under fsdp2, fsdp1 and single_device";
+            Err(reader.plan(at, problem, "write another attention.backend, or runtime = \"fsdp2\""))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A path as written, relative to the scenario's folder if it is one that exists there; a shipped name as it is.

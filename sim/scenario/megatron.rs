@@ -128,6 +128,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     let graphs = graphs::asked(reader, table, &settled, together.is_some())?;
     let regime = machine::regime(reader, &scenario.topology);
+    machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, machine::engine_attention(topology))?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;

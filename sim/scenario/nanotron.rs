@@ -103,6 +103,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     let gathers_again = reader.flag("nanotron.tp_recompute_allgather", table.tp_recompute_allgather, true);
     let regime = machine::regime(reader, &scenario.topology);
+    machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, (Backend::Flash2, "it calls flash_attn"))?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;

@@ -14,8 +14,9 @@ use super::understood::Reader;
 use super::written;
 
 /// Releases, by the name that a scenario writes.
-const SHIPPED: [(&str, &str); 2] = [
+const SHIPPED: [(&str, &str); 3] = [
     ("torchtitan 0.2.2", include_str!("releases/torchtitan-0.2.2.toml")),
+    ("torchtitan 0.3.0", include_str!("releases/torchtitan-0.3.0.toml")),
     ("transformers 5.23", include_str!("releases/transformers-5.23.toml")),
 ];
 
@@ -29,13 +30,15 @@ struct Release {
     defaults: BTreeMap<String, Default>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Default {
     value: Value,
     source: String,
     /// Runtimes that read the key, where not all of the release's do.
     runtimes: Option<Vec<String>>,
+    /// Another key without whose default this one means nothing: it goes where the file says something else there.
+    with: Option<String>,
 }
 
 fn release(name: &str) -> Option<Release> {
@@ -65,18 +68,24 @@ pub(super) fn fill(
     }
     let file: Table = reader.text.parse().unwrap_or_default();
     let mut below = Table::new();
-    for (key, Default { value, source, runtimes }) in defaults {
+    let said = |key: &str| {
+        let (table, name) = key.split_once('.')?;
+        file.get(table)?.get(name)
+    };
+    let differs = |key: &String| {
+        let default = defaults.get(key).map(|default| &default.value);
+        said(key).is_some_and(|said| Some(said) != default)
+    };
+    for (key, Default { value, source, runtimes, with }) in &defaults {
         let Some((table, name)) = key.split_once('.') else { continue };
-        if runtimes.is_some_and(|names| !names.iter().any(|name| name == runtime.written())) {
-            continue;
-        }
-        if file.get(table).is_some_and(|table| table.get(name).is_some()) {
+        let read = runtimes.as_ref().is_none_or(|names| names.iter().any(|name| name == runtime.written()));
+        if !read || said(key).is_some() || with.as_ref().is_some_and(differs) {
             continue;
         }
         reader.assumptions.push(format!("{key} = {value} ({}: {source})", at.get_ref()));
         let table = below.entry(table).or_insert_with(|| Value::Table(Table::new()));
         if let Some(table) = table.as_table_mut() {
-            table.insert(name.to_owned(), value);
+            table.insert(name.to_owned(), value.clone());
         }
     }
     // Values keep no place of their own: they are written out and read, as a file's are.
@@ -94,8 +103,9 @@ mod tests {
         for (name, _) in SHIPPED {
             let Release { runtimes, defaults } = release(name).unwrap();
             assert!(runtimes.iter().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {runtimes:?}");
-            for (key, Default { value, source, runtimes }) in defaults {
+            for (key, Default { value, source, runtimes, with }) in defaults.clone() {
                 assert!(runtimes.iter().flatten().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {key}");
+                assert!(with.is_none_or(|with| defaults.contains_key(&with)), "{name}: {key}");
                 let (table, key) = key.split_once('.').unwrap();
                 let mut inner = Table::new();
                 inner.insert(key.to_owned(), value);

@@ -6,7 +6,7 @@ use super::error::ScenarioError;
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
 use super::{classes, context, experts, float8, gate, machine, recompute, sharding, stages, tensor, training, written};
-use crate::cost::{Profile, Software};
+use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::style::{NormCode, Style};
 use crate::model::transformers::norm_code;
@@ -16,7 +16,7 @@ use crate::runtime;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::MixedPrecision;
-use crate::runtime::train::Job;
+use crate::runtime::train::{Initialisation, Job};
 
 /// Where checkpoints around blocks are written, and which there are.
 pub(super) const POLICIES: Rerun =
@@ -148,12 +148,44 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
         step_in_backward,
         max_positions: seq,
+        initialisation: initialisation(reader, scenario, runtime)?,
+        cuda_graphs: cuda_graphs(reader, &scenario.framework),
         model,
     };
     gate::check(reader, scenario, &job, topology)?;
     let software = Software { attention, tf32, cublas, rail, blocks: None, disks: None };
     let job = runtime::Job::of(job);
     Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// Whether a micro-batch is one CUDA graph.
+fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework) -> bool {
+    let graphs = written.cuda_graphs.unwrap_or(false);
+    if graphs {
+        let note = "note: allocated memory is that of a step which replays its CUDA graph; capturing it, in the second step, takes \
+                    more for a while, which the reserved memory holds";
+        reader.assumptions.push(note.to_owned());
+    }
+    graphs
+}
+
+/// What initialising parameters leaves in the allocator's cache.
+fn initialisation(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    runtime: Runtime,
+) -> Result<Initialisation, ScenarioError> {
+    match &scenario.memory.initialisation {
+        Some(at) if *at.get_ref() == written::Initialisation::TruncatedNormal => {
+            if runtime != FSDP2 {
+                let problem =
+                    "memory.initialisation = \"truncated_normal\" is of parameters that fully_shard has sharded";
+                return Err(reader.plan(at, problem, "remove the key, or write runtime = \"fsdp2\""));
+            }
+            Ok(Initialisation::TruncatedNormal)
+        }
+        _ => Ok(Initialisation::InPlace),
+    }
 }
 
 /// What only Megatron-Core has.
@@ -270,6 +302,7 @@ pub(super) fn eager(
         multiprocessors: topology.chip.cores,
         early_stop,
         attention_reads_back: scenario.attention.reads_back.unwrap_or(false),
+        flex_attention: scenario.attention.backend.as_ref().is_some_and(|at| *at.get_ref() == Backend::Flex),
         offload,
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,

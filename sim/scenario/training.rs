@@ -40,30 +40,42 @@ pub(super) fn loss(
 }
 
 fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, ScenarioError> {
-    let Some(at) = &written.kind else {
-        return Ok(reader.assume("loss.kind", Loss::default(), "\"fp32\" (logits cast to fp32)"));
-    };
     let chunks = |reader: &mut Reader<'_>| {
         reader.count_or("loss.chunks", written.chunks.as_ref(), 1, MOST_SMALL, 8).map(|chunks| chunks as u32)
     };
-    let loss = match at.get_ref() {
-        written::LossKind::Fp32 => Loss::Fp32CrossEntropy { compiled: false },
-        written::LossKind::Bf16 => Loss::Bf16CrossEntropy { compiled: false },
-        written::LossKind::FlashCrossEntropy => Loss::FlashCrossEntropy,
-        written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)?, compiled: false },
-        written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
-        written::LossKind::ChunkedGradients => Loss::ChunkedGradients { chunks: chunks(reader)?, compiled: false },
-        written::LossKind::FusedLinear => Loss::FusedLinear,
-        written::LossKind::VocabularyChunked => {
-            let words = reader.count_or("loss.words", written.words.as_ref(), 1, 1 << 20, 2048)?;
-            Loss::VocabularyChunked { words: words as u32 }
-        }
+    let loss = match written.kind.as_ref().map(|at| *at.get_ref()) {
+        None => reader.assume("loss.kind", Loss::default(), "\"fp32\" (logits cast to fp32)"),
+        Some(kind) => match kind {
+            written::LossKind::Fp32 => Loss::Fp32CrossEntropy { compiled: false },
+            written::LossKind::Bf16 => Loss::Bf16CrossEntropy { compiled: false },
+            written::LossKind::FlashCrossEntropy => Loss::FlashCrossEntropy,
+            written::LossKind::ChunkedOutput => Loss::ChunkedOutput { chunks: chunks(reader)?, compiled: false },
+            written::LossKind::ChunkedLinear => Loss::ChunkedLinear { chunks: chunks(reader)? },
+            written::LossKind::ChunkedGradients => Loss::ChunkedGradients {
+                chunks: chunks(reader)?,
+                compiled: false,
+                unshards: reader.flag(
+                    "loss.unshards_head",
+                    written.unshards_head.as_ref().map(|at| *at.get_ref()),
+                    false,
+                ),
+            },
+            written::LossKind::FusedLinear => Loss::FusedLinear,
+            written::LossKind::VocabularyChunked => {
+                let words = reader.count_or("loss.words", written.words.as_ref(), 1, 1 << 20, 2048)?;
+                Loss::VocabularyChunked { words: words as u32 }
+            }
+        },
     };
     let chunked =
         matches!(loss, Loss::ChunkedOutput { .. } | Loss::ChunkedLinear { .. } | Loss::ChunkedGradients { .. });
     if let Some(at) = written.words.as_ref().filter(|_| !matches!(loss, Loss::VocabularyChunked { .. })) {
         let remedy = "remove loss.words, or write loss.kind = \"vocabulary_chunked\"";
         return Err(reader.plan(at, "this loss does not cut the vocabulary", remedy));
+    }
+    if let Some(at) = written.unshards_head.as_ref().filter(|_| !matches!(loss, Loss::ChunkedGradients { .. })) {
+        let remedy = "remove loss.unshards_head, or write loss.kind = \"chunked_gradients\"";
+        return Err(reader.plan(at, "this loss leaves the head's parameters to the head", remedy));
     }
     match &written.chunks {
         Some(chunks) if !chunked => {

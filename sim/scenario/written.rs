@@ -398,6 +398,18 @@ pub struct Attention {
 pub struct Memory {
     /// `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.
     pub expandable_segments: Option<bool>,
+    /// How parameters are initialised, where that leaves blocks in the allocator's cache.
+    pub initialisation: Option<Spanned<Initialisation>>,
+}
+
+/// How parameters are initialised.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Initialisation {
+    /// In place: nothing is left.
+    InPlace,
+    /// Linears by `trunc_normal_` of sharded parameters (torchtitan).
+    TruncatedNormal,
 }
 
 /// `[measured]`: a receipt of the very run that the file describes.

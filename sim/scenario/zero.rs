@@ -123,6 +123,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let regime = machine::regime(reader, &scenario.topology);
+    machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, machine::pytorch_attention(topology))?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
@@ -148,6 +149,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         keep_logits: train::KeepLogits::No,
         loss_inside: false,
         training_loop: train::Loop::default(),
+        initialisation: train::Initialisation::default(),
+        cuda_graphs: false,
         style: classes::plain(&scenario.framework),
         output: None,
         eager: eager(reader, scenario, (topology, profile), (&model, early_stop, None)),

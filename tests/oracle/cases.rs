@@ -14,7 +14,7 @@ use windtunnel::runtime::compiled::Rotate;
 use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use windtunnel::runtime::optimizer::Optimizer;
-use windtunnel::runtime::train::{Checkpoint, Job, KeepLogits, Loop};
+use windtunnel::runtime::train::{Checkpoint, Initialisation, Job, KeepLogits, Loop};
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Dims {
@@ -309,6 +309,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             multiprocessors: 132,
             early_stop: config.early_stop,
             attention_reads_back: false,
+            flex_attention: false,
             offload: None,
             forward: Dispatch::EagerForward,
             backward: Dispatch::EagerBackward,
@@ -331,6 +332,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         rotate: Rotate::default(),
         float8: None,
         checkpoint_compiled: false,
+        initialisation: Initialisation::default(),
+        cuda_graphs: false,
         style: Style {
             experts: match dims.moe_impl.as_str() {
                 "grouped" => Implementation::Grouped,

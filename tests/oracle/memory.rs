@@ -248,6 +248,31 @@ pub(super) fn first_difference(case: &Value, program: &Program) -> String {
     )
 }
 
+/// Where a program's blocks over 1 MiB first differ from those that a step took and gave back, in words; empty if nowhere. What a
+/// step lets go of at its beginning (gradients) the program does at its end.
+pub(super) fn first_large_difference(
+    id: &Value,
+    program: &Program,
+    theirs: impl Iterator<Item = (char, u64)>,
+) -> String {
+    let large = |&(_, bytes): &(char, u64)| bytes > 1 << 20;
+    let mut theirs: Vec<(char, u64)> = theirs.filter(large).collect();
+    let first = theirs.iter().position(|&(sign, _)| sign == '+').unwrap_or(0);
+    theirs.rotate_left(first);
+    let ours: Vec<(char, u64)> = events(program).into_iter().filter(large).collect();
+    let Some(at) = (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at)) else {
+        return String::new();
+    };
+    let around = |of: &[(char, u64)]| of[at.saturating_sub(4).min(of.len())..(at + 8).min(of.len())].to_vec();
+    format!(
+        "{id}: event {at} of {} and {}:\n  ours {:?}\ntheirs {:?}\n",
+        ours.len(),
+        theirs.len(),
+        around(&ours),
+        around(&theirs)
+    )
+}
+
 #[test]
 fn oracle_every_allocation_and_free_of_a_step_is_pytorchs_in_order() {
     let Some(file) = cases::read("fsdp2/events.json") else { return };

@@ -68,7 +68,7 @@ pub fn job(c: &Value) -> Job {
     job.fsdp.prefetches_ends = number("ep") > 1;
     job.style.experts = Implementation::Torchtitan { ranks: number("ep") };
     if let Some(chunks @ 1..) = c["chunks"].as_u64() {
-        job.loss = Loss::ChunkedGradients { chunks: chunks as u32, compiled: false };
+        job.loss = Loss::ChunkedGradients { chunks: chunks as u32, compiled: false, unshards: false };
     }
     job.checkpoint = match c["ac"].as_str().unwrap() {
         "none" => Checkpoint::None,

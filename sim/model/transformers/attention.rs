@@ -41,7 +41,7 @@ struct Heads {
 /// Parameters of attention in the order of registration: OPT's keys and values, Phi-3's output come first.
 pub(super) fn params(g: &mut GraphBuilder, m: &ModelConfig, class: &Class) -> AttentionParams {
     if !matches!(class.model_type, "opt" | "phi3") {
-        return attention_params(g, m);
+        return attention_params(g, m, Style::default());
     }
     let Dims { d, n, k, h, .. } = g.dims();
     let linear = |g: &mut GraphBuilder, names: [&'static str; 2], shape: (u64, u64), bias: bool| {

@@ -227,11 +227,14 @@ impl Eager {
             OpKind::Contiguous | OpKind::View => {
                 self.accumulate(frame, input, Gradient { storage: gradient, view: true });
             }
-            OpKind::Positions => self.release(gradient),
+            OpKind::Positions | OpKind::RotaryRows => self.release(gradient),
             OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
             OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
             OpKind::Attention { window, .. } if self.ulysses.is_some() => {
                 self.ulysses_backward(graph, op, (index, window), frame, gradient);
+            }
+            OpKind::Attention { window, .. } if self.settings.flex_attention => {
+                self.flex_backward(graph, op, (index, window), frame, gradient);
             }
             OpKind::Attention { window, .. } => self.attention(graph, op, index, frame, gradient, window),
             OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),

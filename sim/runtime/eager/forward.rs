@@ -221,6 +221,9 @@ impl Eager {
                 }
             }
             OpKind::Attention { .. } if self.ulysses.is_some() => return self.ulysses(graph, op, frame, results),
+            OpKind::Attention { window, .. } if self.settings.flex_attention => {
+                return self.flex(graph, op, window, frame, (results, cached));
+            }
             OpKind::FusedLinearCrossEntropy => return self.fused_linear(graph, op, frame),
             OpKind::ChunkedLoss(kind) => return self.chunked_loss(graph, op, kind, frame),
             OpKind::VocabularyLogProbs { words } => return self.vocabulary(graph, op, words, frame),
@@ -317,6 +320,7 @@ impl Eager {
             OpKind::Act(Activation::Relu) | OpKind::Tanh | OpKind::Softmax { .. } => keep(self, frame, op.outputs[0]),
             OpKind::Embedding if op.inputs[0] != 0 => keep(self, frame, op.inputs[0]),
             OpKind::Act(_) | OpKind::Square => keep(self, frame, op.inputs[0]),
+            OpKind::RotateComplex { .. } if op.inputs.len() > 1 => keep(self, frame, op.inputs[1]),
             OpKind::Mul | OpKind::Bmm { .. } => {
                 keep(self, frame, op.inputs[1]);
                 keep(self, frame, op.inputs[0]);
@@ -382,7 +386,8 @@ impl Eager {
                 self.pointwise(name, family, read, written, dispatch);
             }
             OpKind::RotateComplex { table } => {
-                self.pointwise(name, MemoryKind::Complex, read + 8 * table, written, dispatch);
+                let table = if op.inputs.len() > 1 { 0 } else { 8 * table };
+                self.pointwise(name, MemoryKind::Complex, read + table, written, dispatch);
             }
             OpKind::Embedding => {
                 let table = written;
@@ -390,6 +395,14 @@ impl Eager {
             }
             OpKind::Contiguous => self.pointwise(name, MemoryKind::Copy, read, written, dispatch),
             OpKind::Softmax { .. } => self.pointwise(name, MemoryKind::Softmax, read, written, dispatch),
+            OpKind::RotaryRows => {
+                // Positions are compared with the table's length, and the answer checked on the device.
+                let positions = 8 * graph.dims.tokens();
+                self.pointwise("aten.le", MemoryKind::Elementwise, positions, positions / 8, dispatch);
+                self.pointwise("aten.all", MemoryKind::Elementwise, positions / 8, 1, dispatch);
+                self.pointwise("aten._assert_async", MemoryKind::Elementwise, 1, 0, dispatch);
+                self.pointwise(name, MemoryKind::Gather, written + positions, written, dispatch);
+            }
             _ => self.pointwise(name, MemoryKind::Elementwise, read, written, dispatch),
         }
     }
@@ -436,6 +449,7 @@ fn kernel_name(op: &Op, efficient: bool) -> &'static str {
         OpKind::Rotate(_) => "rope",
         OpKind::RepeatKv | OpKind::Contiguous => "aten.clone",
         OpKind::Tanh => "aten.tanh",
+        OpKind::RotaryRows => "aten.index",
         OpKind::Square => "aten.pow",
         OpKind::Positions => "aten.arange",
         OpKind::Concat => "aten.cat",

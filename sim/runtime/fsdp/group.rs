@@ -135,8 +135,8 @@ pub struct Group {
     pub(super) post_forward_indices: Vec<usize>,
     pub(super) post_reduce: Option<EventId>,
     pub(super) all_reduce: Option<(BufferId, EventId)>,
-    /// The rank's shard of the gradients, once reduced.
-    pub sharded_gradient: Option<BufferId>,
+    /// The rank's shards of the gradients, once reduced: a buffer for each reduction, and the first parameter in it.
+    pub sharded_gradients: Vec<(usize, BufferId)>,
     /// Whether the gradient has arrived on the host.
     pub offloaded_gradient: bool,
 }
@@ -159,7 +159,7 @@ impl Group {
             post_forward_indices: vec![],
             post_reduce: None,
             all_reduce: None,
-            sharded_gradient: None,
+            sharded_gradients: vec![],
             offloaded_gradient: false,
         }
     }

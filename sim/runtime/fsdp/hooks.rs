@@ -283,13 +283,13 @@ impl<'c> Run<'c> {
                 self.eager.release(gradient);
             }
         }
-        // A group's gradients share one buffer, which goes with the last of its parameters.
+        // Gradients that are reduced together share a buffer, which goes with the last of their parameters.
         let mut order: Vec<usize> = (0..self.groups.len()).collect();
         order.sort_by_key(|&at| self.groups[at].params.last().map(|param| param.index));
         for at in order {
             let group = &mut self.groups[at];
             group.offloaded_gradient = false;
-            if let Some(gradient) = group.sharded_gradient.take() {
+            for (_, gradient) in group.sharded_gradients.drain(..) {
                 self.eager.program.free(gradient);
             }
         }

@@ -93,7 +93,8 @@ impl Run<'_> {
         let (ranks, _) = self.sharded_over(at);
         let dtype = self.config.mixed_precision.reduce_dtype();
         let element = dtype.bytes();
-        let shard: u64 = gradients.iter().map(|(param, ..)| param.padded_shard(ranks)).sum();
+        let reduced: Vec<ShardedParam> = gradients.iter().map(|&(param, ..)| param).collect();
+        let shard: u64 = reduced.iter().map(|param| param.padded_shard(ranks)).sum();
         let total = Bytes(shard * u64::from(ranks) * element);
         let read: u64 = gradients.iter().map(|(param, _, dtype)| param.elements() * dtype.bytes()).sum();
         let program = &mut self.eager.program;
@@ -108,7 +109,7 @@ impl Run<'_> {
         for &(_, storage, _) in gradients.iter().rev() {
             self.eager.release(storage);
         }
-        self.reduce_scatter(at, input, shard, dtype);
+        self.reduce_scatter(at, input, (&reduced, shard), dtype);
     }
 
     /// Copies gradients that are reduced on their second dimension into the order of ranks. Python still names the first when
@@ -131,7 +132,7 @@ impl Run<'_> {
         }
     }
 
-    fn reduce_scatter(&mut self, at: usize, input: BufferId, shard: u64, dtype: DType) {
+    fn reduce_scatter(&mut self, at: usize, input: BufferId, (reduced, shard): (&[ShardedParam], u64), dtype: DType) {
         let (ranks, group) = self.sharded_over(at);
         let shard_bytes = Bytes(shard * dtype.bytes());
         let total = Bytes(shard_bytes.0 * u64::from(ranks));
@@ -171,7 +172,7 @@ impl Run<'_> {
             output = cast;
         }
         let held = if storage == dtype { all_reduce_input.map(|(_, event)| event) } else { None };
-        self.store_sharded_gradient(at, output, stream, shard * storage.bytes(), held);
+        self.store_sharded_gradient((at, reduced), output, stream, shard * storage.bytes(), held);
         let event = self.eager.program.record(stream);
         self.groups[at].post_reduce = Some(event);
         self.context.last_post_reduce[usize::from(stream == reduces)] = Some(event);
@@ -182,7 +183,7 @@ impl Run<'_> {
     /// all-reduce still reads it (`held`), the group holds it until its next reduction.
     fn store_sharded_gradient(
         &mut self,
-        at: usize,
+        (at, reduced): (usize, &[ShardedParam]),
         output: BufferId,
         stream: StreamId,
         bytes: u64,
@@ -191,7 +192,7 @@ impl Run<'_> {
         let (ranks, _) = self.sharded_over(at);
         let group = &mut self.groups[at];
         let program = &mut self.eager.program;
-        let count = group.params.len() as u32;
+        let count = reduced.len() as u32;
         program.host(Dispatch::FsdpParam, count);
         if self.config.cpu_offload {
             let work = Work::HostCopy { bytes: Bytes(bytes), to_host: true };
@@ -200,11 +201,13 @@ impl Run<'_> {
             group.offloaded_gradient = true;
             return;
         }
-        match group.sharded_gradient {
-            None => group.sharded_gradient = Some(output),
+        let first = reduced.first().map_or(0, |param| param.index);
+        match group.sharded_gradients.iter().find(|&&(known, _)| known == first) {
+            None => group.sharded_gradients.push((first, output)),
             Some(_) => {
-                for param in &group.params {
-                    let part = bytes * param.padded_shard(ranks) / group.padded_shard(ranks);
+                let whole: u64 = reduced.iter().map(|param| param.padded_shard(ranks)).sum();
+                for param in reduced {
+                    let part = bytes * param.padded_shard(ranks) / whole;
                     let work =
                         Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(2 * part), written: Bytes(part) };
                     program.launch(stream, "aten.add_", work, Dispatch::EagerBackward);

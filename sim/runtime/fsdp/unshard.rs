@@ -107,6 +107,14 @@ impl Run<'_> {
         self.groups[at].all_gather = Some(AllGatherResult { output: Some(output), event });
     }
 
+    /// Gathers a group's parameters while no module runs (`unshard()`): on the default stream, and nothing of the gather is held.
+    pub fn unshard_now(&mut self, at: usize) {
+        let before = self.eager.program.enter(self.groups[at].scope);
+        self.unshard(at);
+        self.wait_for_unshard(at);
+        self.eager.program.enter(before);
+    }
+
     /// Starts the gathers of all groups of the root at work (`unshard(async_op=True)` on each of its modules).
     pub fn unshard_all(&mut self) {
         self.asynchronous = true;

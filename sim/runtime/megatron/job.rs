@@ -490,6 +490,7 @@ impl Job {
             multiprocessors: self.multiprocessors,
             early_stop: false,
             attention_reads_back: false,
+            flex_attention: false,
             offload: None,
             forward: Dispatch::EagerForward,
             backward: Dispatch::EagerBackward,

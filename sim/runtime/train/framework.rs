@@ -1,6 +1,6 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::{Checkpoint, Job, compile, pipeline};
+use super::{Checkpoint, Job, KeepLogits, compile, pipeline};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::runtime::fsdp::Version;
@@ -43,11 +43,35 @@ fn refuses(job: &Job) -> Option<&'static str> {
             (model.logit_softcap, "torchtitan's loss by parts with capped logits"),
             (job.tensor.splits(), "torchtitan's loss by parts under tensor parallelism"),
             (!job.own_tokens().is_multiple_of(chunks.into()), "a loss by parts that are not equally long"),
-            (job.accumulation > 1, "torchtitan's loss by parts over several micro-batches"),
+            (!job.sync_every, "torchtitan's loss by parts over micro-batches that do not all reduce their gradients"),
         ];
         if let Some((_, what)) = list.into_iter().find(|&(applies, _)| applies) {
             return Some(what);
         }
+    }
+    if job.cuda_graphs {
+        let list = [
+            (job.fsdp.version != Version::Two, "a graph of forward and backward without fully_shard"),
+            (job.pipeline.is_some(), "a graph of forward and backward in a pipeline"),
+            (model.experts.is_some(), "a graph of forward and backward with experts"),
+            (job.context > 1, "a graph of forward and backward where ranks share a sequence"),
+            (
+                job.fsdp.cpu_offload || job.eager.offload.is_some(),
+                "a graph of forward and backward beside the host's memory",
+            ),
+            (job.unpad || job.eager.attention_reads_back, "a graph of forward and backward that wait for the host"),
+            (
+                job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0,
+                "a graph of forward and backward whose logits are kept",
+            ),
+            (!job.sync_every || job.step_in_backward, "a graph of forward and backward that do not reduce gradients"),
+        ];
+        if let Some((_, what)) = list.into_iter().find(|&(applies, _)| applies) {
+            return Some(what);
+        }
+    }
+    if job.eager.flex_attention && job.context > 1 {
+        return Some("FlexAttention where ranks share a sequence");
     }
     if model.sinks {
         return Some("attention sinks");

@@ -7,7 +7,7 @@ use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::graph::{Graph, OpKind, Param};
 use crate::model::head::{self, Head, Loss};
-use crate::model::style::Modules;
+use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
 use crate::runtime::compiled::Rotation;
@@ -57,6 +57,11 @@ pub(in crate::runtime) struct Graphs {
 pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
     let dims = block::dims(&job.model, job.batch, job.own_tokens(), job.tensor);
     let compute = job.fsdp.mixed_precision.compute();
+    let mut style = job.style;
+    if job.compile && style.rope == Rope::ComplexByPosition {
+        // What a compiled block gathers of its table it lets go of in the same pass.
+        style.rope = Rope::Complex;
+    }
     let (mut blocks, mut variants, mut of_block) = (vec![], vec![], vec![]);
     for layer in 0..job.model.layers {
         // Transformers masks a sequence as long as the window, too.
@@ -65,7 +70,7 @@ pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
         let variant = Variant { window, experts: job.model.experts_in(layer).is_some() };
         let at = variants.iter().position(|&known| known == variant).unwrap_or_else(|| {
             variants.push(variant);
-            let block = block::block(&job.model, dims, compute, variant, job.style);
+            let block = block::block(&job.model, dims, compute, variant, style);
             blocks.push(if job.unpad { unpad(block) } else { block });
             variants.len() - 1
         });
@@ -260,7 +265,7 @@ pub(super) fn groups(
         Some(reshard) if !tied => {
             units.head = Some(all.len());
             // A loss that runs the head by itself leaves it to be gathered again.
-            let again = matches!(job.loss, Loss::ChunkedGradients { .. });
+            let again = matches!(job.loss, Loss::ChunkedGradients { .. }) && !job.first_step_keeps_head();
             let reshard = if again { Reshard::Always } else { *reshard };
             all.push(Group::new(scopes.head, end.to_vec(), reshard));
         }

@@ -4,7 +4,9 @@
 
 use super::Training;
 use crate::model::graph::{ChunkedLoss, OpKind};
+use crate::model::head::Loss;
 use crate::runtime::eager::Frame;
+use crate::runtime::fsdp::Reshard;
 
 impl Training<'_> {
     /// A block's groups, in the order of their forward.
@@ -84,11 +86,17 @@ impl Training<'_> {
             return self.run.eager.forward_ops(graph, head, from..graph.ops.len());
         };
         self.run.eager.forward_ops(graph, head, from..at);
-        self.run.pre_forward(group, &[]);
+        match self.job.loss {
+            Loss::ChunkedGradients { unshards: true, .. } => self.run.unshard_now(group),
+            _ => self.run.pre_forward(group, &[]),
+        }
         self.run.eager.forward_ops(graph, head, at..at + 1);
         self.run.part_backward(group);
         self.run.eager.forward_ops(graph, head, at + 1..at + 2);
         self.run.reshard_part(group);
+        if matches!(self.job.loss, Loss::ChunkedGradients { unshards: true, .. }) {
+            self.run.groups[group].reshard = Reshard::Always;
+        }
         self.run.eager.forward_ops(graph, head, at + 2..graph.ops.len());
     }
 }

@@ -12,6 +12,8 @@ use crate::runtime::compiled::Method;
 pub enum RopeStyle {
     /// A complex product in fp32 (torchtitan).
     Complex,
+    /// The same, with rows gathered from a table of each block's own by the positions of its tokens (torchtitan 0.3.0).
+    ComplexByPosition,
     /// `x·cos + rotate_half(x)·sin` (transformers).
     RotateHalf,
     /// Pairs in fp32, stacked (torchtune).
@@ -64,6 +66,10 @@ pub struct Framework {
     pub rope: Option<RopeStyle>,
     /// Whether the model's code copies keys and values to every query head.
     pub repeat_kv: Option<bool>,
+    /// Whether queries, keys and values come from one linear and are then copied apart.
+    pub fused_qkv: Option<bool>,
+    /// Whether forward, loss and backward of a micro-batch are one CUDA graph (torchtitan 0.3.0).
+    pub cuda_graphs: Option<bool>,
     /// How experts are run.
     pub experts: Option<Spanned<ExpertStyle>>,
     /// What multiplies in linears.

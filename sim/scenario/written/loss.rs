@@ -57,4 +57,6 @@ pub struct Loss {
     pub keep_logits: Option<KeepLogits>,
     /// Whether the model's forward computes the loss.
     pub inside_model: Option<Spanned<bool>>,
+    /// Whether a loss by parts that makes gradients gathers the head's parameters itself (torchtitan 0.3.0).
+    pub unshards_head: Option<Spanned<bool>>,
 }

@@ -18,6 +18,7 @@ const SETTINGS: Settings = Settings {
     multiprocessors: 132,
     early_stop: false,
     attention_reads_back: false,
+    flex_attention: false,
     offload: None,
     forward: Dispatch::EagerForward,
     backward: Dispatch::EagerBackward,
