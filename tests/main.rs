@@ -20,6 +20,7 @@ mod engine_linears;
 mod expert_choice;
 mod experts;
 mod folding;
+mod followed;
 mod fp8;
 mod frameworks;
 mod graphs;

@@ -297,7 +297,10 @@ fn a_check_is_the_same_on_every_number_of_threads() {
 fn a_name_that_no_receipt_has_is_refused_with_those_there_are() {
     let folder = written("receipt-names", "r.jsonl", GOOD);
     let said = folder.refuses(&["check", "r.jsonl", "--lane", "cuda-fsdp3"]);
-    assert!(said.contains("no receipt is of the lane \"cuda-fsdp3\": there are cuda-fsdp2"), "{said}");
+    assert!(
+        said.contains("no receipt is of the lane \"cuda-fsdp3\" (did you mean \"cuda-fsdp2\"?): there are cuda-fsdp2"),
+        "{said}"
+    );
     folder.write("empty.jsonl", "\n\n");
     assert!(folder.refuses(&["check", "empty.jsonl"]).contains("hold no receipts"));
     assert!(folder.refuses(&["check", "nowhere.jsonl"]).contains("cannot read nowhere.jsonl"));

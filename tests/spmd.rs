@@ -7,7 +7,7 @@ use windtunnel::scenario::{Prediction, Scenario, predict};
 use windtunnel::units::Bytes;
 
 use crate::command::Folder;
-use crate::make;
+use crate::{followed, make};
 
 const BASE: &str = r#"
 runtime = "xla"
@@ -42,7 +42,7 @@ fn fly(changes: &[(&str, &str)]) -> Prediction {
 }
 
 fn refused(changes: &[(&str, &str)]) -> String {
-    Scenario::parse("spmd.toml", &with(changes)).unwrap_err().to_string()
+    followed::refusal("spmd.toml", &with(changes))
 }
 
 fn kept(policy: &str) -> Bytes {
@@ -238,7 +238,7 @@ fn specs_that_do_not_divide_and_slices_nobody_rents_are_refused() {
 fn its_axes_and_table_are_refused_elsewhere() {
     let cuda = "runtime = \"fsdp2\"\n[topology]\nname = \"h200-sxm-141gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n\
                 [mesh]\nfsdp = 8\n[batch]\nsequence = 4096\n";
-    let said = Scenario::parse("spmd.toml", cuda).unwrap_err().to_string();
+    let said = followed::refusal("spmd.toml", cuda);
     assert!(said.contains("mesh.fsdp is an axis of runtime = \"xla\""), "{said}");
     let said = Scenario::parse("spmd.toml", &cuda.replace("fsdp = 8", "[xla]")).unwrap_err().to_string();
     assert!(said.contains("[xla] belongs to runtime = \"xla\""), "{said}");

@@ -10,6 +10,7 @@ use super::map::{Mapped, Reason, map};
 use super::read::{Entry, Fault, Receipts};
 use super::table::Tables;
 use super::{ReceiptError, read};
+use crate::near::did_you_mean;
 use crate::scenario::Scenario;
 
 /// A row that was not checked.
@@ -120,8 +121,9 @@ impl Choice {
             [("lane", lanes, &self.lanes), ("hardware", hardware, &self.hardware)];
         for (what, known, wanted) in known {
             if let Some(name) = wanted.iter().find(|name| !known.contains(name.as_str())) {
+                let hint = did_you_mean(name, known.iter().copied());
                 let known = known.into_iter().collect::<Vec<_>>().join(", ");
-                return Err(ReceiptError::NoneChosen { what, name: name.clone(), known });
+                return Err(ReceiptError::NoneChosen { what, name: name.clone(), hint, known });
             }
         }
         Ok(all.iter().filter(|(lane, hardware, grade)| self.takes(lane, hardware, grade)).count())

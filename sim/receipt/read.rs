@@ -1,5 +1,6 @@
 //! Reads files of receipts line by line: a bad line is noted with its number, the rest is read.
 
+use crate::near;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -100,8 +101,7 @@ impl Receipts {
     /// The row with an id.
     pub fn find(&self, id: &str) -> Result<&Entry, ReceiptError> {
         self.entries.iter().find(|entry| entry.row.id == id).ok_or_else(|| {
-            let mut ids: Vec<&str> = self.entries.iter().map(|entry| entry.row.id.as_str()).collect();
-            ids.sort_by_key(|known| crate::hardware::registry::edits(id, known));
+            let ids = near::sorted(id, self.entries.iter().map(|entry| entry.row.id.as_str()));
             let near: Vec<String> = ids.into_iter().take(3).map(|known| format!("{known:?}")).collect();
             ReceiptError::NoSuchRow { id: id.to_owned(), near: near.join(", ") }
         })

@@ -168,11 +168,6 @@ fn stages(
         let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches, megatron::Engine::Core), None)?;
         return Ok(Pipeline { schedule, ..whole });
     };
-    if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {
-        let problem = format!("{micro_batches} micro-batches are too few for 1F1B on {} stages", mesh.pp);
-        let remedy = format!("write batch.accumulation = {} or more, or nanotron.pp_engine = \"afab\"", mesh.pp - 1);
-        return Err(reader.plan(axis, problem, remedy));
-    }
     let written = scenario.pipeline.as_ref().map(Spanned::get_ref).filter(|table| table.layers.is_some());
     let layers = match written {
         Some(table) => pipeline::layers(reader, scenario, table, (model, u64::from(mesh.pp)))?,
@@ -185,6 +180,11 @@ fn stages(
             reader.assume("pipeline.layers", layers, &shown)
         }
     };
+    if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {
+        let problem = format!("{micro_batches} micro-batches are too few for 1F1B on {} stages", mesh.pp);
+        let remedy = format!("write batch.accumulation = {} or more, or nanotron.pp_engine = \"afab\"", mesh.pp - 1);
+        return Err(reader.plan(axis, problem, remedy));
+    }
     Ok(Pipeline { schedule, virtual_stages: 1, layers, overlap_p2p: false, scatter_gather: false })
 }
 

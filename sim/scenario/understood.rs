@@ -57,9 +57,25 @@ pub(super) struct Reader<'t> {
     pub file: &'t str,
     pub text: &'t str,
     pub assumptions: Vec<String>,
+    /// Whether this is a remedy on trial, whose own refusal nobody reads.
+    pub trial: bool,
 }
 
 impl Reader<'_> {
+    /// Those of some changes that the file is read with, and has rules for. Each is lines of a scenario, such as
+    /// `mesh.tp = 1, megatron.fp8 = "delayed"`, of which a key alone is removed.
+    pub(super) fn reading<C: AsRef<str>>(&self, changes: &[C]) -> Vec<String> {
+        let reads = |change: &&C| {
+            let draft = self.text.parse().ok().map(|table| Draft::new(self.file, table));
+            let changed = draft.and_then(|draft| draft.changed(change.as_ref()));
+            let read = changed.map(|draft| Scenario::read(self.file, &draft.text(), true));
+            read.is_some_and(|read| read.is_ok_and(|scenario| scenario.job.refuses().is_none()))
+        };
+        // A trial's own remedies are for nobody.
+        let kept = changes.iter().filter(|change| !self.trial && reads(change));
+        kept.map(|change| change.as_ref().to_owned()).collect()
+    }
+
     pub(super) fn place<T>(&self, at: &Spanned<T>) -> Box<Place> {
         Box::new(Place::of(self.file, self.text, at.span()))
     }
@@ -124,12 +140,17 @@ impl Scenario {
 
     /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+        Scenario::read(file, text, false)
+    }
+
+    /// Understands a scenario's text; of a remedy on trial nothing is looked for that would mend it.
+    fn read(file: &str, text: &str, trial: bool) -> Result<Scenario, ScenarioError> {
         let scenario: written::Scenario = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let problem = plain::words(error.message(), text, span.clone());
             ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
         })?;
-        let mut reader = Reader { file, text, assumptions: vec![] };
+        let mut reader = Reader { file, text, assumptions: vec![], trial };
         understand(&mut reader, &scenario)
     }
 }
@@ -254,7 +275,11 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
 fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {
     Runtime::find(written.get_ref()).ok_or_else(|| {
         let asked = written.get_ref();
-        let problem = format!("there is no runtime {asked:?}");
+        let hint = match Runtime::called(asked) {
+            Some(_) => String::new(),
+            None => Runtime::near(asked).map_or(String::new(), |near| format!(" (did you mean {:?}?)", near.written())),
+        };
+        let problem = format!("there is no runtime {asked:?}{hint}");
         let remedy = match Runtime::called(asked) {
             Some(runtime) => format!("write {:?}, which is {}", runtime.written(), runtime.lane()),
             None => {

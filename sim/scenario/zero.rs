@@ -185,11 +185,11 @@ fn simulated(
         (&scenario.activation_checkpointing.policy, *checkpoint == Checkpoint::SelectiveOp, stage)
     {
         let problem = "selective checkpointing is not simulated under zero.stage = 3 yet";
-        return Err(reader.plan(at, problem, "write policy = \"full\", or stage = 2"));
+        return Err(reader.plan(at, problem, "write activation_checkpointing.policy = \"full\", or zero.stage = 2"));
     }
     if let (Some(at), false, Stage::Three) = (&scenario.loss.kind, whole, stage) {
         let problem = "a loss that takes the head in parts is not simulated under zero.stage = 3 yet";
-        return Err(reader.plan(at, problem, "write loss.kind = \"fp32\", or stage = 2"));
+        return Err(reader.plan(at, problem, "write loss.kind = \"fp32\", or zero.stage = 2"));
     }
     Ok(())
 }
@@ -238,7 +238,7 @@ fn zero(
     };
     if stage == Stage::Three && ranks == 1 {
         let problem = "zero.stage = 3 on one rank has no parts to gather: it has no rules";
-        return Err(reader.plan(&scenario.mesh, problem, "write stage = 2, or take more chips"));
+        return Err(reader.plan(&scenario.mesh, problem, "write zero.stage = 2, or take more chips"));
     }
     let offload = offload::offload(reader, table, stage)?;
     let (gathering, sub_group) = match stage {

@@ -75,7 +75,10 @@ fn a_shape_that_a_schedule_is_not_made_for_is_refused_with_a_remedy() {
         "ZBVZeroBubble runs two stages on each rank, not 1: give it virtual = 2"
     );
     assert!(said("Interleaved1F1B", 4, 2, 9).contains("take a multiple of the 4 pipeline ranks, such as 8 or 12"));
-    assert!(said("2F2B", 4, 2, 9).starts_with("no schedule is called \"2F2B\": expected one of GPipe, 1F1B, "));
+    assert!(
+        said("2F2B", 4, 2, 9)
+            .starts_with("no schedule is called \"2F2B\" (did you mean \"1F1B\"?): expected one of GPipe, 1F1B, ")
+    );
     assert_eq!(said("GPipe", 0, 1, 1), "the number of pipeline ranks is 0: expected 1 to 65536");
     assert_eq!(
         said("ZB-1p", 2000, 1, 4000),

@@ -43,7 +43,8 @@ pub struct Witness {
 
 impl Witness {
     /// The names of the file's columns.
-    pub const COLUMNS: &'static str = "family,framework,machine,parallelism,blocks,matmuls,nodes,log_measured_over_predicted";
+    pub const COLUMNS: &'static str =
+        "family,framework,machine,parallelism,blocks,matmuls,nodes,log_measured_over_predicted";
 
     /// A line of the file.
     pub fn line(&self) -> String {
@@ -94,11 +95,8 @@ fn ends(others: &[&Witness], residual: f64, kind: &Kind) -> (f64, f64) {
         *families.entry(&other.family).or_default() += weight;
     }
     let together = |family: &str| libm::pow(families[family], TOGETHER - 1.0);
-    let mut points: Vec<(f64, f64)> = others
-        .iter()
-        .zip(&likeness)
-        .map(|(other, weight)| (other.error, weight * together(&other.family)))
-        .collect();
+    let mut points: Vec<(f64, f64)> =
+        others.iter().zip(&likeness).map(|(other, weight)| (other.error, weight * together(&other.family))).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let all = PARTS + points.iter().map(|point| point.1).sum::<f64>();
     let deviation = (residual / NINETIETH).max(1e-6);
