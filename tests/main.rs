@@ -23,6 +23,7 @@ mod folding;
 mod followed;
 mod fp8;
 mod frameworks;
+mod global_batch;
 mod graphs;
 mod grouped;
 mod issued;

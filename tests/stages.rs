@@ -289,7 +289,7 @@ fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
                 ("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2"),
                 ("fsdp = 4", "fsdp = 2\ncontext = 2\ndcn_pipeline = 2"),
             ],
-            "write mesh.pipeline = 1 and mesh.dcn_pipeline = 1",
+            "write mesh.pipeline = 1 and mesh.fsdp = 8 and mesh.dcn_pipeline = 1 and mesh.dcn_data = 2",
         ),
         (vec![("pipeline = 4\nfsdp = 4", "pipeline = 16")], "write fewer stages in mesh.pipeline"),
     ];

@@ -98,6 +98,16 @@ pub struct Ceiling {
 /// Finds the ceiling of a draft that is a scenario at its own length.
 pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceiling, ScenarioError> {
     let scenario = draft.scenario()?;
+    // So many tokens a step would leave few lengths that divide them: their number of micro-batches is kept.
+    let draft = &match draft.get("batch.global_tokens") {
+        Some(_) => {
+            let mut fixed = draft.clone();
+            fixed.remove("batch.global_tokens");
+            fixed.set("batch.accumulation", i64::from(scenario.job.micro_batches()));
+            fixed
+        }
+        None => draft.clone(),
+    };
     let positions = positions(&scenario);
     let most = options.max.unwrap_or(LONGEST).min(positions.unwrap_or(LONGEST)).max(1);
     let step = options.step.clamp(1, most);
@@ -123,7 +133,7 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
         None => (vec![], vec![]),
     };
     let longer = match end {
-        End::Memory => longer(&scenario, (step, most), longest.as_ref(), tick),
+        End::Memory => longer((draft, &scenario), (step, most), longest.as_ref(), tick),
         _ => vec![],
     };
     let compiles = matches!(scenario.job.parts(), Parts::Compiled(_));
@@ -133,13 +143,13 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
 
 /// Single changes that raise the ceiling by taking away what nobody reads, each searched for like the ceiling itself.
 fn longer(
-    scenario: &Scenario,
+    (draft, scenario): (&Draft, &Scenario),
     (step, most): (u64, u64),
     longest: Option<&Point>,
     tick: &Tick<'_>,
 ) -> Vec<(String, u64)> {
     let raised = |change: String| {
-        let draft = scenario.draft.changed(&change)?;
+        let draft = draft.changed(&change)?;
         let mut search = Search { draft: &draft, step, most, flown: BTreeMap::new(), tick };
         let edge = search.edge(|point| point.memory.fits);
         let length = search.length(edge);

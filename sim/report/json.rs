@@ -35,6 +35,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         "step_time_s": seconds(answer.step),
         "step_time_interval_80_s": [seconds(answer.interval.0), seconds(answer.interval.1)],
         "tokens_per_step": answer.tokens,
+        "sequences_per_step": answer.tokens / scenario.job.seq().max(1),
         "tokens_per_second_per_chip": answer.tokens_per_second_per_chip(scenario.topology.chips()),
         "bubble": pipeline::bubble(scenario, answer),
         "bound_by": answer.bound(),

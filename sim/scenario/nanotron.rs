@@ -56,7 +56,7 @@ const FOREIGN: Foreign = Foreign {
         ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
         (
             "batch",
-            &["sequence", "micro", "accumulation"],
+            &["sequence", "micro", "accumulation", "global", "global_tokens"],
             "gradients are reduced with the last micro-batch: remove the key",
         ),
         ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas"),

@@ -9,7 +9,7 @@ use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::registry::Runtime;
-use super::{experts, gate, limits, model, plain, written};
+use super::{batch, experts, gate, limits, model, plain, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
@@ -237,13 +237,11 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         let note = format!("note: {} is trained without the modules that predict tokens further ahead", model.name);
         reader.assumptions.push(note);
     }
-    let batch = &scenario.batch;
-    let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
-    let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
-    let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
+    let (seq, micro, accumulation) = batch::batch(reader, scenario, (runtime, &topology))?;
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
     let Decided { job, regime, software, expandable_segments } = runtime.decide(reader, base)?;
     limits::check(reader, scenario, &job)?;
+    batch::check(reader, scenario, &job)?;
     experts::notes(reader, &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let tokens = job.tokens();
@@ -265,7 +263,7 @@ fn understand(reader: &mut Reader<'_>, scenario: &written::Scenario) -> Result<S
         expandable_segments,
         // What has been read is a table.
         draft: Draft::new(reader.file, reader.text.parse().unwrap_or_default()),
-        sequence_at: *reader.place(&batch.sequence),
+        sequence_at: *reader.place(&scenario.batch.sequence),
         model_at: *reader.place(&scenario.model),
         assumptions: std::mem::take(&mut reader.assumptions),
         measured,

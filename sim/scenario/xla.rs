@@ -89,7 +89,11 @@ const FOREIGN: Foreign = Foreign {
             &["dcn_data", "dcn_pipeline", "pipeline", "data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"],
             "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data and dcn_pipeline over slices",
         ),
-        ("batch", &["sequence", "micro", "accumulation"], "write batch.micro: sequences on each chip"),
+        (
+            "batch",
+            &["sequence", "micro", "accumulation", "global", "global_tokens"],
+            "write batch.micro: sequences on each chip",
+        ),
     ],
     keys: &[("mesh.pp", "write mesh.pipeline, the stages, and xla.num_pipeline_microbatches")],
 };

@@ -84,7 +84,11 @@ const FOREIGN: Foreign = Foreign {
             "the optimizer steps one flat tensor when all gradients are there: remove the key",
         ),
         ("attention", &["backend", "alibi_tensor", "reads_back"], "remove the key"),
-        ("batch", &["sequence", "micro", "accumulation"], "zero.stage says when gradients are reduced: remove the key"),
+        (
+            "batch",
+            &["sequence", "micro", "accumulation", "global", "global_tokens"],
+            "zero.stage says when gradients are reduced: remove the key",
+        ),
         ("mesh", &["dp", "cp"], "write mesh.dp and mesh.cp: its ranks share data and sequences"),
         ("precision", &["param"], "parameters are bf16, what is stepped fp32: remove the key"),
     ],
