@@ -52,7 +52,11 @@ pub fn report(answer: &Comparison) -> String {
     let columns = columns(&answer.total);
     let mut out = String::new();
     for (letter, (name, description)) in ["A", "B"].iter().zip(&answer.sides) {
-        out += &format!("{letter}  {name}   {description}\n");
+        let side = format!("{letter}  {name}   {description}");
+        out += &match side.chars().count() > WIDTH {
+            true => format!("{letter}  {name}\n   {}\n", wrapped(description, WIDTH - 3).join("\n   ")),
+            false => side + "\n",
+        };
     }
     out.extend(batches(answer));
     out += &format!("\n{}\n", sides(answer, &columns));
