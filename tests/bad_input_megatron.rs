@@ -387,6 +387,7 @@ fn what_no_graph_can_hold_is_refused_with_what_can() {
     let core = format!("{}\nrecompute = \"core_attn\"", engine("[\"attn\"]"));
     let fp8 = format!("{}\nfp8 = \"tensorwise\"", engine("[\"mlp\"]"));
     let own = format!("{}\nimplementation = \"local\"", engine("[]"));
+    let plain = format!("[pipeline]\nschedule = \"1F1B\"\n{}", engine("[]"));
     let blocking = format!("{}\n[framework]\nlaunch_blocking = true", engine("[]"));
     says(
         "megatron-graphs",
@@ -403,6 +404,7 @@ fn what_no_graph_can_hold_is_refused_with_what_can() {
             ("", &core, "runs nothing again", "megatron.recompute = \"none\""),
             ("", &fp8, "linears in fp8", "narrower megatron.cuda_graph_scope"),
             ("", &own, "Megatron's own modules", "megatron.implementation = \"transformer_engine\""),
+            ("", &plain, "Megatron-Core's own schedules", "write pipeline.schedule = \"Megatron1F1B\", or megatron"),
             ("", &blocking, "the host waits for each", "remove framework.launch_blocking"),
         ],
     );

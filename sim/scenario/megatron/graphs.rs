@@ -83,7 +83,11 @@ pub(super) fn asked(
         (
             !job.pipeline.schedule.name.starts_with("Megatron"),
             "CUDA graphs are simulated for Megatron-Core's own schedules",
-            "write pipeline.schedule = \"Megatron1F1B\" or \"MegatronInterleaved\", or cuda_graph_impl = \"none\"",
+            if job.pipeline.virtual_stages == 1 {
+                "write pipeline.schedule = \"Megatron1F1B\", or megatron.cuda_graph_impl = \"none\""
+            } else {
+                "write pipeline.schedule = \"MegatronInterleaved\", or megatron.cuda_graph_impl = \"none\""
+            },
         ),
     ];
     refuse(reader, by, &always)?;
