@@ -101,6 +101,10 @@ pub struct Question {
     target: Target,
     /// Groups of flags that are not passed on.
     unknown: Vec<String>,
+    /// Flags of the scenario's groups that this version of the compiler does not have.
+    dropped: Vec<String>,
+    /// Flags of the scenario's groups that it refuses as they are, as it asks for them.
+    set: Vec<String>,
     /// Whether the kernels in it are stand-ins.
     stand_ins: bool,
 }
@@ -131,12 +135,14 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     };
     let target = Target { plugin, slice, partitions: job.mesh.ranks(), flags };
     let written = arguments.program.as_ref().map(|path| path.display().to_string());
-    let question = Question {
+    let mut question = Question {
         program: written.clone().unwrap_or_else(|| "emitted".to_owned()),
         stand_ins: written.is_none(),
         scenario,
         target,
         unknown,
+        dropped: vec![],
+        set: vec![],
     };
     let mut setup = Setup { limit: Duration::from_secs(arguments.timeout), ..Setup::usual()? };
     if arguments.no_cache {
@@ -153,10 +159,11 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     let settings = Settings { remedies: false, ..Settings::default() };
     let prediction = predict(&question.scenario, settings).map_err(|why| Failure::Input(why.to_string()))?;
     let ours = Ours::of(&prediction);
-    let compiler = match arguments.memory_only {
-        true => placed(&program, &question.target, &setup, ours.capacity)?,
-        false => asked(&program, &question.target, &setup)?,
-    };
+    let own: Vec<&str> = arguments.flags.iter().map(|(name, _)| name.as_str()).collect();
+    let compiler = with_its_flags(&mut question, &own, |target| match arguments.memory_only {
+        true => placed(&program, target, &setup, ours.capacity),
+        false => asked(&program, target, &setup),
+    })?;
     let (verdict, code) = verdict::verdict(&compiler, &ours, question.target.slice.is_some());
     let json_to_stdout = arguments.json.as_deref() == Some(Path::new("-"));
     let json = format!("{:#}\n", report::json(&question, &compiler, &ours, &verdict));
@@ -228,20 +235,48 @@ fn slice(scenario: &Scenario) -> Result<Slice, Failure> {
     Ok(slice.times(topology.slices()))
 }
 
+/// Asks without those flags of the scenario's groups that the compiler does not have, and with those set otherwise that it wants
+/// otherwise: flags come and go with its versions, and it names the first that it does not take. A flag of the command line is
+/// the user's to take back.
+fn with_its_flags(
+    question: &mut Question,
+    own: &[&str],
+    ask: impl Fn(&Target) -> Result<Compiler, CompileError>,
+) -> Result<Compiler, Failure> {
+    loop {
+        let refused = match ask(&question.target) {
+            Ok(compiler) => return Ok(compiler),
+            Err(refused) => refused,
+        };
+        let flags = &mut question.target.flags;
+        let lacks = refused.lacking_option().filter(|name| !own.contains(&name.as_str()));
+        if let Some(name) = lacks.filter(|name| flags.remove(name).is_some()) {
+            question.dropped.push(name);
+            continue;
+        }
+        let asks = refused
+            .asks_for()
+            .filter(|(name, value)| !own.contains(&name.as_str()) && flags.get(name).is_some_and(|now| now != value));
+        let Some((name, value)) = asks else { return Err(refused.into()) };
+        question.set.push(format!("{name}={value}"));
+        flags.insert(name, value);
+    }
+}
+
 /// A verdict of the compiler's is an answer, too.
-fn asked(program: &str, target: &Target, setup: &Setup) -> Result<Compiler, Failure> {
+fn asked(program: &str, target: &Target, setup: &Setup) -> Result<Compiler, CompileError> {
     match compile(program, target, setup) {
         Ok(compiled) => Ok(Compiler::Fits(Box::new(compiled))),
         Err(CompileError::OutOfMemory { needed, limit, message, seconds }) => {
             Ok(Compiler::OutOfMemory { needed, limit, message, seconds })
         }
-        Err(other) => Err(other.into()),
+        Err(other) => Err(other),
     }
 }
 
 /// The same of memory alone. A compiler that has placed all buffers and says nothing has no objection, unless they are more than
 /// a chip has.
-fn placed(program: &str, target: &Target, setup: &Setup, capacity: u64) -> Result<Compiler, Failure> {
+fn placed(program: &str, target: &Target, setup: &Setup, capacity: u64) -> Result<Compiler, CompileError> {
     match buffers(program, target, setup) {
         Ok(buffers) if buffers.total > capacity => Ok(Compiler::OutOfMemory {
             needed: Some(buffers.total),
@@ -253,6 +288,9 @@ fn placed(program: &str, target: &Target, setup: &Setup, capacity: u64) -> Resul
         Err(CompileError::OutOfMemory { needed, limit, message, seconds }) => {
             Ok(Compiler::OutOfMemory { needed, limit, message, seconds })
         }
-        Err(other) => Err(other.into()),
+        Err(other) => Err(other),
     }
 }
+
+#[cfg(test)]
+mod tests;

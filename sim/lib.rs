@@ -6,6 +6,7 @@ pub mod explore;
 pub mod hardware;
 pub mod memory;
 pub mod model;
+pub mod near;
 pub mod network;
 pub mod program;
 pub mod receipt;

@@ -184,6 +184,8 @@ pub struct ModelConfig {
     pub sliding_window: Option<u64>,
     /// Every how many blocks one sees everything (Gemma 2: 2, Gemma 3: 6); 0: all blocks slide.
     pub global_every: u64,
+    /// The longest sequence that the model's file says it is for (`max_position_embeddings`), where positions are no table.
+    pub context: Option<u64>,
     /// `cap·tanh(x/cap)` on the attention scores (Gemma 2).
     pub attention_softcap: bool,
     /// The same on the logits.

@@ -4,6 +4,7 @@
 //! every decision taken, every default named in [`Scenario::assumptions`], and has passed the shard-plan check
 //! ([`gate`]). [`mod@predict`] flies it.
 
+mod batch;
 mod classes;
 mod context;
 mod defaults;

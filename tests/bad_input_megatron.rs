@@ -205,15 +205,15 @@ fn a_schedule_that_does_not_fit_the_pipeline_is_told_what_would() {
 fn a_schedule_that_no_megatron_runs_is_told_which_is_nearest_and_who_runs_it() {
     let cases = |name: &str, stages: u32, own: &str, runtime: &str| {
         let table = format!("[pipeline]\nschedule = {name:?}\nvirtual_stages = {stages}");
-        (table, name.to_owned(), format!("pipeline.schedule = {own:?}, or runtime = {runtime:?}"))
+        (table, name.to_owned(), format!("pipeline.schedule = \"{own}\", or runtime = {runtime:?}"))
     };
     let cases = [
         cases("GPipe", 1, "Megatron1F1B", "fsdp2"),
         cases("Interleaved1F1B", 1, "Megatron1F1B", "fsdp2"),
         cases("Interleaved1F1B", 2, "MegatronInterleaved", "fsdp2"),
         cases("LoopedBFS", 2, "MegatronInterleaved", "fsdp2"),
-        cases("InterleavedZeroBubble", 1, "ZB-H1", "fsdp2"),
-        cases("DualPipeV", 2, "ZBVZeroBubble", "fsdp2"),
+        cases("InterleavedZeroBubble", 1, "ZB-H1\" and megatron.implementation = \"local", "fsdp2"),
+        cases("DualPipeV", 2, "ZBVZeroBubble\" and megatron.implementation = \"local", "fsdp2"),
         cases("AFAB", 1, "Megatron1F1B", "nanotron"),
         cases("DeepSpeed1F1B", 1, "Megatron1F1B", "deepspeed"),
     ];
@@ -276,7 +276,7 @@ error: [fsdp] means nothing under runtime = \"megatron\"
   --> my.toml:19:2
 19 | [fsdp]
    |  ^
-Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true",
+Megatron-Core shards optimizer states: write megatron.distributed_optimizer = true, in place of [fsdp]",
     );
     says(
         "megatron-foreign",
@@ -387,6 +387,7 @@ fn what_no_graph_can_hold_is_refused_with_what_can() {
     let core = format!("{}\nrecompute = \"core_attn\"", engine("[\"attn\"]"));
     let fp8 = format!("{}\nfp8 = \"tensorwise\"", engine("[\"mlp\"]"));
     let own = format!("{}\nimplementation = \"local\"", engine("[]"));
+    let plain = format!("[pipeline]\nschedule = \"1F1B\"\n{}", engine("[]"));
     let blocking = format!("{}\n[framework]\nlaunch_blocking = true", engine("[]"));
     says(
         "megatron-graphs",
@@ -403,6 +404,7 @@ fn what_no_graph_can_hold_is_refused_with_what_can() {
             ("", &core, "runs nothing again", "megatron.recompute = \"none\""),
             ("", &fp8, "linears in fp8", "narrower megatron.cuda_graph_scope"),
             ("", &own, "Megatron's own modules", "megatron.implementation = \"transformer_engine\""),
+            ("", &plain, "Megatron-Core's own schedules", "write pipeline.schedule = \"Megatron1F1B\", or megatron"),
             ("", &blocking, "the host waits for each", "remove framework.launch_blocking"),
         ],
     );

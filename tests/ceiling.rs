@@ -354,6 +354,45 @@ fn a_compiler_that_disagrees_is_asked_until_its_own_ceiling_is_known() {
 }
 
 #[test]
+fn a_ceiling_that_the_compiler_refutes_is_not_the_headline() {
+    let text = include_str!("../scenarios/llama3.1-8b-maxtext-8xv6e.toml");
+    let mut found = climb(text, Options::default());
+    let top = found.longest.as_ref().unwrap().sequence;
+    let shorter = top - 4096;
+    for (sequence, fits) in [(top, false), (shorter + 1024, false), (shorter, true)] {
+        let compiler = "libtpu 0.0.51".to_owned();
+        found.checked.push(Checked { sequence, compiler, fits, bytes: Some(Bytes(sequence << 20)) });
+    }
+    found.heard(&make::parse(text).draft).unwrap();
+    assert_eq!(found.top().unwrap().sequence, shorter);
+    let said = windtunnel::explore::ceiling::text::report(&make::parse(text), &found);
+    let words = |tokens: u64| format!("{},{:03} tokens", tokens / 1000, tokens % 1000);
+    let headline = said.lines().find(|line| line.trim_start().starts_with("ceiling")).unwrap();
+    assert!(headline.contains(&format!("{} by libtpu 0.0.51", words(shorter))), "{said}");
+    assert!(said.contains(&format!("predicted     {}, which the compiler refuses", words(top))), "{said}");
+    assert!(said.contains(&format!("the compiler refuses {}", words(shorter + 1024))), "{said}");
+    assert!(said.contains(&format!("Memory at {}", words(shorter))), "{said}");
+}
+
+#[test]
+fn a_mask_of_all_pairs_of_tokens_is_named_where_it_binds_and_so_is_how_to_do_without() {
+    let text = make::replaced(make::MEGATRON, &[("pp = 2", "pp = 1"), ("accumulation = 4", "accumulation = 1")]);
+    let found = climb(&text, Options { step: 16_384, max: None });
+    let said = windtunnel::explore::ceiling::text::report(&make::parse(&text), &found);
+    assert!(said.contains("buffers and inputs, most of it attention_mask"), "{said}");
+    let [(change, longest)] = &found.longer[..] else { panic!("{said}") };
+    assert_eq!(change, "megatron.create_attention_mask_in_dataloader = false");
+    assert!(*longest > 2 * found.longest.as_ref().unwrap().sequence, "{said}");
+    let without = climb(&make::apply(&text, change), Options { step: 16_384, max: None });
+    assert_eq!(without.longest.unwrap().sequence, *longest);
+    assert!(without.longer.is_empty());
+    // In a run, too, it is an input and no activation.
+    let top = found.longest.unwrap();
+    let inputs = top.memory.report.breakdown.bytes(windtunnel::program::Category::Buffer);
+    assert!(inputs.0 >= top.sequence * top.sequence, "{said}");
+}
+
+#[test]
 fn no_compiler_is_asked_about_what_runs_eagerly() {
     let folder = Folder::new("eager-ceiling");
     folder.write("a.toml", LLAMA);

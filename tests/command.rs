@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use crate::followed;
+
 /// A folder with files in it, fresh for each test.
 pub struct Folder {
     pub path: PathBuf,
@@ -38,13 +40,19 @@ impl Folder {
         command
     }
 
-    /// Runs `windtunnel` on input that is wrong, and returns what it says.
+    /// Runs `windtunnel` on input that is wrong, follows what it proposes ([`followed`]), and returns what it says.
     pub fn refuses(&self, arguments: &[&str]) -> String {
         let output = self.windtunnel(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!said.contains("panicked"), "{said}");
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "", "nothing is printed beside an error: {said}");
+        if let ["run", scenario] = arguments {
+            let path = self.path.join(scenario);
+            if let Ok(text) = std::fs::read_to_string(&path) {
+                followed::remedy(&path.display().to_string(), &text);
+            }
+        }
         said
     }
 }

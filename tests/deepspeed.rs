@@ -175,17 +175,21 @@ fn with_blocking_launches_nothing_is_issued_before_the_last_has_ended() {
 fn what_the_engine_does_not_have_is_refused_with_what_would_do() {
     let add = |line: &str| format!("{GPT}\n{line}\n");
     let cases = [
-        (add("[megatron]\nimplementation = \"transformer_engine\""), "transformer_engine", "write \"local\""),
-        (add("[megatron]\ngradient_accumulation_fusion = true"), "gradient_accumulation_fusion", "write false"),
-        (add("[megatron]\noverlap_grad_reduce = true"), "overlap_grad_reduce", "write false"),
+        (
+            add("[megatron]\nimplementation = \"transformer_engine\""),
+            "transformer_engine",
+            "implementation = \"local\"",
+        ),
+        (add("[megatron]\ngradient_accumulation_fusion = true"), "gradient_accumulation_fusion", "fusion = false"),
+        (add("[megatron]\noverlap_grad_reduce = true"), "overlap_grad_reduce", "reduce = false"),
         (
             add("[megatron]\ncross_entropy_loss_fusion = true\ncross_entropy_fusion_impl = \"te\""),
             "cross_entropy_fusion_impl",
-            "write \"native\"",
+            "cross_entropy_fusion_impl = \"native\"",
         ),
-        (add("[pipeline]\nvirtual_stages = 2"), "virtual_stages", "write 1"),
+        (add("[pipeline]\nvirtual_stages = 2"), "virtual_stages", "virtual_stages = 1"),
         (add("[pipeline]\nschedule = \"GPipe\""), "GPipe", "DeepSpeed1F1B"),
-        (add("[tensor_parallel]\nsequence = true"), "tensor_parallel.sequence", "write false"),
+        (add("[tensor_parallel]\nsequence = true"), "tensor_parallel.sequence", "sequence = false"),
         (add("[fsdp]\nreshard_after_forward = true"), "runtime = \"deepspeed\"", "megatron.distributed_optimizer"),
     ];
     for (number, (text, problem, remedy)) in cases.iter().enumerate() {

@@ -114,7 +114,7 @@ fn what_disks_have_no_rules_for_is_refused_with_what_to_write() {
         (
             zero("stage = 2", "stage = 3\noffload_optimizer.device = \"nvme\""),
             "zero.offload_optimizer.device = \"nvme\" without nvme_path",
-            "write nvme_path = \"/local_nvme\"",
+            "write zero.offload_optimizer.nvme_path",
         ),
         (
             zero("stage = 2", "stage = 2\noffload_optimizer = { device = \"nvme\", nvme_path = \"/local_nvme\" }"),

@@ -7,7 +7,6 @@ use windtunnel::model::block;
 use windtunnel::model::style::{Linears, Style};
 use windtunnel::program::{Builder, Category, DType, Instr, Program, Work};
 use windtunnel::runtime::eager::{Eager, Mode, ParamMap};
-use windtunnel::scenario::Scenario;
 
 use crate::make;
 
@@ -93,7 +92,7 @@ fn a_transposed_byte_of_every_input_and_weight_is_kept_for_backward() {
 
 #[test]
 fn what_cannot_multiply_in_fp8_is_refused_with_what_can() {
-    let refused = |text: &str| Scenario::parse(make::FILE, text).map(|_| ()).unwrap_err().to_string();
+    let refused = |text: &str| crate::followed::refusal(make::FILE, text);
     let a100 = refused(&MPT.replace("h100-sxm-80gb", "a100-sxm-80gb"));
     assert!(a100.contains("do not multiply in fp8") && a100.contains("H100"), "{a100}");
     let compiled = refused(&format!("{MPT}\n[compile]\nblocks = true\n"));

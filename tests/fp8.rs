@@ -53,6 +53,7 @@ fn model() -> ModelConfig {
         tied_head: false,
         sliding_window: None,
         global_every: 0,
+        context: None,
         attention_softcap: false,
         logit_softcap: false,
         predicts_ahead: 0,

@@ -1,8 +1,8 @@
 //! Megatron-FSDP in scenarios: what a replica keeps and exchanges in closed form, what its keys change, and what is refused.
 
+use crate::followed;
 use crate::make::{self, FILE, MEGATRON, parse, program, replaced};
 use windtunnel::program::{Collective, Instr, Program};
-use windtunnel::scenario::Scenario;
 
 /// Sixteen blocks of a model on eight replicas, with everything shared.
 fn sharded(changes: &[(&str, &str)]) -> String {
@@ -46,7 +46,7 @@ fn exchanged(program: &Program, kind: Collective) -> u64 {
 }
 
 fn refused(changes: &[(&str, &str)]) -> String {
-    Scenario::parse(FILE, &sharded(changes)).map_or_else(|error| error.to_string(), |_| panic!("{changes:?} is read"))
+    followed::refusal(FILE, &sharded(changes))
 }
 
 #[test]

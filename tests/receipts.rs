@@ -216,6 +216,68 @@ fn bad_lines_are_reported_by_number_and_the_rest_is_checked() {
 }
 
 #[test]
+fn a_key_that_nobody_knows_leaves_out_a_row_only_where_a_prediction_rests_on_it() {
+    let measured = with("\"step_time_s\":1.4", "\"step_time_s\":1.4,\"peak_mem_reserved_gb\":50.0");
+    let framework =
+        with("\"one\"", "\"two\"").replace("\"name\":\"torchtitan\"", "\"name\":\"torchtitan\",\"commit\":\"9d\"");
+    let batch = with("\"one\"", "\"three\"").replace("\"grad_accum\":1", "\"grad_accum\":1,\"packing\":true");
+    let folder = written("receipt-keys", "r.jsonl", &[measured, framework, batch].join("\n"));
+    let output = folder.windtunnel(&["check", "r.jsonl"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    for words in [
+        "r.jsonl:1: there is no key measured.peak_mem_reserved_gb (did you mean \"peak_mem_reserved_gib\"?): it is not read",
+        "r.jsonl:2: there is no key framework.commit: it is not read, the rest of the row is",
+        "r.jsonl:3: unknown field `packing`",
+        "2 of 2",
+    ] {
+        assert!(text.contains(words), "{words:?}\n{text}");
+    }
+}
+
+#[test]
+fn hardware_that_only_some_of_what_is_asked_for_has_is_said_and_the_rest_is_checked() {
+    let folder = written("receipt-hardware", "r.jsonl", GOOD);
+    let output = folder.windtunnel(&["check", "r.jsonl", "--hardware", "H200,H100"]);
+    let (said, text) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("no receipt is of the hardware \"H200\" (did you mean \"H100\"?): there are H100"), "{said}");
+    assert!(text.contains("1 of 1"), "{text}");
+    let said = folder.refuses(&["check", "r.jsonl", "--hardware", "H200"]);
+    assert!(
+        said.contains("no receipt is of the hardware \"H200\"") && said.contains("nothing is left to check"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_row_beyond_the_positions_of_its_model_says_so() {
+    let row = with("\"Llama 3.1 8B\",\"seq_len\":8192", "\"Llama 2 7B\",\"seq_len\":8192");
+    let folder = written("receipt-beyond", "r.jsonl", &row);
+    let said = String::from_utf8(folder.windtunnel(&["check", "r.jsonl", "--row", "one"]).stdout).unwrap();
+    assert!(
+        said.contains("note: batch.sequence = 8192 is longer than the 4096 positions that llama-2-7b is for"),
+        "{said}"
+    );
+    let within = written("receipt-within", "r.jsonl", GOOD);
+    let said = String::from_utf8(within.windtunnel(&["check", "r.jsonl", "--row", "one"]).stdout).unwrap();
+    assert!(!said.contains("max_position_embeddings"), "{said}");
+}
+
+#[test]
+fn a_row_that_makes_a_scenario_that_is_refused_is_not_written() {
+    let row = with("\"seq_len\":8192", "\"seq_len\":67108864")
+        .replace("micro_batch\":1", "micro_batch\":1000")
+        .replace("global_batch\":8", "global_batch\":8000");
+    let folder = written("receipt-positions", "r.jsonl", &row);
+    let output = folder.windtunnel(&["receipt", "to-scenario", "one", "--from", "r.jsonl", "--to", "out.toml"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("makes a scenario that is refused") && said.contains("tokens in a micro-batch"), "{said}");
+    assert!(!folder.path.join("out.toml").exists());
+}
+
+#[test]
 fn a_large_file_with_a_line_that_never_ends_is_read_past_it() {
     let long = format!("{{\"id\":\"{}\"}}", "x".repeat(50 << 20));
     let many: String =
@@ -297,7 +359,10 @@ fn a_check_is_the_same_on_every_number_of_threads() {
 fn a_name_that_no_receipt_has_is_refused_with_those_there_are() {
     let folder = written("receipt-names", "r.jsonl", GOOD);
     let said = folder.refuses(&["check", "r.jsonl", "--lane", "cuda-fsdp3"]);
-    assert!(said.contains("no receipt is of the lane \"cuda-fsdp3\": there are cuda-fsdp2"), "{said}");
+    assert!(
+        said.contains("no receipt is of the lane \"cuda-fsdp3\" (did you mean \"cuda-fsdp2\"?): there are cuda-fsdp2"),
+        "{said}"
+    );
     folder.write("empty.jsonl", "\n\n");
     assert!(folder.refuses(&["check", "empty.jsonl"]).contains("hold no receipts"));
     assert!(folder.refuses(&["check", "nowhere.jsonl"]).contains("cannot read nowhere.jsonl"));

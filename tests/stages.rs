@@ -7,7 +7,7 @@ use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
 use windtunnel::units::Bytes;
 
-use crate::make;
+use crate::{followed, make};
 
 const BASE: &str = r#"
 runtime = "xla"
@@ -222,7 +222,7 @@ fn no_program_is_written_for_a_pipeline_yet() {
 
 #[test]
 fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
-    let refused = |changes: &[(&str, &str)]| Scenario::parse("stages.toml", &with(changes)).unwrap_err().to_string();
+    let refused = |changes: &[(&str, &str)]| followed::refusal("stages.toml", &with(changes));
     let keys = [
         ("num_pipeline_repeats = 3", "4 × 1 × 3 = 12, and 8 blocks are in the pipeline"),
         ("num_layers_per_pipeline_stage = 3", "4 × 3 × 1 = 12, and 8 blocks are in the pipeline"),
@@ -236,7 +236,7 @@ fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
         ("scan_layers = false", "scan_layers = false: every block is in the pipeline"),
         ("set_remat_policy_on_pipeline_iterations = false", "remat_policy = \"full\": every block is in the pipeline"),
         ("pipeline_parallel_layers = 12", "xla.pipeline_parallel_layers = 12 is out of range: expected 1 to 8"),
-        ("pipeline_fsdp_ag_per_repeat = true", "write pipeline_fsdp_ag_once = true"),
+        ("pipeline_fsdp_ag_per_repeat = true", "write xla.pipeline_fsdp_ag_once = true"),
         ("set_remat_policy_on_layers_per_stage = true", "MaxText's pipeline does not read it"),
         ("scan_pipeline_iterations = false", "write scan_pipeline_iterations = true"),
         ("num_layers_per_pipeline_stage = 2\nscan_layers_per_stage = true", "write scan_layers_per_stage = false"),
@@ -282,14 +282,14 @@ fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
                 ("slice = \"4x4\"", "slice = \"2x2\"\nslices = 4"),
                 ("pipeline = 4\nfsdp = 4", "dcn_pipeline = 4\nfsdp = 2\ncontext = 2"),
             ],
-            "write mesh.dcn_pipeline = 1, and mesh.dcn_data for it",
+            "write mesh.dcn_pipeline = 1 and mesh.dcn_data = 4",
         ),
         (
             vec![
                 ("slice = \"4x4\"", "slice = \"4x4\"\nslices = 2"),
                 ("fsdp = 4", "fsdp = 2\ncontext = 2\ndcn_pipeline = 2"),
             ],
-            "write mesh.pipeline = 1 and mesh.dcn_pipeline = 1",
+            "write mesh.pipeline = 1 and mesh.fsdp = 8 and mesh.dcn_pipeline = 1 and mesh.dcn_data = 2",
         ),
         (vec![("pipeline = 4\nfsdp = 4", "pipeline = 16")], "write fewer stages in mesh.pipeline"),
     ];
@@ -299,7 +299,7 @@ fn what_does_not_divide_or_means_nothing_is_refused_as_maxtext_refuses_it() {
     }
     let eager = "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n[mesh]\npipeline = 4\n\
                  [batch]\nsequence = 4096\n";
-    let refusal = Scenario::parse("stages.toml", eager).unwrap_err().to_string();
+    let refusal = followed::refusal("stages.toml", eager);
     assert!(refusal.contains("mesh.pipeline is an axis of runtime = \"xla\""), "{refusal}");
 }
 

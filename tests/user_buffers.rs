@@ -216,7 +216,7 @@ fn ranks_of_several_nodes_have_no_buffers_in_common() {
         .replace("nodes = 1", "nodes = 2")
         .replace("= 4096", "= 2048")
         .replace("llama-3.1-8b", "gpt-megatron-175b");
-    let said = windtunnel::scenario::Scenario::parse(make::FILE, &two).map(|_| ()).unwrap_err().to_string();
+    let said = crate::followed::refusal(make::FILE, &two);
     assert!(said.contains("mesh.tp is 16, and a node has 8 chips"), "{said}");
 }
 

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use windtunnel::program::{Category, Collective, Instr, Program, Work};
-use windtunnel::scenario::Scenario;
 
 use crate::make;
 
@@ -170,7 +169,7 @@ fn a_shared_vocabulary_takes_the_bubble_that_the_head_made() {
 
 #[test]
 fn what_has_no_rules_is_refused_in_words() {
-    let refused = |text: &str| Scenario::parse("my.toml", text).expect_err("no rules").to_string();
+    let refused = |text: &str| crate::followed::refusal("my.toml", text);
     let tied = refused(&with("Vocab1").replace("tied_head = false\n", ""));
     assert!(tied.contains("whose head is tied to its embedding"), "{tied}");
     let uneven = with("Vocab1").replace("layers = 8\n", "layers = 9\n").replace("pp = 4", "pp = 3");

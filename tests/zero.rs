@@ -285,13 +285,13 @@ fn what_zero_has_no_rules_for_is_refused_with_what_to_write() {
         (
             zero("stage = 2", "stage = 3").replace("[zero]", "[loss]\nkind = \"fused_linear\"\n\n[zero]"),
             "a loss that takes the head in parts is not simulated under zero.stage = 3",
-            "write loss.kind = \"fp32\", or stage = 2",
+            "write loss.kind = \"fp32\", or zero.stage = 2",
         ),
         (
             zero("stage = 2", "stage = 3")
                 .replace("[zero]", "[activation_checkpointing]\npolicy = \"selective_op\"\n\n[zero]"),
             "selective checkpointing is not simulated under zero.stage = 3",
-            "write policy = \"full\", or stage = 2",
+            "write activation_checkpointing.policy = \"full\", or zero.stage = 2",
         ),
         (
             zero("huggingface = \"config.json\"", "name = \"mixtral-8x7b\""),

@@ -6,7 +6,6 @@ use windtunnel::program::{Builder, Category, DType, Instr, MatmulLayout, Program
 use windtunnel::runtime::eager::Eager;
 use windtunnel::runtime::eager::main_gradients::{MainGradients, ParamHooks};
 use windtunnel::runtime::megatron::Chunk;
-use windtunnel::scenario::Scenario;
 use windtunnel::scenario::predict;
 use windtunnel::scenario::predict::{Prediction, Settings};
 
@@ -138,7 +137,7 @@ fn what_the_zero_bubble_fork_falls_back_from_is_refused() {
         ("\"local\"\noverlap_grad_reduce = true", "overlap_grad_reduce", "overlap_grad_reduce = false"),
     ] {
         let text = with("ZB-H1").replace("\"local\"", new);
-        let said = Scenario::parse("my.toml", &text).expect_err("the fork falls back").to_string();
+        let said = crate::followed::refusal("my.toml", &text);
         assert!(said.contains(what) && said.contains("schedule = \"ZB-H1\"\n"), "{said}");
         let last = said.lines().last().unwrap_or_default();
         assert!(last.contains(remedy) && last.ends_with("pipeline.schedule = \"Megatron1F1B\""), "{said}");

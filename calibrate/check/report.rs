@@ -170,6 +170,18 @@ fn notes(question: &Question, compiler: &Compiler) -> String {
         }
         None => note("compiled for this machine's processors: neither flags nor memory are a TPU's"),
     }
+    if !question.dropped.is_empty() {
+        note(&format!(
+            "flags of the scenario's groups that this version of the compiler does not have, left out: {}",
+            question.dropped.join(" ")
+        ));
+    }
+    if !question.set.is_empty() {
+        note(&format!(
+            "set otherwise than the scenario's groups have them, as the compiler asks: {}",
+            question.set.join(" ")
+        ));
+    }
     for group in &question.unknown {
         note(&format!("the group {group} is not passed on: give its value by --flag xla_tpu_scoped_vmem_limit_kib=…"));
     }
@@ -211,6 +223,8 @@ pub fn json(question: &Question, compiler: &Compiler, ours: &Ours, verdict: &Ver
         "slice": question.target.slice.as_ref().map(ToString::to_string),
         "chips": question.target.partitions,
         "flags": question.target.flags,
+        "flags_dropped": question.dropped,
+        "flags_set": question.set,
         "cached": compiled.map(|compiled| compiled.cached),
         "compile_seconds": compiled.map(|compiled| compiled.compile_seconds),
         "fits": {"compiler": for_slice.then_some(compiler.memory().is_some()), "predicted": ours.fits, "needed": needed, "limit": limit, "message": message},

@@ -34,8 +34,30 @@ pub fn run(args: &Args) -> Result<String, String> {
     };
     let shown = args.points.display().to_string();
     let fitted = measured::fit(&shown, &points, &base, &base_text, name).map_err(|why| why.to_string())?;
+    if let Some(why) = in_vain(&fitted, points.points.len(), &shown) {
+        return Err(why);
+    }
     Profile::save(&args.out, &fitted.text).map_err(|why| why.to_string())?;
     Ok(words(&fitted, points.points.len(), &args.out.display().to_string()))
+}
+
+/// Why the base would only be written again, if no section of it is replaced.
+fn in_vain(fitted: &Fitted, points: usize, path: &str) -> Option<String> {
+    if fitted.decisions.iter().any(|decision| decision.taken) {
+        return None;
+    }
+    let mut text = format!("the {points} points of {path} change no section of the base, so nothing is written\n");
+    if !fitted.decisions.is_empty() {
+        text.push_str(&report::decisions(&fitted.decisions));
+    }
+    if !fitted.left_out.is_empty() {
+        let _ = writeln!(text, "not used:\n{}", measured::reasons(&fitted.left_out).trim_end());
+    }
+    for note in &fitted.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text.push_str("measure more of one family with `windtunnel calibrate cuda`, or choose the base of this chip");
+    Some(text)
 }
 
 fn words(fitted: &Fitted, points: usize, path: &str) -> String {
@@ -52,4 +74,32 @@ fn words(fitted: &Fitted, points: usize, path: &str) -> String {
     }
     let _ = writeln!(text, "wrote {path}");
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use windtunnel::cost::sections::Decision;
+
+    use super::*;
+
+    #[test]
+    fn points_that_replace_no_section_are_an_error_that_says_why_and_others_are_none() {
+        let decision = |taken| Decision { name: "matmul.bf16".to_owned(), taken, why: "weaker".to_owned() };
+        let fitted = |decisions: Vec<Decision>| Fitted {
+            text: String::new(),
+            residuals: vec![],
+            decisions,
+            kept: vec!["matmul.bf16".to_owned()],
+            left_out: BTreeMap::from([("too few of the kind".to_owned(), 2)]),
+            notes: vec![],
+        };
+        for decisions in [vec![], vec![decision(false)]] {
+            let why = in_vain(&fitted(decisions), 2, "points.jsonl").expect("nothing is taken");
+            assert!(why.starts_with("the 2 points of points.jsonl change no section of the base"), "{why}");
+            assert!(why.contains("too few of the kind"), "{why}");
+        }
+        assert_eq!(in_vain(&fitted(vec![decision(false), decision(true)]), 2, "points.jsonl"), None);
+    }
 }

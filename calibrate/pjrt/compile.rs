@@ -118,6 +118,26 @@ pub enum CompileError {
     Input(String),
 }
 
+impl CompileError {
+    /// The flag that this version of the compiler does not have, where that is why it refuses.
+    pub fn lacking_option(&self) -> Option<String> {
+        let Self::Refused { message, .. } = self else { return None };
+        let (_, after) = message.split_once("No such compile option:")?;
+        let after = after.trim_start().trim_start_matches(['\'', '"', '`', '-']);
+        let name = after.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next()?;
+        (!name.is_empty()).then(|| name.to_owned())
+    }
+
+    /// The flag that the compiler asks to be set otherwise, with the value it asks for, where that is why it refuses: such as an
+    /// optimisation that is on by a group of flags, and not for this chip.
+    pub fn asks_for(&self) -> Option<(String, String)> {
+        let Self::Refused { message, .. } = self else { return None };
+        let (_, after) = message.split_once("disable it with ")?;
+        let flag = after.split_whitespace().next()?.trim_start_matches('-').trim_end_matches(['.', ',']);
+        flag.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+    }
+}
+
 /// Compiles StableHLO, as text.
 ///
 /// # Errors
@@ -335,6 +355,24 @@ fn size(word: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_flag_that_a_compiler_does_not_have_is_read_from_its_words() {
+        let refused = |message: &str| CompileError::Refused {
+            call: "PJRT_Compile".to_owned(),
+            code: Code(3),
+            message: message.to_owned(),
+        };
+        for message in
+            ["No such compile option: xla_sc_disjoint_spmem", "Bad: No such compile option: 'xla_sc_disjoint_spmem'."]
+        {
+            assert_eq!(refused(message).lacking_option().as_deref(), Some("xla_sc_disjoint_spmem"));
+        }
+        assert_eq!(refused("something else").lacking_option(), None);
+        let asks = "Continuation fusion for AllGather is enabled on platform ghostlite. Please disable it with xla_a_fusion=false ";
+        assert_eq!(refused(asks).asks_for(), Some(("xla_a_fusion".to_owned(), "false".to_owned())));
+        assert_eq!((refused(asks).lacking_option(), refused("something else").asks_for()), (None, None));
+    }
 
     #[test]
     fn what_was_needed_is_read_from_the_compiler_s_words() {

@@ -64,6 +64,7 @@ pub fn run(args: &Args) -> Outcome {
             if args.compile_check {
                 bar.finish_and_clear();
                 unheard = check(args, &mut answer).err();
+                answer.heard(draft).map_err(Failure::input)?;
             }
             let report = ceiling::text::report(&scenario, &answer);
             (report, ceiling::html::page(&scenario, &answer), ceiling::json::report(&scenario, &answer))

@@ -68,8 +68,14 @@ pub fn run(args: &Args) -> Outcome {
             false => Ok(ExitCode::from(2)),
         };
     }
-    // What could not be used may be what has the lane.
-    let count = if refused.is_empty() { choice.count(&files).map_err(Failure::input)? } else { 0 };
+    let (count, missing) = choice.count(&files);
+    for error in &missing {
+        eprintln!("error: {error}");
+    }
+    if count == 0 && !missing.is_empty() {
+        eprintln!("nothing is left to check");
+        return Ok(ExitCode::from(2));
+    }
     let bar = ProgressBar::with_draw_target(Some(count as u64), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} receipts {elapsed}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -90,11 +96,13 @@ pub fn run(args: &Args) -> Outcome {
     if !broken.is_empty() {
         print(&format!("\nThresholds that do not hold\n{}", text::broken(&broken)));
     }
-    Ok(ExitCode::from(match (outcome.faults.is_empty() && refused.is_empty(), broken.is_empty()) {
-        (false, _) => 2,
-        (true, false) => 1,
-        (true, true) => 0,
-    }))
+    Ok(ExitCode::from(
+        match (outcome.faults.is_empty() && refused.is_empty() && missing.is_empty(), broken.is_empty()) {
+            (false, _) => 2,
+            (true, false) => 1,
+            (true, true) => 0,
+        },
+    ))
 }
 
 fn row(args: &Args, files: &check::Files, tables: &Tables, id: &str) -> Outcome {

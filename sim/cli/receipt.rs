@@ -8,6 +8,7 @@ use super::{Failure, Outcome, print, write_file};
 use windtunnel::receipt::map::map;
 use windtunnel::receipt::read::Receipts;
 use windtunnel::receipt::table::{Rule, Tables};
+use windtunnel::scenario::Scenario;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -46,6 +47,10 @@ pub fn run(args: &Args) -> Outcome {
                 code: 1,
             };
             let mapped = map(entry, &Tables::shipped()).map_err(refused)?;
+            // What is written can be run: a scenario that is refused is no answer.
+            if let Err(why) = Scenario::parse(&format!("{id}.toml"), &mapped.text) {
+                return Err(Failure { message: format!("{id} makes a scenario that is refused: {why}"), code: 1 });
+            }
             match to {
                 Some(path) => write_file(path, &mapped.text)?,
                 None => print(&mapped.text),

@@ -104,6 +104,22 @@ fn describe(schedule: &Schedule, costs: &Costs) -> Result<String, schedule::Sche
     let free = Costs { hop: vec![Time(0); schedule.stages], ..costs.clone() };
     let free = replay(schedule, &free)?;
     let _ = writeln!(out, "\nbubble {:.2} % of {} units on each rank", 100.0 * free.bubble(), free.makespan().0);
+    if free.bubble() > 0.0 {
+        let under_way: u64 = free.ranks.iter().map(|rank| (rank.last - rank.first).0).sum();
+        let busy: u64 = free.ranks.iter().map(|rank| rank.busy.0).sum();
+        let _ = match under_way == busy {
+            true => {
+                writeln!(out, "all of it before a rank's first action or after its last: once begun, no rank waits")
+            }
+            false => {
+                let waits = 100.0 * (1.0 - busy as f64 / under_way as f64);
+                writeln!(
+                    out,
+                    "between its first action and its last a rank waits {waits:.2} % of the time, in the mean"
+                )
+            }
+        };
+    }
     let longer = timeline.makespan() - free.makespan();
     if longer > Time(0) {
         let _ = writeln!(out, "exposed transfers make that {} longer", longer.0);

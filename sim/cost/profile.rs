@@ -21,6 +21,7 @@ use super::memory::{self, Memory};
 use super::overlap::Overlap;
 use super::registry;
 use super::waves::Chip;
+use crate::near::did_you_mean;
 use crate::program::DType;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
 
@@ -75,10 +76,12 @@ pub enum ProfileError {
         found: u32,
     },
     /// No shipped profile has the name.
-    #[error("no profile is named {name:?}: expected one of {known}, or a path to a .toml file")]
+    #[error("no profile is named {name:?}{hint}: expected one of {known}, or a path to a .toml file")]
     Unknown {
         /// The name asked for.
         name: String,
+        /// Which of them is near, in words.
+        hint: String,
         /// The names there are.
         known: String,
     },
@@ -264,7 +267,10 @@ impl Profile {
         }
         match registry::SHIPPED.iter().find(|(known, _)| *known == name) {
             Some((known, text)) => Ok((format!("calibrate/profiles/{known}.toml"), (*text).to_owned())),
-            None => Err(ProfileError::Unknown { name: name.to_owned(), known: Profile::names().join(", ") }),
+            None => {
+                let hint = did_you_mean(name, registry::SHIPPED.iter().map(|(known, _)| *known));
+                Err(ProfileError::Unknown { name: name.to_owned(), hint, known: Profile::names().join(", ") })
+            }
         }
     }
 

@@ -22,6 +22,7 @@ use super::Tick;
 use super::point::Point;
 use crate::model::Position;
 use crate::runtime::Parts;
+use crate::scenario::remedy::without_squares;
 use crate::scenario::{Draft, Scenario, ScenarioError, reason};
 
 /// Beyond this no scenario may go \[tokens\].
@@ -80,6 +81,8 @@ pub struct Ceiling {
     pub end: End,
     /// From short to the ceiling: powers of two, the scenario's own length, the ceiling beyond doubt, the ceiling.
     pub ladder: Vec<Point>,
+    /// Changes with which a longer sequence fits, and the longest \[tokens\].
+    pub longer: Vec<(String, u64)>,
     /// Lengths below the ceiling that are no scenario, and why.
     pub refused: Vec<(u64, String)>,
     /// Lengths flown to find the edges.
@@ -95,6 +98,16 @@ pub struct Ceiling {
 /// Finds the ceiling of a draft that is a scenario at its own length.
 pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceiling, ScenarioError> {
     let scenario = draft.scenario()?;
+    // So many tokens a step would leave few lengths that divide them: their number of micro-batches is kept.
+    let draft = &match draft.get("batch.global_tokens") {
+        Some(_) => {
+            let mut fixed = draft.clone();
+            fixed.remove("batch.global_tokens");
+            fixed.set("batch.accumulation", i64::from(scenario.job.micro_batches()));
+            fixed
+        }
+        None => draft.clone(),
+    };
     let positions = positions(&scenario);
     let most = options.max.unwrap_or(LONGEST).min(positions.unwrap_or(LONGEST)).max(1);
     let step = options.step.clamp(1, most);
@@ -119,9 +132,53 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
         Some(top) => search.ladder(top.sequence, &[own, sure.as_ref().map_or(own, |sure| sure.sequence)]),
         None => (vec![], vec![]),
     };
+    let longer = match end {
+        End::Memory => longer((draft, &scenario), (step, most), longest.as_ref(), tick),
+        _ => vec![],
+    };
     let compiles = matches!(scenario.job.parts(), Parts::Compiled(_));
     let (options, checked) = (Options { step, ..options }, vec![]);
-    Ok(Ceiling { options, own, longest, sure, beyond, end, ladder, refused, flown, most, compiles, checked })
+    Ok(Ceiling { options, own, longest, sure, beyond, end, ladder, longer, refused, flown, most, compiles, checked })
+}
+
+/// Single changes that raise the ceiling by taking away what nobody reads, each searched for like the ceiling itself.
+fn longer(
+    (draft, scenario): (&Draft, &Scenario),
+    (step, most): (u64, u64),
+    longest: Option<&Point>,
+    tick: &Tick<'_>,
+) -> Vec<(String, u64)> {
+    let raised = |change: String| {
+        let draft = draft.changed(&change)?;
+        let mut search = Search { draft: &draft, step, most, flown: BTreeMap::new(), tick };
+        let edge = search.edge(|point| point.memory.fits);
+        let length = search.length(edge);
+        (edge > 0 && longest.is_none_or(|longest| length > longest.sequence)).then_some((change, length))
+    };
+    without_squares(scenario).into_iter().filter_map(raised).collect()
+}
+
+impl Ceiling {
+    /// The length that stands in the headline: the compiler's own ceiling where one was asked and has one, else the predicted one.
+    /// None where none fits, or where the compiler fits none that it was asked about.
+    pub fn top(&self) -> Option<&Point> {
+        match self.compiled() {
+            (Some(fits), _) => self.ladder.iter().find(|point| point.sequence == fits.sequence),
+            (None, Some(_)) => None,
+            (None, None) => self.longest.as_ref(),
+        }
+    }
+
+    /// Takes what the compiler fits onto the way there, once it has been asked.
+    pub fn heard(&mut self, draft: &Draft) -> Result<(), ScenarioError> {
+        let (Some(fits), _) = self.compiled() else { return Ok(()) };
+        let sequence = fits.sequence;
+        if self.ladder.iter().all(|point| point.sequence != sequence) {
+            self.ladder.push(Point::fly(draft, sequence)?);
+            self.ladder.sort_by_key(|point| point.sequence);
+        }
+        Ok(())
+    }
 }
 
 fn positions(scenario: &Scenario) -> Option<u64> {

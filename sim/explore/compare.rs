@@ -6,9 +6,11 @@
 //! and a row is the difference of two stages, so that rows add up to B − A exactly: times in picoseconds, memory in bytes,
 //! MFU in billionths.
 //!
-//! A stage may be no scenario (more nodes, and not yet the mesh for them). Its difference is then joined with the first
-//! later one that makes it one, or failing that with those that follow until it is one. Since order matters, every row is
-//! flown alone on A as well.
+//! What lies between must be a run that somebody could start. Where the two split the model differently, or run under different
+//! frameworks, the keys that say so make sense only together, and are one row ([`LAYOUT`]). A stage that is no scenario (more
+//! nodes, and not yet the mesh for them), or that does not fit although A and B do, is joined with the first later difference
+//! that makes it one that runs, or failing that with those that follow until it is one. Since order matters, every row is
+//! simulated alone on A as well.
 
 pub mod json;
 mod side;
@@ -35,6 +37,26 @@ pub const ORDER: [(&str, &[&str]); 9] = [
     ("megatron", &["megatron"]),
     ("recompute", &["activation_checkpointing"]),
     ("compile", &["compile"]),
+];
+
+/// Tables whose keys are one row where the model is split differently.
+const LAYOUT: [&str; 4] = ["mesh", "pipeline", "tensor_parallel", "batch"];
+
+/// Axes that split a model: with another of these, another batch and other stages are part of the same decision.
+const AXES: [&str; 5] = ["mesh.tp", "mesh.cp", "mesh.pp", "mesh.pipeline", "mesh.tensor"];
+
+/// Tables that one framework reads and another refuses.
+const FRAMEWORK: [&str; 10] = [
+    "runtime",
+    "fsdp",
+    "fsdp1",
+    "zero",
+    "megatron",
+    "nanotron",
+    "internevo",
+    "xla",
+    "activation_checkpointing",
+    "framework",
 ];
 
 /// A key that the two sides do not agree on; a side may not have it at all.
@@ -80,13 +102,16 @@ pub struct Figures {
     pub mfu_billionths: i64,
     /// Tokens per second and chip.
     pub rate: f64,
+    /// Tokens of a step, of all ranks.
+    pub tokens: u64,
     /// Whether the plan fits; where it does not, memory is what it would like to have.
     pub fits: bool,
 }
 
 impl Figures {
-    fn of(point: &Point) -> Figures {
+    fn of(point: &Point, tokens: u64) -> Figures {
         Figures {
+            tokens,
             step: point.step,
             allocated: point.memory.report.peak_allocated,
             reserved: point.memory.report.peak_reserved,
@@ -158,7 +183,7 @@ pub struct Comparison {
 pub fn compare(a: &Side, b: &Side) -> Result<Comparison, ScenarioError> {
     let (start, end) = (a.keys(b), b.keys(a));
     let total = Change { from: fly(&start)?, to: fly(&end)? };
-    let stages = stages(&start, differences(&start, &end), total.from);
+    let stages = stages(&start, units(differences(&start, &end)), total);
     let alone = |differences: &[Difference]| {
         let to = fly(&applied(&start, differences)).map_err(|error| reason(&error))?;
         Ok(Change { from: total.from, to })
@@ -181,7 +206,8 @@ pub fn compare(a: &Side, b: &Side) -> Result<Comparison, ScenarioError> {
 
 fn fly(keys: &Keys) -> Result<Figures, ScenarioError> {
     let (scenario, answer) = draft(keys).fly()?;
-    Ok(Figures::of(&Point::of(&scenario, answer)))
+    let tokens = answer.tokens;
+    Ok(Figures::of(&Point::of(&scenario, answer), tokens))
 }
 
 fn applied(keys: &Keys, differences: &[Difference]) -> Keys {
@@ -213,27 +239,55 @@ struct Stage {
     change: Change,
 }
 
+/// Differences that are applied together: alone each, but for those of another layout or framework.
+fn units(differences: Vec<Difference>) -> Vec<Vec<Difference>> {
+    let split = differences.iter().any(|one| AXES.contains(&one.key.as_str()));
+    let framework = differences.iter().any(|one| one.key == "runtime");
+    let together = |one: &Difference| {
+        let table = one.key.split('.').next().unwrap_or_default();
+        (split || framework) && LAYOUT.contains(&table) || framework && FRAMEWORK.contains(&table)
+    };
+    let mut units: Vec<Vec<Difference>> = vec![];
+    let mut layout: Option<usize> = None;
+    for one in differences {
+        match layout.filter(|_| together(&one)) {
+            Some(at) => units[at].push(one),
+            None => {
+                if together(&one) {
+                    layout = Some(units.len());
+                }
+                units.push(vec![one]);
+            }
+        }
+    }
+    units
+}
+
 /// The way from A to B. It always arrives, for all differences together make B.
-fn stages(start: &Keys, mut open: Vec<Difference>, mut now: Figures) -> Vec<Stage> {
-    let (mut keys, mut stages) = (start.clone(), vec![]);
+fn stages(start: &Keys, mut open: Vec<Vec<Difference>>, total: Change) -> Vec<Stage> {
+    let (mut keys, mut stages, mut now) = (start.clone(), vec![], total.from);
+    let both_fit = total.from.fits && total.to.fits;
+    let runs = |keys: &Keys, differences: &[Difference]| {
+        let figures = fly(&applied(keys, differences)).map_err(|error| reason(&error))?;
+        match figures.fits || !both_fit {
+            true => Ok(figures),
+            false => Err("the plan does not fit in memory".to_owned()),
+        }
+    };
     while !open.is_empty() {
-        let refused = match fly(&applied(&keys, &open[..1])) {
+        let first = open.remove(0);
+        let refused = match runs(&keys, &first) {
             Ok(to) => {
-                keys = applied(&keys, &open[..1]);
-                stages.push(Stage {
-                    differences: vec![open.remove(0)],
-                    joined: None,
-                    change: Change { from: now, to },
-                });
+                keys = applied(&keys, &first);
+                stages.push(Stage { differences: first, joined: None, change: Change { from: now, to } });
                 now = to;
                 continue;
             }
-            Err(error) => reason(&error),
+            Err(why) => why,
         };
-        let first = open.remove(0);
-        let with = |others: &[Difference]| {
-            let all: Vec<_> = std::iter::once(&first).chain(others).cloned().collect();
-            fly(&applied(&keys, &all)).ok().map(|to| (all, to))
+        let with = |others: &[Vec<Difference>]| {
+            let all: Vec<_> = first.iter().chain(others.iter().flatten()).cloned().collect();
+            runs(&keys, &all).ok().map(|to| (all, to))
         };
         // One partner, wherever it comes; else the next ones, as many as it takes.
         let partner = (0..open.len()).find_map(|at| Some((at..at + 1, with(&open[at..=at])?)));

@@ -1,5 +1,6 @@
 //! One prediction at one sequence length: the figures that a search keeps of it.
 
+use crate::memory::replay::Live;
 use crate::scenario::predict::DeviceMemory;
 use crate::scenario::{Draft, Prediction, Scenario, ScenarioError};
 use crate::units::{Bytes, Time};
@@ -23,6 +24,8 @@ pub struct Point {
     pub bound: &'static str,
     /// Memory of one device.
     pub memory: DeviceMemory,
+    /// What is live at the peak, largest first.
+    pub live: Vec<Live>,
 }
 
 impl Point {
@@ -36,6 +39,7 @@ impl Point {
             mfu: answer.mfu.first().map_or(0.0, |mfu| mfu.utilisation),
             convention: answer.mfu.first().map_or("", |mfu| mfu.formula),
             bound: answer.bound(),
+            live: answer.memory.report.live(&answer.classes[answer.tightest].program),
             memory: answer.memory,
         }
     }

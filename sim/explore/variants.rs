@@ -15,6 +15,7 @@ use super::Tick;
 use super::ceiling::{Ceiling, Options, ceiling};
 use super::point::Point;
 use crate::hardware::{HardwareError, Size, Topology, registry};
+use crate::near::did_you_mean;
 use crate::scenario::relative;
 use crate::scenario::{Draft, Rerun, Runtime, Scenario, ScenarioError, reason};
 
@@ -32,12 +33,16 @@ pub enum VariantError {
         known: String,
     },
     /// Not a value of it.
-    #[error("--compare {along}: there is no {value:?}; write some of: {known}, separated by commas (numbers are free)")]
+    #[error(
+        "--compare {along}: there is no {value:?}{hint}; write some of: {known}, separated by commas (numbers are free)"
+    )]
     Value {
         /// What is varied.
         along: &'static str,
         /// As written.
         value: String,
+        /// Which of them is near, in words.
+        hint: String,
         /// What there is.
         known: String,
     },
@@ -114,11 +119,10 @@ pub fn ceilings(draft: &Draft, what: &str, options: Options, tick: &Tick<'_>) ->
         values => values.split(',').map(|value| value.trim().to_owned()).collect(),
     };
     let variant = |value: &String| {
-        let known = || (along.all)(scenario.runtime).join(", ");
-        (along.vary)(draft, &scenario, value)?.ok_or_else(|| VariantError::Value {
-            along: along.name,
-            value: value.clone(),
-            known: known(),
+        (along.vary)(draft, &scenario, value)?.ok_or_else(|| {
+            let all = (along.all)(scenario.runtime);
+            let hint = did_you_mean(value, all.iter().map(String::as_str));
+            VariantError::Value { along: along.name, value: value.clone(), hint, known: all.join(", ") }
         })
     };
     let variants = values.iter().map(variant).collect::<Result<Vec<_>, _>>()?;

@@ -1,19 +1,7 @@
 //! Numbers as the reports of this layer write them.
 
+pub(super) use crate::report::text::thousands;
 use crate::units::Bytes;
-
-/// A count with its thousands set apart: `131,072`.
-pub(super) fn thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
 
 /// `79.18 GiB`.
 pub(super) fn gib(bytes: Bytes) -> String {

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::{HardwareError, Size, Topology};
+use crate::near::nearest;
 
 /// A shipped topology.
 struct Shipped {
@@ -71,37 +72,13 @@ pub(super) fn find(name_or_path: &str) -> Result<(String, String), HardwareError
     }
     if !(asked.ends_with(".toml") || asked.contains(['/', '\\'])) {
         let known = SHIPPED.iter().map(|shipped| shipped.name).collect::<Vec<_>>().join(", ");
-        return Err(HardwareError::Unknown { name: asked.to_owned(), closest: closest(asked), known });
+        // A name is nearer than an alias of another.
+        let names = SHIPPED.iter().map(|shipped| shipped.name);
+        let closest = nearest(asked, names.chain(SHIPPED.iter().flat_map(|shipped| shipped.aliases.iter().copied())));
+        return Err(HardwareError::Unknown { name: asked.to_owned(), closest, known });
     }
     match fs::read_to_string(asked) {
         Ok(text) => Ok((asked.to_owned(), text)),
         Err(error) => Err(HardwareError::Unreadable { path: asked.to_owned(), reason: error.to_string() }),
     }
-}
-
-/// The shipped name that `asked` begins or is contained in, else the one fewest edits away, if few enough.
-fn closest(asked: &str) -> Option<&'static str> {
-    let asked = asked.to_lowercase().replace(['_', ' '], "-");
-    let within = |shipped: &&Shipped| asked.len() >= 3 && shipped.name.contains(&asked);
-    if let Some(shipped) = SHIPPED.iter().find(within) {
-        return Some(shipped.name);
-    }
-    let distance = |shipped: &Shipped| (edits(&asked, shipped.name), shipped.name);
-    SHIPPED.iter().map(distance).min().filter(|&(edits, name)| edits <= name.len() / 2).map(|(_, name)| name)
-}
-
-/// Characters to insert, delete or replace to get from one word to the other (Levenshtein).
-pub(crate) fn edits(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (at, from) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = at + 1;
-        for (column, &to) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
 }

@@ -50,7 +50,7 @@ pub use error::ModelError;
 use keys::Keys;
 pub use shipped::shipped;
 
-use super::ModelConfig;
+use super::{ModelConfig, Position};
 
 /// One architecture: its `model_type`, its configuration class in `transformers`, and its reader.
 struct Architecture {
@@ -127,6 +127,9 @@ pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
     model.dropout = dropout::read(&keys, model_type)?;
     refuse::ahead(&keys, &model)?;
     limits::check(&keys, &model)?;
+    if !matches!(model.position, Position::Learned { .. }) {
+        model.context = keys.peek("max_position_embeddings").and_then(Value::as_u64);
+    }
     model.name = name(&keys, file_name)?;
     model.source = keys.word("_source")?.unwrap_or(file_name).to_string();
     model.notes.extend(refuse::notes(&keys, architecture.class));

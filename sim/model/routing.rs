@@ -20,6 +20,15 @@ pub enum Load {
 }
 
 impl Load {
+    /// In words, for reports.
+    pub fn words(&self) -> String {
+        match self {
+            Load::Balanced => "balanced".to_owned(),
+            Load::PowerLaw { exponent } => format!("a power law of exponent {exponent}"),
+            Load::Measured(_) => "as a run counted them".to_owned(),
+        }
+    }
+
     fn weight(&self, expert: usize) -> f64 {
         match self {
             Load::Balanced => 1.0,

@@ -10,6 +10,7 @@ use super::map::{Mapped, Reason, map};
 use super::read::{Entry, Fault, Receipts};
 use super::table::Tables;
 use super::{ReceiptError, read};
+use crate::near::did_you_mean;
 use crate::scenario::Scenario;
 
 /// A row that was not checked.
@@ -106,11 +107,9 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// How many receipts are chosen.
-    ///
-    /// # Errors
-    /// If no receipt has a lane or a hardware that is asked for.
-    pub fn count(&self, files: &Files) -> Result<usize, ReceiptError> {
+    /// How many receipts are chosen, and the lanes and hardware asked for that no receipt has.
+    pub fn count(&self, files: &Files) -> (usize, Vec<ReceiptError>) {
+        let mut missing = vec![];
         let rows = files.receipts.entries.iter().map(|e| (e.row.lane.as_str(), e.row.family(), e.row.grade()));
         let own = files.own.iter().map(Case::measured).map(|m| (&*m.lane, &*m.hardware, &*m.grade));
         let all: Vec<(&str, &str, &str)> = rows.chain(own).collect();
@@ -119,12 +118,14 @@ impl Choice {
         let known: [(&'static str, BTreeSet<&str>, &[String]); 2] =
             [("lane", lanes, &self.lanes), ("hardware", hardware, &self.hardware)];
         for (what, known, wanted) in known {
-            if let Some(name) = wanted.iter().find(|name| !known.contains(name.as_str())) {
-                let known = known.into_iter().collect::<Vec<_>>().join(", ");
-                return Err(ReceiptError::NoneChosen { what, name: name.clone(), known });
+            let all = known.iter().copied().collect::<Vec<_>>().join(", ");
+            for name in wanted.iter().filter(|name| !known.contains(name.as_str())) {
+                let hint = did_you_mean(name, known.iter().copied());
+                missing.push(ReceiptError::NoneChosen { what, name: name.clone(), hint, known: all.clone() });
             }
         }
-        Ok(all.iter().filter(|(lane, hardware, grade)| self.takes(lane, hardware, grade)).count())
+        let chosen = all.iter().filter(|(lane, hardware, grade)| self.takes(lane, hardware, grade)).count();
+        (chosen, missing)
     }
 
     fn takes(&self, lane: &str, hardware: &str, grade: &str) -> bool {

@@ -31,12 +31,14 @@ pub enum ReceiptError {
         near: String,
     },
     /// A choice that no receipt meets.
-    #[error("no receipt is of the {what} {name:?}: there are {known}")]
+    #[error("no receipt is of the {what} {name:?}{hint}: there are {known}")]
     NoneChosen {
         /// `lane` or `hardware`.
         what: &'static str,
         /// As asked for.
         name: String,
+        /// Which of them is near, in words.
+        hint: String,
         /// What receipts have.
         known: String,
     },

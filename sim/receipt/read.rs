@@ -5,9 +5,12 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::Value;
 
+use super::row;
 use super::{ReceiptError, Row};
+use crate::near;
 
 /// A row, where it stands, and its text for a table's conditions.
 #[derive(Clone, Debug)]
@@ -22,7 +25,7 @@ pub struct Entry {
     pub value: Value,
 }
 
-/// A line that is no receipt.
+/// A line that is no receipt, or has a key that nobody reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The file.
@@ -38,7 +41,7 @@ pub struct Fault {
 pub struct Receipts {
     /// Rows, in order.
     pub entries: Vec<Entry>,
-    /// Lines that are none, in order.
+    /// Lines that are none, and keys that are not read, in order.
     pub faults: Vec<Fault>,
     /// First place of each id.
     seen: BTreeMap<String, (String, usize)>,
@@ -82,17 +85,21 @@ impl Receipts {
 
     fn line(&mut self, file: &str, line: usize, text: &[u8]) {
         let mut fault = |problem: String| self.faults.push(Fault { file: file.to_owned(), line, problem });
-        let value: Value = match serde_json::from_slice(text) {
+        let mut value: Value = match serde_json::from_slice(text) {
             Ok(value) => value,
             Err(error) => return fault(format!("not JSON: {}", plain(&error))),
         };
-        let row: Row = match serde_json::from_slice(text) {
+        // The text itself, for its columns; without the keys that nobody needs only if it has such.
+        let unread = row::unread(&mut value);
+        let read = if unread.is_empty() { serde_json::from_slice(text) } else { Row::deserialize(&value) };
+        let row: Row = match read {
             Ok(row) => row,
             Err(error) => return fault(plain(&error)),
         };
         if let Some((first, at)) = self.seen.get(&row.id) {
             return fault(format!("the id {:?} was used before, at {first}:{at}: this line is left out", row.id));
         }
+        unread.into_iter().for_each(&mut fault);
         self.seen.insert(row.id.clone(), (file.to_owned(), line));
         self.entries.push(Entry { file: file.to_owned(), line, row, value });
     }
@@ -100,8 +107,7 @@ impl Receipts {
     /// The row with an id.
     pub fn find(&self, id: &str) -> Result<&Entry, ReceiptError> {
         self.entries.iter().find(|entry| entry.row.id == id).ok_or_else(|| {
-            let mut ids: Vec<&str> = self.entries.iter().map(|entry| entry.row.id.as_str()).collect();
-            ids.sort_by_key(|known| crate::hardware::registry::edits(id, known));
+            let ids = near::sorted(id, self.entries.iter().map(|entry| entry.row.id.as_str()));
             let near: Vec<String> = ids.into_iter().take(3).map(|known| format!("{known:?}")).collect();
             ReceiptError::NoSuchRow { id: id.to_owned(), near: near.join(", ") }
         })

@@ -1,22 +1,30 @@
 //! A row as written: one JSON object of a file of receipts.
 //!
 //! The schema is that of `tests/receipts/README.md`. Every number is as its source printed it; what was computed from
-//! printed numbers stands under `derived` and is not read. A key that the schema does not have is an error in the parts
-//! that a prediction rests on (`hardware`, `model`, `parallel`, `batch`, `precision`, `measured`, and the row itself).
+//! printed numbers stands under `derived` and is not read. A row with a key that the schema does not have is left out where a
+//! prediction rests on the part that it stands in (`hardware`, `model`, `parallel`, `batch`, `precision`, and the row itself). In
+//! `measured` and `framework` the key is reported and the rest of the row is read ([`unread`]).
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use crate::near::did_you_mean;
 
 /// Lets a group be anything: what it says is for people, or is read by a table's conditions.
 type Free = Map<String, Value>;
 
 macro_rules! group {
-    ($(#[$doc:meta])* $name:ident { $($key:ident $(= $rename:literal)?: $type:ty),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident { $($key:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         #[allow(missing_docs, reason = "the schema's own words")]
-        pub struct $name { $($(#[serde(rename = $rename)])? #[serde(default)] pub $key: Option<$type>),* }
+        pub struct $name { $(#[serde(default)] pub $key: Option<$type>),* }
+
+        impl $name {
+            /// The keys of the group.
+            pub const KEYS: &'static [&'static str] = &[$(stringify!($key)),*];
+        }
     };
 }
 
@@ -112,6 +120,21 @@ pub struct Row {
     pub derived: Free,
     #[serde(default)]
     pub quality: Free,
+}
+
+/// Takes keys that the schema does not have out of the parts of a row that no prediction rests on, and says which they were.
+pub fn unread(row: &mut Value) -> Vec<String> {
+    let mut said = vec![];
+    for (part, known) in [("measured", Measured::KEYS), ("framework", Framework::KEYS)] {
+        let Some(group) = row.get_mut(part).and_then(Value::as_object_mut) else { continue };
+        let unknown: Vec<String> = group.keys().filter(|key| !known.contains(&key.as_str())).cloned().collect();
+        for key in unknown {
+            group.remove(&key);
+            let hint = did_you_mean(&key, known.iter().copied());
+            said.push(format!("there is no key {part}.{key}{hint}: it is not read, the rest of the row is"));
+        }
+    }
+    said
 }
 
 /// A degree of parallelism that is a number.

@@ -143,7 +143,7 @@ fn reasons(out: &mut String, outcome: &Outcome) {
         }
     }
     if !outcome.faults.is_empty() {
-        let _ = writeln!(out, "\nLines that are no receipts: {}", outcome.faults.len());
+        let _ = writeln!(out, "\nLines that are no receipts, or have keys that are not read: {}", outcome.faults.len());
         for fault in outcome.faults.iter().take(LISTED) {
             let _ = writeln!(out, "  {}:{}: {}", fault.file, fault.line, fault.problem);
         }

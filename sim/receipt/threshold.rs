@@ -13,6 +13,7 @@
 //! Every figure is a bound from above, but `coverage` and `interval` (share of steps inside the predicted interval),
 //! which are bounds from below, and `step_time.bias`, which bounds the absolute bias.
 
+use crate::near::did_you_mean;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -101,7 +102,8 @@ fn known() -> String {
 
 fn figure(name: &str) -> Result<Figure, ReceiptError> {
     FIGURES.into_iter().find(|figure| figure.name == name).ok_or_else(|| {
-        ReceiptError::Threshold(format!("there is no figure {name:?} to bound: write one of {}", known()))
+        let hint = did_you_mean(name, FIGURES.map(|figure| figure.name));
+        ReceiptError::Threshold(format!("there is no figure {name:?} to bound{hint}: write one of {}", known()))
     })
 }
 

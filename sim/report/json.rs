@@ -34,12 +34,8 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         "topology": {"name": scenario.topology.name, "chips": scenario.topology.chips(), "nodes": scenario.topology.nodes},
         "step_time_s": seconds(answer.step),
         "step_time_interval_80_s": [seconds(answer.interval.0), seconds(answer.interval.1)],
-        "residual_half_width": answer.residual,
-        "runs_like_it": {
-            "configurations": answer.alike.runs, "models": answer.alike.families, "median_error": answer.alike.bias,
-        },
-        "allocator_stall_s": seconds(answer.stall),
         "tokens_per_step": answer.tokens,
+        "sequences_per_step": answer.tokens / scenario.job.seq().max(1),
         "tokens_per_second_per_chip": answer.tokens_per_second_per_chip(scenario.topology.chips()),
         "bubble": pipeline::bubble(scenario, answer),
         "bound_by": answer.bound(),
@@ -93,6 +89,12 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         "questions": questions,
         "assumptions": scenario.assumptions,
     });
+    report["residual_half_width"] = json!(answer.residual);
+    report["runs_like_it"] = json!({
+        "configurations": answer.alike.runs, "models": answer.alike.families, "median_error": answer.alike.bias,
+    });
+    report["allocator_stall_s"] = seconds(answer.stall).into();
+    report["topology_without_effect"] = json!(scenario.unread);
     if let Some(host) = scenario.job.host_memory() {
         report["memory"]["host_bytes"] = bytes(host.all);
         report["memory"]["host_pinned_bytes"] = bytes(host.pinned);

@@ -23,7 +23,8 @@ fn kind(model: &ModelConfig) -> String {
     match &model.experts {
         None => "dense decoder".to_owned(),
         Some(experts) => {
-            format!("decoder with experts ({} of {} for each token, balanced)", experts.top_k, experts.count)
+            let (chosen, all, load) = (experts.top_k, experts.count, experts.load.words());
+            format!("decoder with experts ({chosen} of {all} for each token, tokens over experts: {load})")
         }
     }
 }

@@ -35,7 +35,8 @@ pub(super) fn text(out: &mut String, scenario: &Scenario, answer: &Prediction) -
     match run.cached {
         true => writeln!(
             out,
-            "  compiling     nothing: {shapes} found in the persistent cache; what loading takes is not known"
+            "  compiling     first run: {shapes}, {least} to {most} each, kept in the persistent cache; later runs read it, and what \
+             loading takes is not known"
         )?,
         false => writeln!(
             out,
@@ -50,7 +51,8 @@ pub(super) fn text(out: &mut String, scenario: &Scenario, answer: &Prediction) -
             let (low, high) = run.compiling();
             writeln!(
                 out,
-                "  cold          {steps} steps in {from} to {to}: {} to {} a step, {:.1} to {:.1} % of it compiling",
+                "  cold          {}{steps} steps in {from} to {to}: {} to {} a step, {:.1} to {:.1} % of it compiling",
+                if run.cached { "first run: " } else { "" },
                 each(from),
                 each(to),
                 share(low, from),

@@ -50,6 +50,19 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>, left: usize) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
+/// A count with its thousands set apart: `131,072`.
+pub(crate) fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Writes the report.
 pub fn report(scenario: &Scenario, answer: &Answer, detail: Detail) -> String {
     let mut out = String::new();
@@ -195,6 +208,15 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
             report.retries, answer.stall
         )?;
     }
+    let (sequences, tokens) = (answer.tokens / scenario.job.seq().max(1), answer.tokens);
+    writeln!(
+        out,
+        "  batch         {} sequence{} of {} tokens = {} tokens a step (global)",
+        thousands(sequences),
+        if sequences == 1 { "" } else { "s" },
+        thousands(scenario.job.seq()),
+        thousands(tokens)
+    )?;
     writeln!(out, "  step time     {}   ({low} to {high}, 80 % interval)", answer.step)?;
     let rate = answer.tokens_per_second_per_chip(chips);
     writeln!(out, "  throughput    {rate:.0} tokens/s per chip, {:.0} in all", rate * f64::from(chips))?;

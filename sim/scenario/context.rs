@@ -41,7 +41,9 @@ pub(super) fn context(
         return Err(reader.plan(at, problem, "write compile.blocks = true, or mesh.cp = 1"));
     }
     let parts = 2 * ranks;
-    if !seq.is_multiple_of(parts) {
+    // Ranks that do not tile the machine are refused with the rest of the mesh.
+    let tiles = u64::from(topology.chips()).is_multiple_of(tensor * ranks);
+    if tiles && !seq.is_multiple_of(parts) {
         let problem = format!("mesh.cp = {ranks} cuts a sequence into {parts} parts, and {seq} tokens are no multiple");
         let more = seq.next_multiple_of(parts);
         return Err(reader.plan(at, problem, format!("write batch.sequence = {more}, or a smaller mesh.cp")));

@@ -61,6 +61,19 @@ impl Draft {
         }
     }
 
+    /// The draft with changes made: lines separated by commas, such as `mesh.tp = 1, megatron.fp8 = "delayed"`, of which a key
+    /// alone is left open. None where a line is neither.
+    pub fn changed(&self, changes: &str) -> Option<Draft> {
+        let mut draft = self.clone();
+        for line in changes.split(", ") {
+            match line.split_once(" = ") {
+                Some((key, value)) => draft.set(key, format!("v = {value}").parse::<Table>().ok()?.remove("v")?),
+                None => draft.remove(line),
+            }
+        }
+        Some(draft)
+    }
+
     /// The keys.
     pub fn table(&self) -> &Table {
         &self.table

@@ -188,16 +188,15 @@ impl Scenario {
                 remedy: remedy.to_owned(),
             });
         }
+        let instead = self.instead();
         let remedy = match self.job.parts() {
-            Parts::Whole(_) => match self.instead() {
-                changes if changes.is_empty() => {
-                    "`windtunnel show model` describes it; to fly it, take mixtral-8x7b, qwen3-30b-a3b or a dense model"
-                        .to_owned()
-                }
-                changes => format!("write {}", changes.join(", or ")),
-            },
             Parts::Split(_) if what.contains(MULTI_TOKEN) => {
                 "write megatron.mtp_num_layers = 0 to train without it".to_owned()
+            }
+            _ if !instead.is_empty() => format!("write {}", instead.join(", or ")),
+            Parts::Whole(_) => {
+                "`windtunnel show model` describes it; to fly it, take mixtral-8x7b, qwen3-30b-a3b or a dense model"
+                    .to_owned()
             }
             Parts::Split(job) if job.model.experts.is_none() && self.runtime != MEGATRON => {
                 "`windtunnel show model` describes it; to fly it, take another dense model, or runtime = \"megatron\"".to_owned()
@@ -208,7 +207,7 @@ impl Scenario {
                     .to_owned()
             }
             Parts::Split(_) | Parts::Compiled(_) => {
-                "`windtunnel show model` describes it; to fly it, take a dense model, or runtime = \"fsdp2\"".to_owned()
+                "`windtunnel show model` describes it; to simulate it, take a dense model".to_owned()
             }
         };
         Err(ScenarioError::Plan {
@@ -221,7 +220,7 @@ impl Scenario {
     /// Single changes of the file that leave nothing without rules: each is read, none is guessed.
     fn instead(&self) -> Vec<String> {
         // What is written, and a table that then says nothing.
-        let changes: [(&str, Value, &str); 8] = [
+        let whole: [(&str, Value, &str); 8] = [
             ("mesh.tp", 1.into(), "tensor_parallel"),
             ("framework.experts", "torchtitan".into(), ""),
             ("activation_checkpointing.policy", "full".into(), ""),
@@ -231,14 +230,36 @@ impl Scenario {
             ("model.expert_load", "balanced".into(), ""),
             ("runtime", "fsdp2".into(), "fsdp1"),
         ];
-        let flies = |(key, value, table): (&str, Value, &str)| {
+        let split: [(&str, Value, &str); 12] = [
+            ("mesh.etp", 1.into(), ""),
+            ("megatron.moe_token_dispatcher_type", "alltoall".into(), ""),
+            ("megatron.implementation", "transformer_engine".into(), ""),
+            ("megatron.gradient_accumulation_fusion", true.into(), ""),
+            ("megatron.recompute", "none".into(), "megatron.recompute_modules"),
+            ("megatron.overlap_moe_expert_parallel_comm", false.into(), ""),
+            ("megatron.tp_comm_overlap", false.into(), ""),
+            ("megatron.mtp_num_layers", 0.into(), ""),
+            ("mesh.cp", 1.into(), ""),
+            ("mesh.ep", 1.into(), "mesh.etp"),
+            ("mesh.tp", 1.into(), "tensor_parallel"),
+            ("runtime", "megatron".into(), ""),
+        ];
+        let changes: &[_] = match self.job.parts() {
+            Parts::Whole(_) => &whole,
+            Parts::Split(_) => &split,
+            Parts::Compiled(_) => &[],
+        };
+        let flies = |(key, value, table): &(&str, Value, &str)| {
             let mut draft = self.draft.clone();
             draft.remove(table);
             draft.set(key, value.clone());
             let read = draft.scenario().ok().filter(|read| read.job.refuses().is_none());
-            let without = self.draft.get(table).map_or_else(String::new, |_| format!(" without [{table}]"));
+            let name = if table.contains('.') { (*table).to_owned() } else { format!("[{table}]") };
+            let without = self.draft.get(table).map_or_else(String::new, |_| format!(" without {name}"));
+            // A value that stands there already changes nothing.
+            let read = read.filter(|_| self.draft.get(key) != Some(value));
             read.map(|_| format!("{key} = {value}{without}"))
         };
-        changes.into_iter().filter_map(flies).collect()
+        changes.iter().filter_map(flies).collect()
     }
 }

@@ -56,7 +56,7 @@ impl Foreign {
             let name = table.get_ref().as_ref();
             let rule = self.tables.iter().find(|(known, ..)| *known == name);
             if let Some((.., instead)) = rule.filter(|(_, keys, _)| keys.is_empty()) {
-                return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), instead));
+                return Err(self.refuse(reader, table.span(), &format!("[{name}]"), instead));
             }
             // A table that nobody thought of here is not read either.
             if rule.is_none()
@@ -70,7 +70,7 @@ impl Foreign {
                 let own = self.keys.iter().find(|(known, _)| *known == full).map(|(_, instead)| instead);
                 let other = rule.filter(|(_, keys, _)| !keys.contains(&key.get_ref().as_ref()));
                 if let Some(instead) = own.or(other.map(|(.., instead)| instead)) {
-                    return Err(self.refuse(reader, key.span(), &format!("{full} means"), instead));
+                    return Err(self.refuse(reader, key.span(), &full, instead));
                 }
             }
         }
@@ -78,7 +78,12 @@ impl Foreign {
     }
 
     fn refuse(&self, reader: &Reader<'_>, span: std::ops::Range<usize>, subject: &str, instead: &str) -> ScenarioError {
-        let problem = format!("{subject} nothing under runtime = {:?}", self.runtime);
-        reader.plan(&Spanned::new(span, ()), problem, instead)
+        let problem = format!("{subject} means nothing under runtime = {:?}", self.runtime);
+        // What stays in the file is refused again.
+        let remedy = match instead.contains("write ") && !instead.contains("remove ") {
+            true => format!("{instead}, in place of {subject}"),
+            false => instead.to_owned(),
+        };
+        reader.plan(&Spanned::new(span, ()), problem, remedy)
     }
 }

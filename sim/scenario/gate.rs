@@ -170,11 +170,18 @@ pub(super) fn attention(
 
 /// A table of learned positions must be as long as sequences are.
 pub(super) fn positions(
-    reader: &Reader<'_>,
+    reader: &mut Reader<'_>,
     written: &written::Scenario,
     model: &ModelConfig,
     seq: u64,
 ) -> Result<(), ScenarioError> {
+    if let Some(context) = model.context.filter(|&context| seq > context) {
+        reader.assumptions.push(format!(
+            "note: batch.sequence = {seq} is longer than the {context} positions that {} is for (max_position_embeddings): time and \
+             memory do not depend on them",
+            model.name
+        ));
+    }
     if let Position::Learned { positions } = model.position
         && seq > positions
     {

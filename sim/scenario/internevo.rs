@@ -59,7 +59,7 @@ const FOREIGN: Foreign = Foreign {
         ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
         (
             "batch",
-            &["sequence", "micro", "accumulation"],
+            &["sequence", "micro", "accumulation", "global", "global_tokens"],
             "gradients are reduced in the last micro-batch: remove the key",
         ),
         ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas, of which internevo.zero1 share optimizer states"),

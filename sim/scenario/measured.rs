@@ -6,6 +6,7 @@ use super::error::ScenarioError;
 use super::predict::mfu_conventions;
 use super::understood::Reader;
 use super::written;
+use crate::near::did_you_mean;
 use crate::units::{Bytes, Time};
 
 /// What a run measured.
@@ -91,7 +92,8 @@ pub(super) fn understand(
         (Some(at), Some(convention)) => {
             let known = mfu_conventions();
             let Some(name) = known.iter().find(|name| *name == convention.get_ref()) else {
-                let problem = format!("there is no MFU convention {:?}", convention.get_ref());
+                let hint = did_you_mean(convention.get_ref(), known);
+                let problem = format!("there is no MFU convention {:?}{hint}", convention.get_ref());
                 return Err(reader.plan(convention, problem, format!("write one of: {}", known.join(", "))));
             };
             if !(*at.get_ref() > 0.0 && *at.get_ref() <= 1.5) {

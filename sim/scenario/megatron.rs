@@ -295,7 +295,12 @@ fn matmuls(
         return match table.fp8_param_gather.as_ref().filter(|at| *at.get_ref()) {
             Some(at) => {
                 let problem = "fp8_param_gather keeps parameters in fp8, and nothing multiplies in fp8";
-                Err(reader.plan(at, problem, "write megatron.fp8 = \"delayed\", \"tensorwise\" or \"blockwise\""))
+                let steps = match table.distributed_optimizer {
+                    Some(true) => "",
+                    _ => "megatron.distributed_optimizer = true and ",
+                };
+                let recipes = "\"delayed\", \"tensorwise\" or \"blockwise\"";
+                Err(reader.plan(at, problem, format!("write {steps}megatron.fp8 = {recipes}")))
             }
             None => Ok(Matmuls::Plain),
         };

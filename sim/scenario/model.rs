@@ -8,10 +8,10 @@ use super::error::ScenarioError;
 use super::machine::relative;
 use super::understood::{MOST_SEQUENCE, Reader};
 use super::written;
-use crate::hardware::registry::edits;
 use crate::model::huggingface::ModelError;
 use crate::model::routing::Load;
 use crate::model::{ModelConfig, Position, huggingface};
+use crate::near;
 
 /// The steepest power law of tokens over experts.
 const STEEPEST: f64 = 10.0;
@@ -23,9 +23,11 @@ fn shipped(reader: &Reader<'_>, name: &Spanned<String>) -> Result<Result<ModelCo
         return Ok(huggingface::shipped::named(asked));
     }
     let problem = format!("no model is named {asked:?}");
-    let mut near: Vec<&str> = huggingface::shipped::names().collect();
-    near.sort_by_key(|known| edits(asked, known));
-    let near: Vec<String> = near.into_iter().take(3).map(|known| format!("{known:?}")).collect();
+    let near: Vec<String> = near::sorted(asked, huggingface::shipped::names())
+        .into_iter()
+        .take(3)
+        .map(|known| format!("{known:?}"))
+        .collect();
     let remedy = format!(
         "the nearest are {}; all are in scenarios/models/, and huggingface = \"path/config.json\" reads your own",
         near.join(", ")
@@ -41,7 +43,10 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
         (None, Some(path)) => (path, huggingface::load(Path::new(&relative(reader.file, path.get_ref())))),
         _ => {
             let problem = "a model is named or read from a Hugging Face config, exactly one of the two";
-            let remedy = "write name = \"llama-3.1-8b\" or huggingface = \"path/config.json\"";
+            let remedy = match at.name {
+                Some(_) => "remove model.name, or remove model.huggingface",
+                None => "write model.name = \"llama-3.1-8b\", or model.huggingface with the path of a config.json",
+            };
             return Err(reader.plan(written, problem, remedy));
         }
     };

@@ -58,7 +58,7 @@ const FOREIGN: Foreign = Foreign {
         ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
         (
             "batch",
-            &["sequence", "micro", "accumulation"],
+            &["sequence", "micro", "accumulation", "global", "global_tokens"],
             "gradients are reduced with the last micro-batch: remove the key",
         ),
         ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas"),
@@ -171,11 +171,6 @@ fn stages(
         let whole = pipeline::pipeline(reader, scenario, model, (1, micro_batches, megatron::Engine::Core), None)?;
         return Ok(Pipeline { schedule, ..whole });
     };
-    if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {
-        let problem = format!("{micro_batches} micro-batches are too few for 1F1B on {} stages", mesh.pp);
-        let remedy = format!("write batch.accumulation = {} or more, or nanotron.pp_engine = \"afab\"", mesh.pp - 1);
-        return Err(reader.plan(axis, problem, remedy));
-    }
     let written = scenario.pipeline.as_ref().map(Spanned::get_ref).filter(|table| table.layers.is_some());
     let layers = match written {
         Some(table) => pipeline::layers(reader, scenario, table, (model, u64::from(mesh.pp)))?,
@@ -188,6 +183,11 @@ fn stages(
             reader.assume("pipeline.layers", layers, &shown)
         }
     };
+    if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {
+        let problem = format!("{micro_batches} micro-batches are too few for 1F1B on {} stages", mesh.pp);
+        let remedy = format!("write batch.accumulation = {} or more, or nanotron.pp_engine = \"afab\"", mesh.pp - 1);
+        return Err(reader.plan(axis, problem, remedy));
+    }
     Ok(Pipeline { schedule, virtual_stages: 1, layers, overlap_p2p: false, scatter_gather: false })
 }
 

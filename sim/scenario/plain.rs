@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::hardware::registry::edits;
+use crate::near::nearest;
 
 /// Rewrites a parser's message about the text at `span`; words it does not know stay as they are.
 pub(super) fn words(message: &str, text: &str, span: Range<usize>) -> String {
@@ -60,11 +60,8 @@ fn first_word(found: &str) -> &str {
 /// `unknown field `x`, expected `y` or `z`` → `there is no key `x` here (did you mean `y`?): expected `y` or `z``.
 fn named(what: &str, message: &str, expected: &str) -> String {
     let name = message.split('`').nth(1).unwrap_or_default();
-    let near = expected.split('`').skip(1).step_by(2).map(|known| (edits(name, known), known)).min();
-    let hint = match near {
-        Some((edits, known)) if edits <= known.len() / 2 => format!(" (did you mean `{known}`?)"),
-        _ => String::new(),
-    };
+    let near = nearest(name, expected.split('`').skip(1).step_by(2));
+    let hint = near.map_or(String::new(), |known| format!(" (did you mean `{known}`?)"));
     let meant = MEANT.iter().find(|(word, choice, _)| *word == name && expected.contains(choice));
     let meant = meant.map_or_else(String::new, |(.., how)| format!("; {how}"));
     format!("{what} `{name}` here{hint}: expected {expected}{meant}")

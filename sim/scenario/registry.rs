@@ -4,6 +4,7 @@ use super::error::ScenarioError;
 use super::understood::{Base, Decided, Reader};
 use super::{internevo, megatron, nanotron, train, xla, zero};
 use crate::hardware::Vendor;
+use crate::near::nearest;
 
 /// A framework as a scenario names it, and who reads the rest of the file for it.
 #[derive(Debug)]
@@ -72,6 +73,13 @@ impl Runtime {
     pub(super) fn called(name: &str) -> Option<Runtime> {
         let name = name.to_lowercase().replace(['_', ' '], "-");
         Self::ALL.into_iter().find(|runtime| runtime.written() == name || runtime.0.also.contains(&name.as_str()))
+    }
+
+    /// The runtime of which a name, or what else it goes by, is nearest to one that nobody knows.
+    pub(super) fn near(name: &str) -> Option<Runtime> {
+        let names = |runtime: Runtime| std::iter::once(runtime.0.written).chain(runtime.0.also.iter().copied());
+        let near = nearest(name, Self::ALL.into_iter().flat_map(names))?;
+        Self::called(near)
     }
 
     /// As a scenario writes it.

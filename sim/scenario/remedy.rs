@@ -59,6 +59,20 @@ pub(super) fn find(scenario: &Scenario) -> Vec<Remedy> {
     remedies
 }
 
+/// Changes that take away what grows with the square of a sequence and that nobody reads: a longer sequence fits with them.
+pub(crate) fn without_squares(scenario: &Scenario) -> Vec<String> {
+    match scenario.job.parts() {
+        Parts::Split(job) => megatron::without_mask(job).into_iter().map(|change| lines(&change)).collect(),
+        Parts::Whole(_) | Parts::Compiled(_) => vec![],
+    }
+}
+
+/// A change as a person would write it.
+fn lines(change: &Change) -> String {
+    let lines: Vec<String> = change.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    lines.join(", ")
+}
+
 /// The change, if the plan fits with it.
 fn fitting(scenario: &Scenario, change: &Change) -> Option<Remedy> {
     let mut draft = scenario.draft.clone();
@@ -71,6 +85,5 @@ fn fitting(scenario: &Scenario, change: &Change) -> Option<Remedy> {
         return None;
     }
     let device_total = total_if_fits(&changed, &changed.job.compile())?;
-    let lines: Vec<String> = change.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-    Some(Remedy { change: lines.join(", "), device_total })
+    Some(Remedy { change: lines(change), device_total })
 }

@@ -15,6 +15,7 @@ use super::understood::{MOST_RANKS, MOST_SMALL, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
+use crate::near::did_you_mean;
 use crate::runtime::train::Job;
 use crate::runtime::train::pipeline::{self, Order, Pipeline, SCHEDULES};
 use crate::schedule::{Batching, Entry, ScheduleError, Shape};
@@ -273,7 +274,9 @@ fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline, each: Shape) -> 
     }
     let known = format!("{}, or a file: plan.csv", SCHEDULES.map(|entry| entry.name).join(", "));
     let found = crate::schedule::find(at.get_ref()).map_err(|_| {
-        reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
+        let hint = did_you_mean(at.get_ref(), SCHEDULES.map(|entry| entry.name));
+        let problem = format!("there is no schedule {:?}{hint}", at.get_ref());
+        reader.plan(at, problem, format!("write one of: {known}"))
     })?;
     SCHEDULES.into_iter().find(|entry| entry.name == found.name).map(takes).ok_or_else(|| {
         let problem = format!("{} is not of torch.distributed.pipelining, which FSDP2 runs under", found.name);

@@ -214,7 +214,8 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
             let problem = format!("mesh.{key} is an axis of runtime = \"megatron\"{others}");
             let remedy = match key {
                 "dp" => "write mesh.dp_shard, or mesh.dp_replicate",
-                _ => "remove it, or write runtime = \"megatron\"",
+                _ if reader.reading(&["runtime = \"megatron\""]).is_empty() => "remove mesh.etp",
+                _ => "remove mesh.etp, or write runtime = \"megatron\"",
             };
             return Err(reader.plan(at, problem, remedy));
         }

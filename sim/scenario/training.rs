@@ -8,6 +8,7 @@ use super::train::SINGLE_DEVICE;
 use super::understood::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
+use crate::near::did_you_mean;
 use crate::runtime::optimizer::{Optimizer, PerParam};
 use crate::runtime::train::{KeepLogits, Loop};
 
@@ -177,14 +178,19 @@ pub(super) fn optimizer(
         ("adamw" | "decoupled_adamw" | "sgd", other) => {
             let at = written.implementation.as_ref().or(written.name.as_ref());
             let problem = format!("{name} has no implementation {other:?} here");
-            let remedy = "write \"fused\", \"foreach\" or \"for_loop\" for adamw, \"for_loop\" for decoupled_adamw, \"foreach\" for sgd";
+            let remedy = match name {
+                "adamw" => "write \"fused\", \"foreach\" or \"for_loop\"",
+                "decoupled_adamw" => "write \"for_loop\" for decoupled_adamw",
+                _ => "write \"foreach\" for sgd",
+            };
             Err(at.map_or_else(
                 || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
                 |at| reader.plan(at, problem.clone(), remedy),
             ))
         }
         (other, _) => {
-            let problem = format!("there is no optimizer {other:?}");
+            let hint = did_you_mean(other, ["adamw", "decoupled_adamw", "sgd"]);
+            let problem = format!("there is no optimizer {other:?}{hint}");
             Err(written.name.as_ref().map_or_else(
                 || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
                 |at| reader.plan(at, problem.clone(), "write \"adamw\", \"decoupled_adamw\" or \"sgd\""),

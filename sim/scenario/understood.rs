@@ -9,7 +9,7 @@ use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::registry::Runtime;
-use super::{experts, gate, limits, model, plain, releases, unread, written};
+use super::{batch, experts, gate, limits, model, plain, releases, unread, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
@@ -59,9 +59,25 @@ pub(super) struct Reader<'t> {
     pub file: &'t str,
     pub text: &'t str,
     pub assumptions: Vec<String>,
+    /// Whether this is a remedy on trial, whose own refusal nobody reads.
+    pub trial: bool,
 }
 
 impl Reader<'_> {
+    /// Those of some changes that the file is read with, and has rules for. Each is lines of a scenario, such as
+    /// `mesh.tp = 1, megatron.fp8 = "delayed"`, of which a key alone is removed.
+    pub(super) fn reading<C: AsRef<str>>(&self, changes: &[C]) -> Vec<String> {
+        let reads = |change: &&C| {
+            let draft = self.text.parse().ok().map(|table| Draft::new(self.file, table));
+            let changed = draft.and_then(|draft| draft.changed(change.as_ref()));
+            let read = changed.map(|draft| Scenario::read(self.file, &draft.text(), true));
+            read.is_some_and(|read| read.is_ok_and(|scenario| scenario.job.refuses().is_none()))
+        };
+        // A trial's own remedies are for nobody.
+        let kept = changes.iter().filter(|change| !self.trial && reads(change));
+        kept.map(|change| change.as_ref().to_owned()).collect()
+    }
+
     pub(super) fn place<T>(&self, at: &Spanned<T>) -> Box<Place> {
         Box::new(Place::of(self.file, self.text, at.span()))
     }
@@ -126,12 +142,17 @@ impl Scenario {
 
     /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+        Scenario::read(file, text, false)
+    }
+
+    /// Understands a scenario's text; of a remedy on trial nothing is looked for that would mend it.
+    fn read(file: &str, text: &str, trial: bool) -> Result<Scenario, ScenarioError> {
         let mut scenario: written::Scenario = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let problem = plain::words(error.message(), text, span.clone());
             ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
         })?;
-        let mut reader = Reader { file, text, assumptions: vec![] };
+        let mut reader = Reader { file, text, assumptions: vec![], trial };
         let runtime = runtime(&reader, &scenario.runtime)?;
         releases::fill(&mut reader, &mut scenario, runtime)?;
         understand(&mut reader, &scenario, runtime)
@@ -224,13 +245,11 @@ fn understand(
         let note = format!("note: {} is trained without the modules that predict tokens further ahead", model.name);
         reader.assumptions.push(note);
     }
-    let batch = &scenario.batch;
-    let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
-    let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
-    let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
+    let (seq, micro, accumulation) = batch::batch(reader, scenario, (runtime, &topology))?;
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };
     let Decided { job, regime, software, expandable_segments } = runtime.decide(reader, base)?;
     limits::check(reader, scenario, &job)?;
+    batch::check(reader, scenario, &job)?;
     experts::notes(reader, &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let tokens = job.tokens();
@@ -253,7 +272,7 @@ fn understand(
         expandable_segments,
         // What has been read is a table.
         draft: Draft::new(reader.file, reader.text.parse().unwrap_or_default()),
-        sequence_at: *reader.place(&batch.sequence),
+        sequence_at: *reader.place(&scenario.batch.sequence),
         model_at: *reader.place(&scenario.model),
         assumptions: std::mem::take(&mut reader.assumptions),
         measured,
@@ -263,7 +282,11 @@ fn understand(
 fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {
     Runtime::find(written.get_ref()).ok_or_else(|| {
         let asked = written.get_ref();
-        let problem = format!("there is no runtime {asked:?}");
+        let hint = match Runtime::called(asked) {
+            Some(_) => String::new(),
+            None => Runtime::near(asked).map_or(String::new(), |near| format!(" (did you mean {:?}?)", near.written())),
+        };
+        let problem = format!("there is no runtime {asked:?}{hint}");
         let remedy = match Runtime::called(asked) {
             Some(runtime) => format!("write {:?}, which is {}", runtime.written(), runtime.lane()),
             None => {

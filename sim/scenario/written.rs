@@ -185,6 +185,10 @@ pub struct Batch {
     pub micro: Option<Spanned<i64>>,
     /// Micro-batches per step.
     pub accumulation: Option<Spanned<i64>>,
+    /// Sequences of a step, of all ranks: `accumulation` follows.
+    pub global: Option<Spanned<i64>>,
+    /// The same in tokens.
+    pub global_tokens: Option<Spanned<i64>>,
     /// Whether gradients are reduced after every micro-batch.
     pub sync_every_micro_batch: Option<Spanned<bool>>,
     /// Whether the loop calls `set_is_last_backward`.

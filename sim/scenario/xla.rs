@@ -12,6 +12,7 @@ use super::{machine, written};
 use crate::cost::{Backend, Blocks, Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
+use crate::near::did_you_mean;
 use crate::runtime;
 use crate::runtime::spmd::{Attention, Flags, Job, Keep, Mesh, Policy, Quantization, Run, TENSORS, Targets, Windows};
 
@@ -89,7 +90,11 @@ const FOREIGN: Foreign = Foreign {
             &["dcn_data", "dcn_pipeline", "pipeline", "data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"],
             "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data and dcn_pipeline over slices",
         ),
-        ("batch", &["sequence", "micro", "accumulation"], "write batch.micro: sequences on each chip"),
+        (
+            "batch",
+            &["sequence", "micro", "accumulation", "global", "global_tokens"],
+            "write batch.micro: sequences on each chip",
+        ),
     ],
     keys: &[("mesh.pp", "write mesh.pipeline, the stages, and xla.num_pipeline_microbatches")],
 };
@@ -337,7 +342,8 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
     }
     let Some((name, policy)) = Policy::NAMED.iter().find(|(name, _)| name == at.get_ref()) else {
         let names: Vec<&str> = Policy::NAMED.iter().map(|(name, _)| *name).collect();
-        let problem = format!("there is no remat_policy {:?}", at.get_ref());
+        let hint = did_you_mean(at.get_ref(), names.iter().copied().chain(["custom"]));
+        let problem = format!("there is no remat_policy {:?}{hint}", at.get_ref());
         return Err(reader.plan(at, problem, format!("write one of: {}, custom", names.join(", "))));
     };
     match written {
@@ -383,7 +389,9 @@ fn send_tokens(
     }
     if table.capacity_factor.is_none() {
         let problem = "sorted experts over an expert axis are not simulated on XLA";
-        return Err(reader.plan(at, problem, "write xla.capacity_factor, or mesh.expert = 1 and a larger mesh.fsdp"));
+        let fsdp = mesh.fsdp * mesh.expert;
+        let remedy = format!("write xla.capacity_factor = 1.0, or mesh.expert = 1 and mesh.fsdp = {fsdp}");
+        return Err(reader.plan(at, problem, remedy));
     }
     Ok(match &table.expert_exchange {
         Some(written) => *written.get_ref() == ExpertExchange::Tokens,
@@ -416,7 +424,8 @@ fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Flags, Scenari
     let names: Vec<&str> = list.iter().map(|at| at.get_ref().as_str()).collect();
     Flags::of(&names).map_err(|unknown| {
         let known: Vec<&str> = Flags::GROUPS.iter().map(|(name, _)| *name).collect();
-        let problem = format!("there is no group of flags {unknown:?}");
+        let hint = did_you_mean(unknown, known.iter().copied());
+        let problem = format!("there is no group of flags {unknown:?}{hint}");
         let remedy = format!("write some of: {}", known.join(", "));
         let at = list.iter().find(|at| at.get_ref() == unknown).map_or(0..0, Spanned::span);
         reader.plan(&Spanned::new(at, ()), problem, remedy)

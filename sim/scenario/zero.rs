@@ -86,7 +86,11 @@ const FOREIGN: Foreign = Foreign {
             "the optimizer steps one flat tensor when all gradients are there: remove the key",
         ),
         ("attention", &["backend", "alibi_tensor", "reads_back"], "remove the key"),
-        ("batch", &["sequence", "micro", "accumulation"], "zero.stage says when gradients are reduced: remove the key"),
+        (
+            "batch",
+            &["sequence", "micro", "accumulation", "global", "global_tokens"],
+            "zero.stage says when gradients are reduced: remove the key",
+        ),
         ("mesh", &["dp", "cp"], "write mesh.dp and mesh.cp: its ranks share data and sequences"),
         ("precision", &["param"], "parameters are bf16, what is stepped fp32: remove the key"),
     ],
@@ -192,11 +196,11 @@ fn simulated(
         (&scenario.activation_checkpointing.policy, *checkpoint == Checkpoint::SelectiveOp, stage)
     {
         let problem = "selective checkpointing is not simulated under zero.stage = 3 yet";
-        return Err(reader.plan(at, problem, "write policy = \"full\", or stage = 2"));
+        return Err(reader.plan(at, problem, "write activation_checkpointing.policy = \"full\", or zero.stage = 2"));
     }
     if let (Some(at), false, Stage::Three) = (&scenario.loss.kind, whole, stage) {
         let problem = "a loss that takes the head in parts is not simulated under zero.stage = 3 yet";
-        return Err(reader.plan(at, problem, "write loss.kind = \"fp32\", or stage = 2"));
+        return Err(reader.plan(at, problem, "write loss.kind = \"fp32\", or zero.stage = 2"));
     }
     Ok(())
 }
@@ -245,7 +249,7 @@ fn zero(
     };
     if stage == Stage::Three && ranks == 1 {
         let problem = "zero.stage = 3 on one rank has no parts to gather: it has no rules";
-        return Err(reader.plan(&scenario.mesh, problem, "write stage = 2, or take more chips"));
+        return Err(reader.plan(&scenario.mesh, problem, "write zero.stage = 2, or take more chips"));
     }
     let offload = offload::offload(reader, table, stage)?;
     let (gathering, sub_group) = match stage {

@@ -4,10 +4,12 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// No schedule of that name.
-    #[error("no schedule is called {name:?}: expected one of {known}, or a file that ends in .csv")]
+    #[error("no schedule is called {name:?}{hint}: expected one of {known}, or a file that ends in .csv")]
     Unknown {
         /// The name as written.
         name: String,
+        /// Which of them is near, in words.
+        hint: String,
         /// The names there are.
         known: String,
     },

@@ -15,6 +15,8 @@ mod zb_h2;
 mod zbv;
 pub mod zero_bubble;
 
+use crate::near::did_you_mean;
+
 use super::{Action, Lists, Schedule, ScheduleError};
 
 /// The schedules there are.
@@ -189,6 +191,7 @@ pub fn find(name: &str) -> Result<&'static Entry, ScheduleError> {
     let plain = |name: &str| name.to_lowercase().replace(['-', '_', ' '], "");
     ENTRIES.iter().find(|entry| plain(entry.name) == plain(name)).ok_or_else(|| ScheduleError::Unknown {
         name: name.to_owned(),
+        hint: did_you_mean(name, ENTRIES.map(|entry| entry.name)),
         known: ENTRIES.map(|entry| entry.name).join(", "),
     })
 }

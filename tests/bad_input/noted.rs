@@ -34,6 +34,19 @@ fn a_load_that_grouped_matmuls_of_all_rows_do_not_see_is_said_to_change_nothing(
 }
 
 #[test]
+fn the_workload_says_how_tokens_are_spread_over_experts() {
+    for (load, words) in [
+        (" = \"balanced\"", "tokens over experts: balanced)"),
+        (".power_law = 1.2", "tokens over experts: a power law of exponent 1.2)"),
+        (".measured = [9, 8, 8, 8, 8, 8, 8, 7]", "tokens over experts: as a run counted them)"),
+    ] {
+        let text = mixtral("fsdp2", load, "", "");
+        let report = windtunnel::report::text::report(&make::parse(&text), &make::fly(&text), Default::default());
+        assert!(report.contains(&format!("decoder with experts (2 of 8 for each token, {words}")), "{report}");
+    }
+}
+
+#[test]
 fn a_law_too_steep_for_one_expert_is_said_to_be_cut() {
     let says = |exponent: &str| noted(&mixtral("fsdp2", &format!(".power_law = {exponent}"), "", ""), "which it takes");
     assert!(says("3.0"));

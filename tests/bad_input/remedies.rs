@@ -2,6 +2,7 @@
 
 use windtunnel::scenario::{Scenario, ScenarioError};
 
+use crate::followed;
 use crate::make::{FILE, MEGATRON, replaced};
 
 /// Reads a scenario, and asks whether there are rules for all of it.
@@ -12,7 +13,7 @@ fn read(text: &str) -> Result<Scenario, ScenarioError> {
 }
 
 fn refusal(text: &str) -> String {
-    read(text).map(|_| ()).expect_err(text).to_string()
+    followed::refusal(FILE, text)
 }
 
 /// What is replaced, and by what.

@@ -56,8 +56,12 @@ write a divisor, or change the topology's size",
     let said =
         refused("cp-alone", "dp_shard = 8", "dp_shard = 8\n[framework]\ncontext_parallel_rotate_method = \"alltoall\"");
     assert!(said.contains("how ranks share a sequence, and mesh.cp does not split it"), "{said}");
-    let said = refused("cp-parts", "dp_shard = 8", "cp = 3\n[compile]\nblocks = true");
-    assert!(said.contains("cuts a sequence into 6 parts, and 128 tokens are no multiple"), "{said}");
+    let said = refused(
+        "cp-parts",
+        "dp_shard = 8\n\n[batch]\nsequence = 128",
+        "cp = 2\n\n[batch]\nsequence = 126\n[compile]\nblocks = true",
+    );
+    assert!(said.contains("cuts a sequence into 4 parts, and 126 tokens are no multiple"), "{said}");
     let said = refused("float8-eager", "", "[float8]\nrecipe = \"tensorwise\"");
     assert!(said.contains("[float8] is modelled in compiled blocks alone"), "{said}");
     let rowwise = "[compile]\nblocks = true\n[float8]\nrecipe = \"rowwise\"\nall_gather = true";

@@ -199,6 +199,7 @@ pub fn model(dims: &Dims) -> ModelConfig {
         tied_head: dims.tied_head,
         sliding_window: (dims.sliding_window > 0).then_some(dims.sliding_window),
         global_every: dims.global_every,
+        context: None,
         attention_softcap: false,
         logit_softcap: dims.logit_softcap > 0.0,
         predicts_ahead: 0,

@@ -49,6 +49,7 @@ fn model(c: &Value) -> ModelConfig {
         tied_head: on("tied"),
         sliding_window: None,
         global_every: 0,
+        context: None,
         attention_softcap: false,
         logit_softcap: false,
         predicts_ahead: 0,

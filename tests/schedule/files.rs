@@ -60,6 +60,24 @@ fn a_schedule_that_never_ends_says_who_waits_for_whom() {
 }
 
 #[test]
+fn what_a_schedule_is_said_to_idle_is_what_its_numbers_say() {
+    let folder = crate::command::Folder::new("schedule-idle");
+    let said = |name: &str| {
+        let arguments = ["show", "schedule", name, "--stages", "4", "--microbatches", "8"];
+        String::from_utf8(folder.windtunnel(&arguments).stdout).unwrap()
+    };
+    let (full, waits) = (said("ZB-H2"), said("1F1B"));
+    assert!(full.contains("bubble 11.11 %"), "{full}");
+    assert!(
+        full.contains("all of it before a rank's first action or after its last: once begun, no rank waits"),
+        "{full}"
+    );
+    assert!(waits.contains("between its first action and its last a rank waits"), "{waits}");
+    let list = String::from_utf8(folder.windtunnel(&["show", "schedule"]).stdout).unwrap();
+    assert!(!list.contains("no rank idles"), "{list}");
+}
+
+#[test]
 fn a_shape_that_a_schedule_is_not_made_for_is_refused_with_a_remedy() {
     let said = |name: &str, ranks: u32, virtual_stages: u32, microbatches: u32| {
         schedule::build(name, Shape { ranks, virtual_stages, microbatches }).unwrap_err().to_string()
@@ -75,7 +93,10 @@ fn a_shape_that_a_schedule_is_not_made_for_is_refused_with_a_remedy() {
         "ZBVZeroBubble runs two stages on each rank, not 1: give it virtual = 2"
     );
     assert!(said("Interleaved1F1B", 4, 2, 9).contains("take a multiple of the 4 pipeline ranks, such as 8 or 12"));
-    assert!(said("2F2B", 4, 2, 9).starts_with("no schedule is called \"2F2B\": expected one of GPipe, 1F1B, "));
+    assert!(
+        said("2F2B", 4, 2, 9)
+            .starts_with("no schedule is called \"2F2B\" (did you mean \"1F1B\"?): expected one of GPipe, 1F1B, ")
+    );
     assert_eq!(said("GPipe", 0, 1, 1), "the number of pipeline ranks is 0: expected 1 to 65536");
     assert_eq!(
         said("ZB-1p", 2000, 1, 4000),

@@ -25,6 +25,7 @@ pub(in crate::explore) fn value(ceiling: &Ceiling) -> Value {
     json!({
         "step_tokens": ceiling.options.step,
         "own_tokens": ceiling.own,
+        "ceiling_tokens": ceiling.top().map(|point| point.sequence),
         "longest_tokens": ceiling.longest.as_ref().map(|point| point.sequence),
         "longest_beyond_doubt_tokens": ceiling.sure.as_ref().map(|point| point.sequence),
         "ends_because": end(&ceiling.end),
@@ -34,6 +35,9 @@ pub(in crate::explore) fn value(ceiling: &Ceiling) -> Value {
         "ladder": ceiling.ladder.iter().map(point).collect::<Vec<_>>(),
         "refused": ceiling.refused.iter()
             .map(|(sequence, reason)| json!({"sequence_tokens": sequence, "reason": reason}))
+            .collect::<Vec<_>>(),
+        "longer_with": ceiling.longer.iter()
+            .map(|(change, longest)| json!({"change": change, "longest_tokens": longest}))
             .collect::<Vec<_>>(),
         "lengths_flown": ceiling.flown,
         "compiled_longest_tokens": ceiling.compiled().0.map(|one| one.sequence),

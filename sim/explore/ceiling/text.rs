@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use super::{Ceiling, Checked, End};
 use crate::explore::Point;
 use crate::explore::words::{gib, percent, relative_change, thousands};
+use crate::program::Category;
 use crate::report::text::{table, whose};
 use crate::scenario::Scenario;
 use crate::units::Bytes;
@@ -58,6 +59,7 @@ pub(in crate::explore) fn subject(scenario: &Scenario) -> String {
 pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
     let mut lines = vec![];
     match (&ceiling.longest, &ceiling.beyond) {
+        _ if !ceiling.checked.is_empty() => lines.extend(by_compiler(ceiling)),
         (Some(top), _) => {
             let (total, capacity) = (top.memory.device_total(), top.memory.capacity);
             let held = format!("{} of {} per device", gib(total), gib(capacity));
@@ -72,7 +74,13 @@ pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
         (None, None) => lines.push(("ceiling", "none".to_owned())),
     }
     lines.push(("ends because", ends(ceiling)));
-    if let Some(top) = &ceiling.longest {
+    lines.extend(
+        ceiling
+            .longer
+            .iter()
+            .map(|(change, longest)| ("longer with", format!("{change}: {} tokens fit", thousands(*longest)))),
+    );
+    if let Some(top) = ceiling.top() {
         lines.extend(doubt(ceiling, top).map(|line| ("beyond doubt", line)));
         lines.extend(stalls(ceiling).map(|line| ("but", line)));
         lines.extend(gain(ceiling, top).map(|line| ("worth it?", line)));
@@ -80,6 +88,36 @@ pub(super) fn answer(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
     lines.extend(compiled(ceiling).into_iter().map(|line| ("compiled", line)));
     let step = thousands(ceiling.options.step);
     lines.push(("searched", format!("in steps of {step} tokens; lengths flown to find it: {}", ceiling.flown)));
+    lines
+}
+
+/// The headline where a compiler was asked: its own ceiling, and below it what was predicted, if that is another.
+fn by_compiler(ceiling: &Ceiling) -> Vec<(&'static str, String)> {
+    let predicted = ceiling.longest.as_ref().map(|point| point.sequence);
+    let capacity = apart(ceiling).map(|point| point.memory.capacity);
+    let mut lines = vec![];
+    let headline = match ceiling.compiled() {
+        (Some(fits), _) => {
+            let of = capacity.map_or(String::new(), |capacity| format!(" of {}", gib(capacity)));
+            let held = fits.bytes.map_or("it fits".to_owned(), |bytes| format!("{}{of} per device", gib(bytes)));
+            format!("{} tokens by {}: {held}", thousands(fits.sequence), fits.compiler)
+        }
+        (None, refused) => {
+            let down = refused.map_or(0, |refused| refused.sequence);
+            format!("none known: the compiler refuses every length asked about, down to {} tokens", thousands(down))
+        }
+    };
+    lines.push(("ceiling", headline));
+    if predicted != ceiling.compiled().0.map(|fits| fits.sequence) {
+        let says = match predicted.and_then(|length| ceiling.check(length)) {
+            Some(checked) if !checked.fits => ", which the compiler refuses",
+            _ => "",
+        };
+        let length = predicted.map_or("none".to_owned(), |length| format!("{} tokens", thousands(length)));
+        lines.push(("predicted", format!("{length}{says}")));
+    }
+    let own = ceiling.compiled().0.is_some_and(|fits| ceiling.own > fits.sequence);
+    lines.extend(own.then(|| ("", format!("the file asks for {}", thousands(ceiling.own)))));
     lines
 }
 
@@ -153,7 +191,7 @@ fn short(point: &Point) -> String {
 
 /// What the step time at the ceiling has in it of the allocator.
 fn stalls(ceiling: &Ceiling) -> Option<String> {
-    let retries = ceiling.longest.as_ref()?.memory.report.retries;
+    let retries = ceiling.top()?.memory.report.retries;
     let times = if retries == 1 { "once".to_owned() } else { format!("{retries} times") };
     let cost = "what that costs is in the step time, at assumed rates";
     (retries > 0)
@@ -162,6 +200,13 @@ fn stalls(ceiling: &Ceiling) -> Option<String> {
 
 /// Why the ceiling is where it is.
 pub(in crate::explore) fn ends(ceiling: &Ceiling) -> String {
+    let predicted = ceiling.longest.as_ref().map(|point| point.sequence);
+    if let (Some(fits), Some(refused)) = ceiling.compiled()
+        && Some(fits.sequence) != predicted
+    {
+        let needs = refused.bytes.map_or(String::new(), |bytes| format!(", and needs {}", gib(bytes)));
+        return format!("memory: the compiler refuses {} tokens{needs}", thousands(refused.sequence));
+    }
     match (&ceiling.end, &ceiling.beyond) {
         (End::Memory, Some(next)) if ceiling.check(next.sequence).is_some_and(|checked| checked.fits) => {
             let (wanted, capacity) = (gib(next.memory.wanted), gib(next.memory.capacity));
@@ -218,7 +263,7 @@ pub(super) type Rows = (Vec<String>, Vec<Vec<String>>);
 
 /// The length at which memory is taken apart: the ceiling, or the shortest that does not fit either.
 fn apart(ceiling: &Ceiling) -> Option<&Point> {
-    ceiling.longest.as_ref().or(ceiling.beyond.as_ref())
+    ceiling.top().or(ceiling.longest.as_ref()).or(ceiling.beyond.as_ref())
 }
 
 pub(super) fn binding_title(ceiling: &Ceiling) -> String {
@@ -232,7 +277,8 @@ pub(super) fn binding_title(ceiling: &Ceiling) -> String {
 /// What memory is made of at the ceiling, and what one step more adds to each.
 pub(super) fn binding(ceiling: &Ceiling) -> Option<Rows> {
     let top = apart(ceiling)?;
-    let next = ceiling.beyond.as_ref().filter(|next| next.sequence != top.sequence);
+    let after = |next: &&Point| next.sequence > top.sequence;
+    let next = ceiling.ladder.iter().find(after).or(ceiling.beyond.as_ref().filter(after));
     let mut rows = vec![];
     let mut row = |name: &str, here: Bytes, then: Option<Bytes>| {
         let share = here.0 as f64 / top.memory.capacity.0.max(1) as f64;
@@ -241,7 +287,11 @@ pub(super) fn binding(ceiling: &Ceiling) -> Option<Rows> {
     };
     let report = &top.memory.report;
     for (category, bytes) in report.breakdown.sorted() {
-        row(category.label(), bytes, next.map(|next| next.memory.report.breakdown.bytes(category)));
+        let name = match inputs(top).filter(|_| category == Category::Buffer) {
+            Some(most) => format!("{}, most of it {most}", category.label()),
+            None => category.label().to_owned(),
+        };
+        row(&name, bytes, next.map(|next| next.memory.report.breakdown.bytes(category)));
     }
     // What the allocator caches where it fails is no answer to what it would cache.
     row("cached by the allocator", report.peak_reserved.saturating_sub(report.peak_allocated), None);
@@ -249,6 +299,14 @@ pub(super) fn binding(ceiling: &Ceiling) -> Option<Rows> {
     let mut header = vec![String::new(), "size".to_owned(), "of the device".to_owned()];
     header.push(next.map_or(String::new(), |next| format!("{} more tokens", thousands(next.sequence - top.sequence))));
     Some((header, rows))
+}
+
+/// What most of the buffers and inputs are, where that is a tensor of some size: one that grows with the square of a sequence is
+/// worth a name.
+fn inputs(point: &Point) -> Option<&'static str> {
+    let all = point.memory.report.breakdown.bytes(Category::Buffer);
+    let most = point.live.iter().find(|live| live.category == Category::Buffer)?;
+    (2 * most.bytes.0 > all.0 && 100 * most.bytes.0 > point.memory.capacity.0).then_some(most.name)
 }
 
 fn signed(bytes: i128) -> String {

@@ -47,6 +47,7 @@ fn figures(figures: &Figures) -> Value {
         "reserved_bytes": figures.reserved.0,
         "mfu_billionths": figures.mfu_billionths,
         "tokens_per_second_per_chip": figures.rate,
+        "tokens_per_step": figures.tokens,
         "fits": figures.fits,
     })
 }

@@ -3,8 +3,14 @@
 //! Every column is rounded to one quantum before differences are taken, so that the rows on the page add up as well.
 
 use super::{Change, Comparison, Difference, Figures};
-use crate::explore::words::relative_change;
+use crate::explore::words::{relative_change, thousands};
 use crate::report::text::table;
+
+/// Columns of a page.
+const WIDTH: usize = 120;
+
+/// Of which a change takes as many, beside its figures.
+const CHANGE: usize = 40;
 
 /// A column: its title, and a figure in quanta of which hundred make a unit.
 struct Column {
@@ -27,7 +33,7 @@ fn columns(total: &Change) -> Vec<Column> {
     let column = |title: &str, quanta: Box<dyn Fn(&Figures) -> i128>| Column { title: title.to_owned(), quanta };
     vec![
         column(&format!("step time [{name}]"), Box::new(move |f| round(f.step.0.into(), picoseconds.into()))),
-        column("allocated [GiB]", Box::new(move |f| round(f.allocated.0.into(), 1 << 30))),
+        column("alloc. [GiB]", Box::new(move |f| round(f.allocated.0.into(), 1 << 30))),
         column("reserved [GiB]", Box::new(move |f| round(f.reserved.0.into(), 1 << 30))),
         column("MFU [%]", Box::new(move |f| round(f.mfu_billionths.into(), 10_000_000))),
     ]
@@ -46,8 +52,13 @@ pub fn report(answer: &Comparison) -> String {
     let columns = columns(&answer.total);
     let mut out = String::new();
     for (letter, (name, description)) in ["A", "B"].iter().zip(&answer.sides) {
-        out += &format!("{letter}  {name}   {description}\n");
+        let side = format!("{letter}  {name}   {description}");
+        out += &match side.chars().count() > WIDTH {
+            true => format!("{letter}  {name}\n   {}\n", wrapped(description, WIDTH - 3).join("\n   ")),
+            false => side + "\n",
+        };
     }
+    out.extend(batches(answer));
     out += &format!("\n{}\n", sides(answer, &columns));
     if answer.rows.is_empty() {
         out += "\nNo key differs: the two are the same run.\n";
@@ -59,15 +70,50 @@ pub fn report(answer: &Comparison) -> String {
         out += &format!("\nEach alone on A, for order matters\n{}\n", alone(answer, &columns));
     }
     for remark in remarks(answer) {
-        out += &format!("\n  {remark}\n");
+        out += &format!("\n  {}\n", wrapped(&remark, WIDTH - 4).join("\n    "));
     }
     if !answer.follows.is_empty() {
         out += "\nNeither file writes these, and they follow\n";
         for difference in &answer.follows {
-            out += &format!("  {}\n", words(difference));
+            out += &format!("  {}\n", wrapped(&words(difference), WIDTH - 4).join("\n    "));
         }
     }
     out
+}
+
+/// Said first where the two do not train on as many tokens a step: their steps are not the same work.
+fn batches(answer: &Comparison) -> Option<String> {
+    let [a, b] = [&answer.total.from, &answer.total.to].map(|figures| figures.tokens);
+    (a != b).then(|| {
+        format!(
+            "\nNot the same work: {} tokens a step in A, {} in B ({:.3} ×); compare tokens/s per chip, not step time\n",
+            thousands(a),
+            thousands(b),
+            b as f64 / a.max(1) as f64
+        )
+    })
+}
+
+/// Lines of at most `width` characters, broken at spaces; a word that is longer is cut.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut length = 0;
+    for word in text.split(' ') {
+        let letters: Vec<char> = word.chars().collect();
+        for (at, part) in letters.chunks(width).enumerate() {
+            let space = usize::from(at == 0 && length > 0);
+            if length + space + part.len() > width || at > 0 {
+                lines.push(String::new());
+                length = 0;
+            } else if space == 1 {
+                lines.last_mut().into_iter().for_each(|line| line.push(' '));
+                length += 1;
+            }
+            lines.last_mut().into_iter().for_each(|line| line.extend(part));
+            length += part.len();
+        }
+    }
+    lines
 }
 
 fn sides(answer: &Comparison, columns: &[Column]) -> String {
@@ -89,6 +135,7 @@ fn sides(answer: &Comparison, columns: &[Column]) -> String {
         format!("{:+.0}", to.rate - from.rate),
         change,
     ]);
+    rows.push(vec!["tokens a step".to_owned(), thousands(from.tokens), thousands(to.tokens)]);
     rows.push(vec!["fits".to_owned(), fits(from), fits(to)]);
     table(&["", "A", "B", "B − A", ""], rows, 1)
 }
@@ -115,6 +162,10 @@ fn attribution(answer: &Comparison, columns: &[Column]) -> String {
 
 fn alone(answer: &Comparison, columns: &[Column]) -> String {
     let row = |row: &super::Row| match &row.alone {
+        // What a plan that cannot run would take is no figure.
+        Ok(change) if !change.to.fits && answer.total.from.fits => {
+            names(&row.differences).into_iter().chain(["does not fit".to_owned()]).collect()
+        }
         Ok(change) => cells(names(&row.differences), change, columns),
         Err(_) => names(&row.differences).into_iter().chain(["no scenario".to_owned()]).collect(),
     };
@@ -135,7 +186,8 @@ fn remarks(answer: &Comparison) -> Vec<String> {
 
 fn names(differences: &[Difference]) -> [String; 2] {
     let group = differences.first().map_or("", Difference::group).to_owned();
-    [group, differences.iter().map(words).collect::<Vec<_>>().join(", ")]
+    let lines = differences.iter().flat_map(|one| wrapped(&words(one), CHANGE));
+    [group, lines.collect::<Vec<_>>().join("\n")]
 }
 
 fn words(difference: &Difference) -> String {

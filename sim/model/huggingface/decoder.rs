@@ -65,6 +65,7 @@ pub(super) fn sized(
         tied_head: false,
         sliding_window: None,
         global_every: 0,
+        context: None,
         attention_softcap: false,
         logit_softcap: false,
         predicts_ahead: 0,

@@ -14,7 +14,7 @@
 //! that crosses from the host. Copies are from pinned memory, but for `broadcast_data`'s. Ranks that share a sequence take
 //! their rows of what was read (`get_batch_on_this_cp_rank`, for 0.5 and 0.16 as 0.14 to 0.16 have it). Loaders are always ahead.
 
-use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
+use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::{Eager, Storage};
 use crate::units::Bytes;
 
@@ -84,7 +84,7 @@ impl Batch {
     /// Has a micro-batch read.
     pub(super) fn read(eager: &mut Eager, reading: Reading) -> Batch {
         match reading.loader {
-            Loader::There => Batch::of(reading.own().map(|(bytes, name)| eager.storage(bytes, name))),
+            Loader::There => Batch::of(reading.own().map(|(bytes, name)| input(eager, bytes, name))),
             Loader::SizesFirst { .. } if reading.has(TOKENS) => {
                 let batch = reading.sizes_first(eager);
                 reading.own_rows(eager, batch)
@@ -188,7 +188,7 @@ impl Reading {
         let mut storages = [None; 5];
         for part in LOADED {
             let (bytes, name) = whole[part];
-            storages[part] = Some(eager.storage(bytes, name));
+            storages[part] = Some(input(eager, bytes, name));
             if bytes > 0 {
                 sent(eager, bytes, false);
             }
@@ -221,7 +221,7 @@ impl Reading {
             let (bytes, name) = all[part];
             let bytes = if part == ATTENTION { held / self.cp } else { bytes };
             self.index(eager);
-            own[part] = eager.storage(bytes, name);
+            own[part] = input(eager, bytes, name);
             eager.pointwise("aten.index_select", MemoryKind::Copy, bytes, bytes, Dispatch::EagerForward);
             eager.release(whole[part]);
         }
@@ -249,7 +249,7 @@ impl Reading {
         broadcast(eager, SIZES * INT64, DType::Int64);
         crossing(eager, SIZES * INT64, true, true);
         let bytes = INT64 * micro * (seq + 1);
-        let text = eager.storage(bytes, "text");
+        let text = input(eager, bytes, "text");
         sent(eager, bytes, true);
         broadcast(eager, bytes, DType::Int64);
         let tokens = INT64 * micro * seq;
@@ -257,7 +257,7 @@ impl Reading {
         let mut part = |name| match micro {
             1 => eager.retain(text),
             _ => {
-                let part = eager.storage(tokens, name);
+                let part = input(eager, tokens, name);
                 eager.pointwise("aten.contiguous", MemoryKind::Copy, tokens, tokens, Dispatch::EagerForward);
                 part
             }
@@ -265,7 +265,12 @@ impl Reading {
         let (labels, words) = (part("labels"), part("tokens"));
         let pairs = seq * seq;
         let mut made = |name, bytes, read| {
-            let made = eager.storage(bytes, name);
+            // By what it is for, where it stays until the end.
+            let made = match name {
+                "aten.lt" => input(eager, bytes, "attention_mask"),
+                "aten.arange" => input(eager, bytes, "position_ids"),
+                _ => eager.storage(bytes, name),
+            };
             eager.pointwise(name, MemoryKind::Elementwise, read, bytes, Dispatch::EagerForward);
             made
         };
@@ -279,6 +284,11 @@ impl Reading {
         }
         [words, labels, positions, mask, loss_mask]
     }
+}
+
+/// A part of a micro-batch, which memory reports count among inputs: a mask of a byte for each pair of tokens is no activation.
+fn input(eager: &mut Eager, bytes: u64, name: &'static str) -> Storage {
+    eager.storage_as(bytes, Category::Buffer, name)
 }
 
 /// A copy to the device; the host waits for one that is not from pinned memory.

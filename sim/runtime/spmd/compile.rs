@@ -16,7 +16,7 @@ pub struct Run {
     pub steps: Option<u64>,
     /// Shapes of batches, each of which is compiled.
     pub shapes: u64,
-    /// Whether an earlier run left its programs in a persistent cache (`jax_cache_dir`).
+    /// Whether programs are kept in a persistent cache (`jax_cache_dir`): the first run compiles and fills it, later ones read it.
     pub cached: bool,
 }
 
@@ -26,10 +26,10 @@ pub fn compiled_in() -> (Time, Time) {
 }
 
 impl Run {
-    /// What all shapes take to compile, from and to.
+    /// What all shapes take to compile, from and to. With a persistent cache that is what the first run takes.
     pub fn compiling(&self) -> (Time, Time) {
         let (least, most) = compiled_in();
-        let all = |each: Time| Time::from_seconds(each.seconds() * if self.cached { 0.0 } else { self.shapes as f64 });
+        let all = |each: Time| Time::from_seconds(each.seconds() * self.shapes as f64);
         (all(least), all(most))
     }
 }

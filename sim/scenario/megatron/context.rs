@@ -2,6 +2,7 @@
 //! attention knows how.
 
 use crate::model::ModelConfig;
+use crate::near::did_you_mean;
 use crate::runtime::eager::{Parts, WAYS, Way};
 use crate::runtime::megatron::{Block, Core, Implementation, Mesh, Sharing};
 use crate::scenario::error::ScenarioError;
@@ -73,7 +74,8 @@ fn way(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Wa
     };
     Way::find(at.get_ref()).ok_or_else(|| {
         let known: Vec<String> = WAYS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();
-        let problem = format!("no way to share a sequence is called \"{}\"", at.get_ref());
+        let hint = did_you_mean(at.get_ref(), WAYS.iter().map(|one| one.name));
+        let problem = format!("no way to share a sequence is called {:?}{hint}", at.get_ref());
         reader.plan(at, problem, format!("write megatron.cp_comm_type = {}", known.join(" or ")))
     })
 }
@@ -105,7 +107,9 @@ fn inner(
         }
         (_, Some(at)) => {
             let problem = format!("\"{}\" has one level, and hierarchical_context_parallel_sizes two", way.name);
-            Err(reader.plan(at, problem, "remove the key, or write megatron.cp_comm_type = \"a2a+p2p\""))
+            let two = reader.reading(&["megatron.cp_comm_type = \"a2a+p2p\""]);
+            let or = if two.is_empty() { String::new() } else { format!(", or write {}", two.join(", or ")) };
+            Err(reader.plan(at, problem, format!("remove the key{or}")))
         }
         _ => Ok(1),
     }

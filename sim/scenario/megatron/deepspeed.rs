@@ -41,18 +41,22 @@ pub(super) fn engine(
     let ahead = table.mtp_num_layers.as_ref().is_some_and(|at| *at.get_ref() != 0);
     let several = virtual_stages.is_some_and(|at| *at.get_ref() > 1);
     let cases = [
-        (!local, "megatron.implementation = \"transformer_engine\"", "write \"local\""),
-        (fused, "megatron.gradient_accumulation_fusion", "write false: autograd adds gradients up"),
-        (reduces, "megatron.overlap_grad_reduce", "write false: gradients are reduced after the last micro-batch"),
-        (gathers, "megatron.overlap_param_gather", "write false: parameters are gathered after the step"),
-        (overlaps, "megatron.tp_comm_overlap", "write false"),
-        (table.fp8.is_some(), "megatron.fp8", "remove it"),
-        (engine_loss, "megatron.cross_entropy_fusion_impl = \"te\"", "write \"native\""),
-        (ahead, "megatron.mtp_num_layers", "remove it"),
-        (table.recompute_modules.is_some(), "megatron.recompute_modules", "remove it, and see megatron.recompute"),
-        (sequence, "tensor_parallel.sequence", "write false"),
+        (!local, "megatron.implementation = \"transformer_engine\"", "write megatron.implementation = \"local\""),
+        (fused, "megatron.gradient_accumulation_fusion", "write megatron.gradient_accumulation_fusion = false"),
+        (reduces, "megatron.overlap_grad_reduce", "write megatron.overlap_grad_reduce = false"),
+        (gathers, "megatron.overlap_param_gather", "write megatron.overlap_param_gather = false"),
+        (overlaps, "megatron.tp_comm_overlap", "write megatron.tp_comm_overlap = false"),
+        (table.fp8.is_some(), "megatron.fp8", "remove megatron.fp8"),
+        (
+            engine_loss,
+            "megatron.cross_entropy_fusion_impl = \"te\"",
+            "write megatron.cross_entropy_fusion_impl = \"native\"",
+        ),
+        (ahead, "megatron.mtp_num_layers", "remove megatron.mtp_num_layers"),
+        (table.recompute_modules.is_some(), "megatron.recompute_modules", "remove megatron.recompute_modules"),
+        (sequence, "tensor_parallel.sequence", "write tensor_parallel.sequence = false"),
         (context, "mesh.cp", "write mesh.cp = 1, or runtime = \"deepspeed-zero\" for Ulysses without stages"),
-        (several, "pipeline.virtual_stages", "write 1"),
+        (several, "pipeline.virtual_stages", "write pipeline.virtual_stages = 1"),
     ];
     match cases.into_iter().find(|(applies, ..)| *applies) {
         None => Ok(Engine::DeepSpeed),

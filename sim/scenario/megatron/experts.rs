@@ -5,6 +5,7 @@ use toml::Spanned;
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::model::routing::Load;
+use crate::near::did_you_mean;
 use crate::runtime::megatron::{DISPATCHERS, Dispatcher, Implementation, Mesh, Mixture};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::{MOST_RANKS, Reader};
@@ -200,7 +201,8 @@ fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'st
     };
     Dispatcher::find(at.get_ref()).ok_or_else(|| {
         let known: Vec<String> = DISPATCHERS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();
-        let problem = format!("no dispatcher of tokens is called \"{}\"", at.get_ref());
+        let hint = did_you_mean(at.get_ref(), DISPATCHERS.iter().map(|one| one.name));
+        let problem = format!("no dispatcher of tokens is called {:?}{hint}", at.get_ref());
         reader.plan(at, problem, format!("write megatron.moe_token_dispatcher_type = {}", known.join(" or ")))
     })
 }

@@ -22,7 +22,7 @@ const TABLES: [(&str, &[&str], &str); 13] = [
     ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
     (
         "batch",
-        &["sequence", "micro", "accumulation"],
+        &["sequence", "micro", "accumulation", "global", "global_tokens"],
         "gradients are reduced after the last micro-batch: remove the key",
     ),
     (

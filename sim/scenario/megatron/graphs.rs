@@ -83,7 +83,11 @@ pub(super) fn asked(
         (
             !job.pipeline.schedule.name.starts_with("Megatron"),
             "CUDA graphs are simulated for Megatron-Core's own schedules",
-            "write pipeline.schedule = \"Megatron1F1B\" or \"MegatronInterleaved\", or cuda_graph_impl = \"none\"",
+            if job.pipeline.virtual_stages == 1 {
+                "write pipeline.schedule = \"Megatron1F1B\", or megatron.cuda_graph_impl = \"none\""
+            } else {
+                "write pipeline.schedule = \"MegatronInterleaved\", or megatron.cuda_graph_impl = \"none\""
+            },
         ),
     ];
     refuse(reader, by, &always)?;
@@ -137,20 +141,18 @@ fn iteration(
     job: &Settled<'_>,
 ) -> Result<(), ScenarioError> {
     let engine = *at.get_ref() == Graphs::TransformerEngine;
+    // What one refusal asks for, the next would ask for more.
+    let waits = job.mesh.pp > 1 && !job.pipeline.overlap_p2p;
+    let beside = if waits { " and pipeline.virtual_stages = 2 with pipeline.overlap_p2p = true" } else { "" };
+    let silent = if job.checks_for_nan { " and megatron.check_for_nan = false" } else { "" };
+    let local = format!("write megatron.cuda_graph_impl = \"local\"{silent}{beside}");
+    let unchecked = format!("write megatron.check_for_nan = false{beside}");
     let cases: [Case<'_>; 6] = [
-        (
-            engine,
-            "full_iteration is captured by Megatron-Core, not by Transformer Engine",
-            "write megatron.cuda_graph_impl = \"local\"",
-        ),
+        (engine, "full_iteration is captured by Megatron-Core, not by Transformer Engine", &local),
         (scopes.len() > 1, "full_iteration captures everything: no other scope goes with it", "remove the others"),
+        (job.checks_for_nan, "full_iteration captures the loss, which megatron.check_for_nan reads back", &unchecked),
         (
-            job.checks_for_nan,
-            "full_iteration captures the loss, which megatron.check_for_nan reads back",
-            "write megatron.check_for_nan = false",
-        ),
-        (
-            job.mesh.pp > 1 && !job.pipeline.overlap_p2p,
+            waits,
             "full_iteration captures messages between stages, and the host waits for each of them",
             "write pipeline.virtual_stages = 2 or more with pipeline.overlap_p2p = true, or mesh.pp = 1",
         ),

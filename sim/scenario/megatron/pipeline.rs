@@ -3,6 +3,7 @@
 use toml::Spanned;
 
 use crate::model::ModelConfig;
+use crate::near::did_you_mean;
 use crate::runtime::megatron::{self, Engine, Job, Mesh, Pipeline};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::stages::is_file;
@@ -118,7 +119,9 @@ fn schedule(
         ));
     }
     let found = order::find(at.get_ref()).map_err(|_| {
-        reader.plan(at, format!("there is no schedule {:?}", at.get_ref()), format!("write one of: {known}"))
+        let hint = did_you_mean(at.get_ref(), known.split(", "));
+        let problem = format!("there is no schedule {:?}{hint}", at.get_ref());
+        reader.plan(at, problem, format!("write one of: {known}"))
     })?;
     if engine == Engine::Core && found.name == MEGATRON_COMBINED.name {
         let problem =
@@ -137,8 +140,10 @@ fn schedule(
             _ => ("torch.distributed.pipelining", "fsdp2"),
         };
         let problem = format!("{} is of {whose}, and no Megatron runs it", found.name);
-        let own = nearest(virtual_stages, found.is_of(&order::TORCH_HALVES));
-        return Err(reader.plan(at, problem, format!("write pipeline.schedule = {own:?}, or runtime = {runtime:?}")));
+        let keys =
+            if runtime == "nanotron" { " and nanotron.pp_engine = \"afab\" without pipeline.schedule" } else { "" };
+        let own = instead(reader, virtual_stages, found.is_of(&order::TORCH_HALVES));
+        return Err(reader.plan(at, problem, format!("write {own}, or runtime = {runtime:?}{keys}")));
     }
     Ok(found)
 }
@@ -151,6 +156,16 @@ fn nearest(virtual_stages: u32, halves: bool) -> &'static str {
         (1, false) => MEGATRON_1F1B.name,
         _ => MEGATRON_INTERLEAVED.name,
     }
+}
+
+/// The change to a Megatron's schedule that is nearest, of those that the file is read with.
+fn instead(reader: &Reader<'_>, virtual_stages: u32, halves: bool) -> String {
+    let schedule = |halves| format!("pipeline.schedule = {:?}", nearest(virtual_stages, halves));
+    let local = format!("{}, megatron.implementation = \"local\"", schedule(true));
+    let changes = if halves { vec![schedule(true), local, schedule(false)] } else { vec![schedule(false)] };
+    let reading = reader.reading(&changes).into_iter().next();
+    // Where something else is wrong with the file, none is read yet.
+    reading.unwrap_or_else(|| schedule(false)).replace(", ", " and ")
 }
 
 /// What does not go with the job's schedule, once all is known.
@@ -181,7 +196,13 @@ pub(in crate::scenario) fn misfit(
     let micro_batches = scenario.batch.accumulation.as_ref().map(|at| reader.place(at));
     let (place, remedy) = match error {
         ScheduleError::VirtualStages { remedy, .. } => {
-            (stages.or(name), format!("write pipeline.virtual_stages = {remedy}, or another pipeline.schedule"))
+            let count = table.and_then(|table| table.virtual_stages.as_ref()).map_or(1, |at| *at.get_ref());
+            let another = match u32::try_from(count) {
+                Ok(count) => reader.reading(&[format!("pipeline.schedule = {:?}", nearest(count, false))]),
+                Err(_) => vec![],
+            };
+            let another = another.into_iter().next().unwrap_or_else(|| "another pipeline.schedule".to_owned());
+            (stages.or(name), format!("write pipeline.virtual_stages = {remedy}, or {another}"))
         }
         ScheduleError::Search { most, .. } => {
             let remedy = format!("write batch.accumulation = {most} or less, or pipeline.schedule = \"ZB-H1\"");

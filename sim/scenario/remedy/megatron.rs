@@ -5,12 +5,15 @@ use toml::{Table, Value};
 use super::{Change, set, smaller_batches};
 use crate::runtime::megatron::{Core, CudaGraphs, Job, Loader, Recompute, Strategy};
 
+/// No mask from the loader, where one comes that fused attention does not read.
+pub(super) fn without_mask(job: &Job) -> Option<Change> {
+    let comes = matches!(job.loader, Loader::Broadcast { mask: true, .. } | Loader::EachRank { mask: true });
+    comes.then(|| set("megatron.create_attention_mask_in_dataloader", false))
+}
+
 /// Changes to a job of Megatron-Core.
 pub(super) fn changes(job: &Job) -> Vec<Change> {
-    let mut list: Vec<Change> = vec![];
-    if let Loader::Broadcast { mask: true, .. } | Loader::EachRank { mask: true } = job.loader {
-        list.push(set("megatron.create_attention_mask_in_dataloader", false));
-    }
+    let mut list: Vec<Change> = without_mask(job).into_iter().collect();
     if job.block.recompute == Recompute::None && job.block.core != Core::Flash {
         list.push(set("megatron.recompute", "core_attn"));
     }

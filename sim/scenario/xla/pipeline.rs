@@ -191,7 +191,7 @@ fn lacks(
             &table.pipeline_fsdp_ag_per_repeat,
             true,
             "weights fetched ahead of each repeat are not simulated on XLA",
-            "write pipeline_fsdp_ag_once = true, or neither",
+            "write xla.pipeline_fsdp_ag_once = true, in place of xla.pipeline_fsdp_ag_per_repeat",
         ),
         (
             "set_remat_policy_on_layers_per_stage = true",
@@ -238,12 +238,12 @@ fn lacks(
     ];
     match cases.into_iter().find(|(applies, _)| *applies) {
         Some((_, problem)) => {
+            let inside = format!("mesh.pipeline = 1 and mesh.fsdp = {}", mesh.fsdp * mesh.pipeline);
+            let over = format!("mesh.dcn_pipeline = 1 and mesh.dcn_data = {}", mesh.dcn_data * mesh.dcn_pipeline);
             let remedy = match (mesh.pipeline > 1, mesh.dcn_pipeline > 1) {
-                (true, true) => {
-                    "write mesh.pipeline = 1 and mesh.dcn_pipeline = 1, and mesh.fsdp and mesh.dcn_data for them"
-                }
-                (true, false) => "write mesh.pipeline = 1, and mesh.fsdp for it",
-                (false, _) => "write mesh.dcn_pipeline = 1, and mesh.dcn_data for it",
+                (true, true) => format!("write {inside} and {over}"),
+                (true, false) => format!("write {inside}"),
+                (false, _) => format!("write {over}"),
             };
             Err(reader.plan(at, problem, remedy))
         }

@@ -85,7 +85,8 @@ pub(super) fn has_folder(
     }
     let problem =
         format!("zero.{key}.device = \"nvme\" without nvme_path: DeepSpeed has no folder of its own, and stops");
-    Err(reader.plan(table, problem, "write nvme_path = \"/local_nvme\", a folder on the node's disks"))
+    let remedy = format!("write zero.{key}.nvme_path, a folder on the node's disks such as \"/local_nvme\"");
+    Err(reader.plan(table, problem, remedy))
 }
 
 fn or(at: Option<&Spanned<i64>>, default: u64) -> u64 {

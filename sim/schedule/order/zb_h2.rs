@@ -1,4 +1,4 @@
-//! ZB-H2 (Qi et al. 2024, arXiv 2401.10241, figure 3): no bubble at all, for twice 1F1B's memory.
+//! ZB-H2 (Qi et al. 2024, arXiv 2401.10241, figure 3): no bubble between a rank's first action and its last, for twice 1F1B's memory.
 //!
 //! Twice the warm-up of 1F1B fills the time until the first gradient arrives, and rank r keeps 2r gradients of weights
 //! back. With F = I = W and m ≥ 2p−1 no rank idles between its first action and its last: ranks start one after the other
@@ -10,7 +10,7 @@ use super::{Batching, Entry, Generate, Placement, one_stage};
 /// 1F1B with backward in halves and a warm-up there and back.
 pub const ZB_H2: Entry = Entry {
     name: "ZB-H2",
-    about: "1F1B with backward in halves and twice the warm-up: no rank idles, for twice the memory",
+    about: "1F1B with backward in halves and twice the warm-up: once it has begun no rank waits, for twice the memory",
     placement: Placement::Loop,
     batching: |_| Batching::Eager,
     check: |shape| one_stage("ZB-H2", shape),

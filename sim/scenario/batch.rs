@@ -1,0 +1,124 @@
+//! The table `[batch]`: sequences of a micro-batch, micro-batches of a step, and the global batch that they make together.
+//!
+//! `batch.global = replicas × batch.micro × batch.accumulation`, in sequences; `batch.global_tokens` is that × `batch.sequence`.
+//! Where a file writes the global batch, `batch.accumulation` follows from it.
+
+use toml::Spanned;
+
+use super::error::ScenarioError;
+use super::registry::Runtime;
+use super::understood::{MOST_SEQUENCE, MOST_SMALL, Reader};
+use super::written;
+use super::xla::XLA;
+use crate::hardware::Topology;
+use crate::runtime::Job;
+
+/// The most tokens of a step: the bound of `limits.rs` on a whole job.
+const MOST_TOKENS: i64 = i64::MAX;
+
+/// Tokens of a sequence, sequences of a micro-batch, micro-batches of a step.
+pub(super) fn batch(
+    reader: &mut Reader<'_>,
+    scenario: &written::Scenario,
+    (runtime, topology): (Runtime, &Topology),
+) -> Result<(u64, u64, u64), ScenarioError> {
+    let batch = &scenario.batch;
+    let seq = reader.count("batch.sequence", &batch.sequence, 1, MOST_SEQUENCE)?;
+    let micro = reader.count_or("batch.micro", batch.micro.as_ref(), 1, MOST_SMALL, 1)?;
+    let Some((at, sequences)) = global(reader, batch, seq)? else {
+        let accumulation = reader.count_or("batch.accumulation", batch.accumulation.as_ref(), 1, MOST_SMALL, 1)?;
+        return Ok((seq, micro, accumulation));
+    };
+    let written = batch.accumulation.as_ref();
+    let written = written.map(|at| reader.count("batch.accumulation", at, 1, MOST_SMALL)).transpose()?;
+    // A compiled step has one micro-batch, and a mesh that does not tile the machine is refused by what reads it.
+    let Some(replicas) = replicas(scenario, topology).filter(|_| runtime != XLA) else {
+        return Ok((seq, micro, written.unwrap_or(1)));
+    };
+    let each = replicas * micro;
+    if !sequences.is_multiple_of(each) {
+        let problem = format!(
+            "{sequences} sequences a step do not divide into {replicas} replicas of the model × batch.micro = {micro}, which are {each}"
+        );
+        return Err(reader.plan(at, problem, instead(batch, seq, sequences.next_multiple_of(each))));
+    }
+    let accumulation = sequences / each;
+    match written {
+        Some(written) if written != accumulation => {
+            let makes = written * each;
+            let problem = format!("batch.accumulation = {written} makes {makes} sequences a step, not {sequences}");
+            let remedy = format!("remove batch.accumulation, or {}", instead(batch, seq, makes));
+            Err(reader.plan(at, problem, remedy))
+        }
+        Some(_) => Ok((seq, micro, accumulation)),
+        None if accumulation > MOST_SMALL.unsigned_abs() => {
+            let problem = format!("{sequences} sequences a step are {accumulation} micro-batches of {each}");
+            let remedy = instead(batch, seq, each * MOST_SMALL.unsigned_abs());
+            Err(reader.plan(at, problem, format!("{remedy} at most, or a larger batch.micro")))
+        }
+        None => {
+            let shown = format!("{accumulation} ({sequences} sequences / {replicas} replicas / micro {micro})");
+            Ok((seq, micro, reader.assume("batch.accumulation", accumulation, &shown)))
+        }
+    }
+}
+
+/// What the job makes of the global batch: it must be as large as the file says.
+pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
+    let batch = &scenario.batch;
+    let Some((at, sequences)) = global(reader, batch, job.seq())? else { return Ok(()) };
+    let made = job.tokens() / job.seq();
+    if made == sequences {
+        return Ok(());
+    }
+    let replicas = made / (job.batch() * u64::from(job.micro_batches())).max(1);
+    let micro = match sequences.is_multiple_of(replicas * u64::from(job.micro_batches())) {
+        true => format!(", or batch.micro = {}", sequences / replicas / u64::from(job.micro_batches())),
+        false => String::new(),
+    };
+    let problem = format!("a step has {made} sequences here, and the file asks for {sequences}");
+    Err(reader.plan(at, problem, instead(batch, job.seq(), made) + &micro))
+}
+
+/// Sequences of a step, if the file says how many.
+fn global<'s>(
+    reader: &Reader<'_>,
+    batch: &'s written::Batch,
+    seq: u64,
+) -> Result<Option<(&'s Spanned<i64>, u64)>, ScenarioError> {
+    match (&batch.global, &batch.global_tokens) {
+        (None, None) => Ok(None),
+        (Some(at), None) => Ok(Some((at, reader.count("batch.global", at, 1, MOST_TOKENS / MOST_SEQUENCE)?))),
+        (None, Some(at)) => {
+            let tokens = reader.count("batch.global_tokens", at, 1, MOST_TOKENS)?;
+            if !tokens.is_multiple_of(seq) {
+                let problem = format!("{tokens} tokens a step are no whole number of sequences of {seq} tokens");
+                let least = tokens.checked_next_multiple_of(seq).unwrap_or(seq);
+                return Err(reader.plan(at, problem, format!("write batch.global_tokens = {least}")));
+            }
+            Ok(Some((at, tokens / seq)))
+        }
+        (Some(_), Some(at)) => {
+            let problem = "batch.global and batch.global_tokens both say how large a step's batch is";
+            Err(reader.plan(at, problem, "remove batch.global_tokens, or remove batch.global"))
+        }
+    }
+}
+
+/// The key that the file has, with a batch that is possible.
+fn instead(batch: &written::Batch, seq: u64, sequences: u64) -> String {
+    match batch.global {
+        Some(_) => format!("write batch.global = {sequences}"),
+        None => format!("write batch.global_tokens = {}", sequences.saturating_mul(seq)),
+    }
+}
+
+/// Copies of the model that read sequences of their own; none where the mesh does not tile the machine.
+fn replicas(scenario: &written::Scenario, topology: &Topology) -> Option<u64> {
+    let mesh = scenario.mesh.get_ref();
+    let axes = [&mesh.tp, &mesh.cp, &mesh.pp];
+    let sizes = axes.into_iter().map(|at| at.as_ref().map_or(Some(1), |at| u64::try_from(*at.get_ref()).ok()));
+    let model = sizes.product::<Option<u64>>().filter(|&size| size > 0)?;
+    let chips = u64::from(topology.chips());
+    chips.is_multiple_of(model).then(|| chips / model)
+}
