@@ -4,6 +4,7 @@
 //! every decision taken, every default named in [`Scenario::assumptions`], and has passed the shard-plan check
 //! ([`gate`]). [`mod@predict`] flies it.
 
+mod accumulation;
 mod context;
 mod defaults;
 mod draft;
@@ -19,6 +20,7 @@ mod measured;
 mod megatron;
 mod model;
 mod nanotron;
+mod optimizer;
 mod plain;
 pub mod predict;
 mod recompute;

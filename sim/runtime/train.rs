@@ -68,6 +68,12 @@ pub struct Job {
     pub sync_every: bool,
     /// Whether the loop tells FSDP which micro-batch is the last (`set_is_last_backward`).
     pub marks_last: bool,
+    /// Whether parameters stay gathered after the backward of every micro-batch but the last
+    /// (`set_reshard_after_backward(False)`).
+    pub keeps_gathered: bool,
+    /// Whether replicas all-reduce what a micro-batch reduced, or only once, with the last one
+    /// (`set_requires_all_reduce(False)`, HSDP).
+    pub all_reduce_every: bool,
     /// FSDP.
     pub fsdp: Fsdp,
     /// How the model is split over tensor-parallel ranks, before FSDP shards what each has.
@@ -84,6 +90,8 @@ pub struct Job {
     pub eager: Settings,
     /// Optimizer.
     pub optimizer: Optimizer,
+    /// Whether the optimizer has copies of all parameters in fp32, which it steps and writes back.
+    pub master_weights: bool,
     /// Whether each parameter's gradient is multiplied by a number before the step, one after the other.
     pub scale_gradients: bool,
     /// Whether each parameter is stepped as soon as its gradient is there, which then goes.
@@ -253,6 +261,13 @@ impl<'j> Training<'j> {
         if let Some(twice) = twice {
             program.free(twice);
         }
+        if job.master_weights {
+            for (_, elements) in self.run.shards() {
+                let bytes = Bytes(elements * DType::Fp32.bytes());
+                self.run.eager.program.alloc(bytes, COMPUTE, Category::OptimizerState, "master copy");
+            }
+        }
+        let program = &mut self.run.eager.program;
         if job.style.linears == Linears::EngineFp8 {
             program.alloc(Bytes(fp8::WORKSPACE), COMPUTE, Category::Buffer, "te cublas workspace");
         }
@@ -284,6 +299,8 @@ impl<'j> Training<'j> {
         for micro_batch in 0..self.job.accumulation {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
+            self.run.keeps_gathered = !last && self.job.keeps_gathered;
+            self.run.all_reduces = last || self.job.all_reduce_every;
             self.run.eager.gradient_dtype = self.run.stored_gradient();
             let (mut frames, _) = self.forward(None);
             self.loss(&mut frames);
@@ -332,8 +349,9 @@ impl<'j> Training<'j> {
         if on_host {
             optimizer::step_on_host(program, job.optimizer, &sizes, element, job.clip);
         } else {
+            let of_state = if job.master_weights { DType::Fp32.bytes() } else { element };
             if first {
-                let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, element);
+                let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, of_state);
                 match job.fsdp.version {
                     Version::Two => program.first_only(make),
                     Version::One(_) | Version::Unsharded => make(program),
@@ -343,7 +361,8 @@ impl<'j> Training<'j> {
             let mut start = 0;
             for &end in &self.layout.ends {
                 let end = if self.layout.ends.len() == 1 { sizes.len() } else { end };
-                optimizer::step(program, job.optimizer, &sizes[start..end], element);
+                let step = if job.master_weights { optimizer::step_master } else { optimizer::step };
+                step(program, job.optimizer, &sizes[start..end], element);
                 start = end;
             }
         }

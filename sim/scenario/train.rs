@@ -5,7 +5,10 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
-use super::{context, experts, float8, gate, machine, recompute, sharding, stages, tensor, training, written};
+use super::{
+    accumulation, context, experts, float8, gate, machine, optimizer, recompute, sharding, stages, tensor, training,
+    written,
+};
 use crate::cost::{Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::style::{Rope, Style};
@@ -61,7 +64,6 @@ pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation } = base;
     foreign(reader, scenario)?;
-    let batch = &scenario.batch;
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
     let (context, rotate) = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
@@ -80,20 +82,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = training::optimizer(reader, &scenario.optimizer)?;
+    let optimizer = optimizer::optimizer(reader, &scenario.optimizer, runtime)?;
+    let copied = (runtime, mixed_precision.storage, config.cpu_offload);
+    let master_weights = optimizer::master_weights(reader, &scenario.optimizer, copied)?;
     let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
-    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
-    let sync_every = match accumulation {
-        _ if pipeline.is_some() => false,
-        1 => true,
-        _ => reader.flag("batch.sync_every_micro_batch", flag(&batch.sync_every_micro_batch), true),
-    };
-    let marks_last = match accumulation {
-        _ if pipeline.is_some() => true,
-        1 => true,
-        _ => reader.flag("batch.set_is_last_backward", flag(&batch.set_is_last_backward), false),
-    };
+    let facts = (accumulation, replicate, pipeline.is_some());
+    let between = accumulation::between(reader, scenario, runtime, facts)?;
     let regime = machine::regime(reader, &scenario.topology);
     let attention = machine::attention(reader, &scenario.attention, profile, machine::pytorch_attention(topology))?;
     let tf32 = match (mixed_precision.compute(), scenario.precision.tf32) {
@@ -116,8 +111,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         batch: micro,
         seq,
         accumulation: accumulation as u32,
-        sync_every,
-        marks_last,
+        sync_every: between.sync_every,
+        marks_last: between.marks_last,
+        keeps_gathered: between.keeps_gathered,
+        all_reduce_every: between.all_reduce_every,
         fsdp: config,
         tensor,
         context,
@@ -136,6 +133,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         eager: eager(reader, scenario, (topology, profile), (&model, early_stop, offload)),
         optimizer,
         clip,
+        master_weights,
         scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
         step_in_backward,
         max_positions: seq,

@@ -1,4 +1,4 @@
-//! The tables `[loss]`, `[loop]` and `[optimizer]` as understood.
+//! The tables `[loss]` and `[loop]` as understood, and steps inside backward.
 
 use toml::Spanned;
 
@@ -8,7 +8,6 @@ use super::train::SINGLE_DEVICE;
 use super::understood::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
-use crate::runtime::optimizer::{Optimizer, PerParam};
 use crate::runtime::train::Loop;
 
 /// Metrics, or numbers read back in a step.
@@ -105,55 +104,4 @@ pub(super) fn in_backward(
         return Err(reader.plan(at, problem, remedy));
     }
     Ok(true)
-}
-
-/// The optimizer.
-pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
-    let name = match &written.name {
-        Some(name) => name.get_ref().as_str(),
-        None => reader.assume("optimizer.name", "adamw", "\"adamw\""),
-    };
-    let implementation = match &written.implementation {
-        Some(implementation) => implementation.get_ref().as_str(),
-        None if name == "adamw" => reader.assume("optimizer.implementation", "foreach", "\"foreach\""),
-        None if name == "decoupled_adamw" => "for_loop",
-        None => "foreach",
-    };
-    let decays = written.weight_decay.as_ref().is_none_or(|at| *at.get_ref() != 0.0);
-    let step_on_device = written.step_on_device.as_ref().is_some_and(|at| *at.get_ref());
-    if let Some(at) = written.weight_decay.as_ref().filter(|_| name == "sgd" && decays) {
-        return Err(reader.plan(at, "weight decay of sgd is not modelled", "remove optimizer.weight_decay"));
-    }
-    if let Some(at) = written.step_on_device.as_ref().filter(|_| name != "decoupled_adamw") {
-        let problem = format!("{name} keeps its number of steps on the host");
-        return Err(reader.plan(at, problem, "remove the key, or write name = \"decoupled_adamw\""));
-    }
-    match (name, implementation) {
-        ("adamw", "fused") => Ok(Optimizer::AdamwFused),
-        ("adamw", "foreach") => Ok(Optimizer::AdamwForeach { decays }),
-        ("adamw" | "decoupled_adamw", "for_loop") => {
-            if written.weight_decay.is_none() {
-                reader.assume("optimizer.weight_decay", (), "not zero");
-            }
-            let decoupled = name == "decoupled_adamw";
-            Ok(Optimizer::AdamwForLoop(PerParam { decoupled, decays, step_on_device }))
-        }
-        ("sgd", "foreach") => Ok(Optimizer::Sgd),
-        ("adamw" | "decoupled_adamw" | "sgd", other) => {
-            let at = written.implementation.as_ref().or(written.name.as_ref());
-            let problem = format!("{name} has no implementation {other:?} here");
-            let remedy = "write \"fused\", \"foreach\" or \"for_loop\" for adamw, \"for_loop\" for decoupled_adamw, \"foreach\" for sgd";
-            Err(at.map_or_else(
-                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
-                |at| reader.plan(at, problem.clone(), remedy),
-            ))
-        }
-        (other, _) => {
-            let problem = format!("there is no optimizer {other:?}");
-            Err(written.name.as_ref().map_or_else(
-                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
-                |at| reader.plan(at, problem.clone(), "write \"adamw\", \"decoupled_adamw\" or \"sgd\""),
-            ))
-        }
-    }
 }

@@ -187,6 +187,8 @@ pub struct Batch {
     pub sync_every_micro_batch: Option<Spanned<bool>>,
     /// Whether the loop calls `set_is_last_backward`.
     pub set_is_last_backward: Option<Spanned<bool>>,
+    /// Whether replicas all-reduce after every micro-batch, or only after the last (`set_requires_all_reduce(False)`).
+    pub all_reduce_every_micro_batch: Option<Spanned<bool>>,
 }
 
 /// `[precision]`
@@ -213,6 +215,24 @@ pub enum Reshard {
     Flag(bool),
     /// On this many ranks.
     Ranks(i64),
+}
+
+/// `set_reshard_after_backward`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(untagged, expecting = "expected true, or \"last_micro_batch\"")]
+pub enum ReshardAfterBackward {
+    /// After every backward, or never.
+    Flag(bool),
+    /// When a word says.
+    At(ReshardMoment),
+}
+
+/// When parameters are resharded after a backward.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub enum ReshardMoment {
+    /// After that of a step's last micro-batch.
+    LastMicroBatch,
 }
 
 /// Which blocks are wrapped.
@@ -253,6 +273,8 @@ pub struct Fsdp {
     pub reshard_after_forward: Option<Spanned<Reshard>>,
     /// For the root.
     pub root_reshard_after_forward: Option<Spanned<Reshard>>,
+    /// After a backward.
+    pub reshard_after_backward: Option<Spanned<ReshardAfterBackward>>,
     /// For some blocks.
     #[serde(default, rename = "override")]
     pub overrides: Vec<Override>,
@@ -394,12 +416,20 @@ pub struct Checkpointing {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// `adamw`, `decoupled_adamw` or `sgd`.
+    /// `adamw`, `adam`, `sgd` or `decoupled_adamw`.
     pub name: Option<Spanned<String>>,
     /// `fused`, `foreach` or `for_loop`.
     pub implementation: Option<Spanned<String>>,
     /// Weight decay: zero saves a kernel where it is one of its own.
     pub weight_decay: Option<Spanned<f64>>,
+    /// SGD's momentum, a state of the size of the parameters unless it is zero.
+    pub momentum: Option<Spanned<f64>>,
+    /// Whether it is Nesterov's.
+    pub nesterov: Option<Spanned<bool>>,
+    /// Whether Adam keeps the maximum of its second moments, as a third state.
+    pub amsgrad: Option<Spanned<bool>>,
+    /// Whether the optimizer steps copies in fp32 of parameters in a narrower type, and writes them back.
+    pub master_weights: Option<Spanned<bool>>,
     /// Whether the number of steps is a tensor on the device that the host reads for each parameter.
     pub step_on_device: Option<Spanned<bool>>,
     /// Whether gradients are clipped to a norm.

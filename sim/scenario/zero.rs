@@ -94,7 +94,7 @@ const FOREIGN: Foreign = Foreign {
 
 /// Everything that ZeRO leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
     FOREIGN.check(reader)?;
     let before = reader.assumptions.len();
     let mesh = mesh::mesh(reader, scenario, topology)?;
@@ -117,7 +117,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = match zero.offload.optimizer {
         true => offload::optimizer(reader, &scenario.optimizer)?,
-        false => training::optimizer(reader, &scenario.optimizer)?,
+        false => super::optimizer::optimizer(reader, &scenario.optimizer, runtime)?,
     };
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let regime = machine::regime(reader, &scenario.topology);
@@ -133,6 +133,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         accumulation: accumulation as u32,
         sync_every: true,
         marks_last: true,
+        keeps_gathered: false,
+        all_reduce_every: true,
         fsdp: around_nothing(ranks, model.layers),
         tensor: TensorParallel::NONE,
         context: shared,
@@ -150,6 +152,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         eager: eager(reader, scenario, (topology, profile), (&model, early_stop, None)),
         optimizer,
         clip,
+        master_weights: false,
         scale_gradients: false,
         step_in_backward: false,
         pipeline: None,

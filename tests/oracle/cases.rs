@@ -13,7 +13,7 @@ use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::compiled::Rotate;
 use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
-use windtunnel::runtime::optimizer::Optimizer;
+use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
 use windtunnel::runtime::train::{Checkpoint, Job, Loop};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -285,6 +285,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         accumulation: config.ga,
         sync_every: config.ga_sync == "every",
         marks_last: config.ga_is_last,
+        keeps_gathered: false,
+        all_reduce_every: true,
         fsdp,
         tensor: match config.tp {
             1 => TensorParallel::NONE,
@@ -311,11 +313,12 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             backward: Dispatch::EagerBackward,
         },
         optimizer: match config.opt.as_str() {
-            "adamw_foreach" => Optimizer::AdamwForeach { decays: true },
-            "adamw_fused" => Optimizer::AdamwFused,
-            "sgd" => Optimizer::Sgd,
+            "adamw_foreach" => adamw(How::Foreach),
+            "adamw_fused" => adamw(How::Fused),
+            "sgd" => Optimizer::Sgd(Sgd { how: How::Foreach, decays: false, momentum: false, nesterov: false }),
             other => panic!("unknown optimizer {other}"),
         },
+        master_weights: false,
         clip: config.clip > 0,
         scale_gradients: false,
         step_in_backward: false,
@@ -347,6 +350,10 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         model,
     })
+}
+
+fn adamw(how: How) -> Optimizer {
+    Optimizer::Adam(Adam { how, decay: Decay::OfWeights, amsgrad: false })
 }
 
 fn precision(storage: DType, param: Option<DType>, reduce: Option<DType>) -> MixedPrecision {

@@ -135,6 +135,8 @@ pub struct Group {
     pub(super) post_forward_indices: Vec<usize>,
     pub(super) post_reduce: Option<EventId>,
     pub(super) all_reduce: Option<(BufferId, EventId)>,
+    /// Sum of the reduce-scatters that no all-reduce has followed yet (`_partial_reduce_output`).
+    pub(super) partial: Option<BufferId>,
     /// The rank's shard of the gradients, once reduced.
     pub sharded_gradient: Option<BufferId>,
     /// Whether the gradient has arrived on the host.
@@ -159,6 +161,7 @@ impl Group {
             post_forward_indices: vec![],
             post_reduce: None,
             all_reduce: None,
+            partial: None,
             sharded_gradient: None,
             offloaded_gradient: false,
         }

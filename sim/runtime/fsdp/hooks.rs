@@ -43,8 +43,10 @@ pub struct Run<'c> {
     pub communicators: Communicators,
     /// Whether gradients are reduced in this backward (`set_requires_gradient_sync`).
     pub reduce_gradients: bool,
-    /// Whether parameters stay gathered after a backward that does not reduce (`set_reshard_after_backward(False)`).
+    /// Whether parameters stay gathered after this backward (`set_reshard_after_backward(False)`).
     pub keeps_gathered: bool,
+    /// Whether replicas all-reduce what is reduced in this backward (`set_requires_all_reduce`, HSDP).
+    pub all_reduces: bool,
     /// All parameters, where nothing shards them.
     whole: Vec<ShardedParam>,
     pub(super) context: Context,
@@ -70,6 +72,7 @@ impl<'c> Run<'c> {
             communicators,
             reduce_gradients: true,
             keeps_gathered: false,
+            all_reduces: true,
             whole: vec![],
             context,
             flat,

@@ -28,7 +28,8 @@ macro_rules! fill {
 }
 
 fill!(Fsdp {
-    wrap, reshard_after_forward, root_reshard_after_forward, forward_prefetch, backward_prefetch, reduce_scatter_buffers,
+    wrap, reshard_after_forward, root_reshard_after_forward, reshard_after_backward, forward_prefetch, backward_prefetch,
+    reduce_scatter_buffers,
 } { unshard_in_backward, cpu_offload } { overrides });
 fill!(Compile { loss } { blocks });
 fill!(Loss { kind, chunks, words } { keep_logits });
@@ -37,7 +38,9 @@ fill!(Framework { release, cublas, device_max_connections, experts, linears, con
     fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv,
 });
 fill!(Checkpointing { policy, offload } { early_stop, around_compiled });
-fill!(Optimizer { name, implementation, weight_decay, step_on_device, in_backward } { clip_grad_norm, scale_gradients });
+fill!(Optimizer {
+    name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, in_backward,
+} { clip_grad_norm, scale_gradients });
 fill!(Attention { backend, unpad } { alibi_tensor, reads_back });
 fill!(Memory {} { expandable_segments });
 fill!(Precision { storage, param, reduce, output } { tf32 });

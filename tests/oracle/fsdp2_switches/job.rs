@@ -1,0 +1,93 @@
+//! A case's configuration as a job; none if a switch is not simulated.
+
+use crate::oracle::cases::{self, Config, Dims};
+use serde_json::{Value, json};
+use windtunnel::runtime::fsdp::{Reshard, Version};
+use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
+use windtunnel::runtime::train::{Checkpoint, Job};
+
+/// The job of a case.
+pub fn job(case: &Value) -> Option<Job> {
+    let c = &case["config"];
+    let dims: Dims = serde_json::from_value(case["model_dims"].clone()).unwrap();
+    // What the other oracles know by another name, or not at all.
+    let mut known = c.clone();
+    for (key, plain) in [("opt", "sgd"), ("ac", "none"), ("wrap", "block"), ("mp", "mixed")] {
+        known[key] = match (key, c[key].as_str().unwrap()) {
+            ("opt", _) => json!(plain),
+            ("ac", "blocks" | "sac") | ("wrap", "units") | ("mp", "autocast") => json!(plain),
+            (_, word) => json!(word),
+        };
+    }
+    let config: Config = serde_json::from_value(known).unwrap();
+    let mut job = cases::job(&dims, &config)?;
+    let word = |key: &str| c[key].as_str().unwrap();
+    let on = |key: &str| c[key].as_bool().unwrap();
+    job.optimizer = optimizer(word("opt"), &c["opt_args"])?;
+    job.master_weights = on("master");
+    job.keeps_gathered = !on("ga_reshard_backward");
+    job.all_reduce_every = word("ga_all_reduce") == "every";
+    job.marks_last = on("ga_is_last");
+    if word("runtime") == "single" {
+        job.fsdp.version = Version::Unsharded;
+        job.fsdp.wrap.blocks.fill(None);
+        job.sync_every = true;
+    }
+    if word("ac") == "blocks" {
+        let blocks = c["ac_blocks"].as_array().unwrap();
+        let again = |layer: u64| blocks.iter().any(|block| block.as_u64() == Some(layer));
+        job.checkpoint = Checkpoint::Blocks((0..dims.n_layers).map(again).collect());
+    }
+    let late = c["late_reshard"].as_array().map(|calls| calls.iter().try_for_each(|call| reshards(&mut job, call)));
+    let unknown = late == Some(None)
+        || !c["reshard_backward"].is_null()
+        || !c["shard1"].is_null()
+        || word("wrap") == "units"
+        || word("ac") == "sac"
+        || word("mp") == "autocast"
+        || word("ac_impl").ends_with("reentrant")
+        || on("compile_model");
+    (!unknown).then_some(job)
+}
+
+/// `set_reshard_after_forward(value, recurse)` of a module, which says what the model's units then do.
+fn reshards(job: &mut Job, call: &Value) -> Option<()> {
+    let policy = if call[1].as_bool()? { Reshard::Always } else { Reshard::Never };
+    let wrap = &mut job.fsdp.wrap;
+    match call[0].as_str()? {
+        "" => {
+            wrap.root = policy;
+            if call[2].as_bool()? {
+                wrap.blocks.fill(Some(policy));
+            }
+        }
+        block => wrap.blocks[block.strip_prefix("layers.")?.parse::<usize>().ok()?] = Some(policy),
+    }
+    Some(())
+}
+
+/// PyTorch's keyword arguments.
+fn optimizer(name: &str, arguments: &Value) -> Option<Optimizer> {
+    let known = ["foreach", "fused", "weight_decay", "amsgrad", "momentum", "nesterov", "dampening"];
+    if !arguments.as_object()?.keys().all(|key| known.contains(&key.as_str())) {
+        return None;
+    }
+    let on = |key: &str| arguments[key].as_bool();
+    let number = |key: &str, default: f64| arguments[key].as_f64().unwrap_or(default);
+    let how = match (on("fused"), on("foreach")) {
+        (Some(true), _) => How::Fused,
+        (_, Some(false)) => How::ForLoop,
+        _ => How::Foreach,
+    };
+    let decays = number("weight_decay", if name == "adamw" { 0.01 } else { 0.0 }) > 0.0;
+    let (amsgrad, nesterov) = (on("amsgrad") == Some(true), on("nesterov") == Some(true));
+    let decay = match name {
+        _ if !decays => Decay::None,
+        "adamw" => Decay::OfWeights,
+        _ => Decay::InGradients,
+    };
+    Some(match name {
+        "sgd" => Optimizer::Sgd(Sgd { how, decays, momentum: number("momentum", 0.0) > 0.0, nesterov }),
+        _ => Optimizer::Adam(Adam { how, decay, amsgrad }),
+    })
+}
