@@ -37,6 +37,7 @@ mod norm;
 pub mod offload;
 mod parallel_cross_entropy;
 mod redistribute;
+mod reentrant;
 mod rotary;
 mod shared;
 mod stamp;
@@ -47,7 +48,7 @@ mod vocabulary;
 
 pub use frame::Frame;
 pub use halves::Named;
-pub use keep::Keep;
+pub use keep::{Keep, Saved, SavedOps};
 use leaves::Leaf;
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
@@ -116,6 +117,8 @@ pub struct Settings {
     /// Whether every call of attention first reads an answer back from the device (transformers' flash attention asks
     /// whether positions are packed).
     pub attention_reads_back: bool,
+    /// Whether the logits go once they are cast for the loss: no variable names them.
+    pub unnamed_logits: bool,
     /// Where inputs of checkpointed blocks are kept, if not on the device.
     pub offload: Option<Offload>,
     /// Launch class of forward operators: eager, or compiled.

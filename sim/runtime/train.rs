@@ -5,7 +5,7 @@
 //! taken its name, logits until the loss has been computed.
 
 use super::compiled::Rotate;
-use super::eager::{COMPUTE, Eager, Settings, Shared, Storage, fp8};
+use super::eager::{COMPUTE, Eager, SavedOps, Settings, Shared, Storage, fp8};
 use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Version};
 use super::optimizer::{self, Optimizer};
@@ -42,6 +42,15 @@ pub enum Checkpoint {
     Blocks(Vec<bool>),
     /// torchtitan's operator-level selective policy.
     SelectiveOp,
+    /// A selective policy of one's own.
+    Saving(SavedOps),
+}
+
+impl Checkpoint {
+    /// Whether it keeps what some operators return.
+    pub fn is_selective(&self) -> bool {
+        matches!(self, Checkpoint::SelectiveOp | Checkpoint::Saving(_))
+    }
 }
 
 /// What the loop does besides forward, backward and optimizer.
@@ -86,6 +95,8 @@ pub struct Job {
     pub pipeline: Option<Pipeline>,
     /// Activation checkpointing.
     pub checkpoint: Checkpoint,
+    /// Whether checkpoints are reentrant (`use_reentrant=True`).
+    pub reentrant: bool,
     /// Eager settings.
     pub eager: Settings,
     /// Optimizer.

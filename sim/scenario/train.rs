@@ -79,6 +79,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let ranks = (shard, replicate, pipeline.is_some());
     let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), ranks, mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model))?;
     let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
@@ -121,6 +122,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         rotate,
         pipeline,
         checkpoint,
+        reentrant,
         checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
         compile,
         float8,
@@ -258,6 +260,7 @@ pub(super) fn eager(
         multiprocessors: topology.chip.cores,
         early_stop,
         attention_reads_back: scenario.attention.reads_back.unwrap_or(false),
+        unnamed_logits: scenario.loss.unnamed_logits.as_ref().is_some_and(|at| *at.get_ref()),
         offload,
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,

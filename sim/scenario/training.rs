@@ -64,6 +64,12 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
         let remedy = "remove loss.words, or write loss.kind = \"vocabulary_chunked\"";
         return Err(reader.plan(at, "this loss does not cut the vocabulary", remedy));
     }
+    let casts = matches!(loss, Loss::Fp32CrossEntropy { .. });
+    let names = written.keep_logits != Some(true);
+    if let Some(at) = written.unnamed_logits.as_ref().filter(|at| *at.get_ref() && !(casts && names)) {
+        let problem = "logits that go once they are cast are those of loss.kind = \"fp32\" without loss.keep_logits";
+        return Err(reader.plan(at, problem, "remove loss.unnamed_logits"));
+    }
     match &written.chunks {
         Some(chunks) if !chunked => {
             Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))

@@ -282,6 +282,8 @@ pub struct Fsdp {
     pub forward_prefetch: Option<Spanned<i64>>,
     /// Blocks each block prefetches explicitly in backward.
     pub backward_prefetch: Option<Spanned<i64>>,
+    /// Parameters that are sharded on their second dimension, by the ends of their names (`shard_placement_fn`).
+    pub shard_dim_1: Option<Spanned<Vec<String>>>,
     /// Reduce-scatter inputs in flight.
     pub reduce_scatter_buffers: Option<Spanned<i64>>,
     /// `set_unshard_in_backward`.
@@ -360,6 +362,8 @@ pub struct Loss {
     pub words: Option<Spanned<i64>>,
     /// Whether the loop's variable holds the logits until the next forward has returned.
     pub keep_logits: Option<bool>,
+    /// Whether no variable names the logits, so that they go once they are cast: `F.cross_entropy(model(x).float(), y)`.
+    pub unnamed_logits: Option<Spanned<bool>>,
 }
 
 /// `[loop]`: what a training loop does besides forward, backward and optimizer.
@@ -373,7 +377,7 @@ pub struct Loop {
 }
 
 /// Policy of activation checkpointing.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// Keep everything.
@@ -386,6 +390,22 @@ pub enum Policy {
     Fraction(f64),
     /// torchtitan's operator-level policy.
     SelectiveOp,
+    /// Recompute these layers, counted from 0.
+    Layers(Vec<Layers>),
+    /// Recompute so many layers, from the first on.
+    First(i64),
+    /// Recompute every layer but for what these operators return.
+    Save(Vec<Spanned<String>>),
+}
+
+/// Layers, counted from 0.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(untagged, expecting = "expected a layer, or [first, one after the last]")]
+pub enum Layers {
+    /// One.
+    One(i64),
+    /// The first, and the one after the last.
+    Range((i64, i64)),
 }
 
 /// Where activations are copied to the host and back.
@@ -408,6 +428,8 @@ pub struct Checkpointing {
     pub early_stop: Option<bool>,
     /// Whether the checkpoint stands around a compiled block, or is compiled with it.
     pub around_compiled: Option<bool>,
+    /// Whether the checkpoint is the reentrant one (`torch.utils.checkpoint`, `use_reentrant=True`).
+    pub use_reentrant: Option<Spanned<bool>>,
     /// The stream on which inputs of checkpointed blocks go to the host and come back.
     pub offload: Option<Spanned<OffloadStream>>,
 }

@@ -141,6 +141,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         rotate: Rotate::default(),
         checkpoint,
         checkpoint_compiled: false,
+        reentrant: false,
         compile: false,
         float8: None,
         loss,
@@ -186,7 +187,7 @@ fn simulated(
         return Err(reader.plan(&scenario.model, problem, "take a dense model, or runtime = \"fsdp2\""));
     }
     if let (Some(at), true, Stage::Three) =
-        (&scenario.activation_checkpointing.policy, *checkpoint == Checkpoint::SelectiveOp, stage)
+        (&scenario.activation_checkpointing.policy, checkpoint.is_selective(), stage)
     {
         let problem = "selective checkpointing is not simulated under zero.stage = 3 yet";
         return Err(reader.plan(at, problem, "write policy = \"full\", or stage = 2"));
@@ -210,6 +211,7 @@ fn around_nothing(ranks: u32, layers: u64) -> Fsdp {
         forward_prefetch: 0,
         backward_prefetch: 0,
         prefetches_ends: false,
+        second_dims: vec![],
         reduce_scatter_buffers: 1,
         unshard_in_backward: true,
         cpu_offload: false,

@@ -274,6 +274,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         forward_prefetch: config.fwd_prefetch,
         backward_prefetch: config.bwd_prefetch,
         prefetches_ends: false,
+        second_dims: vec![],
         reduce_scatter_buffers: config.rs_max_input_buffers,
         // The oracle's runs list this key but never set it on the model.
         unshard_in_backward: true,
@@ -308,6 +309,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             multiprocessors: 132,
             early_stop: config.early_stop,
             attention_reads_back: false,
+            unnamed_logits: false,
             offload: None,
             forward: Dispatch::EagerForward,
             backward: Dispatch::EagerBackward,
@@ -331,6 +333,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         rotate: Rotate::default(),
         float8: None,
         checkpoint_compiled: false,
+        reentrant: false,
         style: Style {
             experts: match dims.moe_impl.as_str() {
                 "grouped" => Implementation::Grouped,

@@ -24,6 +24,11 @@ impl Eager {
             self.pointwise("aten._to_copy", MemoryKind::Elementwise, logits.bytes(), wide, dispatch);
             storage
         });
+        if upcast && self.settings.unnamed_logits {
+            // `F.cross_entropy(model(x).float(), y)`: nothing but the copy's node names them, which keeps no tensor.
+            let logits = frame.slots[op.inputs[0]].take();
+            logits.into_iter().for_each(|logits| self.release(logits));
+        }
         let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
         self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
         let loss = self.storage(element, "aten.nll_loss_forward");

@@ -102,6 +102,7 @@ impl Eager {
                 None if again.is_some() => Results::Forget,
                 None => Results::Save,
                 Some(Keep::ComputeIntensive) if keeps(index) => Results::Keep,
+                Some(Keep::Saved(ops)) if ops.keeps(graph, index) => Results::Keep,
                 Some(_) => Results::Forget,
             };
             self.op_begins(frame, index, false);

@@ -135,6 +135,9 @@ pub struct Fsdp {
     pub backward_prefetch: usize,
     /// Whether the model's ends prefetch, and are prefetched, too (torchtitan, where experts are spread over ranks).
     pub prefetches_ends: bool,
+    /// Parameters that are sharded on their second dimension, by the ends of their names (`shard_placement_fn` with
+    /// `Shard(1)`).
+    pub second_dims: Vec<String>,
     /// Reduce-scatter inputs that may be in flight (`set_reduce_scatter_max_input_buffers`).
     pub reduce_scatter_buffers: usize,
     /// Whether parameters are gathered again for backward (`set_unshard_in_backward`).
@@ -161,6 +164,14 @@ pub enum Unsupported {
 }
 
 impl Fsdp {
+    /// Whether a parameter's name says that it is sharded on its second dimension: `wo`, `wo.weight` or `attention.wo` say so
+    /// of `attention.wo.weight`.
+    pub fn names_second(&self, parameter: &str) -> bool {
+        let ends = |name: &str, of: &str| of == name || of.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
+        let module = parameter.strip_suffix(".weight").unwrap_or(parameter);
+        self.second_dims.iter().any(|name| ends(name, parameter) || ends(name, module))
+    }
+
     /// Refuses what the chosen implementation does not have; to be asked before a program is compiled.
     pub fn check(&self) -> Result<(), Unsupported> {
         if !matches!(self.version, Version::One(_)) {

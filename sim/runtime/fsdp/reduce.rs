@@ -117,23 +117,19 @@ impl Run<'_> {
         self.reduce_scatter(at, input, shard, dtype);
     }
 
-    /// Copies gradients that are reduced on their second dimension into the order of ranks. Python still names the first when
-    /// the second is made.
+    /// Copies gradients that are reduced on their second dimension into the order of ranks. Python's loop over them keeps the
+    /// one before for as long as CPython reuses a tuple of `enumerate(zip(…))`: of each two neighbours in the list both go when
+    /// the second has been copied.
     fn chunk(&mut self, gradients: &mut [(ShardedParam, Storage, DType)]) {
-        let mut named = None;
-        for (at, (_, storage, _)) in gradients.iter_mut().filter(|(param, ..)| param.second).enumerate() {
-            let copy = self.eager.cut(*storage);
-            let earlier = std::mem::replace(storage, copy);
-            if at == 0 {
-                named = Some(earlier);
-            } else {
-                for gone in named.take().into_iter().chain([earlier]) {
-                    self.eager.release(gone);
-                }
+        for pair in gradients.chunks_mut(2) {
+            let mut gone = vec![];
+            for (_, storage, _) in pair.iter_mut().filter(|(param, ..)| param.second) {
+                let copy = self.eager.cut(*storage);
+                gone.push(std::mem::replace(storage, copy));
             }
-        }
-        if let Some(only) = named {
-            self.eager.release(only);
+            for earlier in gone {
+                self.eager.release(earlier);
+            }
         }
     }
 

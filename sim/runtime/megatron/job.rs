@@ -488,6 +488,7 @@ impl Job {
             multiprocessors: self.multiprocessors,
             early_stop: false,
             attention_reads_back: false,
+            unnamed_logits: false,
             offload: None,
             forward: Dispatch::EagerForward,
             backward: Dispatch::EagerBackward,

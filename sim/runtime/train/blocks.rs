@@ -88,6 +88,9 @@ impl Training<'_> {
                 eager.release(input);
                 gradient
             }
+            (BlockFrame::Eager(frame), _) if self.job.reentrant && frame.is_checkpointed() => {
+                eager.backward_reentrant(graph, frame, gradient).expect("a block's output depends on its input")
+            }
             (BlockFrame::Eager(frame), _) => {
                 eager.backward(graph, frame, gradient).expect("a block's output depends on its input")
             }

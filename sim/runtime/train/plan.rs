@@ -92,6 +92,7 @@ fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compi
             Mode::Train => Policy::MinCut,
             Mode::Checkpoint(Keep::Nothing) => Policy::Input,
             Mode::Checkpoint(Keep::ComputeIntensive) => Policy::ComputeIntensive,
+            Mode::Checkpoint(Keep::Saved(_)) => unreachable!("compiled blocks have no policy of their own"),
         };
         let at = known.iter().position(|&made| made == (graph, policy)).unwrap_or_else(|| {
             known.push((graph, policy));
@@ -112,6 +113,7 @@ pub(in crate::runtime) fn mode(checkpoint: &Checkpoint, layer: usize) -> Mode {
         Checkpoint::Blocks(again) if again.get(layer) == Some(&true) => Mode::Checkpoint(Keep::Nothing),
         Checkpoint::Blocks(_) => Mode::Train,
         Checkpoint::SelectiveOp => Mode::Checkpoint(Keep::ComputeIntensive),
+        Checkpoint::Saving(ops) => Mode::Checkpoint(Keep::Saved(*ops)),
     }
 }
 
@@ -182,6 +184,7 @@ fn sharded_dim(job: &Job, param: &Param) -> ((u64, u64), bool) {
             let second = if param.name == "moe.experts.w2" { model.width } else { experts.width };
             ((second, param.elements() / second), true)
         }
+        _ if param.cols > 1 && job.fsdp.names_second(param.name) => ((param.cols, param.rows), true),
         _ => ((param.rows, param.cols), false),
     }
 }

@@ -29,15 +29,15 @@ macro_rules! fill {
 
 fill!(Fsdp {
     wrap, reshard_after_forward, root_reshard_after_forward, reshard_after_backward, forward_prefetch, backward_prefetch,
-    reduce_scatter_buffers,
+    reduce_scatter_buffers, shard_dim_1,
 } { unshard_in_backward, cpu_offload } { overrides });
 fill!(Compile { loss } { blocks });
-fill!(Loss { kind, chunks, words } { keep_logits });
+fill!(Loss { kind, chunks, words, unnamed_logits } { keep_logits });
 fill!(Loop { train_metrics, host_syncs_per_step } {});
 fill!(Framework { release, cublas, device_max_connections, experts, linears, context_parallel_rotate_method } {
     fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv,
 });
-fill!(Checkpointing { policy, offload } { early_stop, around_compiled });
+fill!(Checkpointing { policy, offload, use_reentrant } { early_stop, around_compiled });
 fill!(Optimizer {
     name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, in_backward,
 } { clip_grad_norm, scale_gradients });

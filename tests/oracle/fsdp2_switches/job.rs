@@ -2,6 +2,7 @@
 
 use crate::oracle::cases::{self, Config, Dims};
 use serde_json::{Value, json};
+use windtunnel::runtime::eager::{Saved, SavedOps};
 use windtunnel::runtime::fsdp::{Reshard, Version};
 use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
 use windtunnel::runtime::train::{Checkpoint, Job};
@@ -39,14 +40,37 @@ pub fn job(case: &Value) -> Option<Job> {
         job.checkpoint = Checkpoint::Blocks((0..dims.n_layers).map(again).collect());
     }
     let late = c["late_reshard"].as_array().map(|calls| calls.iter().try_for_each(|call| reshards(&mut job, call)));
+    job.reentrant = word("ac_impl").ends_with("_reentrant");
+    job.eager.unnamed_logits = true;
+    if word("ac") == "sac" {
+        let saved = c["sac_save"].as_array().unwrap();
+        let op = |name: &Value| match name.as_str().unwrap() {
+            "aten._scaled_dot_product_flash_attention" => Some(Saved::Attention),
+            "aten.mm" => Some(Saved::Mm),
+            "mm/2" => Some(Saved::EverySecondMm),
+            "aten._fused_rms_norm" => Some(Saved::RmsNorm),
+            "aten.silu" => Some(Saved::Silu),
+            "aten.mul" => Some(Saved::Mul),
+            "aten.add" => Some(Saved::Add),
+            "aten._to_copy" => Some(Saved::ToCopy),
+            // A Llama's layer has none.
+            "aten.clone" => None,
+            other => panic!("{other}"),
+        };
+        job.checkpoint = Checkpoint::Saving(saved.iter().filter_map(op).fold(SavedOps::default(), SavedOps::with));
+    }
+    if let Some(names) = c["shard1"].as_array() {
+        job.fsdp.second_dims = names.iter().map(|name| name.as_str().unwrap().to_owned()).collect();
+    }
+    if on("compile_model") && word("runtime") == "fsdp2" && word("wrap") != "root" {
+        job.compile = true;
+    }
     let unknown = late == Some(None)
         || !c["reshard_backward"].is_null()
-        || !c["shard1"].is_null()
         || word("wrap") == "units"
-        || word("ac") == "sac"
         || word("mp") == "autocast"
-        || word("ac_impl").ends_with("reentrant")
-        || on("compile_model");
+        || word("ac_impl") == "plain_reentrant"
+        || on("compile_model") && !job.compile;
     (!unknown).then_some(job)
 }
 

@@ -142,6 +142,7 @@ mod tests {
             forward_prefetch: 0,
             backward_prefetch: 0,
             prefetches_ends: false,
+            second_dims: vec![],
             reduce_scatter_buffers: 1,
             unshard_in_backward: true,
             cpu_offload: false,

@@ -17,6 +17,7 @@ const SETTINGS: Settings = Settings {
     multiprocessors: 132,
     early_stop: false,
     attention_reads_back: false,
+    unnamed_logits: false,
     offload: None,
     forward: Dispatch::EagerForward,
     backward: Dispatch::EagerBackward,
