@@ -172,8 +172,14 @@ pub fn step(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element:
 }
 
 /// One step whose optimizer has fp32 copies of parameters in a narrower type (`element` bytes): their gradients are made in
-/// fp32, the copies stepped, and written back to the parameters.
-pub fn step_master(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element: u64) {
+/// fp32, the copies stepped, and written back to the parameters. `make` makes the optimizer's state where it is yet to be made.
+pub fn step_master(
+    program: &mut Builder,
+    optimizer: Optimizer,
+    sizes: &[u64],
+    element: u64,
+    make: impl FnOnce(&mut Builder),
+) {
     let pass = program.set_pass(Pass::Optimizer);
     let stream = StreamId(0);
     let wide = DType::Fp32.bytes();
@@ -186,6 +192,7 @@ pub fn step_master(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], e
         gradients.push(program.alloc(Bytes(elements * wide), stream, Category::OptimizerTemporary, "aten._to_copy"));
         cast(program, "aten._to_copy", elements * element, elements * wide);
     }
+    make(program);
     step(program, optimizer, sizes, wide);
     for gradient in gradients {
         program.free(gradient);

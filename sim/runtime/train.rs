@@ -26,10 +26,12 @@ mod passes;
 pub mod pipeline;
 pub(super) mod plan;
 mod spread;
+mod units;
 mod wrapped;
 
 use pipeline::Pipeline;
-use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
+use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, layout, streams, tensor_group};
+use units::Maker;
 
 /// What each block does about its activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,7 +228,8 @@ impl<'j> Training<'j> {
         } else {
             let own = spread.map(|(own, _)| own);
             let mut all = vec![];
-            let units = |part| groups(job, (&graphs, &layout, part), (&scopes, own), &mut all);
+            let (graphs, layout, scopes) = (&graphs, &layout, &scopes);
+            let units = |part| Maker { job, graphs, layout, part, scopes, own }.groups(&mut all);
             let mut roots = parts.iter().map(units).collect::<Vec<_>>().into_iter();
             let first = roots.next().expect("a rank has a part of the model");
             let mut run = Run::new(eager, &job.fsdp, all, first, communicators);
@@ -273,9 +276,13 @@ impl<'j> Training<'j> {
             program.free(twice);
         }
         if job.master_weights {
-            for (_, elements) in self.run.shards() {
+            // `p.detach().clone().float()`
+            for elements in self.run.optimizer_sizes() {
+                let program = &mut self.run.eager.program;
+                let clone = program.alloc(Bytes(elements * storage), COMPUTE, Category::OptimizerState, "clone");
                 let bytes = Bytes(elements * DType::Fp32.bytes());
-                self.run.eager.program.alloc(bytes, COMPUTE, Category::OptimizerState, "master copy");
+                program.alloc(bytes, COMPUTE, Category::OptimizerState, "master copy");
+                program.free(clone);
             }
         }
         let program = &mut self.run.eager.program;
@@ -334,7 +341,7 @@ impl<'j> Training<'j> {
     }
 
     /// Clipping, the optimizer step, zeroing.
-    fn update(&mut self, first: bool) {
+    fn update(&mut self, mut first: bool) {
         let (job, sizes) = (self.job, self.run.optimizer_sizes());
         let element = job.fsdp.mixed_precision.storage.bytes();
         let scope = self.scopes.optimizer;
@@ -361,19 +368,28 @@ impl<'j> Training<'j> {
             optimizer::step_on_host(program, job.optimizer, &sizes, element, job.clip);
         } else {
             let of_state = if job.master_weights { DType::Fp32.bytes() } else { element };
-            if first {
+            // The first step makes the optimizer's state.
+            let mut make = |program: &mut Builder| {
+                if !std::mem::take(&mut first) {
+                    return;
+                }
                 let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, of_state);
                 match job.fsdp.version {
                     Version::Two => program.first_only(make),
                     Version::One(_) | Version::Unsharded => make(program),
                 }
-            }
+            };
             // Each part of the model has an optimizer of its own.
             let mut start = 0;
             for &end in &self.layout.ends {
                 let end = if self.layout.ends.len() == 1 { sizes.len() } else { end };
-                let step = if job.master_weights { optimizer::step_master } else { optimizer::step };
-                step(program, job.optimizer, &sizes[start..end], element);
+                let own = &sizes[start..end];
+                if job.master_weights {
+                    optimizer::step_master(program, job.optimizer, own, element, &mut make);
+                } else {
+                    make(program);
+                    optimizer::step(program, job.optimizer, own, element);
+                }
                 start = end;
             }
         }

@@ -108,6 +108,25 @@ fn saved(
     Ok(ops)
 }
 
+/// Refuses a policy of one's own where it has no rules.
+pub(super) fn fits(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    checkpoint: &Checkpoint,
+) -> Result<(), ScenarioError> {
+    let table = &scenario.activation_checkpointing;
+    let (Some(at), Checkpoint::Saving(ops)) = (&table.policy, checkpoint) else { return Ok(()) };
+    if scenario.compile.compiles_blocks() {
+        let problem = "operators that a policy saves are not simulated in compiled layers";
+        return Err(reader.plan(at, problem, "write policy = \"selective_op\" or \"full\", or compile.blocks = false"));
+    }
+    if ops.has(Saved::RmsNorm) && scenario.framework.fused_rms_norm == Some(false) {
+        let problem = "\"rms_norm\" is one operator, and framework.fused_rms_norm = false runs several";
+        return Err(reader.plan(at, problem, "remove \"rms_norm\", or write framework.fused_rms_norm = true"));
+    }
+    Ok(())
+}
+
 /// Whether checkpoints are reentrant.
 pub(super) fn reentrant(
     reader: &Reader<'_>,
@@ -127,7 +146,7 @@ pub(super) fn reentrant(
         let problem = "PyTorch refuses a selective policy in a reentrant checkpoint";
         return refuse(problem, "write use_reentrant = false, or policy = \"full\"");
     }
-    if scenario.compile.blocks == Some(true) || model.experts.is_some() {
+    if scenario.compile.compiles_blocks() || model.experts.is_some() {
         let problem = "reentrant checkpoints are simulated around eager, dense layers";
         return refuse(problem, "write use_reentrant = false");
     }
@@ -148,7 +167,7 @@ pub(super) fn offload(
         let problem = "what goes to the host is the input of a block that is recomputed whole, and none is";
         return Err(reader.plan(at, problem, "write activation_checkpointing.policy = \"full\", or remove offload"));
     }
-    if written.compile.blocks == Some(true) && table.around_compiled != Some(true) {
+    if written.compile.compiles_blocks() && table.around_compiled != Some(true) {
         let problem = "a checkpoint that is compiled with its block keeps its input on the device";
         return Err(reader.plan(at, problem, "write activation_checkpointing.around_compiled = true"));
     }

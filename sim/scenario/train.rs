@@ -17,7 +17,7 @@ use crate::program::{DType, Dispatch};
 use crate::runtime;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
-use crate::runtime::fsdp::MixedPrecision;
+use crate::runtime::fsdp::{MixedPrecision, Wrap};
 use crate::runtime::train::Job;
 
 /// Where checkpoints around blocks are written, and which there are.
@@ -79,6 +79,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let ranks = (shard, replicate, pipeline.is_some());
     let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), ranks, mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    recompute::fits(reader, scenario, &checkpoint)?;
     let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model))?;
     let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
@@ -100,7 +101,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
-    let compile = reader.flag("compile.blocks", scenario.compile.blocks, false);
+    let compile = compiles(reader, &scenario.compile, (runtime, &config.wrap))?;
     let float8 = float8::float8(reader, scenario, ((topology, profile), compile, shard))?;
     let linears = float8::linears(
         reader,
@@ -145,6 +146,33 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let software = Software { attention, tf32, cublas, rail, blocks: None, disks: None };
     let job = runtime::Job::of(job);
     Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// Whether each block is compiled. Compiling all of what `fully_shard` has made comes to the same: its hooks are not traced, so
+/// Dynamo leaves the loop over blocks to Python and compiles each block's forward.
+fn compiles(
+    reader: &mut Reader<'_>,
+    written: &written::Compile,
+    (runtime, wrap): (Runtime, &Wrap),
+) -> Result<bool, ScenarioError> {
+    let Some(at) = written.model.as_ref().filter(|at| *at.get_ref()) else {
+        return Ok(reader.flag("compile.blocks", written.blocks, false));
+    };
+    let hooked = runtime == FSDP2 && wrap.modules.is_empty() && wrap.blocks.iter().all(Option::is_some);
+    if !hooked {
+        let problem =
+            "a model whose blocks are not each wrapped by fully_shard is compiled to one graph, which is not simulated";
+        return Err(reader.plan(
+            at,
+            problem,
+            "write compile.blocks = true, or fsdp.wrap = \"block\" under runtime = \"fsdp2\"",
+        ));
+    }
+    if written.blocks == Some(false) {
+        let problem = "compiling the model compiles its blocks, and compile.blocks is false";
+        return Err(reader.plan(at, problem, "remove one of the two keys"));
+    }
+    Ok(true)
 }
 
 /// What only Megatron-Core has.

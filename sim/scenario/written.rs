@@ -251,6 +251,22 @@ pub enum Wrap {
     Every(i64),
     /// These blocks, and the root.
     Blocks(Vec<i64>),
+    /// So many consecutive blocks together, and the root.
+    Together(i64),
+    /// These blocks, a list of them together, and the root.
+    Lists(Vec<Unit>),
+    /// These modules of every block (`"block"`: the block itself), and the root.
+    Modules(Vec<Spanned<String>>),
+}
+
+/// A unit among several.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(untagged, expecting = "expected a block, or a list of blocks")]
+pub enum Unit {
+    /// One block.
+    One(i64),
+    /// Blocks that share a group.
+    Together(Vec<i64>),
 }
 
 /// `[[fsdp.override]]`: another policy for some blocks.
@@ -271,6 +287,10 @@ pub struct Fsdp {
     pub wrap: Option<Spanned<Wrap>>,
     /// For wrapped blocks.
     pub reshard_after_forward: Option<Spanned<Reshard>>,
+    /// Modules at the model's ends that are units of their own.
+    pub ends: Option<Spanned<Vec<Spanned<String>>>>,
+    /// For the head, where it is a unit.
+    pub head_reshard_after_forward: Option<Spanned<Reshard>>,
     /// For the root.
     pub root_reshard_after_forward: Option<Spanned<Reshard>>,
     /// After a backward.
@@ -324,8 +344,17 @@ pub enum BackwardPrefetch {
 pub struct Compile {
     /// Whether each block is compiled on its own.
     pub blocks: Option<bool>,
+    /// Whether what fully_shard has made of the model is compiled whole.
+    pub model: Option<Spanned<bool>>,
     /// Whether the loss is compiled.
     pub loss: Option<Spanned<bool>>,
+}
+
+impl Compile {
+    /// Whether blocks are compiled, on their own or as what a graph break makes of the whole model.
+    pub fn compiles_blocks(&self) -> bool {
+        self.blocks == Some(true) || self.model.as_ref().is_some_and(|at| *at.get_ref())
+    }
 }
 
 /// Which loss.

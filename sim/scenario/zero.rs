@@ -113,6 +113,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let zero = zero(reader, scenario, (ranks, shared, topology.node.chips))?;
     sequence::check(reader, scenario, (&model, seq, topology), &zero)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    recompute::fits(reader, scenario, &checkpoint)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = match zero.offload.optimizer {
@@ -206,7 +207,7 @@ fn around_nothing(ranks: u32, layers: u64) -> Fsdp {
         version: Version::Unsharded,
         shard: ranks,
         replicate: 1,
-        wrap: Wrap { blocks, embedding: None, head: None, root: Reshard::Never, apart: false },
+        wrap: Wrap::of_blocks(blocks, Reshard::Never),
         mixed_precision: MixedPrecision { storage: DType::Bf16, param: None, reduce: None },
         forward_prefetch: 0,
         backward_prefetch: 0,

@@ -258,12 +258,11 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
     let blocks = reshard(&config.reshard, Reshard::Always);
     let titan = config.wrap == "titan";
     let wrapped = (config.wrap != "root").then_some(blocks);
+    let root = reshard(&config.root_reshard, Reshard::Never);
     let wrap = Wrap {
-        blocks: vec![wrapped; model.layers as usize],
         embedding: titan.then_some(blocks),
         head: titan.then_some(Reshard::Never),
-        apart: false,
-        root: reshard(&config.root_reshard, Reshard::Never),
+        ..Wrap::of_blocks(vec![wrapped; model.layers as usize], root)
     };
     let fsdp = Fsdp {
         version: Version::Two,

@@ -122,6 +122,9 @@ fn check(section: &Section) {
             continue;
         };
         let program = train::compile(&job);
+        if let Ok(folder) = std::env::var("SW_DUMP") {
+            std::fs::write(format!("{folder}/{id}"), events(&program).join(" ")).unwrap();
+        } // TEMP
         let report = replay(&program, Settings { expandable_segments: false, capacity: Bytes(1 << 43) });
         let peak = |key: &str, ours: Bytes| percent(ours.0, case[key].as_u64().unwrap());
         let off = [peak("peak_allocated", report.peak_allocated), peak("peak_reserved", report.peak_reserved)];

@@ -5,6 +5,8 @@
 use super::config::{Fsdp, Version};
 use super::flat;
 use super::group::{Group, Place, ShardedParam, State, Training};
+use std::ops::Range;
+
 use super::{ALL_GATHER, COPY_IN, Communicators, Context, OF_EACH_ROOT};
 use crate::program::{DType, Dispatch, GroupId, Mark, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager};
@@ -20,12 +22,38 @@ pub struct Units {
     pub positions: Option<usize>,
     /// Each block's.
     pub blocks: Vec<Option<usize>>,
+    /// Those of modules inside each block, in the order of their forwards, with the operators that each has.
+    pub modules: Vec<Vec<(Range<usize>, usize)>>,
     /// The second one of each block, where its experts are sharded over other ranks than the rest.
     pub experts: Vec<Option<usize>>,
     /// The final norm's, where it is one of its own.
     pub norm: Option<usize>,
     /// That of final norm and head, or the head's; with a tied head that of the token table.
     pub head: Option<usize>,
+}
+
+impl Units {
+    /// None, of a model of so many blocks.
+    pub fn none(blocks: usize) -> Units {
+        Units {
+            root: None,
+            embedding: None,
+            positions: None,
+            blocks: vec![None; blocks],
+            modules: vec![vec![]; blocks],
+            experts: vec![None; blocks],
+            norm: None,
+            head: None,
+        }
+    }
+
+    /// The first and the last block of a group that has some: of a list of blocks they differ.
+    pub fn span(&self, group: usize) -> Option<(usize, usize)> {
+        let has = |block: &usize| self.blocks[*block] == Some(group) || self.experts[*block] == Some(group);
+        let mut blocks = (0..self.blocks.len()).filter(has);
+        let first = blocks.next()?;
+        Some((first, blocks.next_back().unwrap_or(first)))
+    }
 }
 
 /// A sharded run: the groups and what they share, writing into one program.
@@ -84,15 +112,7 @@ impl<'c> Run<'c> {
 
     /// A run on one device, where no module is wrapped.
     pub fn unsharded(eager: Eager, config: &'c Fsdp, params: &[ShardedParam], communicators: Communicators) -> Self {
-        let units = Units {
-            root: None,
-            embedding: None,
-            blocks: vec![None; config.wrap.blocks.len()],
-            experts: vec![None; config.wrap.blocks.len()],
-            head: None,
-            norm: None,
-            positions: None,
-        };
+        let units = Units::none(config.wrap.blocks.len());
         Run { whole: params.to_vec(), ..Run::new(eager, config, vec![], units, communicators) }
     }
 
@@ -288,7 +308,7 @@ impl<'c> Run<'c> {
         }
         // A group's gradients share one buffer, which goes with the last of its parameters.
         let mut order: Vec<usize> = (0..self.groups.len()).collect();
-        order.sort_by_key(|&at| self.groups[at].params.last().map(|param| param.index));
+        order.sort_by_key(|&at| self.groups[at].params.iter().map(|param| param.index).max());
         for at in order {
             let group = &mut self.groups[at];
             group.offloaded_gradient = false;
@@ -324,9 +344,13 @@ impl<'c> Run<'c> {
         order.extend(units.root);
         order.extend(units.embedding);
         order.extend(units.positions);
-        for (block, experts) in units.blocks.iter().zip(&units.experts) {
+        for (at, (block, experts)) in units.blocks.iter().zip(&units.experts).enumerate() {
             let both = if second_first { [experts, block] } else { [block, experts] };
-            order.extend(both.into_iter().flatten());
+            // A list of blocks has one group, at the first of them.
+            let own =
+                both.into_iter().flatten().filter(|group| units.span(**group).is_some_and(|(first, _)| first == at));
+            order.extend(own);
+            order.extend(units.modules[at].iter().map(|(_, group)| group));
         }
         order.extend(units.norm);
         order.extend(units.head.filter(|_| units.head != units.embedding));

@@ -31,6 +31,40 @@ pub(super) enum Input {
 }
 
 impl Training<'_> {
+    /// Forward of a block some of whose modules are units of their own.
+    fn forward_modules(&mut self, layer: usize, hidden: Storage) -> (BlockFrame, Storage) {
+        let map = self.map(layer);
+        let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
+        let mut frame = self.run.eager.frame(graph, hidden, map, mode(&self.job.checkpoint, layer));
+        let mut at = 0;
+        for (operators, group) in self.run.units.modules[layer].clone() {
+            self.run.eager.forward_ops(graph, &mut frame, at..operators.start);
+            self.run.pre_forward(group, &[]);
+            self.run.eager.forward_ops(graph, &mut frame, operators.clone());
+            self.run.post_forward(group);
+            at = operators.end;
+        }
+        self.run.eager.forward_ops(graph, &mut frame, at..graph.ops.len());
+        let output = self.run.eager.finish_forward(graph, &mut frame);
+        (BlockFrame::Eager(Box::new(frame)), output)
+    }
+
+    /// Its backward.
+    fn backward_modules(&mut self, layer: usize, frame: &mut Frame, gradient: Storage) -> Storage {
+        let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
+        self.run.eager.start_backward(graph, frame, gradient);
+        let mut end = graph.ops.len();
+        for (operators, group) in self.run.units.modules[layer].clone().into_iter().rev() {
+            self.run.eager.backward_ops(graph, frame, operators.end..end);
+            self.run.pre_backward(group, &[]);
+            self.run.eager.backward_ops(graph, frame, operators.clone());
+            self.run.post_backward(group);
+            end = operators.start;
+        }
+        self.run.eager.backward_ops(graph, frame, 0..end);
+        self.run.eager.finish_backward(frame).expect("a block's output depends on its input")
+    }
+
     fn map(&self, layer: usize) -> ParamMap {
         ParamMap::from(self.layout.blocks[layer])
     }
@@ -47,6 +81,9 @@ impl Training<'_> {
         let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
         let eager = &mut self.run.eager;
         let Some(at) = self.graphs.compiled_block[layer] else {
+            if !self.run.units.modules[layer].is_empty() {
+                return self.forward_modules(layer, hidden);
+            }
             let (frame, output) = eager.forward(graph, hidden, map, mode(&self.job.checkpoint, layer));
             return (BlockFrame::Eager(Box::new(frame)), output);
         };
@@ -90,6 +127,9 @@ impl Training<'_> {
             }
             (BlockFrame::Eager(frame), _) if self.job.reentrant && frame.is_checkpointed() => {
                 eager.backward_reentrant(graph, frame, gradient).expect("a block's output depends on its input")
+            }
+            (BlockFrame::Eager(frame), _) if !self.run.units.modules[layer].is_empty() => {
+                self.backward_modules(layer, frame, gradient)
             }
             (BlockFrame::Eager(frame), _) => {
                 eager.backward(graph, frame, gradient).expect("a block's output depends on its input")

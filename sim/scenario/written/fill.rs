@@ -28,10 +28,10 @@ macro_rules! fill {
 }
 
 fill!(Fsdp {
-    wrap, reshard_after_forward, root_reshard_after_forward, reshard_after_backward, forward_prefetch, backward_prefetch,
+    wrap, ends, head_reshard_after_forward, reshard_after_forward, root_reshard_after_forward, reshard_after_backward, forward_prefetch, backward_prefetch,
     reduce_scatter_buffers, shard_dim_1,
 } { unshard_in_backward, cpu_offload } { overrides });
-fill!(Compile { loss } { blocks });
+fill!(Compile { loss, model } { blocks });
 fill!(Loss { kind, chunks, words, unnamed_logits } { keep_logits });
 fill!(Loop { train_metrics, host_syncs_per_step } {});
 fill!(Framework { release, cublas, device_max_connections, experts, linears, context_parallel_rotate_method } {

@@ -3,7 +3,7 @@
 use crate::oracle::cases::{self, Config, Dims};
 use serde_json::{Value, json};
 use windtunnel::runtime::eager::{Saved, SavedOps};
-use windtunnel::runtime::fsdp::{Reshard, Version};
+use windtunnel::runtime::fsdp::{Inner, Reshard, Version};
 use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
 use windtunnel::runtime::train::{Checkpoint, Job};
 
@@ -65,10 +65,14 @@ pub fn job(case: &Value) -> Option<Job> {
     if on("compile_model") && word("runtime") == "fsdp2" && word("wrap") != "root" {
         job.compile = true;
     }
+    if word("wrap") == "units" {
+        units(&mut job, c);
+    }
+    let checkpointed_modules = !job.fsdp.wrap.modules.is_empty() && job.checkpoint != Checkpoint::None;
     let unknown = late == Some(None)
         || !c["reshard_backward"].is_null()
-        || word("wrap") == "units"
         || word("mp") == "autocast"
+        || checkpointed_modules
         || word("ac_impl") == "plain_reentrant"
         || on("compile_model") && !job.compile;
     (!unknown).then_some(job)
@@ -88,6 +92,46 @@ fn reshards(job: &mut Job, call: &Value) -> Option<()> {
         block => wrap.blocks[block.strip_prefix("layers.")?.parse::<usize>().ok()?] = Some(policy),
     }
     Some(())
+}
+
+/// Modules that are given to `fully_shard` one after the other.
+fn units(job: &mut Job, c: &Value) {
+    let policies = c["unit_reshard"].as_array();
+    let wrap = &mut job.fsdp.wrap;
+    let plain = wrap.blocks[0].unwrap();
+    wrap.blocks.fill(None);
+    for (at, unit) in c["units"].as_array().unwrap().iter().enumerate() {
+        let own = policies.and_then(|policies| policies[at].as_bool());
+        let policy = own.map_or(plain, |again| if again { Reshard::Always } else { Reshard::Never });
+        let names: Vec<&str> = match unit {
+            Value::Array(names) => names.iter().map(|name| name.as_str().unwrap()).collect(),
+            name => vec![name.as_str().unwrap()],
+        };
+        let mut list = vec![];
+        for name in &names {
+            match name.split('.').collect::<Vec<_>>()[..] {
+                ["tok_embeddings"] => wrap.embedding = Some(policy),
+                ["norm"] if names.len() > 1 => {}
+                ["norm"] => wrap.norm = Some(policy),
+                ["output"] => {
+                    wrap.head = Some(policy);
+                    wrap.head_has_norm = names.len() > 1;
+                }
+                ["layers", block] => {
+                    let block: usize = block.parse().unwrap();
+                    wrap.blocks[block] = Some(policy);
+                    list.push(block);
+                }
+                ["layers", block, ref module @ ..] => {
+                    wrap.modules.push(Inner { block: block.parse().unwrap(), name: module.join("."), reshard: policy });
+                }
+                _ => panic!("{name}"),
+            }
+        }
+        if list.len() > 1 {
+            wrap.lists.push(list);
+        }
+    }
 }
 
 /// PyTorch's keyword arguments.

@@ -137,7 +137,7 @@ mod tests {
             version: Version::One(settings),
             shard: ranks,
             replicate: 1,
-            wrap: Wrap { blocks: vec![], embedding: None, head: None, apart: false, root: Reshard::Always },
+            wrap: Wrap::of_blocks(vec![], Reshard::Always),
             mixed_precision: MixedPrecision { storage: DType::Fp32, param: Some(DType::Bf16), reduce: None },
             forward_prefetch: 0,
             backward_prefetch: 0,
