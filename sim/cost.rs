@@ -7,6 +7,7 @@
 //! To add a chip: put its profile into `calibrate/profiles/` and one line into `registry.rs`. To add a kernel family:
 //! one file here with its section as written and as understood, and one field in `profile.rs`.
 
+pub mod allocator;
 pub mod attention;
 pub mod basis;
 pub mod batched;

@@ -200,6 +200,11 @@ impl Topology {
         understood::read(file, text, size)
     }
 
+    /// The shipped machine of that name, at its smallest.
+    pub fn shipped(name: &str) -> Option<Topology> {
+        registry::shipped(name)
+    }
+
     /// Chips rented.
     pub fn chips(&self) -> u32 {
         // The reader has checked that the product fits.

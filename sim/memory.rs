@@ -5,8 +5,10 @@
 //! outside the allocator (CUDA context, NCCL buffers). [`caching`] is the allocator, [`mod@replay`] runs a program through it.
 
 pub mod caching;
+mod calls;
 mod fixed;
 pub mod replay;
 
 pub use caching::{Allocator, OutOfMemory, Settings};
+pub use calls::DeviceCalls;
 pub use replay::{Breakdown, MemoryReport, Phase, replay};

@@ -33,6 +33,7 @@ mod tensor;
 mod train;
 mod training;
 pub mod understood;
+mod unread;
 mod wrap;
 pub mod written;
 mod xla;

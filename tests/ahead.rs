@@ -40,7 +40,7 @@ attention_dropout = false
 /// The same with two stages on a rank, exchanges beside another micro-batch.
 fn beside(keys: &str, layers: &str) -> String {
     let pipeline = format!("[pipeline]\nvirtual_stages = 2\nlayers = {layers}\n\n[batch]");
-    scenario(&format!("{keys}\noverlap_moe_expert_parallel_comm = true"))
+    scenario(&format!("{keys}\nmoe_token_dispatcher_type = \"alltoall\"\noverlap_moe_expert_parallel_comm = true"))
         .replace("[batch]", &pipeline)
         .replace("accumulation = 2", "accumulation = 8")
         .replace("ep = 8", "ep = 16")

@@ -91,7 +91,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ),
     ("", "[compile]\nloss = 1", &["my.toml:17:8", "true or false, found 1"]),
     ("", "[loss]\nkind = \"fused_linear\"\n[loop]\ntrain_metrics = 2", &["my.toml:19:17", "whole logits"]),
-    ("", "[optimizer]\nname = \"sgd\"\nimplementation = \"fused\"", &["my.toml:18:18", "\"foreach\" for sgd"]),
+    ("", "[optimizer]\nname = \"sgd\"\nimplementation = \"fused\"", &["my.toml:18:18", "which is PyTorch's default"]),
     ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash1`?"]),
     ("", "[activation_checkpointing]\npolicy = \"some\"", &["my.toml:17:10", "`selective_op`"]),
     // Blocks that are not there.

@@ -69,7 +69,7 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
     let model = "huggingface = \"config.json\"\nlayers = 4";
     let mixtral = MEGATRON.replace(model, "name = \"mixtral-8x7b\"\nlayers = 4");
     let whole = mixtral.replace("tp = 2\npp = 2", "pp = 2\nep = 2\n\n[pipeline]\nvirtual_stages = 2")
-        + "\n[megatron]\noverlap_moe_expert_parallel_comm = true\n";
+        + "\n[megatron]\nmoe_token_dispatcher_type = \"alltoall\"\noverlap_moe_expert_parallel_comm = true\n";
     let folder = Folder::new("megatron-together");
     for (old, new, problem, remedy) in [
         (
@@ -118,8 +118,8 @@ fn exchanges_beside_another_micro_batch_say_what_they_need() {
         ("mixtral-8x7b", "llama-3.1-8b", "says how experts are run, and llama-3.1-8b has none", "remove the key"),
         ("[megatron]\n", "[megatron]\nrecompute = { uniform = 1 }\n", "cuts blocks into parts", "recompute = \"none\""),
         (
-            "[megatron]\n",
-            "[megatron]\nmoe_token_dispatcher_type = \"allgather\"\n",
+            "\"alltoall\"",
+            "\"allgather\"",
             "is for the dispatchers \"alltoall\" and \"flex\", not \"allgather\"",
             "moe_token_dispatcher_type = \"alltoall\"",
         ),
@@ -146,6 +146,8 @@ fn the_schedule_of_exchanges_beside_another_micro_batch_is_asked_for_by_its_key(
         said.contains("write megatron.overlap_moe_expert_parallel_comm = true, or remove pipeline.schedule"),
         "{said}"
     );
-    let both = format!("{alone}\n[megatron]\noverlap_moe_expert_parallel_comm = true\n");
+    let both = format!(
+        "{alone}\n[megatron]\nmoe_token_dispatcher_type = \"alltoall\"\noverlap_moe_expert_parallel_comm = true\n"
+    );
     assert!(make::parse(&both).simulable().is_ok());
 }

@@ -45,7 +45,7 @@ fn parameters_are_counted_by_hand() {
 fn a_rank_holds_its_share_of_the_parameters_and_twice_that_of_moments() {
     for shard in [1, 2, 4, 8] {
         let text = make::with(TINY, "mesh", "dp_shard", shard);
-        let program = compile(&text);
+        let program = compile(&make::with(&text, "optimizer", "implementation", "fused"));
         // All rows divide by 8, so nothing is padded; Adam keeps two moments and a step counter of 4 B for each tensor.
         let share = 4 * PARAMETERS / shard as u64;
         let tensors = 1 + 3 * 9 + 2;

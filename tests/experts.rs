@@ -55,7 +55,10 @@ fn every_model_with_experts_is_described_and_flown_or_refused_by_name() {
     ] {
         let text = scenario(model, "");
         let understood = parse(&text);
-        assert!(understood.assumptions.contains(&"framework.experts = \"loop\"".to_owned()), "{model}");
+        assert!(
+            understood.assumptions.iter().any(|line| line.starts_with("framework.experts = \"grouped\"")),
+            "{model}"
+        );
         match missing {
             None => assert!(understood.simulable().is_ok(), "{model}"),
             Some(what) => {
@@ -81,7 +84,7 @@ fn every_model_with_experts_can_be_shown() {
         ("gpt-oss-120b", "gpt-oss-120b (116.829 B parameters, 5.712 B active)"),
     ] {
         let folder = Folder::new(&format!("show-{model}"));
-        folder.write("my.toml", &scenario(model, "").replacen("layers = 4\n", "", 1));
+        folder.write("my.toml", &scenario(model, "[framework]\nexperts = \"loop\"\n").replacen("layers = 4\n", "", 1));
         let output = folder.windtunnel(&["show", "model", "my.toml"]);
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && said.contains(says), "{said}");
@@ -212,11 +215,16 @@ fn experts_in_fp8_multiply_filled_rows_and_what_has_no_rules_is_refused() {
 #[test]
 fn all_to_alls_beside_another_micro_batch_move_as_much_and_are_waited_for_less() {
     let plan = |together: bool| {
-        let text = scenario("qwen3-30b-a3b", &format!("[megatron]\noverlap_moe_expert_parallel_comm = {together}\n"))
-            .replacen("fsdp2", "megatron", 1)
-            .replacen("nodes = 1", "nodes = 4", 1)
-            .replacen("[mesh]", "[mesh]\npp = 2\nep = 16\n\n[pipeline]\nvirtual_stages = 2", 1)
-            .replacen("sequence = 1024", "sequence = 4096\naccumulation = 8", 1);
+        let text = scenario(
+            "qwen3-30b-a3b",
+            &format!(
+                "[megatron]\nmoe_token_dispatcher_type = \"alltoall\"\noverlap_moe_expert_parallel_comm = {together}\n"
+            ),
+        )
+        .replacen("fsdp2", "megatron", 1)
+        .replacen("nodes = 1", "nodes = 4", 1)
+        .replacen("[mesh]", "[mesh]\npp = 2\nep = 16\n\n[pipeline]\nvirtual_stages = 2", 1)
+        .replacen("sequence = 1024", "sequence = 4096\naccumulation = 8", 1);
         parse(&text)
     };
     let [alone, together] = [false, true].map(plan);
@@ -242,7 +250,7 @@ fn all_to_alls_beside_another_micro_batch_move_as_much_and_are_waited_for_less()
 #[test]
 fn beside_another_micro_batch_dense_blocks_too_are_sent_when_they_are_there() {
     // Of four stages of one block each the first three are dense.
-    let keys = "[megatron]\noverlap_moe_expert_parallel_comm = true\ndelay_wgrad_compute = false\n";
+    let keys = "[megatron]\nmoe_token_dispatcher_type = \"alltoall\"\noverlap_moe_expert_parallel_comm = true\ndelay_wgrad_compute = false\n";
     let text = scenario("deepseek-v3", keys)
         .replacen("fsdp2", "megatron", 1)
         .replacen("[mesh]", "[mesh]\npp = 2\nep = 4\n\n[pipeline]\nvirtual_stages = 2", 1)

@@ -346,7 +346,13 @@ fn what_a_framework_cannot_do_is_refused_with_what_to_write() {
         (evo("[internevo]", "[optimizer]\nclip_grad_norm = true\n[internevo]"), "[optimizer] means nothing", "remove"),
         (evo("\"internlm-7b\"", "\"llama-3-8b\""), "shared key-value heads under InternEvo", "another dense model"),
         (nano("zero_stage = 1", "zero_stage = 3"), "nanotron.zero_stage = 3", "write 0, or 1"),
-        (nano("tp = 2\npp = 2", "pp = 8").replace("accumulation = 4", "accumulation = 2"), "too few for 1F1B", "afab"),
+        (
+            nano("tp = 2\npp = 2", "pp = 8")
+                .replace("accumulation = 4", "accumulation = 2")
+                .replace("zero_stage = 1", "zero_stage = 1\npp_engine = \"1f1b\""),
+            "too few for 1F1B",
+            "afab",
+        ),
         (
             nano("zero_stage = 1", "zero_stage = 1\n[pipeline]\nschedule = \"AFAB\""),
             "pipeline.schedule means",

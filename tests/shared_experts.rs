@@ -31,6 +31,7 @@ accumulation = 2
 sequence = true
 
 [megatron]
+moe_token_dispatcher_type = "alltoall"
 moe_shared_expert_overlap = true
 mtp_num_layers = 0
 "#;

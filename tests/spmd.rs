@@ -147,7 +147,7 @@ fn chips_that_share_a_sequence_share_its_attention_and_gather_keys_and_values() 
 #[test]
 fn what_lies_on_the_tensor_axis_is_gathered_and_scattered_where_it_was_summed() {
     let split = ("fsdp = 16", "fsdp = 4\ntensor = 4");
-    let whole = fly(&[split]);
+    let whole = fly(&[split, ("flags = []", "flags = []\nactivation_embed = false")]);
     let parts = fly(&[split, ("flags = []", "flags = []\nactivation_embed = true")]);
     // Two sums a block forward, one of them again in backward, and two for gradients; one for the head's, one for the words'.
     let sum: u64 = 2 * 4096 * 8192;

@@ -34,6 +34,7 @@ schedule = "Megatron1F1B"
 param = "fp16"
 
 [megatron]
+check_for_nan = true
 implementation = "transformer_engine"
 hidden_dropout = false
 attention_dropout = false

@@ -35,12 +35,25 @@ pub struct ChipSpec {
     pub pair: f64,
     /// Line rate of the usual NIC for each GPU [Gbit/s].
     pub rail: f64,
+    /// What says how far it falls below its bursts when it never stops.
+    pub sustained: Sustained,
     /// Between host and device, as measured \[GB/s\]: to the device, to the host.
     pub host: [f64; 2],
     /// Software behind the points.
     pub software: &'static str,
     /// Source of the figures here.
     pub source: &'static str,
+}
+
+/// What says how far a busy board falls below its burst clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sustained {
+    /// Cubes of `gemm_sustained_points.csv` on this GPU, over bursts of this matmul table; carried over where it is another chip's.
+    Cubes(&'static str, &'static str),
+    /// Medians over many shapes, by length of the burst (`sustained.csv`, column `gpu`).
+    Shapes(&'static str),
+    /// Matmuls of one machine in `gemm_layout_simumax.csv` (column `gpu`), 75 in a row each, over bursts of the chip's table.
+    Loops(&'static str),
 }
 
 const AIC: &str = "ai-dynamo/aiconfigurator@095f58a51c4c";
@@ -62,13 +75,35 @@ const H100: ChipSpec = ChipSpec {
     link: 450.0,
     pair: 376.0,
     rail: 400.0,
+    sustained: Sustained::Cubes("H200 SXM", "h200"),
     host: [51.0, 52.0],
     software: "TensorRT-LLM 1.3.0rc20 (cuBLASLt) matmuls, NCCL 2.29.2 collectives",
     source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator; fp32: NVIDIA H100 datasheet",
 };
 
+const B200: ChipSpec = ChipSpec {
+    name: "b200-sxm",
+    summary: "NVIDIA B200 SXM 180 GB at 1000 W in an 8-GPU NVSwitch node, from published tables",
+    chip: "NVIDIA B200 SXM 180 GB",
+    matmul: "b200",
+    system: "b200_sxm",
+    processors: 148,
+    bandwidth: 7700.0,
+    measured_bandwidth: 7700.0,
+    memory: "180 GiB",
+    power: 1000.0,
+    clock: 1965,
+    peaks: [2250.0, 4500.0, 1125.0, 75.0],
+    link: 900.0,
+    pair: 746.0,
+    source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator; tf32, fp32: NVIDIA HGX B200 datasheet; \
+                 148 SMs and clock: deviceQuery of public machines",
+    sustained: Sustained::Shapes("b200"),
+    ..H100
+};
+
 /// Every chip, in the order they are built.
-pub const CHIPS: [ChipSpec; 6] = [
+pub const CHIPS: [ChipSpec; 7] = [
     ChipSpec {
         name: "a100-sxm-80gb",
         summary: "NVIDIA A100 SXM4 80 GB at 400 W in an 8-GPU NVSwitch node, from published tables",
@@ -85,6 +120,7 @@ pub const CHIPS: [ChipSpec; 6] = [
         link: 300.0,
         pair: 274.0,
         rail: 200.0,
+        sustained: Sustained::Cubes("A100-80GB SXM", "a100"),
         host: [26.28, 25.0],
         software: "SGLang 0.5.10 (cuBLASLt) matmuls, NCCL 2.27.3 collectives",
         source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator, deviceQuery; tf32, fp32: NVIDIA A100 datasheet",
@@ -108,6 +144,7 @@ pub const CHIPS: [ChipSpec; 6] = [
         link: 300.0,
         pair: 274.0,
         rail: 200.0,
+        sustained: Sustained::Cubes("A100-80GB SXM", "a100"),
         host: [26.28, 25.0],
         software: "SGLang 0.5.10 (cuBLASLt) matmuls, NCCL 2.27.3 collectives, on the 80 GB part",
         source: "hw_specs.csv: A100 white paper and deviceQuery; all else as A100 SXM4 80 GB",
@@ -139,24 +176,13 @@ pub const CHIPS: [ChipSpec; 6] = [
         host: [52.0, 52.0],
         ..H100
     },
+    B200,
     ChipSpec {
-        name: "b200-sxm",
-        summary: "NVIDIA B200 SXM 180 GB at 1000 W in an 8-GPU NVSwitch node, from published tables",
-        chip: "NVIDIA B200 SXM 180 GB",
-        matmul: "b200",
-        system: "b200_sxm",
-        processors: 148,
-        bandwidth: 7700.0,
-        measured_bandwidth: 7700.0,
-        memory: "180 GiB",
-        power: 1000.0,
-        clock: 1965,
-        peaks: [2250.0, 4500.0, 1125.0, 75.0],
-        link: 900.0,
-        pair: 746.0,
-        source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator; tf32, fp32: NVIDIA HGX B200 datasheet; \
-                 148 SMs and clock: deviceQuery of public machines",
-        ..H100
+        name: "b200-sxm-throttled",
+        summary: "NVIDIA B200 SXM 180 GB whose long matmuls run at 0.7 of their bursts, as on the one machine of SimuMax's \
+                  published kernel table; all else as B200 SXM",
+        sustained: Sustained::Loops("B200"),
+        ..B200
     },
 ];
 

@@ -199,6 +199,8 @@ enum Fabric {
 #[derive(Clone, Debug)]
 pub(super) struct Switched {
     link: Bandwidth,
+    /// That bandwidth over the one at which times were measured.
+    carried: f64,
     evidence: Evidence,
     /// By collective (all-gather, reduce-scatter, all-reduce, all-to-all), curves by rank count.
     node: [Vec<(u32, Lines)>; 4],
@@ -266,6 +268,16 @@ impl Collectives {
         }
     }
 
+    /// The same on links of another bandwidth \[B/s\]: a buffer takes as long as one that is smaller by as much took on the
+    /// links that were measured, so latencies stay. Of a torus, as it is.
+    pub(super) fn on_link(&mut self, link: Bandwidth) {
+        if let Fabric::Switched(switched) = &mut self.fabric {
+            switched.carried = link.0 / self.link.0;
+            switched.link = link;
+            self.link = link;
+        }
+    }
+
     /// The nodes on a switch, where the chips are joined so.
     pub(super) fn switched(&self) -> Option<&Switched> {
         match &self.fabric {
@@ -319,11 +331,20 @@ impl Switched {
             return Err("collectives: link, rail and pair bandwidths must be above zero".to_owned());
         }
         let largest = sizes.last().map_or(1.0, |&bytes| bytes as f64);
-        Ok(Switched { link, evidence: w.evidence, node, largest, pair: w.pair, across })
+        Ok(Switched { link, carried: 1.0, evidence: w.evidence, node, largest, pair: w.pair, across })
     }
 
     /// Time inside one node \[s\], and what it rests on.
     fn inside(&self, kind: Collective, bytes: f64, ranks: f64) -> (f64, Basis, f64) {
+        let (seconds, basis, spread) = self.measured_inside(kind, bytes / self.carried, ranks);
+        match self.carried == 1.0 {
+            true => (seconds, basis, spread),
+            false => (seconds, basis.and(Basis::Extrapolated), 2.0 * spread),
+        }
+    }
+
+    /// The same on the links that were measured.
+    fn measured_inside(&self, kind: Collective, bytes: f64, ranks: f64) -> (f64, Basis, f64) {
         if kind == Collective::SendRecv {
             let seconds = self.pair.latency.seconds() + bytes / self.pair.bandwidth.0;
             return (seconds, self.pair.evidence.basis, self.pair.evidence.spread());

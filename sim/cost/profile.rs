@@ -354,6 +354,14 @@ impl Profile {
     }
 }
 
+impl Profile {
+    /// The same with links inside the node of another bandwidth than the one that was measured.
+    pub fn on_link(mut self, link: Bandwidth) -> Profile {
+        self.collectives.on_link(link);
+        self
+    }
+}
+
 fn cublas(list: Vec<Cublas>) -> Result<Vec<Cublas>, String> {
     match list.iter().find(|entry| !(0.5..=2.0).contains(&entry.bf16) || entry.versions.is_empty()) {
         Some(bad) => Err(format!("versions {:?} take {} times as long: expected 0.5 to 2", bad.versions, bad.bf16)),

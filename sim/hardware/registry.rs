@@ -56,6 +56,12 @@ pub fn registry() -> Vec<Listed> {
     SHIPPED.iter().map(listed).collect()
 }
 
+/// The shipped machine of a name, at its smallest.
+pub(super) fn shipped(name: &str) -> Option<Topology> {
+    let shipped = SHIPPED.iter().find(|shipped| shipped.name == name)?;
+    Topology::parse(shipped.name, shipped.text, &Size::Smallest).ok()
+}
+
 /// What errors call the file, and its text.
 pub(super) fn find(name_or_path: &str) -> Result<(String, String), HardwareError> {
     let asked = name_or_path.trim();

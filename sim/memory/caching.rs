@@ -11,6 +11,7 @@
 
 use std::num::NonZeroU32;
 
+use super::calls::DeviceCalls;
 use crate::units::Bytes;
 
 const MIB: u64 = 1 << 20;
@@ -98,6 +99,7 @@ pub struct Allocator {
     allocated: u64,
     reserved: u64,
     retries: u32,
+    calls: DeviceCalls,
 }
 
 fn round_up(value: u64, to: u64) -> u64 {
@@ -132,7 +134,19 @@ impl Allocator {
     pub fn new(settings: Settings, streams: usize) -> Self {
         let pools = vec![Pool::EMPTY; 2 * streams];
         let (blocks, idle) = (Vec::with_capacity(4096), Vec::with_capacity(4096));
-        Allocator { settings, kept: None, blocks, idle, pools, next_address: 0, allocated: 0, reserved: 0, retries: 0 }
+        let calls = DeviceCalls::default();
+        Allocator {
+            settings,
+            kept: None,
+            blocks,
+            idle,
+            pools,
+            next_address: 0,
+            allocated: 0,
+            reserved: 0,
+            retries: 0,
+            calls,
+        }
     }
 
     /// The same, which keeps the segments of one stream for good (a private pool in use).
@@ -158,6 +172,11 @@ impl Allocator {
     /// How often cached segments had to be given back to serve a request (`num_alloc_retries`).
     pub fn retries(&self) -> u32 {
         self.retries
+    }
+
+    /// Calls to the device for memory so far.
+    pub fn calls(&self) -> DeviceCalls {
+        self.calls
     }
 
     /// Bytes in use while a request lives that is given back before anything else happens, where a free block serves it:
@@ -370,6 +389,7 @@ impl Allocator {
             return None;
         }
         self.reserved += segment;
+        self.calls.take(1, segment);
         self.pools[pool].reserved += segment;
         let address = self.next_address;
         self.next_address += segment;
@@ -387,6 +407,7 @@ impl Allocator {
             return None;
         }
         self.reserved += more;
+        self.calls.take(more / step, more);
         let state = &mut self.pools[pool];
         state.reserved += more;
         let address = state.mapped_end;
@@ -420,8 +441,8 @@ impl Allocator {
                 self.remove_free(at);
                 let block = self.blocks[at as usize];
                 let (size, address) = (block.size, block.address);
+                let step = if pool.is_multiple_of(2) { SMALL_SEGMENT } else { LARGE_SEGMENT };
                 let returned = if self.settings.expandable_segments {
-                    let step = if pool.is_multiple_of(2) { SMALL_SEGMENT } else { LARGE_SEGMENT };
                     (address + size) / step * step - round_up(address, step).min((address + size) / step * step)
                 } else if block.previous == NONE && block.next == NONE {
                     size
@@ -429,6 +450,9 @@ impl Allocator {
                     0
                 };
                 self.reserved -= returned;
+                let segments =
+                    if self.settings.expandable_segments { returned / step } else { u64::from(returned > 0) };
+                self.calls.give_back(segments, returned);
                 self.pools[pool].reserved -= returned;
                 if returned == 0 {
                     self.insert_free(at);

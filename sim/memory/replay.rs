@@ -4,6 +4,7 @@
 //! read `max_memory_allocated` after warm-up.
 
 use super::caching::{Allocator, BlockId, OutOfMemory, Settings};
+use super::calls::DeviceCalls;
 use super::fixed;
 use crate::program::{Category, Discipline, Instr, Mark, Program, Rename};
 use crate::units::Bytes;
@@ -104,8 +105,10 @@ pub struct MemoryReport {
     pub hooks: Vec<HookSample>,
     /// Bytes taken from the device, by stream.
     pub reserved_by_stream: Vec<Bytes>,
-    /// How often cached segments had to be given back.
+    /// How often cached segments had to be given back in the reported step.
     pub retries: u32,
+    /// Calls to the device for memory in the reported step.
+    pub calls: DeviceCalls,
     /// Whether a compiler gave memory out before the program ran: what does not fit is refused then.
     pub compiled: bool,
     /// The request that failed, if one did, with the step it failed in.
@@ -162,6 +165,7 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
         hooks: vec![],
         reserved_by_stream: vec![],
         retries: 0,
+        calls: DeviceCalls::default(),
         compiled: false,
         out_of_memory: None,
     };
@@ -169,12 +173,15 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
     for step in 0..STEPS {
         let reported = step + 1 == STEPS || replay.failure.is_some();
         replay.peak_requested = 0;
+        let before = (replay.allocator.retries(), replay.allocator.calls());
         let parts = if step == 0 { program.first_step() } else { [&program.step[..], &[], &[]] };
         for part in parts {
             if replay.failure.is_none() {
                 replay.run(part, &mut report, reported);
             }
         }
+        report.retries = replay.allocator.retries() - before.0;
+        report.calls = replay.allocator.calls().since(before.1);
         if let Some(failure) = replay.failure {
             report.out_of_memory = Some((failure, step + 1));
             break;
@@ -189,7 +196,6 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
     }
     report.peak_reserved = Bytes(replay.reserved);
     report.reserved_by_stream = (0..program.streams.len()).map(|stream| replay.allocator.reserved_by(stream)).collect();
-    report.retries = replay.allocator.retries();
     if report.out_of_memory.is_none() {
         report.peak_at = Some(replay.peak_at);
     }

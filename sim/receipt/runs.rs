@@ -18,7 +18,8 @@ pub fn table(outcome: &Outcome) -> String {
     for row in &outcome.judged {
         let Some(step) = row.step else { continue };
         let error = libm::log(step.measured / step.predicted);
-        let first = || (Witness { family: row.family.clone(), kind: row.kind.clone(), error: 0.0 }, 0.0);
+        let (family, lane, kind) = (row.family.clone(), row.lane.clone(), row.kind.clone());
+        let first = || (Witness { family, lane, kind, residual: row.residual, error: 0.0 }, 0.0);
         let (witness, runs) = errors.entry(&row.configuration).or_insert_with(first);
         witness.error += error;
         *runs += 1.0;

@@ -17,7 +17,7 @@ use super::pattern::matches;
 
 /// The shipped tables; `common` holds for every framework.
 const COMMON: &str = include_str!("frameworks/common.toml");
-const SHIPPED: [(&str, &str); 20] = [
+const SHIPPED: [(&str, &str); 21] = [
     ("maxtext", include_str!("frameworks/maxtext.toml")),
     ("llm-foundry", include_str!("frameworks/llm-foundry.toml")),
     ("torchtitan", include_str!("frameworks/torchtitan.toml")),
@@ -38,6 +38,7 @@ const SHIPPED: [(&str, &str); 20] = [
     ("nanotron", include_str!("frameworks/nanotron.toml")),
     ("internevo", include_str!("frameworks/internevo.toml")),
     ("vtrain", include_str!("frameworks/vtrain.toml")),
+    ("simumax", include_str!("frameworks/simumax.toml")),
 ];
 
 /// One rule.
@@ -113,10 +114,12 @@ impl Tables {
         Tables { common: parse("common", COMMON), named }
     }
 
-    /// The common table and that of the framework a row names.
-    pub fn of(&self, framework: &str) -> Option<(&Table, &Table)> {
-        let wanted = |(_, table): &&(&str, Table)| table.frameworks.iter().any(|name| matches(name, Some(framework)));
-        self.named.iter().find(wanted).map(|(_, table)| (&self.common, table))
+    /// The common table and that of the framework a row names: of several the one that knows the version.
+    pub fn of(&self, framework: &str, version: Option<&str>) -> Option<(&Table, &Table)> {
+        let named = |table: &&Table| table.frameworks.iter().any(|name| matches(name, Some(framework)));
+        let knows = |table: &&Table| table.versions.iter().any(|known| matches(known, version));
+        let tables = || self.named.iter().map(|(_, table)| table).filter(named);
+        tables().find(knows).or_else(|| tables().next()).map(|table| (&self.common, table))
     }
 
     /// The common table.

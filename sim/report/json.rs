@@ -34,6 +34,11 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         "topology": {"name": scenario.topology.name, "chips": scenario.topology.chips(), "nodes": scenario.topology.nodes},
         "step_time_s": seconds(answer.step),
         "step_time_interval_80_s": [seconds(answer.interval.0), seconds(answer.interval.1)],
+        "residual_half_width": answer.residual,
+        "runs_like_it": {
+            "configurations": answer.alike.runs, "models": answer.alike.families, "median_error": answer.alike.bias,
+        },
+        "allocator_stall_s": seconds(answer.stall),
         "tokens_per_step": answer.tokens,
         "tokens_per_second_per_chip": answer.tokens_per_second_per_chip(scenario.topology.chips()),
         "bubble": pipeline::bubble(scenario, answer),

@@ -76,6 +76,10 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
         job.micro_batches(),
         if job.micro_batches() == 1 { "" } else { "es" },
     )?;
+    if !scenario.unread.is_empty() {
+        let (numbers, profile) = (scenario.unread.join(", "), &scenario.profile.name);
+        writeln!(out, "\n  no effect     {numbers}: times come from what was measured, in the profile {profile}")?;
+    }
     answer_lines(out, scenario, answer, detail)?;
     stages(out, scenario, answer)?;
     memory(out, answer)?;
@@ -187,8 +191,8 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
     if report.retries > 0 && memory.fits {
         writeln!(
             out,
-            "                the allocator gave cached segments back {} times: each stalls the device, which the step time leaves out",
-            report.retries
+            "                the allocator returns cached segments to the device {} times a step, which adds {} (assumed rates)",
+            report.retries, answer.stall
         )?;
     }
     writeln!(out, "  step time     {}   ({low} to {high}, 80 % interval)", answer.step)?;

@@ -7,7 +7,7 @@
 mod pipelined;
 mod ring;
 
-pub use ring::{Rotate, Rotation};
+pub use ring::{Method, Rotate, Rotation};
 
 use super::eager::forward::attention_shape;
 use super::eager::{COMPUTE, Eager, ParamMap, Storage};

@@ -36,6 +36,7 @@ mod nanotron;
 mod norm;
 pub mod offload;
 mod parallel_cross_entropy;
+mod recompute;
 mod redistribute;
 mod reentrant;
 mod rotary;
@@ -61,6 +62,7 @@ pub use megatron::{
 pub use norm::LayerNorm;
 use offload::{Offload, Stash};
 pub use redistribute::TensorGroup;
+pub use reentrant::Reentrant;
 pub use shared::Shared;
 pub use stamp::{Blocks, Stamps};
 pub use ulysses::Ulysses;

@@ -99,6 +99,9 @@ pub struct Job {
     pub checkpoint: Checkpoint,
     /// Whether checkpoints are reentrant (`use_reentrant=True`).
     pub reentrant: bool,
+    /// Whether they stand around sharded blocks, so that `fully_shard`'s hooks run inside them: of reentrant ones it makes a
+    /// difference.
+    pub around_hooks: bool,
     /// Eager settings.
     pub eager: Settings,
     /// Optimizer.

@@ -7,7 +7,7 @@ use super::understood::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
-use crate::runtime::compiled::Rotate;
+use crate::runtime::compiled::{Method, Rotate};
 
 /// The ranks that share a sequence.
 pub(super) fn context(
@@ -17,13 +17,19 @@ pub(super) fn context(
     tensor: u64,
 ) -> Result<(u32, Rotate), ScenarioError> {
     const KEY: &str = "framework.context_parallel_rotate_method";
+    const BALANCE: &str = "framework.context_parallel_load_balancer";
     let method = scenario.framework.context_parallel_rotate_method.as_ref();
+    let balancer = scenario.framework.context_parallel_load_balancer.as_ref();
     let written = scenario.mesh.get_ref().cp.as_ref();
     let ranks = written.map_or(Ok(1), |at| reader.count("mesh.cp", at, 1, MOST_RANKS))?;
     let Some(at) = written.filter(|_| ranks > 1) else {
-        let Some(at) = method else { return Ok((1, Rotate::default())) };
-        let problem = format!("{KEY} says how ranks share a sequence, and mesh.cp does not split it");
-        return Err(reader.plan(at, problem, "write mesh.cp = 2 or more, or remove the key"));
+        let remedy = "write mesh.cp = 2 or more, or remove the key";
+        let problem = |key| format!("{key} says how ranks share a sequence, and mesh.cp does not split it");
+        return match (method, balancer) {
+            (Some(at), _) => Err(reader.plan(at, problem(KEY), remedy)),
+            (None, Some(at)) => Err(reader.plan(at, problem(BALANCE), remedy)),
+            (None, None) => Ok((1, Rotate::default())),
+        };
     };
     if runtime != FSDP2 {
         let problem = format!("context parallelism beside {} is not modelled", runtime.name());
@@ -58,9 +64,13 @@ pub(super) fn context(
              every block"
         ));
     }
-    let rotate = match method {
+    let method = match method {
         Some(at) => *at.get_ref(),
-        None => reader.assume(KEY, Rotate::default(), "\"allgather\""),
+        None => reader.assume(KEY, Method::default(), "\"allgather\""),
     };
-    Ok((ranks as u32, rotate))
+    let balanced = match balancer {
+        Some(at) => *at.get_ref() == written::LoadBalancer::HeadTail,
+        None => reader.assume(BALANCE, true, "\"headtail\""),
+    };
+    Ok((ranks as u32, Rotate { method, balanced }))
 }

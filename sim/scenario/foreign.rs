@@ -28,6 +28,8 @@ pub(super) struct Foreign {
     pub runtime: &'static str,
     /// The table that it reads of those that one runtime alone has.
     pub own: &'static str,
+    /// Tables that it reads whole, beside its own and those that every runtime reads.
+    pub reads: &'static [&'static str],
     /// Tables that others read, the keys of each that it reads too, and what to write instead of the rest.
     pub tables: &'static [(&'static str, &'static [&'static str], &'static str)],
     /// Where a key itself says more than its table.
@@ -61,7 +63,10 @@ impl Foreign {
                 return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), instead));
             }
             // A table that nobody thought of here is not read either.
-            if rule.is_none() && value.get_ref().as_table().is_some() && name != self.own && !SHARED.contains(&name) {
+            if rule.is_none()
+                && value.get_ref().as_table().is_some()
+                && ![SHARED.as_slice(), self.reads, &[self.own]].concat().contains(&name)
+            {
                 return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), "remove the table"));
             }
             for key in value.get_ref().as_table().into_iter().flat_map(DeTable::keys) {

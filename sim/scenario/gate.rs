@@ -10,6 +10,7 @@ use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
 use crate::runtime::fsdp::Reshard;
 use crate::runtime::train::Job;
+use crate::units::Bandwidth;
 
 /// How far a topology and its profile may differ: roundings of the same datasheet.
 const PROFILE_TOLERANCE: f64 = 0.05;
@@ -104,23 +105,22 @@ pub(super) fn post_forward(
 
 /// The profile must be of the machine that the topology describes: costs come from the profile alone.
 pub(super) fn profile(
-    reader: &Reader<'_>,
+    reader: &mut Reader<'_>,
     written: &written::Topology,
     topology: &Topology,
-    profile: &Profile,
-) -> Result<(), ScenarioError> {
+    profile: Profile,
+) -> Result<Profile, ScenarioError> {
     let at = written.profile.as_ref().unwrap_or(&written.name);
     if topology.axes().is_some() != profile.collectives.of_a_torus() {
         let (one, other) = if profile.collectives.of_a_torus() { ("slices", "nodes") } else { ("nodes", "slices") };
         let problem = format!("the profile {} was measured on {one}, and {} is {other}", profile.name, topology.name);
         return Err(reader.plan(at, problem, "name a topology and a profile of the same machine"));
     }
-    let link = topology.fabric.first().map_or(0.0, |level| level.bandwidth.0);
+    let link = topology.fabric.first().map_or(Bandwidth(0.0), |level| level.bandwidth);
     let chip = &topology.chip;
     for (what, here, there, unit) in [
         ("memory bandwidth", chip.memory_bandwidth.0, profile.machine.memory_bandwidth.0, "GB/s"),
         ("bf16 peak", chip.peak.bf16.0, profile.bf16_peak().0, "GFLOP/s"),
-        ("link inside the node", link, profile.collectives.link.0, "GB/s"),
     ] {
         if (here / there - 1.0).abs() > PROFILE_TOLERANCE {
             let problem = format!(
@@ -134,7 +134,17 @@ pub(super) fn profile(
             return Err(reader.plan(at, problem, remedy));
         }
     }
-    Ok(())
+    let measured = profile.collectives.link;
+    if profile.collectives.of_a_torus() || (link.0 / measured.0 - 1.0).abs() <= PROFILE_TOLERANCE {
+        return Ok(profile);
+    }
+    reader.assumptions.push(format!(
+        "note: links inside a node carry {:.0} GB/s here and {:.0} GB/s in the profile {}: collectives are extrapolated by bandwidth",
+        link.0 / 1e9,
+        measured.0 / 1e9,
+        profile.name
+    ));
+    Ok(profile.on_link(link))
 }
 
 /// The attention kernels asked for must have been measured, or carried over, for this chip.

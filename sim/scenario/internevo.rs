@@ -39,6 +39,7 @@ pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
 const FOREIGN: Foreign = Foreign {
     runtime: "internevo",
     own: "internevo",
+    reads: &[],
     tables: &[
         ("pipeline", &[], "InternEvo v0.1 has no pipelines: remove the table"),
         ("fsdp", &[], "its optimizer states are spread over internevo.zero1 replicas"),

@@ -38,6 +38,7 @@ pub(super) const NANOTRON: Runtime = Runtime(&Entry {
 const FOREIGN: Foreign = Foreign {
     runtime: "nanotron",
     own: "nanotron",
+    reads: &[],
     tables: &[
         ("pipeline", &["layers"], "write nanotron.pp_engine = \"1f1b\" or \"afab\""),
         ("fsdp", &[], "write nanotron.zero_stage = 1 to share optimizer states"),

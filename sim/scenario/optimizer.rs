@@ -14,11 +14,11 @@ use crate::runtime::optimizer::{Adam, Composer, Decay, How, Optimizer, Sgd};
 /// Optimizers by name, with the weight decay each has by default.
 const NAMES: [(&str, f64); 4] = [("adamw", 0.01), ("adam", 0.0), ("sgd", 0.0), ("decoupled_adamw", 1e-5)];
 
-/// The optimizer.
+/// The optimizer. Where the file says nothing, Adam goes through its parameters in the way `default`.
 pub(super) fn optimizer(
     reader: &mut Reader<'_>,
     written: &written::Optimizer,
-    runtime: Runtime,
+    (runtime, default): (Runtime, How),
 ) -> Result<Optimizer, ScenarioError> {
     let name = match &written.name {
         Some(at) => NAMES.iter().find(|(name, _)| name == at.get_ref()).copied().ok_or_else(|| {
@@ -28,7 +28,7 @@ pub(super) fn optimizer(
         None => reader.assume("optimizer.name", NAMES[0], "\"adamw\""),
     };
     let (name, default_decay) = name;
-    let how = how(reader, written, name)?;
+    let how = how(reader, written, name, default)?;
     let momentum = momentum(reader, written, name)?;
     let nesterov = nesterov(reader, written, momentum)?;
     for (key, at, owners) in
@@ -66,13 +66,14 @@ pub(super) fn optimizer(
     })
 }
 
-fn how(reader: &mut Reader<'_>, written: &written::Optimizer, name: &str) -> Result<How, ScenarioError> {
+fn how(reader: &mut Reader<'_>, written: &written::Optimizer, name: &str, default: How) -> Result<How, ScenarioError> {
     let composers = name == "decoupled_adamw";
     let Some(at) = &written.implementation else {
         let key = "optimizer.implementation";
-        return Ok(match composers {
-            true => How::ForLoop,
-            false => reader.assume(key, How::Foreach, "\"foreach\""),
+        return Ok(match name {
+            "decoupled_adamw" => How::ForLoop,
+            "adam" | "adamw" if default == How::Fused => reader.assume(key, default, "\"fused\""),
+            _ => reader.assume(key, How::Foreach, "\"foreach\""),
         });
     };
     match at.get_ref().as_str() {

@@ -28,7 +28,7 @@ use trust::trust;
 use super::error::ScenarioError;
 use super::understood::Scenario;
 use super::{limits, remedy};
-use crate::cost::Basis;
+use crate::cost::{Basis, Cost, allocator};
 use crate::engine::{Breakdown, Timeline};
 use crate::program::Program;
 use crate::units::Time;
@@ -90,6 +90,8 @@ pub struct Prediction {
     pub kind: Kind,
     /// Measured runs of just that kind.
     pub alike: Alike,
+    /// What the allocator's calls to the device add to the step \[ps\].
+    pub stall: Time,
     /// Where the step's time went: the mean of all ranks.
     pub breakdown: Breakdown,
     /// Share of the step that rests on each kind of evidence.
@@ -132,6 +134,17 @@ impl Prediction {
     }
 }
 
+/// What the allocator's calls to the device add to the step: ranks wait for the one that makes most of them.
+fn stall(devices: &[DeviceMemory], expandable_segments: bool) -> Cost {
+    let retried = devices.iter().filter(|device| device.fits && device.report.retries > 0);
+    let stalls = retried.map(|device| {
+        let calls = device.report.calls;
+        allocator::stall((calls.returns, calls.returned), (calls.takes, calls.taken), expandable_segments)
+    });
+    let none = Cost { time: Time::ZERO, spread: 0.0, basis: Basis::Assumed };
+    stalls.max_by_key(|stall| stall.time).unwrap_or(none)
+}
+
 /// Flies a scenario.
 pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, ScenarioError> {
     scenario.simulable()?;
@@ -141,16 +154,18 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
     if !memory.fits && settings.remedies {
         memory.remedies = remedy::find(scenario);
     }
-    let step = timeline.step;
+    let stall = stall(&devices, scenario.expandable_segments);
+    let step = timeline.step + stall.time;
     let mut classes = vec![];
     let parts = flight.classes.into_iter().zip(evidence).zip(counts).zip(devices).enumerate();
     for (index, (((program, evidence), counts), memory)) in parts {
-        let breakdown = parts::of_class(&timeline, index);
+        let mut breakdown = parts::of_class(&timeline, index);
+        breakdown.host_bound += stall.time;
         classes.push(Class { program, evidence, counts, memory, breakdown, ranks: ranks[index].len() as u32 });
     }
     let breakdown = parts::mean(&classes);
     let parts = parts::parts(&classes, &timeline);
-    let (residual, shares) = trust(&classes, &timeline);
+    let (residual, shares) = trust(&classes, &timeline, stall);
     let kind = Kind::of(scenario);
     let family = scenario.measured.as_ref().map_or("", |measured| measured.family.as_str());
     let (interval, alike) = witnesses::interval(step, residual, &kind, family);
@@ -168,6 +183,7 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
         residual,
         kind,
         alike,
+        stall: stall.time,
         breakdown,
         shares,
         parts,

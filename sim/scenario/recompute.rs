@@ -131,7 +131,7 @@ pub(super) fn fits(
 pub(super) fn reentrant(
     reader: &Reader<'_>,
     scenario: &written::Scenario,
-    (checkpoint, model): (&Checkpoint, &ModelConfig),
+    (checkpoint, model, runtime): (&Checkpoint, &ModelConfig, Runtime),
 ) -> Result<bool, ScenarioError> {
     let table = &scenario.activation_checkpointing;
     let Some(at) = table.use_reentrant.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
@@ -145,6 +145,24 @@ pub(super) fn reentrant(
     if checkpoint.is_selective() {
         let problem = "PyTorch refuses a selective policy in a reentrant checkpoint";
         return refuse(problem, "write use_reentrant = false, or policy = \"full\"");
+    }
+    let around = table.around_hooks.as_ref().filter(|at| *at.get_ref());
+    let shared = scenario.fsdp.wrap.as_ref().map(Spanned::get_ref);
+    let shared =
+        matches!(shared, Some(written::Wrap::Together(_) | written::Wrap::Lists(_) | written::Wrap::Modules(_)));
+    if let Some(at) = around.filter(|_| shared || runtime == FSDP1 || scenario.pipeline.is_some()) {
+        let problem = "reentrant checkpoints around hooks are simulated for layers that fully_shard wraps one by one, in one stage";
+        return Err(reader.plan(
+            at,
+            problem,
+            "write around_hooks = false, or wrap = \"block\" under runtime = \"fsdp2\"",
+        ));
+    }
+    if let (true, Some(written::Wrap::Modules(_))) = (shared, scenario.fsdp.wrap.as_ref().map(Spanned::get_ref)) {
+        return refuse(
+            "reentrant checkpoints are not simulated around units inside layers",
+            "write use_reentrant = false",
+        );
     }
     if scenario.compile.compiles_blocks() || model.experts.is_some() {
         let problem = "reentrant checkpoints are simulated around eager, dense layers";

@@ -18,6 +18,7 @@ use crate::runtime;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::{MixedPrecision, Wrap};
+use crate::runtime::optimizer::How;
 use crate::runtime::train::Job;
 
 /// Where checkpoints around blocks are written, and which there are.
@@ -80,11 +81,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), ranks, mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
     recompute::fits(reader, scenario, &checkpoint)?;
-    let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model))?;
+    let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model, runtime))?;
     let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = optimizer::optimizer(reader, &scenario.optimizer, runtime)?;
+    let optimizer = optimizer::optimizer(reader, &scenario.optimizer, (runtime, How::Foreach))?;
     let copied = (runtime, mixed_precision.storage, config.cpu_offload);
     let master_weights = optimizer::master_weights(reader, &scenario.optimizer, copied)?;
     let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
@@ -124,6 +125,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         pipeline,
         checkpoint,
         reentrant,
+        around_hooks: scenario.activation_checkpointing.around_hooks.as_ref().is_some_and(|at| *at.get_ref()),
         checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
         compile,
         float8,

@@ -9,7 +9,7 @@ use super::error::ScenarioError;
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::registry::Runtime;
-use super::{experts, gate, limits, model, plain, releases, written};
+use super::{experts, gate, limits, model, plain, releases, unread, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
@@ -48,6 +48,8 @@ pub struct Scenario {
     pub model_at: Place,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<String>,
+    /// Numbers of the machine that differ from the shipped machine of the same profile and change nothing.
+    pub unread: Vec<String>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
 }
@@ -147,6 +149,7 @@ impl Scenario {
             sequence_at: self.sequence_at.clone(),
             model_at: self.model_at.clone(),
             assumptions: self.assumptions.clone(),
+            unread: self.unread.clone(),
             measured: self.measured.clone(),
             draft: self.draft.clone(),
             job,
@@ -215,7 +218,7 @@ fn understand(
 ) -> Result<Scenario, ScenarioError> {
     let topology = topology(reader, &scenario.topology, runtime)?;
     let profile = profile(reader, &scenario.topology, &topology)?;
-    gate::profile(reader, &scenario.topology, &topology, &profile)?;
+    let profile = gate::profile(reader, &scenario.topology, &topology, profile)?;
     let mut model = model::model(reader, &scenario.model)?;
     if !runtime.has_multi_token() && std::mem::take(&mut model.predicts_ahead) > 0 {
         let note = format!("note: {} is trained without the modules that predict tokens further ahead", model.name);
@@ -239,6 +242,7 @@ fn understand(
         file: reader.file.to_owned(),
         description: scenario.description.clone().unwrap_or_else(|| reader.file.to_owned()),
         runtime,
+        unread: unread::unread(&topology, &profile),
         topology,
         profile,
         regime,

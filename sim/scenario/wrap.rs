@@ -292,8 +292,6 @@ fn fits(
     let inner = !(wrap.lists.is_empty() && wrap.modules.is_empty());
     let units = written.wrap.as_ref().filter(|_| inner).map(|at| ("these units of fsdp.wrap", reader.place(at)));
     let Some((key, place)) = units.or(ends) else { return Ok(()) };
-    let policy = scenario.activation_checkpointing.policy.as_ref().map(Spanned::get_ref);
-    let checkpointed = !matches!(policy, None | Some(written::Policy::None));
     let prefetches = [&written.forward_prefetch, &written.backward_prefetch];
     let prefetches = prefetches.into_iter().flatten().any(|blocks| *blocks.get_ref() > 0);
     let gradients = scenario.loss.kind.as_ref().is_some_and(|at| *at.get_ref() == written::LossKind::ChunkedGradients);
@@ -311,7 +309,6 @@ fn fits(
             "are not simulated with experts",
             "write wrap = \"block\" or \"torchtitan\"",
         ),
-        (modules && checkpointed, "are not simulated with activation checkpointing", "write wrap = \"block\""),
         (
             modules && scenario.compile.compiles_blocks(),
             "would break compiled layers into pieces",

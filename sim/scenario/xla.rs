@@ -59,6 +59,7 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
 const FOREIGN: Foreign = Foreign {
     runtime: "xla",
     own: "xla",
+    reads: &[],
     tables: &[
         (
             "fsdp",

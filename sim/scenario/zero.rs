@@ -23,6 +23,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::compiled::Rotate;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
+use crate::runtime::optimizer::How;
 use crate::runtime::train::{self, Checkpoint};
 use crate::runtime::zero::{Gathering, Job, Offload, Stage, Zero};
 
@@ -51,6 +52,7 @@ pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
 const FOREIGN: Foreign = Foreign {
     runtime: "deepspeed-zero",
     own: "zero",
+    reads: &[],
     tables: &[
         ("pipeline", &[], "its pipelines are runtime = \"deepspeed\": remove the table"),
         ("fsdp", &[], "what is sharded is zero.stage: remove the table"),
@@ -118,7 +120,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = match zero.offload.optimizer {
         true => offload::optimizer(reader, &scenario.optimizer)?,
-        false => super::optimizer::optimizer(reader, &scenario.optimizer, runtime)?,
+        // DeepSpeed's own FusedAdam (deepspeed/runtime/engine.py, _configure_basic_optimizer).
+        false => super::optimizer::optimizer(reader, &scenario.optimizer, (runtime, How::Fused))?,
     };
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let regime = machine::regime(reader, &scenario.topology);
@@ -143,6 +146,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         checkpoint,
         checkpoint_compiled: false,
         reentrant: false,
+        around_hooks: false,
         compile: false,
         float8: None,
         loss,

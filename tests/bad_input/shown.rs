@@ -191,7 +191,7 @@ fn a_step_too_long_to_count_is_refused() {
         "huggingface = \"config.json\"\n\n[mesh]\ndp_shard = 8\n\n[batch]\nsequence = 128",
         "name = \"llama-3.1-8b\"\nlayers = 10000\n\n[mesh]\ndp_shard = 8\n\n[batch]\nsequence = 16777216",
         "
-error: one step would keep a chip busy for more than 2000 days
+error: one step would keep a chip busy for more than 1000 days
   --> my.toml:15:12
 15 | sequence = 16777216
    |            ^

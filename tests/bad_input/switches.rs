@@ -19,8 +19,8 @@ const REFUSED: &[(&str, &[&str])] = &[
         &["my.toml:17:34", "a unit inside a unit", "name one of the two"],
     ),
     (
-        "[fsdp]\nwrap = { modules = [\"attention\"] }\n[activation_checkpointing]\npolicy = \"full\"",
-        &["my.toml:17:8", "not simulated with activation checkpointing", "wrap = \"block\""],
+        "[fsdp]\nwrap = { modules = [\"attention\"] }\n[activation_checkpointing]\npolicy = \"full\"\nuse_reentrant = true",
+        &["my.toml:20:17", "units inside layers", "use_reentrant = false"],
     ),
     ("[fsdp]\nwrap = { together = 2 }\nforward_prefetch = 1", &["my.toml:17:8", "explicit prefetches"]),
     ("[fsdp]\nends = [\"tail\"]", &["my.toml:17:9", "no end \"tail\"", "\"norm_and_head\""]),

@@ -333,6 +333,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         float8: None,
         checkpoint_compiled: false,
         reentrant: false,
+        around_hooks: false,
         style: Style {
             experts: match dims.moe_impl.as_str() {
                 "grouped" => Implementation::Grouped,

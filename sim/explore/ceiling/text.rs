@@ -151,12 +151,13 @@ fn short(point: &Point) -> String {
     format!("{failed}without a limit it would take {wanted} of {capacity}: {} too much", gib(memory.shortfall()))
 }
 
-/// What the step time at the ceiling leaves out.
+/// What the step time at the ceiling has in it of the allocator.
 fn stalls(ceiling: &Ceiling) -> Option<String> {
     let retries = ceiling.longest.as_ref()?.memory.report.retries;
-    let when = "in the first three steps at the ceiling";
-    let cost = "each stalls the device, which the step time leaves out";
-    (retries > 0).then(|| format!("the allocator gives its cache back {retries} times {when}: {cost}"))
+    let times = if retries == 1 { "once".to_owned() } else { format!("{retries} times") };
+    let cost = "what that costs is in the step time, at assumed rates";
+    (retries > 0)
+        .then(|| format!("the allocator returns its cache to the device {times} a step at the ceiling: {cost}"))
 }
 
 /// Why the ceiling is where it is.

@@ -9,7 +9,7 @@ use crate::scenario::Runtime;
 
 /// Lanes about parallelism beyond plain data parallelism, and about fp8: what a row of theirs needs and no runtime has
 /// counts as not covered. In any other lane such a row is about something else.
-const PARALLEL: [&str; 7] = ["tp+pp", "fsdp+tp", "context-parallel", "moe-ep", "fp8", "zero3", "ddp"];
+const PARALLEL: [&str; 8] = ["blackwell", "tp+pp", "fsdp+tp", "context-parallel", "moe-ep", "fp8", "zero3", "ddp"];
 
 /// A row that needs what is not there.
 pub(super) fn without(row: &Row, what: impl Into<String>) -> Reason {

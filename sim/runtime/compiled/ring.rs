@@ -9,9 +9,11 @@
 //! checkpointing runs the forward's exchanges again.
 //!
 //! Keys and values are packed, and either gathered from all ranks before the first step or packed again in every step but the
-//! last and passed on round the ring ([`Rotate`]). To add a way: a variant, and an arm in `next_pairs`.
+//! last and passed on round the ring ([`Method`]). To add a way: a variant, and an arm in `next_pairs`.
 //!
 //! All ranks run the program of the ring's last: half the keys a step. Others have half the queries in some of their steps.
+//! Without balance (`context_parallel_load_balancer`: torchtitan 0.2.2's, PyTorch's `_cp_options.enable_load_balance`) rank r has
+//! the r-th share of the sequence: the last computes c − ½ steps' worth where balanced ones compute c/2, and the others wait.
 
 use serde::Deserialize;
 
@@ -25,12 +27,27 @@ use crate::units::Bytes;
 /// How keys and values get round (`set_rotate_method`).
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Rotate {
+pub enum Method {
     /// Those of all ranks are gathered at once.
     #[default]
     AllGather,
     /// Each step passes them on to the next rank.
     AllToAll,
+}
+
+/// How ranks share a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotate {
+    /// How keys and values get round.
+    pub method: Method,
+    /// Whether each rank has a part of the sequence's head and one of its tail (`headtail`).
+    pub balanced: bool,
+}
+
+impl Default for Rotate {
+    fn default() -> Rotate {
+        Rotate { method: Method::default(), balanced: true }
+    }
 }
 
 /// The ranks that share a sequence under PyTorch's context parallelism, and how.
@@ -39,7 +56,7 @@ pub struct Rotation {
     /// The ranks.
     pub ring: Ring,
     /// How.
-    pub method: Rotate,
+    pub how: Rotate,
 }
 
 /// What the rules read off the operator \[B\].
@@ -72,11 +89,12 @@ impl Sizes {
     }
 }
 
-/// The work of a step: the rank's own keys and values under the mask, or half of another's without.
-fn step_work(graph: &Graph, op: &Op, own: bool, backward: bool) -> Work {
+/// The work of a step: the rank's own keys and values under the mask, or half of another's without. Unbalanced, the last rank has
+/// the end of the sequence, which sees all that others have.
+fn step_work(graph: &Graph, op: &Op, (own, balanced): (bool, bool), backward: bool) -> Work {
     let d = graph.dims;
     let kv_heads = graph.values[op.inputs[1]].elements / (d.tokens() * d.h);
-    let keys = if own { d.s } else { d.s / 2 };
+    let keys = if own || !balanced { d.s } else { d.s / 2 };
     let shape = AttentionShape {
         batch: d.b,
         heads: d.n,
@@ -108,11 +126,11 @@ impl Eager {
 
     /// What holds the keys and values of the next step, where a step with those of `held` begins.
     fn next_pairs(&mut self, rotation: Rotation, step: u32, held: Option<Storage>, sizes: Sizes) -> Option<Storage> {
-        let Rotation { ring, method } = rotation;
-        match method {
-            Rotate::AllGather if step == 0 => Some(self.gathered_pairs(ring, sizes, Dispatch::Compiled)),
-            Rotate::AllGather => held,
-            Rotate::AllToAll if step + 1 < ring.ranks => {
+        let ring = rotation.ring;
+        match rotation.how.method {
+            Method::AllGather if step == 0 => Some(self.gathered_pairs(ring, sizes, Dispatch::Compiled)),
+            Method::AllGather => held,
+            Method::AllToAll if step + 1 < ring.ranks => {
                 let packed = self.storage(sizes.pair, "aten.cat");
                 self.pointwise("triton_cat", MemoryKind::Copy, sizes.pair, sizes.pair, Dispatch::Compiled);
                 let arrived = self.storage(sizes.pair, "_c10d_functional.all_to_all_single");
@@ -120,7 +138,7 @@ impl Eager {
                 self.release(packed);
                 Some(arrived)
             }
-            Rotate::AllToAll => None,
+            Method::AllToAll => None,
         }
     }
 
@@ -145,7 +163,12 @@ impl Eager {
             }
             let context = self.storage(sizes.query, name);
             let sums = self.storage(sizes.sums, name);
-            self.program.launch(COMPUTE, name, step_work(graph, op, step == 0, false), dispatch);
+            self.program.launch(
+                COMPUTE,
+                name,
+                step_work(graph, op, (step == 0, rotation.how.balanced), false),
+                dispatch,
+            );
             let before = if step == 0 { 0 } else { sizes.wide + sizes.sums };
             let (read, written) = (sizes.query + sizes.sums + before, sizes.wide + sizes.sums);
             self.pointwise("triton_merge", MemoryKind::Elementwise, read, written, dispatch);
@@ -177,9 +200,9 @@ impl Eager {
             if !own {
                 next = self.next_pairs(rotation, step, held, sizes);
             }
-            let made = [sizes.query, if own { sizes.pair } else { sizes.pair / 2 }];
+            let made = [sizes.query, if own || !rotation.how.balanced { sizes.pair } else { sizes.pair / 2 }];
             let parts = made.map(|bytes| self.storage_as(bytes, Category::BackwardTemporary, name));
-            self.program.launch(COMPUTE, name, step_work(graph, op, own, true), dispatch);
+            self.program.launch(COMPUTE, name, step_work(graph, op, (own, rotation.how.balanced), true), dispatch);
             let wide = sizes.wide + sizes.wide_pair;
             let read = made.iter().sum::<u64>() + wide;
             self.pointwise("triton_add", MemoryKind::Elementwise, read, wide, dispatch);

@@ -194,6 +194,32 @@ impl<'c> Run<'c> {
         self.eager.program.enter(before);
     }
 
+    /// Before a wrapped module's forward that a checkpoint runs again in backward. Nothing happens if the module's backward has
+    /// begun. Else it is gathered, and takes itself for the root of a forward: the all-gather streams wait. Returns whether it is so.
+    pub fn pre_forward_again(&mut self, at: usize) -> bool {
+        if self.is_flat() || self.groups[at].training == Training::PreBackward {
+            return false;
+        }
+        for stream in [COPY_IN, ALL_GATHER] {
+            let own = self.own(stream);
+            self.eager.program.wait_stream(own, COMPUTE);
+        }
+        self.pre_forward(at, &[]);
+        true
+    }
+
+    /// After it: parameters stay, and its place in the order of forwards is the first run's.
+    pub fn post_forward_again(&mut self, at: usize) {
+        let scope = self.groups[at].scope;
+        let before = self.eager.program.enter(scope);
+        self.hook("post_forward.pre", at);
+        self.eager.program.host(Dispatch::FsdpHook, 1);
+        self.groups[at].training = Training::Idle;
+        self.hook("post_forward.post", at);
+        self.eager.program.enter(before);
+        self.release_all_gather_state();
+    }
+
     /// After a wrapped module's forward.
     pub fn post_forward(&mut self, at: usize) {
         if self.is_flat() {

@@ -170,13 +170,18 @@ impl Training<'_> {
         };
         let layers = self.parts[self.at].blocks.clone();
         for (layer, frame) in layers.zip(&mut frames.blocks).rev() {
-            self.block_backward_begins(layer);
+            let inside = self.hooks_inside(layer);
+            if !inside {
+                self.block_backward_begins(layer);
+            }
             if let Some(root) = root.take() {
                 self.run.pre_backward(root, &[]);
             }
             self.run.eager.program.enter(self.scopes.blocks[layer]);
             hidden = self.backward_block(layer, frame, hidden);
-            self.block_backward_ended(layer);
+            if !inside {
+                self.block_backward_ended(layer);
+            }
         }
         let made = match &mut frames.embedding {
             Some(frame) => {

@@ -239,7 +239,7 @@ pub(super) fn context_ring(program: &mut Builder, job: &Job, streams: usize) -> 
     let group = || crate::program::Group::new("cp", job.context, job.tensor.ranks as u32);
     (job.context > 1).then(|| {
         let (group, ranks) = (program.add_group(group()), job.context);
-        Rotation { ring: Ring { group, ranks, messages: [stream; 2], second: COMPUTE }, method: job.rotate }
+        Rotation { ring: Ring { group, ranks, messages: [stream; 2], second: COMPUTE }, how: job.rotate }
     })
 }
 

@@ -43,7 +43,7 @@ impl Training<'_> {
 
     /// Of a block's groups those whose first block it is, and those whose last. The group of a list of blocks is gathered before
     /// the first of them and let go after the last, in backward the other way round.
-    fn that_begin(&self, layer: usize) -> Vec<usize> {
+    pub(super) fn that_begin(&self, layer: usize) -> Vec<usize> {
         self.groups_of(layer)
             .filter(|&group| self.run.units.span(group).is_some_and(|(first, _)| first == layer))
             .collect()

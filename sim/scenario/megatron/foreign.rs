@@ -43,5 +43,5 @@ const KEYS: [(&str, &str); 5] = [
 
 /// All of them, for a runtime that runs Megatron's modules.
 pub(super) fn of(runtime: Runtime) -> Foreign {
-    Foreign { runtime: runtime.written(), own: "megatron", tables: &TABLES, keys: &KEYS }
+    Foreign { runtime: runtime.written(), own: "megatron", reads: &["pipeline"], tables: &TABLES, keys: &KEYS }
 }

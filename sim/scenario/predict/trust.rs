@@ -19,6 +19,7 @@ enum Family {
     Collective(usize),
     Launches,
     Events,
+    Allocator,
 }
 
 impl Family {
@@ -42,11 +43,11 @@ impl Family {
 /// Of a pipeline the class counts that waits least for others: it is busy all through the steady part of the step, and so
 /// sets its length. While it does wait, another stage does work of the same kinds, which errs as much. So its half-widths
 /// are stretched from the time it does not wait to the whole step: costs that are all off by a share move the step by it.
-pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> (f64, Vec<(Basis, f64)>) {
+pub(super) fn trust(classes: &[Class], timeline: &Timeline, stall: Cost) -> (f64, Vec<(Basis, f64)>) {
     let least = (0..classes.len()).min_by_key(|&class| classes[class].breakdown.bubble).unwrap_or(0);
     let Class { program, evidence, breakdown, .. } = &classes[least];
     let busy = &timeline.busy[least];
-    let step = timeline.step.seconds();
+    let step = (timeline.step + stall.time).seconds();
     let mut halves = BTreeMap::<Family, f64>::new();
     let mut shares = [0.0; Basis::ALL.len()];
     let mut add = |family: Family, seconds: f64, cost: &Cost| {
@@ -64,6 +65,7 @@ pub(super) fn trust(classes: &[Class], timeline: &Timeline) -> (f64, Vec<(Basis,
     }
     add(Family::Launches, breakdown.host_bound.seconds(), &evidence.dispatch[Dispatch::EagerForward as usize]);
     add(Family::Events, breakdown.waiting.seconds(), &evidence.event);
+    add(Family::Allocator, stall.time.seconds(), &stall);
     let alone = timeline.step.saturating_sub(breakdown.bubble);
     let stretch = if alone.0 == 0 { 1.0 } else { step / alone.seconds() };
     let half = stretch * halves.values().map(|half| half * half).sum::<f64>().sqrt();

@@ -35,8 +35,12 @@ const NINETIETH: f64 = 1.281_551_565_5;
 pub struct Witness {
     /// Runs that were measured together: a model by a publisher.
     pub family: String,
+    /// The lane of receipts that it is counted in.
+    pub lane: String,
     /// What kind of run it is.
     pub kind: Kind,
+    /// Half the width of the interval that the costs' residuals alone make, as a share of the step.
+    pub residual: f64,
     /// The logarithm of measured over predicted step time.
     pub error: f64,
 }
@@ -44,20 +48,23 @@ pub struct Witness {
 impl Witness {
     /// The names of the file's columns.
     pub const COLUMNS: &'static str =
-        "family,framework,machine,parallelism,blocks,matmuls,nodes,log_measured_over_predicted";
+        "family,lane,framework,machine,parallelism,blocks,matmuls,nodes,residual,log_measured_over_predicted";
 
     /// A line of the file.
     pub fn line(&self) -> String {
-        format!("{},{},{:.4}", self.family.replace(',', ";"), self.kind.parts().join(","), self.error)
+        let family = self.family.replace(',', ";");
+        format!("{family},{},{},{:.4},{:.4}", self.lane, self.kind.parts().join(","), self.residual, self.error)
     }
 
     fn read(line: &str) -> Option<Witness> {
         let fields: Vec<&str> = line.split(',').collect();
-        let [family, framework, machine, parallelism, blocks, matmuls, nodes, error] = fields.try_into().ok()?;
+        let [family, lane, framework, machine, parallelism, blocks, matmuls, nodes, residual, error] =
+            fields.try_into().ok()?;
         let [framework, machine, parallelism, blocks, matmuls, nodes] =
             [framework, machine, parallelism, blocks, matmuls, nodes].map(str::to_owned);
         let kind = Kind { framework, machine, parallelism, blocks, matmuls, nodes };
-        Some(Witness { family: family.to_owned(), kind, error: error.parse().ok()? })
+        let (family, lane) = (family.to_owned(), lane.to_owned());
+        Some(Witness { family, lane, kind, residual: residual.parse().ok()?, error: error.parse().ok()? })
     }
 }
 
@@ -152,7 +159,7 @@ mod tests {
     }
 
     fn witness(machine: &str, family: &str, error: f64) -> Witness {
-        Witness { family: family.to_owned(), kind: kind(machine), error }
+        Witness { family: family.to_owned(), lane: String::new(), kind: kind(machine), residual: 0.1, error }
     }
 
     #[test]
@@ -181,6 +188,30 @@ mod tests {
             assert_eq!(witness.line(), line);
         }
         assert!(WITNESSES.len() > 700, "{}", WITNESSES.len());
+    }
+
+    /// Of configurations, the share whose measured step lies in the interval made without their family.
+    fn held<'w>(these: impl Iterator<Item = &'w Witness>) -> (usize, f64) {
+        let inside: Vec<bool> = these
+            .map(|one| {
+                let others: Vec<&Witness> = WITNESSES.iter().filter(|other| other.family != one.family).collect();
+                let (low, high) = ends(&others, one.residual, &one.kind);
+                (low.min(0.0)..=high.max(0.0)).contains(&one.error)
+            })
+            .collect();
+        (inside.len(), inside.iter().filter(|&&inside| inside).count() as f64 / inside.len() as f64)
+    }
+
+    #[test]
+    fn intervals_hold_what_they_say_of_runs_whose_family_they_have_not_seen() {
+        let (_, all) = held(WITNESSES.iter());
+        assert!((0.75..=0.85).contains(&all), "{all:.3} of all");
+        let lanes: std::collections::BTreeSet<&str> = WITNESSES.iter().map(|one| one.lane.as_str()).collect();
+        for lane in lanes {
+            let (runs, share) = held(WITNESSES.iter().filter(|one| one.lane == lane));
+            println!("{lane}: {share:.2} of {runs}");
+            assert!(runs < 10 || (0.65..=0.95).contains(&share), "{lane}: {share:.3} of {runs}");
+        }
     }
 
     #[test]

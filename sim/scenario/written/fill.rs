@@ -34,10 +34,10 @@ fill!(Fsdp {
 fill!(Compile { loss, model } { blocks });
 fill!(Loss { kind, chunks, words, unnamed_logits } { keep_logits });
 fill!(Loop { train_metrics, host_syncs_per_step } {});
-fill!(Framework { release, cublas, device_max_connections, experts, linears, context_parallel_rotate_method } {
+fill!(Framework { release, cublas, device_max_connections, experts, linears, context_parallel_rotate_method, context_parallel_load_balancer } {
     fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv,
 });
-fill!(Checkpointing { policy, offload, use_reentrant } { early_stop, around_compiled });
+fill!(Checkpointing { policy, offload, use_reentrant, around_hooks } { early_stop, around_compiled });
 fill!(Optimizer {
     name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, in_backward,
 } { clip_grad_norm, scale_gradients });

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ExpertStyle, LinearStyle};
-use crate::runtime::compiled::Rotate;
+use crate::runtime::compiled::Method;
 
 /// Rotary embedding in eager operators.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -44,5 +44,17 @@ pub struct Framework {
     /// What multiplies in linears.
     pub linears: Option<Spanned<LinearStyle>>,
     /// How ranks that share a sequence get each other's keys and values.
-    pub context_parallel_rotate_method: Option<Spanned<Rotate>>,
+    pub context_parallel_rotate_method: Option<Spanned<Method>>,
+    /// Which parts of a sequence each of them has.
+    pub context_parallel_load_balancer: Option<Spanned<LoadBalancer>>,
+}
+
+/// How ranks that share a sequence divide its causal work (torchtitan's `context_parallel_load_balancer`).
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadBalancer {
+    /// A part of the sequence's head and one of its tail each.
+    HeadTail,
+    /// Each the next share: the last rank has most of the work.
+    None,
 }

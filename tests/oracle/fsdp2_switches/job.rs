@@ -40,6 +40,7 @@ pub fn job(case: &Value) -> Option<Job> {
         job.checkpoint = Checkpoint::Blocks((0..dims.n_layers).map(again).collect());
     }
     let late = c["late_reshard"].as_array().map(|calls| calls.iter().try_for_each(|call| reshards(&mut job, call)));
+    job.around_hooks = word("ac_impl").starts_with("plain");
     job.reentrant = word("ac_impl").ends_with("_reentrant");
     job.eager.unnamed_logits = true;
     if word("ac") == "sac" {
@@ -68,12 +69,9 @@ pub fn job(case: &Value) -> Option<Job> {
     if word("wrap") == "units" {
         units(&mut job, c);
     }
-    let checkpointed_modules = !job.fsdp.wrap.modules.is_empty() && job.checkpoint != Checkpoint::None;
     let unknown = late == Some(None)
         || !c["reshard_backward"].is_null()
         || word("mp") == "autocast"
-        || checkpointed_modules
-        || word("ac_impl") == "plain_reentrant"
         || on("compile_model") && !job.compile;
     (!unknown).then_some(job)
 }
