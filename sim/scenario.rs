@@ -4,6 +4,7 @@
 //! every decision taken, every default named in [`Scenario::assumptions`], and has passed the shard-plan check
 //! ([`gate`]). [`mod@predict`] flies it.
 
+mod accumulation;
 mod batch;
 mod classes;
 mod context;
@@ -21,6 +22,7 @@ mod measured;
 mod megatron;
 mod model;
 mod nanotron;
+mod optimizer;
 mod plain;
 pub mod predict;
 mod recompute;
@@ -34,6 +36,7 @@ mod train;
 mod training;
 pub mod understood;
 mod unread;
+mod wrap;
 pub mod written;
 mod xla;
 mod zero;

@@ -11,6 +11,8 @@ mod remedies;
 mod shown;
 /// Files that fingers slipped on.
 mod slips;
+/// Switches of FSDP2, checkpoints and optimizers.
+mod switches;
 
 use crate::command::Folder;
 use crate::make::TINY;
@@ -82,7 +84,6 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("", "[fsdp]\nwrap = \"llm_foundry\"", &["my.toml:17:8", "fsdp1"]),
     ("", "[attention]\nunpad = true\n[compile]\nblocks = true", &["my.toml:17:9", "packing tokens"]),
     ("", "[optimizer]\nstep_on_device = true", &["my.toml:17:18", "keeps its number of steps on the host"]),
-    ("", "[optimizer]\nname = \"sgd\"\nweight_decay = 0.1", &["my.toml:18:16", "not modelled"]),
     (
         "",
         "[loss]\nkind = \"chunked_linear\"\n[compile]\nloss = true",
@@ -104,7 +105,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ),
     ("", "[compile]\nloss = 1", &["my.toml:17:8", "true or false, found 1"]),
     ("", "[loss]\nkind = \"fused_linear\"\n[loop]\ntrain_metrics = 2", &["my.toml:19:17", "whole logits"]),
-    ("", "[optimizer]\nname = \"sgd\"\nimplementation = \"fused\"", &["my.toml:18:18", "\"foreach\" for sgd"]),
+    ("", "[optimizer]\nname = \"sgd\"\nimplementation = \"fused\"", &["my.toml:18:18", "which is PyTorch's default"]),
     ("", "[attention]\nbackend = \"flash9\"", &["my.toml:17:11", "did you mean `flash1`?"]),
     ("", "[activation_checkpointing]\npolicy = \"some\"", &["my.toml:17:10", "`selective_op`"]),
     // Blocks that are not there.

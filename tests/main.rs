@@ -44,6 +44,7 @@ mod shared_experts;
 mod spmd;
 mod stages;
 mod stamps;
+mod switches;
 mod tidy;
 mod titan;
 mod torch_pipeline;

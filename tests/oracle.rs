@@ -11,6 +11,7 @@ mod float8;
 mod flops;
 mod fsdp1;
 mod fsdp2_pipeline;
+mod fsdp2_switches;
 mod hf_transformers;
 mod megatron_case;
 mod megatron_experts;

@@ -37,7 +37,9 @@ mod nanotron;
 mod norm;
 pub mod offload;
 mod parallel_cross_entropy;
+mod recompute;
 mod redistribute;
+mod reentrant;
 mod rotary;
 mod shared;
 mod stamp;
@@ -49,7 +51,7 @@ mod written;
 
 pub use frame::Frame;
 pub use halves::Named;
-pub use keep::Keep;
+pub use keep::{Keep, Saved, SavedOps};
 use leaves::Leaf;
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
@@ -62,6 +64,7 @@ pub use megatron::{
 pub use norm::LayerNorm;
 use offload::{Offload, Stash};
 pub use redistribute::TensorGroup;
+pub use reentrant::Reentrant;
 pub use shared::Shared;
 pub use stamp::{Blocks, Stamps};
 pub use ulysses::Ulysses;
@@ -123,6 +126,8 @@ pub struct Settings {
     pub attention_reads_back: bool,
     /// Whether attention is FlexAttention, compiled on its own ([`flex`]).
     pub flex_attention: bool,
+    /// Whether the logits go once they are cast for the loss: no variable names them.
+    pub unnamed_logits: bool,
     /// Where inputs of checkpointed blocks are kept, if not on the device.
     pub offload: Option<Offload>,
     /// Launch class of forward operators: eager, or compiled.

@@ -18,7 +18,9 @@ pub mod hooks;
 mod reduce;
 mod unshard;
 
-pub use config::{BackwardPrefetch, Fsdp, MixedPrecision, One, Reshard, Unsupported, Version, Wrap};
+pub use config::{
+    BackwardPrefetch, Fsdp, Inner, MixedPrecision, One, Reshard, Unsupported, Version, Wrap, names_parameter,
+};
 pub use group::{Group, Narrow, Place, ShardedParam};
 
 use crate::program::{BufferId, EventId, GroupId, StreamId};

@@ -1,32 +1,60 @@
-//! The optimizer step and gradient clipping on the rank's own shards (`torch/optim/adamw.py`, `sgd.py`,
-//! `torch/nn/utils/clip_grad.py`).
+//! The optimizer step and gradient clipping on the rank's own shards (`torch/optim/adam.py`, `adamw.py`, `sgd.py`,
+//! `torch/nn/utils/clip_grad.py`). Order and sizes are those of PyTorch 2.15 (`tests/oracles/fsdp2-switches.json`).
 
+mod adam;
 mod for_loop;
+mod sgd;
 
-use crate::program::{BufferId, Builder, Category, Dispatch, Instr, MemoryKind, Pass, StreamId, Work};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, Instr, MemoryKind, Pass, StreamId, Work};
 use crate::units::Bytes;
 
 /// Which optimizer, and which of its implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Optimizer {
-    /// AdamW through multi-tensor operators, one pass each.
-    AdamwForeach {
-        /// Whether there is weight decay.
-        decays: bool,
-    },
-    /// AdamW, one parameter after the other.
-    AdamwForLoop(PerParam),
-    /// AdamW in one kernel.
-    AdamwFused,
-    /// SGD without momentum, multi-tensor.
-    Sgd,
+    /// torch's `Adam` or `AdamW`.
+    Adam(Adam),
+    /// Composer's `DecoupledAdamW`, one parameter after the other.
+    Composer(Composer),
+    /// torch's `SGD`.
+    Sgd(Sgd),
 }
 
-/// Settings of an optimizer that steps one parameter after the other.
+/// How an optimizer goes through its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PerParam {
-    /// Composer's `DecoupledAdamW` instead of torch's `AdamW`.
-    pub decoupled: bool,
+pub enum How {
+    /// Multi-tensor operators, one pass each (PyTorch's default on a GPU).
+    Foreach,
+    /// One parameter after the other, a kernel for each elementary operation.
+    ForLoop,
+    /// One kernel for everything.
+    Fused,
+}
+
+/// What weight decay does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// There is none.
+    None,
+    /// It shrinks the weights in place (`AdamW`).
+    OfWeights,
+    /// It is added to a copy of the gradients (`Adam`).
+    InGradients,
+}
+
+/// Settings of `Adam` and `AdamW`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adam {
+    /// How it goes through its parameters.
+    pub how: How,
+    /// What weight decay does.
+    pub decay: Decay,
+    /// Whether the maximum of second moments is kept, as a third state.
+    pub amsgrad: bool,
+}
+
+/// Settings of Composer's `DecoupledAdamW`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Composer {
     /// Whether there is weight decay.
     pub decays: bool,
     /// Whether the number of steps is a tensor on the device, which the host reads back for each parameter
@@ -34,12 +62,42 @@ pub struct PerParam {
     pub step_on_device: bool,
 }
 
+/// Settings of `SGD`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sgd {
+    /// How it goes through its parameters.
+    pub how: How,
+    /// Whether there is weight decay, which is added to a copy of the gradients.
+    pub decays: bool,
+    /// Whether there is momentum, which is a state.
+    pub momentum: bool,
+    /// Whether the momentum is Nesterov's.
+    pub nesterov: bool,
+}
+
 impl Optimizer {
-    /// Moments per parameter.
-    pub fn moments(self) -> u64 {
+    /// Names of the states of each parameter, of its size and type.
+    fn states(self) -> &'static [&'static str] {
+        const ADAM: [&str; 3] = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
         match self {
-            Optimizer::AdamwForeach { .. } | Optimizer::AdamwFused | Optimizer::AdamwForLoop(_) => 2,
-            Optimizer::Sgd => 0,
+            Optimizer::Adam(Adam { amsgrad: true, .. }) => &ADAM,
+            Optimizer::Adam(_) | Optimizer::Composer(_) => &ADAM[..2],
+            Optimizer::Sgd(Sgd { momentum: true, .. }) => &["momentum_buffer"],
+            Optimizer::Sgd(_) => &[],
+        }
+    }
+
+    /// States of each parameter.
+    pub fn moments(self) -> u64 {
+        self.states().len() as u64
+    }
+
+    /// Whether each parameter's number of steps is a tensor on the device.
+    fn counts_on_device(self) -> bool {
+        match self {
+            Optimizer::Adam(adam) => adam.how == How::Fused,
+            Optimizer::Composer(composer) => composer.step_on_device,
+            Optimizer::Sgd(_) => false,
         }
     }
 }
@@ -58,13 +116,29 @@ fn foreach(program: &mut Builder, name: &'static str, sizes: &[u64], element: u6
     program.host(Dispatch::Foreach, launches(sizes) - 1);
 }
 
+/// Temporaries of all shards, which one multi-tensor operator makes.
+fn made(program: &mut Builder, name: &'static str, sizes: &[u64], element: u64, numbers: (u64, u64)) -> Vec<BufferId> {
+    let buffer =
+        |&elements: &u64| program.alloc(Bytes(elements * element), StreamId(0), Category::OptimizerTemporary, name);
+    let buffers = sizes.iter().map(buffer).collect();
+    foreach(program, name, sizes, element, numbers);
+    buffers
+}
+
+/// Lets go of a list of tensors, as Python does: the last first.
+fn let_go(program: &mut Builder, buffers: Vec<BufferId>) {
+    for buffer in buffers.into_iter().rev() {
+        program.free(buffer);
+    }
+}
+
 /// Takes the optimizer's state, as its first step does; `sizes` are elements of each parameter's shard.
 pub fn make_state(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element: u64) {
     for &elements in sizes {
-        if matches!(optimizer, Optimizer::AdamwFused | Optimizer::AdamwForLoop(PerParam { step_on_device: true, .. })) {
+        if optimizer.counts_on_device() {
             program.alloc(Bytes(4), StreamId(0), Category::OptimizerState, "step");
         }
-        for name in ["exp_avg", "exp_avg_sq"].into_iter().take(optimizer.moments() as usize) {
+        for &name in optimizer.states() {
             program.alloc(Bytes(elements * element), StreamId(0), Category::OptimizerState, name);
         }
     }
@@ -86,31 +160,45 @@ pub fn step(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element:
     let pass = program.set_pass(Pass::Optimizer);
     program.host(Dispatch::OptimizerParam, sizes.len() as u32);
     match optimizer {
-        Optimizer::AdamwForLoop(settings) => for_loop::step(program, settings, sizes, element),
-        Optimizer::AdamwForeach { decays } => {
-            if decays {
-                foreach(program, "aten._foreach_mul_", sizes, element, (1, 1));
-            }
-            foreach(program, "aten._foreach_lerp_", sizes, element, (2, 1));
-            foreach(program, "aten._foreach_mul_", sizes, element, (1, 1));
-            foreach(program, "aten._foreach_addcmul_", sizes, element, (2, 1));
-            let roots: Vec<BufferId> = sizes
-                .iter()
-                .map(|&elements| {
-                    let bytes = Bytes(elements * element);
-                    program.alloc(bytes, StreamId(0), Category::OptimizerTemporary, "aten._foreach_sqrt")
-                })
-                .collect();
-            foreach(program, "aten._foreach_sqrt", sizes, element, (1, 1));
-            foreach(program, "aten._foreach_div_", sizes, element, (1, 1));
-            foreach(program, "aten._foreach_add_", sizes, element, (1, 1));
-            foreach(program, "aten._foreach_addcdiv_", sizes, element, (3, 1));
-            for root in roots.into_iter().rev() {
-                program.free(root);
-            }
-        }
-        Optimizer::AdamwFused => foreach(program, "aten._fused_adamw_", sizes, element, (4, 3)),
-        Optimizer::Sgd => foreach(program, "aten._foreach_add_", sizes, element, (2, 1)),
+        Optimizer::Composer(settings) => for_loop::composer(program, settings, sizes, element),
+        Optimizer::Adam(adam) => match adam.how {
+            How::Foreach => adam::foreach(program, adam, sizes, element),
+            How::ForLoop => for_loop::adam(program, adam, sizes, element),
+            How::Fused => adam::fused(program, adam, sizes, element),
+        },
+        Optimizer::Sgd(settings) => sgd::step(program, settings, sizes, element),
+    }
+    program.set_pass(pass);
+}
+
+/// One step whose optimizer has fp32 copies of parameters in a narrower type (`element` bytes): their gradients are made in
+/// fp32, the copies stepped, and written back to the parameters. `make` makes the optimizer's state where it is yet to be made.
+pub fn step_master(
+    program: &mut Builder,
+    optimizer: Optimizer,
+    sizes: &[u64],
+    element: u64,
+    make: impl FnOnce(&mut Builder),
+) {
+    let pass = program.set_pass(Pass::Optimizer);
+    let stream = StreamId(0);
+    let wide = DType::Fp32.bytes();
+    let cast = |program: &mut Builder, name, read: u64, written: u64| {
+        let work = Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(read), written: Bytes(written) };
+        program.launch(stream, name, work, Dispatch::EagerForward);
+    };
+    let mut gradients = vec![];
+    for &elements in sizes {
+        gradients.push(program.alloc(Bytes(elements * wide), stream, Category::OptimizerTemporary, "aten._to_copy"));
+        cast(program, "aten._to_copy", elements * element, elements * wide);
+    }
+    make(program);
+    step(program, optimizer, sizes, wide);
+    for gradient in gradients {
+        program.free(gradient);
+    }
+    for &elements in sizes {
+        cast(program, "aten.copy_", elements * wide, elements * element);
     }
     program.set_pass(pass);
 }

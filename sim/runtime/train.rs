@@ -5,7 +5,7 @@
 //! taken its name, logits until the loss has been computed.
 
 use super::compiled::Rotate;
-use super::eager::{COMPUTE, Eager, Settings, Shared, Storage, fp8};
+use super::eager::{COMPUTE, Eager, SavedOps, Settings, Shared, Storage, fp8};
 use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Reshard, Version};
 use super::optimizer::{self, Optimizer};
@@ -30,11 +30,13 @@ mod passes;
 pub mod pipeline;
 pub(super) mod plan;
 mod spread;
+mod units;
 mod wrapped;
 
 pub use initial::Initialisation;
 use pipeline::Pipeline;
-use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, groups, layout, streams, tensor_group};
+use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, layout, streams, tensor_group};
+use units::Maker;
 
 /// What each block does about its activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,15 @@ pub enum Checkpoint {
     Blocks(Vec<bool>),
     /// torchtitan's operator-level selective policy.
     SelectiveOp,
+    /// A selective policy of one's own.
+    Saving(SavedOps),
+}
+
+impl Checkpoint {
+    /// Whether it keeps what some operators return.
+    pub fn is_selective(&self) -> bool {
+        matches!(self, Checkpoint::SelectiveOp | Checkpoint::Saving(_))
+    }
 }
 
 /// What the loop does besides forward, backward and optimizer.
@@ -85,6 +96,12 @@ pub struct Job {
     pub sync_every: bool,
     /// Whether the loop tells FSDP which micro-batch is the last (`set_is_last_backward`).
     pub marks_last: bool,
+    /// Whether parameters stay gathered after the backward of every micro-batch but the last
+    /// (`set_reshard_after_backward(False)`).
+    pub keeps_gathered: bool,
+    /// Whether replicas all-reduce what a micro-batch reduced, or only once, with the last one
+    /// (`set_requires_all_reduce(False)`, HSDP).
+    pub all_reduce_every: bool,
     /// FSDP.
     pub fsdp: Fsdp,
     /// How the model is split over tensor-parallel ranks, before FSDP shards what each has.
@@ -97,10 +114,17 @@ pub struct Job {
     pub pipeline: Option<Pipeline>,
     /// Activation checkpointing.
     pub checkpoint: Checkpoint,
+    /// Whether checkpoints are reentrant (`use_reentrant=True`).
+    pub reentrant: bool,
+    /// Whether they stand around sharded blocks, so that `fully_shard`'s hooks run inside them: of reentrant ones it makes a
+    /// difference.
+    pub around_hooks: bool,
     /// Eager settings.
     pub eager: Settings,
     /// Optimizer.
     pub optimizer: Optimizer,
+    /// Whether the optimizer has copies of all parameters in fp32, which it steps and writes back.
+    pub master_weights: bool,
     /// Whether each parameter's gradient is multiplied by a number before the step, one after the other.
     pub scale_gradients: bool,
     /// Whether each parameter is stepped as soon as its gradient is there, which then goes.
@@ -252,7 +276,8 @@ impl<'j> Training<'j> {
         } else {
             let own = spread.map(|(own, _)| own);
             let mut all = vec![];
-            let units = |part| groups(job, (&graphs, &layout, part), (&scopes, own), &mut all);
+            let (graphs, layout, scopes) = (&graphs, &layout, &scopes);
+            let units = |part| Maker { job, graphs, layout, part, scopes, own }.groups(&mut all);
             let mut roots = parts.iter().map(units).collect::<Vec<_>>().into_iter();
             let first = roots.next().expect("a rank has a part of the model");
             let mut run = Run::new(eager, &job.fsdp, all, first, communicators);
@@ -340,6 +365,16 @@ impl<'j> Training<'j> {
             program.free(twice);
         }
         self.initialise(&tables, table.unwrap_or_default());
+        if job.master_weights {
+            // `p.detach().clone().float()`
+            for elements in self.run.optimizer_sizes() {
+                let program = &mut self.run.eager.program;
+                let clone = program.alloc(Bytes(elements * storage), COMPUTE, Category::OptimizerState, "clone");
+                let bytes = Bytes(elements * DType::Fp32.bytes());
+                program.alloc(bytes, COMPUTE, Category::OptimizerState, "master copy");
+                program.free(clone);
+            }
+        }
         let program = &mut self.run.eager.program;
         if job.style.linears == Linears::EngineFp8 {
             program.alloc(Bytes(fp8::WORKSPACE), COMPUTE, Category::Buffer, "te cublas workspace");
@@ -373,6 +408,8 @@ impl<'j> Training<'j> {
         for micro_batch in 0..self.job.accumulation {
             let last = micro_batch + 1 == self.job.accumulation;
             self.run.reduce_gradients = last || self.job.sync_every;
+            self.run.keeps_gathered = !last && self.job.keeps_gathered;
+            self.run.all_reduces = last || self.job.all_reduce_every;
             self.run.eager.gradient_dtype = self.run.stored_gradient();
             self.graph_begins(first, micro_batch);
             let (mut frames, _) = self.forward(None);
@@ -400,7 +437,7 @@ impl<'j> Training<'j> {
     }
 
     /// Clipping, the optimizer step, zeroing.
-    fn update(&mut self, first: bool) {
+    fn update(&mut self, mut first: bool) {
         let (job, sizes) = (self.job, self.run.optimizer_sizes());
         let element = job.fsdp.mixed_precision.storage.bytes();
         let scope = self.scopes.optimizer;
@@ -426,18 +463,29 @@ impl<'j> Training<'j> {
         if on_host {
             optimizer::step_on_host(program, job.optimizer, &sizes, element, job.clip);
         } else {
-            if first {
-                let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, element);
+            let of_state = if job.master_weights { DType::Fp32.bytes() } else { element };
+            // The first step makes the optimizer's state.
+            let mut make = |program: &mut Builder| {
+                if !std::mem::take(&mut first) {
+                    return;
+                }
+                let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, of_state);
                 match job.fsdp.version {
                     Version::Two if !job.first_step_differs() => program.first_only(make),
                     _ => make(program),
                 }
-            }
+            };
             // Each part of the model has an optimizer of its own.
             let mut start = 0;
             for &end in &self.layout.ends {
                 let end = if self.layout.ends.len() == 1 { sizes.len() } else { end };
-                optimizer::step(program, job.optimizer, &sizes[start..end], element);
+                let own = &sizes[start..end];
+                if job.master_weights {
+                    optimizer::step_master(program, job.optimizer, own, element, &mut make);
+                } else {
+                    make(program);
+                    optimizer::step(program, job.optimizer, own, element);
+                }
                 start = end;
             }
         }

@@ -131,7 +131,7 @@ impl Framework for Job {
     fn refuses(&self) -> Option<&'static str> {
         let whole = &self.whole;
         let of_three = [
-            (whole.checkpoint == train::Checkpoint::SelectiveOp, "selective checkpointing under ZeRO-3"),
+            (whole.checkpoint.is_selective(), "selective checkpointing under ZeRO-3"),
             (!whole.loss.sees_whole_logits(), "a loss that takes the head in parts under ZeRO-3"),
         ];
         if let Some((_, what)) = of_three.into_iter().find(|&(applies, _)| applies && self.zero.stage == Stage::Three) {

@@ -35,7 +35,7 @@ pub(super) fn context(
         let problem = format!("context parallelism beside {} is not modelled", runtime.name());
         return Err(reader.plan(at, problem, "write runtime = \"fsdp2\" or \"megatron\", or mesh.cp = 1"));
     }
-    if scenario.compile.blocks != Some(true) {
+    if !scenario.compile.compiles_blocks() {
         let problem =
             "context parallelism is modelled in compiled blocks alone, where exchanges are waited for at once";
         return Err(reader.plan(at, problem, "write compile.blocks = true, or mesh.cp = 1"));

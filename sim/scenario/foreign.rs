@@ -18,6 +18,10 @@ const OWN: [(&str, &str); 5] = [
 /// Tables that every runtime reads, each key of them.
 const SHARED: [&str; 7] = ["topology", "model", "mesh", "batch", "precision", "memory", "measured"];
 
+/// Keys of those that FSDP2 alone reads, and what to do about them.
+const FSDP2: [(&str, &str); 1] =
+    [("batch.all_reduce_every_micro_batch", "it is a switch of fully_shard's replicas: remove the key")];
+
 /// What a runtime does not read.
 pub(super) struct Foreign {
     /// Its name.
@@ -67,7 +71,7 @@ impl Foreign {
             }
             for key in value.get_ref().as_table().into_iter().flat_map(DeTable::keys) {
                 let full = format!("{name}.{}", key.get_ref());
-                let own = self.keys.iter().find(|(known, _)| *known == full).map(|(_, instead)| instead);
+                let own = self.keys.iter().chain(&FSDP2).find(|(known, _)| *known == full).map(|(_, instead)| instead);
                 let other = rule.filter(|(_, keys, _)| !keys.contains(&key.get_ref().as_ref()));
                 if let Some(instead) = own.or(other.map(|(.., instead)| instead)) {
                     return Err(self.refuse(reader, key.span(), &full, instead));

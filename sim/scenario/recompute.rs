@@ -1,11 +1,15 @@
 //! The table `[activation_checkpointing]` as understood: which blocks run their forward again.
 
+use toml::Spanned;
+
 use super::error::ScenarioError;
 use super::registry::Runtime;
 use super::train::FSDP1;
 use super::understood::{MOST_SMALL, Reader};
 use super::written;
+use crate::model::ModelConfig;
 use crate::runtime::eager::offload::Offload;
+use crate::runtime::eager::{Saved, SavedOps};
 use crate::runtime::fsdp::OFFLOAD;
 use crate::runtime::train::Checkpoint;
 
@@ -18,25 +22,153 @@ pub(super) fn checkpoint(
     let Some(at) = &written.policy else {
         return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
     };
-    Ok(match *at.get_ref() {
+    Ok(match at.get_ref() {
         written::Policy::None => Checkpoint::None,
         written::Policy::Full => Checkpoint::Full,
         written::Policy::SelectiveOp => Checkpoint::SelectiveOp,
-        written::Policy::Every(every) => {
+        &written::Policy::Every(every) => {
             if !(1..=MOST_SMALL).contains(&every) {
                 let problem = format!("activation_checkpointing.policy.every = {every} is out of range");
                 return Err(reader.plan(at, problem, "write 1 (every block) or more"));
             }
             Checkpoint::Blocks((1..=layers).map(|block| block.is_multiple_of(every as u64)).collect())
         }
-        written::Policy::Fraction(share) => {
+        &written::Policy::Fraction(share) => {
             if !(share > 0.0 && share <= 1.0) {
                 let problem = format!("activation_checkpointing.policy.fraction = {share} is out of range");
                 return Err(reader.plan(at, problem, "write a share above 0, at most 1 (every block)"));
             }
             Checkpoint::Blocks(spread(share, layers))
         }
+        &written::Policy::First(first) => {
+            if !(1..=layers as i64).contains(&first) {
+                let problem =
+                    format!("activation_checkpointing.policy.first = {first}, and the model has {layers} layers");
+                return Err(reader.plan(at, problem, format!("write 1 to {layers}, or policy = \"none\"")));
+            }
+            Checkpoint::Blocks((0..layers).map(|layer| layer < first as u64).collect())
+        }
+        written::Policy::Layers(named) => Checkpoint::Blocks(chosen(reader, at, named, layers)?),
+        written::Policy::Save(named) => Checkpoint::Saving(saved(reader, at, named)?),
     })
+}
+
+/// For each layer, whether a list names it.
+fn chosen(
+    reader: &Reader<'_>,
+    at: &Spanned<written::Policy>,
+    named: &[written::Layers],
+    layers: u64,
+) -> Result<Vec<bool>, ScenarioError> {
+    if named.is_empty() {
+        let problem = "activation_checkpointing.policy.layers names no layer";
+        return Err(reader.plan(at, problem, "name some, or write policy = \"none\""));
+    }
+    let mut chosen = vec![false; layers as usize];
+    for item in named {
+        let (first, end) = match *item {
+            written::Layers::One(layer) => (layer, layer.saturating_add(1)),
+            written::Layers::Range(range) => range,
+        };
+        if first < 0 || first >= end || end > layers as i64 {
+            let problem = match item {
+                written::Layers::One(layer) => format!("there is no layer {layer} of the model's {layers}"),
+                written::Layers::Range(_) => format!("[{first}, {end}] is no range of the model's {layers} layers"),
+            };
+            let remedy = format!("name layers 0 to {}, or ranges [first, one after the last]", layers - 1);
+            return Err(reader.plan(at, problem, remedy));
+        }
+        chosen[first as usize..end as usize].fill(true);
+    }
+    Ok(chosen)
+}
+
+/// The operators whose results a policy of one's own keeps.
+fn saved(
+    reader: &Reader<'_>,
+    at: &Spanned<written::Policy>,
+    named: &[Spanned<String>],
+) -> Result<SavedOps, ScenarioError> {
+    let known = Saved::NAMED.map(|(name, _)| format!("{name:?}")).join(", ");
+    if named.is_empty() {
+        let problem = "a policy that keeps nothing is a full checkpoint";
+        return Err(reader.plan(at, problem, format!("write policy = \"full\", or name some of {known}")));
+    }
+    let mut ops = SavedOps::default();
+    for name in named {
+        let Some((_, op)) = Saved::NAMED.iter().find(|(known, _)| known == name.get_ref()) else {
+            let problem = format!("no operator here is called {:?}", name.get_ref());
+            return Err(reader.plan(name, problem, format!("write some of {known}")));
+        };
+        ops = ops.with(*op);
+    }
+    if ops.has(Saved::Mm) && ops.has(Saved::EverySecondMm) {
+        return Err(reader.plan(at, "\"mm\" keeps what \"every_second_mm\" runs again", "remove one of the two"));
+    }
+    Ok(ops)
+}
+
+/// Refuses a policy of one's own where it has no rules.
+pub(super) fn fits(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    checkpoint: &Checkpoint,
+) -> Result<(), ScenarioError> {
+    let table = &scenario.activation_checkpointing;
+    let (Some(at), Checkpoint::Saving(ops)) = (&table.policy, checkpoint) else { return Ok(()) };
+    if scenario.compile.compiles_blocks() {
+        let problem = "operators that a policy saves are not simulated in compiled layers";
+        return Err(reader.plan(at, problem, "write policy = \"selective_op\" or \"full\", or compile.blocks = false"));
+    }
+    if ops.has(Saved::RmsNorm) && scenario.framework.fused_rms_norm == Some(false) {
+        let problem = "\"rms_norm\" is one operator, and framework.fused_rms_norm = false runs several";
+        return Err(reader.plan(at, problem, "remove \"rms_norm\", or write framework.fused_rms_norm = true"));
+    }
+    Ok(())
+}
+
+/// Whether checkpoints are reentrant.
+pub(super) fn reentrant(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
+    (checkpoint, model, runtime): (&Checkpoint, &ModelConfig, Runtime),
+) -> Result<bool, ScenarioError> {
+    let table = &scenario.activation_checkpointing;
+    let Some(at) = table.use_reentrant.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
+    let refuse = |problem: &str, remedy: &str| Err(reader.plan(at, problem, remedy));
+    if *checkpoint == Checkpoint::None {
+        return refuse(
+            "no layer is checkpointed",
+            "remove the key, or write activation_checkpointing.policy = \"full\"",
+        );
+    }
+    if checkpoint.is_selective() {
+        let problem = "PyTorch refuses a selective policy in a reentrant checkpoint";
+        return refuse(problem, "write use_reentrant = false, or policy = \"full\"");
+    }
+    let around = table.around_hooks.as_ref().filter(|at| *at.get_ref());
+    let shared = scenario.fsdp.wrap.as_ref().map(Spanned::get_ref);
+    let shared =
+        matches!(shared, Some(written::Wrap::Together(_) | written::Wrap::Lists(_) | written::Wrap::Modules(_)));
+    if let Some(at) = around.filter(|_| shared || runtime == FSDP1 || scenario.pipeline.is_some()) {
+        let problem = "reentrant checkpoints around hooks are simulated for layers that fully_shard wraps one by one, in one stage";
+        return Err(reader.plan(
+            at,
+            problem,
+            "write around_hooks = false, or wrap = \"block\" under runtime = \"fsdp2\"",
+        ));
+    }
+    if let (true, Some(written::Wrap::Modules(_))) = (shared, scenario.fsdp.wrap.as_ref().map(Spanned::get_ref)) {
+        return refuse(
+            "reentrant checkpoints are not simulated around units inside layers",
+            "write use_reentrant = false",
+        );
+    }
+    if scenario.compile.compiles_blocks() || model.experts.is_some() {
+        let problem = "reentrant checkpoints are simulated around eager, dense layers";
+        return refuse(problem, "write use_reentrant = false");
+    }
+    Ok(true)
 }
 
 /// Where inputs of checkpointed blocks are kept.
@@ -47,12 +179,13 @@ pub(super) fn offload(
 ) -> Result<Option<Offload>, ScenarioError> {
     let table = &written.activation_checkpointing;
     let Some(at) = &table.offload else { return Ok(None) };
-    let blocks = table.policy.as_ref().map(|at| *at.get_ref());
-    if matches!(blocks, None | Some(written::Policy::None | written::Policy::SelectiveOp)) {
+    let blocks = table.policy.as_ref().map(Spanned::get_ref);
+    use written::Policy::{None as Nothing, Save, SelectiveOp};
+    if matches!(blocks, None | Some(Nothing | SelectiveOp | Save(_))) {
         let problem = "what goes to the host is the input of a block that is recomputed whole, and none is";
         return Err(reader.plan(at, problem, "write activation_checkpointing.policy = \"full\", or remove offload"));
     }
-    if written.compile.blocks == Some(true) && table.around_compiled != Some(true) {
+    if written.compile.compiles_blocks() && table.around_compiled != Some(true) {
         let problem = "a checkpoint that is compiled with its block keeps its input on the device";
         return Err(reader.plan(at, problem, "write activation_checkpointing.around_compiled = true"));
     }

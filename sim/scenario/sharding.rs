@@ -1,4 +1,5 @@
-//! The tables `[fsdp]` and `[fsdp1]` as understood: what is wrapped, when it is resharded, what is prefetched.
+//! The tables `[fsdp]` and `[fsdp1]` as understood: what is prefetched, and how parameters are sharded. [`super::wrap`] says what
+//! is wrapped.
 
 use toml::Spanned;
 
@@ -6,8 +7,14 @@ use super::error::ScenarioError;
 use super::registry::Runtime;
 use super::train::{FSDP1, SINGLE_DEVICE};
 use super::understood::{MOST_SMALL, Reader};
-use super::{gate, written};
-use crate::model::ModelConfig;
+use super::{wrap, written};
+use crate::model::graph::Param;
+use crate::model::head::{self, Loss};
+use crate::model::style::Style;
+use crate::model::tensor::TensorParallel;
+use crate::model::{ModelConfig, block};
+use crate::program::DType;
+use crate::runtime::fsdp;
 use crate::runtime::fsdp::{BackwardPrefetch, Fsdp, MixedPrecision, One, Reshard, Version, Wrap};
 
 /// The sharding of a job.
@@ -24,7 +31,8 @@ pub(super) fn fsdp(
         return alone(reader, scenario, model, (shard, replicate), mixed_precision);
     }
     let version = version(reader, scenario, runtime)?;
-    let wrap = wrap(reader, written, model, (shard, version, pipelined))?;
+    let wrap = wrap::wrap(reader, scenario, model, (shard, version, pipelined))?;
+    let second_dims = second_dims(reader, scenario, model, (shard, version, &wrap))?;
     let small = |reader: &mut Reader<'_>, key, at: &Option<Spanned<i64>>, least, default| {
         reader.count_or(key, at.as_ref(), least, MOST_SMALL, default).map(|count| count as usize)
     };
@@ -50,6 +58,7 @@ pub(super) fn fsdp(
         forward_prefetch,
         backward_prefetch,
         prefetches_ends: spread && forward_prefetch > 0 && backward_prefetch > 0,
+        second_dims,
         reduce_scatter_buffers,
         unshard_in_backward,
         cpu_offload: reader.flag("fsdp.cpu_offload", written.cpu_offload, false),
@@ -86,11 +95,12 @@ fn alone(
         version: Version::Unsharded,
         shard,
         replicate,
-        wrap: Wrap { blocks, embedding: None, head: None, root: Reshard::Never, apart: false },
+        wrap: Wrap::of_blocks(blocks, Reshard::Never),
         mixed_precision,
         forward_prefetch: 0,
         backward_prefetch: 0,
         prefetches_ends: false,
+        second_dims: vec![],
         reduce_scatter_buffers: 1,
         unshard_in_backward: true,
         cpu_offload: false,
@@ -120,99 +130,52 @@ fn version(reader: &mut Reader<'_>, scenario: &written::Scenario, runtime: Runti
     }))
 }
 
-fn reshard(reader: &Reader<'_>, at: &Spanned<written::Reshard>, shard: u32) -> Result<Reshard, ScenarioError> {
-    match *at.get_ref() {
-        written::Reshard::Flag(true) => Ok(Reshard::Always),
-        written::Reshard::Flag(false) => Ok(Reshard::Never),
-        written::Reshard::Ranks(ranks) => gate::post_forward(reader, at, ranks, shard),
-    }
-}
-
-fn wrap(
-    reader: &mut Reader<'_>,
-    written: &written::Fsdp,
+/// Parameters that are sharded on their second dimension (`shard_placement_fn`).
+fn second_dims(
+    reader: &Reader<'_>,
+    scenario: &written::Scenario,
     model: &ModelConfig,
-    (shard, version, pipelined): (u32, Version, bool),
-) -> Result<Wrap, ScenarioError> {
-    let layers = model.layers as usize;
-    let root_only = matches!(written.wrap.as_ref().map(Spanned::get_ref), Some(written::Wrap::Root));
-    let policy = match &written.reshard_after_forward {
-        Some(at) => reshard(reader, at, shard)?,
-        None if root_only && version == Version::Two => reader.assume(
-            "fsdp.reshard_after_forward",
-            Reshard::Never,
-            "false (fully_shard keeps the root's parameters)",
-        ),
-        // torchtitan's default: no gathering for each micro-batch.
-        None if pipelined => reader.assume("fsdp.reshard_after_forward", Reshard::Never, "false"),
-        None => reader.assume("fsdp.reshard_after_forward", Reshard::Always, "true"),
-    };
-    let root = match &written.root_reshard_after_forward {
-        Some(at) => reshard(reader, at, shard)?,
-        // `fully_shard(model, reshard_after_forward=…)` with nothing else wrapped: the argument is the root's.
-        None if root_only && written.reshard_after_forward.is_some() => policy,
-        // FSDP1 has one sharding strategy for all units; fully_shard keeps the root's parameters by default.
-        None if version != Version::Two => policy,
-        None => Reshard::Never,
-    };
-    let mut wrap = Wrap { blocks: vec![Some(policy); layers], embedding: None, head: None, apart: false, root };
-    match &written.wrap {
-        None => {
-            reader.assume("fsdp.wrap", (), "\"block\"");
-        }
-        Some(at) => match at.get_ref() {
-            written::Wrap::Block => {}
-            written::Wrap::Root => wrap.blocks.fill(None),
-            written::Wrap::Torchtitan => {
-                wrap.embedding = Some(policy);
-                // In a pipeline only "always" reshards, and does so here too.
-                wrap.head = Some(if pipelined { policy } else { Reshard::Never });
-            }
-            written::Wrap::LlmFoundry if version == Version::Two => {
-                let problem = "llm-foundry wraps its modules with fsdp1; fsdp2 keeps tied tables in the root's group";
-                return Err(reader.plan(at, problem, "write wrap = \"block\", or runtime = \"fsdp1\""));
-            }
-            written::Wrap::LlmFoundry => {
-                (wrap.embedding, wrap.head, wrap.apart) = (Some(policy), Some(policy), true);
-            }
-            written::Wrap::Every(every) => {
-                let every = (*every).clamp(0, MOST_SMALL) as usize;
-                if every == 0 {
-                    return Err(reader.plan(at, "fsdp.wrap.every = 0 wraps nothing", "write 1 or more, or \"root\""));
-                }
-                for (layer, block) in wrap.blocks.iter_mut().enumerate() {
-                    *block = layer.is_multiple_of(every).then_some(policy);
-                }
-            }
-            written::Wrap::Blocks(blocks) => {
-                wrap.blocks.fill(None);
-                if blocks.is_empty() {
-                    return Err(reader.plan(at, "fsdp.wrap.blocks names no block", "name some, or write \"root\""));
-                }
-                for &layer in blocks {
-                    let slot = usize::try_from(layer).ok().and_then(|layer| wrap.blocks.get_mut(layer));
-                    let Some(slot) = slot else {
-                        let problem = format!("fsdp.wrap names block {layer}, and {} has {layers}", model.name);
-                        return Err(reader.plan(at, problem, format!("name blocks 0 to {}", layers - 1)));
-                    };
-                    *slot = Some(policy);
-                }
-            }
-        },
+    (shard, version, wrap): (u32, Version, &Wrap),
+) -> Result<Vec<String>, ScenarioError> {
+    let Some(at) = &scenario.fsdp.shard_dim_1 else { return Ok(vec![]) };
+    let refuse = |problem: String, remedy: &str| Err(reader.plan(at, problem, remedy));
+    if version != Version::Two {
+        let problem = "fsdp1 cuts flat parameters, whatever their dimensions".to_owned();
+        return refuse(problem, "remove fsdp.shard_dim_1, or write runtime = \"fsdp2\"");
     }
-    for change in &written.overrides {
-        let (first, end) = *change.blocks.get_ref();
-        if first < 0 || first >= end || end > layers as i64 {
-            let problem = format!("blocks [{first}, {end}] is not a range of the {layers} blocks");
-            return Err(reader.plan(&change.blocks, problem, "write [first, one after the last]"));
-        }
-        let policy = reshard(reader, &change.reshard_after_forward, shard)?;
-        let range = &mut wrap.blocks[first as usize..end as usize];
-        if range.iter().any(Option::is_none) {
-            let problem = format!("blocks [{first}, {end}] are not all wrapped, so they have no policy of their own");
-            return Err(reader.plan(&change.blocks, problem, "wrap them, or override only wrapped blocks"));
-        }
-        range.fill(Some(policy));
+    if let Some(ranks) = wrap.post_forward().first() {
+        let problem = format!(
+            "PyTorch fails with parameters sharded on dimension 1 and reshard_after_forward = {ranks} (IndexError in \
+             _reassemble_all_gather_outputs)"
+        );
+        return refuse(problem, "write reshard_after_forward = true or false, or remove fsdp.shard_dim_1");
     }
-    Ok(wrap)
+    if model.experts.is_some() || scenario.mesh.get_ref().tp.as_ref().is_some_and(|tp| *tp.get_ref() > 1) {
+        let problem = "sharding on dimension 1 is simulated for dense models without tensor parallelism".to_owned();
+        return refuse(problem, "remove fsdp.shard_dim_1");
+    }
+    let dims = block::dims(model, 1, 1, TensorParallel::NONE);
+    let graphs = [
+        block::embedding(model, dims, DType::Fp32, Style::default()),
+        block::block(model, dims, DType::Fp32, block::Variant::default(), Style::default()),
+        head::head(model, dims, DType::Fp32, (Loss::default(), false), None).graph,
+    ];
+    let params: Vec<&Param> = graphs.iter().flat_map(|graph| &graph.params).filter(|param| param.cols > 1).collect();
+    for name in at.get_ref() {
+        let named = |param: &&&Param| fsdp::names_parameter(name, param.name);
+        let Some(_) = params.iter().find(named) else {
+            let mut known: Vec<&str> = params.iter().map(|param| param.name).collect();
+            known.dedup();
+            let problem = format!("{} has no matrix whose name ends in {name:?}", model.name);
+            return refuse(problem, &format!("name some of {}", known.join(", ")));
+        };
+        if let Some(param) = params.iter().filter(named).find(|param| !param.cols.is_multiple_of(shard.into())) {
+            let problem = format!(
+                "dimension 1 of {} is {}, which {shard} ranks do not divide: PyTorch refuses that",
+                param.name, param.cols
+            );
+            return refuse(problem, "name others, or change mesh.dp_shard");
+        }
+    }
+    Ok(at.get_ref().clone())
 }

@@ -241,6 +241,7 @@ fn without_effect(
     for (key, written) in [
         ("sync_every_micro_batch", &batch.sync_every_micro_batch),
         ("set_is_last_backward", &batch.set_is_last_backward),
+        ("all_reduce_every_micro_batch", &batch.all_reduce_every_micro_batch),
     ] {
         if let Some(at) = written {
             let problem = format!(

@@ -46,7 +46,7 @@ pub(super) fn tensor(
             "note: mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"
         ));
     }
-    if scenario.compile.blocks != Some(true) {
+    if !scenario.compile.compiles_blocks() {
         reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
     }
     let sequence = written.and_then(|table| table.sequence);
@@ -70,7 +70,7 @@ fn asynchronous(
     let Some(at) = written.and_then(|table| table.asynchronous.as_ref()).filter(|at| *at.get_ref()) else {
         return Ok(false);
     };
-    if scenario.compile.blocks != Some(true) {
+    if !scenario.compile.compiles_blocks() {
         let problem = "the compiler finds what runs beside what, and blocks are not compiled";
         return Err(reader.plan(at, problem, "write compile.blocks = true, or asynchronous = false"));
     }

@@ -5,7 +5,10 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
-use super::{classes, context, experts, float8, gate, machine, recompute, sharding, stages, tensor, training, written};
+use super::{
+    accumulation, classes, context, experts, float8, gate, machine, optimizer, recompute, sharding, stages, tensor,
+    training, written,
+};
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::style::{NormCode, Style};
@@ -15,7 +18,8 @@ use crate::program::{DType, Dispatch};
 use crate::runtime;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
-use crate::runtime::fsdp::MixedPrecision;
+use crate::runtime::fsdp::{MixedPrecision, Wrap};
+use crate::runtime::optimizer::How;
 use crate::runtime::train::{Initialisation, Job};
 
 /// Where checkpoints around blocks are written, and which there are.
@@ -62,7 +66,6 @@ pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation } = base;
     foreign(reader, scenario)?;
-    let batch = &scenario.batch;
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
     let (context, rotate) = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
@@ -78,23 +81,18 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let ranks = (shard, replicate, pipeline.is_some());
     let config = sharding::fsdp(reader, scenario, runtime, (&model, spread), ranks, mixed_precision)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    recompute::fits(reader, scenario, &checkpoint)?;
+    let reentrant = recompute::reentrant(reader, scenario, (&checkpoint, &model, runtime))?;
     let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = training::optimizer(reader, &scenario.optimizer, "foreach")?;
+    let optimizer = optimizer::optimizer(reader, &scenario.optimizer, (runtime, How::Foreach))?;
+    let copied = (runtime, mixed_precision.storage, config.cpu_offload);
+    let master_weights = optimizer::master_weights(reader, &scenario.optimizer, copied)?;
     let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
-    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| *at.get_ref());
-    let sync_every = match accumulation {
-        _ if pipeline.is_some() => false,
-        1 => true,
-        _ => reader.flag("batch.sync_every_micro_batch", flag(&batch.sync_every_micro_batch), true),
-    };
-    let marks_last = match accumulation {
-        _ if pipeline.is_some() => true,
-        1 => true,
-        _ => reader.flag("batch.set_is_last_backward", flag(&batch.set_is_last_backward), false),
-    };
+    let facts = (accumulation, replicate, pipeline.is_some());
+    let between = accumulation::between(reader, scenario, runtime, facts)?;
     let regime = machine::regime(reader, &scenario.topology);
     let attention = machine::attention(reader, &scenario.attention, profile, machine::pytorch_attention(topology))?;
     let tf32 = match (mixed_precision.compute(), scenario.precision.tf32) {
@@ -105,7 +103,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
     let loss = training::loss(reader, &scenario.loss, &scenario.compile)?;
-    let compile = reader.flag("compile.blocks", scenario.compile.blocks, false);
+    let compile = compiles(reader, &scenario.compile, (runtime, &config.wrap))?;
     let float8 = float8::float8(reader, scenario, ((topology, profile), compile, shard))?;
     let linears = float8::linears(
         reader,
@@ -124,14 +122,18 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         batch: micro,
         seq,
         accumulation: accumulation as u32,
-        sync_every,
-        marks_last,
+        sync_every: between.sync_every,
+        marks_last: between.marks_last,
+        keeps_gathered: between.keeps_gathered,
+        all_reduce_every: between.all_reduce_every,
         fsdp: config,
         tensor,
         context,
         rotate,
         pipeline,
         checkpoint,
+        reentrant,
+        around_hooks: scenario.activation_checkpointing.around_hooks.as_ref().is_some_and(|at| *at.get_ref()),
         checkpoint_compiled: scenario.activation_checkpointing.around_compiled.unwrap_or(false),
         compile,
         float8,
@@ -145,6 +147,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         eager,
         optimizer,
         clip,
+        master_weights,
         scale_gradients: scenario.optimizer.scale_gradients.unwrap_or(false),
         step_in_backward,
         max_positions: seq,
@@ -186,6 +189,33 @@ fn initialisation(
         }
         _ => Ok(Initialisation::InPlace),
     }
+}
+
+/// Whether each block is compiled. Compiling all of what `fully_shard` has made comes to the same: its hooks are not traced, so
+/// Dynamo leaves the loop over blocks to Python and compiles each block's forward.
+fn compiles(
+    reader: &mut Reader<'_>,
+    written: &written::Compile,
+    (runtime, wrap): (Runtime, &Wrap),
+) -> Result<bool, ScenarioError> {
+    let Some(at) = written.model.as_ref().filter(|at| *at.get_ref()) else {
+        return Ok(reader.flag("compile.blocks", written.blocks, false));
+    };
+    let hooked = runtime == FSDP2 && wrap.modules.is_empty() && wrap.blocks.iter().all(Option::is_some);
+    if !hooked {
+        let problem =
+            "a model whose blocks are not each wrapped by fully_shard is compiled to one graph, which is not simulated";
+        return Err(reader.plan(
+            at,
+            problem,
+            "write compile.blocks = true, or fsdp.wrap = \"block\" under runtime = \"fsdp2\"",
+        ));
+    }
+    if written.blocks == Some(false) {
+        let problem = "compiling the model compiles its blocks, and compile.blocks is false";
+        return Err(reader.plan(at, problem, "remove one of the two keys"));
+    }
+    Ok(true)
 }
 
 /// What only Megatron-Core has.
@@ -304,6 +334,7 @@ pub(super) fn eager(
         early_stop,
         attention_reads_back: scenario.attention.reads_back.unwrap_or(false),
         flex_attention: scenario.attention.backend.as_ref().is_some_and(|at| *at.get_ref() == Backend::Flex),
+        unnamed_logits: scenario.loss.unnamed_logits.as_ref().is_some_and(|at| *at.get_ref()),
         offload,
         forward: Dispatch::EagerForward,
         backward: Dispatch::EagerBackward,

@@ -1,4 +1,4 @@
-//! The tables `[loss]`, `[loop]` and `[optimizer]` as understood.
+//! The tables `[loss]` and `[loop]` as understood, and steps inside backward.
 
 use toml::Spanned;
 
@@ -8,8 +8,6 @@ use super::train::SINGLE_DEVICE;
 use super::understood::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
-use crate::near::did_you_mean;
-use crate::runtime::optimizer::{Optimizer, PerParam};
 use crate::runtime::train::{KeepLogits, Loop};
 
 /// Metrics, or numbers read back in a step.
@@ -78,6 +76,12 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
         let remedy = "remove loss.unshards_head, or write loss.kind = \"chunked_gradients\"";
         return Err(reader.plan(at, "this loss leaves the head's parameters to the head", remedy));
     }
+    let casts = matches!(loss, Loss::Fp32CrossEntropy { .. });
+    let names = written.keep_logits.is_none();
+    if let Some(at) = written.unnamed_logits.as_ref().filter(|at| *at.get_ref() && !(casts && names)) {
+        let problem = "logits that go once they are cast are those of loss.kind = \"fp32\" without loss.keep_logits";
+        return Err(reader.plan(at, problem, "remove loss.unnamed_logits"));
+    }
     match &written.chunks {
         Some(chunks) if !chunked => {
             Err(reader.plan(chunks, "this loss is not chunked", "remove loss.chunks, or choose a chunked loss.kind"))
@@ -137,64 +141,4 @@ pub(super) fn in_backward(
         return Err(reader.plan(at, problem, remedy));
     }
     Ok(true)
-}
-
-/// The optimizer; AdamW is run in the way `default` where the file says nothing.
-pub(super) fn optimizer(
-    reader: &mut Reader<'_>,
-    written: &written::Optimizer,
-    default: &'static str,
-) -> Result<Optimizer, ScenarioError> {
-    let name = match &written.name {
-        Some(name) => name.get_ref().as_str(),
-        None => reader.assume("optimizer.name", "adamw", "\"adamw\""),
-    };
-    let implementation = match &written.implementation {
-        Some(implementation) => implementation.get_ref().as_str(),
-        None if name == "adamw" => reader.assume("optimizer.implementation", default, &format!("{default:?}")),
-        None if name == "decoupled_adamw" => "for_loop",
-        None => "foreach",
-    };
-    let decays = written.weight_decay.as_ref().is_none_or(|at| *at.get_ref() != 0.0);
-    let step_on_device = written.step_on_device.as_ref().is_some_and(|at| *at.get_ref());
-    if let Some(at) = written.weight_decay.as_ref().filter(|_| name == "sgd" && decays) {
-        return Err(reader.plan(at, "weight decay of sgd is not modelled", "remove optimizer.weight_decay"));
-    }
-    if let Some(at) = written.step_on_device.as_ref().filter(|_| name != "decoupled_adamw") {
-        let problem = format!("{name} keeps its number of steps on the host");
-        return Err(reader.plan(at, problem, "remove the key, or write name = \"decoupled_adamw\""));
-    }
-    match (name, implementation) {
-        ("adamw", "fused") => Ok(Optimizer::AdamwFused),
-        ("adamw", "foreach") => Ok(Optimizer::AdamwForeach { decays }),
-        ("adamw" | "decoupled_adamw", "for_loop") => {
-            if written.weight_decay.is_none() {
-                reader.assume("optimizer.weight_decay", (), "not zero");
-            }
-            let decoupled = name == "decoupled_adamw";
-            Ok(Optimizer::AdamwForLoop(PerParam { decoupled, decays, step_on_device }))
-        }
-        ("sgd", "foreach") => Ok(Optimizer::Sgd),
-        ("adamw" | "decoupled_adamw" | "sgd", other) => {
-            let at = written.implementation.as_ref().or(written.name.as_ref());
-            let problem = format!("{name} has no implementation {other:?} here");
-            let remedy = match name {
-                "adamw" => "write \"fused\", \"foreach\" or \"for_loop\"",
-                "decoupled_adamw" => "write \"for_loop\" for decoupled_adamw",
-                _ => "write \"foreach\" for sgd",
-            };
-            Err(at.map_or_else(
-                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
-                |at| reader.plan(at, problem.clone(), remedy),
-            ))
-        }
-        (other, _) => {
-            let hint = did_you_mean(other, ["adamw", "decoupled_adamw", "sgd"]);
-            let problem = format!("there is no optimizer {other:?}{hint}");
-            Err(written.name.as_ref().map_or_else(
-                || ScenarioError::Unreadable { path: reader.file.to_owned(), reason: problem.clone() },
-                |at| reader.plan(at, problem.clone(), "write \"adamw\", \"decoupled_adamw\" or \"sgd\""),
-            ))
-        }
-    }
 }

@@ -9,6 +9,7 @@ mod loss;
 mod megatron;
 mod mesh;
 mod nanotron;
+mod sharding;
 mod xla;
 mod zero;
 
@@ -24,6 +25,7 @@ pub use megatron::{
 };
 pub use mesh::Mesh;
 pub use nanotron::{Engine, Nanotron};
+pub use sharding::{BackwardPrefetch, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 pub use zero::{Device as ZeroDevice, Offload, Zero};
 
@@ -193,6 +195,8 @@ pub struct Batch {
     pub sync_every_micro_batch: Option<Spanned<bool>>,
     /// Whether the loop calls `set_is_last_backward`.
     pub set_is_last_backward: Option<Spanned<bool>>,
+    /// Whether replicas all-reduce after every micro-batch, or only after the last (`set_requires_all_reduce(False)`).
+    pub all_reduce_every_micro_batch: Option<Spanned<bool>>,
 }
 
 /// `[precision]`
@@ -211,103 +215,23 @@ pub struct Precision {
     pub tf32: Option<bool>,
 }
 
-/// `reshard_after_forward`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
-#[serde(untagged, expecting = "expected true, false, or a number of ranks")]
-pub enum Reshard {
-    /// Always or never.
-    Flag(bool),
-    /// On this many ranks.
-    Ranks(i64),
-}
-
-/// Which blocks are wrapped.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "snake_case")]
-pub enum Wrap {
-    /// Only the whole model.
-    Root,
-    /// Each block, and the root.
-    Block,
-    /// torchtitan: each block, the embedding, final norm and head together, and the root.
-    Torchtitan,
-    /// llm-foundry: each block, token table, position table and final norm each, and an empty root.
-    LlmFoundry,
-    /// One block in so many, starting with the first, and the root.
-    Every(i64),
-    /// These blocks, and the root.
-    Blocks(Vec<i64>),
-}
-
-/// `[[fsdp.override]]`: another policy for some blocks.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct Override {
-    /// First block, and the one after the last.
-    pub blocks: Spanned<(i64, i64)>,
-    /// Their policy.
-    pub reshard_after_forward: Spanned<Reshard>,
-}
-
-/// `[fsdp]`
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct Fsdp {
-    /// Wrapping.
-    pub wrap: Option<Spanned<Wrap>>,
-    /// For wrapped blocks.
-    pub reshard_after_forward: Option<Spanned<Reshard>>,
-    /// For the root.
-    pub root_reshard_after_forward: Option<Spanned<Reshard>>,
-    /// For some blocks.
-    #[serde(default, rename = "override")]
-    pub overrides: Vec<Override>,
-    /// Blocks each block prefetches explicitly in forward.
-    pub forward_prefetch: Option<Spanned<i64>>,
-    /// Blocks each block prefetches explicitly in backward.
-    pub backward_prefetch: Option<Spanned<i64>>,
-    /// Reduce-scatter inputs in flight.
-    pub reduce_scatter_buffers: Option<Spanned<i64>>,
-    /// `set_unshard_in_backward`.
-    pub unshard_in_backward: Option<bool>,
-    /// `CPUOffloadPolicy`.
-    pub cpu_offload: Option<bool>,
-}
-
-/// `[fsdp1]`: what only `FullyShardedDataParallel` has.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Fsdp1 {
-    /// `use_orig_params`.
-    pub use_orig_params: Option<bool>,
-    /// `backward_prefetch`.
-    pub backward_prefetch: Option<BackwardPrefetch>,
-    /// `limit_all_gathers`.
-    pub limit_all_gathers: Option<bool>,
-    /// Whether gradients are padded, and so copied, even by nothing (PyTorch 1.13).
-    pub always_pads: Option<bool>,
-}
-
-/// `BackwardPrefetch`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub enum BackwardPrefetch {
-    /// `BACKWARD_PRE`.
-    Pre,
-    /// `BACKWARD_POST`.
-    Post,
-    /// Neither.
-    None,
-}
-
 /// `[compile]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compile {
     /// Whether each block is compiled on its own.
     pub blocks: Option<bool>,
+    /// Whether what fully_shard has made of the model is compiled whole.
+    pub model: Option<Spanned<bool>>,
     /// Whether the loss is compiled.
     pub loss: Option<Spanned<bool>>,
+}
+
+impl Compile {
+    /// Whether blocks are compiled, on their own or as what a graph break makes of the whole model.
+    pub fn compiles_blocks(&self) -> bool {
+        self.blocks == Some(true) || self.model.as_ref().is_some_and(|at| *at.get_ref())
+    }
 }
 
 /// `[loop]`: what a training loop does besides forward, backward and optimizer.
@@ -321,7 +245,7 @@ pub struct Loop {
 }
 
 /// Policy of activation checkpointing.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// Keep everything.
@@ -334,6 +258,22 @@ pub enum Policy {
     Fraction(f64),
     /// torchtitan's operator-level policy.
     SelectiveOp,
+    /// Recompute these layers, counted from 0.
+    Layers(Vec<Layers>),
+    /// Recompute so many layers, from the first on.
+    First(i64),
+    /// Recompute every layer but for what these operators return.
+    Save(Vec<Spanned<String>>),
+}
+
+/// Layers, counted from 0.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(untagged, expecting = "expected a layer, or [first, one after the last]")]
+pub enum Layers {
+    /// One.
+    One(i64),
+    /// The first, and the one after the last.
+    Range((i64, i64)),
 }
 
 /// Where activations are copied to the host and back.
@@ -356,6 +296,11 @@ pub struct Checkpointing {
     pub early_stop: Option<bool>,
     /// Whether the checkpoint stands around a compiled block, or is compiled with it.
     pub around_compiled: Option<bool>,
+    /// Whether the checkpoint is the reentrant one (`torch.utils.checkpoint`, `use_reentrant=True`).
+    pub use_reentrant: Option<Spanned<bool>>,
+    /// Whether checkpoints stand around sharded layers, whose hooks then run inside them: `checkpoint(layer, x)` in the model's
+    /// forward.
+    pub around_hooks: Option<Spanned<bool>>,
     /// The stream on which inputs of checkpointed blocks go to the host and come back.
     pub offload: Option<Spanned<OffloadStream>>,
 }
@@ -364,12 +309,20 @@ pub struct Checkpointing {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// `adamw`, `decoupled_adamw` or `sgd`.
+    /// `adamw`, `adam`, `sgd` or `decoupled_adamw`.
     pub name: Option<Spanned<String>>,
     /// `fused`, `foreach` or `for_loop`.
     pub implementation: Option<Spanned<String>>,
     /// Weight decay: zero saves a kernel where it is one of its own.
     pub weight_decay: Option<Spanned<f64>>,
+    /// SGD's momentum, a state of the size of the parameters unless it is zero.
+    pub momentum: Option<Spanned<f64>>,
+    /// Whether it is Nesterov's.
+    pub nesterov: Option<Spanned<bool>>,
+    /// Whether Adam keeps the maximum of its second moments, as a third state.
+    pub amsgrad: Option<Spanned<bool>>,
+    /// Whether the optimizer steps copies in fp32 of parameters in a narrower type, and writes them back.
+    pub master_weights: Option<Spanned<bool>>,
     /// Whether the number of steps is a tensor on the device that the host reads for each parameter.
     pub step_on_device: Option<Spanned<bool>>,
     /// Whether gradients are clipped to a norm.

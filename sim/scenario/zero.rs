@@ -23,6 +23,7 @@ use crate::program::DType;
 use crate::runtime;
 use crate::runtime::compiled::Rotate;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
+use crate::runtime::optimizer::How;
 use crate::runtime::train::{self, Checkpoint};
 use crate::runtime::zero::{Gathering, Job, Offload, Stage, Zero};
 
@@ -99,7 +100,7 @@ const FOREIGN: Foreign = Foreign {
 
 /// Everything that ZeRO leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
     FOREIGN.check(reader)?;
     let before = reader.assumptions.len();
     let mesh = mesh::mesh(reader, scenario, topology)?;
@@ -118,12 +119,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let zero = zero(reader, scenario, (ranks, shared, topology.node.chips))?;
     sequence::check(reader, scenario, (&model, seq, topology), &zero)?;
     let checkpoint = recompute::checkpoint(reader, &scenario.activation_checkpointing, model.layers)?;
+    recompute::fits(reader, scenario, &checkpoint)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = match zero.offload.optimizer {
         true => offload::optimizer(reader, &scenario.optimizer)?,
         // DeepSpeed's own FusedAdam (deepspeed/runtime/engine.py, _configure_basic_optimizer).
-        false => training::optimizer(reader, &scenario.optimizer, "fused")?,
+        false => super::optimizer::optimizer(reader, &scenario.optimizer, (runtime, How::Fused))?,
     };
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let regime = machine::regime(reader, &scenario.topology);
@@ -140,12 +142,16 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         accumulation: accumulation as u32,
         sync_every: true,
         marks_last: true,
+        keeps_gathered: false,
+        all_reduce_every: true,
         fsdp: around_nothing(ranks, model.layers),
         tensor: TensorParallel::NONE,
         context: shared,
         rotate: Rotate::default(),
         checkpoint,
         checkpoint_compiled: false,
+        reentrant: false,
+        around_hooks: false,
         compile: false,
         float8: None,
         loss,
@@ -160,6 +166,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         eager: eager(reader, scenario, (topology, profile), (&model, early_stop, None)),
         optimizer,
         clip,
+        master_weights: false,
         scale_gradients: false,
         step_in_backward: false,
         pipeline: None,
@@ -193,7 +200,7 @@ fn simulated(
         return Err(reader.plan(&scenario.model, problem, "take a dense model, or runtime = \"fsdp2\""));
     }
     if let (Some(at), true, Stage::Three) =
-        (&scenario.activation_checkpointing.policy, *checkpoint == Checkpoint::SelectiveOp, stage)
+        (&scenario.activation_checkpointing.policy, checkpoint.is_selective(), stage)
     {
         let problem = "selective checkpointing is not simulated under zero.stage = 3 yet";
         return Err(reader.plan(at, problem, "write activation_checkpointing.policy = \"full\", or zero.stage = 2"));
@@ -212,11 +219,12 @@ fn around_nothing(ranks: u32, layers: u64) -> Fsdp {
         version: Version::Unsharded,
         shard: ranks,
         replicate: 1,
-        wrap: Wrap { blocks, embedding: None, head: None, root: Reshard::Never, apart: false },
+        wrap: Wrap::of_blocks(blocks, Reshard::Never),
         mixed_precision: MixedPrecision { storage: DType::Bf16, param: None, reduce: None },
         forward_prefetch: 0,
         backward_prefetch: 0,
         prefetches_ends: false,
+        second_dims: vec![],
         reduce_scatter_buffers: 1,
         unshard_in_backward: true,
         cpu_offload: false,

@@ -13,7 +13,7 @@ use windtunnel::program::{DType, Dispatch};
 use windtunnel::runtime::compiled::Rotate;
 use windtunnel::runtime::eager::{LayerNorm, Settings};
 use windtunnel::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
-use windtunnel::runtime::optimizer::Optimizer;
+use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
 use windtunnel::runtime::train::{Checkpoint, Initialisation, Job, KeepLogits, Loop};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -261,12 +261,11 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
     let blocks = reshard(&config.reshard, Reshard::Always);
     let titan = config.wrap == "titan";
     let wrapped = (config.wrap != "root").then_some(blocks);
+    let root = reshard(&config.root_reshard, Reshard::Never);
     let wrap = Wrap {
-        blocks: vec![wrapped; model.layers as usize],
         embedding: titan.then_some(blocks),
         head: titan.then_some(Reshard::Never),
-        apart: false,
-        root: reshard(&config.root_reshard, Reshard::Never),
+        ..Wrap::of_blocks(vec![wrapped; model.layers as usize], root)
     };
     let fsdp = Fsdp {
         version: Version::Two,
@@ -277,6 +276,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         forward_prefetch: config.fwd_prefetch,
         backward_prefetch: config.bwd_prefetch,
         prefetches_ends: false,
+        second_dims: vec![],
         reduce_scatter_buffers: config.rs_max_input_buffers,
         // The oracle's runs list this key but never set it on the model.
         unshard_in_backward: true,
@@ -288,6 +288,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         accumulation: config.ga,
         sync_every: config.ga_sync == "every",
         marks_last: config.ga_is_last,
+        keeps_gathered: false,
+        all_reduce_every: true,
         fsdp,
         tensor: match config.tp {
             1 => TensorParallel::NONE,
@@ -311,16 +313,18 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             early_stop: config.early_stop,
             attention_reads_back: false,
             flex_attention: false,
+            unnamed_logits: false,
             offload: None,
             forward: Dispatch::EagerForward,
             backward: Dispatch::EagerBackward,
         },
         optimizer: match config.opt.as_str() {
-            "adamw_foreach" => Optimizer::AdamwForeach { decays: true },
-            "adamw_fused" => Optimizer::AdamwFused,
-            "sgd" => Optimizer::Sgd,
+            "adamw_foreach" => adamw(How::Foreach),
+            "adamw_fused" => adamw(How::Fused),
+            "sgd" => Optimizer::Sgd(Sgd { how: How::Foreach, decays: false, momentum: false, nesterov: false }),
             other => panic!("unknown optimizer {other}"),
         },
+        master_weights: false,
         clip: config.clip > 0,
         scale_gradients: false,
         step_in_backward: false,
@@ -335,6 +339,8 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         checkpoint_compiled: false,
         initialisation: Initialisation::default(),
         cuda_graphs: false,
+        reentrant: false,
+        around_hooks: false,
         style: Style {
             experts: match dims.moe_impl.as_str() {
                 "grouped" => Implementation::Grouped,
@@ -355,6 +361,10 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         },
         model,
     })
+}
+
+fn adamw(how: How) -> Optimizer {
+    Optimizer::Adam(Adam { how, decay: Decay::OfWeights, amsgrad: false })
 }
 
 fn precision(storage: DType, param: Option<DType>, reduce: Option<DType>) -> MixedPrecision {

@@ -34,6 +34,11 @@ impl Eager {
             storage
         });
         let (padded, labels) = self.shifted_labels(graph, shifts);
+        if upcast && self.settings.unnamed_logits {
+            // `F.cross_entropy(model(x).float(), y)`: nothing but the copy's node names them, which keeps no tensor.
+            let logits = frame.slots[op.inputs[0]].take();
+            logits.into_iter().for_each(|logits| self.release(logits));
+        }
         let log_softmax = self.storage_as(wide, Category::Logits, "aten._log_softmax");
         self.pointwise("aten._log_softmax", MemoryKind::Softmax, wide, wide, dispatch);
         let loss = self.storage(element, "aten.nll_loss_forward");

@@ -4,7 +4,6 @@ use super::auxiliary::{auxiliaries, split_attention};
 use super::keep::{Keep, kept_ops};
 use super::{COMPUTE, Eager, Frame, Mode, ParamMap, Storage};
 use crate::model::Activation;
-use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{AttentionShape, Category, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Work};
 use crate::units::Bytes;
@@ -103,6 +102,7 @@ impl Eager {
                 None if again.is_some() => Results::Forget,
                 None => Results::Save,
                 Some(Keep::ComputeIntensive) if keeps(index) => Results::Keep,
+                Some(Keep::Saved(ops)) if ops.keeps(graph, index) => Results::Keep,
                 Some(_) => Results::Forget,
             };
             self.op_begins(frame, index, false);
@@ -125,79 +125,11 @@ impl Eager {
         frame.slots[graph.output].take().expect("a graph's output is made by its last operators")
     }
 
-    /// Runs a checkpointed forward again, this time saving; called when backward first needs something of it.
-    pub(super) fn recompute(&mut self, graph: &Graph, frame: &mut Frame) {
-        let (pass, category) = (self.program.set_pass(Pass::Recompute), self.category);
-        self.category = Category::Recompute;
-        if let (Some(sent), Some(offload)) = (frame.sent.take(), self.settings.offload) {
-            frame.input = self.bring_back(sent, offload);
-        }
-        frame.slots[0] = Some(frame.input);
-        let stop = if self.settings.early_stop { self.stops_at(graph) } else { graph.ops.len() };
-        let kept = std::mem::take(&mut frame.kept);
-        let mut kept_start = 0;
-        for (index, op) in graph.ops.iter().enumerate() {
-            let kept_end = frame.kept_end[index] as usize;
-            let cached = &kept[kept_start..kept_end];
-            kept_start = kept_end;
-            if index < stop {
-                let dispatch = self.settings.forward;
-                self.op_begins(frame, index, false);
-                self.run(graph, op, frame, Results::Save, dispatch, cached);
-                if !(self.hooked && self.settings.early_stop && index + 1 == stop) {
-                    self.op_ended(frame, index, false);
-                }
-                self.drop_python_references(op, frame);
-            } else {
-                if index == stop {
-                    self.save_inputs(graph, op, frame);
-                }
-                frame.saved_end.push(frame.saved.len() as u32);
-                // The policy's cache outlives a recompute that stops early.
-                frame.kept.extend_from_slice(cached);
-            }
-        }
-        frame.slots[0] = None;
-        // Whatever Python still held when the recompute ended.
-        for slot in frame.slots.iter_mut().skip(1) {
-            if let Some(storage) = slot.take() {
-                self.release(storage);
-            }
-        }
-        if !frame.holds_input {
-            // What came back from the host is the recompute's own: only what saved it holds it now.
-            self.release(frame.input);
-        }
-        frame.recomputed = true;
-        self.program.set_pass(pass);
-        self.category = category;
-    }
-
     pub(super) fn drop_python_references(&mut self, op: &Op, frame: &mut Frame) {
         for &value in &op.drops {
             if let Some(storage) = frame.slots[value].take() {
                 self.release(storage);
             }
-        }
-    }
-
-    /// Saves the inputs that an operator packs before it runs.
-    fn save_inputs(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
-        let inputs: &[usize] = match op.kind {
-            OpKind::Linear { .. } | OpKind::Act(_) | OpKind::Square => &op.inputs[..1],
-            OpKind::Mul => &op.inputs,
-            OpKind::Experts(ExpertOp::Combine) => {
-                // What the rows would have been added to is there already.
-                let zeros = self.storage(graph.values[op.outputs[0]].bytes(), "aten.zeros_like");
-                self.release(zeros);
-                &op.inputs
-            }
-            _ => &[],
-        };
-        for &value in inputs {
-            let storage = frame.slots[value].expect("an operator reads live values");
-            let saved = self.retain(storage);
-            frame.saved.push(saved);
         }
     }
 

@@ -33,6 +33,11 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// Whether its forward ran inside a checkpoint.
+    pub fn is_checkpointed(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
     /// A frame in which nothing has run.
     pub(super) fn empty(graph: &Graph, input: Storage, params: ParamMap) -> Frame {
         Frame {

@@ -46,10 +46,18 @@ pub enum Reshard {
 pub struct Wrap {
     /// For each block, its reshard policy if it is wrapped; none: its parameters belong to the root.
     pub blocks: Vec<Option<Reshard>>,
+    /// Blocks that are one unit with others, list by list: each a module of one call (`fully_shard([…])`).
+    pub lists: Vec<Vec<usize>>,
+    /// Modules inside blocks that are units of their own.
+    pub modules: Vec<Inner>,
     /// The embedding's policy if it is wrapped on its own.
     pub embedding: Option<Reshard>,
-    /// The policy of final norm and head together if they are wrapped on their own.
+    /// The final norm's policy if it is wrapped on its own.
+    pub norm: Option<Reshard>,
+    /// The head's policy if it is wrapped: with the final norm, unless that is a unit of its own or the root's.
     pub head: Option<Reshard>,
+    /// Whether the head's unit has the final norm, too.
+    pub head_has_norm: bool,
     /// Whether token table, position table, final norm and head are each a unit, as llm-foundry marks its model's
     /// children (`_fsdp_wrap`); with a tied head the table's unit runs forward twice. Else the embedding's modules are
     /// one unit, and norm and head are.
@@ -58,12 +66,46 @@ pub struct Wrap {
     pub root: Reshard,
 }
 
+/// A module inside a block that is a unit of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inner {
+    /// The block.
+    pub block: usize,
+    /// The module's name in it, such as `feed_forward` or `attention.wq`.
+    pub name: String,
+    /// Its policy.
+    pub reshard: Reshard,
+}
+
+impl Inner {
+    /// Whether something is the module or a part of it, by its name in the block.
+    pub fn has(&self, name: &str) -> bool {
+        name.strip_prefix(self.name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+}
+
 impl Wrap {
+    /// All blocks under these policies, and nothing else.
+    pub fn of_blocks(blocks: Vec<Option<Reshard>>, root: Reshard) -> Wrap {
+        Wrap {
+            blocks,
+            lists: vec![],
+            modules: vec![],
+            embedding: None,
+            norm: None,
+            head: None,
+            head_has_norm: true,
+            apart: false,
+            root,
+        }
+    }
+
     /// The numbers of ranks that modules keep their parameters on between forward and backward, where that is a part.
     pub fn post_forward(&self) -> Vec<u32> {
-        let Wrap { blocks, embedding, head, root, .. } = self;
+        let Wrap { blocks, modules, embedding, norm, head, root, .. } = self;
         let root = Some(*root);
-        let policies = blocks.iter().chain([embedding, head, &root]).flatten();
+        let policies = blocks.iter().chain([embedding, norm, head, &root]).flatten();
+        let policies = policies.chain(modules.iter().map(|module| &module.reshard));
         policies.filter_map(|policy| if let Reshard::To(ranks) = policy { Some(*ranks) } else { None }).collect()
     }
 }
@@ -135,6 +177,9 @@ pub struct Fsdp {
     pub backward_prefetch: usize,
     /// Whether the model's ends prefetch, and are prefetched, too (torchtitan, where experts are spread over ranks).
     pub prefetches_ends: bool,
+    /// Parameters that are sharded on their second dimension, by the ends of their names (`shard_placement_fn` with
+    /// `Shard(1)`).
+    pub second_dims: Vec<String>,
     /// Reduce-scatter inputs that may be in flight (`set_reduce_scatter_max_input_buffers`).
     pub reduce_scatter_buffers: usize,
     /// Whether parameters are gathered again for backward (`set_unshard_in_backward`).
@@ -160,7 +205,18 @@ pub enum Unsupported {
     Apart,
 }
 
+/// Whether a name is the end of a parameter's: `wo`, `wo.weight` and `attention.wo` are of `attention.wo.weight`.
+pub fn names_parameter(name: &str, parameter: &str) -> bool {
+    let ends = |of: &str| of.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    !name.is_empty() && (ends(parameter) || parameter.strip_suffix(".weight").is_some_and(ends))
+}
+
 impl Fsdp {
+    /// Whether a parameter is sharded on its second dimension.
+    pub fn names_second(&self, parameter: &str) -> bool {
+        self.second_dims.iter().any(|name| names_parameter(name, parameter))
+    }
+
     /// Refuses what the chosen implementation does not have; to be asked before a program is compiled.
     pub fn check(&self) -> Result<(), Unsupported> {
         if !matches!(self.version, Version::One(_)) {

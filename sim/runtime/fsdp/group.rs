@@ -135,6 +135,8 @@ pub struct Group {
     pub(super) post_forward_indices: Vec<usize>,
     pub(super) post_reduce: Option<EventId>,
     pub(super) all_reduce: Option<(BufferId, EventId)>,
+    /// Sum of the reduce-scatters that no all-reduce has followed yet (`_partial_reduce_output`).
+    pub(super) partial: Option<BufferId>,
     /// The rank's shards of the gradients, once reduced: a buffer for each reduction, and the first parameter in it.
     pub sharded_gradients: Vec<(usize, BufferId)>,
     /// Whether the gradient has arrived on the host.
@@ -159,6 +161,7 @@ impl Group {
             post_forward_indices: vec![],
             post_reduce: None,
             all_reduce: None,
+            partial: None,
             sharded_gradients: vec![],
             offloaded_gradient: false,
         }

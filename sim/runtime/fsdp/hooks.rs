@@ -5,6 +5,8 @@
 use super::config::{Fsdp, Version};
 use super::flat;
 use super::group::{Group, Place, ShardedParam, State, Training};
+use std::ops::Range;
+
 use super::{ALL_GATHER, COPY_IN, Communicators, Context, OF_EACH_ROOT};
 use crate::program::{DType, Dispatch, GroupId, Mark, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager};
@@ -20,12 +22,38 @@ pub struct Units {
     pub positions: Option<usize>,
     /// Each block's.
     pub blocks: Vec<Option<usize>>,
+    /// Those of modules inside each block, in the order of their forwards, with the operators that each has.
+    pub modules: Vec<Vec<(Range<usize>, usize)>>,
     /// The second one of each block, where its experts are sharded over other ranks than the rest.
     pub experts: Vec<Option<usize>>,
     /// The final norm's, where it is one of its own.
     pub norm: Option<usize>,
     /// That of final norm and head, or the head's; with a tied head that of the token table.
     pub head: Option<usize>,
+}
+
+impl Units {
+    /// None, of a model of so many blocks.
+    pub fn none(blocks: usize) -> Units {
+        Units {
+            root: None,
+            embedding: None,
+            positions: None,
+            blocks: vec![None; blocks],
+            modules: vec![vec![]; blocks],
+            experts: vec![None; blocks],
+            norm: None,
+            head: None,
+        }
+    }
+
+    /// The first and the last block of a group that has some: of a list of blocks they differ.
+    pub fn span(&self, group: usize) -> Option<(usize, usize)> {
+        let has = |block: &usize| self.blocks[*block] == Some(group) || self.experts[*block] == Some(group);
+        let mut blocks = (0..self.blocks.len()).filter(has);
+        let first = blocks.next()?;
+        Some((first, blocks.next_back().unwrap_or(first)))
+    }
 }
 
 /// A sharded run: the groups and what they share, writing into one program.
@@ -43,8 +71,10 @@ pub struct Run<'c> {
     pub communicators: Communicators,
     /// Whether gradients are reduced in this backward (`set_requires_gradient_sync`).
     pub reduce_gradients: bool,
-    /// Whether parameters stay gathered after a backward that does not reduce (`set_reshard_after_backward(False)`).
+    /// Whether parameters stay gathered after this backward (`set_reshard_after_backward(False)`).
     pub keeps_gathered: bool,
+    /// Whether replicas all-reduce what is reduced in this backward (`set_requires_all_reduce`, HSDP).
+    pub all_reduces: bool,
     /// All parameters, where nothing shards them.
     whole: Vec<ShardedParam>,
     pub(super) context: Context,
@@ -70,6 +100,7 @@ impl<'c> Run<'c> {
             communicators,
             reduce_gradients: true,
             keeps_gathered: false,
+            all_reduces: true,
             whole: vec![],
             context,
             flat,
@@ -81,15 +112,7 @@ impl<'c> Run<'c> {
 
     /// A run on one device, where no module is wrapped.
     pub fn unsharded(eager: Eager, config: &'c Fsdp, params: &[ShardedParam], communicators: Communicators) -> Self {
-        let units = Units {
-            root: None,
-            embedding: None,
-            blocks: vec![None; config.wrap.blocks.len()],
-            experts: vec![None; config.wrap.blocks.len()],
-            head: None,
-            norm: None,
-            positions: None,
-        };
+        let units = Units::none(config.wrap.blocks.len());
         Run { whole: params.to_vec(), ..Run::new(eager, config, vec![], units, communicators) }
     }
 
@@ -169,6 +192,32 @@ impl<'c> Run<'c> {
             self.prefetch(target, Training::Forward);
         }
         self.eager.program.enter(before);
+    }
+
+    /// Before a wrapped module's forward that a checkpoint runs again in backward. Nothing happens if the module's backward has
+    /// begun. Else it is gathered, and takes itself for the root of a forward: the all-gather streams wait. Returns whether it is so.
+    pub fn pre_forward_again(&mut self, at: usize) -> bool {
+        if self.is_flat() || self.groups[at].training == Training::PreBackward {
+            return false;
+        }
+        for stream in [COPY_IN, ALL_GATHER] {
+            let own = self.own(stream);
+            self.eager.program.wait_stream(own, COMPUTE);
+        }
+        self.pre_forward(at, &[]);
+        true
+    }
+
+    /// After it: parameters stay, and its place in the order of forwards is the first run's.
+    pub fn post_forward_again(&mut self, at: usize) {
+        let scope = self.groups[at].scope;
+        let before = self.eager.program.enter(scope);
+        self.hook("post_forward.pre", at);
+        self.eager.program.host(Dispatch::FsdpHook, 1);
+        self.groups[at].training = Training::Idle;
+        self.hook("post_forward.post", at);
+        self.eager.program.enter(before);
+        self.release_all_gather_state();
     }
 
     /// After a wrapped module's forward.
@@ -285,7 +334,7 @@ impl<'c> Run<'c> {
         }
         // Gradients that are reduced together share a buffer, which goes with the last of their parameters.
         let mut order: Vec<usize> = (0..self.groups.len()).collect();
-        order.sort_by_key(|&at| self.groups[at].params.last().map(|param| param.index));
+        order.sort_by_key(|&at| self.groups[at].params.iter().map(|param| param.index).max());
         for at in order {
             let group = &mut self.groups[at];
             group.offloaded_gradient = false;
@@ -321,9 +370,13 @@ impl<'c> Run<'c> {
         order.extend(units.root);
         order.extend(units.embedding);
         order.extend(units.positions);
-        for (block, experts) in units.blocks.iter().zip(&units.experts) {
+        for (at, (block, experts)) in units.blocks.iter().zip(&units.experts).enumerate() {
             let both = if second_first { [experts, block] } else { [block, experts] };
-            order.extend(both.into_iter().flatten());
+            // A list of blocks has one group, at the first of them.
+            let own =
+                both.into_iter().flatten().filter(|group| units.span(**group).is_some_and(|(first, _)| first == at));
+            order.extend(own);
+            order.extend(units.modules[at].iter().map(|(_, group)| group));
         }
         order.extend(units.norm);
         order.extend(units.head.filter(|_| units.head != units.embedding));

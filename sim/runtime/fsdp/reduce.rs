@@ -17,6 +17,11 @@ fn chunk_cat_metadata(shards: impl Iterator<Item = u64>, element: u64, mixed: bo
     8 * (6 * tensors + if mixed { 0 } else { 2 }) + 8 * blocks
 }
 
+/// One sum in place.
+fn add(bytes: Bytes) -> Work {
+    Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(2 * bytes.0), written: bytes }
+}
+
 impl Run<'_> {
     /// Runs after the group's backward: takes its gradients, frees its parameters, reduces.
     pub fn post_backward(&mut self, at: usize) {
@@ -52,8 +57,9 @@ impl Run<'_> {
     fn post_backward_inner(&mut self, at: usize, reshards: bool) {
         self.groups[at].training = Training::PostBackward;
         self.eager.program.host(Dispatch::FsdpHook, 1);
+        let reshards = reshards && !self.keeps_gathered;
         if !self.reduce_gradients {
-            if !self.keeps_gathered {
+            if reshards {
                 self.reshard(at);
             }
             return;
@@ -112,23 +118,19 @@ impl Run<'_> {
         self.reduce_scatter(at, input, (&reduced, shard), dtype);
     }
 
-    /// Copies gradients that are reduced on their second dimension into the order of ranks. Python still names the first when
-    /// the second is made.
+    /// Copies gradients that are reduced on their second dimension into the order of ranks. Python's loop over them keeps the
+    /// one before for as long as CPython reuses a tuple of `enumerate(zip(…))`: of each two neighbours in the list both go when
+    /// the second has been copied.
     fn chunk(&mut self, gradients: &mut [(ShardedParam, Storage, DType)]) {
-        let mut named = None;
-        for (at, (_, storage, _)) in gradients.iter_mut().filter(|(param, ..)| param.second).enumerate() {
-            let copy = self.eager.cut(*storage);
-            let earlier = std::mem::replace(storage, copy);
-            if at == 0 {
-                named = Some(earlier);
-            } else {
-                for gone in named.take().into_iter().chain([earlier]) {
-                    self.eager.release(gone);
-                }
+        for pair in gradients.chunks_mut(2) {
+            let mut gone = vec![];
+            for (_, storage, _) in pair.iter_mut().filter(|(param, ..)| param.second) {
+                let copy = self.eager.cut(*storage);
+                gone.push(std::mem::replace(storage, copy));
             }
-        }
-        if let Some(only) = named {
-            self.eager.release(only);
+            for earlier in gone {
+                self.eager.release(earlier);
+            }
         }
     }
 
@@ -150,7 +152,15 @@ impl Run<'_> {
         let reduce_scatter_event = program.record(scatters);
         let mut stream = scatters;
         let mut all_reduce_input = None;
+        let mut partial = None;
         if let Some(replicate) = self.communicators.replicate {
+            partial = self.groups[at].partial.take();
+            if !self.all_reduces {
+                return self.add_partial(at, (input, reduce_scatter_event), (partial, output, shard_bytes));
+            }
+            if partial.is_some() {
+                program.launch(scatters, "aten.add_", add(shard_bytes), Dispatch::EagerBackward);
+            }
             program.wait_stream(reduces, scatters);
             stream = reduces;
             let comm = Comm { kind: Collective::AllReduce, group: replicate, bytes: shard_bytes, dtype };
@@ -173,10 +183,34 @@ impl Run<'_> {
         }
         let held = if storage == dtype { all_reduce_input.map(|(_, event)| event) } else { None };
         self.store_sharded_gradient((at, reduced), output, stream, shard * storage.bytes(), held);
+        if let Some(partial) = partial {
+            self.eager.program.free(partial);
+        }
         let event = self.eager.program.record(stream);
         self.groups[at].post_reduce = Some(event);
         self.context.last_post_reduce[usize::from(stream == reduces)] = Some(event);
         self.context.reduce_scatter_states.push((input, reduce_scatter_event));
+    }
+
+    /// Adds what a reduce-scatter made to the sum of those before it, which a later backward all-reduces.
+    fn add_partial(
+        &mut self,
+        at: usize,
+        in_flight: (BufferId, EventId),
+        (partial, output, bytes): (Option<BufferId>, BufferId, Bytes),
+    ) {
+        let scatters = self.own(REDUCE_SCATTER);
+        let program = &mut self.eager.program;
+        if partial.is_some() {
+            program.launch(scatters, "aten.add_", add(bytes), Dispatch::EagerBackward);
+            program.free(output);
+        }
+        let event = program.record(scatters);
+        let group = &mut self.groups[at];
+        group.partial = Some(partial.unwrap_or(output));
+        group.post_reduce = Some(event);
+        self.context.last_post_reduce[0] = Some(event);
+        self.context.reduce_scatter_states.push(in_flight);
     }
 
     /// The reduced shard becomes the parameters' gradient, is added to the one there is, or goes to the host. Where an

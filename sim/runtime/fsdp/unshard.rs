@@ -95,14 +95,14 @@ impl Run<'_> {
         let output = program.alloc(total, copy_in, Category::AllGatherOutput, "all_gather_output");
         let work = Work::Memory { kind: MemoryKind::Foreach, read: packed, written: packed };
         program.launch(copy_in, "fsdp.all_gather_copy_in", work, Dispatch::EagerForward);
-        for input in inputs.into_iter().rev() {
-            program.free(input);
-        }
         if gather != copy_in {
             program.wait_stream(gather, copy_in);
         }
         let comm = Comm { kind: Collective::AllGather, group: comm, bytes: total, dtype };
         program.collective(gather, comm);
+        for input in inputs.into_iter().rev() {
+            program.free(input);
+        }
         let event = program.record(gather);
         self.groups[at].all_gather = Some(AllGatherResult { output: Some(output), event });
     }
@@ -189,9 +189,11 @@ impl Run<'_> {
             program.transient(Bytes(metadata), COMPUTE, Category::Workspace, "fsdp.split_with_sizes_copy");
             let work = Work::Memory { kind: MemoryKind::Foreach, read: Bytes(total), written: Bytes(total) };
             program.launch(COMPUTE, "fsdp.split_with_sizes_copy", work, Dispatch::EagerForward);
-            for (copy, bytes) in apart {
+            for &(_, bytes) in &apart {
                 let work = Work::Memory { kind: MemoryKind::Copy, read: bytes, written: bytes };
                 program.launch(COMPUTE, "aten.cat", work, Dispatch::EagerForward);
+            }
+            for (copy, _) in apart.into_iter().rev() {
                 program.free(copy);
             }
         }

@@ -10,7 +10,7 @@ use crate::program::{
 };
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::eager::main_gradients::ParamHooks;
-use crate::runtime::optimizer::{self, Optimizer, PerParam};
+use crate::runtime::optimizer::{self, Composer, Optimizer};
 use crate::units::Bytes;
 
 /// The streams: compute, tensor-parallel collectives, the optimizer's own, on which buckets are packed and reduced, and that
@@ -21,7 +21,7 @@ const DATA: StreamId = StreamId(2);
 const ZERO: StreamId = StreamId(3);
 
 /// `torch.optim.AdamW`, one tensor after the other, with moments in two operations each (PyTorch 1.13).
-const ADAM: Optimizer = Optimizer::AdamwForLoop(PerParam { decoupled: true, decays: true, step_on_device: false });
+const ADAM: Optimizer = Optimizer::Composer(Composer { decays: true, step_on_device: false });
 
 /// Communicators.
 #[derive(Clone, Copy, Debug)]

@@ -491,6 +491,7 @@ impl Job {
             early_stop: false,
             attention_reads_back: false,
             flex_attention: false,
+            unnamed_logits: false,
             offload: None,
             forward: Dispatch::EagerForward,
             backward: Dispatch::EagerBackward,

@@ -4,12 +4,16 @@
 //! around it (torchtune: compile, then `CheckpointWrapper`). Around it, forward runs as compiled, what it saved goes when
 //! it has ended, and backward runs all of it once more; nothing stops early, since a compiled forward saves at its end.
 
+use std::ops::Range;
+
 use super::Training;
 use super::plan::mode;
+use crate::model::graph::Graph;
 use crate::program::{Category, Pass};
 use crate::runtime::compiled::CompiledFrame;
 use crate::runtime::eager::offload::Sent;
 use crate::runtime::eager::{Frame, Mode, ParamMap, Storage};
+use crate::runtime::fsdp::hooks::Run;
 
 /// What a block's forward leaves for its backward.
 pub(super) enum BlockFrame {
@@ -31,6 +35,73 @@ pub(super) enum Input {
 }
 
 impl Training<'_> {
+    /// Forward of a block some of whose modules are units of their own.
+    fn forward_modules(&mut self, layer: usize, hidden: Storage) -> (BlockFrame, Storage) {
+        let map = self.map(layer);
+        let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
+        let mut frame = self.run.eager.frame(graph, hidden, map, mode(&self.job.checkpoint, layer));
+        let mut at = 0;
+        for (operators, group) in self.run.units.modules[layer].clone() {
+            self.run.eager.forward_ops(graph, &mut frame, at..operators.start);
+            let arguments = hold_arguments(&mut self.run, graph, &operators, &frame);
+            self.run.pre_forward(group, &[]);
+            self.run.eager.forward_ops(graph, &mut frame, operators.clone());
+            self.run.post_forward(group);
+            arguments.into_iter().for_each(|argument| self.run.eager.release(argument));
+            at = operators.end;
+        }
+        self.run.eager.forward_ops(graph, &mut frame, at..graph.ops.len());
+        let output = self.run.eager.finish_forward(graph, &mut frame);
+        (BlockFrame::Eager(Box::new(frame)), output)
+    }
+
+    /// Its backward.
+    fn backward_modules(&mut self, layer: usize, frame: &mut Frame, gradient: Storage) -> Storage {
+        let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
+        self.run.eager.start_backward(graph, frame, gradient);
+        let mut end = graph.ops.len();
+        let mut checkpointed = frame.is_checkpointed();
+        for (operators, group) in self.run.units.modules[layer].clone().into_iter().rev() {
+            self.run.eager.backward_ops(graph, frame, operators.end..end);
+            self.run.pre_backward(group, &[]);
+            if std::mem::take(&mut checkpointed) {
+                recompute_modules(&mut self.run, graph, layer, frame);
+            }
+            self.run.eager.backward_ops(graph, frame, operators.clone());
+            self.run.post_backward(group);
+            end = operators.start;
+        }
+        self.run.eager.backward_ops(graph, frame, 0..end);
+        self.run.eager.finish_backward(frame).expect("a block's output depends on its input")
+    }
+
+    /// Whether `fully_shard`'s hooks around a block run inside its checkpoint, and its backward's inside the checkpoint's own.
+    pub(super) fn hooks_inside(&self, layer: usize) -> bool {
+        self.job.reentrant && self.job.around_hooks && mode(&self.job.checkpoint, layer) != Mode::Train
+    }
+
+    /// Backward of a block inside a reentrant checkpoint.
+    fn backward_again(&mut self, layer: usize, frame: &mut Frame, gradient: Storage) -> Storage {
+        let inside = self.hooks_inside(layer);
+        let groups = if inside { self.that_begin(layer) } else { vec![] };
+        let gathered: Vec<usize> = groups.into_iter().filter(|&group| self.run.pre_forward_again(group)).collect();
+        let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
+        let mut again = self.run.eager.forward_reentrant(graph, frame);
+        for group in gathered {
+            self.run.post_forward_again(group);
+        }
+        if inside {
+            self.block_backward_begins(layer);
+        }
+        let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
+        let made = self.run.eager.backward_reentrant(graph, &mut again, gradient);
+        if inside {
+            self.block_backward_ended(layer);
+        }
+        self.run.eager.end_reentrant(again);
+        made.expect("a block's output depends on its input")
+    }
+
     fn map(&self, layer: usize) -> ParamMap {
         ParamMap::from(self.layout.blocks[layer])
     }
@@ -47,6 +118,9 @@ impl Training<'_> {
         let graph = &self.graphs.blocks[self.graphs.of_block[layer]];
         let eager = &mut self.run.eager;
         let Some(at) = self.graphs.compiled_block[layer] else {
+            if !self.run.units.modules[layer].is_empty() {
+                return self.forward_modules(layer, hidden);
+            }
             let (frame, output) = eager.forward(graph, hidden, map, mode(&self.job.checkpoint, layer));
             return (BlockFrame::Eager(Box::new(frame)), output);
         };
@@ -88,10 +162,43 @@ impl Training<'_> {
                 eager.release(input);
                 gradient
             }
+            (BlockFrame::Eager(frame), _) if self.job.reentrant && frame.is_checkpointed() => {
+                self.backward_again(layer, frame, gradient)
+            }
+            (BlockFrame::Eager(frame), _) if !self.run.units.modules[layer].is_empty() => {
+                self.backward_modules(layer, frame, gradient)
+            }
             (BlockFrame::Eager(frame), _) => {
                 eager.backward(graph, frame, gradient).expect("a block's output depends on its input")
             }
             (_, None) => unreachable!("a compiled frame comes from a compiled block"),
         }
     }
+}
+
+/// What a module is called with lives until the call returns, behind its hooks: values that it is the last to read.
+fn hold_arguments(run: &mut Run<'_>, graph: &Graph, operators: &Range<usize>, frame: &Frame) -> Vec<Storage> {
+    let inside = &graph.ops[operators.clone()];
+    let dropped = inside.iter().flat_map(|op| &op.drops);
+    let arguments = dropped.filter(|value| !inside.iter().any(|op| op.outputs.contains(value)));
+    arguments.map(|&value| run.eager.hold(frame, value)).collect()
+}
+
+/// Runs a checkpointed block again. Modules whose backward has not begun are gathered for it, and stay so.
+fn recompute_modules(run: &mut Run<'_>, graph: &Graph, layer: usize, frame: &mut Frame) {
+    let mut again = run.eager.begin_recompute(graph, frame);
+    let mut at = 0;
+    for (operators, group) in run.units.modules[layer].clone() {
+        run.eager.recompute_ops(graph, frame, &mut again, at..operators.start);
+        let arguments = hold_arguments(run, graph, &operators, frame);
+        let gathered = run.pre_forward_again(group);
+        run.eager.recompute_ops(graph, frame, &mut again, operators.clone());
+        if gathered {
+            run.post_forward_again(group);
+        }
+        arguments.into_iter().for_each(|argument| run.eager.release(argument));
+        at = operators.end;
+    }
+    run.eager.recompute_ops(graph, frame, &mut again, at..graph.ops.len());
+    run.eager.end_recompute(frame, again);
 }

@@ -83,6 +83,7 @@ fn refuses(job: &Job) -> Option<&'static str> {
         (job.tensor.splits(), "experts under tensor parallelism"),
         (job.compile, "compiled blocks with experts"),
         (!titan && job.checkpoint == Checkpoint::SelectiveOp, "selective checkpointing of blocks with experts"),
+        (matches!(job.checkpoint, Checkpoint::Saving(_)), "a selective policy of one's own for blocks with experts"),
         (job.eager.offload.is_some(), "checkpoints of blocks with experts in the host's memory"),
     ];
     list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what).or_else(|| mixture(job, experts))

@@ -91,11 +91,17 @@ impl Training<'_> {
         (embedding, hidden)
     }
 
+    /// Whether final norm and head are in the same unit, if only the root's.
+    fn norm_with_head(&self) -> bool {
+        let wrap = &self.job.fsdp.wrap;
+        !wrap.apart && wrap.head_has_norm
+    }
+
     /// Final norm and head, which take `hidden` over; not the loss.
     fn forward_head(&mut self, hidden: Storage) -> Frame {
         let units = self.run.units.clone();
-        let apart = self.job.fsdp.wrap.apart;
-        if let Some(group) = if apart { units.norm } else { units.head } {
+        let together = self.norm_with_head();
+        if let Some(group) = if together { units.head } else { units.norm } {
             self.run.pre_forward(group, &[]);
         }
         let before = self.run.eager.program.enter(self.scopes.head);
@@ -105,8 +111,8 @@ impl Training<'_> {
         if let Some(group) = units.norm {
             self.run.post_forward(group);
         }
-        if let Some(group) = units.head.filter(|_| norm > 0 || apart) {
-            // Norm and head are one group unless they are apart: its hook runs before each of them.
+        if let Some(group) = units.head.filter(|_| norm > 0 || !together) {
+            // Where norm and head are one group its hook runs before each of them.
             self.run.pre_forward(group, &[]);
         }
         // Transformers' `forward` gives the norm's result the hidden state's name, and then returns to apply the head.
@@ -187,14 +193,19 @@ impl Training<'_> {
         };
         let layers = self.parts[self.at].blocks.clone();
         for (layer, frame) in layers.zip(&mut frames.blocks).rev() {
-            self.block_backward_begins(layer);
+            let inside = self.hooks_inside(layer);
+            if !inside {
+                self.block_backward_begins(layer);
+            }
             if let Some(root) = root.take() {
                 self.run.pre_backward(root, &[]);
             }
             self.run.eager.program.enter(self.scopes.blocks[layer]);
             hidden = self.backward_block(layer, frame, hidden);
             self.cast_ended(layer);
-            self.block_backward_ended(layer);
+            if !inside {
+                self.block_backward_ended(layer);
+            }
         }
         self.body_ended();
         let made = match &mut frames.embedding {
@@ -237,15 +248,17 @@ impl Training<'_> {
             let prefetch = self.prefetched_by_head();
             self.run.pre_backward(group, &prefetch);
         }
-        let norm = if units.norm.is_some() { self.graphs.head.norm } else { 0 };
+        let norm = if self.norm_with_head() { 0 } else { self.graphs.head.norm };
         self.run.eager.backward_ops(graph, head, norm..loss_from);
         // A head that is the embedding's table gets its other gradient at the end.
         let mut done = units.head.filter(|_| units.head != units.embedding);
-        if let Some(group) = units.norm {
-            if let Some(head) = done.replace(group) {
+        if norm > 0 {
+            if let Some(head) = std::mem::replace(&mut done, units.norm) {
                 self.run.post_backward(head);
             }
-            self.run.pre_backward(group, &[]);
+            if let Some(group) = units.norm {
+                self.run.pre_backward(group, &[]);
+            }
             self.run.eager.backward_ops(graph, head, 0..norm);
         }
         let hidden = self.run.eager.finish_backward(head).expect("the logits depend on the hidden state");

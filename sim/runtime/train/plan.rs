@@ -6,16 +6,15 @@ use crate::model::block::{self, Variant};
 use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
 use crate::model::graph::{Graph, OpKind, Param};
-use crate::model::head::{self, Head, Loss};
+use crate::model::head::{self, Head};
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, GroupId, ScopeId, StreamId};
 use crate::runtime::compiled::Rotation;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
-use crate::runtime::fsdp::group::{Made, Place, ShardedParam};
-use crate::runtime::fsdp::hooks::Units;
-use crate::runtime::fsdp::{Communicators, Group, Narrow, OF_EACH_ROOT, Reshard, STREAMS, Wrap};
+use crate::runtime::fsdp::group::{Made, ShardedParam};
+use crate::runtime::fsdp::{Communicators, Narrow, OF_EACH_ROOT, STREAMS};
 
 /// What of the model is one root: all of it, or a stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +99,7 @@ fn compile_blocks(job: &Job, blocks: &[Graph], of_block: &[usize]) -> (Vec<Compi
             Mode::Train => Policy::MinCut,
             Mode::Checkpoint(Keep::Nothing) => Policy::Input,
             Mode::Checkpoint(Keep::ComputeIntensive) => Policy::ComputeIntensive,
+            Mode::Checkpoint(Keep::Saved(_)) => unreachable!("compiled blocks have no policy of their own"),
         };
         let at = known.iter().position(|&made| made == (graph, policy)).unwrap_or_else(|| {
             known.push((graph, policy));
@@ -120,6 +120,7 @@ pub(in crate::runtime) fn mode(checkpoint: &Checkpoint, layer: usize) -> Mode {
         Checkpoint::Blocks(again) if again.get(layer) == Some(&true) => Mode::Checkpoint(Keep::Nothing),
         Checkpoint::Blocks(_) => Mode::Train,
         Checkpoint::SelectiveOp => Mode::Checkpoint(Keep::ComputeIntensive),
+        Checkpoint::Saving(ops) => Mode::Checkpoint(Keep::Saved(*ops)),
     }
 }
 
@@ -190,92 +191,9 @@ fn sharded_dim(job: &Job, param: &Param) -> ((u64, u64), bool) {
             let second = if param.name == "moe.experts.w2" { model.width } else { experts.width };
             ((second, param.elements() / second), true)
         }
+        _ if param.cols > 1 && job.fsdp.names_second(param.name) => ((param.cols, param.rows), true),
         _ => ((param.rows, param.cols), false),
     }
-}
-
-/// Groups of a part as `fully_shard` makes them, added to `all`: wrapped modules take their parameters, the root takes the
-/// rest. Experts that are spread over ranks are sharded over the rest (`own`), in a group of their own.
-pub(super) fn groups(
-    job: &Job,
-    (graphs, layout, part): (&Graphs, &Layout, &Part),
-    (scopes, own): (&Scopes, Option<(u32, GroupId)>),
-    all: &mut Vec<Group>,
-) -> Units {
-    let Wrap { blocks, embedding, head, apart, root } = &job.fsdp.wrap;
-    let params = &layout.params;
-    let table = if part.embedding { &params[layout.embedding..][..graphs.embedding.params.len()] } else { &[] };
-    let tied = layout.head.tied[0].is_some();
-    let weights = graphs.head.graph.params.len() - usize::from(tied);
-    let end = if part.head { &params[layout.head.first..][..weights] } else { &[] };
-    let mut rest = vec![];
-    let mut units = Units {
-        root: None,
-        embedding: None,
-        positions: None,
-        blocks: vec![None; blocks.len()],
-        experts: vec![None; blocks.len()],
-        norm: None,
-        head: None,
-    };
-    // Tied weights must share a group, so the root keeps both ends of the model.
-    match embedding.filter(|_| part.embedding).as_ref() {
-        Some(reshard) if *apart => {
-            let tables = graphs.embedding.ops.iter().filter(|op| op.kind == OpKind::Embedding).count();
-            for (at, unit) in [&mut units.embedding, &mut units.positions].into_iter().enumerate().take(tables) {
-                *unit = Some(all.len());
-                all.push(Group::new(scopes.embedding, vec![table[at]], *reshard));
-            }
-            rest.extend_from_slice(&table[tables..]);
-        }
-        Some(reshard) if !tied => {
-            units.embedding = Some(all.len());
-            all.push(Group::new(scopes.embedding, table.to_vec(), *reshard));
-        }
-        _ => rest.extend_from_slice(table),
-    }
-    for (at, reshard) in blocks.iter().enumerate().filter(|(at, _)| part.blocks.contains(at)) {
-        let start = layout.blocks[at];
-        let block = &params[start..start + graphs.blocks[graphs.of_block[at]].params.len()];
-        let Some(reshard) = *reshard else {
-            rest.extend_from_slice(block);
-            continue;
-        };
-        let apart = |param: &ShardedParam| own.is_some() && titan::is_routed(layout.names[param.index]);
-        let (experts, dense): (Vec<_>, Vec<_>) = block.iter().copied().partition(apart);
-        units.blocks[at] = Some(all.len());
-        let place = if experts.is_empty() { Place::Alone } else { Place::First };
-        all.push(Group::new(scopes.blocks[at], dense, reshard).of_two(place, None));
-        if !experts.is_empty() {
-            units.experts[at] = Some(all.len());
-            all.push(Group::new(scopes.blocks[at], experts, reshard).of_two(Place::Second, own));
-        }
-    }
-    match head.filter(|_| part.head).as_ref() {
-        Some(reshard) if *apart => {
-            let (norm, weight) = end.split_at(end.len() - usize::from(!tied));
-            units.head = units.embedding;
-            for (params, unit) in [(norm, &mut units.norm), (weight, &mut units.head)] {
-                if !params.is_empty() {
-                    *unit = Some(all.len());
-                    all.push(Group::new(scopes.head, params.to_vec(), *reshard));
-                }
-            }
-        }
-        Some(reshard) if !tied => {
-            units.head = Some(all.len());
-            // A loss that runs the head by itself leaves it to be gathered again.
-            let again = matches!(job.loss, Loss::ChunkedGradients { .. }) && !job.first_step_keeps_head();
-            let reshard = if again { Reshard::Always } else { *reshard };
-            all.push(Group::new(scopes.head, end.to_vec(), reshard));
-        }
-        _ => rest.extend_from_slice(end),
-    }
-    if !rest.is_empty() {
-        units.root = Some(all.len());
-        all.push(Group::new(scopes.root, rest, *root));
-    }
-    units
 }
 
 pub(super) struct Scopes {

@@ -43,10 +43,24 @@ impl Training<'_> {
         last.into_iter().flat_map(|last| self.groups_of(last).rev()).collect()
     }
 
+    /// Of a block's groups those whose first block it is, and those whose last. The group of a list of blocks is gathered before
+    /// the first of them and let go after the last, in backward the other way round.
+    pub(super) fn that_begin(&self, layer: usize) -> Vec<usize> {
+        self.groups_of(layer)
+            .filter(|&group| self.run.units.span(group).is_some_and(|(first, _)| first == layer))
+            .collect()
+    }
+
+    fn that_end(&self, layer: usize) -> Vec<usize> {
+        self.groups_of(layer)
+            .filter(|&group| self.run.units.span(group).is_some_and(|(_, last)| last == layer))
+            .collect()
+    }
+
     /// Before a block's forward. What it names is prefetched when its last group is there.
     pub(super) fn block_forward_begins(&mut self, layer: usize) {
         let prefetch = self.prefetched_in_forward(layer);
-        let mut groups = self.groups_of(layer).peekable();
+        let mut groups = self.that_begin(layer).into_iter().peekable();
         while let Some(group) = groups.next() {
             let named: &[usize] = if groups.peek().is_none() { &prefetch } else { &[] };
             self.run.pre_forward(group, named);
@@ -55,7 +69,7 @@ impl Training<'_> {
 
     /// After it.
     pub(super) fn block_forward_ended(&mut self, layer: usize) {
-        for group in self.groups_of(layer) {
+        for group in self.that_end(layer) {
             self.run.post_forward(group);
         }
     }
@@ -63,7 +77,7 @@ impl Training<'_> {
     /// Before a block's backward.
     pub(super) fn block_backward_begins(&mut self, layer: usize) {
         let prefetch = self.prefetched_in_backward(layer);
-        let mut groups = self.groups_of(layer).peekable();
+        let mut groups = self.that_end(layer).into_iter().peekable();
         while let Some(group) = groups.next() {
             let named: &[usize] = if groups.peek().is_none() { &prefetch } else { &[] };
             self.run.pre_backward(group, named);
@@ -72,7 +86,7 @@ impl Training<'_> {
 
     /// After it.
     pub(super) fn block_backward_ended(&mut self, layer: usize) {
-        for group in self.groups_of(layer).rev() {
+        for group in self.that_begin(layer).into_iter().rev() {
             self.run.post_backward(group);
         }
     }

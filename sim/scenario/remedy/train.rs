@@ -4,7 +4,7 @@ use toml::Value;
 
 use super::{Change, set, smaller_batches};
 use crate::runtime::fsdp::Reshard;
-use crate::runtime::optimizer::Optimizer;
+use crate::runtime::optimizer::{Adam, How, Optimizer};
 use crate::runtime::train::{Checkpoint, Job};
 use crate::scenario::Scenario;
 use crate::scenario::experts::filled_up;
@@ -33,7 +33,7 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     if job.fsdp.wrap.blocks.iter().any(Option::is_none) {
         list.push(set("fsdp.wrap", "block").into_iter().chain(reshard()).collect());
     }
-    if matches!(job.optimizer, Optimizer::AdamwForeach { .. }) {
+    if matches!(job.optimizer, Optimizer::Adam(Adam { how: How::Foreach, .. })) {
         list.push(set("optimizer.implementation", "fused"));
     }
     if job.fsdp.replicate > 1 {

@@ -28,10 +28,11 @@ macro_rules! fill {
 }
 
 fill!(Fsdp {
-    wrap, reshard_after_forward, root_reshard_after_forward, forward_prefetch, backward_prefetch, reduce_scatter_buffers,
+    wrap, ends, head_reshard_after_forward, reshard_after_forward, root_reshard_after_forward, reshard_after_backward, forward_prefetch, backward_prefetch,
+    reduce_scatter_buffers, shard_dim_1,
 } { unshard_in_backward, cpu_offload } { overrides });
-fill!(Compile { loss } { blocks });
-fill!(Loss { kind, chunks, words, inside_model, unshards_head } { keep_logits });
+fill!(Compile { loss, model } { blocks });
+fill!(Loss { kind, chunks, words, inside_model, unshards_head, unnamed_logits } { keep_logits });
 fill!(Loop { train_metrics, host_syncs_per_step } {});
 fill!(Framework {
     release, cublas, device_max_connections, modules, experts, linears, context_parallel_rotate_method,
@@ -39,8 +40,10 @@ fill!(Framework {
 } {
     fused_rms_norm, launch_blocking, persistent_cublas_workspace, rope, repeat_kv, fused_qkv, cuda_graphs,
 });
-fill!(Checkpointing { policy, offload } { early_stop, around_compiled });
-fill!(Optimizer { name, implementation, weight_decay, step_on_device, in_backward } { clip_grad_norm, scale_gradients });
+fill!(Checkpointing { policy, offload, use_reentrant, around_hooks } { early_stop, around_compiled });
+fill!(Optimizer {
+    name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, in_backward,
+} { clip_grad_norm, scale_gradients });
 fill!(Attention { backend, unpad, implementation } { alibi_tensor, reads_back });
 fill!(Memory { initialisation } { expandable_segments });
 fill!(Precision { storage, param, reduce, output } { tf32 });

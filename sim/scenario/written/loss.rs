@@ -59,4 +59,6 @@ pub struct Loss {
     pub inside_model: Option<Spanned<bool>>,
     /// Whether a loss by parts that makes gradients gathers the head's parameters itself (torchtitan 0.3.0).
     pub unshards_head: Option<Spanned<bool>>,
+    /// Whether no variable names the logits, so that they go once they are cast: `F.cross_entropy(model(x).float(), y)`.
+    pub unnamed_logits: Option<Spanned<bool>>,
 }

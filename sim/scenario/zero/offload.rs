@@ -9,7 +9,7 @@ use super::super::written::{self, ZeroDevice};
 use super::disks;
 use crate::hardware::Topology;
 use crate::runtime::Job;
-use crate::runtime::optimizer::Optimizer;
+use crate::runtime::optimizer::{Adam, Decay, How, Optimizer};
 use crate::runtime::zero::{Offload, Stage};
 use crate::units::Bytes;
 
@@ -139,7 +139,8 @@ pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -
         return Err(reader.plan(at, problem, "remove the key"));
     }
     let decays = written.weight_decay.as_ref().is_none_or(|at| *at.get_ref() != 0.0);
-    Ok(Optimizer::AdamwForeach { decays })
+    let decay = if decays { Decay::OfWeights } else { Decay::None };
+    Ok(Optimizer::Adam(Adam { how: How::Foreach, decay, amsgrad: false }))
 }
 
 /// Whether a node has the memory that its ranks take for states, if its topology says how much it has.

@@ -65,8 +65,11 @@ pub(super) fn check(
     if let Some((_, problem)) = without_rules.into_iter().find(|&(applies, _)| applies) {
         return Err(reader.plan(at, problem, format!("write mesh.cp = 1{rest}")));
     }
-    if let Some(at) =
-        scenario.activation_checkpointing.policy.as_ref().filter(|at| *at.get_ref() == Policy::SelectiveOp)
+    if let Some(at) = scenario
+        .activation_checkpointing
+        .policy
+        .as_ref()
+        .filter(|at| matches!(at.get_ref(), Policy::SelectiveOp | Policy::Save(_)))
     {
         let problem = "selective checkpointing where ranks share a sequence has no rules";
         return Err(reader.plan(at, problem, format!("write policy = \"full\", or mesh.cp = 1{rest}")));

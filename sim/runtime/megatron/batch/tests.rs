@@ -19,6 +19,7 @@ const SETTINGS: Settings = Settings {
     early_stop: false,
     attention_reads_back: false,
     flex_attention: false,
+    unnamed_logits: false,
     offload: None,
     forward: Dispatch::EagerForward,
     backward: Dispatch::EagerBackward,

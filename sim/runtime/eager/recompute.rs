@@ -1,0 +1,109 @@
+//! A checkpointed forward that runs again in backward, this time saving.
+
+use super::forward::Results;
+use super::{Eager, Frame, Storage};
+use crate::model::experts::ExpertOp;
+use crate::model::graph::{Graph, Op, OpKind};
+use crate::program::{Category, Pass};
+
+/// A recompute under way.
+#[derive(Debug)]
+pub struct Recompute {
+    pass: Pass,
+    category: Category,
+    /// What the policy has kept, and where the next operator's part of it begins.
+    kept: Vec<Storage>,
+    kept_start: usize,
+    /// The first operator that does not run.
+    stop: usize,
+}
+
+impl Eager {
+    /// Runs all of it; called when backward first needs something of it.
+    pub(super) fn recompute(&mut self, graph: &Graph, frame: &mut Frame) {
+        let mut again = self.begin_recompute(graph, frame);
+        self.recompute_ops(graph, frame, &mut again, 0..graph.ops.len());
+        self.end_recompute(frame, again);
+    }
+
+    /// Starts a recompute whose operators [`Eager::recompute_ops`] then runs in parts.
+    pub fn begin_recompute(&mut self, graph: &Graph, frame: &mut Frame) -> Recompute {
+        let (pass, category) = (self.program.set_pass(Pass::Recompute), self.category);
+        self.category = Category::Recompute;
+        if let (Some(sent), Some(offload)) = (frame.sent.take(), self.settings.offload) {
+            frame.input = self.bring_back(sent, offload);
+        }
+        frame.slots[0] = Some(frame.input);
+        let stop = if self.settings.early_stop { self.stops_at(graph) } else { graph.ops.len() };
+        Recompute { pass, category, kept: std::mem::take(&mut frame.kept), kept_start: 0, stop }
+    }
+
+    /// Runs a range of its operators: each range begins where the one before ended.
+    pub fn recompute_ops(
+        &mut self,
+        graph: &Graph,
+        frame: &mut Frame,
+        again: &mut Recompute,
+        range: std::ops::Range<usize>,
+    ) {
+        for index in range {
+            let op = &graph.ops[index];
+            let kept_end = frame.kept_end[index] as usize;
+            let cached = &again.kept[again.kept_start..kept_end];
+            again.kept_start = kept_end;
+            if index < again.stop {
+                let dispatch = self.settings.forward;
+                self.op_begins(frame, index, false);
+                self.run(graph, op, frame, Results::Save, dispatch, cached);
+                if !(self.hooked && self.settings.early_stop && index + 1 == again.stop) {
+                    self.op_ended(frame, index, false);
+                }
+                self.drop_python_references(op, frame);
+            } else {
+                if index == again.stop {
+                    self.save_inputs(graph, op, frame);
+                }
+                frame.saved_end.push(frame.saved.len() as u32);
+                // The policy's cache outlives a recompute that stops early.
+                frame.kept.extend_from_slice(cached);
+            }
+        }
+    }
+
+    /// Ends it: Python lets go of whatever it still held.
+    pub fn end_recompute(&mut self, frame: &mut Frame, again: Recompute) {
+        frame.slots[0] = None;
+        for slot in frame.slots.iter_mut().skip(1) {
+            if let Some(storage) = slot.take() {
+                self.release(storage);
+            }
+        }
+        if !frame.holds_input {
+            // What came back from the host is the recompute's own: only what saved it holds it now.
+            self.release(frame.input);
+        }
+        frame.recomputed = true;
+        self.program.set_pass(again.pass);
+        self.category = again.category;
+    }
+
+    /// Saves the inputs that an operator packs before it runs.
+    fn save_inputs(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
+        let inputs: &[usize] = match op.kind {
+            OpKind::Linear { .. } | OpKind::Act(_) | OpKind::Square => &op.inputs[..1],
+            OpKind::Mul => &op.inputs,
+            OpKind::Experts(ExpertOp::Combine) => {
+                // What the rows would have been added to is there already.
+                let zeros = self.storage(graph.values[op.outputs[0]].bytes(), "aten.zeros_like");
+                self.release(zeros);
+                &op.inputs
+            }
+            _ => &[],
+        };
+        for &value in inputs {
+            let storage = frame.slots[value].expect("an operator reads live values");
+            let saved = self.retain(storage);
+            frame.saved.push(saved);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Keys for PyTorch's own switches: what each does to the collectives, kernels and states of a step, counted by hand.
+
+use windtunnel::program::{Category, Collective, Instr, Program};
+
+use crate::make::{self, TINY};
+
+/// Blocks of the tiny model.
+const LAYERS: usize = 3;
+
+fn with(changes: &str) -> Program {
+    make::program(&make::apply(TINY, changes))
+}
+
+/// Whether two files come to the same program.
+fn alike(one: &str, other: &str) -> bool {
+    format!("{:?}", with(one)) == format!("{:?}", with(other))
+}
+
+fn count(program: &Program, kind: Collective) -> usize {
+    let of_kind = |instr: &&Instr| matches!(**instr, Instr::Collective { comm, .. } if program.comm(comm).kind == kind);
+    program.step.iter().filter(of_kind).count()
+}
+
+fn gathers(changes: &str) -> usize {
+    count(&with(changes), Collective::AllGather)
+}
+
+/// Bytes that the optimizer's state takes over those of the parameters' shards.
+fn states(changes: &str) -> u64 {
+    let program = with(changes);
+    let mut taken = [0, 0];
+    for instr in program.before_second() {
+        if let Instr::Alloc { buffer } = *instr {
+            let buffer = program.buffer(buffer);
+            match buffer.category {
+                Category::Parameter => taken[0] += buffer.bytes.0,
+                Category::OptimizerState if buffer.name != "clone" => taken[1] += buffer.bytes.0,
+                _ => {}
+            }
+        }
+    }
+    taken[1] / taken[0]
+}
+
+#[test]
+fn parameters_that_stay_gathered_until_the_last_micro_batch_are_gathered_once_less_in_each_forward() {
+    let forward = 1 + LAYERS;
+    let keep = "batch.accumulation = 4, fsdp.reshard_after_backward = 'last_micro_batch'";
+    assert_eq!(gathers("batch.accumulation = 4"), 4 * (forward + LAYERS));
+    assert_eq!(gathers(keep), forward + 4 * LAYERS);
+    let never = "fsdp.reshard_after_forward = false";
+    assert_eq!(gathers(&format!("batch.accumulation = 4, {never}")), 4 * forward);
+    assert_eq!(gathers(&format!("{keep}, {never}")), forward);
+    // Of one micro-batch there is nothing to keep.
+    assert!(alike("batch.accumulation = 1", "fsdp.reshard_after_backward = 'last_micro_batch'"));
+}
+
+#[test]
+fn replicas_all_reduce_every_micro_batch_or_once() {
+    let mesh = "mesh.dp_shard = 4, mesh.dp_replicate = 2, batch.accumulation = 4";
+    let once = with(&format!("{mesh}, batch.all_reduce_every_micro_batch = false"));
+    let groups = 1 + LAYERS;
+    assert_eq!(count(&with(mesh), Collective::AllReduce) - count(&once, Collective::AllReduce), 3 * groups);
+    assert_eq!(count(&once, Collective::ReduceScatter), 4 * groups);
+}
+
+#[test]
+fn units_are_gathered_together_or_apart() {
+    // The root once, others in both passes.
+    for (wrap, units) in [
+        ("fsdp.wrap = 'block'", LAYERS),
+        ("fsdp.wrap = { together = 2 }", 2),
+        ("fsdp.wrap = { lists = [[0,2],1] }", 2),
+        ("fsdp.wrap = { lists = [2] }", 1),
+        ("fsdp.wrap = { modules = ['attention','feed_forward'] }", 2 * LAYERS),
+        ("fsdp.wrap = { modules = ['attention','feed_forward','block'] }", 3 * LAYERS),
+        ("fsdp.wrap = { modules = ['attention.wq'] }", LAYERS),
+        ("fsdp.ends = ['embedding']", LAYERS + 1),
+        ("fsdp.ends = ['head']", LAYERS + 1),
+        ("fsdp.ends = ['norm_and_head']", LAYERS + 1),
+        ("fsdp.ends = ['embedding','norm']", LAYERS + 2),
+    ] {
+        assert_eq!(gathers(wrap), 1 + 2 * units, "{wrap}");
+    }
+    // Nothing is left for the root.
+    assert_eq!(gathers("fsdp.ends = ['embedding','norm','head']"), 2 * (LAYERS + 3));
+    assert!(alike(
+        "fsdp.wrap = 'torchtitan'",
+        "fsdp.ends = ['embedding','norm_and_head'], fsdp.head_reshard_after_forward = false"
+    ));
+    assert!(alike("fsdp.wrap = { blocks = [0,2] }", "fsdp.wrap = { lists = [0,2] }"));
+}
+
+#[test]
+fn checkpoints_name_layers_one_by_one_or_in_ranges() {
+    let policy = |text: &str| format!("activation_checkpointing.policy = {text}");
+    assert!(alike(&policy("{ layers = [0,2] }"), &policy("{ layers = [2,[0,1]] }")));
+    assert!(alike(&policy("{ first = 2 }"), &policy("{ layers = [[0,2]] }")));
+    assert!(alike(&policy("{ first = 3 }"), &policy("'full'")));
+    // torchtitan's policy of a Llama's layer, said by name.
+    assert!(alike(&policy("{ save = ['attention','every_second_mm'] }"), &policy("'selective_op'")));
+    assert!(!alike(&policy("{ save = ['mm'] }"), &policy("'full'")));
+    assert!(!alike(&policy("'full'"), &format!("{}, activation_checkpointing.use_reentrant = true", policy("'full'"))));
+}
+
+#[test]
+fn optimizers_keep_the_states_that_pytorchs_keep() {
+    for (optimizer, count) in [
+        ("optimizer.name = 'adamw'", 2),
+        ("optimizer.name = 'adam'", 2),
+        ("optimizer.amsgrad = true", 3),
+        ("optimizer.name = 'sgd'", 0),
+        ("optimizer.name = 'sgd', optimizer.momentum = 0.9", 1),
+        ("optimizer.name = 'sgd', optimizer.momentum = 0.9, optimizer.nesterov = true", 1),
+        ("precision.storage = 'bf16'", 2),
+        ("precision.storage = 'bf16', optimizer.master_weights = true", 6),
+    ] {
+        assert_eq!(states(optimizer), count, "{optimizer}");
+    }
+}
+
+#[test]
+fn weight_decay_and_momentum_are_pytorchs_by_default_and_listed() {
+    for (name, lines) in [
+        ("adamw", &["optimizer.weight_decay = 0.01"][..]),
+        ("adam", &["optimizer.weight_decay = 0.0"]),
+        ("sgd", &["optimizer.weight_decay = 0.0", "optimizer.momentum = 0.0"]),
+    ] {
+        let scenario = make::parse(&make::apply(TINY, &format!("optimizer.name = '{name}'")));
+        for line in lines {
+            assert!(scenario.assumptions.iter().any(|said| said == line), "{name}: {:?}", scenario.assumptions);
+        }
+    }
+    // Adam adds decay to a copy of the gradients, AdamW shrinks the weights in place.
+    assert!(!alike("optimizer.name = 'adam'", "optimizer.name = 'adam', optimizer.weight_decay = 0.1"));
+    assert!(alike("optimizer.name = 'adam'", "optimizer.name = 'adamw', optimizer.weight_decay = 0.0"));
+}
+
+#[test]
+fn compiling_the_sharded_model_compiles_each_of_its_layers() {
+    assert!(alike("compile.model = true", "compile.blocks = true"));
+}
+
+#[test]
+fn second_dimensions_are_gathered_as_much_and_copied_into_place() {
+    let (plain, second) = (with("fsdp.wrap = 'block'"), with("fsdp.shard_dim_1 = ['wo','feed_forward.w2.weight']"));
+    assert_eq!(count(&plain, Collective::AllGather), count(&second, Collective::AllGather));
+    let copies = |program: &Program| {
+        let copy = |instr: &&Instr| matches!(**instr, Instr::Launch { kernel, .. } if program.kernel(kernel).name == "aten.cat");
+        program.step.iter().filter(copy).count()
+    };
+    // Two parameters a layer, at each gather; and their gradients.
+    assert!(copies(&second) >= copies(&plain) + 2 * 2 * LAYERS);
+}
