@@ -26,6 +26,7 @@ mod frameworks;
 mod global_batch;
 mod graphs;
 mod grouped;
+mod honest;
 mod issued;
 mod make;
 mod mapping;

@@ -26,6 +26,7 @@ mod captured;
 mod framework;
 mod halves;
 mod initial;
+mod looped;
 mod passes;
 pub mod pipeline;
 pub(super) mod plan;
@@ -34,6 +35,7 @@ mod units;
 mod wrapped;
 
 pub use initial::Initialisation;
+pub use looped::{KeepLogits, Loop};
 use pipeline::Pipeline;
 use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, layout, streams, tensor_group};
 use units::Maker;
@@ -58,27 +60,6 @@ impl Checkpoint {
     pub fn is_selective(&self) -> bool {
         matches!(self, Checkpoint::SelectiveOp | Checkpoint::Saving(_))
     }
-}
-
-/// What the loop does besides forward, backward and optimizer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loop {
-    /// Cross-entropy metrics computed on the logits of each micro-batch.
-    pub train_metrics: u32,
-    /// Numbers reduced over all ranks and read back at the end of a step.
-    pub host_syncs: u32,
-}
-
-/// How long the loop's variable holds the logits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeepLogits {
-    /// It has none: they go when the loss has been computed.
-    #[default]
-    No,
-    /// Until backward is over (`out = model(...)`, `out.loss.backward()`, `del out`).
-    Backward,
-    /// Until the next forward has returned.
-    NextForward,
 }
 
 /// A training job, fully decided.

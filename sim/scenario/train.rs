@@ -205,11 +205,7 @@ fn compiles(
     if !hooked {
         let problem =
             "a model whose blocks are not each wrapped by fully_shard is compiled to one graph, which is not simulated";
-        return Err(reader.plan(
-            at,
-            problem,
-            "write compile.blocks = true, or fsdp.wrap = \"block\" under runtime = \"fsdp2\"",
-        ));
+        return Err(reader.plan(at, problem, "write compile.blocks = true in place of compile.model"));
     }
     if written.blocks == Some(false) {
         let problem = "compiling the model compiles its blocks, and compile.blocks is false";

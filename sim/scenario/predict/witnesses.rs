@@ -7,7 +7,7 @@
 //! weighted split conformal prediction (Tibshirani et al., "Conformal Prediction Under Covariate Shift", NeurIPS 2019), with
 //! the residuals in place of the infinite score that stands there for what has not been seen.
 //!
-//! Runs of one model by one publisher are a *family*: they err alike, so a family of n runs counts as n^0.7. A run whose
+//! Runs of one model by one publisher are a *family*: they err alike, so a family of n runs counts as n^0.8. A run whose
 //! family is in the file is judged without it. The point is never moved by a measured run.
 //!
 //! [`LIKENESS`], [`PARTS`] and [`TOGETHER`] say how far one kind speaks for another. They were chosen once, so that with
@@ -22,11 +22,11 @@ use crate::units::Time;
 
 /// How much a run says of another that differs from it in one part of its kind, by [`Kind::PARTS`]: those on another machine or with
 /// experts instead of dense blocks next to nothing, those with narrower matmuls a good deal.
-const LIKENESS: [f64; 6] = [0.1, 0.03, 0.1, 0.03, 0.2, 0.1];
+const LIKENESS: [f64; 6] = [0.1, 0.02, 0.05, 0.01, 0.2, 0.1];
 /// As how many runs the costs' residuals count.
 const PARTS: f64 = 3.0;
 /// A family of n runs counts as n to this power.
-const TOGETHER: f64 = 0.7;
+const TOGETHER: f64 = 0.8;
 /// Standard deviations from the middle of a normal distribution to its 90th percentile.
 const NINETIETH: f64 = 1.281_551_565_5;
 
