@@ -62,8 +62,8 @@ fn a_table_that_a_runtime_does_not_read_is_refused_under_every_runtime() {
         ("deepspeed-zero", TINY.replacen("\"fsdp2\"", "\"deepspeed-zero\"", 1).replace("dp_shard", "dp")),
     ];
     for (runtime, base) in bases {
-        for table in ["float8", "fsdp", "compile"] {
-            folder.write("my.toml", &format!("{base}\n[{table}]\n"));
+        for (table, key) in [("float8", "recipe = \"tensorwise\""), ("fsdp", ""), ("compile", "")] {
+            folder.write("my.toml", &format!("{base}\n[{table}]\n{key}\n"));
             let said = folder.refuses(&["run", "my.toml"]);
             assert!(said.contains(&format!("[{table}] means nothing under runtime = {runtime:?}")), "{said}");
         }

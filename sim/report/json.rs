@@ -93,7 +93,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
     report["runs_like_it"] = json!({
         "configurations": answer.alike.runs, "models": answer.alike.families, "median_error": answer.alike.bias,
     });
-    report["allocator_stall_s"] = seconds(answer.stall).into();
+    report["allocator_stall_s"] = seconds(answer.stall);
     report["topology_without_effect"] = json!(scenario.unread);
     if let Some(host) = scenario.job.host_memory() {
         report["memory"]["host_bytes"] = bytes(host.all);
