@@ -14,6 +14,7 @@ mod command;
 mod compare;
 mod context;
 mod deepspeed;
+mod defaults;
 mod determinism;
 mod disks;
 mod engine_linears;

@@ -95,8 +95,7 @@ pub(super) fn legend(answer: &Ceilings) -> String {
     match answer.common {
         Some(common) => format!(
             "left: at each one's own ceiling; right: at {} tokens, the lowest ceiling, which all that have one hold\n  \
-             given back: how often in the first three steps the allocator gives its cache back; each stalls the device, \
-             which the step time leaves out",
+             given back: how often in a step the allocator returns its cache to the device; what that costs is in the step time",
             thousands(common)
         ),
         None if answer.rows.iter().all(|row| row.ceiling.is_err()) => {

@@ -1,0 +1,98 @@
+//! What is taken for keys that a file leaves out is what the framework takes, and the table says where its source says so.
+//!
+//! `defaults.tsv` has a line for each runtime and key: what is taken, of which release, and the line or function. Values that follow
+//! from the job's size are `by size`; several values, where they follow from the machine or from other keys, are joined by `or`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windtunnel::scenario::Scenario;
+
+use crate::make::{self, MEGATRON, TINY, replaced};
+
+/// Small plans of every runtime which leave open what they can.
+fn plans() -> Vec<String> {
+    let fsdp = |changes: &[(&str, &str)]| replaced(TINY, changes);
+    let megatron = |changes: &[(&str, &str)]| replaced(MEGATRON, changes);
+    let add = |text: &str, keys: &str| format!("{text}\n{keys}\n");
+    let a100 = ("h100-sxm-80gb", "a100-sxm-80gb");
+    let deepspeed = megatron(&[("\"megatron\"", "\"deepspeed\""), a100]);
+    let tpu = |mesh: &str| {
+        format!(
+            "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"4x4\"\n[model]\nname = \"llama-3.1-8b\"\n[mesh]\n{mesh}\n\
+             [batch]\nsequence = 4096\n"
+        )
+    };
+    let zero = |stage: u32| {
+        let text = fsdp(&[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);
+        add(&text, &format!("[zero]\nstage = {stage}"))
+    };
+    vec![
+        TINY.to_owned(),
+        fsdp(&[("sequence = 128", "sequence = 128\naccumulation = 2")]),
+        fsdp(&[a100]),
+        fsdp(&[("dp_shard = 8", "dp_shard = 4\ncp = 2")]) + "[compile]\nblocks = true\n",
+        fsdp(&[("huggingface = \"config.json\"", "name = \"qwen3-30b-a3b\"")]),
+        add(TINY, "[optimizer]\nname = \"sgd\""),
+        add(TINY, "[optimizer]\nname = \"adam\""),
+        fsdp(&[("dp_shard = 8", "tp = 2")]),
+        fsdp(&[("\"fsdp2\"", "\"fsdp1\"")]),
+        fsdp(&[("\"fsdp2\"", "\"fsdp1\""), ("sequence = 128", "sequence = 128\naccumulation = 2")]),
+        fsdp(&[("\"fsdp2\"", "\"single_device\""), ("nodes = 1", "chips = 1"), ("dp_shard = 8", "")]),
+        MEGATRON.to_owned(),
+        megatron(&[("pp = 2", "pp = 2\n[pipeline]\nvirtual_stages = 2")]),
+        add(MEGATRON, "[megatron]\nimplementation = \"local\""),
+        megatron(&[("huggingface = \"config.json\"", "name = \"mixtral-8x7b\""), ("tp = 2\npp = 2", "ep = 8")]),
+        add(MEGATRON, "[megatron]\ndistributed_optimizer = true\noverlap_grad_reduce = true\noverlap_param_gather = true"),
+        megatron(&[("pp = 2", "cp = 2")]),
+        add(MEGATRON, "[precision]\nparam = \"fp16\""),
+        add(MEGATRON, "[megatron]\nfp8 = \"delayed\""),
+        add(&deepspeed, "[precision]\nparam = \"fp16\""),
+        deepspeed,
+        megatron(&[("\"megatron\"", "\"nanotron\"")]),
+        "runtime = \"internevo\"\n[topology]\nname = \"a100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"internlm-7b\"\n[mesh]\ndp = 8\n\
+         [batch]\nsequence = 2048\n"
+            .to_owned(),
+        zero(1),
+        zero(2),
+        zero(3),
+        tpu("fsdp = 16"),
+        tpu("fsdp = 4\ntensor = 4"),
+    ]
+}
+
+/// Key and value of a line of what is taken; notes are no such lines.
+fn taken(scenario: &Scenario) -> impl Iterator<Item = (&str, &str)> {
+    let lines = scenario.assumptions.iter().filter(|line| !line.starts_with("note"));
+    lines.filter_map(|line| line.split_once(" = ")).map(|(key, value)| (key, value.split(" (").next().unwrap_or(value)))
+}
+
+#[test]
+fn every_default_is_the_frameworks_and_its_source_is_known() {
+    let table: BTreeMap<(&str, &str), Vec<&str>> = include_str!("defaults.tsv")
+        .lines()
+        .skip(1)
+        .map(|line| {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [runtime, key, values, framework, source] = fields[..] else { panic!("{line}") };
+            assert!(!framework.is_empty() && source.len() > 8, "{line}: where does that stand?");
+            ((runtime, key), values.split(" or ").collect())
+        })
+        .collect();
+    let mut met: BTreeSet<(String, String)> = BTreeSet::new();
+    for text in plans() {
+        let scenario = make::parse(&text);
+        let runtime = scenario.runtime.written();
+        for (key, value) in taken(&scenario) {
+            let Some(values) = table.iter().find_map(|(known, values)| (*known == (runtime, key)).then_some(values))
+            else {
+                panic!("{runtime}: {key} = {value} is taken, and defaults.tsv does not say on what grounds");
+            };
+            let expected = values.contains(&value) || values[..] == ["by size"];
+            assert!(expected, "{runtime}: {key} = {value} is taken, and defaults.tsv has {}", values.join(" or "));
+            met.insert((runtime.to_owned(), key.to_owned()));
+        }
+    }
+    let never: Vec<_> =
+        table.keys().filter(|(runtime, key)| !met.contains(&(runtime.to_string(), key.to_string()))).collect();
+    assert!(never.is_empty(), "defaults.tsv speaks of what no plan leaves open: {never:?}");
+}
