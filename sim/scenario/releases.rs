@@ -92,11 +92,11 @@ mod tests {
     #[test]
     fn every_release_is_read_and_each_of_its_defaults_is_a_key_with_a_line_of_source() {
         for (name, _) in SHIPPED {
-            let Release { runtimes, defaults } = release(name).unwrap();
+            let Release { runtimes, defaults } = release(name).expect("shipped");
             assert!(runtimes.iter().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {runtimes:?}");
             for (key, Default { value, source, runtimes }) in defaults {
                 assert!(runtimes.iter().flatten().all(|runtime| Runtime::find(runtime).is_some()), "{name}: {key}");
-                let (table, key) = key.split_once('.').unwrap();
+                let (table, key) = key.split_once('.').expect("a table and a key");
                 let mut inner = Table::new();
                 inner.insert(key.to_owned(), value);
                 let mut outer = Table::new();
