@@ -31,6 +31,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "summary",
             "task_specific_params",
             "tokenizer_class",
+            "tokenizer_name",
             "torch_dtype",
             "transformers_version",
             "_source",
@@ -180,6 +181,13 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "slow_but_exact",
             "tf_legacy_loss",
             "tie_encoder_decoder",
+            "pretraining_tp",
+            "hidden_act",
+            "hidden_activation",
+            "n_inner",
+            "use_mrope",
+            "embedding_fraction",
+            "fc_type",
             "torchscript",
             "unsloth_version",
             "use_bfloat16",
@@ -216,6 +224,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("lora_r", "adapters are not simulated: every weight would be trained", ADAPTERS),
     ("output_attentions", "attention that returns its weights is not simulated", "set it to false"),
     ("output_hidden_states", "a model that returns all hidden states is not simulated", "set it to false"),
+    ("activation_dropout", "dropout inside the feed-forward is not simulated", "set it to 0"),
     ("layerdrop", "blocks that are left out at random are not simulated", "set it to 0"),
     ("layer_drop", "blocks that are left out at random are not simulated", "set it to 0"),
 ];
@@ -243,22 +252,14 @@ pub(super) fn refuse(keys: &Keys<'_>) -> Result<(), ModelError> {
             return Err(keys.unsupported(key, value, why, remedy));
         }
     }
-    // Old releases split matmuls by it (`pretraining_tp`), in as many parts.
-    match keys.peek("pretraining_tp").filter(|value| value.as_u64() != Some(1)) {
-        None => Ok(()),
-        Some(value) => {
-            let why = "linears in parts are of releases before 4.51 and not simulated";
-            Err(keys.unsupported("pretraining_tp", value, why, "set it to 1"))
-        }
-    }
+    Ok(())
 }
 
 /// Refuses a key that nobody asked for, that has a value, and that stands in none of the lists (`noted` are those that the
 /// report mentions).
 pub(super) fn unknown(keys: &Keys<'_>, class: &str, noted: &[&str]) -> Result<(), ModelError> {
     let known = |key: &str| {
-        key == "pretraining_tp"
-            || key.starts_with('_')
+        key.starts_with('_')
             || noted.contains(&key)
             || REFUSED.iter().any(|(refused, ..)| *refused == key)
             || HARMLESS.iter().any(|(_, list)| list.contains(&key))

@@ -302,10 +302,9 @@ fn keys_that_nobody_reads_are_errors_unless_they_cost_a_training_step_nothing() 
     assert!(refused("lora_rank", Value::from(16)).contains("adapters are not simulated"));
     assert!(refused("quantization_config", serde_json::json!({"bits": 4})).contains("remove the key to simulate"));
     assert!(refused("hiden_size", Value::from(4096)).contains("check its spelling"));
-    assert!(refused("pretraining_tp", Value::from(2)).contains("set it to 1"));
     for (key, value) in [
         ("rms_norm_eps", Value::from(1e-5)),
-        ("pretraining_tp", Value::from(1)),
+        ("pretraining_tp", Value::from(4)),
         ("architectures", serde_json::json!(["LlamaForCausalLM"])),
         ("unheard_of", Value::Null),
     ] {
@@ -352,6 +351,34 @@ fn a_config_json_is_named_after_its_folder() {
     assert_eq!(parse(text, "models/my-gpt/config.json").expect("good").name, "my-gpt");
     let named = changed("gpt2", &[("_name_or_path", Value::from("org/base/"))], &["_source"]).expect("good");
     assert_eq!((named.name.as_str(), named.source.as_str()), ("base", "config.json"));
+}
+
+/// Keys of config.json files on the Hugging Face Hub, whole.
+#[test]
+fn whole_configs_of_the_hub_are_read() {
+    for text in [
+        r#"{"_name_or_path": "facebook/opt-125m", "activation_dropout": 0.0, "activation_function": "relu",
+            "architectures": ["OPTForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 2, "do_layer_norm_before": true,
+            "dropout": 0.1, "eos_token_id": 2, "ffn_dim": 3072, "hidden_size": 768, "init_std": 0.02, "layerdrop": 0.0,
+            "max_position_embeddings": 2048, "model_type": "opt", "num_attention_heads": 12, "num_hidden_layers": 12,
+            "pad_token_id": 1, "prefix": "</s>", "torch_dtype": "float16", "transformers_version": "4.21.0.dev0",
+            "use_cache": true, "vocab_size": 50272, "word_embed_proj_dim": 768}"#,
+        r#"{"architectures": ["GemmaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 2,
+            "eos_token_id": 1, "head_dim": 256, "hidden_act": "gelu", "hidden_activation": null, "hidden_size": 2048,
+            "initializer_range": 0.02, "intermediate_size": 16384, "max_position_embeddings": 8192, "model_type": "gemma",
+            "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1, "pad_token_id": 0,
+            "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000.0, "torch_dtype": "bfloat16",
+            "transformers_version": "4.38.0.dev0", "use_cache": true, "vocab_size": 256000}"#,
+        r#"{"apply_residual_connection_post_layernorm": false, "attention_dropout": 0.0, "architectures": ["BloomForCausalLM"],
+            "attention_softmax_in_fp32": true, "bias_dropout_fusion": true, "bos_token_id": 1, "eos_token_id": 2,
+            "pad_token_id": 3, "unk_token_id": 0, "hidden_dropout": 0.0, "initializer_range": 0.02,
+            "layer_norm_epsilon": 1e-05, "masked_softmax_fusion": true, "model_type": "bloom", "n_embed": 1024,
+            "n_inner": null, "n_layer": 24, "num_attention_heads": 16, "offset_alibi": 100, "pretraining_tp": 1,
+            "seq_length": 2048, "skip_bias_add": true, "skip_bias_add_qkv": false, "transformers_version": "4.20.0",
+            "use_cache": true, "vocab_size": 250880}"#,
+    ] {
+        parse(text, "config.json").expect("a config of the Hub");
+    }
 }
 
 /// A JSON value of any shape, rich in numbers near the limits.
