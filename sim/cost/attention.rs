@@ -22,7 +22,7 @@ use crate::units::{FlopRate, Time};
 
 /// FlexAttention's rate over FlashAttention-2's, forward and backward, where a profile has none of its own: "90 % of
 /// FlashAttention2's performance in the forward pass and 85 % in the backward pass", causal, on A100 (PyTorch's announcement,
-/// August 2024, https://pytorch.org/blog/flexattention/).
+/// August 2024, <https://pytorch.org/blog/flexattention/>).
 pub const FLEX_OVER_FLASH2: [f64; 2] = [0.90, 0.85];
 
 /// Half-width of an 80 % interval around that: assumed, for other chips than A100.
