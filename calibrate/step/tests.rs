@@ -14,7 +14,7 @@ fn job(slice: &str, mesh: &str, xla: &str) -> Job {
     let text = format!(
         "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"{slice}\"\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n\
          hidden = 64\nheads = 4\nkv_heads = 2\nffn = 96\nvocab = 128\n[mesh]\n{mesh}\n[batch]\nsequence = 32\nmicro = 2\n\
-         [xla]\nflags = []\n{xla}\n"
+         [xla]\nactivation_embed = false\nflags = []\n{xla}\n"
     );
     let scenario = Scenario::parse("tiny.toml", &text).unwrap_or_else(|why| panic!("{why}"));
     match scenario.job.parts() {

@@ -187,7 +187,10 @@ impl Job {
             (model.qkv_bias || model.output_bias || model.ffn_bias, "biases"),
             (self.quantization.is_some(), "linears in eight bits"),
             (self.pipeline.is_some(), "a pipeline axis: set mesh.pipeline and mesh.dcn_pipeline to 1"),
-            (self.activation_embed && self.mesh.tensor > 1, "activations on the tensor axis"),
+            (
+                self.activation_embed && self.mesh.tensor > 1,
+                "activations on the tensor axis, MaxText's default: set xla.activation_embed = false",
+            ),
         ];
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
     }
