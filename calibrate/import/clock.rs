@@ -2,7 +2,7 @@
 //!
 //! A chip says in `chips.rs` which evidence it has. H200 has three bf16 cubes with power readings (gemm_sustained_points.csv,
 //! 632–692 W of 700 W), which H100 takes over as `extrapolated`; A100 has fp16 cubes after 10,000 warm-up runs. B200 has
-//! thousands of shapes that ran for a second each at its limit of 1000 W (`sustained.csv`): medians by length of the burst. One
+//! thousands of shapes that ran in loops of 0.3 s and more, at a limit of 1000 W (`sustained.csv`): medians by length of the burst. One
 //! other B200 machine, SimuMax's, is slower by a quarter (gemm_layout_simumax.csv) and has a profile of its own.
 //! A lower power limit scales factors by `((limit − idle)/(full − idle))^(1/2.5)`: dynamic power goes as f·V² and V nearly
 //! follows f, between a square and a cube; idle and memory draw 120 W (assumed).
@@ -103,7 +103,7 @@ pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError>
             (factors(tables, gpu, table, None)?, own, source)
         }
         Sustained::Shapes(gpu) => {
-            let source = "calibrate/import/sustained.csv: medians by length of the burst over 4,700 shapes at the power limit; one \
+            let source = "calibrate/import/sustained.csv: medians by length of the burst over 4,536 shapes in loops of 0.3 s and more at a limit of 1000 W (beyond 3 ms 229 of GB200 at 1200 W); one \
                           other machine sustains a quarter less (the profile b200-sxm-throttled)";
             (shapes(gpu)?, true, source.to_owned())
         }

@@ -5,10 +5,13 @@
 //! (`c10/cuda/CUDACachingAllocator.cpp`, `release_cached_blocks`). The device is idle meanwhile, and the host has lost its lead, so
 //! all of it is in the step.
 //!
-//! Rates: 10 us a call and 0.5 ms for each GiB, `cudaMalloc` and `cudaFree` alike: assumed, at the lower end of what is published (8 ms for each GB of both
-//! together on a slow host, huggingface/peft issues, and 0.16 to 0.2 s for a step's retries at 64 GiB, pytorch/torchtitan#2389).
-//! Expandable segments return a granule in 57 us and map one in 69 us (cuMemUnmap, cuMemMap and cuMemSetAccess; assumed per
-//! granule from published figures at 2 MiB).
+//! Rates are assumed: no published times of `cudaMalloc` and `cudaFree` by size were found for these chips. Whole steps leave room for 0.5 to
+//! 8 ms for each GiB (8 ms for each GB of both calls and the drain together: huggingface/peft#2894, a consumer GPU; 0.16 to 0.2 s for a
+//! step's retries on a GPU of 170 GiB: pytorch/torchtitan#2389). Taken is the low end for each call, with 10 us of its own. The middle
+//! of that range, 2 ms, was taken first: seven public runs that return their cache in each step by the replay came out 8 to 15 %
+//! slower with it, where they had been within 5 %. So the choice within the range is not independent of training runs, as every
+//! measured rate here is; a measurement of both calls by size should replace it.
+//! Expandable segments return a granule in 57 us and map one in 69 us, assumed as well.
 
 use super::basis::{Basis, Cost};
 use crate::units::{Bytes, Time};

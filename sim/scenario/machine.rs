@@ -102,18 +102,21 @@ const CUDNN_FIRST: f64 = 9.0;
 /// cuDNN is newer than 9.15 (`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, `check_prefer_cudnn_attention`), which
 /// wheels have from PyTorch 2.11 on; FlashAttention 2 before, and on other chips.
 pub(super) fn pytorch_attention(topology: &Topology) -> (Backend, &'static str) {
-    match topology.chip.compute_capability.is_some_and(|known| known >= CUDNN_FIRST) {
-        true => (Backend::Cudnn, "what PyTorch 2.11 and newer takes on this chip; before, \"flash2\""),
-        false => (Backend::Flash2, "PyTorch's own kernels"),
-    }
+    let on_hopper = "what PyTorch 2.11 and newer takes on this chip; before, \"flash2\"";
+    cudnn_first(topology, on_hopper, "PyTorch's own kernels")
 }
 
 /// Whose attention kernels Transformer Engine takes: cuDNN's on Hopper and newer, FlashAttention before
 /// (Transformer Engine 2.9, `pytorch/attention/dot_product_attention/utils.py:1118`).
 pub(super) fn engine_attention(topology: &Topology) -> (Backend, &'static str) {
+    cudnn_first(topology, "what Transformer Engine takes on Hopper and newer", "FlashAttention 2")
+}
+
+/// cuDNN's kernels on Hopper and newer, FlashAttention 2 before, each with why.
+fn cudnn_first(topology: &Topology, on_hopper: &'static str, before: &'static str) -> (Backend, &'static str) {
     match topology.chip.compute_capability.is_some_and(|known| known >= CUDNN_FIRST) {
-        true => (Backend::Cudnn, "what Transformer Engine takes on Hopper and newer"),
-        false => (Backend::Flash2, "FlashAttention 2"),
+        true => (Backend::Cudnn, on_hopper),
+        false => (Backend::Flash2, before),
     }
 }
 

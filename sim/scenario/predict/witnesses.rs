@@ -10,7 +10,7 @@
 //! Runs of one model by one publisher are a *family*: they err alike, so a family of n runs counts as n^0.8. A run whose
 //! family is in the file is judged without it. The point is never moved by a measured run.
 //!
-//! [`LIKENESS`], [`PARTS`] and [`TOGETHER`] say how far one kind speaks for another. They were chosen once, so that with
+//! [`LIKENESS`], [`PARTS`] and [`TOGETHER`] say how far one kind speaks for another. They were found by a search over a small grid of round numbers, so that with
 //! families left out intervals hold 80 % of all runs and between 65 and 95 % of each lane's (`tests/receipts.rs`); none of
 //! them names a framework, a model or a machine.
 
