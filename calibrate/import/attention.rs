@@ -1,13 +1,13 @@
 //! Attention: rates and knees by library, pass, head dimension and mask.
 //!
-//! cuDNN is fitted to its own training sweeps on H200 and GB200 (attention_cudnn.csv); the FlashAttention family to its
-//! authors' benchmark charts ([`super::charts`]).
+//! cuDNN is fitted to its own training sweeps on H200 and GB200 (attention_cudnn.csv), on SimuMax's B200 machine to that machine's own
+//! kernels (attention_simumax.csv); the FlashAttention family to its authors' benchmark charts ([`super::charts`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::chips::ChipSpec;
+use super::chips::{ChipSpec, Sustained};
 use super::tables::{Row, Tables};
 use super::{ImportError, Residual, Section, charts, evidence, fit};
 use crate::fit::attention::{self, Kernel, Point, fit_rate, flops, left_out};
@@ -49,6 +49,45 @@ fn cudnn(tables: &Tables, gpu: &str) -> Result<Sweeps, ImportError> {
     Ok(groups)
 }
 
+/// How often the shortest time of a pass a point lasts at least: shorter ones wait for the host, as they take the same time
+/// for four times the heads.
+const HOST_BOUND: f64 = 1.5;
+
+/// Sweeps of Transformer Engine's attention on one of SimuMax's machines, all causal.
+///
+/// Efficiencies count pairs in full: 2 and 5 times `B S² N (d_qk + d_v)` (SimuMax's `efficency_test/test_fa_efficiency.py`).
+fn simumax(tables: &Tables, machine: &str) -> Result<Sweeps, ImportError> {
+    let table = tables.get("attention_simumax.csv")?;
+    let mut points = Vec::new();
+    for row in table.rows().filter(|row| row.text("gpu") == machine && row.text("contiguous") == "True") {
+        let columns = ["batch", "seq", "heads", "d_qk", "d_v", "eff_vs_peak_simumax_flops_convention", "peak_tflops"];
+        let [Some(batch), Some(s), Some(heads), Some(qk), Some(v), Some(share), Some(peak)] =
+            columns.map(|column| row.number(column))
+        else {
+            return Err(table.error("a row has no shape or efficiency"));
+        };
+        let backward = row.text("op") == "sdp_bwd";
+        let full = if backward { 5.0 } else { 2.0 } * batch * s * s * heads * (qk + v);
+        let head = (qk + v) / 2.0;
+        let point = Point {
+            flops: flops(batch, heads, s, head, true, backward),
+            sequence: s,
+            tiles: batch * heads * (s / 128.0).ceil(),
+            seconds: full / (share * peak * 1e12),
+        };
+        points.push(((head as u64, backward, true), point));
+    }
+    let shortest = |pass: bool| {
+        points.iter().filter(|(kernel, _)| kernel.1 == pass).map(|(_, p)| p.seconds).fold(f64::INFINITY, f64::min)
+    };
+    let floors = [false, true].map(|pass| HOST_BOUND * shortest(pass));
+    let mut sweeps = Sweeps::new();
+    for (kernel, point) in points.into_iter().filter(|(kernel, p)| p.seconds >= floors[usize::from(kernel.1)]) {
+        sweeps.entry(kernel).or_default().push(point);
+    }
+    Ok(sweeps)
+}
+
 /// Writes the kernels of a chip.
 struct Writer {
     text: String,
@@ -63,12 +102,27 @@ impl Writer {
             "b200" => ("NVIDIA GB200", 0.9, false),
             _ => return Ok(()),
         };
+        let mut of_machine = match chip.sustained {
+            Sustained::Loops(machine) => simumax(tables, machine)?,
+            _ => Sweeps::new(),
+        };
         let processors = f64::from(chip.processors);
-        for ((head, backward, causal), points) in cudnn(tables, gpu)? {
-            let r = fit_rate(&points, processors, 700.0);
-            let errors = left_out(&points, processors, 700.0);
+        for (key @ (head, backward, causal), points) in cudnn(tables, gpu)? {
+            let measured = of_machine.remove(&key);
+            let (points, scale, own) = match &measured {
+                Some(points) => (points, 1.0, true),
+                None => (&points, scale, own),
+            };
+            let r = fit_rate(points, processors, 700.0);
+            let errors = left_out(points, processors, 700.0);
             let source = format!(
-                "attention_cudnn.csv, cuDNN on {gpu}{}",
+                "{}{}",
+                match measured {
+                    Some(_) =>
+                        "attention_simumax.csv, Transformer Engine on this machine, without what waits for the host"
+                            .to_owned(),
+                    None => format!("attention_cudnn.csv, cuDNN on {gpu}"),
+                },
                 match (own, scale) {
                     (true, _) => String::new(),
                     (_, 1.0) => ": the same die and power limit".to_owned(),

@@ -180,7 +180,7 @@ pub const CHIPS: [ChipSpec; 7] = [
     ChipSpec {
         name: "b200-sxm-throttled",
         summary: "NVIDIA B200 SXM 180 GB whose long matmuls run at 0.7 of their bursts, as on the one machine of SimuMax's \
-                  published kernel table; all else as B200 SXM",
+                  published kernel table, with that table's attention; all else as B200 SXM",
         sustained: Sustained::Loops("B200"),
         ..B200
     },

@@ -240,6 +240,21 @@ fn only_a_tpu_does_without_a_host_clocks_and_overheads() {
 }
 
 #[test]
+fn attention_on_simumaxs_machine_takes_what_its_kernels_took_there() {
+    // Transformer Engine's causal kernels, 16 heads of 128: tokens, forward and backward [ms] (MooreThreads/SimuMax@4dcaae513,
+    // configs/system/b200_bf16_ceperm.json). A rate and a knee do not hold the slower clock of kernels of 60 ms, hence the bounds.
+    let profile = Profile::find("b200-sxm-throttled").expect("shipped");
+    let costs =
+        CostModel::new(&profile, Regime::Burst).with(Software { attention: Backend::Cudnn, ..Software::default() });
+    for (s, measured) in [(32_768, [3.355, 11.212]), (131_072, [63.257, 189.164])] {
+        for (backward, ms) in [false, true].into_iter().zip(measured) {
+            let error = costs.work(&attention(1, 16, s, 128, true, backward)).time.seconds() / (ms * 1e-3) - 1.0;
+            assert!(error.abs() < 0.22, "{s} tokens, backward {backward}: off by {error:.2}");
+        }
+    }
+}
+
+#[test]
 fn attention_on_a_tpu_takes_what_its_calls_take_in_traces() {
     // One call for 32 heads of 128 and 8,192 tokens (calibrate/import/tpu/attention.csv): MaxText's, Tokamax's.
     let tpu = profile("tpu-v6e");
