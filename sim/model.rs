@@ -10,6 +10,7 @@
 //! activations, FLOPs and bytes are derived from those. To add a block type: a file under `model/` that writes its
 //! forward operators, and a line in its registry. To add an importer: a file, and a line in the loader.
 
+pub mod autocast;
 pub mod block;
 pub mod drawn;
 pub mod experts;

@@ -184,7 +184,7 @@ impl Param {
 /// What an operator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
-    /// `y = x·Wᵀ (+ b)`; parameters: weight, then bias if any.
+    /// `y = x·Wᵀ (+ b)`; parameters: weight, then bias if any. Without parameters these are further inputs.
     Linear {
         /// Columns of the weight.
         inputs: u64,
@@ -203,6 +203,8 @@ pub enum OpKind {
     },
     /// Conversion to the output's type.
     Cast,
+    /// A parameter in another type, made anew for one call ([`super::autocast`]); no inputs.
+    CastWeight,
     /// A copy with rows next to each other, of a part that has them apart.
     Contiguous,
     /// Rows of a block's own rotary table, by the positions of its tokens; no inputs.

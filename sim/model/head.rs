@@ -4,6 +4,7 @@
 //! and its operators in [`head`].
 
 use super::ModelConfig;
+use super::autocast::autocast;
 use super::block::norm_op;
 use super::graph::{Axis, ChunkedLoss, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::tensor::{self, Redistribution};
@@ -103,6 +104,15 @@ pub struct Head {
     pub loss_from: usize,
     /// Logits as the loss is handed them, if it is, and the first operator after the last of them.
     pub logits: (Vec<ValueId>, usize),
+}
+
+impl Head {
+    /// The same under autocast, in a model whose hidden state is fp32.
+    pub fn autocast(self) -> Head {
+        let (graph, begins) = autocast(self.graph, DType::Fp32);
+        let (logits, handed) = self.logits;
+        Head { graph, norm: begins[self.norm], loss_from: begins[self.loss_from], logits: (logits, begins[handed]) }
+    }
 }
 
 /// Final norm, head and loss. With a tied head the weight is the embedding's and no parameter is added.

@@ -11,6 +11,7 @@
 
 mod again;
 pub mod around;
+mod autocast;
 mod auxiliary;
 mod backward;
 mod beside;
@@ -258,6 +259,8 @@ pub struct Eager {
     pub maxima: Option<Maxima>,
     /// The tensor-parallel ranks' user buffers, where they exchange by these beside matmuls.
     pub buffers: Option<UserBuffers>,
+    /// Weights in bf16 that autocast's cache holds until autocast ends; none: there is no cache, or no autocast.
+    pub cast_weights: Option<Vec<Storage>>,
     /// What is known of CUDA graphs.
     graphs: graphs::State,
 }
@@ -306,6 +309,7 @@ impl Eager {
             fresh_weights: false,
             maxima: None,
             buffers: None,
+            cast_weights: None,
             graphs: graphs::State::default(),
         }
     }
@@ -435,7 +439,13 @@ fn early_stop_at(graph: &Graph) -> usize {
         .rposition(|op| {
             !matches!(
                 op.kind,
-                OpKind::Add | OpKind::Cast | OpKind::Scale | OpKind::Split | OpKind::Slice | OpKind::Concat
+                OpKind::Add
+                    | OpKind::Cast
+                    | OpKind::CastWeight
+                    | OpKind::Scale
+                    | OpKind::Split
+                    | OpKind::Slice
+                    | OpKind::Concat
             )
         })
         .unwrap_or(0);

@@ -62,6 +62,13 @@ impl Checkpoint {
     }
 }
 
+/// `torch.autocast` in bf16 around forward and loss of fp32 parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Autocast {
+    /// Whether it keeps the weights it has cast until it ends (`cache_enabled`).
+    pub cache: bool,
+}
+
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -114,6 +121,8 @@ pub struct Job {
     pub clip: bool,
     /// Rows of the rotary table kept as a buffer.
     pub max_positions: u64,
+    /// Autocast, where it is on.
+    pub autocast: Option<Autocast>,
     /// Whether each block is compiled on its own (`torch.compile` of every block before `fully_shard`).
     pub compile: bool,
     /// Linears of compiled blocks in fp8, where they are.

@@ -152,6 +152,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         step_in_backward,
         max_positions: seq,
         initialisation: initialisation(reader, scenario, runtime)?,
+        autocast: None,
         cuda_graphs: cuda_graphs(reader, &scenario.framework),
         model,
     };

@@ -338,6 +338,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
         float8: None,
         checkpoint_compiled: false,
         initialisation: Initialisation::default(),
+        autocast: None,
         cuda_graphs: false,
         reentrant: false,
         around_hooks: false,

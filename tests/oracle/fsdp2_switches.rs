@@ -217,24 +217,9 @@ fn fsdp2_switches_selective_checkpoints_are_pytorchs() {
 
 #[test]
 fn fsdp2_switches_one_device_is_pytorchs() {
-    let refused = &[
-        "autocast",
-        "autocast_no_cache",
-        "autocast_full",
-        "autocast_full_no_cache",
-        "autocast_never",
-        "autocast_ga",
-        "autocast_root",
-        "autocast_plain",
-        "autocast_plain_reentrant",
-        "single_autocast",
-        "single_autocast_no_cache",
-        "single_autocast_full",
-        "single_autocast_full_no_cache",
-        "single_autocast_ga",
-        "single_autocast_reentrant",
-    ];
-    check(&Section { beginnings: &["autocast", "single"], refused, ..PLAIN });
+    // Which of the weights that autocast's cache holds goes first is for PyTorch's hash map to say.
+    let out_of_order = &["autocast_full", "single_autocast_full"];
+    check(&Section { beginnings: &["autocast", "single"], out_of_order, ..PLAIN });
 }
 
 /// Inductor puts some kernels of a layer in another order, and lets go of what it has saved in another.
@@ -257,5 +242,5 @@ fn fsdp2_switches_compiled_models_are_pytorchs_in_size() {
 
 #[test]
 fn fsdp2_switches_together_are_pytorchs() {
-    check(&Section { beginnings: &["mix"], refused: &["mix_first3_autocast", "mix_single"], ..PLAIN });
+    check(&Section { beginnings: &["mix"], ..PLAIN });
 }

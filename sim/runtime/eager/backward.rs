@@ -136,6 +136,10 @@ impl Eager {
         let out_bytes = graph.values[op.outputs[0]].bytes();
         match op.kind {
             OpKind::Linear { .. } if self.inputs_only => self.linear_input(graph, op, index, frame, gradient),
+            OpKind::Linear { inputs, outputs } if op.params.is_empty() => {
+                self.linear_of_values(graph, op, index, frame, gradient, (inputs, outputs));
+            }
+            OpKind::CastWeight => self.cast_weight_backward(graph, op, frame, gradient),
             OpKind::Linear { inputs, outputs } => {
                 self.linear(graph, op, index, frame, gradient, (inputs, outputs));
             }
@@ -176,7 +180,10 @@ impl Eager {
             OpKind::Add => {
                 for &operand in &op.inputs {
                     let value = &graph.values[operand];
-                    let part = if value.shape.len() < graph.values[op.outputs[0]].shape.len() {
+                    let sum = graph.values[op.outputs[0]].dtype;
+                    let part = if value.dtype != sum {
+                        self.pointwise_gradient("aten._to_copy", value.bytes(), out_bytes)
+                    } else if value.shape.len() < graph.values[op.outputs[0]].shape.len() {
                         // The operand was broadcast over the batch; the sum is a copy even of a batch of one.
                         self.pointwise_gradient("aten.sum", value.bytes(), bytes)
                     } else {

@@ -215,6 +215,9 @@ impl Eager {
                 if let Some(copy) = copy {
                     self.release(copy);
                 }
+                if op.kind == OpKind::CastWeight {
+                    self.cache_cast(output);
+                }
             }
         }
         match results {
@@ -246,6 +249,10 @@ impl Eager {
         };
         match op.kind {
             OpKind::RmsNorm { .. } if !self.settings.fused_rms_norm => {}
+            OpKind::Linear { .. } if op.inputs.len() > 1 => {
+                keep(self, frame, op.inputs[1]);
+                keep(self, frame, op.inputs[0]);
+            }
             OpKind::Linear { .. } | OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => {
                 keep(self, frame, op.inputs[0]);
             }
@@ -291,7 +298,7 @@ impl Eager {
         let written: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
         let dtype = graph.values[op.inputs.first().copied().unwrap_or(op.outputs[0])].dtype;
         match op.kind {
-            OpKind::Linear { inputs, outputs } if op.params.len() > 1 && !self.hooked => {
+            OpKind::Linear { inputs, outputs } if has_bias(op) && !self.hooked => {
                 // `addmm` with a bias goes through cublasLt, whose workspace is smaller.
                 self.program.transient(Bytes(LT_WORKSPACE), COMPUTE, Category::Workspace, "cublasLt workspace");
                 let work = Work::Matmul {
@@ -324,6 +331,10 @@ impl Eager {
             OpKind::Embedding => {
                 let table = written;
                 self.pointwise(name, MemoryKind::Gather, table + graph.dims.tokens() * 8, written, dispatch);
+            }
+            OpKind::CastWeight => {
+                let read = written / graph.values[op.outputs[0]].dtype.bytes() * DType::Fp32.bytes();
+                self.pointwise(name, MemoryKind::Elementwise, read, written, dispatch);
             }
             OpKind::Contiguous => self.pointwise(name, MemoryKind::Copy, read, written, dispatch),
             OpKind::Softmax { .. } => self.pointwise(name, MemoryKind::Softmax, read, written, dispatch),
@@ -368,14 +379,19 @@ impl Eager {
     }
 }
 
+/// Whether a linear adds a bias, which it reads as a parameter or as a value.
+pub(super) fn has_bias(op: &Op) -> bool {
+    op.params.len() > 1 || op.inputs.len() > 2
+}
+
 /// The operator's name as PyTorch's profiler shows it.
 fn kernel_name(op: &Op, efficient: bool) -> &'static str {
     match op.kind {
-        OpKind::Linear { .. } if op.params.len() > 1 => "aten.addmm",
+        OpKind::Linear { .. } if has_bias(op) => "aten.addmm",
         OpKind::Linear { .. } => "aten.mm",
         OpKind::RmsNorm { .. } => "aten._fused_rms_norm",
         OpKind::LayerNorm { .. } => "aten.native_layer_norm",
-        OpKind::Cast => "aten._to_copy",
+        OpKind::Cast | OpKind::CastWeight => "aten._to_copy",
         OpKind::RotateComplex { .. } | OpKind::Mul | OpKind::Scale => "aten.mul",
         OpKind::Add => "aten.add",
         OpKind::Rotate(_) => "rope",

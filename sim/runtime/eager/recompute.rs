@@ -90,6 +90,7 @@ impl Eager {
     /// Saves the inputs that an operator packs before it runs.
     fn save_inputs(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
         let inputs: &[usize] = match op.kind {
+            OpKind::Linear { .. } if op.inputs.len() > 1 => &[op.inputs[1], op.inputs[0]],
             OpKind::Linear { .. } | OpKind::Act(_) | OpKind::Square => &op.inputs[..1],
             OpKind::Mul => &op.inputs,
             OpKind::Experts(ExpertOp::Combine) => {

@@ -28,6 +28,9 @@ impl Training<'_> {
     pub(super) fn forward(&mut self, input: Option<Storage>) -> (Frames, Option<Storage>) {
         self.run.eager.program.set_pass(Pass::Forward);
         self.run.eager.category = Category::Activation;
+        if let Some(autocast) = self.job.autocast {
+            self.run.eager.autocast_begins(autocast.cache);
+        }
         self.run.root_pre_forward();
         let Part { blocks: layers, head: has_head, .. } = self.parts[self.at].clone();
         let (mut embedding, mut hidden) = match input {
@@ -165,6 +168,7 @@ impl Training<'_> {
         if self.job.loss_inside {
             self.run.root_post_forward();
         }
+        self.run.eager.autocast_ends();
         self.run.eager.program.enter(before);
     }
 

@@ -2,6 +2,7 @@
 //! parameter groups, communicators.
 
 use super::{Checkpoint, Job, pipeline};
+use crate::model::autocast::autocast;
 use crate::model::block::{self, Variant};
 use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
@@ -9,7 +10,7 @@ use crate::model::graph::{Graph, OpKind, Param};
 use crate::model::head::{self, Head};
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
-use crate::program::{Builder, GroupId, ScopeId, StreamId};
+use crate::program::{Builder, DType, GroupId, ScopeId, StreamId};
 use crate::runtime::compiled::Rotation;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
@@ -55,7 +56,8 @@ pub(in crate::runtime) struct Graphs {
 /// Builds the graphs: blocks differ only in what [`Variant`] says.
 pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
     let dims = block::dims(&job.model, job.batch, job.own_tokens(), job.tensor);
-    let compute = job.fsdp.mixed_precision.compute();
+    // Under autocast code that asks for its input's type is in bf16 wherever a linear comes before it.
+    let compute = if job.autocast.is_some() { DType::Bf16 } else { job.fsdp.mixed_precision.compute() };
     let mut style = job.style;
     if job.compile && style.rope == Rope::ComplexByPosition {
         // What a compiled block gathers of its table it lets go of in the same pass.
@@ -70,20 +72,21 @@ pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
         let at = variants.iter().position(|&known| known == variant).unwrap_or_else(|| {
             variants.push(variant);
             let block = block::block(&job.model, dims, compute, variant, style);
+            let block = if job.autocast.is_some() { autocast(block, DType::Fp32).0 } else { block };
             blocks.push(if job.unpad { unpad(block) } else { block });
             variants.len() - 1
         });
         of_block.push(at);
     }
     let (compiled, compiled_block) = compile_blocks(job, &blocks, &of_block);
-    Graphs {
-        compiled,
-        compiled_block,
-        embedding: block::embedding(&job.model, dims, compute, job.style),
-        blocks,
-        of_block,
-        head: head::head(&job.model, dims, compute, (job.loss, job.loss_inside), job.output),
+    let mut embedding = block::embedding(&job.model, dims, compute, job.style);
+    let mut head = head::head(&job.model, dims, compute, (job.loss, job.loss_inside), job.output);
+    if job.autocast.is_some() {
+        let tokens = embedding.values[0].dtype;
+        embedding = autocast(embedding, tokens).0;
+        head = head.autocast();
     }
+    Graphs { compiled, compiled_block, embedding, blocks, of_block, head }
 }
 
 /// Compiles each graph once for each policy.

@@ -2,10 +2,11 @@
 
 use crate::oracle::cases::{self, Config, Dims};
 use serde_json::{Value, json};
+use windtunnel::program::DType;
 use windtunnel::runtime::eager::{Saved, SavedOps};
-use windtunnel::runtime::fsdp::{Inner, Reshard, Version};
+use windtunnel::runtime::fsdp::{Inner, MixedPrecision, Reshard, Version};
 use windtunnel::runtime::optimizer::{Adam, Decay, How, Optimizer, Sgd};
-use windtunnel::runtime::train::{Checkpoint, Job};
+use windtunnel::runtime::train::{Autocast, Checkpoint, Job};
 
 /// The job of a case.
 pub fn job(case: &Value) -> Option<Job> {
@@ -33,6 +34,10 @@ pub fn job(case: &Value) -> Option<Job> {
         job.fsdp.version = Version::Unsharded;
         job.fsdp.wrap.blocks.fill(None);
         job.sync_every = true;
+    }
+    if word("mp") == "autocast" {
+        job.fsdp.mixed_precision = MixedPrecision { storage: DType::Fp32, param: None, reduce: None };
+        job.autocast = Some(Autocast { cache: on("autocast_cache") });
     }
     if word("ac") == "blocks" {
         let blocks = c["ac_blocks"].as_array().unwrap();
@@ -69,10 +74,7 @@ pub fn job(case: &Value) -> Option<Job> {
     if word("wrap") == "units" {
         units(&mut job, c);
     }
-    let unknown = late == Some(None)
-        || !c["reshard_backward"].is_null()
-        || word("mp") == "autocast"
-        || on("compile_model") && !job.compile;
+    let unknown = late == Some(None) || !c["reshard_backward"].is_null() || on("compile_model") && !job.compile;
     (!unknown).then_some(job)
 }
 

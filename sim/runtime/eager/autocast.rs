@@ -1,0 +1,66 @@
+//! Linears under autocast: their weights are values, cast from parameters for each call ([`crate::model::autocast`]).
+
+use super::forward::has_bias;
+use super::{Eager, Frame, Gradient, Storage};
+use crate::model::graph::{Graph, Op};
+use crate::program::{DType, MatmulLayout};
+
+impl Eager {
+    /// A cast weight that autocast's cache holds, if it has one (`cached_cast`, `aten/src/ATen/autocast_mode.cpp`).
+    pub(super) fn cache_cast(&mut self, cast: Storage) {
+        if self.cast_weights.is_some() {
+            let held = self.retain(cast);
+            self.cast_weights.get_or_insert_default().push(held);
+        }
+    }
+
+    /// Autocast begins around a forward and its loss; `cache`: `cache_enabled`.
+    pub fn autocast_begins(&mut self, cache: bool) {
+        self.cast_weights = cache.then(Vec::new);
+    }
+
+    /// Autocast ends, and with it its cache.
+    pub fn autocast_ends(&mut self) {
+        for cast in self.cast_weights.take().into_iter().flatten() {
+            self.release(cast);
+        }
+    }
+
+    /// Backward of a linear whose weight, and bias, are values.
+    pub(super) fn linear_of_values(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+        (inputs, outputs): (u64, u64),
+    ) {
+        let (dtype, dispatch) = (graph.values[op.inputs[0]].dtype, self.settings.backward);
+        let tokens = graph.values[op.inputs[0]].elements / inputs;
+        let mut made = [None; 2];
+        let matmuls = [
+            ((outputs, inputs, tokens), MatmulLayout::WeightGradient, 1),
+            ((tokens, inputs, outputs), MatmulLayout::DataGradient, 0),
+        ];
+        let order = if has_bias(op) { [1, 0] } else { [0, 1] };
+        for (shape, layout, of) in order.map(|at| matmuls[at]) {
+            made[of] = Some(self.temporary(shape.0 * shape.1 * dtype.bytes(), "aten.mm"));
+            self.matmul("aten.mm", shape, dtype, layout, dispatch);
+        }
+        let bias = has_bias(op).then(|| self.sum_rows(tokens, outputs, dtype));
+        self.let_go(frame, index, gradient);
+        let gradients = [made[0], made[1], bias];
+        for (&value, storage) in op.inputs.iter().zip(gradients) {
+            let Some(storage) = storage else { continue };
+            self.accumulate(frame, value, Gradient { storage, view: true });
+        }
+    }
+
+    /// Backward of a cast weight: its gradient in the parameter's type.
+    pub(super) fn cast_weight_backward(&mut self, graph: &Graph, op: &Op, frame: &Frame, gradient: Storage) {
+        let from = graph.values[op.outputs[0]].dtype;
+        let wide = self.cast_gradient(gradient, from, DType::Fp32);
+        self.store_leaf(frame.params.index(op.params[0]), wide, DType::Fp32);
+    }
+}
