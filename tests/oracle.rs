@@ -1,6 +1,7 @@
 //! What PyTorch itself computes (`tests/oracles`), case by case. `WINDTUNNEL_ORACLES` names another folder to read.
 
 mod architectures;
+mod autocast;
 mod cases;
 mod compile;
 mod deepspeed;

@@ -77,6 +77,7 @@ impl Autocast {
             // Tables and what is made of their rows are in the parameters' type, the loss is in fp32.
             OpKind::Embedding | OpKind::CrossEntropy { .. } => DType::Fp32,
             OpKind::RotateComplex { .. } | OpKind::RotaryRows => DType::Fp32,
+            OpKind::Positions => self.dtype(op.outputs[0]),
             OpKind::Cast if self.dtype(op.outputs[0]) == DType::Fp32 => DType::Fp32,
             OpKind::Cast => self.before_upcast(op.inputs[0]),
             _ => to.unwrap_or_else(|| self.widest(&op)),

@@ -259,8 +259,10 @@ pub struct Eager {
     pub maxima: Option<Maxima>,
     /// The tensor-parallel ranks' user buffers, where they exchange by these beside matmuls.
     pub buffers: Option<UserBuffers>,
-    /// Weights in bf16 that autocast's cache holds until autocast ends; none: there is no cache, or no autocast.
-    pub cast_weights: Option<Vec<Storage>>,
+    /// Weights in bf16 that autocast's cache holds until autocast ends; none: there is no cache, or autocast is not on.
+    cast_weights: Option<Vec<Storage>>,
+    /// Whether autocast has a cache when it is on.
+    caches_casts: bool,
     /// What is known of CUDA graphs.
     graphs: graphs::State,
 }
@@ -310,6 +312,7 @@ impl Eager {
             maxima: None,
             buffers: None,
             cast_weights: None,
+            caches_casts: false,
             graphs: graphs::State::default(),
         }
     }

@@ -41,7 +41,7 @@ fn name(collective: Collective) -> &'static str {
 }
 
 /// What a program does in a step, as the oracle writes it.
-fn events(program: &Program) -> Vec<String> {
+pub fn events(program: &Program) -> Vec<String> {
     let event = |instr: &Instr| match *instr {
         Instr::Alloc { buffer } | Instr::Free { buffer } => {
             let sign = if matches!(instr, Instr::Alloc { .. }) { '+' } else { '-' };

@@ -16,7 +16,13 @@ impl Eager {
 
     /// Autocast begins around a forward and its loss; `cache`: `cache_enabled`.
     pub fn autocast_begins(&mut self, cache: bool) {
-        self.cast_weights = cache.then(Vec::new);
+        self.caches_casts = cache;
+        self.autocast_resumes();
+    }
+
+    /// Autocast begins anew around a recompute, which has the settings of its forward.
+    pub(super) fn autocast_resumes(&mut self) {
+        self.cast_weights = self.caches_casts.then(Vec::new);
     }
 
     /// Autocast ends, and with it its cache.
@@ -48,8 +54,18 @@ impl Eager {
             made[of] = Some(self.temporary(shape.0 * shape.1 * dtype.bytes(), "aten.mm"));
             self.matmul("aten.mm", shape, dtype, layout, dispatch);
         }
+        // The bias's gradient is summed when the node has run: under checkpointing what it saved has gone by then.
+        let checkpointed = frame.checkpoint.is_some();
+        if checkpointed {
+            self.let_go_of_saved(frame, index);
+        }
         let bias = has_bias(op).then(|| self.sum_rows(tokens, outputs, dtype));
-        self.let_go(frame, index, gradient);
+        if checkpointed {
+            self.release(gradient);
+            self.let_go_of_input(frame, index);
+        } else {
+            self.let_go(frame, index, gradient);
+        }
         let gradients = [made[0], made[1], bias];
         for (&value, storage) in op.inputs.iter().zip(gradients) {
             let Some(storage) = storage else { continue };

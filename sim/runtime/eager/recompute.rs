@@ -34,6 +34,7 @@ impl Eager {
             frame.input = self.bring_back(sent, offload);
         }
         frame.slots[0] = Some(frame.input);
+        self.autocast_resumes();
         let stop = if self.settings.early_stop { self.stops_at(graph) } else { graph.ops.len() };
         Recompute { pass, category, kept: std::mem::take(&mut frame.kept), kept_start: 0, stop }
     }
@@ -82,6 +83,7 @@ impl Eager {
             // What came back from the host is the recompute's own: only what saved it holds it now.
             self.release(frame.input);
         }
+        self.autocast_ends();
         frame.recomputed = true;
         self.program.set_pass(again.pass);
         self.category = again.category;
