@@ -5,6 +5,7 @@
 //! ([`gate`]). [`mod@predict`] flies it.
 
 mod accumulation;
+mod autocast;
 mod batch;
 mod classes;
 mod context;

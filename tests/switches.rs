@@ -1,6 +1,6 @@
 //! Keys for PyTorch's own switches: what each does to the collectives, kernels and states of a step, counted by hand.
 
-use windtunnel::program::{Category, Collective, Instr, Program};
+use windtunnel::program::{Category, Collective, DType, Instr, Program, Work};
 
 use crate::make::{self, TINY};
 
@@ -151,4 +151,66 @@ fn second_dimensions_are_gathered_as_much_and_copied_into_place() {
     };
     // Two parameters a layer, at each gather; and their gradients.
     assert!(copies(&second) >= copies(&plain) + 2 * 2 * LAYERS);
+}
+
+#[test]
+fn autocast_keeps_residuals_in_fp32_and_multiplies_in_bf16() {
+    let autocast = "precision.autocast = 'bf16'";
+    let matmuls = |text: &str| {
+        let program = with(text);
+        let matmul = |work: &Work| matches!(work, Work::Matmul { dtype: DType::Bf16, .. });
+        program.kernels.iter().filter(|kernel| matmul(&kernel.work)).count()
+    };
+    assert!(matmuls("precision.param = 'fp32'") == 0 && matmuls(autocast) > 0);
+    // The hidden state between blocks is kept in twice the bytes of a model in bf16.
+    let state = |text: &str| {
+        let program = with(text);
+        let sizes = program.buffers.iter().filter(|buffer| buffer.category == Category::Activation);
+        sizes.map(|buffer| buffer.bytes.0).max().expect("a step has activations")
+    };
+    assert!(state(autocast) >= state("precision.param = 'bf16'"));
+    // The cache keeps casts of checkpointed blocks until forward is over.
+    let full = format!("{autocast}, activation_checkpointing.policy = 'full'");
+    assert!(!alike(&full, &format!("{full}, precision.autocast_cache = false")));
+    // Gathers are in fp32: autocast casts what has been gathered.
+    let gathered = |text: &str| {
+        let program = with(text);
+        let bytes = program.step.iter().filter_map(|instr| match *instr {
+            Instr::Collective { comm, .. } if program.comm(comm).kind == Collective::AllGather => {
+                Some(program.comm(comm).bytes.0)
+            }
+            _ => None,
+        });
+        bytes.sum::<u64>()
+    };
+    assert_eq!(gathered(autocast), 2 * gathered("precision.param = 'bf16'"));
+}
+
+#[test]
+fn what_autocast_is_not_simulated_with_is_refused_with_what_to_write() {
+    let refusal = |changes: &str| {
+        let text = make::apply(TINY, &format!("precision.autocast = 'bf16', {changes}"));
+        windtunnel::scenario::Scenario::parse(make::FILE, &text).expect_err(changes).to_string()
+    };
+    for (changes, named) in [
+        ("precision.param = 'bf16'", "precision.param = \"bf16\" leaves it none to cast"),
+        ("precision.storage = 'bf16'", "remove precision.storage"),
+        ("precision.autocast = 'fp16'", "torch.autocast in fp16"),
+        ("compile.blocks = true", "compile.blocks = false"),
+        ("mesh.dp_shard = 4, mesh.tp = 2", "tensor parallelism"),
+        ("mesh.dp_shard = 4, mesh.cp = 2", "context parallelism"),
+        ("activation_checkpointing.policy = 'selective_op'", "policy = \"full\""),
+        ("framework.modules = 'transformers'", "transformers' classes"),
+        ("loss.kind = 'bf16'", "loss.kind = \"fp32\""),
+        ("framework.fused_rms_norm = false", "framework.fused_rms_norm = true"),
+    ] {
+        let said = refusal(changes);
+        assert!(said.contains(named), "{changes}: {said}");
+    }
+    let flat = make::apply(TINY, "precision.autocast = 'bf16'").replace("\"fsdp2\"", "\"fsdp1\"");
+    let said = windtunnel::scenario::Scenario::parse(make::FILE, &flat).expect_err("flat parameters").to_string();
+    assert!(said.contains("FSDP1's flat parameters"), "{said}");
+    let cache = make::apply(TINY, "precision.autocast_cache = false");
+    let said = windtunnel::scenario::Scenario::parse(make::FILE, &cache).expect_err("no autocast").to_string();
+    assert!(said.contains("precision.autocast = \"bf16\""), "{said}");
 }

@@ -209,7 +209,7 @@ impl Job {
     /// The type that matmuls multiply in.
     pub fn dtype(&self) -> DType {
         match self.parts() {
-            Parts::Whole(job) => job.fsdp.mixed_precision.compute(),
+            Parts::Whole(job) => job.multiplies_in(),
             Parts::Split(job) => match job.matmuls {
                 megatron::Matmuls::Plain => job.dtype,
                 megatron::Matmuls::Fp8 { .. } => DType::Fp8,

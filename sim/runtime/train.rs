@@ -151,6 +151,11 @@ pub struct Job {
 }
 
 impl Job {
+    /// The type that matmuls multiply in.
+    pub fn multiplies_in(&self) -> DType {
+        if self.autocast.is_some() { DType::Bf16 } else { self.fsdp.mixed_precision.compute() }
+    }
+
     /// Ranks that each have data of their own, if only parts of the same sequence.
     pub fn data_ranks(&self) -> u32 {
         self.fsdp.shard * self.fsdp.replicate

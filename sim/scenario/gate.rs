@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::understood::Reader;
-use super::{stages, tensor, written};
+use super::{autocast, stages, tensor, written};
 use crate::cost::{Backend, Profile};
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
@@ -201,6 +201,7 @@ pub(super) fn check(
     topology: &Topology,
 ) -> Result<(), ScenarioError> {
     positions(reader, written, &job.model, job.seq)?;
+    autocast::check(reader, written, job)?;
     if let (Some(at), false) = (&written.precision.output, job.loss.sees_whole_logits()) {
         let problem = "precision.output casts the model's logits, and this loss takes them in parts or not at all";
         return Err(reader.plan(at, problem, "remove precision.output, or write loss.kind = \"fp32\""));

@@ -6,8 +6,8 @@ use super::error::ScenarioError;
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, Reader};
 use super::{
-    accumulation, classes, context, experts, float8, gate, machine, optimizer, recompute, sharding, stages, tensor,
-    training, written,
+    accumulation, autocast, classes, context, experts, float8, gate, machine, optimizer, recompute, sharding, stages,
+    tensor, training, written,
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
@@ -74,6 +74,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let (shard, replicate) = gate::mesh(reader, &scenario.mesh, (topology, axes), count)?;
     let pipeline = stages::stages(reader, scenario, &model, (pp, accumulation))?;
     let shard = shard * context;
+    let autocast = autocast::autocast(reader, &scenario.precision, runtime)?;
     let mixed_precision = precision(reader, &scenario.precision, runtime)?;
     let node = (topology.nodes, u64::from(topology.node.chips));
     let experts = experts::implementation(reader, scenario, (runtime, &model, shard), node)?;
@@ -95,7 +96,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let between = accumulation::between(reader, scenario, runtime, facts)?;
     let regime = machine::regime(reader, &scenario.topology);
     let attention = machine::attention(reader, &scenario.attention, profile, machine::pytorch_attention(topology))?;
-    let tf32 = match (mixed_precision.compute(), scenario.precision.tf32) {
+    let multiplied = if autocast.is_some() { DType::Bf16 } else { mixed_precision.compute() };
+    let tf32 = match (multiplied, scenario.precision.tf32) {
         (DType::Fp32, None) => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
         (_, written) => written.unwrap_or(false),
     };
@@ -152,7 +154,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         step_in_backward,
         max_positions: seq,
         initialisation: initialisation(reader, scenario, runtime)?,
-        autocast: None,
+        autocast,
         cuda_graphs: cuda_graphs(reader, &scenario.framework),
         model,
     };
@@ -286,10 +288,12 @@ fn precision(
         return Ok(MixedPrecision { storage, param: None, reduce: None });
     }
     let param = match get(&written.param) {
+        None if written.autocast.is_some() => None,
         None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
         param => param,
     };
     let reduce = match get(&written.reduce) {
+        None if written.autocast.is_some() => None,
         None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "\"fp32\"")),
         None => {
             let same = param.unwrap_or(storage);

@@ -213,6 +213,10 @@ pub struct Precision {
     pub output: Option<Spanned<DType>>,
     /// Whether fp32 matmuls run in tf32.
     pub tf32: Option<bool>,
+    /// The type of `torch.autocast` around forward and loss; absent: it is off.
+    pub autocast: Option<Spanned<DType>>,
+    /// `cache_enabled` of it.
+    pub autocast_cache: Option<Spanned<bool>>,
 }
 
 /// `[compile]`

@@ -57,7 +57,7 @@ pub(in crate::runtime) struct Graphs {
 pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
     let dims = block::dims(&job.model, job.batch, job.own_tokens(), job.tensor);
     // Under autocast code that asks for its input's type is in bf16 wherever a linear comes before it.
-    let compute = if job.autocast.is_some() { DType::Bf16 } else { job.fsdp.mixed_precision.compute() };
+    let compute = job.multiplies_in();
     let mut style = job.style;
     if job.compile && style.rope == Rope::ComplexByPosition {
         // What a compiled block gathers of its table it lets go of in the same pass.

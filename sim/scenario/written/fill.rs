@@ -46,7 +46,7 @@ fill!(Optimizer {
 } { clip_grad_norm, scale_gradients });
 fill!(Attention { backend, unpad, implementation } { alibi_tensor, reads_back });
 fill!(Memory { initialisation } { expandable_segments });
-fill!(Precision { storage, param, reduce, output } { tf32 });
+fill!(Precision { storage, param, reduce, output, autocast, autocast_cache } { tf32 });
 
 /// The tables that a release may have defaults for.
 #[derive(Debug, Default, serde::Deserialize)]
