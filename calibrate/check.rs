@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use windtunnel::files::{self, Output};
 use windtunnel::runtime::{Parts, spmd};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Scenario, predict};
@@ -82,15 +83,15 @@ Exit codes:
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     match answer(arguments) {
-        Ok((text, code)) => {
-            crate::cli::print(&text);
-            ExitCode::from(code)
-        }
-        Err(failure) => {
-            eprintln!("error: {failure}");
-            ExitCode::from(failure.code())
-        }
+        Ok((text, code)) if to_stdout(arguments) => crate::cli::said_json(&text, code),
+        Ok((text, code)) => crate::cli::said(&text, code),
+        Err(failure) => crate::cli::failed(&failure, failure.code()),
     }
+}
+
+/// Whether JSON is printed in the report's stead.
+fn to_stdout(arguments: &Arguments) -> bool {
+    arguments.json.as_deref() == Some(Path::new("-"))
 }
 
 /// What was compiled, by what and how.
@@ -110,6 +111,9 @@ pub struct Question {
 }
 
 fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
+    let unwritable = |why: files::WriteError| Failure::Input(why.to_string());
+    let file = arguments.json.as_ref().filter(|_| !to_stdout(arguments));
+    let file = file.map(|path| Output::open(path)).transpose().map_err(unwritable)?;
     let (scenario, text) = read(&arguments.scenario, arguments.sequence)?;
     let Parts::Compiled(job) = scenario.job.parts() else {
         let runtime = scenario.runtime.written();
@@ -150,11 +154,11 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     }
     if question.target.slice.is_some() {
         let takes = if arguments.memory_only { "buffers take seconds to a minute" } else { "a step takes minutes" };
-        eprintln!(
+        files::complain(&format!(
             "compiling for {} chips: {takes}{}",
             question.target.partitions,
             if arguments.no_cache { "" } else { ", and the answer is kept" }
-        );
+        ));
     }
     let settings = Settings { remedies: false, ..Settings::default() };
     let prediction = predict(&question.scenario, settings).map_err(|why| Failure::Input(why.to_string()))?;
@@ -165,19 +169,18 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
         false => asked(&program, target, &setup),
     })?;
     let (verdict, code) = verdict::verdict(&compiler, &ours, question.target.slice.is_some());
-    let json_to_stdout = arguments.json.as_deref() == Some(Path::new("-"));
     let json = format!("{:#}\n", report::json(&question, &compiler, &ours, &verdict));
-    if let (Some(path), false) = (&arguments.json, json_to_stdout) {
-        std::fs::write(path, &json).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
+    if let Some(file) = file {
+        file.write(&json).map_err(unwritable)?;
     }
-    Ok((if json_to_stdout { json } else { report::text(&question, &compiler, &ours, &verdict) }, code))
+    Ok((if to_stdout(arguments) { json } else { report::text(&question, &compiler, &ours, &verdict) }, code))
 }
 
 /// The scenario, and its file's text.
 fn read(path: &Path, sequence: Option<i64>) -> Result<(Scenario, String), Failure> {
     let file = path.display().to_string();
     let wrong = |why: &dyn std::fmt::Display| Failure::Input(why.to_string());
-    let text = std::fs::read_to_string(path).map_err(|why| Failure::Input(format!("{file}: {why}")))?;
+    let text = files::text(path).map_err(|why| Failure::Input(format!("{file}: {why}")))?;
     let mut scenario = Scenario::parse(&file, &text).map_err(|why| wrong(&why))?;
     if let Some(tokens) = sequence {
         scenario.draft.set("batch.sequence", tokens);
@@ -188,7 +191,7 @@ fn read(path: &Path, sequence: Option<i64>) -> Result<(Scenario, String), Failur
 
 /// A program that was exported.
 fn exported(path: &Path, job: &spmd::Job) -> Result<String, Failure> {
-    let bytes = std::fs::read(path).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
+    let bytes = files::bytes(path).map_err(|why| Failure::Input(format!("{}: {why}", path.display())))?;
     let program = String::from_utf8(bytes).map_err(|_| {
         let remedy = "export the program as text (`.as_text()`), not as bytecode";
         Failure::Input(format!("{}: is no text: {remedy}", path.display()))
@@ -217,7 +220,8 @@ fn written(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: boo
         Failure::Input(format!("{}: {why}\nexport the step from JAX and name it by --program", scenario.file))
     })?;
     if let Some(file) = &arguments.emit {
-        std::fs::write(file, step.listing()).map_err(|why| Failure::Input(format!("{}: {why}", file.display())))?;
+        let written = Output::open(file).and_then(|output| output.write(&step.listing()));
+        written.map_err(|why| Failure::Input(why.to_string()))?;
     }
     Ok(step.text)
 }

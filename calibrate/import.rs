@@ -47,6 +47,9 @@ pub enum ImportError {
         /// The system's reason.
         why: std::io::Error,
     },
+    /// A file could not be written.
+    #[error(transparent)]
+    Output(#[from] windtunnel::files::WriteError),
     /// A table is not what it should be.
     #[error("{path}: {why}")]
     Table {

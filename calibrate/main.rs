@@ -84,17 +84,19 @@ enum Source {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(said) if said.use_stderr() => {
+            windtunnel::files::complain(said.render().to_string().trim_end());
+            return ExitCode::from(2);
+        }
+        Err(said) => return cli::said(&said.render().to_string(), 0),
+    };
+    match cli.command {
         Command::Import { source: Source::Published { from, out, held_out } } => {
             match import::published(&from, &out, held_out.as_deref()) {
-                Ok(report) => {
-                    cli::print(&report);
-                    ExitCode::SUCCESS
-                }
-                Err(why) => {
-                    eprintln!("error: {why}");
-                    ExitCode::FAILURE
-                }
+                Ok(report) => cli::said(&report, 0),
+                Err(why) => cli::failed(&why, 1),
             }
         }
         Command::Import { source: Source::NcclTests(asked) } => asked.run(),

@@ -357,15 +357,23 @@ pub struct Points {
 /// Reads a file of points.
 pub fn read(path: &Path) -> Result<Points, FileError> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|why| FileError::File { path: name.clone(), why })?;
+    let bytes = windtunnel::files::bytes(path).map_err(|why| FileError::File { path: name.clone(), why })?;
     parse(&name, &bytes)
 }
 
 /// Understands the bytes of a file of points; `path` is for messages only. A last line that breaks off is an interrupted
-/// write: it is left out and remembered. One that is whole but for its end counts.
+/// write: it is left out and remembered. One that is whole but for its end counts, unless zeros follow: a file system that lost
+/// power pads what it did not come to write, and nothing says how much of the last line that is.
 pub fn parse(path: &str, bytes: impl AsRef<[u8]>) -> Result<Points, FileError> {
     let mut points = Points::default();
-    for (at, line) in bytes.as_ref().split_inclusive(|byte| *byte == b'\n').enumerate() {
+    let mut bytes = bytes.as_ref();
+    if bytes.ends_with(b"\0") {
+        let whole = bytes.iter().rposition(|byte| !matches!(byte, b'\0')).map_or(0, |last| last + 1);
+        let lines = bytes[..whole].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        bytes = &bytes[..lines];
+        points.half = Some(1 + bytes.iter().filter(|byte| **byte == b'\n').count());
+    }
+    for (at, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
         let bad = |why: String| FileError::Line { path: path.to_owned(), line: at + 1, why };
         if line.trim_ascii().is_empty() {
             continue;

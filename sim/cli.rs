@@ -11,11 +11,12 @@ mod schedule;
 mod show;
 mod topology;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use windtunnel::files::{self, Output};
 use windtunnel::scenario::ScenarioError;
 
 /// A wind tunnel for training clusters: predicts peak memory, pipeline bubble, step time and MFU before the cluster is
@@ -68,6 +69,24 @@ impl Failure {
     fn input(error: impl std::fmt::Display) -> Failure {
         Failure { message: error.to_string(), code: 2 }
     }
+
+    /// Says so, and ends the program.
+    fn end(self) -> ExitCode {
+        if !self.message.is_empty() {
+            files::complain(&format!("error: {}", self.message));
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+/// Prints what clap has to say: help, the version, or what is wrong with the arguments.
+fn explain(said: &clap::Error) -> ExitCode {
+    let text = said.render().to_string();
+    if said.use_stderr() {
+        files::complain(text.trim_end());
+        return ExitCode::from(2);
+    }
+    print(&text).map_or_else(Failure::end, |()| ExitCode::SUCCESS)
 }
 
 /// What a command returns.
@@ -75,7 +94,10 @@ type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(said) => return explain(&said),
+    };
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),
@@ -88,37 +110,82 @@ pub fn main() -> ExitCode {
         Command::CompileCheck(args) => calibrate::start("compile-check", &args),
         Command::Calibrate(args) => calibrate::run(&args),
     };
-    outcome.unwrap_or_else(|failure| {
-        eprintln!("error: {}", failure.message);
-        ExitCode::from(failure.code)
-    })
+    outcome.unwrap_or_else(Failure::end)
 }
 
 /// A scenario file's name and text.
 fn read(path: &Path) -> Result<(String, String), Failure> {
     let file = path.display().to_string();
-    match std::fs::read_to_string(path) {
+    match files::text(path) {
         Ok(text) => Ok((file, text)),
         Err(error) => Err(Failure::input(ScenarioError::Unreadable { path: file, reason: error.to_string() })),
     }
 }
 
-/// Writes a file the user asked for.
-fn write(path: &Path, body: &str) -> Result<(), Failure> {
-    std::fs::write(path, body).map_err(|error| Failure::input(format!("cannot write {}: {error}", path.display())))
+/// Gets ready to write a file the user asked for, before anything is computed.
+fn output(path: Option<&PathBuf>) -> Result<Option<Output>, Failure> {
+    path.map(|path| Output::open(path)).transpose().map_err(Failure::input)
 }
 
-/// Prints to standard output; a reader that has gone away (`| head`) is no error.
-fn print(text: &str) {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
+/// Prints a report.
+fn print(text: &str) -> Result<(), Failure> {
+    printed(files::print(text))
 }
 
-/// Writes a file and says so.
-fn write_file(path: &Path, body: &str) -> Result<(), Failure> {
-    write(path, body)?;
-    print(&format!("\nwrote {}\n", path.display()));
-    Ok(())
+/// Prints JSON.
+fn print_json(text: &str) -> Result<(), Failure> {
+    printed(files::print_json(text))
+}
+
+/// Exit code where a reader has gone away (`| head`), as shells give it: SIGPIPE.
+const NO_READER: u8 = 128 + 13;
+
+fn printed(outcome: std::io::Result<()>) -> Result<(), Failure> {
+    outcome.map_err(|why| match why.kind() {
+        // The reader has what it wanted, and nobody to whom it should be said.
+        std::io::ErrorKind::BrokenPipe => Failure { message: String::new(), code: NO_READER },
+        _ => Failure::input(format!("cannot write to standard output: {why}")),
+    })
+}
+
+/// Writes a file and says so; `hint` says what to do with it.
+fn write(output: Output, body: &str, hint: &str) -> Result<(), Failure> {
+    let path = output.path().display().to_string();
+    output.write(body).map_err(Failure::input)?;
+    print(&format!("\nwrote {path}{hint}\n"))
+}
+
+/// Where `--json` goes.
+enum Json {
+    /// It was not asked for.
+    Nowhere,
+    /// `-`: instead of the report.
+    Stdout,
+    File(Output),
+}
+
+impl Json {
+    /// Gets ready, before anything is computed.
+    fn open(path: Option<&PathBuf>) -> Result<Json, Failure> {
+        match path {
+            Some(path) if path == Path::new("-") => Ok(Json::Stdout),
+            path => Ok(output(path)?.map_or(Json::Nowhere, Json::File)),
+        }
+    }
+
+    fn is_stdout(&self) -> bool {
+        matches!(self, Json::Stdout)
+    }
+
+    /// Writes it after the report, or prints it in the report's stead.
+    fn finish(self, report: impl FnOnce() -> String, value: impl FnOnce() -> serde_json::Value) -> Result<(), Failure> {
+        match self {
+            Json::Nowhere => print(&report()),
+            Json::Stdout => print_json(&format!("{:#}\n", value())),
+            Json::File(file) => {
+                print(&report())?;
+                write(file, &format!("{:#}\n", value()), "")
+            }
+        }
+    }
 }

@@ -3,6 +3,7 @@
 pub mod cost;
 pub mod engine;
 pub mod explore;
+pub mod files;
 pub mod hardware;
 pub mod memory;
 pub mod model;

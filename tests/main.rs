@@ -36,6 +36,7 @@ mod megatron_kernels;
 mod memory;
 mod one_queue;
 mod oracle;
+mod outputs;
 mod pipeline;
 mod profiles;
 mod readme;

@@ -10,9 +10,9 @@ use windtunnel::scenario::{Scenario, predict};
 
 /// The layers, lowest first: a file names only layers above it in this list. `program` is the language the later ones
 /// speak, so it stands early.
-const LAYERS: [&str; 17] = [
-    "near", "units", "hardware", "model", "layout", "program", "cost", "schedule", "runtime", "network", "memory",
-    "engine", "scenario", "report", "explore", "receipt", "cli",
+const LAYERS: [&str; 18] = [
+    "near", "files", "units", "hardware", "model", "layout", "program", "cost", "schedule", "runtime", "network",
+    "memory", "engine", "scenario", "report", "explore", "receipt", "cli",
 ];
 
 /// Names that are not in the order above, and why.
@@ -196,15 +196,25 @@ fn nothing_outside_the_command_line_reads_a_clock_or_the_environment() {
     no_line("predictions depend on files alone", |file, line| {
         let reads = ["std::time", "std::env", "env::var", "Instant::", "SystemTime", "rand::", "thread::"];
         let found = reads.iter().find(|&&what| line.contains(what))?;
-        (!file.starts_with("sim/cli")).then(|| (*found).to_owned())
+        // Of files a thread listens for interrupts, and predicts nothing.
+        (!file.starts_with("sim/cli") && !file.starts_with("sim/files")).then(|| (*found).to_owned())
     });
 }
 
 #[test]
-fn only_the_command_line_prints() {
-    no_line("print in sim/cli only", |file, line| {
+fn everything_is_printed_by_files_which_tells_when_it_fails() {
+    no_line("print by files::print and files::complain", |_, line| {
         let prints = ["println!", "print!(", "eprint", "dbg!"].iter().any(|what| line.contains(what));
-        (prints && !file.starts_with("sim/cli")).then(|| line.trim().to_owned())
+        prints.then(|| line.trim().to_owned())
+    });
+}
+
+#[test]
+fn files_are_read_and_written_in_one_place() {
+    no_line("read and write by sim/files: with a limit, whole or not at all", |file, line| {
+        let calls = ["read_to_string(", "fs::read(", "fs::write(", "File::create(", "File::open("];
+        let found = calls.iter().find(|&&call| line.contains(call))?;
+        (!file.starts_with("sim/files")).then(|| (*found).to_owned())
     });
 }
 

@@ -15,6 +15,8 @@ use super::nvml::Monitor;
 use super::session::{Outcome, Progress, Session};
 use super::sweep::Sweep;
 use super::{list, machine, open};
+use windtunnel::files;
+
 use crate::interrupt::Stop;
 use crate::journal::Journal;
 use crate::plan::{Job, ranked};
@@ -78,12 +80,9 @@ const SUSTAINED: usize = 400;
 pub fn run(arguments: &Arguments) -> ExitCode {
     let done = if arguments.list { list::list(&arguments.libraries) } else { measure(arguments) };
     match done {
-        Ok(report) => {
-            crate::cli::print(&report);
-            ExitCode::SUCCESS
-        }
+        Ok(report) => crate::cli::said(&report, 0),
         Err(failure) => {
-            eprintln!("error: {failure}");
+            files::complain(&format!("error: {failure}"));
             failure.exit()
         }
     }
@@ -138,7 +137,8 @@ fn measure(arguments: &Arguments) -> Result<String, Failure> {
     if outcome.wrong == 0 {
         return Ok(report);
     }
-    crate::cli::print(&report);
+    // What was wrong is said whether or not this is.
+    let _ = files::print(&report);
     Err(Failure::Wrong(format!(
         "results were wrong {} time(s), as said above; nothing of that was timed",
         outcome.wrong
@@ -196,7 +196,7 @@ fn plan(sweeps: &[Box<dyn Sweep>], machine: &Machine, mut jobs: Vec<Job>) -> Vec
 /// Reads a file for `--plan`.
 fn jobs(path: &Path) -> Result<Vec<Job>, Failure> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|why| Failure::Input(format!("{name}: {why}")))?;
+    let text = windtunnel::files::text(path).map_err(|why| Failure::Input(format!("{name}: {why}")))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let job = |(at, line): (usize, &str)| {
         let bad = |why: String| Failure::Input(format!("{name}:{}: {why}", at + 1));
@@ -251,13 +251,13 @@ impl Progress for Bar {
         let name = serde_json::to_string(what).unwrap_or_default().replace(['"', '{', '}'], "").replace(':', " ");
         let hot = if regime == Regime::Sustained { "hot " } else { "" };
         if self.bar.is_hidden() && self.said.get().elapsed() > NOW_AND_THEN {
-            eprintln!("{done} of {planned}: {hot}{name}");
+            files::complain(&format!("{done} of {planned}: {hot}{name}"));
             self.said.set(Instant::now());
         }
         self.bar.set_message(format!("{hot}{name}"));
     }
 
     fn note(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| files::complain(line));
     }
 }

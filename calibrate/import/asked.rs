@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use windtunnel::files;
+
 use super::nccl_tests::{self, Kind, Known};
 use super::{Imported, csv_points};
 
@@ -68,21 +70,21 @@ fn finish<E: std::fmt::Display>(imported: Result<Imported, Vec<E>>, out: Option<
         Ok(imported) => imported,
         Err(errors) => {
             for why in errors {
-                eprintln!("error: {why}");
+                files::complain(&format!("error: {why}"));
             }
             return ExitCode::from(BAD_INPUT);
         }
     };
     for remark in &imported.remarks {
-        eprintln!("note: {remark}");
+        files::complain(&format!("note: {remark}"));
     }
     match out.map_or_else(|| imported.print(), |out| imported.create(&out)) {
         Ok(()) => {
-            eprintln!("{} points", imported.points);
+            files::complain(&format!("{} points", imported.points));
             ExitCode::SUCCESS
         }
         Err(why) => {
-            eprintln!("error: {why}");
+            files::complain(&format!("error: {why}"));
             ExitCode::from(BAD_INPUT)
         }
     }

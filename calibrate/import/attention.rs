@@ -189,9 +189,7 @@ fn write_points(folder: &Path, tables: &Tables) -> Result<(), ImportError> {
             let _ = writeln!(text, "{head},{backward},{causal},{},{},{},{us:.3}", p.flops, p.sequence, p.tiles);
         }
     }
-    let path = folder.join("attention_h200.csv");
-    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
-    written.map_err(|why| ImportError::File { path: path.display().to_string(), why })
+    super::matmul::write(folder, "attention_h200.csv", &text)
 }
 
 /// The section `attention`.

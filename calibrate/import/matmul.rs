@@ -233,9 +233,9 @@ fn whence(chip: &ChipSpec) -> String {
     format!("{} ({})", file(chip), chips::collection())
 }
 
-fn write(folder: &Path, name: &str, text: &str) -> Result<(), ImportError> {
+/// Writes a file into a folder, which is made if it is not there.
+pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<(), ImportError> {
     let path = folder.join(name);
-    let shown = path.display().to_string();
     std::fs::create_dir_all(folder).map_err(|why| ImportError::File { path: folder.display().to_string(), why })?;
-    std::fs::write(&path, text).map_err(|why| ImportError::File { path: shown, why })
+    Ok(windtunnel::files::Output::open(&path).and_then(|output| output.write(text))?)
 }

@@ -43,7 +43,7 @@ impl Tables {
         }
         let path = self.folder.join(name);
         let shown = path.display().to_string();
-        let file = std::fs::read(&path).map_err(|why| ImportError::File { path: shown.clone(), why })?;
+        let file = windtunnel::files::bytes(&path).map_err(|why| ImportError::File { path: shown.clone(), why })?;
         let mut text = Vec::new();
         if name.ends_with(".gz") {
             flate2::read::GzDecoder::new(file.as_slice())

@@ -50,6 +50,21 @@ fn a_line_that_an_interrupt_cut_short_is_measured_again() {
 }
 
 #[test]
+fn a_file_that_a_lost_file_system_padded_with_zeros_is_gone_on_with() {
+    let path = path("padded");
+    Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    for torn in [&b""[..], br#"{"point":{"what":{"over"#, b"\n\n"] {
+        let padded = [&whole, torn, &[0; 4096]].concat();
+        std::fs::write(&path, &padded).unwrap();
+        let mut journal = Journal::open(&path, &machine()).unwrap();
+        assert_eq!(journal.len(), 1);
+        journal.add(point("event_record")).unwrap();
+        assert_eq!(points::read(&path).unwrap().points.len(), 2);
+    }
+}
+
+#[test]
 fn a_line_that_lacks_nothing_but_its_end_is_kept() {
     let path = path("end");
     Journal::open(&path, &machine()).unwrap().add(point("launch")).unwrap();

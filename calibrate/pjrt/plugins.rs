@@ -6,9 +6,13 @@
 pub mod fetch;
 
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use sha2::{Digest, Sha256};
+
+use super::cache::hex;
 use super::ffi::Setting;
 
 /// What a plugin compiles for.
@@ -92,6 +96,25 @@ impl Release {
         })
     }
 
+    /// Whether a library is the one that is known: it is loaded into this process, so it is looked at each time.
+    fn recognises(&self, path: &Path) -> Result<(), String> {
+        let bad = |why: std::io::Error| format!("{}: {why}", path.display());
+        let mut sha = Sha256::new();
+        std::io::copy(&mut File::open(path).map_err(bad)?, &mut sha).map_err(bad)?;
+        let found = hex(&sha.finalize());
+        if found == self.sha256 {
+            return Ok(());
+        }
+        Err(format!(
+            "{}: is not the library of {self} that was fetched: its SHA-256 is {found}, not {}\nremove it, and fetch it again \
+             with `windtunnel calibrate plugins fetch {} --version {}`",
+            path.display(),
+            self.sha256,
+            self.kind,
+            self.version
+        ))
+    }
+
     /// Where its library is kept within the folder of all that is kept.
     pub fn place(&self, cache: &Path) -> PathBuf {
         let file = Path::new(self.library).file_name().unwrap_or_default();
@@ -147,6 +170,7 @@ impl Plugin {
                 "{release} is not here: fetch it with `windtunnel calibrate plugins fetch {kind}{version}`"
             ));
         }
+        release.recognises(&path)?;
         Ok(Self { kind: Some(kind), path, release: Some(release) })
     }
 

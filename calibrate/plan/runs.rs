@@ -123,7 +123,7 @@ pub(super) fn read(paths: &[PathBuf], unmapped: &mut usize) -> Result<Vec<Run>, 
     }
     let mut runs = vec![];
     for path in scenarios {
-        let text = std::fs::read_to_string(&path).map_err(|why| cannot(&path, why))?;
+        let text = windtunnel::files::text(&path).map_err(|why| cannot(&path, why))?;
         let scenario = Scenario::parse(&path.display().to_string(), &text)?;
         runs.push(Run { text: configuration(&text), scenario });
     }

@@ -58,7 +58,8 @@ pub fn compiled(arguments: &Arguments) -> Result<String, Failure> {
 
 fn asked(arguments: &Arguments) -> Result<String, CompileError> {
     let path = arguments.program.display();
-    let bytes = std::fs::read(&arguments.program).map_err(|why| CompileError::Input(format!("{path}: {why}")))?;
+    let bytes =
+        windtunnel::files::bytes(&arguments.program).map_err(|why| CompileError::Input(format!("{path}: {why}")))?;
     let program = String::from_utf8(bytes).map_err(|_| {
         CompileError::Input(format!("{path}: is no text: export the program as text (`.as_text()`), not as bytecode"))
     })?;
@@ -85,7 +86,8 @@ fn asked(arguments: &Arguments) -> Result<String, CompileError> {
 }
 
 fn written(path: &Path, text: &str) -> Result<(), CompileError> {
-    std::fs::write(path, text).map_err(|why| CompileError::Input(format!("{}: {why}", path.display())))
+    let written = windtunnel::files::Output::open(path).and_then(|output| output.write(text));
+    written.map_err(|why| CompileError::Input(why.to_string()))
 }
 
 /// Devices that a program says it is partitioned over.

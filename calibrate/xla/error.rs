@@ -76,14 +76,8 @@ impl From<PjrtError> for Failure {
 /// Prints what went well, or says what did not.
 pub fn finish(done: Result<String, Failure>) -> ExitCode {
     match done {
-        Ok(report) => {
-            crate::cli::print(&report);
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            eprintln!("error: {failure}");
-            ExitCode::from(failure.code())
-        }
+        Ok(report) => crate::cli::said(&report, 0),
+        Err(failure) => crate::cli::failed(&failure, failure.code()),
     }
 }
 

@@ -1,14 +1,15 @@
 //! `windtunnel ceiling SCENARIO`: the longest sequence that fits, and the way there.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde_json::Value;
 
-use super::{Failure, Outcome, calibrate, print, read, write};
+use super::{Failure, Json, Outcome, calibrate, output, read, write};
 use windtunnel::explore::ceiling::{self, Checked, Options, STEP};
 use windtunnel::explore::{Ceiling, variants};
+use windtunnel::files;
 use windtunnel::scenario::Scenario;
 use windtunnel::units::Bytes;
 
@@ -46,6 +47,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    let (json_file, html_file) = (Json::open(args.json.as_ref())?, output(args.html.as_ref())?);
     let (file, text) = read(&args.scenario)?;
     let scenario = Scenario::parse(&file, &text).map_err(Failure::input)?;
     let draft = &scenario.draft;
@@ -76,17 +78,12 @@ pub fn run(args: &Args) -> Outcome {
         }
     };
     bar.finish_and_clear();
-    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    print(&if json_to_stdout { format!("{json:#}\n") } else { report });
-    if let (Some(path), false) = (&args.json, json_to_stdout) {
-        write(path, &format!("{json:#}\n"))?;
-        print(&format!("\nwrote {}\n", path.display()));
-    }
-    if let Some(path) = &args.html {
-        write(path, &html)?;
-        if !json_to_stdout {
-            print(&format!("\nwrote {}: open it in a browser\n", path.display()));
-        }
+    let quiet = json_file.is_stdout();
+    json_file.finish(|| report, || json)?;
+    match html_file {
+        Some(file) if quiet => file.write(&html).map_err(Failure::input)?,
+        Some(file) => write(file, &html, ": open it in a browser")?,
+        None => {}
     }
     unheard.map_or(Ok(ExitCode::SUCCESS), Err)
 }
@@ -95,7 +92,7 @@ pub fn run(args: &Args) -> Outcome {
 fn check(args: &Args, answer: &mut Ceiling) -> Result<(), Failure> {
     for asked in 0..args.compilations {
         let Some(sequence) = answer.to_ask() else { break };
-        eprintln!("length {} of at most {}: {sequence} tokens", asked + 1, args.compilations);
+        files::complain(&format!("length {} of at most {}: {sequence} tokens", asked + 1, args.compilations));
         let (scenario, length) = (args.scenario.display().to_string(), sequence.to_string());
         let asked = [
             "compile-check",

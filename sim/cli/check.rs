@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Failure, Outcome, print, write_file};
+use super::{Failure, Outcome, output, print, write};
+use windtunnel::files::{self, Output};
 use windtunnel::receipt::check::{self, Choice};
 use windtunnel::receipt::table::Tables;
 use windtunnel::receipt::{Case, html, json, runs, summary, text, threshold};
@@ -50,14 +51,16 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    let [json, runs, html, trace] = [&args.json, &args.runs, &args.html, &args.trace].map(|path| output(path.as_ref()));
+    let (json, runs, html, trace) = (json?, runs?, html?, trace?);
     let thresholds = args.fail_above.as_deref().map(threshold::parse).transpose().map_err(Failure::input)?;
     let (files, refused) = check::read_what_can_be(&args.files);
     for error in &refused {
-        eprintln!("error: {error}");
+        files::complain(&format!("error: {error}"));
     }
     let tables = Tables::shipped();
     if let Some(id) = &args.row {
-        return row(args, &files, &tables, id);
+        return row(trace, &files, &tables, id);
     }
     let choice = Choice { lanes: args.lane.clone(), hardware: args.hardware.clone(), grades: args.grade.clone() };
     if files.receipts.entries.is_empty() && files.own.is_empty() && files.receipts.faults.is_empty() {
@@ -70,10 +73,10 @@ pub fn run(args: &Args) -> Outcome {
     }
     let (count, missing) = choice.count(&files);
     for error in &missing {
-        eprintln!("error: {error}");
+        files::complain(&format!("error: {error}"));
     }
     if count == 0 && !missing.is_empty() {
-        eprintln!("nothing is left to check");
+        files::complain("nothing is left to check");
         return Ok(ExitCode::from(2));
     }
     let bar = ProgressBar::with_draw_target(Some(count as u64), ProgressDrawTarget::stderr());
@@ -82,19 +85,19 @@ pub fn run(args: &Args) -> Outcome {
     let outcome = check::check(&files, &tables, &choice, &|| bar.inc(1));
     bar.finish_and_clear();
     let groups = summary::summary(&outcome);
-    print(&text::report(&outcome, &groups));
-    if let Some(path) = &args.json {
-        write_file(path, &format!("{:#}\n", json::report(&outcome, &groups)))?;
+    print(&text::report(&outcome, &groups))?;
+    if let Some(file) = json {
+        write(file, &format!("{:#}\n", json::report(&outcome, &groups)), "")?;
     }
-    if let Some(path) = &args.runs {
-        write_file(path, &runs::table(&outcome))?;
+    if let Some(file) = runs {
+        write(file, &runs::table(&outcome), "")?;
     }
-    if let Some(path) = &args.html {
-        write_file(path, &html::page(&outcome, &groups))?;
+    if let Some(file) = html {
+        write(file, &html::page(&outcome, &groups), "")?;
     }
     let broken = thresholds.map(|thresholds| threshold::broken(&thresholds, &groups)).unwrap_or_default();
     if !broken.is_empty() {
-        print(&format!("\nThresholds that do not hold\n{}", text::broken(&broken)));
+        print(&format!("\nThresholds that do not hold\n{}", text::broken(&broken)))?;
     }
     Ok(ExitCode::from(
         match (outcome.faults.is_empty() && refused.is_empty() && missing.is_empty(), broken.is_empty()) {
@@ -105,7 +108,7 @@ pub fn run(args: &Args) -> Outcome {
     ))
 }
 
-fn row(args: &Args, files: &check::Files, tables: &Tables, id: &str) -> Outcome {
+fn row(trace: Option<Output>, files: &check::Files, tables: &Tables, id: &str) -> Outcome {
     let own = files.own.iter().find(|case| case.id == id);
     let mapped = match own {
         Some(_) => None,
@@ -121,11 +124,11 @@ fn row(args: &Args, files: &check::Files, tables: &Tables, id: &str) -> Outcome 
     let Some(case): Option<&Case> = own.or(mapped.as_ref()) else {
         return Err(Failure::input(format!("no receipt has the id {id:?}")));
     };
-    let answer = case.fly(args.trace.is_some()).map_err(Failure::input)?;
-    print(&format!("{}\n{}\n", text::row(case, &answer), case.text));
-    print(&report::report(&case.scenario, &answer, report::Detail::default()));
-    if let Some(path) = &args.trace {
-        super::run::write_trace(path, &case.scenario, &answer)?;
+    let answer = case.fly(trace.is_some()).map_err(Failure::input)?;
+    print(&format!("{}\n{}\n", text::row(case, &answer), case.text))?;
+    print(&report::report(&case.scenario, &answer, report::Detail::default()))?;
+    if let Some(file) = trace {
+        super::run::write_trace(file, &case.scenario, &answer)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, print, read, write};
+use super::{Failure, Json, Outcome, read};
 use windtunnel::explore::compare::{json, text};
 use windtunnel::explore::{Side, compare};
 use windtunnel::receipt::table::Tables;
@@ -22,23 +22,12 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    let json = Json::open(args.json.as_ref())?;
     let (a, b) = (Source::read(&args.a)?, Source::read(&args.b)?);
     let side = |source: &Source| Side::read(&source.name, &source.file, &source.text).map_err(Failure::input);
     let answer = compare(&side(&a)?, &side(&b)?).map_err(Failure::input)?;
-    let body = || format!("{:#}\n", json::report(&answer));
-    match &args.json {
-        Some(path) if path == Path::new("-") => print(&body()),
-        path => {
-            print(&text::report(&answer));
-            for source in [&a, &b] {
-                print(&source.measured()?);
-            }
-            if let Some(path) = path {
-                write(path, &body())?;
-                print(&format!("\nwrote {}\n", path.display()));
-            }
-        }
-    }
+    let measured = a.measured()? + &b.measured()?;
+    json.finish(|| text::report(&answer) + &measured, || json::report(&answer))?;
     Ok(ExitCode::SUCCESS)
 }
 

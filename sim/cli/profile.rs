@@ -57,16 +57,16 @@ pub fn run(args: &Args) -> Outcome {
         What::List => {
             for name in Profile::names() {
                 let (profile, _) = open(name)?;
-                print(&format!("{name:24} {}\n", profile.summary));
+                print(&format!("{name:24} {}\n", profile.summary))?;
             }
         }
         What::Show { profile } => {
             let (profile, sections) = open(profile)?;
-            print(&report::show(&profile, &sections));
+            print(&report::show(&profile, &sections))?;
         }
         What::Compare { a, b } => {
             let (a, b) = (open(a)?, open(b)?);
-            print(&report::compare((&a.0, &a.1), (&b.0, &b.1)));
+            print(&report::compare((&a.0, &a.1), (&b.0, &b.1)))?;
         }
         What::Merge { base, newcomer, out } => merge(base, newcomer, out)?,
         What::Fit(args) => return super::calibrate::start("fit", args),
@@ -110,8 +110,8 @@ fn merge(base: &str, newcomer: &str, out: &Path) -> Result<(), Failure> {
         sections.put(machine.clone());
     }
     Profile::save(out, &sections.text()).map_err(Failure::input)?;
-    print(&report::decisions(&decisions));
-    print(&format!("wrote {}\n", out.display()));
+    print(&report::decisions(&decisions))?;
+    print(&format!("wrote {}\n", out.display()))?;
     Ok(())
 }
 

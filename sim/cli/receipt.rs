@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, print, write_file};
+use super::{Failure, Outcome, output, print, write};
 use windtunnel::receipt::map::map;
 use windtunnel::receipt::read::Receipts;
 use windtunnel::receipt::table::{Rule, Tables};
@@ -39,6 +39,7 @@ enum What {
 pub fn run(args: &Args) -> Outcome {
     match &args.what {
         What::ToScenario { id, from, to } => {
+            let to = output(to.as_ref())?;
             let mut receipts = Receipts::default();
             receipts.add(from).map_err(Failure::input)?;
             let entry = receipts.find(id).map_err(Failure::input)?;
@@ -52,8 +53,8 @@ pub fn run(args: &Args) -> Outcome {
                 return Err(Failure { message: format!("{id} makes a scenario that is refused: {why}"), code: 1 });
             }
             match to {
-                Some(path) => write_file(path, &mapped.text)?,
-                None => print(&mapped.text),
+                Some(file) => write(file, &mapped.text, "")?,
+                None => print(&mapped.text)?,
             }
         }
         What::Defaults { framework } => {
@@ -74,7 +75,7 @@ pub fn run(args: &Args) -> Outcome {
                 for (field, why) in &table.ignore {
                     let _ = writeln!(out, "  {field} is passed over: {why}");
                 }
-                print(&(out + "\n"));
+                print(&(out + "\n"))?;
             }
         }
     }

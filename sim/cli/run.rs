@@ -1,11 +1,10 @@
 //! `windtunnel run SCENARIO`: one prediction.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, print};
+use super::{Failure, Json, Outcome, output, print};
+use windtunnel::files::Output;
 use windtunnel::report::{Trace, json, text};
 use windtunnel::scenario::predict::Settings;
 use windtunnel::scenario::{Prediction, Scenario, predict};
@@ -32,46 +31,28 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    let (json, trace) = (Json::open(args.json.as_ref())?, output(args.trace.as_ref())?);
     let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
-    let settings = Settings { fold: !args.full, record: args.trace.is_some(), ..Settings::default() };
+    let settings = Settings { fold: !args.full, record: trace.is_some(), ..Settings::default() };
     let answer = predict(&scenario, settings).map_err(Failure::input)?;
-    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    if !to_stdout {
-        print(&text::report(&scenario, &answer, text::Detail { all_conventions: args.mfu_all }));
-    }
-    if let Some(path) = &args.json {
-        let value = json::report(&scenario, &answer);
-        let body = format!("{value:#}\n");
-        if to_stdout {
-            print(&body);
-        } else {
-            std::fs::write(path, body).map_err(|error| cannot_write(path, &error))?;
-            print(&format!("\nwrote {}\n", path.display()));
-        }
-    }
-    if let Some(path) = &args.trace {
-        write_trace(path, &scenario, &answer)?;
+    let to_stdout = json.is_stdout();
+    let detail = text::Detail { all_conventions: args.mfu_all };
+    json.finish(|| text::report(&scenario, &answer, detail), || json::report(&scenario, &answer))?;
+    if let Some(file) = trace {
+        let path = file.path().display().to_string();
+        write_trace(file, &scenario, &answer)?;
         if !to_stdout {
-            print(&format!("\nwrote {}: open it at ui.perfetto.dev or chrome://tracing\n", path.display()));
+            print(&format!("\nwrote {path}: open it at ui.perfetto.dev or chrome://tracing\n"))?;
         }
     }
     let refused = args.fail_if_oom && !answer.memory.fits;
     Ok(if refused { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::input(format!("cannot write {}: {error}", path.display()))
-}
-
 /// Writes the timeline of a prediction that recorded it.
-pub(super) fn write_trace(path: &Path, scenario: &Scenario, answer: &Prediction) -> Result<(), Failure> {
-    let write = || {
-        let mut out = BufWriter::new(File::create(path)?);
-        let (programs, class_of) = (answer.programs(), answer.class_of.clone());
-        let trace =
-            Trace { scenario: &scenario.description, programs, class_of, timeline: &answer.timeline, from_step: None };
-        trace.write(&mut out)?;
-        out.flush()
-    };
-    write().map_err(|error| cannot_write(path, &error))
+pub(super) fn write_trace(file: Output, scenario: &Scenario, answer: &Prediction) -> Result<(), Failure> {
+    let (programs, class_of) = (answer.programs(), answer.class_of.clone());
+    let trace =
+        Trace { scenario: &scenario.description, programs, class_of, timeline: &answer.timeline, from_step: None };
+    file.write_with(|mut out| trace.write(&mut out)).map_err(Failure::input)
 }

@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Outcome {
         }
         Stage::Schedule(args) => schedule::show(args)?,
     };
-    print(&text);
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

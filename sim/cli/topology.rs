@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Outcome {
                 }
                 vec![name, listed.description]
             });
-            print(&format!("{}\n", text::table(&["name", "what it is"], rows.collect(), 2)));
+            print(&format!("{}\n", text::table(&["name", "what it is"], rows.collect(), 2)))?;
         }
         Sub::Show { name, nodes, slice } => {
             let size = match (nodes, slice) {
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Outcome {
                 (None, None) => Size::Smallest,
             };
             let topology = Topology::load(name, &size).map_err(Failure::input)?;
-            print(&format!("{topology}\n"));
+            print(&format!("{topology}\n"))?;
         }
     }
     Ok(ExitCode::SUCCESS)

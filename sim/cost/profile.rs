@@ -21,6 +21,7 @@ use super::memory::{self, Memory};
 use super::overlap::Overlap;
 use super::registry;
 use super::waves::Chip;
+use crate::files::{Output, WriteError};
 use crate::near::did_you_mean;
 use crate::program::DType;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
@@ -49,6 +50,9 @@ pub enum ProfileError {
         /// The system's reason.
         why: std::io::Error,
     },
+    /// The same of the file itself.
+    #[error(transparent)]
+    Output(#[from] WriteError),
     /// The file is not a profile.
     #[error("{path}: {why}")]
     Parse {
@@ -259,7 +263,7 @@ impl Profile {
     /// The text of a shipped profile by name, or of a user's by path, with the name that messages give it.
     pub fn text(name: &str) -> Result<(String, String), ProfileError> {
         if name.ends_with(".toml") {
-            let read = std::fs::read_to_string(name);
+            let read = crate::files::text(Path::new(name));
             return match read {
                 Ok(text) => Ok((name.to_owned(), text)),
                 Err(why) => Err(ProfileError::Read { path: name.to_owned(), why }),
@@ -282,18 +286,14 @@ impl Profile {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".part");
-        let beside = Path::new(&beside);
-        let written = std::fs::write(beside, text).and_then(|()| std::fs::rename(beside, path));
-        written.inspect_err(|_| drop(std::fs::remove_file(beside))).map_err(failed)?;
+        Output::open(path).and_then(|output| output.write(text))?;
         Ok(profile)
     }
 
     /// Reads a profile from a file.
     pub fn load(path: &Path) -> Result<Profile, ProfileError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|why| ProfileError::Read { path: path.display().to_string(), why })?;
+        let text =
+            crate::files::text(path).map_err(|why| ProfileError::Read { path: path.display().to_string(), why })?;
         Profile::parse(&path.display().to_string(), &text)
     }
 

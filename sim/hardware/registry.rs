@@ -1,7 +1,5 @@
 //! The topologies that ship with the program, one line each, and the search for one by name or path.
 
-use std::fs;
-
 use super::{HardwareError, Size, Topology};
 use crate::near::nearest;
 
@@ -77,7 +75,7 @@ pub(super) fn find(name_or_path: &str) -> Result<(String, String), HardwareError
         let closest = nearest(asked, names.chain(SHIPPED.iter().flat_map(|shipped| shipped.aliases.iter().copied())));
         return Err(HardwareError::Unknown { name: asked.to_owned(), closest, known });
     }
-    match fs::read_to_string(asked) {
+    match crate::files::text(asked.as_ref()) {
         Ok(text) => Ok((asked.to_owned(), text)),
         Err(error) => Err(HardwareError::Unreadable { path: asked.to_owned(), reason: error.to_string() }),
     }

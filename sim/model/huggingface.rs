@@ -100,7 +100,7 @@ const ARCHITECTURES: &[Architecture] = &[
 /// The model whose configuration is the file at `path`.
 pub fn load(path: &Path) -> Result<ModelConfig, ModelError> {
     let file = path.display().to_string();
-    match std::fs::read_to_string(path) {
+    match crate::files::text(path) {
         Ok(text) => parse(&text, &file),
         Err(error) => Err(ModelError::Unreadable { file, reason: error.to_string() }),
     }

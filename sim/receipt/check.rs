@@ -74,7 +74,7 @@ pub fn read_what_can_be(files: &[PathBuf]) -> (Files, Vec<ReceiptError>) {
 /// A scenario with `[measured]`.
 pub fn own(path: &Path) -> Result<Case, ReceiptError> {
     let file = path.display().to_string();
-    let text = std::fs::read_to_string(path)
+    let text = crate::files::text(path)
         .map_err(|error| ReceiptError::Unreadable { path: file.clone(), reason: error.to_string() })?;
     let scenario = Scenario::parse(&file, &text)?;
     if scenario.measured.is_none() {

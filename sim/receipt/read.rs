@@ -1,8 +1,7 @@
 //! Reads files of receipts line by line: a bad line is noted with its number, the rest is read.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -55,7 +54,8 @@ impl Receipts {
     pub fn add(&mut self, path: &Path) -> Result<(), ReceiptError> {
         let file = path.display().to_string();
         let failed = |error: std::io::Error| ReceiptError::Unreadable { path: file.clone(), reason: error.to_string() };
-        let mut reader = BufReader::new(File::open(path).map_err(failed)?);
+        let bytes = crate::files::bytes(path).map_err(failed)?;
+        let mut reader = bytes.as_slice();
         let mut line = 0;
         let mut text = Vec::new();
         loop {

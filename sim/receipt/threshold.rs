@@ -142,7 +142,7 @@ fn inline(spec: &str) -> Result<Vec<Threshold>, ReceiptError> {
 
 fn load(path: &Path) -> Result<Vec<Threshold>, ReceiptError> {
     let file = path.display().to_string();
-    let text = std::fs::read_to_string(path)
+    let text = crate::files::text(path)
         .map_err(|error| ReceiptError::Unreadable { path: file.clone(), reason: error.to_string() })?;
     let written: File = toml::from_str(&text)
         .map_err(|error| ReceiptError::Threshold(format!("{file}: {}", error.to_string().trim())))?;

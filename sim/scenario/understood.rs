@@ -135,7 +135,7 @@ impl Scenario {
     /// Reads a scenario file.
     pub fn load(path: &Path) -> Result<Scenario, ScenarioError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path)
+        let text = crate::files::text(path)
             .map_err(|error| ScenarioError::Unreadable { path: file.clone(), reason: error.to_string() })?;
         Scenario::parse(&file, &text)
     }

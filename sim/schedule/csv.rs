@@ -10,7 +10,7 @@ use super::{Action, Batching, Kind, Lists, Lowering, Schedule, ScheduleError, lo
 /// A schedule from a file of computations.
 pub fn load(path: &Path) -> Result<Schedule, ScheduleError> {
     let file = path.display().to_string();
-    match std::fs::read_to_string(path) {
+    match crate::files::text(path) {
         Ok(text) => read(&file, &text),
         Err(error) => Err(ScheduleError::Unreadable { file, reason: error.to_string() }),
     }

@@ -80,8 +80,8 @@ impl Drop for Workshop {
     }
 }
 
-/// Ways to call pip.
-const PIPS: [&[&str]; 4] = [&["python3", "-m", "pip"], &["pip3"], &["pip"], &["python", "-m", "pip"]];
+/// Ways to call pip. Python by itself would take a `pip.py` of the folder that it is started in for pip: `-I` keeps it from that.
+const PIPS: [&[&str]; 4] = [&["python3", "-I", "-m", "pip"], &["pip3"], &["pip"], &["python", "-I", "-m", "pip"]];
 
 /// Has pip download the wheel into `folder`.
 fn download(release: &Release, folder: &Path, stop: &Stop) -> Result<PathBuf, String> {
@@ -126,7 +126,8 @@ fn download(release: &Release, folder: &Path, stop: &Stop) -> Result<PathBuf, St
         .ok_or_else(|| "pip said that it downloaded a wheel, and there is none".to_owned())
 }
 
-fn hash(file: &mut File, stop: &Stop) -> std::io::Result<String> {
+/// SHA-256 of a file.
+pub fn hash(file: &mut File, stop: &Stop) -> std::io::Result<String> {
     let mut sha = Sha256::new();
     let size = file.metadata()?.len();
     copied(file, size, "checking", stop, |bytes| {
