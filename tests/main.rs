@@ -27,6 +27,7 @@ mod frameworks;
 mod global_batch;
 mod graphs;
 mod grouped;
+mod handed_on;
 mod honest;
 mod issued;
 mod make;
