@@ -44,6 +44,8 @@ fn backward_reads_nothing_that_nobody_made_however_layers_are_compiled() {
             let dims = block::dims(&model, batch, 128, tensor);
             let style = Style { repeat_kv: true, ..Style::default() };
             let graph = block::block(&model, dims, DType::Bf16, Variant::default(), style);
+            // Weights with a scale a row are not gathered in fp8: the reader refuses that.
+            let ahead = ahead && recipe != Some(Recipe::Rowwise);
             let float8 = recipe.map(|recipe| Float8 { recipe, all_gather: ahead, precompute_scale: ahead });
             let compiled = fuse::compile(&graph, policy, Options { float8, pipelined });
             let case = format!("{recipe:?} {policy:?} batch {batch} tp {ranks} in parts {pipelined}");

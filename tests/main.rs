@@ -29,6 +29,7 @@ mod graphs;
 mod grouped;
 mod handed_on;
 mod honest;
+mod host_memory;
 mod issued;
 mod make;
 mod mapping;

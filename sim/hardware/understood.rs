@@ -318,6 +318,9 @@ fn cut_slice(
         (*axes, *reach) = (slice.axes.clone(), Reach::Chips(slice.chips));
     }
     // Above one node a slice is whole nodes; below, its node is what is left of one.
-    node.chips = node.chips.min(slice.chips);
+    let whole = node.chips;
+    node.chips = whole.min(slice.chips);
+    let part = |bytes: Bytes| Bytes((u128::from(bytes.0) * u128::from(node.chips) / u128::from(whole.max(1))) as u64);
+    node.host_memory = node.host_memory.map(part);
     Ok(slice.chips / node.chips)
 }
