@@ -1,5 +1,6 @@
 //! The command line: one small file per subcommand, and the only place that prints.
 
+mod bug;
 mod calibrate;
 mod ceiling;
 mod check;
@@ -76,6 +77,7 @@ type Outcome = Result<ExitCode, Failure>;
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    bug::report_panics();
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),

@@ -3,8 +3,8 @@
 //! FSDP2 pins each sharded parameter and its gradient in a block of the next power of two, and keeps moments in memory that is
 //! not pinned (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py`, `_fsdp_collectives.py`; `CachingHostAllocator.h`).
 
-use windtunnel::explore::ceiling::Options;
 use windtunnel::explore::ceiling;
+use windtunnel::explore::ceiling::Options;
 use windtunnel::report;
 use windtunnel::scenario::predict::Verdict;
 
@@ -41,7 +41,8 @@ fn on(text: &str, has: Option<&str>) -> String {
 
 /// Elements of a rank's part of every parameter.
 fn shards() -> Vec<u64> {
-    let layer = [WIDTH * WIDTH, KV * WIDTH, KV * WIDTH, WIDTH * WIDTH, FFN * WIDTH, WIDTH * FFN, FFN * WIDTH, WIDTH, WIDTH];
+    let layer =
+        [WIDTH * WIDTH, KV * WIDTH, KV * WIDTH, WIDTH * WIDTH, FFN * WIDTH, WIDTH * FFN, FFN * WIDTH, WIDTH, WIDTH];
     let ends = [VOCAB * WIDTH, WIDTH, VOCAB * WIDTH];
     let layers = (0..LAYERS).flat_map(|_| layer);
     layers.chain(ends).map(|elements| elements / RANKS).collect()

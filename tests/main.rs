@@ -45,6 +45,7 @@ mod receipt_maker;
 mod receipts;
 mod schedule;
 mod shared_experts;
+mod sound;
 mod spmd;
 mod stages;
 mod stamps;

@@ -66,7 +66,8 @@ impl HostAccount {
 
     /// The most of it.
     pub(super) fn most(&self) -> HostMemory {
-        let pinned = self.blocks.iter().fold(0_u64, |sum, (size, (_, most))| sum.saturating_add(size.saturating_mul(*most)));
+        let pinned =
+            self.blocks.iter().fold(0_u64, |sum, (size, (_, most))| sum.saturating_add(size.saturating_mul(*most)));
         let all = pinned.saturating_add(self.pageable);
         HostMemory { held: Bytes(self.held.1), pinned: Bytes(pinned), all: Bytes(all), files: Bytes(0) }
     }

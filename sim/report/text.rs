@@ -166,7 +166,11 @@ fn host_verdict(out: &mut String, memory: &DeviceMemory, host: Host) -> fmt::Res
         }
         (Verdict::No, Some(has)) => {
             let missing = gib(host.shortfall());
-            writeln!(out, "  fits          NO: a node's ranks want {wants} of host memory, it has {}: {missing} too much", gib(has))?;
+            writeln!(
+                out,
+                "  fits          NO: a node's ranks want {wants} of host memory, it has {}: {missing} too much",
+                gib(has)
+            )?;
         }
         _ => return writeln!(out, "  fits          perhaps: {device}\n                {}", memory.doubtful),
     }
