@@ -26,6 +26,7 @@ pub mod overlap;
 pub mod profile;
 mod registry;
 pub mod sections;
+mod sound;
 mod table;
 #[cfg(test)]
 mod tests;

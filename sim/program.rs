@@ -11,6 +11,7 @@ mod exchange;
 mod graphs;
 mod group;
 mod hash;
+mod host;
 mod intern;
 mod stamp;
 pub mod work;
@@ -20,6 +21,7 @@ pub use builder::Builder;
 pub use exchange::{Direction, Transfer};
 pub use graphs::Graphs;
 pub use group::Group;
+pub use host::{HostMemory, pinned_block};
 pub use stamp::Stamp;
 pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Rows, Way, Work};
 
@@ -383,6 +385,8 @@ pub struct Program {
     pub ranks: u32,
     /// FLOPs of one rank's step as PyTorch's FlopCounterMode counts them.
     pub flops: Flops,
+    /// What the rank takes of its host's memory.
+    pub host: HostMemory,
 }
 
 impl Program {

@@ -19,4 +19,4 @@ pub mod train;
 pub mod zero;
 
 pub use flight::Flight;
-pub use job::{Framework, HostMemory, Job, Modules, Parts};
+pub use job::{Framework, Job, Modules, Parts};

@@ -7,12 +7,16 @@
 //! In files a quantity is a string with its unit (`"4.8 TB/s"`, `"141 GB"`, `"2.5 us"`). Decimal and binary
 //! prefixes are both understood and never confused: `GB` is 1e9 bytes, `GiB` is 2^30.
 
+mod physical;
+
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
+
+pub use physical::physical;
 
 /// A number of bytes \[B\].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

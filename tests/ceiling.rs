@@ -27,7 +27,7 @@ fn longest(text: &str) -> u64 {
 fn fits(text: &str, sequence: u64, sure: bool) -> bool {
     let text = make::with(text, "batch", "sequence", i64::try_from(sequence).unwrap());
     let memory = predict(&make::parse(&text), Settings { remedies: false, ..Settings::default() }).unwrap().memory;
-    if sure { memory.fits_beyond_doubt() } else { memory.fits }
+    if sure { memory.fits_beyond_doubt() } else { memory.fits() }
 }
 
 /// The 8B model on a machine, with a policy of recomputing.

@@ -39,7 +39,7 @@ fn states_on_disks_cross_once_each_way_in_a_step_and_gradients_too() {
     // Parameters in fp32, two moments, a gradient; norms are too small for files.
     assert_eq!(read, written);
     assert!(read.abs_diff(16 * part) < 1 << 16, "{read} {part}");
-    let host = make::parse(&text).job.host_memory().unwrap();
+    let host = make::program(&text).host;
     assert!(host.files.0 >= read);
     let flown = make::fly(&text);
     assert!(flown.step.seconds() > 2.0 * read as f64 / 1e9, "{}", flown.step);

@@ -154,7 +154,7 @@ proptest! {
         };
         for remedy in on_the_small_device(&text).remedies {
             let applied = on_the_small_device(&make::apply(&text, &remedy.change));
-            prop_assert!(applied.fits, "{} does not fit", remedy.change);
+            prop_assert!(applied.fits(), "{} does not fit", remedy.change);
             prop_assert_eq!(applied.device_total(), remedy.device_total, "{}", remedy.change);
         }
     }
@@ -174,9 +174,9 @@ fn a_remedy_is_something_that_the_scenario_may_say() {
         };
         let long = make::with(&text, "batch", "sequence", 2048);
         let memory = scarce(&long);
-        assert!(!memory.fits && !memory.remedies.is_empty(), "{text}");
+        assert!(!memory.fits() && !memory.remedies.is_empty(), "{text}");
         for remedy in memory.remedies {
-            assert!(scarce(&make::apply(&long, &remedy.change)).fits, "{}", remedy.change);
+            assert!(scarce(&make::apply(&long, &remedy.change)).fits(), "{}", remedy.change);
         }
     }
 }
@@ -254,13 +254,13 @@ fn a_remedy_fits_when_it_is_applied() {
     let mut tried = 0;
     for text in misfits() {
         let answer = make::fly(&text);
-        if answer.memory.fits {
+        if answer.memory.fits() {
             continue;
         }
         for remedy in &answer.memory.remedies {
             let changed = make::apply(&text, &remedy.change);
             let memory = make::fly(&changed).memory;
-            assert!(memory.fits, "{} does not fit\n{text}", remedy.change);
+            assert!(memory.fits(), "{} does not fit\n{text}", remedy.change);
             assert_eq!(memory.device_total(), remedy.device_total, "{}\n{text}", remedy.change);
             tried += 1;
         }

@@ -133,7 +133,7 @@ fn the_longest_context_lies_between_a_run_that_went_through_and_one_that_did_not
     let fits = |sequence: u64| {
         let longer = case.text.replace("sequence = 8192", &format!("sequence = {sequence}"));
         let scenario = Scenario::parse("longer.toml", &longer).unwrap();
-        Case::new("", "", scenario, vec![]).fly(false).unwrap().memory.fits
+        Case::new("", "", scenario, vec![]).fly(false).unwrap().memory.fits()
     };
     assert!(fits(8_192) && fits(16_384) && !fits(65_536));
 }

@@ -102,7 +102,7 @@ impl Ours {
             attention: 0,
             collectives: BTreeMap::new(),
             capacity: memory.capacity.0,
-            fits: memory.fits,
+            fits: memory.on_device,
         };
         for instruction in &program.step {
             match instruction {

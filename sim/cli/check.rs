@@ -15,7 +15,7 @@ use windtunnel::report::text as report;
 /// Hold predictions against measured runs: files of receipts (JSON lines), and scenarios with a [measured] table.
 ///
 /// Exit code: 0 if every file was read and every threshold holds; 1 if a threshold is broken; 2 if a file, a line or an
-/// option could not be used (the rest is checked all the same).
+/// option could not be used (the rest is checked all the same); 101 if a row met a bug of windtunnel.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files of receipts (*.jsonl), and scenarios with a [measured] table (*.toml).
@@ -98,6 +98,9 @@ pub fn run(args: &Args) -> Outcome {
     let broken = thresholds.map(|thresholds| threshold::broken(&thresholds, &groups)).unwrap_or_default();
     if !broken.is_empty() {
         print(&format!("\nThresholds that do not hold\n{}", text::broken(&broken)))?;
+    }
+    if outcome.panicked() {
+        return Ok(ExitCode::from(super::bug::CODE));
     }
     Ok(ExitCode::from(
         match (outcome.faults.is_empty() && refused.is_empty() && missing.is_empty(), broken.is_empty()) {

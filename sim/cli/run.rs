@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Outcome {
             print(&format!("\nwrote {path}: open it at ui.perfetto.dev or chrome://tracing\n"))?;
         }
     }
-    let refused = args.fail_if_oom && !answer.memory.fits;
+    let refused = args.fail_if_oom && answer.memory.refused();
     Ok(if refused { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 

@@ -17,6 +17,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::basis::{Basis, Cost, Evidence};
+use super::matmul::PEAK_READ;
 use crate::program::AttentionShape;
 use crate::units::{FlopRate, Time};
 
@@ -128,7 +129,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    pub(super) fn new(written: Written, processors: f64) -> Result<Attention, String> {
+    pub(super) fn new(written: Written, (processors, peak): (f64, FlopRate)) -> Result<Attention, String> {
         for kernel in &written.kernels {
             if !(kernel.rate.0 > 0.0 && kernel.knee >= 0.0 && kernel.knee.is_finite() && kernel.head_dim > 0) {
                 return Err(format!(
@@ -136,6 +137,12 @@ impl Attention {
                     kernel.head_dim, kernel.rate, kernel.knee
                 ));
             }
+        }
+        if let Some(fast) = written.kernels.iter().find(|kernel| kernel.rate.0 > PEAK_READ * peak.0) {
+            let of = format!("attention for head dimension {} has the rate {}", fast.head_dim, fast.rate);
+            return Err(format!(
+                "{of}, above the chip's peak of {peak} in bf16: measure it again, or correct the peak"
+            ));
         }
         for backward in [false, true] {
             if !written.kernels.iter().any(|k| k.backward == backward) {

@@ -57,6 +57,31 @@ pub struct Matmul {
     nearby: Option<Nearby>,
 }
 
+/// How far above its peak a chip's rate may be read, by rounding of figures and clocks above the stated one (assumed).
+pub(super) const PEAK_READ: f64 = 1.05;
+
+impl Written {
+    /// The chip's rate of this element type.
+    pub(super) fn peak(&self) -> FlopRate {
+        self.peak
+    }
+}
+
+/// Refuses a time in which the chip cannot multiply.
+fn possible(times: impl Iterator<Item = (Shape, f64)>, peak: FlopRate) -> Result<(), String> {
+    let rate = |&((m, n, k), seconds): &(Shape, f64)| 2.0 * m as f64 * n as f64 * k as f64 / seconds;
+    match times.into_iter().find(|point| rate(point) > PEAK_READ * peak.0) {
+        None => Ok(()),
+        Some(point) => {
+            let ((m, n, k), seconds) = point;
+            let (micros, rate) = (seconds * 1e6, FlopRate(rate(&point)));
+            Err(format!(
+                "{m} x {n} x {k} in {micros} us is {rate}, above the chip's peak of {peak}: remove the point, or correct the peak"
+            ))
+        }
+    }
+}
+
 impl Matmul {
     /// The chip's rate of this element type.
     pub fn peak(&self) -> FlopRate {
@@ -67,8 +92,9 @@ impl Matmul {
     pub(super) fn new(written: Written, chip: Chip, size: f64) -> Result<Matmul, String> {
         let w = &written.waves;
         for (name, value) in [("mma", w.mma), ("memory", w.memory), ("small_tile", w.small_tile)] {
-            if !(value > 0.0 && value <= 1.5) {
-                return Err(format!("waves.{name} is {value}: expected a share of the peak between 0 and 1.5"));
+            let most = if name == "mma" { PEAK_READ } else { 1.5 };
+            if !(value > 0.0 && value <= most) {
+                return Err(format!("waves.{name} is {value}: expected a share of the peak between 0 and {most}"));
             }
         }
         if !(0.0..=1.0).contains(&w.tail) || !(0.0..=1e6).contains(&w.k_overhead) {
@@ -83,11 +109,15 @@ impl Matmul {
         let chip = Chip { peak: written.peak, ..chip };
         let waves = written.waves;
         let times = written.table.map(table::Written::understand).transpose()?;
+        if let Some(times) = &times {
+            possible(times.known(), chip.peak)?;
+        }
         let table = times.map(|times| later(move || times.beside(|shape| waves.seconds(&chip, shape, size))));
         let matmul = Matmul { evidence: written.evidence, chip, waves, size, table, nearby: None };
         match written.points {
             Some(points) => {
                 let times = points.points()?;
+                possible(times.iter().copied(), chip.peak)?;
                 matmul.with_points(points.evidence(), &times)
             }
             None => Ok(matmul),

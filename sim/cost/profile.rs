@@ -301,6 +301,10 @@ impl Profile {
     pub fn parse(path: &str, text: &str) -> Result<Profile, ProfileError> {
         let w: Written =
             toml::from_str(text).map_err(|why| ProfileError::Parse { path: path.to_owned(), why: Box::new(why) })?;
+        if let Some((place, why)) = super::sound::unsound(path, text) {
+            let path = format!("{}:{}:{}", place.file, place.line, place.column);
+            return Err(ProfileError::Meaning { path, why });
+        }
         if !(OLDEST..=FORMAT).contains(&w.format) {
             return Err(ProfileError::Format { path: path.to_owned(), found: w.format });
         }
@@ -329,6 +333,7 @@ impl Profile {
             return Err(ProfileError::Meaning { path: path.to_owned(), why });
         }
         let processors = f64::from(w.machine.processors);
+        let peak = w.matmul.bf16.peak();
         let chip = Chip { processors, peak: FlopRate(0.0), bandwidth: w.machine.memory_bandwidth };
         let matmul = |section: &str, written, size| {
             Matmul::new(written, chip, size).map_err(|why| meaning(path, text, section, why))
@@ -345,7 +350,8 @@ impl Profile {
             layout: w.layout.check().map_err(|why| meaning(path, text, "layout", why))?,
             clock: (w.clock.map_or(Ok(Clock::steady()), Clock::new))
                 .map_err(|why| meaning(path, text, "clock", why))?,
-            attention: Attention::new(w.attention, processors).map_err(|why| meaning(path, text, "attention", why))?,
+            attention: Attention::new(w.attention, (processors, peak))
+                .map_err(|why| meaning(path, text, "attention", why))?,
             memory: Memory::new(w.memory).map_err(|why| meaning(path, text, "memory", why))?,
             host: w.host,
             event: w.event,

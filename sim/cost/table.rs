@@ -82,6 +82,13 @@ pub(super) struct Times {
 }
 
 impl Times {
+    /// What was measured: shapes and seconds.
+    pub(super) fn known(&self) -> impl Iterator<Item = (Shape, f64)> + '_ {
+        let [m, n, k] = &self.sizes;
+        let shape = |at: usize| (m[at / k.len() / n.len()], n[at / k.len() % n.len()], k[at % k.len()]);
+        self.seconds.iter().enumerate().filter(|(_, seconds)| !seconds.is_nan()).map(move |(at, &s)| (shape(at), s))
+    }
+
     /// The same beside a model's times. On one thread: whoever asks first holds a lock, and a thread that waits for others may be handed
     /// a task that asks, too.
     pub(super) fn beside(&self, model: impl Fn((f64, f64, f64)) -> f64) -> Table {

@@ -112,7 +112,7 @@ pub fn ceiling(draft: &Draft, options: Options, tick: &Tick<'_>) -> Result<Ceili
     let most = options.max.unwrap_or(LONGEST).min(positions.unwrap_or(LONGEST)).max(1);
     let step = options.step.clamp(1, most);
     let mut search = Search { draft, step, most, flown: BTreeMap::new(), tick };
-    let edge = search.edge(|point| point.memory.fits);
+    let edge = search.edge(|point| !point.memory.refused());
     let beyond_doubt = |point: &Point| point.memory.fits_beyond_doubt();
     let sure = if search.holds(edge, beyond_doubt) { edge } else { search.between(0, edge, beyond_doubt) };
     let end = match search.flown.get(&search.length(edge + 1)) {
@@ -151,7 +151,7 @@ fn longer(
     let raised = |change: String| {
         let draft = draft.changed(&change)?;
         let mut search = Search { draft: &draft, step, most, flown: BTreeMap::new(), tick };
-        let edge = search.edge(|point| point.memory.fits);
+        let edge = search.edge(|point| !point.memory.refused());
         let length = search.length(edge);
         (edge > 0 && longest.is_none_or(|longest| length > longest.sequence)).then_some((change, length))
     };

@@ -23,6 +23,7 @@ use side::{Keys, draft};
 use toml::Value;
 
 use super::point::Point;
+use crate::scenario::predict::Verdict;
 use crate::scenario::{ScenarioError, reason};
 use crate::units::{Bytes, Time};
 
@@ -104,8 +105,12 @@ pub struct Figures {
     pub rate: f64,
     /// Tokens of a step, of all ranks.
     pub tokens: u64,
-    /// Whether the plan fits; where it does not, memory is what it would like to have.
-    pub fits: bool,
+    /// Whether device or host have too little: memory is then what the plan would like to have.
+    pub refused: bool,
+    /// Whether the plan fits, in a word.
+    pub verdict: Verdict,
+    /// What a node's ranks take of its host's memory \[B\].
+    pub host: Bytes,
 }
 
 impl Figures {
@@ -117,7 +122,9 @@ impl Figures {
             reserved: point.memory.report.peak_reserved,
             mfu_billionths: (point.mfu * 1e9).round() as i64,
             rate: point.rate,
-            fits: point.memory.fits,
+            refused: point.memory.refused(),
+            verdict: point.memory.verdict(),
+            host: point.memory.host.map_or(Bytes(0), |host| host.wanted()),
         }
     }
 }
@@ -266,10 +273,10 @@ fn units(differences: Vec<Difference>) -> Vec<Vec<Difference>> {
 /// The way from A to B. It always arrives, for all differences together make B.
 fn stages(start: &Keys, mut open: Vec<Vec<Difference>>, total: Change) -> Vec<Stage> {
     let (mut keys, mut stages, mut now) = (start.clone(), vec![], total.from);
-    let both_fit = total.from.fits && total.to.fits;
+    let both_fit = !total.from.refused && !total.to.refused;
     let runs = |keys: &Keys, differences: &[Difference]| {
         let figures = fly(&applied(keys, differences)).map_err(|error| reason(&error))?;
-        match figures.fits || !both_fit {
+        match !figures.refused || !both_fit {
             true => Ok(figures),
             false => Err("the plan does not fit in memory".to_owned()),
         }

@@ -54,6 +54,6 @@ impl Point {
 
     /// What the plan takes of the device, or would like to have where it does not fit.
     pub fn wants(&self) -> Bytes {
-        if self.memory.fits { self.memory.device_total() } else { self.memory.wanted }
+        if self.memory.on_device { self.memory.device_total() } else { self.memory.wanted }
     }
 }

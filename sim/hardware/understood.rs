@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::describe;
 use super::written::{self, Joins, Sourced};
 use super::{Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Place, Reach, Size, Topology, Vendor};
-use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time};
+use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time, physical};
 
 /// Reads, checks and sizes a topology.
 pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareError> {
@@ -78,6 +78,9 @@ impl Numbers<'_> {
             let problem = format!("{name} is {shown}: it must be finite and above zero");
             return Err(self.at.place(&problem, written.value.span()));
         }
+        if let Some(Err(why)) = physical(shown) {
+            return Err(self.at.place(&format!("{name} is {shown}: {why}"), written.value.span()));
+        }
         self.note(name, shown, &written.source)?;
         Ok(value)
     }
@@ -122,7 +125,8 @@ macro_rules! number {
 }
 number! {
     u32: |count| count > 0;
-    f64: |number| number.is_finite() && number > 0.0;
+    // A price, or a version: far from what sums lose or products exceed.
+    f64: |number| (1e-6..=1e9).contains(&number);
     Bytes: |size| size.0 > 0;
     Bandwidth: |rate| rate.0.is_finite() && rate.0 > 0.0;
     FlopRate: |rate| rate.0.is_finite() && rate.0 > 0.0;
@@ -318,6 +322,9 @@ fn cut_slice(
         (*axes, *reach) = (slice.axes.clone(), Reach::Chips(slice.chips));
     }
     // Above one node a slice is whole nodes; below, its node is what is left of one.
-    node.chips = node.chips.min(slice.chips);
+    let whole = node.chips;
+    node.chips = whole.min(slice.chips);
+    let part = |bytes: Bytes| Bytes((u128::from(bytes.0) * u128::from(node.chips) / u128::from(whole.max(1))) as u64);
+    node.host_memory = node.host_memory.map(part);
     Ok(slice.chips / node.chips)
 }

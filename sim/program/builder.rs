@@ -1,5 +1,6 @@
 //! Writes a [`Program`]: interns kernels and collectives, hands out buffers and events, recycles their ids.
 
+use super::host::{self, HostAccount};
 use super::intern::Interned;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Graphs, Group, GroupId, Instr, Kernel,
@@ -36,6 +37,7 @@ pub struct Builder {
     beside: Option<StreamId>,
     /// A stream whose pool serves what is taken for the default one, while a graph's first run warms up.
     warm_up: Option<StreamId>,
+    host: HostAccount,
 }
 
 impl Builder {
@@ -56,6 +58,7 @@ impl Builder {
             graphs: Graphs::Apart,
             beside: None,
             warm_up: None,
+            host: HostAccount::default(),
         }
     }
 
@@ -239,6 +242,21 @@ impl Builder {
         self.program.buffers.add(buffer, &mut self.buffers)
     }
 
+    /// Takes pinned memory of the host \[B\].
+    pub fn pin(&mut self, bytes: u64) {
+        self.host.pin(bytes);
+    }
+
+    /// Returns pinned memory to the host's allocator, which keeps it.
+    pub fn unpin(&mut self, bytes: u64) {
+        self.host.unpin(bytes);
+    }
+
+    /// Takes memory of the host that is not pinned, and keeps it \[B\].
+    pub fn keep_on_host(&mut self, bytes: u64) {
+        self.host.keep(bytes);
+    }
+
     /// Gives memory back.
     pub fn free(&mut self, buffer: BufferId) {
         self.push(Instr::Free { buffer });
@@ -278,6 +296,10 @@ impl Builder {
             }
         }
         let each = |(kernel, times): (&Kernel, u128)| Flops(kernel.work.flops().0 * times);
+        self.program.host = match self.program.memory {
+            super::Discipline::Static => host::sent(&self.program),
+            super::Discipline::Caching => self.host.most(),
+        };
         self.program.flops = self.program.kernels.iter().zip(launched).map(each).sum();
         self.program
     }

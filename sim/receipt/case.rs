@@ -135,7 +135,7 @@ impl Case {
             unstated: bytes(report.peak_reserved, m.peak_memory),
             mfu,
             mfu_convention: m.mfu.map_or("", |(_, name)| name),
-            memory_verdict: (!answer.memory.fits, m.out_of_memory),
+            memory_verdict: (answer.memory.refused(), m.out_of_memory),
             parts: parts.map(|part| (format!("{} {}", part.group, part.name), share(part.busy))).collect(),
             breakdown: [b.compute, b.exposed_communication, b.host_bound, b.bubble + b.waiting].map(share),
             bound: answer.bound(),

@@ -1,6 +1,7 @@
 //! Flies every receipt that can be mapped, several at a time, and keeps the order of the files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -11,7 +12,7 @@ use super::read::{Entry, Fault, Receipts};
 use super::table::Tables;
 use super::{ReceiptError, read};
 use crate::near::did_you_mean;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, ScenarioError};
 
 /// A row that was not checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +89,25 @@ pub fn case(entry: &Entry, tables: &Tables) -> Result<Case, Reason> {
     let Mapped { text, assumptions } = map(entry, tables)?;
     let scenario = Scenario::parse(&entry.row.id, &text)
         .map_err(|error| Reason::Uncovered(format!("refused: {}", first_line(&error.to_string()))))?;
+    if let Some(what) = entry.row.other_model(scenario.job.model()) {
+        return Err(Reason::Contradiction(what));
+    }
     Ok(Case::new(&entry.row.id, &text, scenario, assumptions))
+}
+
+/// A case held against its prediction.
+fn judged(case: &Case) -> Result<Judged, Reason> {
+    let refused = |error: ScenarioError| Reason::Uncovered(format!("refused: {}", first_line(&error.to_string())));
+    case.fly(false).map(|answer| case.judge(&answer)).map_err(refused)
+}
+
+/// One row's answer; a panic is a reason like others, so that it ends no other row.
+fn caught<T>(row: impl FnOnce() -> Result<T, Reason>) -> Result<T, Reason> {
+    catch_unwind(AssertUnwindSafe(row)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let what = first_line(words.unwrap_or("no message"));
+        Err(Reason::Panicked(format!("a bug of windtunnel, please report it with the row: {what}")))
+    })
 }
 
 fn first_line(text: &str) -> &str {
@@ -145,12 +164,7 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
     let flown: Vec<Result<Judged, Box<Skipped>>> = rows
         .par_iter()
         .map(|entry| {
-            let result = case(entry, tables).and_then(|case| {
-                let refused = |error: crate::scenario::ScenarioError| {
-                    Reason::Uncovered(format!("refused: {}", first_line(&error.to_string())))
-                };
-                case.fly(false).map(|answer| case.judge(&answer)).map_err(refused)
-            });
+            let result = caught(|| case(entry, tables).and_then(|case| judged(&case)));
             done();
             result.map_err(|reason| {
                 Box::new(Skipped {
@@ -170,15 +184,15 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
         .iter()
         .filter(|case| choice.takes(&case.measured().lane, &case.measured().hardware, &case.measured().grade))
     {
-        match case.fly(false) {
-            Ok(answer) => outcome.judged.push(case.judge(&answer)),
-            Err(error) => outcome.skipped.push(Skipped {
+        match caught(|| judged(case)) {
+            Ok(judged) => outcome.judged.push(judged),
+            Err(reason) => outcome.skipped.push(Skipped {
                 id: case.id.clone(),
                 place: case.id.clone(),
                 lane: case.measured().lane.clone(),
                 hardware: case.measured().hardware.clone(),
                 grade: case.measured().grade.clone(),
-                reason: Reason::Uncovered(format!("refused: {}", first_line(&error.to_string()))),
+                reason,
             }),
         }
         done();
@@ -193,6 +207,11 @@ pub fn check(files: &Files, tables: &Tables, choice: &Choice, done: &(dyn Fn() +
 }
 
 impl Outcome {
+    /// Whether a row met a bug.
+    pub fn panicked(&self) -> bool {
+        self.skipped.iter().any(|row| matches!(row.reason, Reason::Panicked(_)))
+    }
+
     /// Reasons with the rows they hold for, the commonest first.
     pub fn reasons(&self) -> Vec<(&Reason, Vec<&Skipped>)> {
         let mut rows: BTreeMap<&Reason, Vec<&Skipped>> = BTreeMap::new();
@@ -208,4 +227,18 @@ impl Outcome {
 /// The entry with an id among the rows read.
 pub fn find<'f>(files: &'f Files, id: &str) -> Result<&'f read::Entry, ReceiptError> {
     files.receipts.find(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_reason_of_its_row_alone() {
+        let rows: Vec<Result<u32, Reason>> =
+            (0..3).map(|row| caught(|| if row == 1 { panic!("row {row} broke\nmore") } else { Ok(row) })).collect();
+        assert_eq!((&rows[0], &rows[2]), (&Ok(0), &Ok(2)));
+        let Err(Reason::Panicked(words)) = &rows[1] else { panic!("{rows:?}") };
+        assert!(words.ends_with("report it with the row: row 1 broke"), "{words}");
+    }
 }

@@ -65,6 +65,7 @@ pub fn report(outcome: &Outcome, groups: &[Group]) -> Value {
                 super::Reason::Outside(_) => "outside",
                 super::Reason::Uncovered(_) => "uncovered",
                 super::Reason::Contradiction(_) => "contradiction",
+                super::Reason::Panicked(_) => "panicked",
             },
         })).collect::<Vec<_>>(),
         "faults": outcome.faults.iter().map(|f| json!({"file": f.file, "line": f.line, "problem": f.problem})).collect::<Vec<_>>(),

@@ -23,13 +23,18 @@ pub enum Reason {
     Uncovered(String),
     /// It states what cannot all be true.
     Contradiction(String),
+    /// The program panicked: a bug of ours, not of the row.
+    Panicked(String),
 }
 
 impl Reason {
     /// In words.
     pub fn words(&self) -> &str {
         match self {
-            Reason::Outside(words) | Reason::Uncovered(words) | Reason::Contradiction(words) => words,
+            Reason::Outside(words)
+            | Reason::Uncovered(words)
+            | Reason::Contradiction(words)
+            | Reason::Panicked(words) => words,
         }
     }
 }

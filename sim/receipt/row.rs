@@ -8,6 +8,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 
 /// Lets a group be anything: what it says is for people, or is read by a table's conditions.
@@ -202,6 +203,19 @@ impl Row {
     pub fn measured_with(&self) -> String {
         let named = ["repo", "paper", "title"].iter().find_map(|key| self.source.get(*key).and_then(Value::as_str));
         format!("{}: {}", named.unwrap_or("unnamed"), self.model.name.as_deref().unwrap_or("a model")).replace(',', ";")
+    }
+
+    /// A stated size of the model that is not that of the model it was matched to. Vocabularies are left out: frameworks pad them.
+    pub fn other_model(&self, matched: &ModelConfig) -> Option<String> {
+        let (own, has) = (&self.model, matched);
+        let sizes = [
+            ("n_layers", own.n_layers, has.layers),
+            ("hidden", own.hidden, has.width),
+            ("n_heads", own.n_heads, has.heads),
+        ];
+        let (name, stated, known) =
+            sizes.into_iter().find_map(|(name, own, has)| own.filter(|own| *own != has).map(|own| (name, own, has)))?;
+        Some(format!("model.{name} = {stated} but {}, which the row is matched to, has {known}", has.name))
     }
 
     /// Statements of the row that cannot all be true; `distrusted` are fields that its framework prints in another sense.

@@ -115,7 +115,7 @@ fn reasons(out: &mut String, outcome: &Outcome) {
             .iter()
             .filter(|(reason, _)| match reason {
                 Reason::Outside(_) => wanted,
-                Reason::Uncovered(_) => !wanted,
+                Reason::Uncovered(_) | Reason::Panicked(_) => !wanted,
                 Reason::Contradiction(_) => false,
             })
             .collect();

@@ -53,7 +53,8 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
             "flops_per_step": mfu.flops.0.to_string(),
         })).collect::<Vec<_>>(),
         "memory": {
-            "fits": memory.fits,
+            "fits": memory.fits(),
+            "verdict": memory.verdict().to_string(),
             "fits_beyond_doubt": memory.fits_beyond_doubt(),
             "may_fit": memory.may_fit(),
             "doubt_bytes": bytes(memory.doubt),
@@ -95,11 +96,13 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
     });
     report["allocator_stall_s"] = seconds(answer.stall);
     report["topology_without_effect"] = json!(scenario.unread);
-    if let Some(host) = scenario.job.host_memory() {
-        report["memory"]["host_bytes"] = bytes(host.all);
-        report["memory"]["host_pinned_bytes"] = bytes(host.pinned);
-        if host.files.0 > 0 {
-            report["memory"]["disk_bytes"] = bytes(host.files);
+    if let Some(host) = memory.host {
+        report["memory"]["host_bytes"] = bytes(host.rank.all);
+        report["memory"]["host_pinned_bytes"] = bytes(host.rank.pinned);
+        report["memory"]["host_bytes_per_node"] = bytes(host.wanted());
+        report["memory"]["host_capacity_bytes"] = json!(host.capacity.map(|has| has.0));
+        if host.rank.files.0 > 0 {
+            report["memory"]["disk_bytes"] = bytes(host.rank.files);
         }
     }
     report

@@ -9,7 +9,7 @@ use super::{pipeline, start_up};
 use crate::program::Category;
 use crate::runtime::megatron::Mesh;
 use crate::runtime::{Job, Parts, train};
-use crate::scenario::predict::{Alike, Part, Prediction};
+use crate::scenario::predict::{Alike, DeviceMemory, Host, Part, Prediction, Verdict};
 use crate::scenario::{Prediction as Answer, Scenario};
 use crate::units::{Bytes, Time};
 
@@ -29,7 +29,7 @@ pub(super) fn percent(part: Time, whole: Time) -> f64 {
 }
 
 /// A size with two decimals.
-pub(super) fn gib(bytes: Bytes) -> String {
+pub(crate) fn gib(bytes: Bytes) -> String {
     format!("{:.2} GiB", bytes.gib())
 }
 
@@ -151,12 +151,40 @@ fn stages(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Re
     }
 }
 
+/// The first line where the device has room and the host's memory decides.
+fn host_verdict(out: &mut String, memory: &DeviceMemory, host: Host) -> fmt::Result {
+    let wants = gib(host.wanted());
+    let device = format!("the device has room: {} of {}", gib(memory.device_total()), gib(memory.capacity));
+    match (memory.verdict(), host.capacity) {
+        (Verdict::Unknown, _) => {
+            writeln!(out, "  fits          unknown: the topology states no host memory; a node's ranks take {wants}")?;
+        }
+        (Verdict::Perhaps, Some(has)) if !host.suffices_beyond_doubt() => {
+            let besides = gib(host.doubt());
+            let room = format!("a node's ranks take {wants} of {} of host memory", gib(has));
+            writeln!(out, "  fits          perhaps: {room}, and their processes up to {besides} besides (assumed)")?;
+        }
+        (Verdict::No, Some(has)) => {
+            let missing = gib(host.shortfall());
+            writeln!(
+                out,
+                "  fits          NO: a node's ranks want {wants} of host memory, it has {}: {missing} too much",
+                gib(has)
+            )?;
+        }
+        _ => return writeln!(out, "  fits          perhaps: {device}\n                {}", memory.doubtful),
+    }
+    writeln!(out, "                {device}")
+}
+
 fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Detail) -> fmt::Result {
     let memory = &answer.memory;
     let (low, high) = answer.interval;
     let chips = scenario.topology.chips();
     writeln!(out)?;
-    if memory.fits {
+    if let Some(host) = memory.host.filter(|_| memory.on_device && memory.verdict() != Verdict::Yes) {
+        host_verdict(out, memory, host)?;
+    } else if memory.on_device {
         let total = memory.device_total();
         let free = memory.capacity.saturating_sub(total);
         let sure = if memory.fits_beyond_doubt() { "yes" } else { "perhaps" };
@@ -195,13 +223,16 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
             _ => format!(", on pipeline rank {}, the fullest", answer.tightest),
         }
     )?;
-    if let Some(host) = scenario.job.host_memory() {
-        writeln!(out, "  host memory   {} for each rank, {} of it pinned", gib(host.all), gib(host.pinned))?;
-        if host.files.0 > 0 {
-            writeln!(out, "  disks         {} of files for each rank", gib(host.files))?;
+    if let Some(host) = memory.host {
+        let has = host.capacity.map_or("an unstated amount".to_owned(), gib);
+        let Host { rank, ranks, .. } = host;
+        let whole = format!("{} of {has} per node: {ranks} ranks × {}", gib(host.wanted()), gib(rank.all));
+        writeln!(out, "  host memory   {whole}, {} of it pinned", gib(rank.pinned))?;
+        if rank.files.0 > 0 {
+            writeln!(out, "  disks         {} of files for each rank", gib(rank.files))?;
         }
     }
-    if report.retries > 0 && memory.fits {
+    if report.retries > 0 && memory.on_device {
         writeln!(
             out,
             "                the allocator returns cached segments to the device {} times a step, which adds {} (assumed rates)",
@@ -232,7 +263,7 @@ fn answer_lines(out: &mut String, scenario: &Scenario, answer: &Prediction, deta
         100.0 * pipeline::bubble(scenario, answer),
         bubble(scenario, answer)
     )?;
-    if !memory.fits {
+    if memory.refused() {
         writeln!(out, "\nIt would fit with any one of")?;
         for remedy in &memory.remedies {
             writeln!(out, "  {:50} {} on the device", remedy.change, gib(remedy.device_total))?;

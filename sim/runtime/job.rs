@@ -7,7 +7,6 @@ use super::{Flight, megatron, spmd, train};
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::schedule::Shape;
-use crate::units::Bytes;
 
 /// What a framework makes of a training job, fully decided: all that a runtime has to say here.
 pub trait Framework: fmt::Debug + Send + Sync {
@@ -30,29 +29,12 @@ pub trait Framework: fmt::Debug + Send + Sync {
     fn asks_for_one_queue(&self) -> bool {
         false
     }
-    /// What of the host's memory a rank takes for states, where that is known.
-    fn host_memory(&self) -> Option<HostMemory> {
-        None
-    }
     /// The framework's own key that lets blocks run again in backward, where it is a flag.
     fn recompute_flag(&self) -> Option<&'static str> {
         None
     }
     /// What its ranks run.
     fn compile(&self) -> Flight;
-}
-
-/// What of a host's memory one rank takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostMemory {
-    /// What tensors hold.
-    pub held: Bytes,
-    /// What is taken for those that are pinned.
-    pub pinned: Bytes,
-    /// What is taken for all of them.
-    pub all: Bytes,
-    /// What is in files on its disks.
-    pub files: Bytes,
 }
 
 /// Whose modules a job runs, in words for the report.
@@ -124,11 +106,6 @@ impl Job {
     /// Which part of each of the model's states a rank holds, where no parameter groups say so.
     pub fn spread(&self) -> Vec<(&'static str, String)> {
         self.0.spread()
-    }
-
-    /// What of the host's memory a rank takes for states, where that is known.
-    pub fn host_memory(&self) -> Option<HostMemory> {
-        self.0.host_memory()
     }
 
     /// The framework's own key that lets blocks run again in backward, where it is a flag.

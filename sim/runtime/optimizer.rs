@@ -203,6 +203,15 @@ pub fn step_master(
     program.set_pass(pass);
 }
 
+/// A parameter that lives on the host with its gradient and states (CPU offload), of so many bytes: the first two are pinned
+/// (`_fsdp_param.py`, `CPUOffloadPolicy.pin_memory`; a copy with `non_blocking` makes a pinned gradient; `_flat_param.py` under
+/// FSDP1), states are not (`zeros_like`).
+pub fn on_host(program: &mut Builder, optimizer: Optimizer, bytes: u64) {
+    program.pin(bytes);
+    program.pin(bytes);
+    program.keep_on_host(optimizer.moments() * bytes);
+}
+
 /// One step, and clipping if asked for, of parameters, gradients and state that live on the host (CPU offload). The rank
 /// waits for it: the next step's all-gathers read what it writes.
 pub fn step_on_host(program: &mut Builder, optimizer: Optimizer, sizes: &[u64], element: u64, clip: bool) {

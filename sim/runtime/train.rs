@@ -320,6 +320,7 @@ impl<'j> Training<'j> {
         };
         if job.fsdp.cpu_offload {
             layers().for_each(|layer| add(program, layer));
+            shards.iter().for_each(|&(_, elements)| optimizer::on_host(program, job.optimizer, elements * storage));
         } else {
             for (param, elements) in shards {
                 for layer in layers().filter(|&layer| param == Some(self.layout.blocks[layer])) {

@@ -37,8 +37,8 @@ pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 pub use shelf::{Shelf, Trouble};
 pub use states::StateFiles;
 
-use super::{Flight, Framework, HostMemory, Modules, Parts, train};
-use crate::program::{DType, StreamId};
+use super::{Flight, Framework, Modules, Parts, train};
+use crate::program::{DType, Program, StreamId};
 
 /// The stream of reductions that overlap with the backward.
 pub(crate) const REDUCE: StreamId = StreamId(1);
@@ -170,10 +170,6 @@ impl Framework for Job {
         Modules { doubts, ..self.whole.modules() }
     }
 
-    fn host_memory(&self) -> Option<HostMemory> {
-        away::host_memory(self)
-    }
-
     fn spread(&self) -> Vec<(&'static str, String)> {
         let Zero { stage, ranks, offload, hpz, .. } = self.zero;
         let one =
@@ -199,6 +195,6 @@ impl Framework for Job {
 
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.
     fn compile(&self) -> Flight {
-        Flight::alike(step::program(self))
+        Flight::alike(Program { host: away::host_memory(self), ..step::program(self) })
     }
 }

@@ -4,6 +4,7 @@
 //! report gives the mean of all ranks, and of memory the class with the least to spare.
 
 mod costs;
+mod host;
 mod kind;
 mod memory;
 mod mfu;
@@ -13,6 +14,7 @@ mod trust;
 mod witnesses;
 
 pub use costs::Evidence;
+pub use host::{Host, Verdict};
 pub use kind::Kind;
 pub(super) use memory::total_if_fits;
 pub use memory::{COMPILED, DeviceMemory};
@@ -136,7 +138,7 @@ impl Prediction {
 
 /// What the allocator's calls to the device add to the step: ranks wait for the one that makes most of them.
 fn stall(devices: &[DeviceMemory], expandable_segments: bool) -> Cost {
-    let retried = devices.iter().filter(|device| device.fits && device.report.retries > 0);
+    let retried = devices.iter().filter(|device| device.on_device && device.report.retries > 0);
     let stalls = retried.map(|device| {
         let calls = device.report.calls;
         allocator::stall((calls.returns, calls.returned), (calls.takes, calls.taken), expandable_segments)
@@ -151,7 +153,7 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
     let Flown { flight, evidence, counts, timeline, ranks, memory } = rounds::fly(scenario, settings)?;
     let (devices, tightest) = memory;
     let mut memory = devices[tightest].clone();
-    if !memory.fits && settings.remedies {
+    if memory.refused() && settings.remedies {
         memory.remedies = remedy::find(scenario);
     }
     let stall = stall(&devices, scenario.expandable_segments);

@@ -177,7 +177,6 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     gate::positions(reader, scenario, &whole.model, seq)?;
     let zero = Job { whole, zero };
     let job = runtime::Job::of(zero.clone());
-    offload::fits(reader, scenario, topology, &job)?;
     let mut disks = None;
     if let Some(table) = scenario.zero.as_ref().map(Spanned::get_ref) {
         limits::check(reader, scenario, &job)?;

@@ -65,7 +65,7 @@ fn experts_that_fully_shard_fills_up_are_said_to_be_and_told_who_does_not() {
     assert!(!says(&replaced(&many, &[("grouped", "torchtitan")]), "fills that up"));
     let answer = make::fly(&many);
     let titan = answer.memory.remedies.iter().find(|remedy| remedy.change == "framework.experts = \"torchtitan\"");
-    assert!(!answer.memory.fits && titan.is_some(), "{:?}", answer.memory.remedies);
+    assert!(!answer.memory.fits() && titan.is_some(), "{:?}", answer.memory.remedies);
 }
 
 #[test]

@@ -241,8 +241,7 @@ fn compare(cases: &[Value]) -> String {
             );
         }
         if case["host"].is_object() {
-            let scenario = Scenario::parse(FILE, &text(case)).unwrap();
-            let memory = scenario.job.host_memory().unwrap();
+            let memory = program.host;
             let held = |key: &str| case["host"][key].as_u64().unwrap();
             // A few numbers are on the host that are no states.
             let pinned = held("taken") + case["host"]["locked"].as_u64().unwrap_or(0);
@@ -251,7 +250,7 @@ fn compare(cases: &[Value]) -> String {
             }
         }
         if let Some(files) = case["nvme"].as_u64() {
-            let memory = Scenario::parse(FILE, &text(case)).unwrap().job.host_memory().unwrap();
+            let memory = program.host;
             if memory.files.0 != files {
                 wrong += &format!("{name}: files\n  ours   {memory:?}\n  theirs {files}\n");
             }

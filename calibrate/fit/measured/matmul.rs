@@ -238,10 +238,10 @@ fn section(
 
 /// A base's section without the points it may have.
 fn without_points(text: &str) -> &str {
-    let end = text.lines().scan(0, |at, line| {
+    let end = text.split_inclusive('\n').scan(0, |at, line| {
         let here = *at;
-        *at += line.len() + 1;
-        Some((here, line))
+        *at += line.len();
+        Some((here, line.trim_end()))
     });
     let cut =
         end.filter(|(_, line)| line.starts_with("[matmul.") && line.ends_with(".points]")).map(|(at, _)| at).next();

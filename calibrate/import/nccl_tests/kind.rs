@@ -70,8 +70,8 @@ impl Kind {
     /// The last program that a line names, as `all_reduce_perf`.
     pub fn program(text: &str) -> Option<Kind> {
         let end = text.rfind("_perf")?;
-        let begin = text[..end].rfind(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).map_or(0, |at| at + 1);
-        Self::named(&text[begin..end])
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        Self::named(text[..end].rsplit(|c| !word(c)).next()?)
     }
 
     /// What a file's name mentions.

@@ -238,3 +238,11 @@ fn what_is_no_log_or_not_this_ones_time_is_refused_with_a_remedy() {
         assert!(why.starts_with("some.log:") && why.contains(says), "{says}: {why}");
     }
 }
+
+#[test]
+fn quotes_of_a_word_processor_around_a_program_are_no_part_of_its_name() {
+    for text in ["“all_reduce_perf” -b 8", "…all_reduce_perf", "ééall_reduce_perf", "“é”_perf"] {
+        let expected = text.contains("all_reduce").then_some(Kind::AllReduce);
+        assert_eq!(Kind::program(text), expected, "{text}");
+    }
+}

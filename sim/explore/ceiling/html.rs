@@ -34,7 +34,7 @@ pub(in crate::explore) fn plots(ceilings: &[(&str, &Ceiling)]) -> Markup {
             sequence: point.sequence,
             value: value(point),
             bound: point.bound,
-            runs: point.memory.fits,
+            runs: !point.memory.refused(),
         };
         let all = |ceiling: &Ceiling| {
             let next = ceiling.beyond.as_ref().filter(|_| beyond);

@@ -325,14 +325,8 @@ pub(super) const HEADER: [&str; 9] =
 /// A row of it.
 pub(super) fn figures(ceiling: &Ceiling, point: &Point) -> Vec<String> {
     let memory = &point.memory;
-    let mut fits = match (memory.fits, memory.fits_beyond_doubt()) {
-        (_, true) => "yes",
-        (true, false) => "perhaps",
-        (false, false) if memory.may_fit() => "NO, but may",
-        (false, false) => "NO",
-    }
-    .to_owned();
-    if memory.fits && memory.report.retries > 0 {
+    let mut fits = memory.verdict().to_string();
+    if memory.on_device && memory.report.retries > 0 {
         fits += &format!(", gives its cache back {} ×", memory.report.retries);
     }
     if ceiling.compiles {

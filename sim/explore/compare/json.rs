@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Change, Comparison, Difference, Figures};
+use crate::scenario::predict::Verdict;
 
 /// Version of the layout below; raised when a key changes its meaning.
 const FORMAT: u32 = 1;
@@ -48,7 +49,9 @@ fn figures(figures: &Figures) -> Value {
         "mfu_billionths": figures.mfu_billionths,
         "tokens_per_second_per_chip": figures.rate,
         "tokens_per_step": figures.tokens,
-        "fits": figures.fits,
+        "fits": matches!(figures.verdict, Verdict::Yes | Verdict::Perhaps),
+        "verdict": figures.verdict.to_string(),
+        "host_bytes_per_node": figures.host.0,
     })
 }
 

@@ -4,7 +4,7 @@
 
 use super::{Change, Comparison, Difference, Figures};
 use crate::explore::words::{relative_change, thousands};
-use crate::report::text::table;
+use crate::report::text::{gib, table};
 
 /// Columns of a page.
 const WIDTH: usize = 120;
@@ -136,12 +136,16 @@ fn sides(answer: &Comparison, columns: &[Column]) -> String {
         change,
     ]);
     rows.push(vec!["tokens a step".to_owned(), thousands(from.tokens), thousands(to.tokens)]);
+    if from.host.0 > 0 || to.host.0 > 0 {
+        let bytes = |figures: &Figures| gib(figures.host);
+        rows.push(vec!["host memory a node".to_owned(), bytes(from), bytes(to)]);
+    }
     rows.push(vec!["fits".to_owned(), fits(from), fits(to)]);
     table(&["", "A", "B", "B − A", ""], rows, 1)
 }
 
 fn fits(figures: &Figures) -> String {
-    if figures.fits { "yes" } else { "NO" }.to_owned()
+    figures.verdict.to_string()
 }
 
 fn header(columns: &[Column]) -> Vec<&str> {
@@ -163,7 +167,7 @@ fn attribution(answer: &Comparison, columns: &[Column]) -> String {
 fn alone(answer: &Comparison, columns: &[Column]) -> String {
     let row = |row: &super::Row| match &row.alone {
         // What a plan that cannot run would take is no figure.
-        Ok(change) if !change.to.fits && answer.total.from.fits => {
+        Ok(change) if change.to.refused && !answer.total.from.refused => {
             names(&row.differences).into_iter().chain(["does not fit".to_owned()]).collect()
         }
         Ok(change) => cells(names(&row.differences), change, columns),

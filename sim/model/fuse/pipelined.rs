@@ -83,7 +83,9 @@ fn fuse_gather(tensors: &[Tensor], nodes: &mut Vec<Node>, gathered: TensorId, re
     if matmuls.is_empty() {
         return;
     }
-    let keeps = all.len() > matmuls.len() || results.contains(&whole);
+    // Backward may have been left the gather itself, from which it makes the whole once more.
+    let needed = [gathered, whole].iter().any(|tensor| results.contains(tensor));
+    let keeps = all.len() > matmuls.len() || needed;
     let mut reads = nodes[gather].reads.clone();
     let mut writes = vec![];
     for &at in &matmuls {

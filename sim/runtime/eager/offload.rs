@@ -48,6 +48,7 @@ impl Eager {
     pub(in crate::runtime) fn send(&mut self, value: Storage, offload: Offload) -> Sent {
         let sent = Sent { number: self.stash.next, bytes: self.bytes(value) };
         self.stash.next += 1;
+        self.program.pin(sent.bytes);
         let Offload::OwnStream(stream) = offload else {
             self.copy(COMPUTE, sent.bytes, true);
             return sent;
@@ -71,6 +72,7 @@ impl Eager {
 
     /// The value again, with one reference.
     pub(in crate::runtime) fn bring_back(&mut self, sent: Sent, offload: Offload) -> Storage {
+        self.program.unpin(sent.bytes);
         let Offload::OwnStream(stream) = offload else {
             let value = self.storage_as(sent.bytes, Category::Recompute, "activation from the host");
             self.copy(COMPUTE, sent.bytes, false);

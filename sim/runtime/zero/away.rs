@@ -11,8 +11,7 @@ use super::flat::elementwise;
 use super::states::{StateFiles, States};
 use super::update::{made, reduced};
 use super::{Job, Partition, Stage, sub_groups};
-use crate::program::{BufferId, Builder, Category, Dispatch, StreamId, Work};
-use crate::runtime::HostMemory;
+use crate::program::{BufferId, Builder, Category, Dispatch, HostMemory, StreamId, Work, pinned_block};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
 
@@ -199,21 +198,21 @@ struct Blocks {
 }
 
 /// What of the host's memory a rank takes.
-pub(super) fn host_memory(job: &Job) -> Option<HostMemory> {
+pub(super) fn host_memory(job: &Job) -> HostMemory {
     let zero = &job.zero;
     if !zero.offload.optimizer && !zero.offload.parameters {
-        return None;
+        return HostMemory::default();
     }
     let elements = super::step::elements(&job.whole);
     let blocks = if zero.stage == Stage::Three { of_three(job, &elements) } else { flat(job, &elements) };
-    let taken: u64 = blocks.pinned.iter().map(|bytes| bytes.next_power_of_two()).sum::<u64>() + blocks.locked;
+    let taken: u64 = blocks.pinned.iter().map(|&bytes| pinned_block(bytes)).sum::<u64>() + blocks.locked;
     let [held, others]: [u64; 2] = [&blocks.pinned, &blocks.others].map(|blocks| blocks.iter().sum());
-    Some(HostMemory {
+    HostMemory {
         held: Bytes(held + others + blocks.locked),
         pinned: Bytes(taken),
         all: Bytes(taken + others),
         files: Bytes(blocks.files),
-    })
+    }
 }
 
 /// ZeRO-1 and 2: the rank's part in fp32 with its gradient, moments, and a block in bf16 through which it goes back; as much as the

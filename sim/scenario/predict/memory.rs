@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::host::{Host, Verdict};
 use crate::memory::{self, MemoryReport};
 use crate::program::{Discipline, Program};
 use crate::runtime::Flight;
@@ -24,8 +25,10 @@ pub struct DeviceMemory {
     pub doubt: Bytes,
     /// What that is about, in words.
     pub doubtful: String,
-    /// Whether the plan runs.
-    pub fits: bool,
+    /// Whether the plan runs in the device's memory.
+    pub on_device: bool,
+    /// What of the host's memory its node's ranks take, if any.
+    pub host: Option<Host>,
     /// Changes that would make it fit, if it does not.
     pub remedies: Vec<Remedy>,
 }
@@ -36,14 +39,42 @@ impl DeviceMemory {
         self.report.peak_reserved + self.outside
     }
 
+    /// Whether device or host are known to have too little.
+    pub fn refused(&self) -> bool {
+        !self.on_device || self.host_lacks()
+    }
+
+    fn host_lacks(&self) -> bool {
+        self.host.is_some_and(|host| host.lacks() == Some(true))
+    }
+
+    /// Whether the plan runs, as far as is known of device and host.
+    pub fn fits(&self) -> bool {
+        matches!(self.verdict(), Verdict::Yes | Verdict::Perhaps)
+    }
+
     /// Whether the plan runs however far the total is off.
     pub fn fits_beyond_doubt(&self) -> bool {
-        self.fits && self.capacity.saturating_sub(self.device_total()) > self.doubt
+        self.verdict() == Verdict::Yes
     }
 
     /// Whether the plan may run though it is said not to.
     pub fn may_fit(&self) -> bool {
-        !self.fits && self.shortfall() <= self.doubt
+        self.verdict() == Verdict::Hardly
+    }
+
+    /// Whether it runs, in a word.
+    pub fn verdict(&self) -> Verdict {
+        let room = self.capacity.saturating_sub(self.device_total()) > self.doubt;
+        match self.host {
+            _ if self.host_lacks() => Verdict::No,
+            _ if !self.on_device && self.shortfall() <= self.doubt => Verdict::Hardly,
+            _ if !self.on_device => Verdict::No,
+            Some(host) if host.lacks().is_none() => Verdict::Unknown,
+            Some(host) if !host.suffices_beyond_doubt() => Verdict::Perhaps,
+            _ if room => Verdict::Yes,
+            _ => Verdict::Perhaps,
+        }
     }
 
     /// How much is missing.
@@ -71,13 +102,13 @@ fn asks_alike(one: &Program, other: &Program) -> bool {
         && (&one.setup, &one.first, one.first_at) == (&other.setup, &other.first, other.first_at)
         && (&one.step, &one.renames) == (&other.step, &other.renames)
         && (&one.comms, &one.transfers) == (&other.comms, &other.transfers)
-        && (&one.marks, &one.scopes) == (&other.marks, &other.scopes)
+        && (&one.marks, &one.scopes, one.host) == (&other.marks, &other.scopes, other.host)
 }
 
 /// The class that misses most, or else has the least to spare; the first of several.
 fn tightest(devices: &[DeviceMemory]) -> usize {
-    let need = |device: &DeviceMemory| if device.fits { device.device_total() } else { device.wanted };
-    let order = |class: &usize| (!devices[*class].fits, need(&devices[*class]), std::cmp::Reverse(*class));
+    let need = |device: &DeviceMemory| if device.on_device { device.device_total() } else { device.wanted };
+    let order = |class: &usize| (devices[*class].refused(), need(&devices[*class]), std::cmp::Reverse(*class));
     (0..devices.len()).max_by_key(order).unwrap_or(0)
 }
 
@@ -85,7 +116,7 @@ fn tightest(devices: &[DeviceMemory]) -> usize {
 pub(in crate::scenario) fn total_if_fits(scenario: &Scenario, flight: &Flight) -> Option<Bytes> {
     let (devices, tightest) = devices(scenario, flight);
     let device = devices.get(tightest)?;
-    device.fits.then(|| device.device_total())
+    device.fits().then(|| device.device_total())
 }
 
 /// Memory outside the allocator: the context, NCCL's buffers for each communicator that the program uses, and user buffers.
@@ -142,7 +173,8 @@ fn device(scenario: &Scenario, program: &Program) -> DeviceMemory {
             tight
         }
     };
-    let fits = report.out_of_memory.is_none();
+    let on_device = report.out_of_memory.is_none();
+    let host = Host::of(program.host, &scenario.topology);
     let (doubt, doubtful) = doubt(scenario, program, (outside, wanted));
-    DeviceMemory { report, outside, doubt, doubtful, capacity, wanted, fits, remedies: vec![] }
+    DeviceMemory { report, outside, doubt, doubtful, capacity, wanted, on_device, host, remedies: vec![] }
 }

@@ -3,7 +3,7 @@
 use toml::Value;
 
 use super::{Change, set, smaller_batches};
-use crate::runtime::fsdp::Reshard;
+use crate::runtime::fsdp::{Reshard, Version};
 use crate::runtime::optimizer::{Adam, How, Optimizer};
 use crate::runtime::train::{Checkpoint, Job};
 use crate::scenario::Scenario;
@@ -52,8 +52,8 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
         list.push(set("zero.offload_optimizer", Value::Table(host.into_iter().collect())));
     }
     list.extend(smaller_batches(job.batch));
-    if !job.fsdp.cpu_offload {
-        list.push(set("fsdp.cpu_offload", true));
+    if job.fsdp.version != Version::Unsharded {
+        list.push(set("fsdp.cpu_offload", !job.fsdp.cpu_offload));
     }
     list
 }

@@ -3,15 +3,11 @@
 use toml::Spanned;
 
 use super::super::error::ScenarioError;
-use super::super::limits;
 use super::super::understood::Reader;
 use super::super::written::{self, ZeroDevice};
 use super::disks;
-use crate::hardware::Topology;
-use crate::runtime::Job;
 use crate::runtime::optimizer::{Adam, Decay, How, Optimizer};
 use crate::runtime::zero::{Offload, Stage};
-use crate::units::Bytes;
 
 /// Both tables.
 pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Stage) -> Result<Offload, ScenarioError> {
@@ -141,32 +137,4 @@ pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -
     let decays = written.weight_decay.as_ref().is_none_or(|at| *at.get_ref() != 0.0);
     let decay = if decays { Decay::OfWeights } else { Decay::None };
     Ok(Optimizer::Adam(Adam { how: How::Foreach, decay, amsgrad: false }))
-}
-
-/// Whether a node has the memory that its ranks take for states, if its topology says how much it has.
-pub(super) fn fits(
-    reader: &mut Reader<'_>,
-    scenario: &written::Scenario,
-    topology: &Topology,
-    job: &Job,
-) -> Result<(), ScenarioError> {
-    let at = scenario.zero.as_ref().and_then(|table| table.get_ref().offload_optimizer.as_ref());
-    let Some(at) = at else { return Ok(()) };
-    // The model's sizes are looked at first: what follows adds them up.
-    limits::check(reader, scenario, job)?;
-    let Some(takes) = job.host_memory() else { return Ok(()) };
-    let takes = Bytes(takes.all.0.saturating_mul(topology.node.chips.into()));
-    let Some(has) = topology.node.host_memory else {
-        reader.assumptions.push(format!(
-            "note: states of a node's ranks take {takes} of its host's memory; how much a host of {} has is not known",
-            topology.name
-        ));
-        return Ok(());
-    };
-    if takes <= has {
-        return Ok(());
-    }
-    let ranks = topology.node.chips;
-    let problem = format!("states of {ranks} ranks take {takes} of the host's memory but a node has {has}");
-    Err(reader.plan(at, problem, "take more nodes, or leave states on the device"))
 }
