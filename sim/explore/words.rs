@@ -1,6 +1,6 @@
 //! Numbers as the reports of this layer write them.
 
-pub(super) use crate::report::text::thousands;
+pub(super) use crate::units::thousands;
 use crate::units::Bytes;
 
 /// `79.18 GiB`.

@@ -17,6 +17,11 @@ impl Flight {
         Flight { class_of: vec![0; program.ranks as usize], classes: vec![program] }
     }
 
+    /// Instructions of all programs.
+    pub fn instructions(&self) -> u64 {
+        self.classes.iter().map(Program::instructions).sum()
+    }
+
     /// The same of hosts that wait for the end of everything they launch.
     pub fn blocking(self) -> Flight {
         Flight { classes: self.classes.into_iter().map(Program::blocking).collect(), ..self }

@@ -38,7 +38,8 @@ pub use shelf::{Shelf, Trouble};
 pub use states::StateFiles;
 
 use super::{Flight, Framework, HostMemory, Modules, Parts, train};
-use crate::program::{DType, StreamId};
+use crate::program::{Budget, DType, StreamId};
+use crate::runtime;
 
 /// The stream of reductions that overlap with the backward.
 pub(crate) const REDUCE: StreamId = StreamId(1);
@@ -197,8 +198,13 @@ impl Framework for Job {
         ]
     }
 
+    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
+        let whole = train::Job { accumulation: count, ..self.whole.clone() };
+        Some(runtime::Job::of(Job { whole, ..self.clone() }))
+    }
+
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.
-    fn compile(&self) -> Flight {
-        Flight::alike(step::program(self))
+    fn compile(&self, budget: &Budget) -> Flight {
+        Flight::alike(step::program(self, budget))
     }
 }

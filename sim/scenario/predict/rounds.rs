@@ -42,7 +42,7 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
     {
         return Ok(flown);
     }
-    run(scenario, &scenario.job, (settings, true))
+    run(scenario, scenario.flight()?, (settings, true))
 }
 
 /// Rounds of the three short runs, and of the whole step; none if that would save little.
@@ -59,17 +59,26 @@ fn short_runs(job: &Job) -> Option<[u32; 4]> {
     (rounds >= 12).then_some([2, 3, 4, rounds])
 }
 
+/// The job of the longest short run, whose memory is that of the whole step; none if there are no short runs.
+pub(in crate::scenario) fn shortened(job: &Job) -> Option<Job> {
+    let [.., longest, all] = short_runs(job)?;
+    job.with_micro_batches(job.micro_batches() / all * longest)
+}
+
 /// The step from short runs, if they agree.
 fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result<Option<Flown>, ScenarioError> {
-    let Some(whole) = scenario.job.split() else { return Ok(None) };
-    let each = whole.micro_batches / rounds[3];
+    let each = scenario.job.micro_batches() / rounds[3];
+    let all: u32 = rounds[..3].iter().sum();
     let short = |rounds: u32, memory: bool| {
-        let job = crate::runtime::megatron::Job { micro_batches: rounds * each, ..whole.clone() };
-        run(scenario, &scenario.job.with_split(job), (settings, memory))
+        let Some(job) = scenario.job.with_micro_batches(rounds * each) else { return Ok(None) };
+        // All three are in memory at once. The whole step is longer than all of them.
+        let share = f64::from(rounds) / f64::from(all);
+        let flight = scenario.written(&job, share).map_err(|_| scenario.too_long())?;
+        run(scenario, flight, (settings, memory)).map(Some)
     };
     let (third, (second, first)) =
         rayon::join(|| short(rounds[2], true), || rayon::join(|| short(rounds[1], false), || short(rounds[0], false)));
-    let (first, second, mut third) = (first?, second?, third?);
+    let (Some(first), Some(second), Some(mut third)) = (first?, second?, third?) else { return Ok(None) };
     let [a, b, c, all] = rounds.map(u64::from);
     let Some(expected) = engine::extend(&first.timeline, &second.timeline, (a, b, c)) else { return Ok(None) };
     if !engine::agree(&expected, &third.timeline) {
@@ -96,11 +105,8 @@ fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result
     Ok(Some(Flown { timeline, ..third }))
 }
 
-/// Runs all of a job; replays its memory beside that, if asked for.
-fn run(scenario: &Scenario, job: &Job, (settings, memory): (Settings, bool)) -> Result<Flown, ScenarioError> {
-    let flight = job.compile();
-    let flight = if scenario.launch_blocking { flight.blocking() } else { flight };
-    let flight = if scenario.one_queue { flight.in_one_queue() } else { flight };
+/// Runs programs; replays their memory beside that, if asked for.
+fn run(scenario: &Scenario, flight: Flight, (settings, memory): (Settings, bool)) -> Result<Flown, ScenarioError> {
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
     let mut known = costs::Known::new();
     let mut ranks = vec![vec![]; flight.classes.len()];

@@ -1,0 +1,144 @@
+//! Whether the programs of a job are short enough to be written, laid out and run.
+//!
+//! There is one bound, on instructions, which everything that makes a step long comes down to: layers, micro-batches, experts in
+//! a loop, parts of a loss, stages, buckets. They are counted as they are written ([`crate::program::Budget`]), so no factor can be
+//! forgotten.
+
+use super::error::ScenarioError;
+use super::understood::Scenario;
+use crate::model::experts::Implementation;
+use crate::model::head::Loss;
+use crate::program::TooLong;
+use crate::runtime::{Flight, Job, Parts};
+use crate::units::thousands;
+
+/// Instructions of all classes of ranks together. An instruction takes some 70 B until its step has been simulated, so that the
+/// largest jobs take less than 1 GB.
+const MOST: u64 = 12_000_000;
+
+impl Scenario {
+    /// What the job's ranks run; an error if it is too long to be written.
+    pub fn flight(&self) -> Result<Flight, ScenarioError> {
+        self.written(&self.job, 1.0).map_err(|TooLong| self.too_long())
+    }
+
+    /// What a job's ranks run as this scenario runs them, within a share of all instructions there may be.
+    pub(super) fn written(&self, job: &Job, share: f64) -> Result<Flight, TooLong> {
+        let flight = job.compile_within((self.most() as f64 * share) as u64)?;
+        let flight = if self.launch_blocking { flight.blocking() } else { flight };
+        Ok(if self.one_queue { flight.in_one_queue() } else { flight })
+    }
+
+    /// A host that waits for each launch is told so by three more instructions.
+    fn most(&self) -> u64 {
+        if self.launch_blocking { MOST / 4 } else { MOST }
+    }
+
+    /// Why a job's programs are refused: how long they would be, what makes them so long, and what to write instead.
+    pub(super) fn too_long(&self) -> ScenarioError {
+        let (job, most) = (&self.job, self.most());
+        let factors = factors(job);
+        let because: Vec<String> = factors.iter().take(3).map(|factor| factor.to_string()).collect();
+        let lengths = Lengths::of(job, most);
+        let all = lengths.as_ref().map_or(format!("more than {}", thousands(most)), |known| thousands(known.all));
+        let problem = format!(
+            "a step has {all} instructions, and at most {} are simulated: {}",
+            thousands(most),
+            because.join(" × ")
+        );
+        let remedy = match (lengths, factors.first()) {
+            (Some(lengths), _) if lengths.fitting > 0 => format!(
+                "write batch.accumulation = {} or less: every further micro-batch adds the same time",
+                lengths.fitting
+            ),
+            (_, Some(factor)) => format!("write a smaller {}", factor.key),
+            (_, None) => "write a smaller batch.accumulation".to_owned(),
+        };
+        ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy }
+    }
+}
+
+/// How long programs are, known from those of fewer micro-batches.
+struct Lengths {
+    /// Instructions of all micro-batches.
+    all: u64,
+    /// Micro-batches whose programs are short enough.
+    fitting: u64,
+}
+
+impl Lengths {
+    /// None if a few micro-batches are too many, or all there are. Once a pipeline is full, each round adds as many instructions.
+    fn of(job: &Job, most: u64) -> Option<Lengths> {
+        let round = round(job);
+        let all = u64::from(job.micro_batches());
+        let length = |rounds: u32| {
+            let flight = job.with_micro_batches(rounds * round)?.compile_within(most).ok()?;
+            Some(flight.instructions())
+        };
+        let (few, more) = (all > u64::from(3 * round)).then(|| Some((length(2)?, length(3)?)))??;
+        let (round, each) = (u64::from(round), more.checked_sub(few)?);
+        let rounds = (all - 2 * round).div_ceil(round);
+        let fitting = 2 + (most - few) / each.max(1);
+        Some(Lengths { all: few + rounds * each, fitting: fitting * round })
+    }
+}
+
+/// Micro-batches after which a job's programs repeat themselves.
+fn round(job: &Job) -> u32 {
+    match job.parts() {
+        Parts::Split(job) => job.mesh.pp.max(2),
+        Parts::Whole(job) => job.pipeline.as_ref().map_or(1, |pipeline| pipeline.ranks),
+        Parts::Compiled(_) => 1,
+    }
+}
+
+/// Something that a program's length is a multiple of.
+struct Factor {
+    count: u64,
+    what: &'static str,
+    key: &'static str,
+}
+
+impl std::fmt::Display for Factor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} ({})", thousands(self.count), self.what, self.key)
+    }
+}
+
+/// What makes a job's programs long, the largest first.
+fn factors(job: &Job) -> Vec<Factor> {
+    let model = job.model();
+    let mut factors = vec![
+        Factor { count: model.layers, what: "layers", key: "model.layers" },
+        Factor { count: u64::from(job.micro_batches()), what: "micro-batches", key: "batch.accumulation" },
+    ];
+    let mut add = |count: u64, what, key| factors.push(Factor { count, what, key });
+    match job.parts() {
+        Parts::Whole(job) => {
+            if let (Implementation::Loop, Some(experts)) = (job.style.experts, &model.experts) {
+                add(experts.count, "experts in a loop", "framework.experts");
+            }
+            match job.loss {
+                Loss::VocabularyChunked { words } => {
+                    add(model.vocab.div_ceil(u64::from(words.max(1))), "parts of the vocabulary", "loss.words");
+                }
+                Loss::ChunkedOutput { chunks, .. }
+                | Loss::ChunkedLinear { chunks }
+                | Loss::ChunkedGradients { chunks, .. } => add(u64::from(chunks), "parts of the loss", "loss.chunks"),
+                _ => {}
+            }
+            add(u64::from(job.context), "ranks that share a sequence", "mesh.cp");
+            add(u64::from(job.training_loop.train_metrics), "metrics", "loop.train_metrics");
+            let stages = job.pipeline.as_ref().map_or(1, |pipeline| pipeline.layers.len() as u64);
+            add(stages, "stages", "mesh.pp");
+        }
+        Parts::Split(job) => {
+            add(u64::from(job.mesh.cp), "ranks that share a sequence", "mesh.cp");
+            add(u64::from(job.mesh.pp) * u64::from(job.pipeline.virtual_stages), "stages", "mesh.pp");
+        }
+        Parts::Compiled(job) => add(u64::from(job.host_syncs), "waits of the host", "xla.host_syncs_per_step"),
+    }
+    factors.retain(|factor| factor.count > 1);
+    factors.sort_by_key(|factor| std::cmp::Reverse(factor.count));
+    factors
+}
