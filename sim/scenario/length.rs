@@ -40,12 +40,11 @@ impl Scenario {
         let factors = factors(job);
         let because: Vec<String> = factors.iter().take(3).map(|factor| factor.to_string()).collect();
         let lengths = Lengths::of(job, most);
-        let all = lengths.as_ref().map_or(format!("more than {}", thousands(most)), |known| thousands(known.all));
-        let problem = format!(
-            "a step has {all} instructions, and at most {} are simulated: {}",
-            thousands(most),
-            because.join(" × ")
-        );
+        let found = match &lengths {
+            Some(known) => format!("{} instructions, and at most {}", thousands(known.all), thousands(most)),
+            None => format!("more than the {} instructions that", thousands(most)),
+        };
+        let problem = format!("a step has {found} are simulated: {}", because.join(" × "));
         let remedy = match (lengths, factors.first()) {
             (Some(lengths), _) if lengths.fitting > 0 => format!(
                 "write batch.accumulation = {} or less: every further micro-batch adds the same time",
