@@ -29,6 +29,7 @@ mod graphs;
 mod grouped;
 mod honest;
 mod issued;
+mod limits;
 mod make;
 mod mapping;
 mod megatron_fsdp;

@@ -4,7 +4,10 @@
 //! a loop, parts of a loss, stages, buckets. They are counted as they are written ([`crate::program::Budget`]), so no factor can be
 //! forgotten.
 
+use std::fmt;
+
 use super::error::ScenarioError;
+use super::predict::Settings;
 use super::understood::Scenario;
 use crate::model::experts::Implementation;
 use crate::model::head::Loss;
@@ -12,14 +15,43 @@ use crate::program::TooLong;
 use crate::runtime::{Flight, Job, Parts};
 use crate::units::thousands;
 
-/// Instructions of all classes of ranks together. An instruction takes some 70 B until its step has been simulated, so that the
+/// Instructions of all classes of ranks together. An instruction takes 70 to 100 B until its step has been simulated, so that the
 /// largest jobs take less than 1 GB.
-const MOST: u64 = 12_000_000;
+const MOST: u64 = 9_000_000;
+/// Instructions of the ranks that are simulated, where each is simulated for itself: an instruction of a rank takes 22 B of memory
+/// and 0.25 µs.
+const FULL: u64 = 30_000_000;
+/// Instructions of the ranks that are simulated, where a trace is kept: an instruction is 165 B of the file, and 90 B of memory.
+const TRACED: u64 = 4_000_000;
 
 impl Scenario {
     /// What the job's ranks run; an error if it is too long to be written.
     pub fn flight(&self) -> Result<Flight, ScenarioError> {
         self.written(&self.job, 1.0).map_err(|TooLong| self.too_long())
+    }
+
+    /// Whether so many ranks can be simulated one by one, or all that happens be kept.
+    pub(super) fn simulated(&self, flight: &Flight, settings: Settings) -> Result<(), ScenarioError> {
+        let (most, done) = match settings {
+            Settings { record: true, .. } => (TRACED, "kept for a trace"),
+            Settings { fold: false, .. } => (FULL, "simulated rank by rank"),
+            _ => return Ok(()),
+        };
+        let all = if settings.fold { flight.instructions() } else { flight.instructions_of_ranks() };
+        if all <= most {
+            return Ok(());
+        }
+        let found = thousands(all);
+        let (ranks, remedy) = match settings.fold {
+            true => (String::new(), "trace fewer micro-batches (batch.accumulation) or layers (model.layers)".to_owned()),
+            false => {
+                let ranks = thousands(flight.class_of.len() as u64);
+                let remedy = "leave out --full: one rank stands for all that are alike, to the picosecond".to_owned();
+                (format!(" on {ranks} ranks"), remedy)
+            }
+        };
+        let problem = format!("a step has {found} instructions{ranks}, and at most {} are {done}", thousands(most));
+        Err(ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy })
     }
 
     /// What a job's ranks run as this scenario runs them, within a share of all instructions there may be.
@@ -50,7 +82,7 @@ impl Scenario {
                 "write batch.accumulation = {} or less: every further micro-batch adds the same time",
                 lengths.fitting
             ),
-            (_, Some(factor)) => format!("write a smaller {}", factor.key),
+            (_, Some(factor)) => format!("write {}{}", factor.instead, factor.key),
             (_, None) => "write a smaller batch.accumulation".to_owned(),
         };
         ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy }
@@ -95,41 +127,37 @@ fn round(job: &Job) -> u32 {
 struct Factor {
     count: u64,
     what: &'static str,
+    /// The key that sets it.
     key: &'static str,
+    /// What to write instead.
+    instead: &'static str,
 }
 
-impl std::fmt::Display for Factor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} ({})", thousands(self.count), self.what, self.key)
     }
 }
 
 /// What makes a job's programs long, the largest first.
 fn factors(job: &Job) -> Vec<Factor> {
+    const SMALLER: &str = "a smaller ";
     let model = job.model();
-    let mut factors = vec![
-        Factor { count: model.layers, what: "layers", key: "model.layers" },
-        Factor { count: u64::from(job.micro_batches()), what: "micro-batches", key: "batch.accumulation" },
-    ];
-    let mut add = |count: u64, what, key| factors.push(Factor { count, what, key });
+    let mut factors = vec![];
+    let mut add = |count: u64, what, key| factors.push(Factor { count, what, key, instead: SMALLER });
+    add(model.layers + model.predicts_ahead, "layers", "model.layers");
+    add(u64::from(job.micro_batches()), "micro-batches", "batch.accumulation");
     match job.parts() {
         Parts::Whole(job) => {
-            if let (Implementation::Loop, Some(experts)) = (job.style.experts, &model.experts) {
-                add(experts.count, "experts in a loop", "framework.experts");
-            }
-            match job.loss {
-                Loss::VocabularyChunked { words } => {
-                    add(model.vocab.div_ceil(u64::from(words.max(1))), "parts of the vocabulary", "loss.words");
-                }
-                Loss::ChunkedOutput { chunks, .. }
-                | Loss::ChunkedLinear { chunks }
-                | Loss::ChunkedGradients { chunks, .. } => add(u64::from(chunks), "parts of the loss", "loss.chunks"),
-                _ => {}
-            }
             add(u64::from(job.context), "ranks that share a sequence", "mesh.cp");
             add(u64::from(job.training_loop.train_metrics), "metrics", "loop.train_metrics");
-            let stages = job.pipeline.as_ref().map_or(1, |pipeline| pipeline.layers.len() as u64);
-            add(stages, "stages", "mesh.pp");
+            add(u64::from(job.training_loop.host_syncs), "numbers read back", "loop.host_syncs_per_step");
+            add(job.pipeline.as_ref().map_or(1, |pipeline| pipeline.layers.len() as u64), "stages", "mesh.pp");
+            factors.extend(loss(job.loss, model.vocab));
+            if let (Implementation::Loop, Some(experts)) = (job.style.experts, &model.experts) {
+                let (what, key, instead) = ("experts in a loop", "framework.experts", "another ");
+                factors.push(Factor { count: experts.count, what, key, instead });
+            }
         }
         Parts::Split(job) => {
             add(u64::from(job.mesh.cp), "ranks that share a sequence", "mesh.cp");
@@ -140,4 +168,19 @@ fn factors(job: &Job) -> Vec<Factor> {
     factors.retain(|factor| factor.count > 1);
     factors.sort_by_key(|factor| std::cmp::Reverse(factor.count));
     factors
+}
+
+/// Parts that a loss is computed in.
+fn loss(loss: Loss, vocab: u64) -> Option<Factor> {
+    match loss {
+        Loss::VocabularyChunked { words } => {
+            let count = vocab.div_ceil(u64::from(words.max(1)));
+            Some(Factor { count, what: "parts of the vocabulary", key: "loss.words", instead: "a larger " })
+        }
+        Loss::ChunkedOutput { chunks, .. } | Loss::ChunkedLinear { chunks } | Loss::ChunkedGradients { chunks, .. } => {
+            let count = u64::from(chunks);
+            Some(Factor { count, what: "parts of the loss", key: "loss.chunks", instead: "a smaller " })
+        }
+        _ => None,
+    }
 }

@@ -127,6 +127,7 @@ fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result
 
 /// Runs programs; replays their memory beside that, if asked for.
 fn run(scenario: &Scenario, flight: Flight, (settings, memory): (Settings, bool)) -> Result<Flown, ScenarioError> {
+    scenario.simulated(&flight, settings)?;
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
     let mut known = costs::Known::new();
     let mut ranks = vec![vec![]; flight.classes.len()];
