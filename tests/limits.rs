@@ -74,7 +74,10 @@ fn run(name: &str, plan: &toml::Table) -> Option<String> {
     let status = output.status.code();
     let said = String::from_utf8_lossy(&output.stderr);
     let ended = matches!(status, Some(0)) || status == Some(2) && said.starts_with("error: ");
-    (!ended).then(|| format!("{name}: {status:?} {}\n  {file}", said.lines().next().unwrap_or_default()))
+    let wrong = (!ended).then(|| format!("{name}: {status:?} {}\n  {file}", said.lines().next().unwrap_or_default()));
+    // As they are found: the whole takes minutes.
+    wrong.iter().for_each(|wrong| println!("{wrong}"));
+    wrong
 }
 
 /// Each integer of each plan at its largest, and the keys that no plan accepts.
@@ -85,6 +88,7 @@ fn cases(every: usize, nth: usize) -> (Vec<(String, toml::Table)>, Vec<String>) 
     let found: Vec<_> = chosen.par_iter().map(|(plan, key)| (*plan, *key, largest(&plans[*plan], key))).collect();
     let never = keys.iter().filter(|key| found.iter().all(|(_, known, largest)| known != key || largest.is_none()));
     let never = never.map(Key::name).collect();
+    println!("{} pairs of a plan and an integer", found.len());
     let mut cases = vec![];
     for (plan, key, largest) in found {
         let Some((value, found)) = largest else { continue };

@@ -18,57 +18,51 @@ use crate::units::thousands;
 /// Instructions of all classes of ranks together. An instruction takes 70 to 100 B until its step has been simulated, so that the
 /// largest jobs take less than 1 GB.
 const MOST: u64 = 9_000_000;
-/// Instructions of the ranks that are simulated, where each is simulated for itself: an instruction of a rank takes 22 B of memory
-/// and 0.25 µs.
+/// Instructions of all ranks, where each is simulated for itself: one takes 22 B of memory and 0.25 µs.
 const FULL: u64 = 30_000_000;
-/// Instructions of the ranks that are simulated, where a trace is kept: an instruction is 165 B of the file, and 90 B of memory.
-const TRACED: u64 = 4_000_000;
+/// Instructions of the ranks that are simulated, where a trace is kept: one is 165 B of the file.
+const TRACED: u64 = 2_000_000;
 
 impl Scenario {
     /// What the job's ranks run; an error if it is too long to be written.
     pub fn flight(&self) -> Result<Flight, ScenarioError> {
-        self.written(&self.job, 1.0).map_err(|TooLong| self.too_long())
+        let settings = Settings::default();
+        self.written(&self.job, self.most(settings)).map_err(|TooLong| self.too_long(settings))
     }
 
-    /// Whether so many ranks can be simulated one by one, or all that happens be kept.
-    pub(super) fn simulated(&self, flight: &Flight, settings: Settings) -> Result<(), ScenarioError> {
-        let (most, done) = match settings {
-            Settings { record: true, .. } => (TRACED, "kept for a trace"),
-            Settings { fold: false, .. } => (FULL, "simulated rank by rank"),
-            _ => return Ok(()),
-        };
-        let all = if settings.fold { flight.instructions() } else { flight.instructions_of_ranks() };
-        if all <= most {
-            return Ok(());
-        }
-        let found = thousands(all);
-        let (ranks, remedy) = match settings.fold {
-            true => (String::new(), "trace fewer micro-batches (batch.accumulation) or layers (model.layers)".to_owned()),
-            false => {
-                let ranks = thousands(flight.class_of.len() as u64);
-                let remedy = "leave out --full: one rank stands for all that are alike, to the picosecond".to_owned();
-                (format!(" on {ranks} ranks"), remedy)
-            }
-        };
-        let problem = format!("a step has {found} instructions{ranks}, and at most {} are {done}", thousands(most));
-        Err(ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy })
-    }
-
-    /// What a job's ranks run as this scenario runs them, within a share of all instructions there may be.
-    pub(super) fn written(&self, job: &Job, share: f64) -> Result<Flight, TooLong> {
-        let flight = job.compile_within((self.most() as f64 * share) as u64)?;
+    /// What a job's ranks run as this scenario runs them, in at most so many instructions.
+    pub(super) fn written(&self, job: &Job, most: u64) -> Result<Flight, TooLong> {
+        // A host that waits for each launch is told so by three more instructions.
+        let flight = job.compile_within(if self.launch_blocking { most / 4 } else { most })?;
         let flight = if self.launch_blocking { flight.blocking() } else { flight };
         Ok(if self.one_queue { flight.in_one_queue() } else { flight })
     }
 
-    /// A host that waits for each launch is told so by three more instructions.
-    fn most(&self) -> u64 {
-        if self.launch_blocking { MOST / 4 } else { MOST }
+    /// How many instructions there may be.
+    pub(super) fn most(&self, settings: Settings) -> u64 {
+        if settings.record { TRACED } else { MOST }
+    }
+
+    /// Whether so many ranks can be simulated one by one.
+    pub(super) fn simulated(&self, flight: &Flight, settings: Settings) -> Result<(), ScenarioError> {
+        let (most, done) = match settings.record {
+            true => (TRACED, "traced rank by rank"),
+            false => (FULL, "simulated rank by rank"),
+        };
+        let all = flight.instructions_of_ranks();
+        if settings.fold || all <= most {
+            return Ok(());
+        }
+        let (ranks, all, most) = (flight.class_of.len() as u64, thousands(all), thousands(most));
+        let problem = format!("a step has {all} instructions on {} ranks, and at most {most} are {done}", thousands(ranks));
+        let remedy = "leave out --full: one rank stands for all that are alike, to the picosecond".to_owned();
+        Err(ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy })
     }
 
     /// Why a job's programs are refused: how long they would be, what makes them so long, and what to write instead.
-    pub(super) fn too_long(&self) -> ScenarioError {
-        let (job, most) = (&self.job, self.most());
+    pub(super) fn too_long(&self, settings: Settings) -> ScenarioError {
+        let (job, most) = (&self.job, self.most(settings));
+        let done = if settings.record { "kept for a trace" } else { "simulated" };
         let factors = factors(job);
         let because: Vec<String> = factors.iter().take(3).map(|factor| factor.to_string()).collect();
         let lengths = Lengths::of(job, most);
@@ -76,7 +70,7 @@ impl Scenario {
             Some(known) => format!("{} instructions, and at most {}", thousands(known.all), thousands(most)),
             None => format!("more than the {} instructions that", thousands(most)),
         };
-        let problem = format!("a step has {found} are simulated: {}", because.join(" × "));
+        let problem = format!("a step has {found} are {done}: {}", because.join(" × "));
         let remedy = match (lengths, factors.first()) {
             (Some(lengths), _) if lengths.fitting > 0 => format!(
                 "write batch.accumulation = {} or less: every further micro-batch adds the same time",

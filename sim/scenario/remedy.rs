@@ -7,7 +7,7 @@ mod train;
 
 use toml::Value;
 
-use super::predict::{shortened, total_if_fits};
+use super::predict::{Settings, shortened, total_if_fits};
 use super::understood::Scenario;
 use crate::runtime::Parts;
 use crate::units::Bytes;
@@ -85,6 +85,6 @@ fn fitting(scenario: &Scenario, change: &Change) -> Option<Remedy> {
         return None;
     }
     let job = shortened(&changed.job).unwrap_or_else(|| changed.job.clone());
-    let device_total = total_if_fits(&changed, &changed.written(&job, 1.0).ok()?)?;
+    let device_total = total_if_fits(&changed, &changed.written(&job, changed.most(Settings::default())).ok()?)?;
     Some(Remedy { change: lines(change), device_total })
 }

@@ -43,14 +43,14 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
     {
         return Ok(flown);
     }
-    if let Ok(flight) = scenario.written(job, 1.0) {
+    if let Ok(flight) = scenario.written(job, scenario.most(settings)) {
         return run(scenario, flight, (settings, true));
     }
     let flown = match (unwritten(job), settings.record) {
         (Some(short), false) => extended(scenario, settings, short)?,
         _ => None,
     };
-    flown.ok_or_else(|| scenario.too_long())
+    flown.ok_or_else(|| scenario.too_long(settings))
 }
 
 /// Micro-batches of three short runs, and of a step that is too long to be written, where all ranks run all of it.
@@ -87,7 +87,8 @@ fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result
     let short = |rounds: u32, memory: bool| {
         let Some(job) = scenario.job.with_micro_batches(rounds * each) else { return Ok(None) };
         // All three are in memory at once.
-        let flight = scenario.written(&job, f64::from(rounds) / f64::from(sum)).ok();
+        let share = scenario.most(settings) / u64::from(sum) * u64::from(rounds);
+        let flight = scenario.written(&job, share).ok();
         flight.map(|flight| run(scenario, flight, (settings, memory))).transpose()
     };
     let (third, (second, first)) = rayon::join(
