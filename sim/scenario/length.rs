@@ -54,7 +54,8 @@ impl Scenario {
             return Ok(());
         }
         let (ranks, all, most) = (flight.class_of.len() as u64, thousands(all), thousands(most));
-        let problem = format!("a step has {all} instructions on {} ranks, and at most {most} are {done}", thousands(ranks));
+        let problem =
+            format!("a step has {all} instructions on {} ranks, and at most {most} are {done}", thousands(ranks));
         let remedy = "leave out --full: one rank stands for all that are alike, to the picosecond".to_owned();
         Err(ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy })
     }
@@ -176,5 +177,39 @@ fn loss(loss: Loss, vocab: u64) -> Option<Factor> {
             Some(Factor { count, what: "parts of the loss", key: "loss.chunks", instead: "a smaller " })
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(runtime: &str, mesh: &str, batch: &str) -> Job {
+        let text = format!(
+            "runtime = {runtime:?}\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 8\n\
+             [mesh]\n{mesh}\n[batch]\nsequence = 1024\n{batch}"
+        );
+        Scenario::parse("plan.toml", &text).expect(&text).job
+    }
+
+    /// A refusal says how long a step would be, and how many micro-batches are short enough, without writing it.
+    #[test]
+    fn the_length_of_many_micro_batches_follows_from_that_of_a_few() {
+        for (runtime, mesh, count) in [
+            ("fsdp2", "dp_shard = 8", 11),
+            ("fsdp2", "dp_shard = 2\npp = 4", 32),
+            ("fsdp1", "dp_shard = 8", 11),
+            ("deepspeed-zero", "dp = 8\n[zero]\nstage = 3", 11),
+            ("megatron", "tp = 2\npp = 4", 32),
+            ("nanotron", "tp = 2\npp = 4", 32),
+        ] {
+            let job = job(runtime, mesh, &format!("accumulation = {count}"));
+            let length = job.compile().instructions();
+            let known = Lengths::of(&job, length).expect("there are more than a few");
+            assert_eq!((known.all, known.fitting), (length, count), "{runtime} {mesh}");
+            let short = Lengths::of(&job, length - 1).expect("there are more than a few").fitting;
+            assert!(short < count && short >= count - u64::from(round(&job)), "{runtime} {mesh}: {short}");
+            assert!(job.with_micro_batches(short as u32).expect("any number").compile_within(length - 1).is_ok());
+        }
     }
 }

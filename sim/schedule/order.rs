@@ -226,7 +226,6 @@ fn counts(shape: Shape) -> Result<(), ScheduleError> {
 /// Stages times micro-batches. Building, replaying and drawing a schedule takes some 100 B and 1 µs of each.
 const CELLS: u64 = 1 << 21;
 
-
 /// Any shape will do.
 fn any(_: Shape) -> Result<(), ScheduleError> {
     Ok(())

@@ -97,9 +97,10 @@ fn read(source: &str, types: &mut Fields) {
             let line = line.trim_end_matches(',');
             let found = match (of.starts_with("enum "), line.strip_prefix("pub ")) {
                 (false, Some(field)) => field.split_once(": ").map(|(name, kind)| (name.to_owned(), kind.to_owned())),
-                (true, _) => line.strip_suffix(')').and_then(|line| line.split_once('(')).map(|(name, kind)| {
-                    (name.to_lowercase(), kind.to_owned())
-                }),
+                (true, _) => line
+                    .strip_suffix(')')
+                    .and_then(|line| line.split_once('('))
+                    .map(|(name, kind)| (name.to_lowercase(), kind.to_owned())),
                 _ => None,
             };
             if let Some((name, kind)) = found {

@@ -1,13 +1,14 @@
 //! Small plans of every runtime, which between them accept every integer there is.
 
-use crate::{disks, megatron_fsdp, stages, user_buffers};
 use crate::make::{MEGATRON, TINY, apply, replaced};
+use crate::{disks, megatron_fsdp, stages, user_buffers};
 
 pub fn all() -> Vec<toml::Table> {
     let mut plans = crate::defaults::plans();
     let tiny = |changes: &str| apply(TINY, changes);
     let megatron = |changes: &str| apply(MEGATRON, changes);
-    let pipeline = replaced(TINY, &[("dp_shard = 8", "pp = 2"), ("sequence = 128", "sequence = 128\naccumulation = 4")]);
+    let pipeline =
+        replaced(TINY, &[("dp_shard = 8", "pp = 2"), ("sequence = 128", "sequence = 128\naccumulation = 4")]);
     let files = "{ device = \"nvme\", nvme_path = \"/n\", max_in_cpu = 0, buffer_count = 40 }";
     let zero = |stage: u32| {
         let text = replaced(TINY, &[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);

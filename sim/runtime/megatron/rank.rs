@@ -18,7 +18,9 @@ use super::replicas::{self, Replicas, Shared};
 use super::step::Rank;
 use super::vocabulary::Vocabulary;
 use super::{blocks, modules};
-use crate::program::{Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
+use crate::program::{
+    Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
+};
 use crate::runtime::eager::main_gradients::{MainGradients, Moment, ParamHooks, Takes};
 use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
 use crate::schedule::Schedule;

@@ -16,8 +16,8 @@ use super::{Job, Keep, Pipeline, Policy};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{
-    Budget, Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program, ScopeId,
-    Work,
+    Budget, Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program,
+    ScopeId, Work,
 };
 use crate::units::Bytes;
 
