@@ -5,6 +5,7 @@
 //! Every kernel and collective is interned, so a cost is asked once per distinct kernel and never per launch.
 
 mod blocking;
+mod budget;
 mod buffers;
 pub mod builder;
 mod exchange;
@@ -16,6 +17,7 @@ mod intern;
 mod stamp;
 pub mod work;
 
+pub use budget::{Budget, TooLong};
 pub use buffers::{Buffer, Buffers};
 pub use builder::Builder;
 pub use exchange::{Direction, Transfer};
@@ -390,6 +392,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// Instructions before the first step, in it and in every later one.
+    pub fn instructions(&self) -> u64 {
+        (self.setup.len() + self.first.len() + self.step.len()) as u64
+    }
+
     /// The first step, in its parts.
     pub fn first_step(&self) -> [&[Instr]; 3] {
         let (before, after) = self.first_at.map_or((&[][..], &[][..]), |at| self.step.split_at(at));

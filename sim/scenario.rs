@@ -17,6 +17,7 @@ mod float8;
 mod foreign;
 pub mod gate;
 mod internevo;
+mod length;
 mod limits;
 mod machine;
 mod measured;

@@ -364,6 +364,19 @@ from_text!(FlopRate, "a rate with its unit, such as \"989 TFLOP/s\"", |v: f64| f
 from_text!(Power, "a power with its unit, such as \"700 W\"", |v| format!("{v} W"));
 from_text!(Frequency, "a clock rate with its unit, such as \"1980 MHz\"", |v: f64| format!("{} MHz", v / 1e6));
 
+/// A count with its thousands set apart: `131,072`.
+pub fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

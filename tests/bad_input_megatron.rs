@@ -193,9 +193,9 @@ fn a_schedule_that_does_not_fit_the_pipeline_is_told_what_would() {
             ),
             (
                 "accumulation = 4",
-                "accumulation = 9000\n[megatron]\nimplementation = \"local\"\n[pipeline]\nschedule = \"ZB-1p\"",
-                "36000 blocks to run in a step, and at most 32768 are simulated under a schedule that is searched",
-                "write batch.accumulation = 8192 or less",
+                "accumulation = 60000\n[megatron]\nimplementation = \"local\"\n[pipeline]\nschedule = \"ZB-1p\"",
+                "60,000 micro-batches (batch.accumulation)",
+                "write batch.accumulation = ",
             ),
         ],
     );

@@ -10,7 +10,7 @@ use windtunnel::scenario::Scenario;
 use crate::make::{self, MEGATRON, TINY, replaced};
 
 /// Small plans of every runtime which leave open what they can.
-fn plans() -> Vec<String> {
+pub fn plans() -> Vec<String> {
     let fsdp = |changes: &[(&str, &str)]| replaced(TINY, changes);
     let megatron = |changes: &[(&str, &str)]| replaced(MEGATRON, changes);
     let add = |text: &str, keys: &str| format!("{text}\n{keys}\n");

@@ -7,7 +7,7 @@ use crate::make;
 use crate::zero::ZERO;
 
 /// A model with parts of 1 MiB and more, whose states are on disks of a rate.
-fn on_disks(rate: &str, keys: &str) -> String {
+pub fn on_disks(rate: &str, keys: &str) -> String {
     let text = ZERO.replace("\"h100-sxm-80gb\"", &format!("{:?}", make::disks(8, rate)));
     let text = text.replace("huggingface = \"config.json\"", "name = \"llama-3.1-8b\"\nlayers = 4");
     text.replace("accumulation = 2", "accumulation = 1")

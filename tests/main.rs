@@ -31,6 +31,7 @@ mod handed_on;
 mod honest;
 mod host_memory;
 mod issued;
+mod limits;
 mod make;
 mod mapping;
 mod megatron_fsdp;

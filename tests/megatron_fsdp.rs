@@ -5,7 +5,7 @@ use crate::make::{self, FILE, MEGATRON, parse, program, replaced};
 use windtunnel::program::{Collective, Instr, Program};
 
 /// Sixteen blocks of a model on eight replicas, with everything shared.
-fn sharded(changes: &[(&str, &str)]) -> String {
+pub fn sharded(changes: &[(&str, &str)]) -> String {
     let one_stage = replaced(
         MEGATRON,
         &[

@@ -9,7 +9,7 @@ use windtunnel::units::Bytes;
 
 use crate::{followed, make};
 
-const BASE: &str = r#"
+pub const BASE: &str = r#"
 runtime = "xla"
 
 [topology]

@@ -13,7 +13,7 @@ const TOKENS: u64 = 4096;
 const WIDTH: u64 = 4096;
 
 /// Eight tensor-parallel ranks of two blocks of a Llama; `more` goes into `[megatron]`.
-fn text(ranks: u32, more: &str) -> String {
+pub fn text(ranks: u32, more: &str) -> String {
     format!(
         "runtime = \"megatron\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\n\
          layers = {LAYERS}\n[mesh]\ntp = {ranks}\n[batch]\nsequence = {TOKENS}\naccumulation = {MICRO_BATCHES}\n\

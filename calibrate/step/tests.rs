@@ -80,7 +80,8 @@ fn each_chip_has_the_share_that_the_simulator_gives_it() {
     ]) {
         let job = job("2x2", mesh, xla);
         let step = write(&job, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
-        let program = windtunnel::runtime::Framework::compile(&job).classes.remove(0);
+        let program =
+            windtunnel::runtime::Framework::compile(&job, &windtunnel::program::Budget::unlimited()).classes.remove(0);
         let simulated: u64 = program.buffers.iter().take(3).map(|buffer| buffer.bytes.0).sum();
         // The count of steps is four bytes that the simulator leaves out.
         assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh} {xla}");
@@ -97,7 +98,8 @@ fn experts_lie_as_the_simulator_has_them() {
         let mesh = Mesh { expert: mesh.context, context: 1, ..mesh };
         let job = Job { mesh, send_tokens, ..mixture(dense, (4, 2), Some(1.0)) };
         let step = write(&job, Options { kernel_block: 16, kernels: true }).unwrap_or_else(|why| panic!("{why}"));
-        let program = windtunnel::runtime::Framework::compile(&job).classes.remove(0);
+        let program =
+            windtunnel::runtime::Framework::compile(&job, &windtunnel::program::Budget::unlimited()).classes.remove(0);
         let simulated: u64 = program.buffers.iter().take(3).map(|buffer| buffer.bytes.0).sum();
         assert_eq!(bytes(&step, job.mesh), simulated + 4, "{mesh:?}");
         let places = if send_tokens {

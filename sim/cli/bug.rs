@@ -10,7 +10,7 @@ pub const CODE: u8 = 101;
 pub fn report_panics() {
     let usual = take_hook();
     set_hook(Box::new(move |info| {
-        eprintln!("{}", message(info));
+        windtunnel::files::complain(&message(info));
         if std::env::var_os("RUST_BACKTRACE").is_some_and(|asked| asked != "0") {
             usual(info);
         }

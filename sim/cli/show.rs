@@ -79,9 +79,12 @@ pub fn run(args: &Args) -> Outcome {
     };
     let text = match &args.stage {
         Stage::Model(file) => model(&load(file)?),
-        Stage::Plan(file) => plan(&simulable(file)?),
+        Stage::Plan(file) => {
+            let scenario = simulable(file)?;
+            plan(&scenario, &scenario.flight().map_err(Failure::input)?)
+        }
         Stage::Program(args) => {
-            let flight = simulable(&args.file)?.job.compile();
+            let flight = simulable(&args.file)?.flight().map_err(Failure::input)?;
             program(&flight.classes[args.of(flight.classes.len())?.unwrap_or(0)])
         }
         Stage::Memory(args) => {

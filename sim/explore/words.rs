@@ -1,7 +1,7 @@
 //! Numbers as the reports of this layer write them.
 
-pub(super) use crate::report::text::thousands;
 use crate::units::Bytes;
+pub(super) use crate::units::thousands;
 
 /// `79.18 GiB`.
 pub(super) fn gib(bytes: Bytes) -> String {

@@ -1,5 +1,6 @@
 //! Writes a [`Program`]: interns kernels and collectives, hands out buffers and events, recycles their ids.
 
+use super::budget::{Budget, Share};
 use super::host::{self, HostAccount};
 use super::intern::Interned;
 use super::{
@@ -38,11 +39,18 @@ pub struct Builder {
     /// A stream whose pool serves what is taken for the default one, while a graph's first run warms up.
     warm_up: Option<StreamId>,
     host: HostAccount,
+    /// How long the program may be.
+    pub(super) share: Share,
 }
 
 impl Builder {
     /// An empty program for `ranks` ranks with the given streams; the first is the default stream.
     pub fn new(ranks: u32, streams: &[&'static str]) -> Self {
+        Builder::within(&Budget::unlimited(), ranks, streams)
+    }
+
+    /// The same for a program that takes its instructions from a budget.
+    pub fn within(budget: &Budget, ranks: u32, streams: &[&'static str]) -> Self {
         let program =
             Program { streams: streams.to_vec(), scopes: vec!["<root>".to_owned()], ranks, ..Program::default() };
         Builder {
@@ -59,12 +67,14 @@ impl Builder {
             beside: None,
             warm_up: None,
             host: HostAccount::default(),
+            share: Share::of(budget),
         }
     }
 
-    /// Makes room for some more instructions of a step.
+    /// Makes room for some more instructions of a step, as far as the budget goes.
     pub fn reserve(&mut self, instructions: usize) {
-        self.program.step.reserve_exact(instructions);
+        let room = usize::try_from(self.share.room()).unwrap_or(usize::MAX);
+        self.program.step.reserve_exact(instructions.min(room));
     }
 
     /// How many instructions a step has so far.
@@ -142,6 +152,7 @@ impl Builder {
         if self.graphs == Graphs::Captured && !memory {
             return;
         }
+        self.share.count(1);
         match self.section {
             Section::Setup => self.program.setup.push(instr),
             Section::First => self.program.first.push(instr),

@@ -89,6 +89,7 @@ impl Builder {
 
     /// Writes a stretch again. Returns the first of the buffers it takes.
     pub fn again(&mut self, stamp: &Stamp, given: &[BufferId]) -> BufferId {
+        self.share.count(stamp.step.len() as u64);
         let program = &mut self.program;
         let (first, event) = (program.buffers.again(&stamp.buffers), program.events);
         program.events += stamp.events.end - stamp.events.start;

@@ -11,7 +11,7 @@ use crate::runtime::megatron::Mesh;
 use crate::runtime::{Job, Parts, train};
 use crate::scenario::predict::{Alike, DeviceMemory, Host, Part, Prediction, Verdict};
 use crate::scenario::{Prediction as Answer, Scenario};
-use crate::units::{Bytes, Time};
+use crate::units::{Bytes, Time, thousands};
 
 /// How many parts and live tensors the report lists.
 const LISTED: usize = 12;
@@ -48,19 +48,6 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>, left: usize) -> String {
     }
     let text = table.to_string();
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
-}
-
-/// A count with its thousands set apart: `131,072`.
-pub(crate) fn thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// Writes the report.

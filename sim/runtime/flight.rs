@@ -17,6 +17,17 @@ impl Flight {
         Flight { class_of: vec![0; program.ranks as usize], classes: vec![program] }
     }
 
+    /// Instructions of all programs.
+    pub fn instructions(&self) -> u64 {
+        self.classes.iter().map(Program::instructions).sum()
+    }
+
+    /// Instructions of all ranks.
+    pub fn instructions_of_ranks(&self) -> u64 {
+        let each: Vec<u64> = self.classes.iter().map(Program::instructions).collect();
+        self.class_of.iter().map(|&class| each[class as usize]).sum()
+    }
+
     /// The same of hosts that wait for the end of everything they launch.
     pub fn blocking(self) -> Flight {
         Flight { classes: self.classes.into_iter().map(Program::blocking).collect(), ..self }

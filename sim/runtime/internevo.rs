@@ -19,7 +19,7 @@ pub use owners::Owners;
 
 use super::{Flight, Framework, Parts, megatron};
 use crate::model::{Activation, FeedForward, Norm, Position};
-use crate::program::Group;
+use crate::program::{Budget, Group};
 use crate::runtime;
 
 /// A training job, fully decided.
@@ -45,7 +45,8 @@ impl Framework for Job {
         Parts::Split(&self.split)
     }
 
-    fn with_split(&self, split: megatron::Job) -> Option<runtime::Job> {
+    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
+        let split = megatron::Job { micro_batches: count, ..self.split.clone() };
         Some(runtime::Job::of(Job { split, ..self.clone() }))
     }
 
@@ -76,7 +77,7 @@ impl Framework for Job {
     }
 
     /// The program of all ranks, which is that of the rank that owns most: the others wait for what it broadcasts.
-    fn compile(&self) -> Flight {
-        Flight::alike(step::program(self))
+    fn compile(&self, budget: &Budget) -> Flight {
+        Flight::alike(step::program(self, budget))
     }
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use super::{Flight, megatron, spmd, train};
 use crate::model::ModelConfig;
-use crate::program::DType;
+use crate::program::{Budget, DType, TooLong};
 use crate::schedule::Shape;
 
 /// What a framework makes of a training job, fully decided: all that a runtime has to say here.
 pub trait Framework: fmt::Debug + Send + Sync {
     /// What it is about.
     fn parts(&self) -> Parts<'_>;
-    /// The same job of the same framework, split otherwise; none if it is not split on Megatron's axes.
-    fn with_split(&self, _split: megatron::Job) -> Option<Job> {
+    /// The same job with another number of micro-batches in a step; none if its schedule is made for this number alone.
+    fn with_micro_batches(&self, _count: u32) -> Option<Job> {
         None
     }
     /// What of the job has no rules here, if anything.
@@ -33,8 +33,8 @@ pub trait Framework: fmt::Debug + Send + Sync {
     fn recompute_flag(&self) -> Option<&'static str> {
         None
     }
-    /// What its ranks run.
-    fn compile(&self) -> Flight;
+    /// What its ranks run, written with instructions of a budget.
+    fn compile(&self, budget: &Budget) -> Flight;
 }
 
 /// Whose modules a job runs, in words for the report.
@@ -83,9 +83,9 @@ impl Job {
         self.0.parts()
     }
 
-    /// The same job of the same framework, split otherwise; a job that is not split stays as it is.
-    pub fn with_split(&self, split: megatron::Job) -> Job {
-        self.0.with_split(split).unwrap_or_else(|| self.clone())
+    /// The same job with another number of micro-batches in a step; none if its schedule is made for this number alone.
+    pub fn with_micro_batches(&self, count: u32) -> Option<Job> {
+        self.0.with_micro_batches(count)
     }
 
     /// What of it has no rules here, if anything.
@@ -213,8 +213,13 @@ impl Job {
         }
     }
 
-    /// What its ranks run.
+    /// What its ranks run, however long that is.
     pub fn compile(&self) -> Flight {
-        self.0.compile()
+        self.0.compile(&Budget::unlimited())
+    }
+
+    /// What its ranks run, if their programs have no more than `most` instructions together.
+    pub fn compile_within(&self, most: u64) -> Result<Flight, TooLong> {
+        Budget::write(most, |budget| self.0.compile(budget))
     }
 }

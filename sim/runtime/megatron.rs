@@ -52,6 +52,7 @@ pub use modules::Modules;
 use rayon::prelude::*;
 
 use super::{Flight, Framework, Parts};
+use crate::program::Budget;
 use crate::runtime;
 use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError, order};
 
@@ -129,20 +130,20 @@ pub fn refuses_schedule(job: &Job) -> Option<(&'static str, &'static str)> {
 ///
 /// If the job's schedule cannot have its shape: [`schedule()`] says so before.
 pub fn compile(job: &Job) -> Flight {
-    written(job, true)
+    written(job, &Budget::unlimited(), true)
 }
 
 /// Does the same, running every micro-batch's operators: what [`compile`] is held to.
 pub fn compile_one_by_one(job: &Job) -> Flight {
-    written(job, false)
+    written(job, &Budget::unlimited(), false)
 }
 
-fn written(job: &Job, stamped: bool) -> Flight {
+fn written(job: &Job, budget: &Budget, stamped: bool) -> Flight {
     let schedule = schedule(job).expect("a job's schedule was built when the job was decided");
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
     let program = |rank| {
-        let mut program = step::Rank::program(job, (&schedule, &lists), rank, stamped);
+        let mut program = step::Rank::program((job, budget), (&schedule, &lists), rank, stamped);
         python::launched_by_modules(&mut program);
         program
     };
@@ -155,8 +156,8 @@ impl Framework for Job {
         Parts::Split(self)
     }
 
-    fn with_split(&self, split: Job) -> Option<runtime::Job> {
-        Some(runtime::Job::of(split))
+    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
+        Some(runtime::Job::of(Job { micro_batches: count, ..self.clone() }))
     }
 
     fn refuses(&self) -> Option<&'static str> {
@@ -183,7 +184,7 @@ impl Framework for Job {
         runtime::Modules { attention, ..runtime::Modules::of(blocks) }
     }
 
-    fn compile(&self) -> Flight {
-        compile(self)
+    fn compile(&self, budget: &Budget) -> Flight {
+        written(self, budget, true)
     }
 }

@@ -22,6 +22,7 @@ pub use placement::placement;
 
 use super::{Flight, Framework, Parts, megatron};
 use crate::model::{Activation, FeedForward, Norm, Position};
+use crate::program::Budget;
 use crate::runtime;
 
 /// A training job, fully decided.
@@ -49,7 +50,8 @@ impl Framework for Job {
         Parts::Split(&self.split)
     }
 
-    fn with_split(&self, split: megatron::Job) -> Option<runtime::Job> {
+    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
+        let split = megatron::Job { micro_batches: count, ..self.split.clone() };
         Some(runtime::Job::of(Job { split, ..self.clone() }))
     }
 
@@ -84,7 +86,7 @@ impl Framework for Job {
     }
 
     /// The programs of all pipeline ranks.
-    fn compile(&self) -> Flight {
-        Flight::in_turn((0..self.split.mesh.pp).map(|rank| step::program(self, rank)).collect())
+    fn compile(&self, budget: &Budget) -> Flight {
+        Flight::in_turn((0..self.split.mesh.pp).map(|rank| step::program((self, budget), rank)).collect())
     }
 }

@@ -38,7 +38,7 @@ use super::{Flight, Framework, Modules, Parts};
 use crate::model::experts::Experts;
 use crate::model::routing::Load;
 use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
-use crate::program::Program;
+use crate::program::{Budget, Program};
 use crate::units::Bytes;
 use flags::Overlap;
 use room::{Room, held};
@@ -196,12 +196,15 @@ impl Job {
     }
 
     /// What every chip runs, and what was given up for want of memory.
-    fn program(&self) -> (Program, Room) {
+    fn program(&self, budget: &Budget) -> (Program, Room) {
         let mut room = Room::default();
         loop {
-            let program = step::program(self, room);
+            let program = step::program((self, budget), room);
             match room.tighter(held(&program, step::HEAD), self) {
-                Some(tighter) => room = tighter,
+                Some(tighter) => {
+                    budget.give_back(&program);
+                    room = tighter;
+                }
                 None => return (program, room),
             }
         }
@@ -274,7 +277,7 @@ impl Framework for Job {
             Attention::Splash { .. } => "splash attention kernels",
             Attention::DotProduct => "attention in matmuls around a softmax",
         };
-        let room = self.program().1;
+        let room = self.program(&Budget::unlimited()).1;
         let mut doubts: Vec<&str> = room.doubts().collect();
         if self.late_loss() && !room.logits {
             doubts.push("logits are taken to be kept until blocks' backward is over, as in compiled steps with so many blocks or words");
@@ -285,7 +288,7 @@ impl Framework for Job {
         Modules { attention: Some(attention), doubts, ..Modules::of("XLA's compiled") }
     }
 
-    fn compile(&self) -> Flight {
-        Flight::alike(self.program().0)
+    fn compile(&self, budget: &Budget) -> Flight {
+        Flight::alike(self.program(budget).0)
     }
 }

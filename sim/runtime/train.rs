@@ -16,7 +16,7 @@ use crate::model::tensor::TensorParallel;
 use crate::model::transformers::class_of;
 use crate::model::{ModelConfig, Position};
 use crate::program::builder::Section;
-use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, Mark, Program, ScopeId};
+use crate::program::{Budget, BufferId, Builder, Category, DType, Dispatch, GroupId, Mark, Program, ScopeId};
 use crate::units::Bytes;
 
 mod besides;
@@ -191,7 +191,11 @@ impl Job {
 
 /// The program of one rank; all ranks run the same, but in a pipeline.
 pub fn compile(job: &Job) -> Program {
-    let mut training = Training::new(job, vec![Part::whole(job)]);
+    compile_within(job, &Budget::unlimited())
+}
+
+fn compile_within(job: &Job, budget: &Budget) -> Program {
+    let mut training = Training::new((job, budget), vec![Part::whole(job)]);
     training.setup();
     let sections: &[Section] = match job.fsdp.version {
         Version::Two if job.first_step_differs() => &[Section::First, Section::Step],
@@ -235,9 +239,9 @@ struct Training<'j> {
 
 impl<'j> Training<'j> {
     /// A rank that has these parts of the model, each a root of its own.
-    fn new(job: &'j Job, parts: Vec<Part>) -> Self {
+    fn new((job, budget): (&'j Job, &Budget), parts: Vec<Part>) -> Self {
         let streams = streams(job);
-        let mut program = Builder::new(job.ranks(), &streams);
+        let mut program = Builder::within(budget, job.ranks(), &streams);
         let mut scopes = Scopes {
             root: ScopeId(0),
             embedding: program.add_scope("tok_embeddings".to_owned()),

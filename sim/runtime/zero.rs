@@ -38,7 +38,8 @@ pub use shelf::{Shelf, Trouble};
 pub use states::StateFiles;
 
 use super::{Flight, Framework, Modules, Parts, train};
-use crate::program::{DType, Program, StreamId};
+use crate::program::{Budget, DType, Program, StreamId};
+use crate::runtime;
 
 /// The stream of reductions that overlap with the backward.
 pub(crate) const REDUCE: StreamId = StreamId(1);
@@ -193,8 +194,13 @@ impl Framework for Job {
         ]
     }
 
+    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
+        let whole = train::Job { accumulation: count, ..self.whole.clone() };
+        Some(runtime::Job::of(Job { whole, ..self.clone() }))
+    }
+
     /// The program of the rank whose kept gradients are most; the others differ in nothing else.
-    fn compile(&self) -> Flight {
-        Flight::alike(Program { host: away::host_memory(self), ..step::program(self) })
+    fn compile(&self, budget: &Budget) -> Flight {
+        Flight::alike(Program { host: away::host_memory(self), ..step::program(self, budget) })
     }
 }

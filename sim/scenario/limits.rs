@@ -1,5 +1,5 @@
-//! Which sizes are believed: bounds far above any run, so that no sum of bytes, tokens or picoseconds overflows and no
-//! program outgrows the memory of the machine that predicts it.
+//! Which sizes are believed: bounds far above any run, so that no sum of bytes, tokens or picoseconds overflows. How long a
+//! program may be is `length.rs`.
 //!
 //! Tokens of a step of the whole job: 2³⁰ in a micro-batch × 2¹⁶ micro-batches × 2¹⁷ ranks = 2⁶³. Activations of a
 //! micro-batch: at most some 64 tensors of a block, each no larger than its share of 2⁵⁴ B. A step of ten days is 2⁶⁰ ps.
@@ -9,9 +9,7 @@ use toml::Spanned;
 use super::error::ScenarioError;
 use super::understood::{Reader, Scenario};
 use super::written;
-use crate::model::experts::Implementation;
 use crate::runtime::{Job, Parts, spmd};
-use crate::schedule::order;
 
 /// Ranks of a job.
 pub(super) const RANKS: u64 = 1 << 17;
@@ -19,11 +17,8 @@ pub(super) const RANKS: u64 = 1 << 17;
 const TOKENS: u64 = 1 << 30;
 /// Bytes of one tensor for each block and of the logits: 16 PiB.
 const ACTIVATIONS: u128 = 1 << 54;
-/// Blocks run forward in one step: blocks × micro-batches. Each is some 400 instructions.
+/// Blocks that all iterations of a compiled pipeline run.
 const PASSES: u64 = 1 << 15;
-/// The same under Megatron-Core, where steps of many micro-batches are mostly extended from runs of a few, unless their
-/// schedule is searched.
-const PIPELINE_PASSES: u64 = 1 << 20;
 /// A step \[ps\]: ten days.
 const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
 
@@ -54,44 +49,13 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
         let remedy = "no device holds a millionth of that: write a shorter batch.sequence or a smaller batch.micro";
         return Err(reader.plan(&batch.sequence, problem, remedy));
     }
-    // Each expert of a loop adds some 60 instructions to a block.
-    let (weight, alike) = match &model.experts {
-        Some(experts) if loops(job) && experts.count > 6 => {
-            let weight = 1 + 3 * experts.count / 20;
-            (weight, format!(" × {weight} for the {} experts of each", experts.count))
-        }
-        _ => (1, String::new()),
-    };
     if let Parts::Compiled(job) = job.parts() {
         check_iterations(reader, written, job)?;
-    }
-    let stages = job.train().and_then(|job| job.pipeline.as_ref()).map(|pipeline| pipeline.layers.len() as u64);
-    // A stage without blocks has its turn all the same.
-    let blocks = ((model.layers + model.predicts_ahead) * weight).max(stages.unwrap_or(0));
-    let passes = blocks * u64::from(job.micro_batches());
-    let searched = job.split().is_some_and(|job| job.pipeline.schedule.is_of(&order::SEARCHED));
-    let most = if (job.split().is_some() || stages.is_some()) && !searched { PIPELINE_PASSES } else { PASSES };
-    if passes > most {
-        let problem = format!(
-            "{} blocks{alike} × {} micro-batches are {passes} blocks to run in a step, and at most {most} are simulated{}",
-            model.layers.max(stages.unwrap_or(0)),
-            job.micro_batches(),
-            if searched { " under a schedule that is searched" } else { "" }
-        );
-        let remedy = format!(
-            "write batch.accumulation = {} or less: every further micro-batch adds the same time",
-            (most / blocks).max(1)
-        );
-        return Err(match (&batch.accumulation, &written.model.get_ref().layers) {
-            (Some(at), _) => reader.plan(at, problem, remedy),
-            (None, Some(at)) => reader.plan(at, problem, "write fewer layers"),
-            (None, None) => reader.plan(&written.model, problem, remedy),
-        });
     }
     Ok(())
 }
 
-/// The same of a pipeline on XLA, whose iterations are written out one after the other.
+/// Checks a pipeline on XLA, whose iterations are written out one after the other.
 fn check_iterations(reader: &Reader<'_>, written: &written::Scenario, job: &spmd::Job) -> Result<(), ScenarioError> {
     let Some(pipeline) = job.pipeline else { return Ok(()) };
     let outside = job.model.layers - pipeline.layers;
@@ -117,11 +81,6 @@ fn check_iterations(reader: &Reader<'_>, written: &written::Scenario, job: &spmd
         }
         _ => reader.plan(&written.mesh, problem, "write fewer stages, or a model of fewer layers"),
     })
-}
-
-/// Whether experts run one after the other.
-fn loops(job: &Job) -> bool {
-    job.train().is_some_and(|job| job.style.experts == Implementation::Loop)
 }
 
 /// Checks that a step lasts no longer than the engine's clock can count: `total` is what keeps one of its ranks busy \[ps\].

@@ -25,6 +25,7 @@ pub use witnesses::{Alike, Witness};
 
 use mfu::mfu;
 use rounds::Flown;
+pub(super) use rounds::shortened;
 use trust::trust;
 
 use super::error::ScenarioError;

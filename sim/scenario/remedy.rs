@@ -7,7 +7,7 @@ mod train;
 
 use toml::Value;
 
-use super::predict::total_if_fits;
+use super::predict::{Settings, shortened, total_if_fits};
 use super::understood::Scenario;
 use crate::runtime::Parts;
 use crate::units::Bytes;
@@ -84,6 +84,7 @@ fn fitting(scenario: &Scenario, change: &Change) -> Option<Remedy> {
     if changed.job.refuses().is_some() {
         return None;
     }
-    let device_total = total_if_fits(&changed, &changed.job.compile())?;
+    let job = shortened(&changed.job).unwrap_or_else(|| changed.job.clone());
+    let device_total = total_if_fits(&changed, &changed.written(&job, changed.most(Settings::default())).ok()?)?;
     Some(Remedy { change: lines(change), device_total })
 }

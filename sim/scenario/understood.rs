@@ -46,6 +46,8 @@ pub struct Scenario {
     pub sequence_at: Place,
     /// Where the file names the model.
     pub model_at: Place,
+    /// Where the key that makes a step longest is written: the number of micro-batches, or the model.
+    pub length_at: Place,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<String>,
     /// Numbers of the machine that differ from the shipped machine of the same profile and change nothing.
@@ -169,6 +171,7 @@ impl Scenario {
             profile: self.profile.clone(),
             sequence_at: self.sequence_at.clone(),
             model_at: self.model_at.clone(),
+            length_at: self.length_at.clone(),
             assumptions: self.assumptions.clone(),
             unread: self.unread.clone(),
             measured: self.measured.clone(),
@@ -274,9 +277,18 @@ fn understand(
         draft: Draft::new(reader.file, reader.text.parse().unwrap_or_default()),
         sequence_at: *reader.place(&scenario.batch.sequence),
         model_at: *reader.place(&scenario.model),
+        length_at: *length_at(reader, scenario),
         assumptions: std::mem::take(&mut reader.assumptions),
         measured,
     })
+}
+
+/// Where the number of micro-batches is written, else that of layers, else the model.
+fn length_at(reader: &Reader<'_>, scenario: &written::Scenario) -> Box<Place> {
+    match (&scenario.batch.accumulation, &scenario.model.get_ref().layers) {
+        (Some(at), _) | (None, Some(at)) => reader.place(at),
+        (None, None) => reader.place(&scenario.model),
+    }
 }
 
 fn runtime(reader: &Reader<'_>, written: &Spanned<String>) -> Result<Runtime, ScenarioError> {

@@ -23,6 +23,22 @@ pub enum ScheduleError {
         /// The most there may be.
         most: u64,
     },
+    /// More computations than can be held.
+    #[error(
+        "{stages} stages × {microbatches} micro-batches are {cells} forwards, and at most {most} are scheduled: take {remedy}"
+    )]
+    TooLong {
+        /// Stages on all ranks.
+        stages: u32,
+        /// Micro-batches of a step.
+        microbatches: u32,
+        /// Their product.
+        cells: u64,
+        /// The most there may be.
+        most: u64,
+        /// What to take instead.
+        remedy: String,
+    },
     /// Fewer than it takes.
     #[error("{what} is {found}: expected {least} or more")]
     Few {

@@ -177,14 +177,15 @@ train on 1024 tokens or fewer, or write model.positions = 2048",
 fn a_program_too_long_to_hold_is_refused() {
     check(
         "program",
-        "sequence = 128",
-        "sequence = 128\naccumulation = 65536",
+        "huggingface = \"config.json\"\n\n[mesh]\ndp_shard = 8\n\n[batch]\nsequence = 128",
+        "huggingface = \"config.json\"\nvocab = 1000000\n\n[mesh]\ndp_shard = 8\n\n[loss]\nkind = \"vocabulary_chunked\"\n\
+         words = 1\n\n[batch]\nsequence = 128\naccumulation = 65536",
         "
-error: 3 blocks × 65536 micro-batches are 196608 blocks to run in a step, and at most 32768 are simulated
-  --> my.toml:15:16
-15 | accumulation = 65536
+error: a step has more than the 9,000,000 instructions that are simulated: 1,000,000 parts of the vocabulary (loss.words) × 65,536 micro-batches (batch.accumulation) × 3 layers (model.layers)
+  --> my.toml:20:16
+20 | accumulation = 65536
    |                ^
-write batch.accumulation = 10922 or less: every further micro-batch adds the same time",
+write a larger loss.words",
     );
 }
 

@@ -6,11 +6,10 @@ use windtunnel::program::Group;
 use windtunnel::report::text::table;
 use windtunnel::runtime::fsdp::Reshard;
 use windtunnel::runtime::spmd::ROUTER;
-use windtunnel::runtime::{Parts, spmd, train};
+use windtunnel::runtime::{Flight, Parts, spmd, train};
 use windtunnel::scenario::Scenario;
 
-pub(super) fn plan(scenario: &Scenario) -> String {
-    let flight = scenario.job.compile();
+pub(super) fn plan(scenario: &Scenario, flight: &Flight) -> String {
     let spread = scenario.job.spread();
     let axes = match scenario.job.parts() {
         Parts::Whole(job) if !spread.is_empty() && job.context > 1 => {

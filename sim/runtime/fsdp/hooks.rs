@@ -5,6 +5,8 @@
 use super::config::{Fsdp, Version};
 use super::flat;
 use super::group::{Group, Place, ShardedParam, State, Training};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{ALL_GATHER, COPY_IN, Communicators, Context, OF_EACH_ROOT};
@@ -30,6 +32,8 @@ pub struct Units {
     pub norm: Option<usize>,
     /// That of final norm and head, or the head's; with a tied head that of the token table.
     pub head: Option<usize>,
+    /// The first and the last block of each group that has some, found when they are first asked for.
+    spans: OnceCell<BTreeMap<usize, (usize, usize)>>,
 }
 
 impl Units {
@@ -44,15 +48,22 @@ impl Units {
             experts: vec![None; blocks],
             norm: None,
             head: None,
+            spans: OnceCell::new(),
         }
     }
 
     /// The first and the last block of a group that has some: of a list of blocks they differ.
     pub fn span(&self, group: usize) -> Option<(usize, usize)> {
-        let has = |block: &usize| self.blocks[*block] == Some(group) || self.experts[*block] == Some(group);
-        let mut blocks = (0..self.blocks.len()).filter(has);
-        let first = blocks.next()?;
-        Some((first, blocks.next_back().unwrap_or(first)))
+        let spans = self.spans.get_or_init(|| {
+            let mut spans = BTreeMap::new();
+            for (block, groups) in self.blocks.iter().zip(&self.experts).enumerate() {
+                for &group in [groups.0, groups.1].into_iter().flatten() {
+                    spans.entry(group).or_insert((block, block)).1 = block;
+                }
+            }
+            spans
+        });
+        spans.get(&group).copied()
     }
 }
 

@@ -7,15 +7,15 @@ use std::rc::Rc;
 use super::zero::{Buckets, Groups, Hooks, STREAMS, TENSOR, Zero, drain, read_back};
 use super::{Job, MODULES, Owners};
 use crate::program::builder::Section;
-use crate::program::{Builder, Category, Dispatch, Mark, Pass, Program};
+use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};
 use crate::runtime::megatron::{Chunk, LossReport};
 use crate::units::Bytes;
 
 /// The program of the rank that owns most.
-pub(super) fn program(job: &Job) -> Program {
+pub(super) fn program(job: &Job, budget: &Budget) -> Program {
     let split = &job.split;
-    let mut program = Builder::new(split.mesh.ranks(), &STREAMS);
+    let mut program = Builder::within(budget, split.mesh.ranks(), &STREAMS);
     let groups = Groups::new(&mut program, job);
     let chunk = Chunk::of(&MODULES, split, (true, true), 0..split.model.layers, 0);
     let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();

@@ -18,7 +18,9 @@ use super::replicas::{self, Replicas, Shared};
 use super::step::Rank;
 use super::vocabulary::Vocabulary;
 use super::{blocks, modules};
-use crate::program::{Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work};
+use crate::program::{
+    Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
+};
 use crate::runtime::eager::main_gradients::{MainGradients, Moment, ParamHooks, Takes};
 use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
 use crate::schedule::Schedule;
@@ -26,8 +28,8 @@ use crate::units::Bytes;
 
 impl<'j> Rank<'j> {
     /// A rank at rest.
-    pub(super) fn new(job: &'j Job, schedule: &'j Schedule, rank: u32) -> Rank<'j> {
-        let mut program = Builder::new(job.mesh.ranks(), &streams(job));
+    pub(super) fn new((job, budget): (&'j Job, &Budget), schedule: &'j Schedule, rank: u32) -> Rank<'j> {
+        let mut program = Builder::within(budget, job.mesh.ranks(), &streams(job));
         if job.graphs != CudaGraphs::None {
             program.add_graph_pool();
         }

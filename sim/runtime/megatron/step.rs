@@ -15,7 +15,7 @@ use super::replicas::Shared;
 use super::stamped::Written;
 use super::vocabulary::Vocabulary;
 use crate::program::builder::Section;
-use crate::program::{BufferId, Category, Dispatch, EventId, Mark, Pass, Program, ScopeId, StreamId};
+use crate::program::{Budget, BufferId, Category, Dispatch, EventId, Mark, Pass, Program, ScopeId, StreamId};
 use crate::runtime::eager::main_gradients::WeightWork;
 use crate::runtime::eager::{COMPUTE, Eager, Later, Storage};
 use crate::schedule::{Action, Kind, Lists, Placement, Schedule};
@@ -119,12 +119,12 @@ pub(super) struct Begun {
 impl<'j> Rank<'j> {
     /// The rank's program. Where it is `stamped`, what micro-batches do alike is run once.
     pub(super) fn program(
-        job: &'j Job,
+        (job, budget): (&'j Job, &Budget),
         (schedule, lists): (&'j Schedule, &Lists),
         rank: u32,
         stamped: bool,
     ) -> Program {
-        let mut run = Rank::new(job, schedule, rank);
+        let mut run = Rank::new((job, budget), schedule, rank);
         run.stamps = stamped.then(Written::default);
         run.setup();
         run.capture(lists);

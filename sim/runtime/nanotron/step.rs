@@ -13,7 +13,7 @@ use super::messages::{Messages, Peer};
 use super::update::{Groups, Update};
 use super::{Job, modules};
 use crate::program::builder::Section;
-use crate::program::{Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
+use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};
 use crate::runtime::megatron::{Chunk, ChunkFrame, LossReport};
 use crate::units::Bytes;
@@ -26,8 +26,8 @@ const PAIRS: [StreamId; 2] = [StreamId(2), StreamId(3)];
 const DATA: StreamId = StreamId(4);
 
 /// The program of a pipeline rank.
-pub(super) fn program(job: &Job, rank: u32) -> Program {
-    let mut run = Rank::new(job, rank);
+pub(super) fn program((job, budget): (&Job, &Budget), rank: u32) -> Program {
+    let mut run = Rank::new((job, budget), rank);
     run.setup();
     run.eager.program.section(Section::Step);
     run.step();
@@ -56,10 +56,10 @@ struct Rank<'j> {
 }
 
 impl<'j> Rank<'j> {
-    fn new(job: &'j Job, rank: u32) -> Rank<'j> {
+    fn new((job, budget): (&'j Job, &Budget), rank: u32) -> Rank<'j> {
         let split = &job.split;
         let mesh = split.mesh;
-        let mut program = Builder::new(mesh.ranks(), &STREAMS);
+        let mut program = Builder::within(budget, mesh.ranks(), &STREAMS);
         let [tensor, data, pipeline, embedding, world] =
             [mesh.tensor(), mesh.data(), mesh.pipeline(), mesh.embedding(), mesh.world()]
                 .map(|group| program.add_group(group));

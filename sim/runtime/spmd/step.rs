@@ -16,7 +16,8 @@ use super::{Job, Keep, Pipeline, Policy};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{
-    Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program, ScopeId, Work,
+    Budget, Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program,
+    ScopeId, Work,
 };
 use crate::units::Bytes;
 
@@ -29,9 +30,9 @@ const FULL: u64 = 4;
 pub(super) const HEAD: &str = "decoder_norm, logits_dense";
 
 /// The program of every chip.
-pub(super) fn program(job: &Job, room: Room) -> Program {
+pub(super) fn program((job, budget): (&Job, &Budget), room: Room) -> Program {
     let units = if job.pipeline.is_some() { &UNITS[..] } else { &UNITS[..STAGES.0 as usize] };
-    let mut program = Builder::new(job.mesh.ranks(), units);
+    let mut program = Builder::within(budget, job.mesh.ranks(), units);
     program.memory(Discipline::Static);
     let groups = Groups {
         fsdp: program.add_group(job.mesh.fsdp_group()),
@@ -53,6 +54,7 @@ pub(super) fn program(job: &Job, room: Room) -> Program {
     };
     let micro = job.micro_batch();
     let mut step = Step::new((job, micro.as_ref()), room, groups, scopes);
+    step.tape.within(budget);
     step.arguments(&mut program);
     step.run();
     program.section(Section::Step);

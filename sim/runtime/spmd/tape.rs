@@ -3,7 +3,7 @@
 //! Order on a unit is the list's; between units it follows from who reads what. A value lives from the instruction that
 //! writes it to the last that reads it: the compiler knows all of that when it gives addresses out.
 
-use crate::program::{Category, Comm, Pass, ScopeId, StreamId, Work};
+use crate::program::{Budget, Category, Comm, Pass, ScopeId, StreamId, Work};
 use crate::units::Bytes;
 
 /// What runs instructions side by side: the TensorCore, the interconnect, copies to and from the host, and between stages, whose
@@ -73,12 +73,21 @@ pub(super) struct Tape {
     joins: Vec<At>,
     /// The last instruction of the TensorCore.
     last: Option<At>,
+    budget: Budget,
 }
+
+/// How many instructions of a program take as much of the machine's memory as one of this list.
+const EACH: u64 = 16;
 
 impl Tape {
     pub(super) fn new() -> Tape {
         let (pass, scope) = (Pass::Forward, ScopeId(0));
-        Tape { steps: vec![], values: vec![], pass, scope, joins: vec![], last: None }
+        Tape { steps: vec![], values: vec![], pass, scope, joins: vec![], last: None, budget: Budget::unlimited() }
+    }
+
+    /// Stops where the list needs more memory than programs of this budget.
+    pub(super) fn within(&mut self, budget: &Budget) {
+        self.budget = budget.clone();
     }
 
     /// A value that some instruction will write.
@@ -140,6 +149,7 @@ impl Tape {
 
     fn push(&mut self, what: What, unit: StreamId, (reads, writes): (&[Value], &[Value]), after: Vec<At>) -> At {
         let (pass, scope) = (self.pass, self.scope);
+        self.budget.check(EACH * self.steps.len() as u64);
         let (reads, writes) = (reads.to_vec(), writes.to_vec());
         self.steps.push(Step { what, unit, pass, scope, reads, writes, in_place: false, after });
         At(self.steps.len() as u32 - 1)

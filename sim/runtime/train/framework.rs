@@ -1,14 +1,21 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::{Checkpoint, Job, KeepLogits, compile, pipeline};
+use super::pipeline::Order;
+use super::{Checkpoint, Job, KeepLogits, compile_within, pipeline};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
+use crate::program::Budget;
 use crate::runtime::fsdp::Version;
-use crate::runtime::{Flight, Framework, Modules, Parts};
+use crate::runtime::{self, Flight, Framework, Modules, Parts};
 
 impl Framework for Job {
     fn parts(&self) -> Parts<'_> {
         Parts::Whole(self)
+    }
+
+    fn with_micro_batches(&self, count: u32) -> Option<runtime::Job> {
+        let from_file = self.pipeline.as_ref().is_some_and(|pipeline| matches!(pipeline.schedule, Order::File(..)));
+        (!from_file).then(|| runtime::Job::of(Job { accumulation: count, ..self.clone() }))
     }
 
     fn refuses(&self) -> Option<&'static str> {
@@ -22,10 +29,10 @@ impl Framework for Job {
         Modules { linears, doubts, ..Modules::of(if self.compile { "compiled" } else { "eager" }) }
     }
 
-    fn compile(&self) -> Flight {
+    fn compile(&self, budget: &Budget) -> Flight {
         match &self.pipeline {
-            Some(stages) => pipeline::compile(self, stages),
-            None => Flight::alike(compile(self)),
+            Some(stages) => pipeline::compile(self, stages, budget),
+            None => Flight::alike(compile_within(self, budget)),
         }
     }
 }

@@ -14,17 +14,17 @@ use super::visits::{self, Recorder, Visit};
 use super::{Job, Partition, STREAMS, Stage, Trouble, disk};
 use crate::model::Position;
 use crate::program::builder::Section;
-use crate::program::{Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
+use crate::program::{Budget, Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Shared, Storage, Ulysses};
 use crate::runtime::train;
 use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
 
 /// The program of one rank.
-pub(super) fn program(job: &Job) -> Program {
+pub(super) fn program(job: &Job, budget: &Budget) -> Program {
     let zero = job.zero;
-    let order = (zero.stage == Stage::Three).then(|| Visit::order(&recorded(job)));
-    let Prepared { mut run, modules, groups, shapes, elements } = prepared(job);
+    let order = (zero.stage == Stage::Three).then(|| Visit::order(&recorded(job, budget)));
+    let Prepared { mut run, modules, groups, shapes, elements } = prepared(job, budget);
     let whole = &job.whole;
     run.engine = match order {
         Some(order) => {
@@ -64,8 +64,9 @@ pub(super) fn program(job: &Job) -> Program {
 /// What of files would end the run with so many buffers. A step is written for the first answer alone: what happens to modules
 /// is the same with any number.
 pub(super) fn trouble(job: &Job) -> impl Fn(u64) -> Option<Trouble> {
-    let Prepared { modules, elements, .. } = prepared(job);
-    let (visits, zero, micro_batches) = (recorded(job), job.zero, job.whole.accumulation);
+    let budget = Budget::unlimited();
+    let Prepared { modules, elements, .. } = prepared(job, &budget);
+    let (visits, zero, micro_batches) = (recorded(job, &budget), job.zero, job.whole.accumulation);
     move |buffers| {
         let mut zero = zero;
         if let Some(files) = &mut zero.offload.files {
@@ -81,8 +82,8 @@ pub(super) fn elements(whole: &train::Job) -> Vec<u64> {
 }
 
 /// What happens to modules in a micro-batch: the engine's first steps write it down.
-fn recorded(job: &Job) -> Vec<Visit> {
-    let Prepared { mut run, modules, .. } = prepared(job);
+fn recorded(job: &Job, budget: &Budget) -> Vec<Visit> {
+    let Prepared { mut run, modules, .. } = prepared(job, budget);
     let visits = Rc::new(RefCell::new(vec![]));
     run.eager.around = Some(Box::new(Recorder { modules, visits: Rc::clone(&visits) }));
     run.eager.hooked = true;
@@ -101,7 +102,7 @@ struct Prepared<'j> {
     elements: Vec<u64>,
 }
 
-fn prepared(job: &Job) -> Prepared<'_> {
+fn prepared<'j>(job: &'j Job, budget: &Budget) -> Prepared<'j> {
     let (whole, zero) = (&job.whole, job.zero);
     let three = zero.stage == Stage::Three;
     let on_disks = zero.offload.states.is_some() || zero.offload.files.is_some();
@@ -110,7 +111,7 @@ fn prepared(job: &Job) -> Prepared<'_> {
         (true, false) => parts::STREAMS.to_vec(),
         (true, true) => [&parts::STREAMS[..], &disk::HANDLES].concat(),
     };
-    let mut program = Builder::new(zero.ranks, &streams);
+    let mut program = Builder::within(budget, zero.ranks, &streams);
     let scopes = Scopes {
         embedding: program.add_scope("tok_embeddings".to_owned()),
         blocks: (0..whole.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),

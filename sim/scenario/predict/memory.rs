@@ -83,6 +83,15 @@ impl DeviceMemory {
     }
 }
 
+/// Whether two runs need the same memory, class by class.
+pub(super) fn agree(one: &[DeviceMemory], other: &[DeviceMemory]) -> bool {
+    let needs = |devices: &[DeviceMemory]| -> Vec<[Bytes; 3]> {
+        let need = |device: &DeviceMemory| [device.report.peak_allocated, device.report.peak_reserved, device.wanted];
+        devices.iter().map(need).collect()
+    };
+    needs(one) == needs(other)
+}
+
 /// Memory of each class's devices, and which class has the least to spare. Ranks of one program are replayed once.
 pub(super) fn devices(scenario: &Scenario, flight: &Flight) -> (Vec<DeviceMemory>, usize) {
     let classes = &flight.classes;

@@ -37,12 +37,26 @@ pub(super) struct Flown {
 
 /// Runs a scenario's job.
 pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, ScenarioError> {
-    if let (Some(short), false) = (short_runs(&scenario.job), settings.record)
+    let job = &scenario.job;
+    if let (Some(short), false) = (short_runs(job), settings.record)
         && let Some(flown) = extended(scenario, settings, short)?
     {
         return Ok(flown);
     }
-    run(scenario, &scenario.job, (settings, true))
+    if let Ok(flight) = scenario.written(job, scenario.most(settings)) {
+        return run(scenario, flight, (settings, true));
+    }
+    let flown = match (unwritten(job), settings.record) {
+        (Some(short), false) => extended(scenario, settings, short)?,
+        _ => None,
+    };
+    flown.ok_or_else(|| scenario.too_long(settings))
+}
+
+/// Micro-batches of three short runs, and of a step that is too long to be written, where all ranks run all of it.
+fn unwritten(job: &Job) -> Option<[u32; 4]> {
+    let alike = job.train().is_some_and(|job| job.pipeline.is_none());
+    (alike && job.micro_batches() > 6).then(|| [4, 5, 6, job.micro_batches()])
 }
 
 /// Rounds of the three short runs, and of the whole step; none if that would save little.
@@ -59,23 +73,39 @@ fn short_runs(job: &Job) -> Option<[u32; 4]> {
     (rounds >= 12).then_some([2, 3, 4, rounds])
 }
 
-/// The step from short runs, if they agree.
+/// The job of the longest short run, whose memory is that of the whole step; none if there are no short runs.
+pub(in crate::scenario) fn shortened(job: &Job) -> Option<Job> {
+    let [.., longest, all] = short_runs(job)?;
+    job.with_micro_batches(job.micro_batches() / all * longest)
+}
+
+/// The step from short runs; none if they are too long, or do not agree on time, or on memory where that is of all of them.
 fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result<Option<Flown>, ScenarioError> {
-    let Some(whole) = scenario.job.split() else { return Ok(None) };
-    let each = whole.micro_batches / rounds[3];
+    let each = scenario.job.micro_batches() / rounds[3];
+    let sum: u32 = rounds[..3].iter().sum();
+    let all_alike = scenario.job.train().is_some();
     let short = |rounds: u32, memory: bool| {
-        let job = crate::runtime::megatron::Job { micro_batches: rounds * each, ..whole.clone() };
-        run(scenario, &scenario.job.with_split(job), (settings, memory))
+        let Some(job) = scenario.job.with_micro_batches(rounds * each) else { return Ok(None) };
+        // All three are in memory at once.
+        let share = scenario.most(settings) / u64::from(sum) * u64::from(rounds);
+        let flight = scenario.written(&job, share).ok();
+        flight.map(|flight| run(scenario, flight, (settings, memory))).transpose()
     };
-    let (third, (second, first)) =
-        rayon::join(|| short(rounds[2], true), || rayon::join(|| short(rounds[1], false), || short(rounds[0], false)));
-    let (first, second, mut third) = (first?, second?, third?);
+    let (third, (second, first)) = rayon::join(
+        || short(rounds[2], true),
+        || rayon::join(|| short(rounds[1], all_alike), || short(rounds[0], false)),
+    );
+    let (Some(first), Some(second), Some(mut third)) = (first?, second?, third?) else { return Ok(None) };
+    if all_alike && !memory::agree(&second.memory.0, &third.memory.0) {
+        return Ok(None);
+    }
     let [a, b, c, all] = rounds.map(u64::from);
     let Some(expected) = engine::extend(&first.timeline, &second.timeline, (a, b, c)) else { return Ok(None) };
     if !engine::agree(&expected, &third.timeline) {
         return Ok(None);
     }
     let Some(timeline) = engine::extend(&second.timeline, &third.timeline, (b, c, all)) else { return Ok(None) };
+    limits::check_time(scenario, timeline.step.0.into())?;
     let line = |near: u64, far: u64| far + (far - near) * (all - c);
     for (class, near) in second.flight.classes.iter().enumerate() {
         let (far, counts) = (&mut third.flight.classes[class], &mut third.counts[class]);
@@ -96,11 +126,9 @@ fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result
     Ok(Some(Flown { timeline, ..third }))
 }
 
-/// Runs all of a job; replays its memory beside that, if asked for.
-fn run(scenario: &Scenario, job: &Job, (settings, memory): (Settings, bool)) -> Result<Flown, ScenarioError> {
-    let flight = job.compile();
-    let flight = if scenario.launch_blocking { flight.blocking() } else { flight };
-    let flight = if scenario.one_queue { flight.in_one_queue() } else { flight };
+/// Runs programs; replays their memory beside that, if asked for.
+fn run(scenario: &Scenario, flight: Flight, (settings, memory): (Settings, bool)) -> Result<Flown, ScenarioError> {
+    scenario.simulated(&flight, settings)?;
     let model = CostModel::new(&scenario.profile, scenario.regime).with(scenario.software);
     let mut known = costs::Known::new();
     let mut ranks = vec![vec![]; flight.classes.len()];
@@ -126,4 +154,37 @@ fn run(scenario: &Scenario, job: &Job, (settings, memory): (Settings, bool)) -> 
     let replay = || if memory { memory::devices(scenario, &flight) } else { (vec![], 0) };
     let (timeline, memory) = rayon::join(simulate, replay);
     Ok(Flown { timeline: timeline?, flight, evidence, counts, ranks, memory })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(keys: &str) -> Scenario {
+        let text = format!(
+            "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 3\n{keys}"
+        );
+        Scenario::parse("plan.toml", &text).expect(keys)
+    }
+
+    /// What makes a step too long to be written are many micro-batches: the few that are run instead say what all would.
+    #[test]
+    fn a_step_that_is_extended_is_the_step_that_is_run() {
+        for keys in [
+            "[mesh]\ndp_shard = 8\n[batch]\nsequence = 2048\naccumulation = 40",
+            "[mesh]\ndp_shard = 8\n[batch]\nsequence = 128\naccumulation = 40",
+            "[mesh]\ndp_shard = 4\ndp_replicate = 2\n[batch]\nsequence = 1024\naccumulation = 25\nsync_every_micro_batch = false",
+            "[mesh]\ndp_shard = 8\n[batch]\nsequence = 512\naccumulation = 17\n[loop]\ntrain_metrics = 3",
+        ] {
+            let (scenario, settings) = (plan(keys), Settings { remedies: false, ..Settings::default() });
+            let runs = unwritten(&scenario.job).expect("many micro-batches");
+            let extended = extended(&scenario, settings, runs).expect(keys).expect("they agree");
+            let flight = scenario.flight().expect("it is short enough");
+            let run = run(&scenario, flight, (settings, true)).expect(keys);
+            assert!(engine::agree(&extended.timeline, &run.timeline), "{keys}");
+            assert!(memory::agree(&extended.memory.0, &run.memory.0), "{keys}");
+            assert_eq!(extended.counts[0].kernels, run.counts[0].kernels, "{keys}");
+            assert_eq!(extended.flight.classes[0].flops, run.flight.classes[0].flops, "{keys}");
+        }
+    }
 }

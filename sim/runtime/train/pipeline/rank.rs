@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Pipeline;
 use super::messages::{Messages, Names};
 use crate::program::builder::Section;
-use crate::program::{Category, Dispatch, EventId, MemoryKind, Program};
+use crate::program::{Budget, Category, Dispatch, EventId, MemoryKind, Program};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::runtime::train::passes::Frames;
 use crate::runtime::train::{Job, Training};
@@ -54,13 +54,13 @@ pub(super) struct Rank<'j> {
 
 impl<'j> Rank<'j> {
     pub(super) fn program(
-        (job, pipeline): (&'j Job, &'j Pipeline),
+        (job, pipeline, budget): (&'j Job, &'j Pipeline, &Budget),
         schedule: &'j Schedule,
         lists: &Lists,
         rank: u32,
     ) -> Program {
         let stages = pipeline.stages(rank);
-        let mut training = Training::new(job, stages.iter().map(|&stage| pipeline.part(stage)).collect());
+        let mut training = Training::new((job, budget), stages.iter().map(|&stage| pipeline.part(stage)).collect());
         training.setup();
         let messages = Messages::new(&mut training, pipeline);
         training.pipeline_group = Some(messages.group());

@@ -1,0 +1,215 @@
+//! Whether the programs of a job are short enough to be written, laid out and run.
+//!
+//! There is one bound, on instructions, which everything that makes a step long comes down to: layers, micro-batches, experts in
+//! a loop, parts of a loss, stages, buckets. They are counted as they are written ([`crate::program::Budget`]), so no factor can be
+//! forgotten.
+
+use std::fmt;
+
+use super::error::ScenarioError;
+use super::predict::Settings;
+use super::understood::Scenario;
+use crate::model::experts::Implementation;
+use crate::model::head::Loss;
+use crate::program::TooLong;
+use crate::runtime::{Flight, Job, Parts};
+use crate::units::thousands;
+
+/// Instructions of all classes of ranks together. An instruction takes 70 to 100 B until its step has been simulated, so that the
+/// largest jobs take less than 1 GB.
+const MOST: u64 = 9_000_000;
+/// Instructions of all ranks, where each is simulated for itself: one takes 22 B of memory and 0.25 µs.
+const FULL: u64 = 30_000_000;
+/// Instructions of the ranks that are simulated, where a trace is kept: one is 165 B of the file.
+const TRACED: u64 = 2_000_000;
+
+impl Scenario {
+    /// What the job's ranks run; an error if it is too long to be written.
+    pub fn flight(&self) -> Result<Flight, ScenarioError> {
+        let settings = Settings::default();
+        self.written(&self.job, self.most(settings)).map_err(|TooLong| self.too_long(settings))
+    }
+
+    /// What a job's ranks run as this scenario runs them, in at most so many instructions.
+    pub(super) fn written(&self, job: &Job, most: u64) -> Result<Flight, TooLong> {
+        // A host that waits for each launch is told so by three more instructions.
+        let flight = job.compile_within(if self.launch_blocking { most / 4 } else { most })?;
+        let flight = if self.launch_blocking { flight.blocking() } else { flight };
+        Ok(if self.one_queue { flight.in_one_queue() } else { flight })
+    }
+
+    /// How many instructions there may be.
+    pub(super) fn most(&self, settings: Settings) -> u64 {
+        if settings.record { TRACED } else { MOST }
+    }
+
+    /// Whether so many ranks can be simulated one by one.
+    pub(super) fn simulated(&self, flight: &Flight, settings: Settings) -> Result<(), ScenarioError> {
+        let (most, done) = match settings.record {
+            true => (TRACED, "traced rank by rank"),
+            false => (FULL, "simulated rank by rank"),
+        };
+        let all = flight.instructions_of_ranks();
+        if settings.fold || all <= most {
+            return Ok(());
+        }
+        let (ranks, all, most) = (flight.class_of.len() as u64, thousands(all), thousands(most));
+        let problem =
+            format!("a step has {all} instructions on {} ranks, and at most {most} are {done}", thousands(ranks));
+        let remedy = "leave out --full: one rank stands for all that are alike, to the picosecond".to_owned();
+        Err(ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy })
+    }
+
+    /// Why a job's programs are refused: how long they would be, what makes them so long, and what to write instead.
+    pub(super) fn too_long(&self, settings: Settings) -> ScenarioError {
+        let (job, most) = (&self.job, self.most(settings));
+        let done = if settings.record { "kept for a trace" } else { "simulated" };
+        let factors = factors(job);
+        let because: Vec<String> = factors.iter().take(3).map(|factor| factor.to_string()).collect();
+        let lengths = Lengths::of(job, most);
+        let found = match &lengths {
+            Some(known) => format!("{} instructions, and at most {}", thousands(known.all), thousands(most)),
+            None => format!("more than the {} instructions that", thousands(most)),
+        };
+        let problem = format!("a step has {found} are {done}: {}", because.join(" × "));
+        let remedy = match (lengths, factors.first()) {
+            (Some(lengths), _) if lengths.fitting > 0 => format!(
+                "write batch.accumulation = {} or less: every further micro-batch adds the same time",
+                lengths.fitting
+            ),
+            (_, Some(factor)) => format!("write {}{}", factor.instead, factor.key),
+            (_, None) => "write a smaller batch.accumulation".to_owned(),
+        };
+        ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy }
+    }
+}
+
+/// How long programs are, known from those of fewer micro-batches.
+struct Lengths {
+    /// Instructions of all micro-batches.
+    all: u64,
+    /// Micro-batches whose programs are short enough.
+    fitting: u64,
+}
+
+impl Lengths {
+    /// None if a few micro-batches are too many, or all there are. Once a pipeline is full, each round adds as many instructions.
+    fn of(job: &Job, most: u64) -> Option<Lengths> {
+        let round = round(job);
+        let all = u64::from(job.micro_batches());
+        let length = |rounds: u32| {
+            let flight = job.with_micro_batches(rounds * round)?.compile_within(most).ok()?;
+            Some(flight.instructions())
+        };
+        let (few, more) = (all > u64::from(3 * round)).then(|| Some((length(2)?, length(3)?)))??;
+        let (round, each) = (u64::from(round), more.checked_sub(few)?);
+        let rounds = (all - 2 * round).div_ceil(round);
+        let fitting = 2 + (most - few) / each.max(1);
+        Some(Lengths { all: few + rounds * each, fitting: fitting * round })
+    }
+}
+
+/// Micro-batches after which a job's programs repeat themselves.
+fn round(job: &Job) -> u32 {
+    match job.parts() {
+        Parts::Split(job) => job.mesh.pp.max(2),
+        Parts::Whole(job) => job.pipeline.as_ref().map_or(1, |pipeline| pipeline.ranks),
+        Parts::Compiled(_) => 1,
+    }
+}
+
+/// Something that a program's length is a multiple of.
+struct Factor {
+    count: u64,
+    what: &'static str,
+    /// The key that sets it.
+    key: &'static str,
+    /// What to write instead.
+    instead: &'static str,
+}
+
+impl fmt::Display for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({})", thousands(self.count), self.what, self.key)
+    }
+}
+
+/// What makes a job's programs long, the largest first.
+fn factors(job: &Job) -> Vec<Factor> {
+    const SMALLER: &str = "a smaller ";
+    let model = job.model();
+    let mut factors = vec![];
+    let mut add = |count: u64, what, key| factors.push(Factor { count, what, key, instead: SMALLER });
+    add(model.layers + model.predicts_ahead, "layers", "model.layers");
+    add(u64::from(job.micro_batches()), "micro-batches", "batch.accumulation");
+    match job.parts() {
+        Parts::Whole(job) => {
+            add(u64::from(job.context), "ranks that share a sequence", "mesh.cp");
+            add(u64::from(job.training_loop.train_metrics), "metrics", "loop.train_metrics");
+            add(u64::from(job.training_loop.host_syncs), "numbers read back", "loop.host_syncs_per_step");
+            add(job.pipeline.as_ref().map_or(1, |pipeline| pipeline.layers.len() as u64), "stages", "mesh.pp");
+            factors.extend(loss(job.loss, model.vocab));
+            if let (Implementation::Loop, Some(experts)) = (job.style.experts, &model.experts) {
+                let (what, key, instead) = ("experts in a loop", "framework.experts", "another ");
+                factors.push(Factor { count: experts.count, what, key, instead });
+            }
+        }
+        Parts::Split(job) => {
+            add(u64::from(job.mesh.cp), "ranks that share a sequence", "mesh.cp");
+            add(u64::from(job.mesh.pp) * u64::from(job.pipeline.virtual_stages), "stages", "mesh.pp");
+        }
+        Parts::Compiled(job) => add(u64::from(job.host_syncs), "waits of the host", "xla.host_syncs_per_step"),
+    }
+    factors.retain(|factor| factor.count > 1);
+    factors.sort_by_key(|factor| std::cmp::Reverse(factor.count));
+    factors
+}
+
+/// Parts that a loss is computed in.
+fn loss(loss: Loss, vocab: u64) -> Option<Factor> {
+    match loss {
+        Loss::VocabularyChunked { words } => {
+            let count = vocab.div_ceil(u64::from(words.max(1)));
+            Some(Factor { count, what: "parts of the vocabulary", key: "loss.words", instead: "a larger " })
+        }
+        Loss::ChunkedOutput { chunks, .. } | Loss::ChunkedLinear { chunks } | Loss::ChunkedGradients { chunks, .. } => {
+            let count = u64::from(chunks);
+            Some(Factor { count, what: "parts of the loss", key: "loss.chunks", instead: "a smaller " })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(runtime: &str, mesh: &str, batch: &str) -> Job {
+        let text = format!(
+            "runtime = {runtime:?}\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"llama-3.1-8b\"\nlayers = 8\n\
+             [mesh]\n{mesh}\n[batch]\nsequence = 1024\n{batch}"
+        );
+        Scenario::parse("plan.toml", &text).expect(&text).job
+    }
+
+    /// A refusal says how long a step would be, and how many micro-batches are short enough, without writing it.
+    #[test]
+    fn the_length_of_many_micro_batches_follows_from_that_of_a_few() {
+        for (runtime, mesh, count) in [
+            ("fsdp2", "dp_shard = 8", 11),
+            ("fsdp2", "dp_shard = 2\npp = 4", 32),
+            ("fsdp1", "dp_shard = 8", 11),
+            ("deepspeed-zero", "dp = 8\n[zero]\nstage = 3", 11),
+            ("megatron", "tp = 2\npp = 4", 32),
+            ("nanotron", "tp = 2\npp = 4", 32),
+        ] {
+            let job = job(runtime, mesh, &format!("accumulation = {count}"));
+            let length = job.compile().instructions();
+            let known = Lengths::of(&job, length).expect("there are more than a few");
+            assert_eq!((known.all, known.fitting), (length, count), "{runtime} {mesh}");
+            let short = Lengths::of(&job, length - 1).expect("there are more than a few").fitting;
+            assert!(short < count && short >= count - u64::from(round(&job)), "{runtime} {mesh}: {short}");
+            assert!(job.with_micro_batches(short as u32).expect("any number").compile_within(length - 1).is_ok());
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Whatever integer a scenario accepts, alone or with the largest accumulation, is answered or refused in ten seconds and one
+//! gigabyte of memory.
+
+mod keys;
+mod plans;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use proptest::prelude::*;
+use rayon::prelude::*;
+use windtunnel::program::TooLong;
+use windtunnel::scenario::Scenario;
+
+use crate::command::Folder;
+use crate::make;
+use keys::Key;
+
+/// Seconds of all processors together, and KiB of address space, that a prediction may take.
+const SECONDS: u32 = 10;
+const KIB: u32 = 1 << 20;
+const ACCUMULATION: i64 = 1 << 16;
+/// Of all pairs of a plan and an integer, the first that is examined each time, and how many there are from one to the next.
+const SAMPLE: (usize, usize) = (7, 83);
+
+/// Whether a plan is accepted, before anything is written.
+fn accepted(plan: &toml::Table) -> bool {
+    let read = Scenario::parse(make::FILE, &plan.to_string());
+    read.is_ok_and(|scenario| scenario.simulable().is_ok())
+}
+
+/// The plan with an integer of some value, on a machine on which that is accepted.
+fn with(plan: &toml::Table, key: &Key, value: i64) -> Option<toml::Table> {
+    let written = key.set(plan, value);
+    let sized = |nodes: i64| make::with(&written.to_string(), "topology", "nodes", nodes).parse().ok();
+    let same = std::iter::once(Some(written.clone()));
+    let larger = [value, value / 8, 1 << 14].into_iter().filter(|_| key.path[0] == "mesh").map(sized);
+    same.chain(larger).flatten().find(accepted)
+}
+
+/// The plan with the largest value that is accepted of an integer, to a 64th.
+fn largest(plan: &toml::Table, key: &Key) -> Option<(i64, toml::Table)> {
+    let known = [1, 2, 4, 0, 16, 128, 2048, 65_536].into_iter().any(|value| with(plan, key, value).is_some());
+    let powers = [62, 50, 40, 36, 32, 30, 28, 26].into_iter().chain((0..26).rev()).filter(|_| known);
+    let mut values = powers.map(|power| 1_i64 << power).chain([0]);
+    let (mut best, mut found) = values.find_map(|value| Some((value, with(plan, key, value)?)))?;
+    let mut beyond = best.saturating_mul(2);
+    while beyond - best > 1 + best / 64 {
+        let middle = best + (beyond - best) / 2;
+        match with(plan, key, middle) {
+            Some(plan) => (best, found) = (middle, plan),
+            None => beyond = middle,
+        }
+    }
+    Some((best, found))
+}
+
+/// The plan with the largest accumulation that is accepted beside the rest.
+fn accumulated(plan: &toml::Table) -> Option<toml::Table> {
+    let key = Key { path: vec!["batch".to_owned(), "accumulation".to_owned()], kind: None };
+    let halves = std::iter::successors(Some(ACCUMULATION), |&count| (count > 1).then_some(count / 2));
+    halves.map(|count| key.set(plan, count)).find(accepted)
+}
+
+/// Runs a plan within its limits; what went wrong, if anything.
+fn run(name: &str, plan: &toml::Table) -> Option<String> {
+    let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/limits");
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::copy(make::FILE.replace("scenario.toml", "config.json"), format!("{folder}/config.json")).unwrap();
+    let file = format!("{folder}/{}.toml", name.replace(|letter: char| !letter.is_alphanumeric(), "-"));
+    std::fs::write(&file, plan.to_string()).unwrap();
+    // Seconds of its processors, as other tests run beside this one.
+    let limited = format!("ulimit -v {KIB}; ulimit -t {SECONDS}; exec \"$0\" run \"$1\"");
+    let binary = env!("CARGO_BIN_EXE_windtunnel");
+    // Address space that threads reserve and do not use is no memory.
+    let environment = [("RAYON_NUM_THREADS", "2"), ("MALLOC_ARENA_MAX", "1")];
+    let output = Command::new("bash").args(["-c", &limited, binary, &file]).envs(environment).output().unwrap();
+    let status = output.status.code();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let ended = matches!(status, Some(0)) || status == Some(2) && said.starts_with("error: ");
+    let wrong = (!ended).then(|| format!("{name}: {status:?} {}\n  {file}", said.lines().next().unwrap_or_default()));
+    // As they are found: the whole takes minutes.
+    wrong.iter().for_each(|wrong| println!("{wrong}"));
+    wrong
+}
+
+/// What went wrong with an integer at its largest, alone and with the largest accumulation; none where no plan may have it.
+fn examined(name: &str, plan: &toml::Table, key: &Key) -> Option<Vec<String>> {
+    let (value, largest) = largest(plan, key)?;
+    let name = format!("{name} {} {value}", key.name());
+    let accumulated = accumulated(&largest).and_then(|plan| run(&format!("{name} accumulated"), &plan));
+    Some(run(&name, &largest).into_iter().chain(accumulated).collect())
+}
+
+/// Examines one of so many pairs of a plan and an integer, from the `first` on. What went wrong, and the keys that no plan accepts.
+fn examine(first: usize, every: usize) -> (Vec<String>, Vec<String>) {
+    let (plans, keys) = (plans::all(), keys::all());
+    let pairs: Vec<_> = plans.iter().enumerate().flat_map(|plan| keys.iter().map(move |key| (plan, key))).collect();
+    let chosen: Vec<_> = pairs.into_iter().skip(first).step_by(every).collect();
+    let examined = |&((number, plan), key): &((usize, &toml::Table), &Key)| {
+        (key.name(), examined(&format!("plan {number}"), plan, key))
+    };
+    let found: Vec<_> = chosen.par_iter().with_max_len(1).map(examined).collect();
+    let accepted: BTreeSet<&String> = found.iter().filter(|(_, wrong)| wrong.is_some()).map(|(name, _)| name).collect();
+    println!("{} of {} pairs are accepted", found.iter().filter(|(_, wrong)| wrong.is_some()).count(), found.len());
+    let never = keys.iter().map(Key::name).filter(|name| !accepted.contains(name)).collect();
+    (found.iter().filter_map(|(_, wrong)| wrong.clone()).flatten().collect(), never)
+}
+
+/// Debug builds take ten times as long.
+#[test]
+#[cfg_attr(debug_assertions, ignore)]
+fn a_sample_of_integers_at_their_largest_is_answered_or_refused_in_time() {
+    let (wrong, _) = examine(SAMPLE.0, SAMPLE.1);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+#[ignore = "takes half an hour: every integer of every plan"]
+fn every_integer_at_its_largest_is_answered_or_refused_in_time() {
+    let (wrong, never) = examine(0, 1);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(never.is_empty(), "no plan accepts {}", never.join(", "));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 200, ..ProptestConfig::default() })]
+
+    /// Instructions are counted as they are written: no plan is refused that is short enough, and none written that is not.
+    #[test]
+    fn programs_are_refused_from_the_first_instruction_that_is_too_many(text in make::scenarios()) {
+        let job = make::parse(&text).job;
+        let length = job.compile().instructions();
+        prop_assert_eq!(job.compile_within(length).map(|flight| flight.instructions()), Ok(length));
+        prop_assert!(matches!(job.compile_within(length - 1), Err(TooLong)));
+    }
+}
+
+/// A refusal of `windtunnel run`, with and without options.
+fn refusal(plan: &str, options: &[&str]) -> String {
+    let folder = Folder::new(&format!("limits-{}", options.concat()));
+    folder.write("my.toml", plan);
+    folder.refuses(&[&["run", "my.toml"], options].concat())
+}
+
+#[test]
+fn a_trace_and_ranks_one_by_one_are_refused_where_they_would_take_too_much() {
+    let plan = "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 4096\n[model]\nname = \"llama-3.1-8b\"\n\
+                [mesh]\ndp_shard = 8\n[batch]\nsequence = 4096\naccumulation = 400\n";
+    let traced = refusal(plan, &["--trace", "trace.json"]);
+    assert!(traced.contains("at most 2,000,000 are kept for a trace: 400 micro-batches"), "{traced}");
+    assert!(traced.contains("write batch.accumulation = "), "{traced}");
+    let full = refusal(plan, &["--full"]);
+    assert!(full.contains("on 32,768 ranks, and at most 30,000,000") && full.contains("leave out --full"), "{full}");
+}

@@ -1,0 +1,114 @@
+//! Every integer that a scenario may have, read off the structs that the file is read into.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// An integer of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Tables and key, outermost first.
+    pub path: Vec<String>,
+    /// The name of the kind that the integer belongs to: `wrap = { every = 2 }`.
+    pub kind: Option<String>,
+}
+
+impl Key {
+    pub fn name(&self) -> String {
+        let kind = self.kind.as_ref().map_or(String::new(), |kind| format!(" = {{ {kind} }}"));
+        self.path.join(".") + &kind
+    }
+
+    /// The scenario with this integer.
+    pub fn set(&self, plan: &toml::Table, value: i64) -> toml::Table {
+        let mut plan = plan.clone();
+        let (key, tables) = self.path.split_last().unwrap();
+        let mut table = &mut plan;
+        for name in tables {
+            let inner = table.entry(name).or_insert_with(|| toml::Table::new().into());
+            // What is no table yet becomes one.
+            if !inner.is_table() {
+                *inner = toml::Table::new().into();
+            }
+            table = inner.as_table_mut().unwrap();
+        }
+        let value = match &self.kind {
+            Some(kind) => toml::Table::from_iter([(kind.clone(), value.into())]).into(),
+            None => value.into(),
+        };
+        table.insert(key.clone(), value);
+        plan
+    }
+}
+
+/// Kinds that are written as the integer alone.
+const UNTAGGED: [&str; 1] = ["ranks"];
+
+/// Fields of a struct, or variants of an enum: name and type.
+type Fields = BTreeMap<String, Vec<(String, String)>>;
+
+pub fn all() -> Vec<Key> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("sim/scenario");
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(root.join("written")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.push(root.join("written.rs"));
+    let mut types = Fields::new();
+    for file in files {
+        read(&std::fs::read_to_string(file).unwrap(), &mut types);
+    }
+    let mut keys = vec![];
+    collect(&types, "Scenario", &[], &mut keys);
+    keys
+}
+
+fn collect(types: &Fields, of: &str, path: &[String], keys: &mut Vec<Key>) {
+    for (name, kind) in types.get(of).into_iter().flatten() {
+        let path = [path, std::slice::from_ref(name)].concat();
+        let kind = kind.replace("Option<", "").replace("Spanned<", "").replace("Box<", "").replace('>', "");
+        if kind == "i64" {
+            keys.push(Key { path, kind: None });
+            continue;
+        }
+        let variants = types.get(&format!("enum {kind}"));
+        for (variant, inner) in variants.into_iter().flatten().filter(|(_, inner)| inner == "i64") {
+            debug_assert_eq!(inner, "i64");
+            // A kind of its own, or the only integer that may stand in place of words.
+            let kind = (!UNTAGGED.contains(&variant.as_str())).then(|| variant.clone());
+            keys.push(Key { path: path.clone(), kind });
+        }
+        collect(types, &kind, &path, keys);
+    }
+}
+
+/// Structs and enums of a source file.
+fn read(source: &str, types: &mut Fields) {
+    let mut inside: Option<String> = None;
+    let mut renamed = None;
+    for line in source.lines().map(str::trim) {
+        let declared = |word: &str| line.strip_prefix(word)?.strip_suffix(" {").map(str::to_owned);
+        if let Some(name) = declared("pub struct ") {
+            inside = Some(name);
+        } else if let Some(name) = declared("pub enum ") {
+            inside = Some(format!("enum {name}"));
+        } else if line == "}" {
+            inside = None;
+        } else if let Some(rest) = line.split_once("rename = \"").map(|(_, rest)| rest) {
+            renamed = rest.split_once('"').map(|(name, _)| name.to_owned());
+        } else if let Some(of) = &inside {
+            let line = line.trim_end_matches(',');
+            let found = match (of.starts_with("enum "), line.strip_prefix("pub ")) {
+                (false, Some(field)) => field.split_once(": ").map(|(name, kind)| (name.to_owned(), kind.to_owned())),
+                (true, _) => line
+                    .strip_suffix(')')
+                    .and_then(|line| line.split_once('('))
+                    .map(|(name, kind)| (name.to_lowercase(), kind.to_owned())),
+                _ => None,
+            };
+            if let Some((name, kind)) = found {
+                types.entry(of.clone()).or_default().push((renamed.take().unwrap_or(name), kind));
+            }
+            if !line.starts_with('#') && !line.starts_with("///") {
+                renamed = None;
+            }
+        }
+    }
+}
