@@ -6,6 +6,7 @@ use toml::Spanned;
 
 use super::draft::Draft;
 use super::error::ScenarioError;
+use super::idle::{self, Idle};
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::registry::Runtime;
@@ -50,6 +51,8 @@ pub struct Scenario {
     pub assumptions: Vec<String>,
     /// Numbers of the machine that differ from the shipped machine of the same profile and change nothing.
     pub unread: Vec<String>,
+    /// Keys of the file that change nothing in this plan.
+    pub idle: Vec<Idle>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
 }
@@ -59,6 +62,8 @@ pub(super) struct Reader<'t> {
     pub file: &'t str,
     pub text: &'t str,
     pub assumptions: Vec<String>,
+    /// Keys of the file that change nothing in this plan.
+    pub idle: Vec<Idle>,
     /// Whether this is a remedy on trial, whose own refusal nobody reads.
     pub trial: bool,
 }
@@ -152,7 +157,7 @@ impl Scenario {
             let problem = plain::words(error.message(), text, span.clone());
             ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
         })?;
-        let mut reader = Reader { file, text, assumptions: vec![], trial };
+        let mut reader = Reader { file, text, assumptions: vec![], idle: vec![], trial };
         let runtime = runtime(&reader, &scenario.runtime)?;
         releases::fill(&mut reader, &mut scenario, runtime)?;
         understand(&mut reader, &scenario, runtime)
@@ -171,6 +176,7 @@ impl Scenario {
             model_at: self.model_at.clone(),
             assumptions: self.assumptions.clone(),
             unread: self.unread.clone(),
+            idle: self.idle.clone(),
             measured: self.measured.clone(),
             draft: self.draft.clone(),
             job,
@@ -251,6 +257,7 @@ fn understand(
     limits::check(reader, scenario, &job)?;
     batch::check(reader, scenario, &job)?;
     experts::notes(reader, &job);
+    idle::find(reader, (runtime, &topology), &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
@@ -275,6 +282,7 @@ fn understand(
         sequence_at: *reader.place(&scenario.batch.sequence),
         model_at: *reader.place(&scenario.model),
         assumptions: std::mem::take(&mut reader.assumptions),
+        idle: std::mem::take(&mut reader.idle),
         measured,
     })
 }
