@@ -26,8 +26,18 @@ pub fn plans() -> Vec<String> {
         let text = fsdp(&[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);
         add(&text, &format!("[zero]\nstage = {stage}"))
     };
+    // Defaults are listed where they are read.
+    let checkpoints = "[activation_checkpointing]\npolicy = \"full\"";
+    let fsdp1 = fsdp(&[("\"fsdp2\"", "\"fsdp1\"")]);
+    let single = fsdp(&[("\"fsdp2\"", "\"single_device\""), ("nodes = 1", "chips = 1"), ("dp_shard = 8", "")]);
     vec![
         TINY.to_owned(),
+        add(TINY, checkpoints),
+        add(&fsdp1, checkpoints),
+        add(&single, checkpoints),
+        add(&zero(1), checkpoints),
+        add(MEGATRON, "[megatron]\nattention = \"unfused\""),
+        add(&deepspeed, "[megatron]\nattention = \"flash\""),
         fsdp(&[("sequence = 128", "sequence = 128\naccumulation = 2")]),
         fsdp(&[a100]),
         fsdp(&[("dp_shard = 8", "dp_shard = 4\ncp = 2")]) + "[compile]\nblocks = true\n",

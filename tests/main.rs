@@ -18,6 +18,7 @@ mod defaults;
 mod determinism;
 mod disks;
 mod engine_linears;
+mod every_key;
 mod expert_choice;
 mod experts;
 mod folding;

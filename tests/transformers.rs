@@ -52,7 +52,7 @@ fn a_class_without_a_fused_kernel_computes_attention_itself() {
 fn models_without_rules_are_written_as_before_and_the_report_says_so() {
     let scenario = read("mixtral-8x7b", "", "").unwrap();
     assert_eq!(scenario.job.train().unwrap().style.modules, Modules::Plain);
-    assert!(scenario.assumptions.iter().any(|line| line.contains("mixtral-8x7b have no rules here")));
+    assert!(scenario.idle.iter().any(|idle| idle.why.contains("mixtral-8x7b have no rules here")));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 
@@ -241,8 +242,18 @@ pub struct Profile {
 impl Profile {
     /// A shipped profile by name, or a user's by path (anything that ends in `.toml`).
     pub fn find(name: &str) -> Result<Profile, ProfileError> {
+        // Every what-if reads its scenario anew: a shipped profile is parsed once.
+        static PARSED: Mutex<BTreeMap<String, Profile>> = Mutex::new(BTreeMap::new());
+        let parsed = || PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = parsed().get(name) {
+            return Ok(known.clone());
+        }
         let (path, text) = Profile::text(name)?;
-        Profile::parse(&path, &text)
+        let profile = Profile::parse(&path, &text)?;
+        if !name.ends_with(".toml") {
+            parsed().insert(name.to_owned(), profile.clone());
+        }
+        Ok(profile)
     }
 
     /// Dense bf16 peak of the chip that was measured.

@@ -96,6 +96,8 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
     });
     report["allocator_stall_s"] = seconds(answer.stall);
     report["topology_without_effect"] = json!(scenario.unread);
+    report["keys_without_effect"] =
+        scenario.idle.iter().map(|idle| json!({"key": idle.key, "why": idle.why})).collect();
     if let Some(host) = memory.host {
         report["memory"]["host_bytes"] = bytes(host.rank.all);
         report["memory"]["host_pinned_bytes"] = bytes(host.rank.pinned);

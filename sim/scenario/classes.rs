@@ -38,13 +38,13 @@ pub(super) fn style(
         return Ok(plain);
     };
     let Some(class) = transformers::known(model.model_type) else {
-        let note = format!(
-            "note: transformers' classes of {} have no rules here (those of {} have): its blocks are written as torchtitan's, \
+        let why = format!(
+            "transformers' classes of {} have no rules here (those of {} have), and its blocks are written as torchtitan's, \
              with what else [framework] says",
             model.name,
             transformers::names()
         );
-        reader.assumptions.push(note);
+        reader.idle("framework.modules", why);
         return Ok(plain);
     };
     let framework = &scenario.framework;

@@ -126,26 +126,9 @@ fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
     }
 }
 
-/// Notes of what of a mixture changes nothing, or costs more than it need.
+/// Notes of what of a mixture costs more than it need.
 pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
     let Some(experts) = &job.model().experts else { return };
-    let together = match job.parts() {
-        Parts::Whole(job) => {
-            matches!(job.style.experts, Implementation::Grouped | Implementation::Torchtitan { ranks: 1 })
-        }
-        // A capacity drops rows, and fp8 fills each expert's up.
-        Parts::Split(job) => {
-            job.mesh.ep == 1 && job.matmuls.fp8().is_none() && job.mixture.is_some_and(|run| run.capacity.is_none())
-        }
-        Parts::Compiled(_) => false,
-    };
-    if together && experts.load != Load::Balanced {
-        reader.assumptions.push(
-            "note: model.expert_load changes nothing here: every rank has all experts, and grouped matmuls are costed by all \
-             their rows, whoever they are for"
-                .to_owned(),
-        );
-    }
     let Parts::Whole(job) = job.parts() else { return };
     if let Some(times) = filled_up(job) {
         let (count, shard, times) = (experts.count, job.fsdp.shard, (times * 100.0).round() / 100.0);

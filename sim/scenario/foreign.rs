@@ -19,8 +19,10 @@ const OWN: [(&str, &str); 5] = [
 const SHARED: [&str; 7] = ["topology", "model", "mesh", "batch", "precision", "memory", "measured"];
 
 /// Keys of those that FSDP2 alone reads, and what to do about them.
-const FSDP2: [(&str, &str); 1] =
-    [("batch.all_reduce_every_micro_batch", "it is a switch of fully_shard's replicas: remove the key")];
+const FSDP2: [(&str, &str); 2] = [
+    ("batch.all_reduce_every_micro_batch", "it is a switch of fully_shard's replicas: remove the key"),
+    ("memory.initialisation", "it is of parameters that fully_shard has sharded: remove the key"),
+];
 
 /// What a runtime does not read.
 pub(super) struct Foreign {

@@ -87,6 +87,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         return Err(reader.plan(at, problem, "write tensor_parallel.sequence = false, or remove the table"));
     }
     mesh::divides(reader, scenario, (&model, seq), (mesh, false))?;
+    if let Some(at) = axes.tp.as_ref().filter(|_| !model.vocab.is_multiple_of(u64::from(mesh.tp))) {
+        // flash-attention's `ColumnParallelLinear`: out_features must be divisible by world_size.
+        let problem = format!("mesh.tp = {} does not divide the {} words of {}", mesh.tp, model.vocab, model.name);
+        return Err(reader.plan(at, problem, "write a divisor, or a multiple of it in model.vocab"));
+    }
     let dtype = precision(reader, &scenario.precision)?;
     let zero1 = zero1(reader, table, mesh)?;
     let most = 1 << 40;

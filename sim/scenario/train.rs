@@ -210,6 +210,9 @@ fn compiles(
             "a model whose blocks are not each wrapped by fully_shard is compiled to one graph, which is not simulated";
         return Err(reader.plan(at, problem, "write compile.blocks = true in place of compile.model"));
     }
+    if written.blocks == Some(true) {
+        reader.idle("compile.model", "compile.blocks = true compiles the same blocks");
+    }
     if written.blocks == Some(false) {
         let problem = "compiling the model compiles its blocks, and compile.blocks is false";
         return Err(reader.plan(at, problem, "remove one of the two keys"));

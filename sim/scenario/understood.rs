@@ -6,6 +6,7 @@ use toml::Spanned;
 
 use super::draft::Draft;
 use super::error::ScenarioError;
+use super::idle::{self, Idle};
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::registry::Runtime;
@@ -52,6 +53,8 @@ pub struct Scenario {
     pub assumptions: Vec<String>,
     /// Numbers of the machine that differ from the shipped machine of the same profile and change nothing.
     pub unread: Vec<String>,
+    /// Keys of the file that change nothing in this plan.
+    pub idle: Vec<Idle>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
 }
@@ -61,6 +64,8 @@ pub(super) struct Reader<'t> {
     pub file: &'t str,
     pub text: &'t str,
     pub assumptions: Vec<String>,
+    /// Keys of the file that change nothing in this plan.
+    pub idle: Vec<Idle>,
     /// Whether this is a remedy on trial, whose own refusal nobody reads.
     pub trial: bool,
 }
@@ -154,7 +159,7 @@ impl Scenario {
             let problem = plain::words(error.message(), text, span.clone());
             ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
         })?;
-        let mut reader = Reader { file, text, assumptions: vec![], trial };
+        let mut reader = Reader { file, text, assumptions: vec![], idle: vec![], trial };
         let runtime = runtime(&reader, &scenario.runtime)?;
         releases::fill(&mut reader, &mut scenario, runtime)?;
         understand(&mut reader, &scenario, runtime)
@@ -174,6 +179,7 @@ impl Scenario {
             length_at: self.length_at.clone(),
             assumptions: self.assumptions.clone(),
             unread: self.unread.clone(),
+            idle: self.idle.clone(),
             measured: self.measured.clone(),
             draft: self.draft.clone(),
             job,
@@ -254,6 +260,7 @@ fn understand(
     limits::check(reader, scenario, &job)?;
     batch::check(reader, scenario, &job)?;
     experts::notes(reader, &job);
+    idle::find(reader, (runtime, &topology), &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let tokens = job.tokens();
     let names = (runtime.written(), topology.name.as_str());
@@ -279,6 +286,7 @@ fn understand(
         model_at: *reader.place(&scenario.model),
         length_at: *length_at(reader, scenario),
         assumptions: std::mem::take(&mut reader.assumptions),
+        idle: std::mem::take(&mut reader.idle),
         measured,
     })
 }

@@ -127,6 +127,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         // DeepSpeed's own FusedAdam (deepspeed/runtime/engine.py, _configure_basic_optimizer).
         false => super::optimizer::optimizer(reader, &scenario.optimizer, (runtime, How::Fused))?,
     };
+    if zero.offload.optimizer && scenario.optimizer.clip_grad_norm.is_some() {
+        reader.idle("optimizer.clip_grad_norm", "on the host DeepSpeed takes the norm and scales gradients either way");
+    }
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let regime = machine::regime(reader, &scenario.topology);
     machine::no_flex(reader, &scenario.attention)?;
@@ -247,8 +250,8 @@ fn zero(
     let bucket = reader.count_or("zero.reduce_bucket_size", table.reduce_bucket_size.as_ref(), 1, MOST, BUCKET)?;
     if let Some(at) = &table.allgather_bucket_size {
         reader.count("zero.allgather_bucket_size", at, 1, MOST)?;
-        let note = "note: zero.allgather_bucket_size has no effect where PyTorch has all_gather_into_tensor";
-        reader.assumptions.push(note.to_owned());
+        reader
+            .idle("zero.allgather_bucket_size", "PyTorch has all_gather_into_tensor, which gathers everything at once");
     }
     let overlap = reader.flag("zero.overlap_comm", table.overlap_comm, stage == Stage::Three);
     let round_robin = match &table.round_robin_gradients {

@@ -47,7 +47,7 @@ pub(super) fn asked(
         (Some(at), _) if *at.get_ref() != Graphs::None => at,
         (Some(_), scope) => {
             if scope.is_some() {
-                reader.assumptions.push("note: megatron.cuda_graph_scope has no effect without graphs".to_owned());
+                reader.idle("megatron.cuda_graph_scope", "nothing is captured");
             }
             return Ok(CudaGraphs::None);
         }

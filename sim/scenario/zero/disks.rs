@@ -39,7 +39,7 @@ pub(super) fn keys(key: &str, table: &written::Offload) -> [Key; 7] {
     ]
 }
 
-/// Keys of a table that is not theirs are errors; without disks they have no effect, which is said.
+/// Keys of a table that is not theirs are errors; without disks they have no effect, and are named.
 pub(super) fn fitting(
     reader: &mut Reader<'_>,
     key: &str,
@@ -56,11 +56,11 @@ pub(super) fn fitting(
             return Err(reader.plan(table, problem, format!("write {other}.{name}, or remove the key")));
         }
         let idle = match name {
-            "nvme_path" | "fast_init" => "on a step",
+            "nvme_path" | "fast_init" => "a step does not depend on it",
             _ if is_disk(own) => continue,
-            _ => "without disks",
+            _ => "nothing is on disks",
         };
-        reader.assumptions.push(format!("note: zero.{key}.{name} has no effect {idle}"));
+        reader.idle(format!("zero.{key}.{name}"), idle);
     }
     for (name, at, most) in [
         ("buffer_count", &own.buffer_count, MOST_SMALL),
@@ -151,8 +151,7 @@ pub(super) fn aio(reader: &mut Reader<'_>, table: &written::Zero, used: bool) ->
         ("overlap_events", own.overlap_events.is_some()),
     ];
     for (key, _) in idle.into_iter().filter(|&(_, written)| written) {
-        let note = format!("note: zero.aio.{key} has no effect: disks are as fast as the topology says");
-        reader.assumptions.push(note);
+        reader.idle(format!("zero.aio.{key}"), "disks are as fast as the topology says");
     }
     let block = reader.count_or("zero.aio.block_size", own.block_size.as_ref(), 1, MOST, default.block)?;
     let threads = reader.count_or(

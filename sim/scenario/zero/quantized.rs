@@ -23,14 +23,12 @@ pub(super) fn quantized(
         }
     }
     if table.zero_quantized_nontrainable_weights.is_some() {
-        let note = "note: zero.zero_quantized_nontrainable_weights has no effect where all weights are trained";
-        reader.assumptions.push(note.to_owned());
+        reader.idle("zero.zero_quantized_nontrainable_weights", "all weights are trained");
     }
     let [weights, gradients] = keys.map(|(_, at)| at.as_ref().is_some_and(|at| *at.get_ref()));
     let nodes = ranks / chips.max(1);
     if gradients && nodes <= 1 {
-        let note = "note: zero.zero_quantized_gradients has no effect on one node";
-        reader.assumptions.push(note.to_owned());
+        reader.idle("zero.zero_quantized_gradients", "one node, and nothing crosses the network");
     }
     Ok(Quantized { weights, gradients: (gradients && nodes > 1).then_some((nodes, chips)) })
 }

@@ -1,0 +1,58 @@
+//! Keys that a job on Megatron's modules does not read.
+
+use super::{ALL_EXPERTS, Rule};
+use crate::model::Position;
+use crate::runtime::megatron::{Core, Fsdp, Job, Strategy};
+use crate::scenario::nanotron::NANOTRON;
+
+fn flash(job: &Job) -> bool {
+    job.block.core == Core::Flash
+}
+
+/// Whether ranks run all experts, of which a capacity would drop rows, and fp8 would fill each one's up.
+fn all_experts(job: &Job) -> bool {
+    job.mesh.ep == 1 && job.matmuls.fp8().is_none() && job.mixture.is_some_and(|run| run.capacity.is_none())
+}
+
+pub(super) const RULES: &[Rule<Job>] = &[
+    Rule(&["attention.backend"], |plan| !flash(plan.job), "attention is unfused: two batched matmuls and a softmax"),
+    Rule(
+        &["megatron.masked_softmax_fusion"],
+        |plan| flash(plan.job),
+        "the softmax is inside the flash attention kernel",
+    ),
+    Rule(
+        &["megatron.attention_dropout"],
+        |plan| flash(plan.job),
+        "the flash attention kernel draws it, and is costed alike with and without",
+    ),
+    Rule(
+        &["megatron.rope_fusion"],
+        |plan| !matches!(plan.job.model.position, Position::Rope { .. }),
+        "the model has no rotary embedding",
+    ),
+    Rule(
+        &["megatron.align_param_gather"],
+        |plan| plan.job.pipeline.virtual_stages == 1,
+        "ranks have one stage each, and gather at their own pace",
+    ),
+    Rule(&["model.expert_load", "megatron.moe_router_force_load_balancing"], |plan| all_experts(plan.job), ALL_EXPERTS),
+    Rule(
+        &["megatron.overlap_grad_reduce"],
+        |plan| {
+            let shared = |fsdp: Fsdp| matches!(fsdp.strategy, Strategy::Gradients | Strategy::Parameters);
+            plan.job.fsdp.is_some_and(shared) && plan.job.pipeline.virtual_stages == 1
+        },
+        "Megatron-FSDP reduces gradients that ranks share as they are made",
+    ),
+    Rule(
+        &["nanotron.ddp_bucket_cap_mb"],
+        |plan| plan.runtime == NANOTRON && plan.job.optimizer.distributed,
+        "under ZeRO-1 no DistributedDataParallel is around the model",
+    ),
+    Rule(
+        &["nanotron.pp_engine"],
+        |plan| plan.runtime == NANOTRON && plan.job.micro_batches == 1,
+        "a step has one micro-batch, which both engines run alike",
+    ),
+];

@@ -1,0 +1,156 @@
+//! Keys that a job of PyTorch's own runtimes, or of DeepSpeed's ZeRO around a PyTorch module, does not read.
+
+use super::{ALL_EXPERTS, Rule};
+use crate::model::experts::Implementation;
+use crate::model::style::AttentionCode;
+use crate::model::{Norm, Position};
+use crate::program::DType;
+use crate::runtime::fsdp::Reshard;
+use crate::runtime::optimizer::{How, Optimizer};
+use crate::runtime::train::{Checkpoint, Job};
+use crate::scenario::train::{FSDP1, SINGLE_DEVICE};
+use crate::scenario::zero::DEEPSPEED_ZERO;
+
+const NO_CHECKPOINTS: &str = "nothing is checkpointed";
+const ONE_MICRO_BATCH: &str = "a step has one micro-batch";
+
+fn checkpoints(job: &Job) -> bool {
+    !matches!(job.checkpoint, Checkpoint::None)
+}
+
+/// Whether the root is the only parameter group.
+fn root_alone(job: &Job) -> bool {
+    let wrap = &job.fsdp.wrap;
+    let ends = [&wrap.embedding, &wrap.norm, &wrap.head];
+    wrap.modules.is_empty() && wrap.blocks.iter().all(Option::is_none) && ends.iter().all(|end| end.is_none())
+}
+
+/// Whether no module's parameters are gathered again in backward.
+fn keeps_all(job: &Job) -> bool {
+    job.fsdp.wrap.blocks.iter().flatten().all(|policy| *policy == Reshard::Never)
+}
+
+/// Whether Adam steps all parameters of a group in one kernel.
+fn fused(job: &Job) -> bool {
+    matches!(job.optimizer, Optimizer::Adam(adam) if adam.how == How::Fused)
+}
+
+/// Whether a matmul is in fp32: all of them, or those of torchtitan's router.
+fn fp32(job: &Job) -> bool {
+    let router = job.model.experts.is_some() && matches!(job.style.experts, Implementation::Torchtitan { .. });
+    router || job.fsdp.mixed_precision.compute() == DType::Fp32
+}
+
+pub(super) const RULES: &[Rule<Job>] = &[
+    Rule(
+        &[
+            "activation_checkpointing.early_stop",
+            "activation_checkpointing.around_compiled",
+            "activation_checkpointing.around_hooks",
+        ],
+        |plan| !checkpoints(plan.job),
+        NO_CHECKPOINTS,
+    ),
+    Rule(
+        &["activation_checkpointing.early_stop"],
+        |plan| plan.job.reentrant,
+        "a reentrant checkpoint recomputes to its end",
+    ),
+    Rule(
+        &["activation_checkpointing.early_stop"],
+        |plan| plan.job.compile && !plan.job.checkpoint_compiled,
+        "checkpoints are compiled with their blocks, and recompute what backward reads",
+    ),
+    Rule(&["activation_checkpointing.around_compiled"], |plan| !plan.job.compile, "no block is compiled"),
+    Rule(
+        &["activation_checkpointing.around_hooks"],
+        |plan| !plan.job.reentrant,
+        "only a reentrant checkpoint runs hooks inside it",
+    ),
+    Rule(&["attention.alibi_tensor"], |plan| plan.job.model.position != Position::Alibi, "the model has no ALiBi"),
+    Rule(
+        &["attention.backend", "attention.reads_back"],
+        |plan| plan.job.style.attention == AttentionCode::Eager,
+        "attention is eager: two matmuls and a softmax",
+    ),
+    Rule(
+        &["attention.reads_back"],
+        |plan| plan.job.eager.flex_attention,
+        "FlexAttention is compiled, and reads nothing back",
+    ),
+    Rule(
+        &[
+            "batch.sync_every_micro_batch",
+            "batch.set_is_last_backward",
+            "batch.all_reduce_every_micro_batch",
+            "fsdp.reshard_after_backward",
+        ],
+        |plan| plan.job.accumulation == 1,
+        ONE_MICRO_BATCH,
+    ),
+    Rule(
+        &["batch.sync_every_micro_batch", "batch.set_is_last_backward"],
+        |plan| plan.job.pipeline.is_some(),
+        "a pipeline reduces gradients after a stage's last micro-batch",
+    ),
+    Rule(
+        &["batch.sync_every_micro_batch", "batch.set_is_last_backward"],
+        |plan| plan.runtime == SINGLE_DEVICE,
+        "one device reduces no gradients",
+    ),
+    Rule(&["batch.set_is_last_backward"], |plan| plan.runtime == FSDP1, "only fully_shard has it"),
+    Rule(
+        &["framework.fused_rms_norm"],
+        |plan| matches!(plan.job.model.norm, Norm::Layer { .. }),
+        "the model has LayerNorm",
+    ),
+    Rule(
+        &["framework.repeat_kv"],
+        |plan| plan.job.model.heads == plan.job.model.kv_heads,
+        "every query head has keys and values of its own",
+    ),
+    Rule(
+        &[
+            "fsdp.forward_prefetch",
+            "fsdp.backward_prefetch",
+            "fsdp.reduce_scatter_buffers",
+            "fsdp.unshard_in_backward",
+            "fsdp1.backward_prefetch",
+        ],
+        |plan| root_alone(plan.job),
+        "the root is the only parameter group",
+    ),
+    Rule(
+        &["fsdp.backward_prefetch", "fsdp.unshard_in_backward"],
+        |plan| keeps_all(plan.job),
+        "parameters stay gathered until backward",
+    ),
+    Rule(
+        &["fsdp.reshard_after_forward"],
+        |plan| plan.runtime == FSDP1 && root_alone(plan.job),
+        "the root is the only parameter group, which FSDP1 keeps until backward",
+    ),
+    Rule(
+        &["fsdp.root_reshard_after_forward"],
+        |plan| plan.runtime == FSDP1,
+        "FSDP1 keeps the root's parameters until backward",
+    ),
+    Rule(
+        &["model.expert_load"],
+        |plan| matches!(plan.job.style.experts, Implementation::Grouped | Implementation::Torchtitan { ranks: 1 }),
+        ALL_EXPERTS,
+    ),
+    Rule(&["loss.unnamed_logits"], |plan| plan.job.tensor.loss, "a loss of split logits casts them in its own way"),
+    Rule(&["loss.unnamed_logits"], |plan| plan.job.pipeline.is_some(), "the pipeline's schedule holds the logits"),
+    Rule(
+        &["loss.unnamed_logits"],
+        |plan| plan.job.fsdp.mixed_precision.compute() == DType::Fp32,
+        "logits are in fp32 already, and nothing casts them",
+    ),
+    Rule(
+        &["optimizer.weight_decay"],
+        |plan| plan.runtime == DEEPSPEED_ZERO || fused(plan.job),
+        "one kernel applies it and steps",
+    ),
+    Rule(&["precision.tf32"], |plan| !fp32(plan.job), "no matmul is in fp32"),
+];

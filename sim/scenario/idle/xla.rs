@@ -1,0 +1,18 @@
+//! Keys that a compiled job does not read.
+
+use super::Rule;
+use crate::runtime::spmd::{Attention, Job};
+
+pub(super) const RULES: &[Rule<Job>] = &[
+    Rule(
+        &["xla.sa_block_size", "xla.sa_use_fused_bwd_kernel", "xla.use_tokamax_splash"],
+        |plan| plan.job.attention == Attention::DotProduct,
+        "attention is dot_product, and no splash kernel runs",
+    ),
+    Rule(
+        &["xla.scan_layers_per_stage"],
+        |plan| plan.job.pipeline.is_some_and(|pipeline| pipeline.layers_per_stage == 1),
+        "a stage has one layer",
+    ),
+    Rule(&["xla.activation_embed"], |plan| plan.job.mesh.tensor == 1, "mesh.tensor is 1, and the width is not split"),
+];

@@ -1,0 +1,157 @@
+//! Keys that a scenario may have, and values to try: the reader names its keys to whoever writes one that there is not, and says
+//! what it expects to whoever writes a word.
+
+use toml::{Table, Value};
+use windtunnel::scenario::Scenario;
+
+use crate::make::{FILE, TINY};
+
+/// A word that no key takes and no key is called.
+const WORD: &str = "zzz";
+
+/// Values that take no word of a list: names, sizes with units, tables.
+const OTHERS: [(&str, &[&str]); 36] = [
+    ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
+    ("batch.global", &["8", "16", "32", "64"]),
+    ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
+    ("framework.cublas", &["'13.0'", "'12.6'", "'12.4'"]),
+    ("framework.device_max_connections", &["1", "8"]),
+    ("framework.release", &["'torchtitan 0.3.0'", "'torchtitan 0.2.2'", "'transformers 5.23'"]),
+    ("fsdp.ends", &["['head']", "['embedding', 'head']", "[]"]),
+    ("fsdp.head_reshard_after_forward", &["true", "false", "2"]),
+    (
+        "fsdp.override",
+        &[
+            "[{ blocks = [0, 2], reshard_after_forward = false }]",
+            "[{ blocks = [0, 2], reshard_after_forward = true }]",
+        ],
+    ),
+    ("fsdp.reshard_after_backward", &["true", "'last_micro_batch'"]),
+    ("fsdp.reshard_after_forward", &["true", "false", "2"]),
+    ("fsdp.root_reshard_after_forward", &["true", "false", "2"]),
+    ("fsdp.shard_dim_1", &["['wo']", "[]"]),
+    ("loss.keep_logits", &["true", "false", "'backward'"]),
+    ("megatron.cp_comm_type", &["'p2p'", "'all_gather'", "'a2a'", "'a2a+p2p'"]),
+    ("megatron.get_batch", &["'0.5'", "'0.12'", "'each_rank'"]),
+    ("megatron.hierarchical_context_parallel_sizes", &["[2, 2]", "[2]"]),
+    ("megatron.moe_token_dispatcher_type", &["'allgather'", "'alltoall'", "'flex'"]),
+    ("megatron.recompute_modules", &["['core_attn']", "['layernorm']", "['mlp']", "['moe_act']", "['moe']"]),
+    ("megatron.cuda_graph_scope", &["['attn']", "['full_iteration']", "['mlp']", "[]"]),
+    ("mesh.dcn_data", &["1", "2"]),
+    ("model.huggingface", &["'config.json'"]),
+    ("model.name", &["'llama-3.1-8b'"]),
+    ("optimizer.implementation", &["'fused'", "'foreach'", "'for_loop'"]),
+    ("optimizer.name", &["'adamw'", "'sgd'", "'decoupled_adamw'"]),
+    ("pipeline.layers", &["[1, 3]", "[3, 1]", "[1, 2]", "[2, 2]"]),
+    ("pipeline.layers_per_stage", &["1", "2", "3"]),
+    ("pipeline.schedule", &["'1F1B'", "'GPipe'", "'Interleaved1F1B'", "'ZBVZeroBubble'", "'ZBH1'", "'zb-h1'"]),
+    ("topology.name", &["'a100-sxm-80gb'", "'tpu-v5e'"]),
+    ("topology.nic_bandwidth", &["'10 GB/s'"]),
+    ("topology.profile", &["'h200-sxm-141gb'", "'b200-sxm'", "'b200-sxm-throttled'"]),
+    ("topology.slice", &["'2x2'", "'4x4'", "'2x4'"]),
+    ("xla.flags", &["[]", "['HOST_OFFLOAD_FLAGS']", "['CF_FOR_ALL_GATHER', 'DATA_PARALLEL_OVERLAP']"]),
+    ("xla.remat_policy", &["'full'", "'minimal'", "'save_qkv_proj'", "'custom'"]),
+    ("zero.offload_optimizer.nvme_path", &["'/nvme'"]),
+    ("zero.offload_param.nvme_path", &["'/nvme'"]),
+];
+
+pub struct Key {
+    /// With its tables' names before it: `zero.aio.block_size`.
+    pub name: String,
+    /// What to try.
+    pub values: Vec<Value>,
+}
+
+/// The value of a key that a file has.
+pub fn get<'f>(file: &'f Table, name: &str) -> Option<&'f Value> {
+    let mut parts = name.split('.');
+    let first = file.get(parts.next()?)?;
+    parts.try_fold(first, |value, part| value.get(part))
+}
+
+/// The file with a key set.
+pub fn set(file: &Table, name: &str, value: Value) -> Table {
+    let mut file = file.clone();
+    let (tables, key) = name.rsplit_once('.').unwrap_or(("", name));
+    let mut table = &mut file;
+    for part in tables.split('.').filter(|part| !part.is_empty()) {
+        let entry = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        table = entry.as_table_mut().unwrap();
+    }
+    table.insert(key.to_owned(), value);
+    file
+}
+
+fn value(text: &str) -> Value {
+    let table: Table = format!("v = {text}").parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+    table["v"].clone()
+}
+
+/// What the reader says of a key's value.
+fn said(name: &str, value: Value) -> String {
+    let file = set(&TINY.parse().unwrap(), name, value);
+    Scenario::parse(FILE, &file.to_string()).map_or_else(|error| error.to_string(), |_| String::new())
+}
+
+/// Words that a message lists after what it expected.
+fn listed(message: &str) -> Vec<String> {
+    let list = message.lines().next().unwrap_or_default().rsplit_once("expected ").map_or("", |(_, list)| list);
+    list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Keys of a table, as the reader lists them.
+fn of_table(name: &str) -> Vec<String> {
+    let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
+    let message = said(&format!("{prefix}{WORD}"), Value::Boolean(true));
+    assert!(message.contains("there is no key"), "{name}: {message}");
+    listed(&message).into_iter().map(|key| format!("{prefix}{key}")).collect()
+}
+
+/// All keys, with values to try for each.
+pub fn all() -> Vec<Key> {
+    let mut open = of_table("");
+    let mut keys = vec![];
+    while let Some(name) = open.pop() {
+        // What the run is called, and what it measured, which other commands read.
+        if ["description", "runtime", "measured"].contains(&name.as_str()) {
+            continue;
+        }
+        if let Some(values) = values(&name) {
+            keys.push(Key { name, values });
+        } else {
+            open.extend(of_table(&name));
+        }
+    }
+    keys.sort_by(|one, other| one.name.cmp(&other.name));
+    keys
+}
+
+/// Values to try, or none if the name is a table's.
+fn values(name: &str) -> Option<Vec<Value>> {
+    let many = |texts: &[&str]| Some(texts.iter().map(|text| value(text)).collect());
+    if let Some((_, texts)) = OTHERS.iter().find(|(other, _)| *other == name) {
+        return many(texts);
+    }
+    let message = said(name, Value::String(WORD.to_owned()));
+    let expected = |what: &str| message.contains(&format!("expected {what}"));
+    match () {
+        () if expected("a table of keys") => None,
+        () if expected("true or false") => many(&["true", "false"]),
+        () if expected("a whole number") || expected("u32") => {
+            many(&["0", "1", "2", "3", "4", "8", "256", "1024", "20000", "1000000"])
+        }
+        () if expected("f64") => many(&["0.5", "1.5", "1.0", "0.0"]),
+        () if message.contains("there is no choice") => {
+            let forms = |choice: &String| {
+                [
+                    format!("{choice:?}"),
+                    format!("{{ {choice} = 1 }}"),
+                    format!("{{ {choice} = 2 }}"),
+                    format!("{{ {choice} = 0.5 }}"),
+                ]
+            };
+            Some(listed(&message).iter().flat_map(forms).map(|text| value(&text)).collect())
+        }
+        () => panic!("{name}: {message}: write values to try"),
+    }
+}

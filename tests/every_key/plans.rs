@@ -1,0 +1,97 @@
+//! Small plans of every framework.
+
+use crate::make::{self, MEGATRON, TINY, replaced};
+
+fn add(text: &str, changes: &[&str]) -> Vec<String> {
+    let all = std::iter::once(text.to_owned());
+    all.chain(changes.iter().map(|change| format!("# {change}\n{}", make::apply(text, change)))).collect()
+}
+
+/// What a plan is of, for messages.
+pub fn name(plan: &str) -> String {
+    let runtime = plan.lines().find_map(|line| line.strip_prefix("runtime = ")).unwrap_or_default();
+    format!("{runtime} {}", plan.strip_prefix("# ").map_or("as it is", |rest| rest.lines().next().unwrap()))
+}
+
+const TPU: &str = "runtime = \"xla\"\n[topology]\nname = \"tpu-v6e\"\nslice = \"2x2\"\n[model]\nname = \"llama-3.1-8b\"\nlayers = 2\n[mesh]\n\
+                   fsdp = 4\n[batch]\nsequence = 4096\n";
+const INTERNEVO: &str = "runtime = \"internevo\"\n[topology]\nname = \"a100-sxm-80gb\"\nnodes = 1\n[model]\nname = \"internlm-7b\"\nlayers = 2\n[mesh]\ndp = 8\n\
+         [batch]\nsequence = 2048\naccumulation = 2\n";
+
+/// The same of two layers of a shipped model.
+fn of(text: &str, model: &str) -> String {
+    let mut file: toml::Table = text.parse().unwrap();
+    let table = file["model"].as_table_mut().unwrap();
+    table.remove("huggingface");
+    table.insert("name".to_owned(), model.into());
+    table.insert("layers".to_owned(), 2.into());
+    file.to_string()
+}
+
+pub fn plans() -> Vec<String> {
+    let fsdp1 = replaced(TINY, &[("\"fsdp2\"", "\"fsdp1\"")]);
+    let single =
+        replaced(TINY, &[("\"fsdp2\"", "\"single_device\""), ("nodes = 1", "chips = 1"), ("dp_shard = 8", "")]);
+    let deepspeed = replaced(MEGATRON, &[("\"megatron\"", "\"deepspeed\"")]);
+    let nanotron = replaced(MEGATRON, &[("\"megatron\"", "\"nanotron\"")]);
+    let zero = replaced(TINY, &[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);
+    let zero = format!("{zero}accumulation = 2\n[zero]\nstage = 2\nreduce_bucket_size = 20000\n");
+    let experts = |text: &str| of(text, "mixtral-8x7b");
+    let flat = replaced(MEGATRON, &[("tp = 2\npp = 2", ""), ("layers = 4", "layers = 2")]);
+    [
+        add(TINY, &[
+            "batch.accumulation = 2",
+            "topology.nodes = 2, mesh.dp_replicate = 2, batch.accumulation = 2",
+            "activation_checkpointing.policy = 'full'",
+            "activation_checkpointing.policy = 'selective_op', compile.blocks = true",
+            "compile.blocks = true",
+            "precision.param = 'fp32'",
+            "mesh.dp_shard = 4, mesh.tp = 2",
+            "mesh.dp_shard = 4, mesh.cp = 2, compile.blocks = true",
+            "optimizer.implementation = 'fused'",
+            "activation_checkpointing.policy = 'full', compile.blocks = true",
+            "activation_checkpointing.policy = 'full', activation_checkpointing.use_reentrant = true",
+            "topology.nodes = 2, mesh.dp_replicate = 2",
+            "mesh.dp_shard = 4, mesh.pp = 2, batch.accumulation = 4, model.layers = 4",
+            "fsdp.wrap = 'root'",
+            "fsdp.reshard_after_forward = false",
+            "optimizer.name = 'sgd'",
+            "optimizer.name = 'sgd', optimizer.momentum = 0.9",
+            "loss.kind = 'chunked_output'",
+            "loss.kind = 'flash_cross_entropy'",
+            "framework.modules = 'transformers'",
+            "framework.modules = 'transformers', attention.implementation = 'eager'",
+            "compile.blocks = true, float8.recipe = 'tensorwise'",
+            "attention.backend = 'flex'",
+            "attention.unpad = true",
+        ]),
+        add(&experts(TINY), &["framework.experts = 'torchtitan'", "framework.experts = 'torchtitan', mesh.ep = 2"]),
+        add(&of(TINY, "llm-foundry-mpt-125m"), &[]),
+        add(&fsdp1, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "topology.nodes = 2, mesh.dp_replicate = 2", "fsdp.wrap = 'root'"]),
+        add(&single, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "precision.storage = 'bf16'"]),
+        add(MEGATRON, &[
+            "megatron.implementation = 'local'",
+            "megatron.attention = 'unfused'",
+            "pipeline.virtual_stages = 2",
+            "megatron.distributed_optimizer = true",
+            "megatron.distributed_optimizer = true, megatron.overlap_grad_reduce = true, megatron.overlap_param_gather = true",
+            "megatron.distributed_optimizer = true, megatron.overlap_grad_reduce = true, megatron.overlap_param_gather = true, pipeline.virtual_stages = 2",
+            "megatron.fp8 = 'delayed'",
+            "megatron.recompute = { uniform = 1 }",
+            "megatron.cross_entropy_loss_fusion = true",
+        ]),
+        add(&flat, &["megatron.cuda_graph_impl = 'local', megatron.cuda_graph_scope = ['full_iteration'], megatron.check_for_nan = false", "mesh.tp = 2", "mesh.cp = 2", "batch.accumulation = 1", "topology.nodes = 2", "mesh.tp = 2, tensor_parallel.sequence = true, megatron.tp_comm_overlap = true"]),
+        add(&of(&flat, "gpt-megatron-1.7b"), &["megatron.implementation = 'local'"]),
+        add(&experts(&flat), &["mesh.ep = 2", "mesh.ep = 2, megatron.moe_token_dispatcher_type = 'flex'"]),
+        add(&flat, &["megatron.distributed_optimizer = true, megatron.use_megatron_fsdp = true, megatron.data_parallel_sharding_strategy = 'optim_grads_params'"]),
+        add(&deepspeed, &["mesh.tp = 1"]),
+        add(
+            &make::apply(&of(&nanotron, "llama-3.2-1b"), "model.layers = 12"),
+            &["nanotron.zero_stage = 1", "mesh.pp = 1", "batch.accumulation = 1"],
+        ),
+        add(&zero, &["zero.stage = 1", "zero.stage = 3, zero.stage3_param_persistence_threshold = 0, zero.stage3_prefetch_bucket_size = 1000", "zero.stage = 2, zero.offload_optimizer = { device = 'cpu' }", "zero.stage = 3, zero.stage3_param_persistence_threshold = 0, zero.stage3_prefetch_bucket_size = 1000, zero.offload_param = { device = 'cpu' }, zero.offload_optimizer = { device = 'cpu' }", "batch.accumulation = 1", "topology.nodes = 2, mesh.dp = 16"]),
+        add(INTERNEVO, &["internevo.zero1 = 1", "mesh.dp = 4, mesh.tp = 2", "batch.accumulation = 1"]),
+        add(TPU, &["mesh.fsdp = 2, mesh.tensor = 2", "xla.attention = 'dot_product'", "xla.scan_layers = false", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 4, xla.num_pipeline_repeats = 2", "topology.slices = 2"]),
+        add(&experts(TPU), &[]),
+    ].concat()
+}
