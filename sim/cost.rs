@@ -59,6 +59,8 @@ pub enum Regime {
 pub struct Software {
     /// Which attention kernels.
     pub attention: Backend,
+    /// Whether attention's backward adds up in one order (`torch.use_deterministic_algorithms`).
+    pub deterministic: bool,
     /// Whether fp32 matmuls run in tf32 (`torch.set_float32_matmul_precision`).
     pub tf32: bool,
     /// Another release of cuBLAS than the profile's: its place in [`Profile::cublas`].
@@ -137,7 +139,7 @@ impl<'p> CostModel<'p> {
                 Cost { spread: cost.spread.max(0.3), basis: Basis::Assumed, ..cost }
             }
             Work::Attention { ref shape, backward, dtype } => {
-                let Software { attention, blocks, .. } = self.software;
+                let Software { attention, deterministic, blocks, .. } = self.software;
                 let cost = profile.attention.cost((attention, blocks), backward, shape, |seconds, flops| {
                     let share = flops / (profile.bf16.peak().0 * seconds);
                     match self.regime {
@@ -145,7 +147,12 @@ impl<'p> CostModel<'p> {
                         Regime::Sustained => clock::throttled(seconds, share, profile.clock.matmul(seconds, dtype)),
                     }
                 });
-                let cost = if dtype == DType::Fp32 { self.fp32_attention(work, cost) } else { cost };
+                // In fp32 it is the memory-efficient kernel, which splits no keys to begin with.
+                let cost = match dtype {
+                    DType::Fp32 => self.fp32_attention(work, cost),
+                    _ if deterministic && backward => profile.attention.in_order(attention, shape, cost),
+                    _ => cost,
+                };
                 self.throttled(cost)
             }
             Work::Memory { kind, read, written } => profile.memory.cost(kind, Bytes(read.0.saturating_add(written.0))),

@@ -115,6 +115,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
         checks_for_nan: false,
         graphs: Default::default(),
         workspace: 32 << 20,
+        copies_gradients: false,
         persistent_workspace: true,
         multiprocessors: 132,
     }

@@ -16,6 +16,7 @@ mod context;
 mod deepspeed;
 mod defaults;
 mod determinism;
+mod deterministic;
 mod disks;
 mod engine_linears;
 mod every_key;

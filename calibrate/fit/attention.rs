@@ -93,12 +93,12 @@ pub fn write(text: &mut String, kernel: &Kernel, rate: f64, knee: f64, evidence:
     write_cut(text, kernel, (rate, knee), "", evidence);
 }
 
-/// An entry of a kernel that is told its blocks: a line that says which.
-pub fn write_cut(text: &mut String, kernel: &Kernel, (rate, knee): (f64, f64), blocks: &str, evidence: &str) {
-    let blocks = if blocks.is_empty() { String::new() } else { format!("{blocks}\n") };
+/// An entry with a line of its own: in which blocks the kernel is told to work, or what a deterministic one takes.
+pub fn write_cut(text: &mut String, kernel: &Kernel, (rate, knee): (f64, f64), line: &str, evidence: &str) {
+    let line = if line.is_empty() { String::new() } else { format!("{line}\n") };
     let _ = write!(
         text,
-        "[[attention.kernels]]\nbackend = \"{}\"\nbackward = {}\nhead_dim = {}\ncausal = {}\n{blocks}\
+        "[[attention.kernels]]\nbackend = \"{}\"\nbackward = {}\nhead_dim = {}\ncausal = {}\n{line}\
          rate = \"{} TFLOP/s\"\nknee = {}\nevidence = {evidence}\n\n",
         kernel.backend,
         kernel.backward,

@@ -88,6 +88,30 @@ fn simumax(tables: &Tables, machine: &str) -> Result<Sweeps, ImportError> {
     Ok(sweeps)
 }
 
+/// cuDNN's backward that adds up in one order over its other, by head dimension and whether causal: medians over shapes.
+fn in_order(tables: &Tables, gpu: &str) -> Result<BTreeMap<(u64, bool), f64>, ImportError> {
+    const SHAPE: [&str; 12] = [
+        "gpu", "backend", "dtype", "mask", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "d_qk", "d_vo", "window",
+    ];
+    let table = tables.get("attention_cudnn.csv")?;
+    let mut times: BTreeMap<(Vec<String>, bool), Vec<f64>> = BTreeMap::new();
+    for row in table.rows() {
+        let shape: Vec<String> = SHAPE.iter().map(|column| row.text(column).to_owned()).collect();
+        let wanted = row.text("gpu") == gpu && row.text("backend") == "cudnn" && row.text("dtype") == "bfloat16";
+        if let (true, "bwd", "", Some(ms)) = (wanted, row.text("pas"), row.text("window"), row.number("time_ms")) {
+            times.entry((shape, row.text("deterministic_bwd") == "True")).or_default().push(ms);
+        }
+    }
+    let mut ratios: BTreeMap<(u64, bool), Vec<f64>> = BTreeMap::new();
+    for ((shape, _), ms) in times.iter().filter(|((_, ordered), _)| *ordered) {
+        let Some(other) = times.get(&(shape.clone(), false)) else { continue };
+        let width = |at: usize| shape[at].parse::<f64>().unwrap_or(0.0);
+        let head = ((width(9) + width(10)) / 2.0) as u64;
+        ratios.entry((head, shape[3] == "top_left")).or_default().push(fit::median(ms) / fit::median(other));
+    }
+    Ok(ratios.into_iter().map(|(kernel, ratios)| (kernel, fit::median(&ratios))).collect())
+}
+
 /// Writes the kernels of a chip.
 struct Writer {
     text: String,
@@ -107,6 +131,7 @@ impl Writer {
             _ => Sweeps::new(),
         };
         let processors = f64::from(chip.processors);
+        let ordered = in_order(tables, gpu)?;
         for (key @ (head, backward, causal), points) in cudnn(tables, gpu)? {
             let measured = of_machine.remove(&key);
             let (points, scale, own) = match &measured {
@@ -133,7 +158,9 @@ impl Writer {
             let (median, p90) = (fit::median(&errors), fit::quantile(&errors, 0.9));
             let evidence = evidence(basis, points.len(), median, p90.max(0.02) + extra, &source);
             let kernel = Kernel { backend: "cudnn".to_owned(), backward, head, causal };
-            attention::write(&mut self.text, &kernel, r.rate * scale, r.knee, &evidence);
+            let factor = ordered.get(&(head, causal)).filter(|_| backward);
+            let line = factor.map_or(String::new(), |factor| format!("in_order = {factor:.3}"));
+            attention::write_cut(&mut self.text, &kernel, (r.rate * scale, r.knee), &line, &evidence);
             self.residuals.push(Residual {
                 section: format!(
                     "cudnn d{head} {} {}",

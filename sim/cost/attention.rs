@@ -14,12 +14,16 @@
 //! as S·(S + block)/2: the knee is about the block. A backward pass that is not fused computes dQ and dK, dV in kernels of
 //! their own, seven matmuls for five; its FLOPs are counted as five here too.
 
+mod deterministic;
+
 use serde::{Deserialize, Serialize};
 
 use super::basis::{Basis, Cost, Evidence};
 use super::matmul::PEAK_READ;
 use crate::program::AttentionShape;
 use crate::units::{FlopRate, Time};
+
+pub use deterministic::copies;
 
 /// FlexAttention's rate over FlashAttention-2's, forward and backward, where a profile has none of its own: "90 % of
 /// FlashAttention2's performance in the forward pass and 85 % in the backward pass", causal, on A100 (PyTorch's announcement,
@@ -116,6 +120,8 @@ pub struct Kernel {
     pub rate: FlopRate,
     /// Sequence at which half the rate is reached.
     pub knee: f64,
+    /// Time of the backward that adds up in one order over this one's, where it was measured.
+    pub in_order: Option<f64>,
     /// What it rests on.
     pub evidence: Evidence,
 }
@@ -131,6 +137,14 @@ pub struct Attention {
 impl Attention {
     pub(super) fn new(written: Written, (processors, peak): (f64, FlopRate)) -> Result<Attention, String> {
         for kernel in &written.kernels {
+            if kernel.in_order.is_some_and(|factor| !(0.5..=10.0).contains(&factor)) {
+                return Err(format!(
+                    "attention for head dimension {} has in_order {}: expected the time of the deterministic backward over the \
+                     other's, between 0.5 and 10",
+                    kernel.head_dim,
+                    kernel.in_order.unwrap_or(f64::NAN)
+                ));
+            }
             if !(kernel.rate.0 > 0.0 && kernel.knee >= 0.0 && kernel.knee.is_finite() && kernel.head_dim > 0) {
                 return Err(format!(
                     "attention for head dimension {} has rate {} and knee {}: expected a rate above zero",

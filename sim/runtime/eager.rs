@@ -9,6 +9,7 @@
 //! Forward rules are in [`forward`], backward rules in [`backward`]; to add an operator, add its kind to
 //! `model::graph::OpKind` and one arm to each.
 
+mod accumulator;
 mod again;
 pub mod around;
 mod autocast;
@@ -122,6 +123,8 @@ pub struct Settings {
     pub multiprocessors: u32,
     /// Whether a recompute stops once backward has all it needs (`torch.utils.checkpoint`, `early_stop`).
     pub early_stop: bool,
+    /// Whether every block of a head adds up a gradient of queries of its own (FlashAttention 2's deterministic backward).
+    pub copies_gradients: bool,
     /// Whether every call of attention first reads an answer back from the device (transformers' flash attention asks
     /// whether positions are packed).
     pub attention_reads_back: bool,

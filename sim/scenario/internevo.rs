@@ -150,9 +150,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         // PyTorch 1.13.
         persistent_workspace: true,
         multiprocessors: topology.chip.cores,
+        copies_gradients: false,
     };
     let job = runtime::Job::of(Job { split, zero1, bucket });
-    let software = Software { attention, tf32: false, cublas, rail, blocks: None, disks: None };
+    let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
 

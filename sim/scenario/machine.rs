@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use toml::Spanned;
+
 use super::error::ScenarioError;
 use super::registry::Runtime;
 use super::understood::{MOST_RANKS, Reader};
 use super::{gate, written};
 use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
 use crate::hardware::{Size, Topology, Vendor};
+use crate::model::ModelConfig;
 use crate::units::Bandwidth;
 
 /// The topology, at its size.
@@ -148,6 +151,54 @@ pub(super) fn attention(
         ));
     }
     Ok(attention)
+}
+
+/// Whose kernels PyTorch's `scaled_dot_product_attention` runs, and whether their backward adds up in one order. Under
+/// `torch.use_deterministic_algorithms` it takes no kernels of cuDNN's (`sdp_utils.cpp`, `check_cudnn_deterministic`).
+pub(super) fn pytorch_kernels(
+    reader: &mut Reader<'_>,
+    written: &written::Attention,
+    (topology, profile): (&Topology, &Profile),
+    model: &ModelConfig,
+) -> Result<(Backend, bool), ScenarioError> {
+    let asked = written.deterministic.as_ref();
+    let deterministic = reader.flag("attention.deterministic", asked.map(|at| *at.get_ref()), false);
+    let Some(at) = asked.filter(|_| deterministic) else {
+        return Ok((attention(reader, written, profile, pytorch_attention(topology))?, false));
+    };
+    let default = (Backend::Flash2, "under torch.use_deterministic_algorithms PyTorch takes no cuDNN attention");
+    let attention = attention(reader, written, profile, default)?;
+    if attention == Backend::Cudnn {
+        let remedy = "write attention.backend = \"flash2\", or attention.deterministic = false";
+        return Err(reader.plan(at, default.1, remedy));
+    }
+    in_order(reader, at, attention, model, "write attention.deterministic = false")?;
+    reader.assumptions.push(
+        "note: attention.deterministic prices attention's backward; what torch.use_deterministic_algorithms changes in other \
+         operators, and its fills of new memory, are not priced"
+            .to_owned(),
+    );
+    Ok((attention, true))
+}
+
+/// Refuses a deterministic backward that a library does not have, or that nobody has priced.
+pub(super) fn in_order(
+    reader: &Reader<'_>,
+    at: &Spanned<bool>,
+    attention: Backend,
+    model: &ModelConfig,
+    remedy: &str,
+) -> Result<(), ScenarioError> {
+    let problem = match attention {
+        Backend::Flash3 if model.head_dim >= 256 => {
+            format!("FlashAttention 3 has no deterministic backward for a head dimension of {}", model.head_dim)
+        }
+        Backend::Flash1 | Backend::Triton | Backend::Splash | Backend::Tokamax => {
+            format!("no deterministic backward of {} attention is known", attention.name())
+        }
+        Backend::Flash2 | Backend::Cudnn | Backend::Flash3 | Backend::Flex => return Ok(()),
+    };
+    Err(reader.plan(at, problem, format!("{remedy}, or another attention.backend")))
 }
 
 /// Refuses FlexAttention where a runtime's own modules call attention.

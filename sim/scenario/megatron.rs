@@ -4,6 +4,7 @@
 mod buffers;
 mod context;
 mod deepspeed;
+mod deterministic;
 mod experts;
 mod foreign;
 mod fsdp;
@@ -21,7 +22,7 @@ use super::float8::{self, Scaled};
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
 use super::{gate, machine, written};
-use crate::cost::{Profile, Software};
+use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::DType;
@@ -130,6 +131,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let regime = machine::regime(reader, &scenario.topology);
     machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, machine::engine_attention(topology))?;
+    let deterministic = deterministic::asked(reader, (scenario, table), (attention, &model), engine)?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
@@ -158,11 +160,12 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         // Released containers have PyTorch before 2.15.
         persistent_workspace: true,
         multiprocessors: topology.chip.cores,
+        copies_gradients: deterministic && attention == Backend::Flash2,
     };
     fsdp::unit(reader, table, &mut job)?;
     pipeline::check(reader, scenario, &job)?;
     let job = runtime::Job::of(job);
-    let software = Software { attention, tf32: false, cublas, rail, blocks: None, disks: None };
+    let software = Software { attention, deterministic, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
 }
 

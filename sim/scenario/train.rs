@@ -95,7 +95,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let facts = (accumulation, replicate, pipeline.is_some());
     let between = accumulation::between(reader, scenario, runtime, facts)?;
     let regime = machine::regime(reader, &scenario.topology);
-    let attention = machine::attention(reader, &scenario.attention, profile, machine::pytorch_attention(topology))?;
+    let (attention, deterministic) =
+        machine::pytorch_kernels(reader, &scenario.attention, (topology, profile), &model)?;
     let multiplied = if autocast.is_some() { DType::Bf16 } else { mixed_precision.compute() };
     let tf32 = match (multiplied, scenario.precision.tf32) {
         (DType::Fp32, None) => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
@@ -118,6 +119,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let loss_inside = training::inside_model(reader, scenario)?;
     let eager = Settings {
         norm_code: norm_code(&model, style),
+        copies_gradients: deterministic && attention == Backend::Flash2,
         ..eager(reader, scenario, (topology, profile), (&model, early_stop, offload))
     };
     let job = Job {
@@ -159,7 +161,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         model,
     };
     gate::check(reader, scenario, &job, topology)?;
-    let software = Software { attention, tf32, cublas, rail, blocks: None, disks: None };
+    let software = Software { attention, deterministic, tf32, cublas, rail, blocks: None, disks: None };
     let job = runtime::Job::of(job);
     Ok(Decided { job, regime, software, expandable_segments })
 }
@@ -336,6 +338,7 @@ pub(super) fn eager(
         bias_tensor,
         multiprocessors: topology.chip.cores,
         early_stop,
+        copies_gradients: false,
         attention_reads_back: scenario.attention.reads_back.unwrap_or(false),
         flex_attention: scenario.attention.backend.as_ref().is_some_and(|at| *at.get_ref() == Backend::Flex),
         unnamed_logits: scenario.loss.unnamed_logits.as_ref().is_some_and(|at| *at.get_ref()),

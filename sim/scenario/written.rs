@@ -343,6 +343,8 @@ pub struct Optimizer {
 pub struct Attention {
     /// Whose kernels.
     pub backend: Option<Spanned<Backend>>,
+    /// Whether its backward adds up in one order (`torch.use_deterministic_algorithms`, `FLASH_ATTENTION_DETERMINISTIC`).
+    pub deterministic: Option<Spanned<bool>>,
     /// Whether ALiBi's biases are a tensor given to `scaled_dot_product_attention`, or slopes inside the kernel.
     pub alibi_tensor: Option<bool>,
     /// Whether tokens are packed without padding before attention and put back after it (`bert_padding`).

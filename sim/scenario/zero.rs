@@ -15,13 +15,14 @@ use super::registry::{Entry, Runtime};
 use super::train::eager;
 use super::understood::{Base, Decided, Reader};
 use super::{classes, gate, limits, machine, recompute, training, written};
-use crate::cost::Software;
+use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
 use crate::model::tensor::TensorParallel;
 use crate::program::DType;
 use crate::runtime;
 use crate::runtime::compiled::Rotate;
+use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
 use crate::runtime::optimizer::How;
 use crate::runtime::train::{self, Checkpoint};
@@ -86,7 +87,7 @@ const FOREIGN: Foreign = Foreign {
             &["name", "implementation", "weight_decay", "clip_grad_norm"],
             "the optimizer steps one flat tensor when all gradients are there: remove the key",
         ),
-        ("attention", &["backend", "alibi_tensor", "reads_back"], "remove the key"),
+        ("attention", &["backend", "deterministic", "alibi_tensor", "reads_back"], "remove the key"),
         (
             "batch",
             &["sequence", "micro", "accumulation", "global", "global_tokens"],
@@ -133,7 +134,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let clip = reader.flag("optimizer.clip_grad_norm", scenario.optimizer.clip_grad_norm, true);
     let regime = machine::regime(reader, &scenario.topology);
     machine::no_flex(reader, &scenario.attention)?;
-    let attention = machine::attention(reader, &scenario.attention, profile, machine::pytorch_attention(topology))?;
+    let (attention, deterministic) =
+        machine::pytorch_kernels(reader, &scenario.attention, (topology, profile), &model)?;
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
@@ -167,7 +169,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         cuda_graphs: false,
         style: classes::plain(&scenario.framework),
         output: None,
-        eager: eager(reader, scenario, (topology, profile), (&model, early_stop, None)),
+        eager: Settings {
+            copies_gradients: deterministic && attention == Backend::Flash2,
+            ..eager(reader, scenario, (topology, profile), (&model, early_stop, None))
+        },
         optimizer,
         clip,
         master_weights: false,
@@ -187,7 +192,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         disks::check(reader, table, &zero)?;
         disks = disks::rates(reader, table, topology)?;
     }
-    let software = Software { attention, tf32: false, cublas, rail, blocks: None, disks };
+    let software = Software { attention, deterministic, tf32: false, cublas, rail, blocks: None, disks };
     Ok(Decided { job, regime, software, expandable_segments })
 }
 

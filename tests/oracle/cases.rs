@@ -312,6 +312,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
             multiprocessors: 132,
             early_stop: config.early_stop,
             attention_reads_back: false,
+            copies_gradients: false,
             flex_attention: false,
             unnamed_logits: false,
             offload: None,

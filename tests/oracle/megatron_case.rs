@@ -157,5 +157,6 @@ pub fn job(c: &Value) -> Job {
         workspace: 32 << 20,
         persistent_workspace: false,
         multiprocessors: 132,
+        copies_gradients: false,
     }
 }

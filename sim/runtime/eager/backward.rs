@@ -470,7 +470,7 @@ impl Eager {
             }
         } else {
             let sum = self.temporary(row_sum, name);
-            let accumulator = self.temporary(d.b * rows * d.n * round_up(d.h, 32) * 4, name);
+            let accumulator = self.query_accumulator(graph, name);
             let expanded = if grouped { [0; 2].map(|_| Some(self.temporary(sizes[0], name))) } else { [None; 2] };
             for storage in expanded.into_iter().rev().flatten() {
                 self.release(storage);

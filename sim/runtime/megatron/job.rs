@@ -21,8 +21,7 @@ use crate::units::Bytes;
 pub struct Sharing {
     /// `--cp-comm-type`.
     pub way: &'static Way,
-    /// Over how many of them heads are spread while they attend: the first of `--hierarchical-context-parallel-sizes`, under
-    /// `a2a` all.
+    /// Over how many of them heads are spread in attention: `--hierarchical-context-parallel-sizes`' first, all under `a2a`.
     pub heads: u32,
 }
 
@@ -337,8 +336,7 @@ impl Matmuls {
 pub struct Gradients {
     /// Type of the main gradients (`grad_reduce_in_fp32`, `--accumulate-allreduce-grads-in-fp32`).
     pub dtype: DType,
-    /// Whether weight gradients are added to main gradients by the matmul that makes them
-    /// (`--gradient-accumulation-fusion`).
+    /// Whether the matmul of a weight gradient adds it to the main gradient (`--gradient-accumulation-fusion`).
     pub fused_accumulation: bool,
     /// `--overlap-grad-reduce`: a bucket is reduced as soon as the last micro-batch has made it.
     pub overlap_reduce: bool,
@@ -420,6 +418,8 @@ pub struct Job {
     pub persistent_workspace: bool,
     /// Multiprocessors of the chip, which size the buffers of reductions.
     pub multiprocessors: u32,
+    /// Whether blocks of FlashAttention 2's backward add up gradients of queries of their own (`--deterministic-mode`).
+    pub copies_gradients: bool,
 }
 
 impl Job {
@@ -467,8 +467,7 @@ impl Job {
         }
     }
 
-    /// How modules run eagerly: Megatron's own with the Python around their operators. What Transformer Engine's cost stands
-    /// with its kernels (`python.rs`).
+    /// How modules run eagerly: Megatron's own with Python around operators; Transformer Engine's is with its kernels (`python.rs`).
     pub fn modules(&self) -> Settings {
         match self.block.implementation {
             Implementation::Local => {
@@ -489,6 +488,7 @@ impl Job {
             bias_tensor: false,
             multiprocessors: self.multiprocessors,
             early_stop: false,
+            copies_gradients: self.copies_gradients,
             attention_reads_back: false,
             flex_attention: false,
             unnamed_logits: false,

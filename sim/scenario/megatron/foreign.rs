@@ -18,7 +18,7 @@ const TABLES: [(&str, &[&str], &str); 13] = [
         "write megatron.implementation = \"transformer_engine\" or \"local\", and its fusions",
     ),
     ("optimizer", &["clip_grad_norm"], "it is Adam in one kernel: remove the key, or see megatron.exp_avg_dtype"),
-    ("attention", &["backend"], "write megatron.attention = \"flash\" or \"unfused\""),
+    ("attention", &["backend"], "write megatron.attention = \"flash\" or \"unfused\", or megatron.deterministic_mode"),
     ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
     (
         "batch",

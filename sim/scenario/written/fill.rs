@@ -44,7 +44,7 @@ fill!(Checkpointing { policy, offload, use_reentrant, around_hooks } { early_sto
 fill!(Optimizer {
     name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, in_backward,
 } { clip_grad_norm, scale_gradients });
-fill!(Attention { backend, unpad, implementation } { alibi_tensor, reads_back });
+fill!(Attention { backend, deterministic, unpad, implementation } { alibi_tensor, reads_back });
 fill!(Memory { initialisation } { expandable_segments });
 fill!(Precision { storage, param, reduce, output, autocast, autocast_cache } { tf32 });
 

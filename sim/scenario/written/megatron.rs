@@ -203,6 +203,8 @@ pub struct Megatron {
     pub bias_dropout_fusion: Option<bool>,
     /// `apply_rope_fusion`.
     pub rope_fusion: Option<bool>,
+    /// `deterministic_mode`.
+    pub deterministic_mode: Option<Spanned<bool>>,
     /// `cross_entropy_loss_fusion`.
     pub cross_entropy_loss_fusion: Option<bool>,
     /// `cross_entropy_fusion_impl`.

@@ -151,7 +151,12 @@ impl Eager {
         } else {
             sizes.map(|bytes| self.temporary(bytes, NAME))
         };
+        // FlashAttention 2's copies; one sum is not counted, nor is cuDNN's workspace.
+        let copies = self.settings.copies_gradients.then(|| self.query_accumulator(graph, NAME));
         self.launch(NAME, Self::flash_work(graph, op, true), self.settings.backward);
+        if let Some(copies) = copies {
+            self.release(copies);
+        }
         made
     }
 }

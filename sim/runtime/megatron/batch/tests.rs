@@ -18,6 +18,7 @@ const SETTINGS: Settings = Settings {
     multiprocessors: 132,
     early_stop: false,
     attention_reads_back: false,
+    copies_gradients: false,
     flex_attention: false,
     unnamed_logits: false,
     offload: None,

@@ -1,0 +1,25 @@
+//! Where FlashAttention 2's backward adds up the gradient of queries, in fp32 (`flash_attn/flash_api.cpp`, `mha_bwd`,
+//! `dq_accum`).
+
+use super::{Eager, Storage};
+use crate::cost::attention::copies;
+use crate::model::graph::Graph;
+use crate::program::MemoryKind;
+
+impl Eager {
+    /// One sum: rows rounded up to 128, a head to 32, one wider than 128 to 64. Where blocks add up in one order, each block of
+    /// a head has a copy of its own, zeroed.
+    pub(in crate::runtime) fn query_accumulator(&mut self, graph: &Graph, name: &'static str) -> Storage {
+        let d = graph.dims;
+        let head = d.h.next_multiple_of(if d.h <= 128 { 32 } else { 64 });
+        let bytes = d.b * d.s.next_multiple_of(128) * d.n * head * 4;
+        if !self.settings.copies_gradients {
+            return self.temporary(bytes, name);
+        }
+        let copies = copies(u64::from(self.settings.multiprocessors), d.b, d.n);
+        let all = self.temporary(copies * bytes, name);
+        // All are written with zeros, and all but the first are read once more when they are summed.
+        self.pointwise("aten.zeros", MemoryKind::Copy, (copies - 1) * bytes, copies * bytes, self.settings.backward);
+        all
+    }
+}
