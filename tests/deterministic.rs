@@ -107,3 +107,15 @@ fn megatron_refuses_what_its_deterministic_mode_refuses() {
     let refusal = Scenario::parse(make::FILE, &key).expect_err("refused").to_string();
     assert!(refusal.contains("megatron.deterministic_mode"), "{refusal}");
 }
+
+#[test]
+fn a_report_says_whose_kernels_attention_was_priced_as() {
+    let named = |attention: &str| {
+        let answer = make::fly(&format!("{TINY}\n[attention]\nbackend = \"{attention}\"\n"));
+        let names = answer.parts.into_iter().map(|part| part.name);
+        names.filter(|name| name.contains("attention")).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    let own = ["aten._scaled_dot_product_flash_attention", "aten._scaled_dot_product_flash_attention_backward"];
+    assert_eq!(named("flash2"), own);
+    assert_eq!(named("cudnn"), own.map(|name| format!("{name} (cudnn)")));
+}

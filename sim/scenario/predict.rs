@@ -167,7 +167,7 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
         classes.push(Class { program, evidence, counts, memory, breakdown, ranks: ranks[index].len() as u32 });
     }
     let breakdown = parts::mean(&classes);
-    let parts = parts::parts(&classes, &timeline);
+    let parts = parts::parts(&classes, &timeline, scenario.software.attention);
     let (residual, shares) = trust(&classes, &timeline, stall);
     let kind = Kind::of(scenario);
     let family = scenario.measured.as_ref().map_or("", |measured| measured.family.as_str());

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Class;
-use crate::cost::Basis;
+use crate::cost::{Backend, Basis};
 use crate::engine::{Breakdown, Busy, Costs, Timeline};
-use crate::program::{Collective, Dispatch, Instr, Pass, Program, TransferId, Work};
+use crate::program::{Collective, DType, Dispatch, Instr, Pass, Program, TransferId, Work};
 use crate::units::Time;
 
 /// A part of the step.
@@ -124,9 +124,22 @@ impl Counts {
 /// What one rank of a class spends on each part.
 type Table = BTreeMap<(&'static str, String), Part>;
 
-/// Parts, largest first.
-pub(super) fn parts(classes: &[Class], timeline: &Timeline) -> Vec<Part> {
-    let tables: Vec<Table> = classes.iter().zip(&timeline.busy).map(|(class, busy)| of_one(class, busy)).collect();
+/// A kernel's name. Operators of attention do not say whose kernels they run: where their name leaves it open or says
+/// another's, whose time was taken stands behind it.
+fn named(name: &str, work: &Work, attention: Backend) -> String {
+    let flash = attention == Backend::Flash2 && name.contains("flash");
+    match work {
+        Work::Attention { dtype, .. } if *dtype != DType::Fp32 && !flash && !name.contains(attention.name()) => {
+            format!("{name} ({})", attention.name())
+        }
+        _ => name.to_owned(),
+    }
+}
+
+/// Parts, largest first; `attention` is whose kernels attention is priced as.
+pub(super) fn parts(classes: &[Class], timeline: &Timeline, attention: Backend) -> Vec<Part> {
+    let one = |(class, busy)| of_one(class, busy, attention);
+    let tables: Vec<Table> = classes.iter().zip(&timeline.busy).map(one).collect();
     let mut all = Table::new();
     for (key, part) in tables.iter().flatten() {
         match all.get_mut(key) {
@@ -148,7 +161,7 @@ pub(super) fn parts(classes: &[Class], timeline: &Timeline) -> Vec<Part> {
     list
 }
 
-fn of_one(Class { program, counts, evidence, .. }: &Class, busy: &Busy) -> Table {
+fn of_one(Class { program, counts, evidence, .. }: &Class, busy: &Busy, attention: Backend) -> Table {
     let Counts { kernels, comms, exchanges, .. } = counts;
     let mut table = Table::new();
     let mut add = |group: &'static str, name: String, count, time, exposed, basis| {
@@ -167,7 +180,7 @@ fn of_one(Class { program, counts, evidence, .. }: &Class, busy: &Busy) -> Table
     };
     for (index, kernel) in program.kernels.iter().enumerate().filter(|&(index, _)| kernels[index] > 0) {
         let basis = evidence.kernels[index].basis;
-        let name = kernel.name.to_owned();
+        let name = named(kernel.name, &kernel.work, attention);
         let exposed = busy.kernel_exposed[index];
         add(kernel.pass.name(), name, kernels[index], busy.kernel[index], exposed, basis);
     }
