@@ -222,7 +222,7 @@ mod tests {
         for lane in lanes {
             let (runs, share) = held(WITNESSES.iter().filter(|one| one.lane == lane));
             println!("{lane}: {share:.2} of {runs}");
-            assert!(runs < 10 || (0.65..=0.96).contains(&share), "{lane}: {share:.3} of {runs}");
+            assert!(runs < 10 || (0.65..=0.95).contains(&share), "{lane}: {share:.3} of {runs}");
         }
     }
 
