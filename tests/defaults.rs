@@ -37,6 +37,12 @@ pub fn plans() -> Vec<String> {
         add(&single, checkpoints),
         add(&zero(1), checkpoints),
         add(MEGATRON, "[megatron]\nattention = \"unfused\""),
+        add(
+            MEGATRON,
+            "[pipeline]\nvirtual_stages = 2\n[megatron]\ndistributed_optimizer = true\noverlap_grad_reduce = true\n\
+             overlap_param_gather = true",
+        ),
+        fsdp(&[("huggingface = \"config.json\"", "name = \"mixtral-8x7b\"")]) + "[framework]\nexperts = \"loop\"\n",
         add(&deepspeed, "[megatron]\nattention = \"flash\""),
         fsdp(&[("sequence = 128", "sequence = 128\naccumulation = 2")]),
         fsdp(&[a100]),

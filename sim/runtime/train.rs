@@ -5,7 +5,7 @@
 //! taken its name, logits until the loss has been computed.
 
 use super::compiled::Rotate;
-use super::eager::{COMPUTE, Eager, SavedOps, Settings, Shared, Storage, fp8};
+use super::eager::{COMPUTE, Eager, Settings, Shared, Storage, fp8};
 use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Reshard, Version};
 use super::optimizer::{self, Optimizer};
@@ -23,6 +23,7 @@ mod besides;
 mod blocks;
 mod body;
 mod captured;
+mod checkpoint;
 mod framework;
 mod halves;
 mod initial;
@@ -34,33 +35,12 @@ mod spread;
 mod units;
 mod wrapped;
 
+pub use checkpoint::Checkpoint;
 pub use initial::Initialisation;
 pub use looped::{KeepLogits, Loop};
 use pipeline::Pipeline;
 use plan::{Graphs, Layout, Part, Scopes, communicators, context_ring, graphs, layout, streams, tensor_group};
 use units::Maker;
-
-/// What each block does about its activations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Checkpoint {
-    /// Keep everything autograd saves.
-    None,
-    /// Keep the block's input, run its forward again in backward.
-    Full,
-    /// Do that for the blocks that say so.
-    Blocks(Vec<bool>),
-    /// torchtitan's operator-level selective policy.
-    SelectiveOp,
-    /// A selective policy of one's own.
-    Saving(SavedOps),
-}
-
-impl Checkpoint {
-    /// Whether it keeps what some operators return.
-    pub fn is_selective(&self) -> bool {
-        matches!(self, Checkpoint::SelectiveOp | Checkpoint::Saving(_))
-    }
-}
 
 /// `torch.autocast` in bf16 around forward and loss of fp32 parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -99,8 +99,8 @@ fn a_shape_that_a_schedule_is_not_made_for_is_refused_with_a_remedy() {
     );
     assert_eq!(said("GPipe", 0, 1, 1), "the number of pipeline ranks is 0: expected 1 to 65536");
     assert_eq!(
-        said("ZB-1p", 2000, 1, 4000),
-        "ZB-1p is searched turn by turn, and 2000 ranks × 4000 micro-batches are too many: take 524 micro-batches or \
+        said("ZB-1p", 2000, 1, 1000),
+        "ZB-1p is searched turn by turn, and 2000 ranks × 1000 micro-batches are too many: take 524 micro-batches or \
          fewer, or ZB-H1, which is written down"
     );
 }

@@ -69,14 +69,14 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(&["attention.alibi_tensor"], |plan| plan.job.model.position != Position::Alibi, "the model has no ALiBi"),
     Rule(
-        &["attention.backend", "attention.reads_back"],
+        &["attention.backend", "attention.reads_back", "attention.deterministic"],
         |plan| plan.job.style.attention == AttentionCode::Eager,
         "attention is eager: two matmuls and a softmax",
     ),
     Rule(
-        &["attention.reads_back"],
+        &["attention.reads_back", "attention.deterministic"],
         |plan| plan.job.eager.flex_attention,
-        "FlexAttention is compiled, and reads nothing back",
+        "FlexAttention is compiled: it reads nothing back, and its backward adds up in one order",
     ),
     Rule(
         &[

@@ -33,7 +33,9 @@ const TABLES: [(&str, &[&str], &str); 13] = [
 ];
 
 /// Where the key itself says more than its table.
-const KEYS: [(&str, &str); 5] = [
+const KEYS: [(&str, &str); 7] = [
+    ("precision.autocast", "remove it: parameters are in precision.param, beside fp32 ones that are stepped"),
+    ("precision.autocast_cache", "remove it: there is no autocast"),
     ("precision.storage", "write megatron.main_params_dtype for the parameters that are stepped"),
     ("precision.reduce", "write megatron.grad_reduce_in_fp32 = true or false"),
     ("precision.output", "remove it: the loss is computed in fp32"),
