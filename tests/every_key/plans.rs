@@ -50,6 +50,7 @@ pub fn plans() -> Vec<String> {
             "mesh.dp_shard = 4, mesh.cp = 2, compile.blocks = true",
             "optimizer.implementation = 'fused'",
             "activation_checkpointing.policy = 'full', compile.blocks = true",
+            "activation_checkpointing.policy = 'full', precision.autocast = 'bf16'",
             "activation_checkpointing.policy = 'full', activation_checkpointing.use_reentrant = true",
             "topology.nodes = 2, mesh.dp_replicate = 2",
             "mesh.dp_shard = 4, mesh.pp = 2, batch.accumulation = 4, model.layers = 4",

@@ -15,7 +15,11 @@ fn all_experts(job: &Job) -> bool {
 }
 
 pub(super) const RULES: &[Rule<Job>] = &[
-    Rule(&["attention.backend"], |plan| !flash(plan.job), "attention is unfused: two batched matmuls and a softmax"),
+    Rule(
+        &["attention.backend", "megatron.deterministic_mode"],
+        |plan| !flash(plan.job),
+        "attention is unfused: two batched matmuls and a softmax",
+    ),
     Rule(
         &["megatron.masked_softmax_fusion"],
         |plan| flash(plan.job),

@@ -38,7 +38,7 @@ fn fused(job: &Job) -> bool {
 /// Whether a matmul is in fp32: all of them, or those of torchtitan's router.
 fn fp32(job: &Job) -> bool {
     let router = job.model.experts.is_some() && matches!(job.style.experts, Implementation::Torchtitan { .. });
-    router || job.fsdp.mixed_precision.compute() == DType::Fp32
+    router || job.multiplies_in() == DType::Fp32
 }
 
 pub(super) const RULES: &[Rule<Job>] = &[
@@ -144,7 +144,7 @@ pub(super) const RULES: &[Rule<Job>] = &[
     Rule(&["loss.unnamed_logits"], |plan| plan.job.pipeline.is_some(), "the pipeline's schedule holds the logits"),
     Rule(
         &["loss.unnamed_logits"],
-        |plan| plan.job.fsdp.mixed_precision.compute() == DType::Fp32,
+        |plan| plan.job.multiplies_in() == DType::Fp32,
         "logits are in fp32 already, and nothing casts them",
     ),
     Rule(
