@@ -18,7 +18,11 @@ pub fn report_panics() {
 }
 
 fn message(info: &PanicHookInfo<'_>) -> String {
-    let what = info.payload_as_str().unwrap_or("no message");
+    let what = match (info.payload().downcast_ref::<&str>(), info.payload().downcast_ref::<String>()) {
+        (Some(text), _) => *text,
+        (None, Some(text)) => text.as_str(),
+        (None, None) => "no message",
+    };
     let place = info.location().map_or("an unknown place".to_owned(), ToString::to_string);
     let command: Vec<String> = std::env::args().collect();
     format!(

@@ -54,5 +54,5 @@ pub(super) fn write_trace(file: Output, scenario: &Scenario, answer: &Prediction
     let (programs, class_of) = (answer.programs(), answer.class_of.clone());
     let trace =
         Trace { scenario: &scenario.description, programs, class_of, timeline: &answer.timeline, from_step: None };
-    file.write_with(|mut out| trace.write(&mut out)).map_err(Failure::input)
+    file.write_with(|out| trace.write(out)).map_err(Failure::input)
 }

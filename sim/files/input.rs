@@ -26,6 +26,7 @@ pub fn text(path: &Path) -> Result<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -149,6 +149,7 @@ fn remove_when_interrupted() {
 fn remove_when_interrupted() {}
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
