@@ -372,8 +372,8 @@ fn points_go_into_a_plain_file_and_a_reader_may_go_away() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     run.run(&["--sweeps", "overhead", "--minutes", "0.1"]).is(2, &["points.jsonl: not a plain file"]);
     std::fs::remove_file(&pipe).unwrap();
-    // The end that reads is closed before anything is printed.
+    // The end that reads is closed before anything is printed: nothing is said, and it is no success.
     let mut child = run.command(&["--list"]).spawn().unwrap();
     drop(child.stdout.take());
-    Ended::of(&child.wait_with_output().unwrap()).is(0, &[]);
+    Ended::of(&child.wait_with_output().unwrap()).is(141, &[]);
 }
