@@ -27,6 +27,7 @@ mod frameworks;
 mod global_batch;
 mod graphs;
 mod grouped;
+mod hard_wired;
 mod honest;
 mod issued;
 mod make;
