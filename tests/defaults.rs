@@ -62,6 +62,7 @@ pub fn plans() -> Vec<String> {
         megatron(&[("huggingface = \"config.json\"", "name = \"mixtral-8x7b\""), ("tp = 2\npp = 2", "ep = 8")]),
         add(MEGATRON, "[megatron]\ndistributed_optimizer = true\noverlap_grad_reduce = true\noverlap_param_gather = true"),
         megatron(&[("pp = 2", "cp = 2")]),
+        add(MEGATRON, "[megatron]\ndistributed_optimizer = true\nexp_avg_dtype = \"bf16\""),
         add(MEGATRON, "[precision]\nparam = \"fp16\""),
         add(MEGATRON, "[megatron]\nfp8 = \"delayed\""),
         add(&deepspeed, "[precision]\nparam = \"fp16\""),

@@ -104,6 +104,7 @@ fn job(matmuls: Matmuls, tp: u32) -> Job {
             overlap_gather: false,
             align_gather: false,
             master: DType::Fp32,
+            remainders: false,
             first_moment: DType::Fp32,
             second_moment: DType::Fp32,
             fused: true,

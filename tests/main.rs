@@ -30,6 +30,7 @@ mod global_batch;
 mod graphs;
 mod grouped;
 mod handed_on;
+mod hard_wired;
 mod honest;
 mod host_memory;
 mod issued;

@@ -26,14 +26,13 @@ pub fn text(path: &Path) -> Result<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[cfg(unix)]
     #[test]
     fn a_device_that_never_ends_is_not_read_to_its_end() {
-        let why = text(Path::new("/dev/zero")).unwrap_err();
+        let why = text(Path::new("/dev/zero")).expect_err("it fails");
         assert!(why.to_string().contains("longer than 256 MiB"), "{why}");
     }
 }

@@ -149,55 +149,54 @@ fn remove_when_interrupted() {
 fn remove_when_interrupted() {}
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_file_keeps_its_content_until_the_new_one_is_whole() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("it works");
         let path = folder.path().join("answer.json");
-        Output::open(&path).unwrap().write("old").unwrap();
-        let output = Output::open(&path).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        Output::open(&path).expect("it works").write("old").expect("it works");
+        let output = Output::open(&path).expect("it works");
+        assert_eq!(fs::read_to_string(&path).expect("it works"), "old");
         let failed = output.write_with(|out| {
             out.write_all(b"ne")?;
             Err(io::Error::other("no space"))
         });
-        assert!(failed.unwrap_err().to_string().contains("answer.json: no space"));
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        Output::open(&path).unwrap().write("new").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing half-written stays");
+        assert!(failed.expect_err("it fails").to_string().contains("answer.json: no space"));
+        assert_eq!(fs::read_to_string(&path).expect("it works"), "old");
+        Output::open(&path).expect("it works").write("new").expect("it works");
+        assert_eq!(fs::read_to_string(&path).expect("it works"), "new");
+        assert_eq!(fs::read_dir(folder.path()).expect("it works").count(), 1, "nothing half-written stays");
     }
 
     #[test]
     fn a_folder_and_a_place_that_is_not_there_are_refused_before_anything_is_written() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(Output::open(folder.path()).unwrap_err().to_string().contains("name a file in it"));
+        let folder = tempfile::tempdir().expect("it works");
+        assert!(Output::open(folder.path()).expect_err("it fails").to_string().contains("name a file in it"));
         let missing = folder.path().join("no/such/answer.json");
-        assert!(Output::open(&missing).unwrap_err().to_string().contains("no/such/answer.json"));
+        assert!(Output::open(&missing).expect_err("it fails").to_string().contains("no/such/answer.json"));
     }
 
     #[cfg(unix)]
     #[test]
     fn a_link_stays_a_link_and_a_file_keeps_its_permissions() {
         use std::os::unix::fs::{PermissionsExt, symlink};
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("it works");
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
-        fs::write(&file, "old").unwrap();
-        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
-        symlink(&file, &link).unwrap();
-        Output::open(&link).unwrap().write("new").unwrap();
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
-        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+        fs::write(&file, "old").expect("it works");
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("it works");
+        symlink(&file, &link).expect("it works");
+        Output::open(&link).expect("it works").write("new").expect("it works");
+        assert!(fs::symlink_metadata(&link).expect("it works").is_symlink());
+        assert_eq!(fs::read_to_string(&file).expect("it works"), "new");
+        assert_eq!(fs::metadata(&file).expect("it works").permissions().mode() & 0o777, 0o640);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn a_full_device_is_an_error_that_names_it() {
-        let why = Output::open(Path::new("/dev/full")).unwrap().write("answer").unwrap_err();
+        let why = Output::open(Path::new("/dev/full")).expect("it works").write("answer").expect_err("it fails");
         assert!(why.to_string().starts_with("cannot write /dev/full: "), "{why}");
     }
 }

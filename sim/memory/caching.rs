@@ -78,6 +78,8 @@ struct Block {
 struct Pool {
     /// The first block of each bin.
     bins: [u32; BINS],
+    /// Of each bin the block that was filed last: where many are of one size, the next is filed near it.
+    near: [u32; BINS],
     /// The bins that hold any, a bit each.
     filled: u128,
     /// The last block of the growing range, with expandable segments.
@@ -120,7 +122,8 @@ fn bin(size: u64) -> usize {
 }
 
 impl Pool {
-    const EMPTY: Pool = Pool { bins: [NONE; BINS], filled: 0, tail: NONE, mapped_end: 0, reserved: 0 };
+    const EMPTY: Pool =
+        Pool { bins: [NONE; BINS], near: [NONE; BINS], filled: 0, tail: NONE, mapped_end: 0, reserved: 0 };
 
     /// The first block of the bins behind one.
     fn behind(&self, bin: usize) -> u32 {
@@ -329,14 +332,21 @@ impl Allocator {
     fn insert_free(&mut self, at: u32) {
         let Block { size, address, pool, .. } = self.blocks[at as usize];
         let (pool, bin) = (&mut self.pools[pool as usize], bin(size));
-        let (mut before, mut after) = (NONE, pool.bins[bin]);
-        while after != NONE {
-            let other = &self.blocks[after as usize];
-            if (other.size, other.address) > (size, address) {
-                break;
-            }
-            (before, after) = (after, other.after);
+        let behind = |other: u32| {
+            let other = &self.blocks[other as usize];
+            (other.size, other.address) > (size, address)
+        };
+        let (mut before, mut after) = match pool.near[bin] {
+            NONE => (NONE, pool.bins[bin]),
+            near => (near, self.blocks[near as usize].after),
+        };
+        while before != NONE && behind(before) {
+            (before, after) = (self.blocks[before as usize].before, before);
         }
+        while after != NONE && !behind(after) {
+            (before, after) = (after, self.blocks[after as usize].after);
+        }
+        pool.near[bin] = at;
         match before {
             NONE => {
                 pool.bins[bin] = at;
@@ -356,6 +366,10 @@ impl Allocator {
         let Block { size, pool, before, after, .. } = self.blocks[at as usize];
         if after != NONE {
             self.blocks[after as usize].before = before;
+        }
+        let near = &mut self.pools[pool as usize].near[bin(size)];
+        if *near == at {
+            *near = if before == NONE { after } else { before };
         }
         if before != NONE {
             self.blocks[before as usize].after = after;

@@ -45,9 +45,10 @@ pub use fsdp::{Fsdp, Strategy, Unfit, unit_size};
 pub use graphs::{CudaGraphs, Scope};
 pub use job::{
     Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
-    Mixture, Optimizer, Overlap, Pipeline, Recompute, Scatter, Sharing,
+    Mixture, Overlap, Pipeline, Recompute, Scatter, Sharing,
 };
 pub use modules::Modules;
+pub use optimizer::Optimizer;
 
 use rayon::prelude::*;
 

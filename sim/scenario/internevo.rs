@@ -51,7 +51,7 @@ const FOREIGN: Foreign = Foreign {
         ("activation_checkpointing", &[], "write internevo.checkpoint = true"),
         (
             "framework",
-            &["cublas", "launch_blocking", "device_max_connections"],
+            &["cublas", "launch_blocking", "device_max_connections", "persistent_cublas_workspace"],
             "its modules are InternLM's: remove the key",
         ),
         ("optimizer", &[], "it is torch's AdamW under HybridZeroOptimizer, which clips: remove the table"),
@@ -109,6 +109,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
+    let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
     let layers = vec![model.layers];
     let split = megatron::Job {
         engine: megatron::Engine::Core,
@@ -136,6 +137,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
             overlap_gather: false,
             align_gather: false,
             master: DType::Fp32,
+            remainders: false,
             first_moment: DType::Fp32,
             second_moment: DType::Fp32,
             fused: false,
@@ -147,8 +149,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         checks_for_nan: false,
         graphs: Default::default(),
         workspace: profile.overheads.cublas_workspace.0,
-        // PyTorch 1.13.
-        persistent_workspace: true,
+        persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };

@@ -235,6 +235,14 @@ pub(super) fn profile(
     }
 }
 
+/// Whether cuBLAS workspaces stay taken once used, where nobody asks for a release of PyTorch: before 2.15 they do
+/// (`CublasHandlePool.cpp`; pytorch/pytorch#194311 gives each back unless `TORCH_CUBLAS_WORKSPACE_CACHE` is 1).
+pub(super) fn keeps_workspaces(reader: &mut Reader<'_>, framework: &written::Framework) -> bool {
+    let shown = "true (PyTorch before 2.15; write false for 2.15 without TORCH_CUBLAS_WORKSPACE_CACHE=1)";
+    let written = framework.persistent_cublas_workspace;
+    written.unwrap_or_else(|| reader.assume("framework.persistent_cublas_workspace", true, shown))
+}
+
 /// Another release of cuBLAS than the one that the profile's matmuls were measured with.
 pub(super) fn cublas(
     reader: &Reader<'_>,

@@ -11,6 +11,7 @@ mod fsdp;
 mod graphs;
 mod loader;
 pub(super) mod mesh;
+mod optimizer;
 mod overlap;
 pub(super) mod pipeline;
 mod recompute;
@@ -98,6 +99,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     };
     let gradients = gradients(reader, table, (mesh, dtype, fused))?;
     let optimizer = optimizer(reader, scenario, table, (gradients.overlap_reduce, pipeline.virtual_stages))?;
+    let optimizer = optimizer::remainders(reader, table, optimizer, (dtype, matmuls))?;
     let sharded = sharded.map(|key| fsdp::settings(reader, (table, key), (gradients, optimizer))).transpose()?;
     if let (Some(at), Matmuls::Fp8 { parameters: true, .. }, false) =
         (&table.fp8_param_gather, matmuls, optimizer.distributed)
@@ -135,6 +137,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
+    let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
     let mut job = Job {
         engine,
         model,
@@ -157,8 +160,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         checks_for_nan,
         graphs,
         workspace: profile.overheads.cublas_workspace.0,
-        // Released containers have PyTorch before 2.15.
-        persistent_workspace: true,
+        persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: deterministic && attention == Backend::Flash2,
     };
@@ -398,5 +400,15 @@ fn optimizer(
         }
         None => false,
     };
-    Ok(Optimizer { distributed, overlap_gather, align_gather, master, first_moment, second_moment, fused: true, clip })
+    Ok(Optimizer {
+        distributed,
+        overlap_gather,
+        align_gather,
+        master,
+        remainders: false,
+        first_moment,
+        second_moment,
+        fused: true,
+        clip,
+    })
 }

@@ -53,7 +53,7 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
     let mut model =
         loaded.map_err(|problem| ScenarioError::Model { problem: Box::new(problem), place: reader.place(named) })?;
     if let Some(layers) = &at.layers {
-        model.layers = reader.count("model.layers", layers, 1, 4_096)?;
+        model.layers = reader.count("model.layers", layers, 1, 2_048)?;
     }
     sizes(reader, written, &mut model)?;
     if let Some(tied) = at.tied_head {

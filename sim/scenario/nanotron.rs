@@ -50,7 +50,7 @@ const FOREIGN: Foreign = Foreign {
         ("activation_checkpointing", &[], "write nanotron.recompute_layer = true"),
         (
             "framework",
-            &["cublas", "launch_blocking", "device_max_connections"],
+            &["cublas", "launch_blocking", "device_max_connections", "persistent_cublas_workspace"],
             "its modules are its own: remove the key",
         ),
         ("optimizer", &[], "it is AdamW in one kernel on parameters in fp32, and clips: remove the table"),
@@ -82,6 +82,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         let problem = "of nanotron's tensor parallelism only REDUCE_SCATTER is simulated, which splits sequences";
         return Err(reader.plan(at, problem, "write tensor_parallel.sequence = true, or remove the table"));
     }
+    tensor_mode(reader, table, mesh)?;
     mesh::divides(reader, scenario, (&model, seq), (mesh, true))?;
     let dtype = precision(reader, &scenario.precision)?;
     let pipeline = stages(reader, scenario, table, (&model, mesh, accumulation))?;
@@ -108,6 +109,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
     let cublas = machine::cublas(reader, &scenario.framework, profile)?;
+    let persistent_workspace = machine::keeps_workspaces(reader, &scenario.framework);
     let split = megatron::Job {
         engine: megatron::Engine::Core,
         mixture: None,
@@ -133,6 +135,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
             overlap_gather: false,
             align_gather: false,
             master: DType::Fp32,
+            remainders: false,
             first_moment: DType::Fp32,
             second_moment: DType::Fp32,
             fused: true,
@@ -144,13 +147,30 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         checks_for_nan: false,
         graphs: Default::default(),
         workspace: profile.overheads.cublas_workspace.0,
-        persistent_workspace: true,
+        persistent_workspace,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
     let job = runtime::Job::of(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
+}
+
+/// `ALL_REDUCE`, which nanotron takes where its configuration says nothing, is not simulated.
+fn tensor_mode(reader: &mut Reader<'_>, table: &written::Nanotron, mesh: Mesh) -> Result<(), ScenarioError> {
+    match &table.tp_mode {
+        Some(at) if *at.get_ref() == written::TensorMode::AllReduce && mesh.tp > 1 => {
+            let problem =
+                "nanotron's ALL_REDUCE is not simulated: there every rank has whole sequences between matmuls";
+            Err(reader.plan(at, problem, "write nanotron.tp_mode = \"REDUCE_SCATTER\", or mesh.tp = 1"))
+        }
+        None if mesh.tp > 1 => {
+            let shown = "\"REDUCE_SCATTER\" (nanotron's own default, ALL_REDUCE, is not simulated)";
+            reader.assume("nanotron.tp_mode", (), shown);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Who runs which blocks, and in which order.

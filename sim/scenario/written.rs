@@ -24,7 +24,7 @@ pub use megatron::{
     Strategy, TensorScatter, Waited,
 };
 pub use mesh::Mesh;
-pub use nanotron::{Engine, Nanotron};
+pub use nanotron::{Engine, Nanotron, TensorMode};
 pub use sharding::{BackwardPrefetch, Fsdp, Fsdp1, Override, Reshard, ReshardAfterBackward, ReshardMoment, Unit, Wrap};
 pub use xla::{Eight, ExpertExchange, Moment, Xla, XlaAttention};
 pub use zero::{Device as ZeroDevice, Offload, Zero};

@@ -142,6 +142,7 @@ pub fn job(c: &Value) -> Job {
             overlap_gather: on("overlap_param_gather"),
             align_gather: false,
             master: DType::Fp32,
+            remainders: false,
             first_moment: DType::Fp32,
             second_moment: DType::Fp32,
             // With Transformer Engine there is its fused Adam.

@@ -22,7 +22,7 @@ impl fmt::Display for Limit {
 }
 
 /// Blocks.
-pub(super) const LAYERS: Limit = Limit { what: "the number of blocks", most: 4_096 };
+pub(super) const LAYERS: Limit = Limit { what: "the number of blocks", most: 2_048 };
 /// Model width.
 pub(super) const WIDTH: Limit = Limit { what: "the model's width", most: 1 << 20 };
 /// Query or key-value heads.

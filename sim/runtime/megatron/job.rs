@@ -4,6 +4,7 @@
 use super::batch::Loader;
 use super::fsdp::Fsdp;
 use super::graphs::CudaGraphs;
+use super::optimizer::Optimizer;
 use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
 pub use crate::model::megatron::{CrossEntropy, Fp8Recipe, Scatter};
@@ -343,29 +344,6 @@ pub struct Gradients {
     /// Parameters of a bucket, at least; none: one bucket (`bucket_size`; by default none without overlap, else the larger
     /// of 40 million and one million for each data-parallel rank).
     pub bucket: Option<u64>,
-}
-
-/// The optimizer: Adam with decoupled weight decay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Optimizer {
-    /// `--use-distributed-optimizer`: each data-parallel rank keeps and steps a part.
-    pub distributed: bool,
-    /// `--overlap-param-gather`: parameters are gathered bucket by bucket in the next forward.
-    pub overlap_gather: bool,
-    /// `--align-param-gather`: with virtual stages, all pipeline ranks start gathering a chunk's parameters together,
-    /// ahead of its first micro-batch, instead of each at its own.
-    pub align_gather: bool,
-    /// Type of the master parameters, and of each moment (`--use-precision-aware-optimizer`, `--main-params-dtype`,
-    /// `--exp-avg-dtype`, `--exp-avg-sq-dtype`).
-    pub master: DType,
-    /// First moments.
-    pub first_moment: DType,
-    /// Second moments.
-    pub second_moment: DType,
-    /// Whether one multi-tensor kernel steps all parameters (Apex's or Transformer Engine's `FusedAdam`).
-    pub fused: bool,
-    /// `--clip-grad` above 0.
-    pub clip: bool,
 }
 
 /// A training job under Megatron-Core, fully decided.

@@ -13,6 +13,39 @@ use crate::units::Bytes;
 /// `multi_tensor_apply.cuh`).
 const ELEMENTS_OF_A_LAUNCH: u64 = 65_536 * 320;
 
+/// The optimizer: Adam with decoupled weight decay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Optimizer {
+    /// `--use-distributed-optimizer`: each data-parallel rank keeps and steps a part.
+    pub distributed: bool,
+    /// `--overlap-param-gather`: parameters are gathered bucket by bucket in the next forward.
+    pub overlap_gather: bool,
+    /// `--align-param-gather`: with virtual stages, all pipeline ranks start gathering a chunk's parameters together,
+    /// ahead of its first micro-batch, instead of each at its own.
+    pub align_gather: bool,
+    /// Type of the master parameters, and of each moment (`--use-precision-aware-optimizer`, `--main-params-dtype`,
+    /// `--exp-avg-dtype`, `--exp-avg-sq-dtype`).
+    pub master: DType,
+    /// `store_param_remainders` (Transformer Engine 2.1 on): of a master in fp32 only the lower 16 bits are kept, the upper
+    /// ones being the bf16 parameter, which the step itself writes.
+    pub remainders: bool,
+    /// First moments.
+    pub first_moment: DType,
+    /// Second moments.
+    pub second_moment: DType,
+    /// Whether one multi-tensor kernel steps all parameters (Apex's or Transformer Engine's `FusedAdam`).
+    pub fused: bool,
+    /// `--clip-grad` above 0.
+    pub clip: bool,
+}
+
+impl Optimizer {
+    /// What is kept of each master parameter \[B\].
+    pub fn master_bytes(&self) -> u64 {
+        if self.remainders { 2 } else { self.master.bytes() }
+    }
+}
+
 /// A rank's part of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -59,15 +92,15 @@ impl Shards {
         }
     }
 
-    fn alloc(&self, program: &mut Builder, dtype: DType, name: &'static str) {
+    fn alloc(&self, program: &mut Builder, bytes: u64, name: &'static str) {
         for &elements in &self.sizes {
-            program.alloc(Bytes(elements * dtype.bytes()), COMPUTE, Category::OptimizerState, name);
+            program.alloc(Bytes(elements * bytes), COMPUTE, Category::OptimizerState, name);
         }
     }
 
     /// Master parameters, made with the optimizer.
     pub fn take_masters(&self, program: &mut Builder, job: &Job) {
-        self.alloc(program, job.optimizer.master, "main_param");
+        self.alloc(program, job.optimizer.master_bytes(), "main_param");
     }
 
     /// Copies of main gradients in fp32, made by each step and kept until the next begins; none where main gradients are
@@ -83,8 +116,8 @@ impl Shards {
 
     /// Moments, made by the first step.
     pub fn take_moments(&self, program: &mut Builder, job: &Job) {
-        self.alloc(program, job.optimizer.first_moment, "exp_avg");
-        self.alloc(program, job.optimizer.second_moment, "exp_avg_sq");
+        self.alloc(program, job.optimizer.first_moment.bytes(), "exp_avg");
+        self.alloc(program, job.optimizer.second_moment.bytes(), "exp_avg_sq");
     }
 }
 
@@ -200,8 +233,15 @@ pub fn step(
         shards.foreach(program, "amp_C.multi_tensor_scale", 4, 4);
     }
     let (master, moments) =
-        (job.optimizer.master.bytes(), job.optimizer.first_moment.bytes() + job.optimizer.second_moment.bytes());
+        (job.optimizer.master_bytes(), job.optimizer.first_moment.bytes() + job.optimizer.second_moment.bytes());
     let state = master + moments;
+    if job.optimizer.remainders {
+        // Parameters are read and written with the rest of their masters, so nothing is copied to them.
+        let state = state + job.dtype.bytes();
+        shards.foreach(program, "multi_tensor_adam_param_remainder", state + 4, state);
+        program.set_pass(pass);
+        return;
+    }
     if job.optimizer.fused {
         shards.foreach(program, "fused_adam", state + 4, state);
     } else {

@@ -67,11 +67,17 @@ pub struct Coordinator {
     /// Parameters of each module itself, in order.
     modules: Vec<Vec<usize>>,
     order: Vec<usize>,
+    /// Elements of the modules before each place in the order.
+    before: Vec<u64>,
+    /// The places in the order whose modules use each parameter.
+    places: Vec<Vec<usize>>,
     queue: VecDeque<(usize, usize)>,
     /// Modules that have begun in this step.
     at: usize,
     live: u64,
     gathers: usize,
+    /// What gathers bring that nobody has waited for yet.
+    coming: BTreeMap<usize, Vec<usize>>,
     /// Modules whose backward has begun and not ended.
     backward: Vec<usize>,
     /// What a module lets go at a place in the order: decided the first time, and kept.
@@ -127,15 +133,24 @@ impl Coordinator {
             own.dedup();
             own
         };
+        let modules: Vec<Vec<usize>> = modules.iter().map(own).collect();
+        let (mut before, mut places) = (vec![0; order.len() + 1], vec![vec![]; elements.len()]);
+        for (place, &module) in order.iter().enumerate() {
+            before[place + 1] = before[place] + modules[module].iter().map(|&param| elements[param]).sum::<u64>();
+            modules[module].iter().for_each(|&param| places[param].push(place));
+        }
         Coordinator {
             settings,
             params: elements.iter().map(param).collect(),
-            modules: modules.iter().map(own).collect(),
+            modules,
             order: order.to_vec(),
+            before,
+            places,
             queue: VecDeque::new(),
             at: 0,
             live: 0,
             gathers: 0,
+            coming: BTreeMap::new(),
             backward: vec![],
             decided: BTreeMap::new(),
             second: None,
@@ -247,6 +262,7 @@ impl Coordinator {
                 self.live += self.params[param].elements;
                 self.unclaimed.insert(param);
             }
+            self.coming.insert(self.gathers, params.clone());
             self.gathers += 1;
         }
         let bring = |params: Vec<usize>| {
@@ -258,10 +274,8 @@ impl Coordinator {
 
     /// Somebody has waited for a gather: all that it brings is there.
     fn arrive(&mut self, gather: usize) {
-        for param in &mut self.params {
-            if param.status == Status::Coming(gather) {
-                param.status = Status::Here;
-            }
+        for param in self.coming.remove(&gather).unwrap_or_default() {
+            self.params[param].status = Status::Here;
         }
     }
 
@@ -277,7 +291,7 @@ impl Coordinator {
     /// Takes from the queue what is to be gathered ahead.
     fn ahead(&mut self) -> Vec<usize> {
         let most = self.settings.prefetch.min(self.settings.live.saturating_sub(self.live));
-        let (mut ahead, mut elements) = (vec![], 0);
+        let (mut ahead, mut seen, mut elements) = (vec![], BTreeSet::new(), 0);
         // What is in a file is read first.
         while elements < most
             && self
@@ -288,7 +302,7 @@ impl Coordinator {
         {
             let state = &mut self.params[param];
             state.taken_for = state.taken_for.max(Some(place));
-            if state.status == Status::Away && !ahead.contains(&param) {
+            if state.status == Status::Away && seen.insert(param) {
                 ahead.push(param);
                 elements += state.elements;
             }
@@ -300,16 +314,14 @@ impl Coordinator {
     fn going(&self, module: usize) -> Vec<usize> {
         let passed_over = |param: &Param| param.taken_for.is_some_and(|place| place > self.at);
         let may_go = |&param: &usize| !self.params[param].stays && !passed_over(&self.params[param]);
-        let mut going: Vec<usize> = self.modules[module].iter().copied().filter(may_go).collect();
-        let mut distance = 0;
-        for &next in &self.order[self.at.min(self.order.len())..] {
-            if distance >= self.settings.reuse {
-                break;
-            }
-            going.retain(|param| !self.modules[next].contains(param));
-            distance += self.modules[next].iter().map(|&param| self.params[param].elements).sum::<u64>();
-        }
-        going
+        // It is used again within the distance if fewer elements than that lie between here and its next place.
+        let at = self.at.min(self.order.len());
+        let again = |&param: &usize| {
+            let places = &self.places[param];
+            let next = places.get(places.partition_point(|&place| place < at));
+            next.is_some_and(|&next| self.before[next] - self.before[at] < self.settings.reuse)
+        };
+        self.modules[module].iter().copied().filter(|param| may_go(param) && !again(param)).collect()
     }
 
     /// A module no longer uses its parameters, and those `going` that nobody else uses go.

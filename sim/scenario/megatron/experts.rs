@@ -96,6 +96,7 @@ pub(super) fn mixture(
         table.moe_token_dispatcher_type.as_ref().map(|at| at.span()),
         table.moe_expert_capacity_factor.as_ref().map(|at| at.span()),
         table.moe_pad_expert_input_to_capacity.as_ref().map(|at| at.span()),
+        table.moe_grouped_gemm.as_ref().map(|at| at.span()),
         table.moe_permute_fusion.as_ref().map(|at| at.span()),
         table.moe_router_fp32.as_ref().map(|at| at.span()),
         table.moe_aux_loss.as_ref().map(|at| at.span()),
@@ -114,6 +115,7 @@ pub(super) fn mixture(
             None => Ok(None),
         };
     }
+    grouped(reader, table)?;
     let dispatcher = dispatcher(reader, table)?;
     let capacity = capacity(reader, table)?;
     if dispatcher.name == "flex" {
@@ -187,6 +189,22 @@ fn drawn(
         return Err(reader.plan(at, problem, "remove the key, or megatron.moe_expert_capacity_factor"));
     }
     Ok(true)
+}
+
+/// `SequentialMLP`, which Megatron-Core takes where nothing is said, is not simulated: one expert after the other.
+fn grouped(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<(), ScenarioError> {
+    const KEY: &str = "megatron.moe_grouped_gemm";
+    match &table.moe_grouped_gemm {
+        Some(at) if !*at.get_ref() => {
+            let problem = "experts one after the other (SequentialMLP) are not simulated";
+            Err(reader.plan(at, problem, format!("write {KEY} = true (--moe-grouped-gemm)")))
+        }
+        Some(_) => Ok(()),
+        None => {
+            reader.assume(KEY, (), "true (Megatron-Core's own default, false, is not simulated; recipes write true)");
+            Ok(())
+        }
+    }
 }
 
 /// How rows get to experts and back.

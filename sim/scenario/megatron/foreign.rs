@@ -14,7 +14,7 @@ const TABLES: [(&str, &[&str], &str); 13] = [
     ("activation_checkpointing", &[], "write megatron.recompute = \"core_attn\", { uniform = 1 } or { block = 4 }"),
     (
         "framework",
-        &["cublas", "launch_blocking", "device_max_connections"],
+        &["cublas", "launch_blocking", "device_max_connections", "persistent_cublas_workspace"],
         "write megatron.implementation = \"transformer_engine\" or \"local\", and its fusions",
     ),
     ("optimizer", &["clip_grad_norm"], "it is Adam in one kernel: remove the key, or see megatron.exp_avg_dtype"),

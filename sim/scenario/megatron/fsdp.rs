@@ -117,9 +117,9 @@ pub(super) fn settings(
         });
     }
     let narrow = [optimizer.master, optimizer.first_moment, optimizer.second_moment];
-    if narrow.iter().any(|dtype| *dtype != DType::Fp32) {
+    if optimizer.remainders || narrow.iter().any(|dtype| *dtype != DType::Fp32) {
         let problem = "Megatron-FSDP with main weights or moments in less than fp32 is not simulated";
-        let remedy = "remove megatron.main_params_dtype, exp_avg_dtype and exp_avg_sq_dtype";
+        let remedy = "remove megatron.main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype and store_param_remainders";
         return Err(reader.plan(key, problem, remedy));
     }
     let buffer = table.fsdp_double_buffer.as_ref().map(|at| *at.get_ref());

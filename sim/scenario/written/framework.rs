@@ -58,7 +58,7 @@ pub struct Framework {
     pub launch_blocking: Option<bool>,
     /// `CUDA_DEVICE_MAX_CONNECTIONS` in the environment: how many queues the device takes work from, 1 to 32.
     pub device_max_connections: Option<Spanned<u32>>,
-    /// Whether a cuBLAS workspace stays taken once used (2.6).
+    /// Whether a cuBLAS workspace stays taken once used (before PyTorch 2.15, or `TORCH_CUBLAS_WORKSPACE_CACHE=1`).
     pub persistent_cublas_workspace: Option<bool>,
     /// Whose classes the model's modules are.
     pub modules: Option<Spanned<ModulesStyle>>,

@@ -221,6 +221,8 @@ pub struct Megatron {
     pub moe_expert_capacity_factor: Option<Spanned<f64>>,
     /// `moe_pad_expert_input_to_capacity`.
     pub moe_pad_expert_input_to_capacity: Option<Spanned<bool>>,
+    /// `moe_grouped_gemm`.
+    pub moe_grouped_gemm: Option<Spanned<bool>>,
     /// `moe_permute_fusion`.
     pub moe_permute_fusion: Option<Spanned<bool>>,
     /// `moe_router_dtype` `fp32`.
@@ -279,6 +281,8 @@ pub struct Megatron {
     pub create_all_gather_group: Option<Spanned<bool>>,
     /// `main_params_dtype`.
     pub main_params_dtype: Option<Spanned<DType>>,
+    /// `store_param_remainders`, of the precision-aware optimizer.
+    pub store_param_remainders: Option<Spanned<bool>>,
     /// `exp_avg_dtype`.
     pub exp_avg_dtype: Option<Spanned<DType>>,
     /// `exp_avg_sq_dtype`.

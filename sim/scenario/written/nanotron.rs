@@ -14,12 +14,24 @@ pub enum Engine {
     AllForwardAllBackward,
 }
 
+/// `tp_mode`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum TensorMode {
+    /// Every rank has the whole sequence between its matmuls.
+    AllReduce,
+    /// Ranks share it.
+    ReduceScatter,
+}
+
 /// `[nanotron]`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nanotron {
     /// `optimizer.zero_stage`: 0 or 1.
     pub zero_stage: Option<Spanned<i64>>,
+    /// `parallelism.tp_mode`.
+    pub tp_mode: Option<Spanned<TensorMode>>,
     /// `parallelism.pp_engine`.
     pub pp_engine: Option<Engine>,
     /// `parallelism.recompute_layer`.
