@@ -54,7 +54,13 @@ pub fn import(files: &[PathBuf], chip: Option<&str>) -> Result<Imported, Vec<Csv
     if errors.is_empty() { Ok(imported) } else { Err(errors) }
 }
 
-/// Understands one table.
+/// The points of one table.
+pub fn understand(path: &str, table: &Table, chip: Option<&str>) -> Result<Imported, CsvError> {
+    let mut imported = Imported::default();
+    one(path, table, chip, &mut imported).map(|()| imported)
+}
+
+/// Adds the points of one table.
 fn one(path: &str, table: &Table, chip: Option<&str>, imported: &mut Imported) -> Result<(), CsvError> {
     let schema = known(path, table)?;
     // Machines in the order in which they first appear, with the lines of their points.

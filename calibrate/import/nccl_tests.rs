@@ -52,21 +52,24 @@ pub fn import(logs: &[PathBuf], known: &Known) -> Result<Imported, Vec<FileError
     let mut imported = Imported::default();
     let mut errors = Vec::new();
     for path in logs {
-        if let Err(why) = read(path).and_then(|text| one(&path.display().to_string(), &text, known, &mut imported)) {
-            errors.push(why);
+        let shown = path.display().to_string();
+        match windtunnel::files::bytes(path) {
+            Ok(bytes) => errors.extend(one(&shown, &bytes, known, &mut imported).err()),
+            Err(why) => errors.push(FileError::File { path: shown, why }),
         }
     }
     if errors.is_empty() { Ok(imported) } else { Err(errors) }
 }
 
-/// The text of a log; what is not UTF-8 (a host's name, a terminal's codes) is replaced.
-fn read(path: &Path) -> Result<String, FileError> {
-    let bytes = std::fs::read(path).map_err(|why| FileError::File { path: path.display().to_string(), why })?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+/// The points of one log.
+pub fn understand(path: &str, bytes: &[u8], known: &Known) -> Result<Imported, FileError> {
+    let mut imported = Imported::default();
+    one(path, bytes, known, &mut imported).map(|()| imported)
 }
 
-/// Understands one log.
-fn one(path: &str, text: &str, known: &Known, imported: &mut Imported) -> Result<(), FileError> {
+/// Adds the points of one log. What is not UTF-8 (a host's name, a terminal's codes) is replaced.
+fn one(path: &str, bytes: &[u8], known: &Known, imported: &mut Imported) -> Result<(), FileError> {
+    let text = &String::from_utf8_lossy(bytes);
     let file = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let hint = Kind::mentioned(&file);
     let result = if json::is(text) { of_json(path, text, imported) } else { run::runs(text, hint) };

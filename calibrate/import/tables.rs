@@ -46,8 +46,11 @@ impl Tables {
         let file = windtunnel::files::bytes(&path).map_err(|why| ImportError::File { path: shown.clone(), why })?;
         let mut text = Vec::new();
         if name.ends_with(".gz") {
+            // What a small file unpacks to has the same limit as a file that is not packed.
             flate2::read::GzDecoder::new(file.as_slice())
+                .take(windtunnel::files::LONGEST + 1)
                 .read_to_end(&mut text)
+                .and_then(|length| windtunnel::files::within_limit(length as u64))
                 .map_err(|why| ImportError::File { path: shown.clone(), why })?;
         } else {
             text = file;

@@ -11,12 +11,18 @@ pub const LONGEST: u64 = 256 << 20;
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     let mut read = vec![];
     File::open(path)?.take(LONGEST + 1).read_to_end(&mut read)?;
-    match read.len() as u64 > LONGEST {
+    within_limit(read.len() as u64)?;
+    Ok(read)
+}
+
+/// An error if so many bytes are more than is read of one file.
+pub fn within_limit(length: u64) -> Result<()> {
+    match length > LONGEST {
         true => Err(Error::new(
             ErrorKind::FileTooLarge,
             format!("longer than {} MiB, the most that is read", LONGEST >> 20),
         )),
-        false => Ok(read),
+        false => Ok(()),
     }
 }
 
