@@ -1,7 +1,6 @@
 //! Reads files of receipts line by line: a bad line is noted with its number, the rest is read.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -47,38 +46,25 @@ pub struct Receipts {
 }
 
 /// The longest line that is read: far above any receipt.
-const LONGEST: u64 = 1 << 20;
+const LONGEST: usize = 1 << 20;
 
 impl Receipts {
     /// Adds a file of JSON lines.
     pub fn add(&mut self, path: &Path) -> Result<(), ReceiptError> {
         let file = path.display().to_string();
         let failed = |error: std::io::Error| ReceiptError::Unreadable { path: file.clone(), reason: error.to_string() };
-        let bytes = crate::files::bytes(path).map_err(failed)?;
-        let mut reader = bytes.as_slice();
-        let mut line = 0;
-        let mut text = Vec::new();
-        loop {
-            text.clear();
-            let read = std::io::Read::take(&mut reader, LONGEST).read_until(b'\n', &mut text).map_err(failed)?;
-            if read == 0 {
-                return Ok(());
-            }
-            line += 1;
-            if read as u64 == LONGEST && text.last() != Some(&b'\n') {
-                // Goes on to the line's end without keeping it.
-                while text.last() != Some(&b'\n') {
-                    text.clear();
-                    if std::io::Read::take(&mut reader, LONGEST).read_until(b'\n', &mut text).map_err(failed)? == 0 {
-                        break;
-                    }
-                }
+        self.read(&file, &crate::files::bytes(path).map_err(failed)?);
+        Ok(())
+    }
+
+    /// Adds the JSON lines of a file that is called `file`.
+    pub fn read(&mut self, file: &str, bytes: &[u8]) {
+        for (at, text) in bytes.split(|&byte| byte == b'\n').enumerate() {
+            if text.len() >= LONGEST {
                 let problem = format!("longer than {LONGEST} bytes, so it is no receipt");
-                self.faults.push(Fault { file: file.clone(), line, problem });
-                continue;
-            }
-            if !text.iter().all(u8::is_ascii_whitespace) {
-                self.line(&file, line, &text);
+                self.faults.push(Fault { file: file.to_owned(), line: at + 1, problem });
+            } else if !text.iter().all(u8::is_ascii_whitespace) {
+                self.line(file, at + 1, text);
             }
         }
     }

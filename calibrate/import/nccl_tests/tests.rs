@@ -5,7 +5,7 @@ use crate::points::{Point, Points, What, parse};
 
 fn import(text: &str, known: &Known) -> Result<(Points, Vec<String>), String> {
     let mut imported = Imported::default();
-    one("some.log", text, known, &mut imported).map_err(|why| why.to_string())?;
+    one("some.log", text.as_bytes(), known, &mut imported).map_err(|why| why.to_string())?;
     let points = parse("points", &imported.text).map_err(|why| why.to_string())?;
     assert_eq!(points.points.len(), imported.points);
     Ok((points, imported.remarks))

@@ -6,7 +6,7 @@ use crate::points::{Points, What, parse};
 
 fn import(text: &str) -> Result<(Points, Vec<String>), String> {
     let mut imported = Imported::default();
-    one("run.json", text, &Known::default(), &mut imported).map_err(|why| why.to_string())?;
+    one("run.json", text.as_bytes(), &Known::default(), &mut imported).map_err(|why| why.to_string())?;
     Ok((parse("points", &imported.text).map_err(|why| why.to_string())?, imported.remarks))
 }
 
