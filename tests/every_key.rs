@@ -4,8 +4,8 @@
 //! Keys and the values they take are learnt from the reader itself, which names them to whoever misspells one ([`keys`]). To
 //! cover more, add a plan to [`plans`].
 
-mod keys;
-mod plans;
+pub mod keys;
+pub mod plans;
 
 use std::collections::BTreeSet;
 

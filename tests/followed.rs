@@ -245,31 +245,43 @@ fn still(file: &str, text: &str, before: (&str, &str)) -> Option<String> {
     same.then_some(said)
 }
 
+/// Keys that changes may mean, each set or removed.
+fn meanings(changes: &[Change], own: &At) -> Vec<Vec<(String, Option<Value>)>> {
+    let mut meanings: Vec<Vec<(String, Option<Value>)>> = vec![vec![]];
+    for change in changes {
+        let (keys, value) = match change {
+            Change::Set(key, value) if key.is_empty() => (vec![own.full()], Some(value.clone())),
+            Change::Set(key, value) => (own.meant(key), Some(value.clone())),
+            Change::Remove(key) if key.contains('.') || *key == own.full() || TABLES.contains(&key.as_str()) => {
+                (vec![key.clone()], None)
+            }
+            Change::Remove(key) => (own.meant(key), None),
+        };
+        let one = |meaning: &Vec<_>, key: &String| {
+            let mut meaning = meaning.clone();
+            meaning.push((key.clone(), value.clone()));
+            meaning
+        };
+        meanings =
+            meanings.iter().flat_map(|meaning| keys.iter().map(|key| one(meaning, key)).collect::<Vec<_>>()).collect();
+    }
+    meanings
+}
+
+/// A refused file with what its remedy proposes, in each way that it may be read; none where it proposes no change.
+pub fn mended(file: &str, text: &str) -> Vec<String> {
+    let Err(ScenarioError::Plan { place, remedy, .. }) = read(file, text) else { return vec![] };
+    let own = at(text, place.line);
+    let ways = alternatives(&remedy, &own).into_iter().flat_map(|changes| meanings(&changes, &own));
+    ways.filter_map(|meaning| changed(text, &meaning)).collect()
+}
+
 /// Follows everything that the refusal of a scenario proposes.
 pub fn remedy(file: &str, text: &str) {
     let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return };
     let own = at(text, place.line);
     for changes in alternatives(&remedy, &own) {
-        let mut meanings: Vec<Vec<(String, Option<Value>)>> = vec![vec![]];
-        for change in &changes {
-            let (keys, value) = match change {
-                Change::Set(key, value) if key.is_empty() => (vec![own.full()], Some(value.clone())),
-                Change::Set(key, value) => (own.meant(key), Some(value.clone())),
-                Change::Remove(key) if key.contains('.') || *key == own.full() || TABLES.contains(&key.as_str()) => {
-                    (vec![key.clone()], None)
-                }
-                Change::Remove(key) => (own.meant(key), None),
-            };
-            let one = |meaning: &Vec<_>, key: &String| {
-                let mut meaning = meaning.clone();
-                meaning.push((key.clone(), value.clone()));
-                meaning
-            };
-            meanings = meanings
-                .iter()
-                .flat_map(|meaning| keys.iter().map(|key| one(meaning, key)).collect::<Vec<_>>())
-                .collect();
-        }
+        let meanings = meanings(&changes, &own);
         let mut refused = vec![];
         for meaning in &meanings {
             let Some(text) = changed(text, meaning) else { continue };

@@ -139,7 +139,7 @@ pub fn run(text: &str) -> Result<(Run, Vec<String>), Mistake> {
         super::run::right(&row)?;
         rows.push(row);
     }
-    let per_process = (config.nthreads * config.ngpus).max(1);
+    let per_process = config.nthreads.saturating_mul(config.ngpus).max(1);
     let run = Run {
         line: 1,
         named: document.args.first().and_then(|program| Kind::program(program)),
@@ -148,7 +148,7 @@ pub fn run(text: &str) -> Result<(Run, Vec<String>), Mistake> {
             iterations: Some(config.iterations),
             graph: config.graph > 0,
         }),
-        ranks: ranks(&config.devices, per_process),
+        ranks: ranks(&config.devices, per_process).map_err(bad)?,
         versions: version(document.nccl_version)
             .map(|nccl| ("nccl".to_owned(), nccl))
             .into_iter()
@@ -160,17 +160,27 @@ pub fn run(text: &str) -> Result<(Run, Vec<String>), Mistake> {
     Ok((run, said.collect()))
 }
 
+/// The most ranks that a run is believed to have: ten times the largest machine there is.
+const MOST_RANKS: u64 = 1 << 20;
+
 /// All ranks, of devices that are each the first of its process or, where numbers say so, each a rank.
-fn ranks(devices: &[Device], per_process: u64) -> Vec<Rank> {
+fn ranks(devices: &[Device], per_process: u64) -> Result<Vec<Rank>, String> {
     let firsts = devices.iter().all(|device| device.rank.is_multiple_of(per_process));
     let each = if firsts { per_process } else { 1 };
+    let all = each.saturating_mul(devices.len() as u64);
+    if all > MOST_RANKS {
+        return Err(format!(
+            "{} processes of {each} ranks each (nthreads x ngpus) are more than {MOST_RANKS} ranks: check config",
+            devices.len()
+        ));
+    }
     let of = |device: &Device, next: u64| Rank {
-        rank: device.rank + next,
+        rank: device.rank.saturating_add(next),
         group: Some(device.group),
         host: device.hostname.clone(),
         chip: device.device_info.trim().to_owned(),
     };
-    devices.iter().flat_map(|device| (0..each).map(move |next| of(device, next))).collect()
+    Ok(devices.iter().flat_map(|device| (0..each).map(move |next| of(device, next))).collect())
 }
 
 impl Size {

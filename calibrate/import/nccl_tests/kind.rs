@@ -138,7 +138,7 @@ impl Kind {
         let shared =
             matches!(self, Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll | Kind::Gather | Kind::Scatter);
         let by_count = |row: &Row| {
-            let one = row.count * row.element();
+            let one = row.count.saturating_mul(row.element());
             row.bytes.is_multiple_of(one).then(|| row.bytes / one)
         };
         let mut counted = rows.iter().filter(|row| shared && row.count > 0).map(by_count);

@@ -125,7 +125,8 @@ fn parameters(text: &str) -> Parameters {
         .enumerate()
         .position(|(at, &word)| word == "iters" && at > 0 && !["warmup", "agg"].contains(&words[at - 1]));
     let iterations = plain.and_then(|at| words.get(at + 1)).and_then(|word| word.parse().ok());
-    let per_process = number(&["nThread", "nThreads"]).zip(number(&["nGpus"])).map(|(threads, gpus)| threads * gpus);
+    let per_process =
+        number(&["nThread", "nThreads"]).zip(number(&["nGpus"])).map(|(threads, gpus)| threads.saturating_mul(gpus));
     Parameters { per_process, iterations, graph: number(&["graph"]).is_some_and(|launches| launches > 0) }
 }
 

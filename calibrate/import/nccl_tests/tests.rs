@@ -246,3 +246,10 @@ fn quotes_of_a_word_processor_around_a_program_are_no_part_of_its_name() {
         assert_eq!(Kind::program(text), expected, "{text}");
     }
 }
+
+#[test]
+fn threads_and_gpus_beyond_all_numbers_are_no_panic() {
+    let threads = PARAMETERS.replace("nThread 1 nGpus 1", "nThread 16233402244732900690 nGpus 2");
+    let text = [&threads, &ranks(8, 8), HEADING, ROW, FOOTER].concat();
+    assert_eq!(short(&text).len(), 2);
+}

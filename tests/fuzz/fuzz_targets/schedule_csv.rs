@@ -7,6 +7,6 @@ use windtunnel::schedule::{csv, in_flight};
 fuzz_target!(|text: &str| {
     let _ = csv::lists("plan.csv", text);
     if let Ok(schedule) = csv::read("plan.csv", text) {
-        let _ = in_flight(&schedule);
+        let _ = in_flight(&schedule, false);
     }
 });

@@ -120,3 +120,9 @@ fn what_cannot_be_trusted_or_is_not_known_is_refused_with_a_place_and_a_remedy()
     let cut = &text[..text.find(r#""out_of_bounds""#).expect("the footer")];
     assert!(import(cut).expect_err("cut").starts_with("run.json:6: not what"), "{}", import(cut).expect_err("cut"));
 }
+
+#[test]
+fn more_ranks_than_any_machine_has_are_refused_before_they_are_listed() {
+    let said = import(&whole().replace(r#""nthreads":1"#, r#""nthreads":4294967296"#)).expect_err("a refusal");
+    assert!(said.contains("1 processes of 8589934592 ranks each (nthreads x ngpus) are more than 1048576"), "{said}");
+}
