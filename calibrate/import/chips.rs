@@ -48,9 +48,9 @@ pub struct ChipSpec {
 /// What says how far a busy board falls below its burst clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sustained {
-    /// Cubes of `gemm_sustained_points.csv` on this GPU, over bursts of this matmul table; carried over where it is another chip's.
-    Cubes(&'static str, &'static str),
-    /// Medians over many shapes, by length of the burst (`sustained.csv`, column `gpu`).
+    /// Cubes of `gemm_sustained_points.csv` on this GPU, over bursts of the chip's table.
+    Cubes(&'static str),
+    /// Medians over many shapes, by length of the burst (`sustained.csv`, column `gpu`); carried over where it is another chip's.
     Shapes(&'static str),
     /// Matmuls of one machine in `gemm_layout_simumax.csv` (column `gpu`), 75 in a row each, over bursts of the chip's table.
     Loops(&'static str),
@@ -75,7 +75,7 @@ const H100: ChipSpec = ChipSpec {
     link: 450.0,
     pair: 376.0,
     rail: 400.0,
-    sustained: Sustained::Cubes("H200 SXM", "h200"),
+    sustained: Sustained::Shapes("h200"),
     host: [51.0, 52.0],
     software: "TensorRT-LLM 1.3.0rc20 (cuBLASLt) matmuls, NCCL 2.29.2 collectives",
     source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator; fp32: NVIDIA H100 datasheet",
@@ -120,7 +120,7 @@ pub const CHIPS: [ChipSpec; 7] = [
         link: 300.0,
         pair: 274.0,
         rail: 200.0,
-        sustained: Sustained::Cubes("A100-80GB SXM", "a100"),
+        sustained: Sustained::Cubes("A100-80GB SXM"),
         host: [26.28, 25.0],
         software: "SGLang 0.5.10 (cuBLASLt) matmuls, NCCL 2.27.3 collectives",
         source: "hw_specs.csv: NVIDIA-authored figures in aiconfigurator, deviceQuery; tf32, fp32: NVIDIA A100 datasheet",
@@ -144,7 +144,7 @@ pub const CHIPS: [ChipSpec; 7] = [
         link: 300.0,
         pair: 274.0,
         rail: 200.0,
-        sustained: Sustained::Cubes("A100-80GB SXM", "a100"),
+        sustained: Sustained::Cubes("A100-80GB SXM"),
         host: [26.28, 25.0],
         software: "SGLang 0.5.10 (cuBLASLt) matmuls, NCCL 2.27.3 collectives, on the 80 GB part",
         source: "hw_specs.csv: A100 white paper and deviceQuery; all else as A100 SXM4 80 GB",

@@ -1,9 +1,17 @@
-//! Sustained over burst clocks: the same matmul in a table of bursts and in runs of a second or more.
+//! Sustained over burst clocks: the same matmul in a table of bursts and in a loop that holds the board at its power limit.
 //!
-//! A chip says in `chips.rs` which evidence it has. H200 has three bf16 cubes with power readings (gemm_sustained_points.csv,
-//! 632–692 W of 700 W), which H100 takes over as `extrapolated`; A100 has fp16 cubes after 10,000 warm-up runs. B200 has
-//! thousands of shapes that ran in loops of 0.3 s and more, at a limit of 1000 W (`sustained.csv`): medians by length of the burst. One
-//! other B200 machine, SimuMax's, is slower by a quarter (gemm_layout_simumax.csv) and has a profile of its own.
+//! A chip says in `chips.rs` which evidence it has. `sustained.csv` holds medians over many shapes, by length of the burst,
+//! for H200 and B200; H100 takes the H200's, which has its die and its power limit, as `extrapolated`. A100 has fp16 cubes
+//! after 10,000 warm-up runs, and fp8 factors of H100 and H200 are such cubes' too. One B200 machine, SimuMax's, is slower by a
+//! quarter (gemm_layout_simumax.csv) and has a profile of its own.
+//!
+//! How `sustained.csv` is made: loops are of 0.3 s (kernels below 0.1 ms) to 1 s with readings of power, bursts of six runs
+//! after seven. Counted are shapes that training issues (m, the tokens, a multiple of 1,024; n ≥ 256; k ≥ 512) whose loop drew
+//! 95 % of the limit or more and whose burst reached half of the table's best rate (its 99th percentile) or more. Where a
+//! burst used the share u of that rate, only u of its time is slowed, as in `sim/cost/clock.rs`: with the ratio f of both times
+//! the factor is 1/(1 + (1/f − 1)/u). Rows are medians over half a decade of burst durations with eight shapes or more. Long
+//! bursts have throttled already while they were timed, so factors approach 1.
+//!
 //! A lower power limit scales factors by `((limit − idle)/(full − idle))^(1/2.5)`: dynamic power goes as f·V² and V nearly
 //! follows f, between a square and a cube; idle and memory draw 120 W (assumed).
 
@@ -50,15 +58,30 @@ fn factors(tables: &Tables, gpu: &str, matmul: &str, fp8: Option<&Curve>) -> Res
     if points.is_empty() { Err(sustained.error(&format!("no sustained cubes of {gpu}"))) } else { Ok(points) }
 }
 
-/// Medians over many shapes, by length of the burst: duration \[s\] and factor.
-fn shapes(gpu: &str) -> Result<Vec<(f64, f64)>, ImportError> {
-    let table = Table::parse("calibrate/import/sustained.csv", include_bytes!("sustained.csv"))?;
-    let of = |row: Row<'_>| Some((row.number("burst_us")? * 1e-6, row.number("factor")?));
-    table
-        .rows()
-        .filter(|row| row.text("gpu") == gpu)
-        .map(|row| of(row).ok_or_else(|| table.error("a row has no burst_us or factor")))
-        .collect()
+/// What `sustained.csv` says of a chip in one type.
+#[derive(Debug, Default)]
+struct Shapes {
+    /// Burst duration \[s\] and factor, rising.
+    points: Vec<(f64, f64)>,
+    /// Shapes behind them.
+    count: usize,
+}
+
+impl Shapes {
+    fn read(gpu: &str, dtype: &str) -> Result<Shapes, ImportError> {
+        let table = Table::parse("calibrate/import/sustained.csv", include_bytes!("sustained.csv"))?;
+        let mut shapes = Shapes::default();
+        for row in table.rows().filter(|row| row.text("gpu") == gpu && row.text("dtype") == dtype) {
+            let (Some(us), Some(factor), Some(count)) =
+                (row.number("burst_us"), row.number("factor"), row.number("shapes"))
+            else {
+                return Err(table.error(&format!("line {} lacks burst_us, factor or shapes", row.line())));
+            };
+            shapes.points.push((us * 1e-6, factor));
+            shapes.count += count as usize;
+        }
+        if shapes.points.is_empty() { Err(table.error(&format!("no {dtype} rows of {gpu}"))) } else { Ok(shapes) }
+    }
 }
 
 /// Bounds of burst durations \[s\] between which [`loops`] takes medians.
@@ -94,44 +117,56 @@ fn loops(tables: &Tables, machine: &str, chip: &ChipSpec) -> Result<Vec<(f64, f6
 
 /// The section `clock`.
 pub fn section(tables: &Tables, chip: &ChipSpec) -> Result<Section, ImportError> {
-    let (points, own, source) = match chip.sustained {
-        Sustained::Cubes(gpu, table) => {
-            let own = table == chip.matmul;
-            let carried = if own { "" } else { "; carried over from that chip" };
-            let why = "other software for each, so the error is a judgement";
-            let source = format!("gemm_sustained_points.csv over gemm_{table}.csv.gz, cubes on {gpu}; {why}{carried}");
-            (factors(tables, gpu, table, None)?, own, source)
+    let (points, source) = match chip.sustained {
+        Sustained::Cubes(gpu) => {
+            let source = format!(
+                "gemm_sustained_points.csv over gemm_{}.csv.gz, cubes on {gpu}; other software for each, so the error is a \
+                 judgement",
+                chip.matmul
+            );
+            (factors(tables, gpu, chip.matmul, None)?, source)
         }
         Sustained::Shapes(gpu) => {
-            let source = "calibrate/import/sustained.csv: medians by length of the burst over 4,536 shapes in loops of 0.3 s and more at a limit of 1000 W (beyond 3 ms 229 of GB200 at 1200 W); one \
-                          other machine sustains a quarter less (the profile b200-sxm-throttled)";
-            (shapes(gpu)?, true, source.to_owned())
+            let shapes = Shapes::read(gpu, "bf16")?;
+            let whose = match (gpu == chip.matmul, gpu) {
+                (false, _) => format!("; carried over from {}", gpu.to_uppercase()),
+                (true, "b200") => {
+                    "; one other machine sustains a quarter less (the profile b200-sxm-throttled)".to_owned()
+                }
+                (true, _) => String::new(),
+            };
+            let source = format!(
+                "calibrate/import/sustained.csv: medians by length of the burst over {} shapes at the power limit; the error \
+                 is a judgement{whose}",
+                shapes.count
+            );
+            (shapes.points, source)
         }
         Sustained::Loops(machine) => {
             let source =
                 "gemm_layout_simumax.csv over gemm_b200.csv.gz, layouts TN and NN: medians by length of the burst";
-            (loops(tables, machine, chip)?, true, source.to_owned())
+            (loops(tables, machine, chip)?, source.to_owned())
         }
     };
-    let fp8 = match (chip.matmul, chip.sustained) {
-        ("a100", _) | (_, Sustained::Shapes(_) | Sustained::Loops(_)) => points.clone(),
-        (name, _) => {
-            let (gpu, name) = if name == "h100" { ("H100 SXM", "h100") } else { ("H200 SXM", "h200") };
+    let fp8 = match chip.matmul {
+        name @ ("h100" | "h200") => {
+            let gpu = if name == "h100" { "H100 SXM" } else { "H200 SXM" };
             let measured = CHIPS.iter().find(|spec| spec.matmul == name && !spec.derived).unwrap_or(chip);
             factors(tables, gpu, name, Some(&memory::curve(tables, measured)?))?
         }
+        _ => points.clone(),
     };
     // Kernels differ more between the fp8 collectors than clocks do: one factor, the median.
     let fp8_factor = fit::median(&fp8.iter().map(|p| p.1).collect::<Vec<_>>()).min(1.0);
     let full = CHIPS.iter().find(|spec| spec.matmul == chip.matmul && !spec.derived).unwrap_or(chip).power;
     let scale = libm::pow((chip.power - 120.0) / (full - 120.0), 1.0 / 2.5);
-    let (basis, p90) = match (own, chip.derived, chip.sustained) {
-        (_, true, _) => ("extrapolated", 0.2),
+    let (basis, p90) = match (chip.derived, chip.sustained) {
+        (true, _) => ("extrapolated", 0.2),
         // Within a board 0.1; the one other board that is known is a quarter slower.
-        (_, _, Sustained::Shapes(_)) => ("published", 0.2),
-        (_, _, Sustained::Loops(_)) => ("published", 0.12),
-        (true, ..) => ("published", 0.08),
-        (false, ..) => ("extrapolated", 0.12),
+        (_, Sustained::Shapes("b200")) => ("published", 0.2),
+        (_, Sustained::Shapes(gpu)) if gpu != chip.matmul => ("extrapolated", 0.12),
+        (_, Sustained::Loops(_)) => ("published", 0.12),
+        (_, Sustained::Shapes(_) | Sustained::Cubes(_)) => ("published", 0.08),
     };
     let limit = match chip.power < full {
         true => format!(
