@@ -71,7 +71,7 @@ struct Block {
     after: u32,
     pool: u16,
     free: bool,
-    /// Whether it is a signpost of its pool.
+    /// Whether it is a signpost of its bin.
     sign: bool,
 }
 
@@ -82,8 +82,8 @@ struct Block {
 struct Pool {
     /// The first block of each bin.
     bins: [u32; BINS],
-    /// Size, address and index of the free blocks at which a search may begin, in this order.
-    signs: Vec<(u64, u64, u32)>,
+    /// Of each bin the blocks at which a search may begin: size, address and index, in this order.
+    signs: [Vec<(u64, u64, u32)>; BINS],
     /// The bins that hold any, a bit each.
     filled: u128,
     /// The last block of the growing range, with expandable segments.
@@ -114,7 +114,7 @@ struct Place {
     /// Its neighbours in the bin.
     before: u32,
     after: u32,
-    /// Signposts before it, and blocks passed on the way from the last of them in the bin.
+    /// Signposts before it in the bin, and blocks passed on the way from the last of them.
     sign: usize,
     passed: u32,
 }
@@ -138,7 +138,7 @@ fn bin(size: u64) -> usize {
 
 impl Pool {
     const EMPTY: Pool =
-        Pool { bins: [NONE; BINS], signs: Vec::new(), filled: 0, tail: NONE, mapped_end: 0, reserved: 0 };
+        Pool { bins: [NONE; BINS], signs: [const { Vec::new() }; BINS], filled: 0, tail: NONE, mapped_end: 0, reserved: 0 };
 
     /// The first block of the bins behind one.
     fn behind(&self, bin: usize) -> u32 {
@@ -321,7 +321,7 @@ impl Allocator {
             self.remove_free(at);
         } else if let Some(sign) = self.sign_of(at) {
             let Block { pool, .. } = self.blocks[at as usize];
-            self.pools[pool as usize].signs[sign] = (size, address, at);
+            self.pools[pool as usize].signs[bin(size)][sign] = (size, address, at);
         }
         let block = &mut self.blocks[at as usize];
         (block.address, block.size) = (address, size);
@@ -346,9 +346,9 @@ impl Allocator {
     /// The place of a block of this size and address in its bin.
     fn seek(&self, pool: &Pool, key: (u64, u64)) -> Place {
         let bin = bin(key.0);
-        let sign = pool.signs.partition_point(|&(size, address, _)| (size, address) < key);
-        let near = sign.checked_sub(1).map(|last| pool.signs[last]);
-        let (mut before, mut after) = match near.filter(|near| self::bin(near.0) == bin) {
+        let signs = &pool.signs[bin];
+        let sign = signs.partition_point(|&(size, address, _)| (size, address) < key);
+        let (mut before, mut after) = match sign.checked_sub(1).map(|last| signs[last]) {
             Some((.., near)) => (near, self.blocks[near as usize].after),
             None => (NONE, pool.bins[bin]),
         };
@@ -360,10 +360,10 @@ impl Allocator {
         Place { bin, before, after, sign, passed }
     }
 
-    /// Where a block stands among the signposts of its pool, if it is one.
+    /// Where a block stands among the signposts of its bin, if it is one.
     fn sign_of(&self, at: u32) -> Option<usize> {
         let Block { size, address, pool, sign, .. } = self.blocks[at as usize];
-        let signs = &self.pools[pool as usize].signs;
+        let signs = &self.pools[pool as usize].signs[bin(size)];
         sign.then(|| signs.partition_point(|&(known, lies, _)| (known, lies) < (size, address)))
     }
 
@@ -385,11 +385,11 @@ impl Allocator {
         let block = &mut self.blocks[at as usize];
         (block.before, block.after, block.sign) = (before, after, passed > APART);
         if block.sign {
-            pool.signs.insert(sign, (size, address, at));
+            pool.signs[bin].insert(sign, (size, address, at));
         }
     }
 
-    /// Takes a free block out of its bin.
+    /// Takes a free block out of its bin. Where it is a signpost, the block before it becomes one in its stead.
     fn remove_free(&mut self, at: u32) {
         let sign = self.sign_of(at);
         let Block { size, pool, before, after, .. } = self.blocks[at as usize];
@@ -397,15 +397,21 @@ impl Allocator {
             self.blocks[after as usize].before = before;
         }
         let pool = &mut self.pools[pool as usize];
+        let bin = bin(size);
         if let Some(sign) = sign {
-            pool.signs.remove(sign);
             self.blocks[at as usize].sign = false;
+            match self.blocks.get_mut(before as usize).filter(|before| !before.sign) {
+                Some(block) => {
+                    block.sign = true;
+                    pool.signs[bin][sign] = (block.size, block.address, before);
+                }
+                None => _ = pool.signs[bin].remove(sign),
+            }
         }
         if before != NONE {
             self.blocks[before as usize].after = after;
             return;
         }
-        let bin = bin(size);
         pool.bins[bin] = after;
         pool.filled &= !(u128::from(after == NONE) << bin);
     }
