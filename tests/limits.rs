@@ -19,7 +19,6 @@ use keys::Key;
 /// Seconds of all processors together, and KiB of address space, that a prediction may take.
 const SECONDS: u32 = 10;
 const KIB: u32 = 1 << 20;
-const ACCUMULATION: i64 = 1 << 16;
 /// Of all pairs of a plan and an integer, the first that is examined each time, and how many there are from one to the next.
 const SAMPLE: (usize, usize) = (7, 83);
 
@@ -32,10 +31,11 @@ fn accepted(plan: &toml::Table) -> bool {
 /// The plan with an integer of some value, on a machine on which that is accepted.
 fn with(plan: &toml::Table, key: &Key, value: i64) -> Option<toml::Table> {
     let written = key.set(plan, value);
-    let sized = |nodes: i64| make::with(&written.to_string(), "topology", "nodes", nodes).parse().ok();
-    let same = std::iter::once(Some(written.clone()));
-    let larger = [value, value / 8, 1 << 14].into_iter().filter(|_| key.path[0] == "mesh").map(sized);
-    same.chain(larger).flatten().find(accepted)
+    let sized = |nodes: i64| move |plan: &toml::Table| make::with(&plan.to_string(), "topology", "nodes", nodes).parse().ok();
+    let spreads = key.path[0] == "mesh" || key.name() == "megatron.hierarchical_context_parallel_sizes";
+    let sizes = [value, value / 8, 1 << 14].into_iter().filter(|_| spreads);
+    let larger = sizes.flat_map(|nodes| written.iter().filter_map(sized(nodes)).collect::<Vec<toml::Table>>());
+    written.iter().cloned().chain(larger).find(accepted)
 }
 
 /// The plan with the largest value that is accepted of an integer, to a 64th.
@@ -55,15 +55,8 @@ fn largest(plan: &toml::Table, key: &Key) -> Option<(i64, toml::Table)> {
     Some((best, found))
 }
 
-/// The plan with the largest accumulation that is accepted beside the rest.
-fn accumulated(plan: &toml::Table) -> Option<toml::Table> {
-    let key = Key { path: vec!["batch".to_owned(), "accumulation".to_owned()], kind: None };
-    let halves = std::iter::successors(Some(ACCUMULATION), |&count| (count > 1).then_some(count / 2));
-    halves.map(|count| key.set(plan, count)).find(accepted)
-}
-
-/// Runs a plan within its limits; what went wrong, if anything.
-fn run(name: &str, plan: &toml::Table) -> Option<String> {
+/// Runs a plan within its limits: what went wrong, or the largest accumulation that a refusal names.
+fn run(name: &str, plan: &toml::Table) -> Result<Option<i64>, String> {
     let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/limits");
     std::fs::create_dir_all(folder).unwrap();
     std::fs::copy(make::FILE.replace("scenario.toml", "config.json"), format!("{folder}/config.json")).unwrap();
@@ -78,18 +71,43 @@ fn run(name: &str, plan: &toml::Table) -> Option<String> {
     let status = output.status.code();
     let said = String::from_utf8_lossy(&output.stderr);
     let ended = matches!(status, Some(0)) || status == Some(2) && said.starts_with("error: ");
-    let wrong = (!ended).then(|| format!("{name}: {status:?} {}\n  {file}", said.lines().next().unwrap_or_default()));
-    // As they are found: the whole takes minutes.
-    wrong.iter().for_each(|wrong| println!("{wrong}"));
-    wrong
+    if !ended {
+        let wrong = format!("{name}: {status:?} {}\n  {file}", said.lines().next().unwrap_or_default());
+        // As they are found: the whole takes minutes.
+        println!("{wrong}");
+        return Err(wrong);
+    }
+    let named = said.split_once("write batch.accumulation = ").and_then(|(_, rest)| rest.split(' ').next());
+    Ok(named.and_then(|count| count.parse().ok()))
+}
+
+/// What goes wrong with the largest accumulation beside the rest, and with the largest that is named where that is too much.
+fn accumulated(name: &str, plan: &toml::Table) -> Vec<String> {
+    let key = Key::accumulation();
+    let Some((mut count, mut plan)) = largest(plan, &key) else { return vec![] };
+    let mut wrong = vec![];
+    loop {
+        let name = format!("{name} accumulated {count} times");
+        let named = match run(&name, &plan) {
+            Ok(named) => named,
+            Err(why) => {
+                wrong.push(why);
+                None
+            }
+        };
+        let smaller = named.filter(|&named| named < count).and_then(|named| Some((named, with(&plan, &key, named)?)));
+        match smaller {
+            Some(smaller) => (count, plan) = smaller,
+            None => return wrong,
+        }
+    }
 }
 
 /// What went wrong with an integer at its largest, alone and with the largest accumulation; none where no plan may have it.
 fn examined(name: &str, plan: &toml::Table, key: &Key) -> Option<Vec<String>> {
     let (value, largest) = largest(plan, key)?;
     let name = format!("{name} {} {value}", key.name());
-    let accumulated = accumulated(&largest).and_then(|plan| run(&format!("{name} accumulated"), &plan));
-    Some(run(&name, &largest).into_iter().chain(accumulated).collect())
+    Some(run(&name, &largest).err().into_iter().chain(accumulated(&name, &largest)).collect())
 }
 
 /// Examines one of so many pairs of a plan and an integer, from the `first` on. What went wrong, and the keys that no plan accepts.
@@ -152,4 +170,41 @@ fn a_trace_and_ranks_one_by_one_are_refused_where_they_would_take_too_much() {
     assert!(traced.contains("write batch.accumulation = "), "{traced}");
     let full = refusal(plan, &["--full"]);
     assert!(full.contains("on 32,768 ranks, and at most 30,000,000") && full.contains("leave out --full"), "{full}");
+}
+
+/// Stages × micro-batches are more than any schedule is built for, whatever their instructions.
+#[test]
+#[cfg_attr(debug_assertions, ignore)]
+fn a_pipeline_of_too_many_forwards_names_the_accumulation_that_works() {
+    let megatron = "runtime = \"megatron\"\n[topology]\nname = \"a100-sxm-80gb\"\nnodes = 128\n[model]\n\
+                    name = \"gpt-megatron-175b\"\n[mesh]\ntp = 32\npp = 16\n[batch]\nsequence = 2048\naccumulation = 65536\n\
+                    [pipeline]\nvirtual_stages = 3\n[tensor_parallel]\nsequence = true\n";
+    let torch = "runtime = \"fsdp2\"\n[topology]\nname = \"h100-sxm-80gb\"\nnodes = 8\n[model]\nname = \"llama-3.1-405b\"\n\
+                 layers = 128\n[mesh]\npp = 64\n[batch]\nsequence = 128\naccumulation = 65536\n[pipeline]\n\
+                 schedule = \"Interleaved1F1B\"\nvirtual_stages = 2\n";
+    for (plan, stages) in [(megatron, 48), (torch, 128)] {
+        let said = refusal(plan, &[]);
+        let problem = format!("{stages} stages × 65,536 micro-batches are more than the 2,097,152 forwards");
+        assert!(said.contains(&problem) && said.contains("batch.accumulation"), "{said}");
+        let named = said.split_once("write batch.accumulation = ").and_then(|(_, rest)| rest.split(' ').next());
+        let fewer = plan.replace("65536", named.unwrap_or("1"));
+        assert_eq!(run("fewer forwards", &fewer.parse().unwrap()), Ok(None), "{said}");
+    }
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore)]
+fn a_long_program_is_printed_in_little_memory() {
+    let folder = Folder::new("limits-printed");
+    folder.write("my.toml", &make::TINY.replace("huggingface = \"config.json\"", "name = \"llama-3.1-8b\"\nlayers = 2048"));
+    let limited = format!("ulimit -v {}; \"$0\" show program my.toml | wc -l", KIB / 2);
+    let output = Command::new("bash")
+        .args(["-o", "pipefail", "-c", &limited, env!("CARGO_BIN_EXE_windtunnel")])
+        .current_dir(&folder.path)
+        .env("MALLOC_ARENA_MAX", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines: u64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    assert!(lines > 500_000, "{lines}");
 }

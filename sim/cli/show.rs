@@ -70,6 +70,9 @@ enum Stage {
     Schedule(schedule::Args),
 }
 
+/// Instructions that are printed at a time.
+const PRINTED: usize = 1 << 12;
+
 pub fn run(args: &Args) -> Outcome {
     let load = |file: &File| Scenario::load(&file.scenario).map_err(Failure::input);
     let simulable = |file: &File| {
@@ -85,7 +88,12 @@ pub fn run(args: &Args) -> Outcome {
         }
         Stage::Program(args) => {
             let flight = simulable(&args.file)?.flight().map_err(Failure::input)?;
-            program(&flight.classes[args.of(flight.classes.len())?.unwrap_or(0)])
+            let program = &flight.classes[args.of(flight.classes.len())?.unwrap_or(0)];
+            // Millions of lines are no text to hold.
+            for part in program.step.chunks(PRINTED) {
+                print(&instructions(program, part))?;
+            }
+            return Ok(ExitCode::SUCCESS);
         }
         Stage::Memory(args) => {
             let answer = fly(&simulable(&args.file)?)?;
@@ -245,10 +253,11 @@ fn work(work: &Work) -> String {
     }
 }
 
-fn program(program: &Program) -> String {
+/// Some of a program's instructions, a line each.
+fn instructions(program: &Program, part: &[Instr]) -> String {
     let mut out = String::new();
     let stream = |id: windtunnel::program::StreamId| program.streams[id.0 as usize];
-    for instr in &program.step {
+    for instr in part {
         let _ = match *instr {
             Instr::Launch { stream: on, kernel, scope } => {
                 let kernel = program.kernel(kernel);

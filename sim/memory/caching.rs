@@ -32,6 +32,8 @@ const ROUND_SEGMENT: u64 = 2 * MIB;
 const NONE: u32 = u32::MAX;
 /// Bins of a pool.
 const BINS: usize = u128::BITS as usize;
+/// Blocks that a search passes in a bin before the one it ends at becomes a signpost.
+const APART: u32 = 16;
 
 /// How the allocator is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,17 +71,19 @@ struct Block {
     after: u32,
     pool: u16,
     free: bool,
+    /// Whether it is a signpost of its bin.
+    sign: bool,
 }
 
 /// Free blocks of one stream and size class. Few are of like sizes, so they are filed in short bins by size, four to each
 /// power of two, and lie there in order of (size, address), each linked to the next: what is taken, split, freed and joined
-/// moves no other.
+/// moves no other. Where many are of like sizes, signposts among them keep searches short.
 #[derive(Clone, Debug)]
 struct Pool {
     /// The first block of each bin.
     bins: [u32; BINS],
-    /// Of each bin the block that was filed last: where many are of one size, the next is filed near it.
-    near: [u32; BINS],
+    /// Of each bin the blocks at which a search may begin: size, address and index, in this order.
+    signs: [Vec<(u64, u64, u32)>; BINS],
     /// The bins that hold any, a bit each.
     filled: u128,
     /// The last block of the growing range, with expandable segments.
@@ -104,6 +108,17 @@ pub struct Allocator {
     calls: DeviceCalls,
 }
 
+/// Where a free block belongs.
+struct Place {
+    bin: usize,
+    /// Its neighbours in the bin.
+    before: u32,
+    after: u32,
+    /// Signposts before it in the bin, and blocks passed on the way from the last of them.
+    sign: usize,
+    passed: u32,
+}
+
 fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
@@ -123,7 +138,7 @@ fn bin(size: u64) -> usize {
 
 impl Pool {
     const EMPTY: Pool =
-        Pool { bins: [NONE; BINS], near: [NONE; BINS], filled: 0, tail: NONE, mapped_end: 0, reserved: 0 };
+        Pool { bins: [NONE; BINS], signs: [const { Vec::new() }; BINS], filled: 0, tail: NONE, mapped_end: 0, reserved: 0 };
 
     /// The first block of the bins behind one.
     fn behind(&self, bin: usize) -> u32 {
@@ -200,13 +215,10 @@ impl Allocator {
     /// The smallest free block that fits, of several the one with the lowest address. With expandable segments the block at
     /// the end of the range counts as large as it can grow, so any other block that fits is preferred to it.
     fn best_fit(&self, pool: usize, size: u64) -> Option<u32> {
-        let (pool, own) = (&self.pools[pool], bin(size));
-        let mut at = pool.bins[own];
-        while at != NONE && self.blocks[at as usize].size < size {
-            at = self.blocks[at as usize].after;
-        }
+        let pool = &self.pools[pool];
+        let mut at = self.seek(pool, (size, 0)).after;
         if at == NONE {
-            at = pool.behind(own);
+            at = pool.behind(bin(size));
         }
         if at == NONE || at != pool.tail {
             return (at != NONE).then_some(at);
@@ -307,6 +319,9 @@ impl Allocator {
             && (after == NONE || (size, address) < key(after));
         if !stays {
             self.remove_free(at);
+        } else if let Some(sign) = self.sign_of(at) {
+            let Block { pool, .. } = self.blocks[at as usize];
+            self.pools[pool as usize].signs[bin(size)][sign] = (size, address, at);
         }
         let block = &mut self.blocks[at as usize];
         (block.address, block.size) = (address, size);
@@ -328,25 +343,35 @@ impl Allocator {
         }
     }
 
+    /// The place of a block of this size and address in its bin.
+    fn seek(&self, pool: &Pool, key: (u64, u64)) -> Place {
+        let bin = bin(key.0);
+        let signs = &pool.signs[bin];
+        let sign = signs.partition_point(|&(size, address, _)| (size, address) < key);
+        let (mut before, mut after) = match sign.checked_sub(1).map(|last| signs[last]) {
+            Some((.., near)) => (near, self.blocks[near as usize].after),
+            None => (NONE, pool.bins[bin]),
+        };
+        let mut passed = 0;
+        while let Some(block) = self.blocks.get(after as usize).filter(|block| (block.size, block.address) < key) {
+            (before, after) = (after, block.after);
+            passed += 1;
+        }
+        Place { bin, before, after, sign, passed }
+    }
+
+    /// Where a block stands among the signposts of its bin, if it is one.
+    fn sign_of(&self, at: u32) -> Option<usize> {
+        let Block { size, address, pool, sign, .. } = self.blocks[at as usize];
+        let signs = &self.pools[pool as usize].signs[bin(size)];
+        sign.then(|| signs.partition_point(|&(known, lies, _)| (known, lies) < (size, address)))
+    }
+
     /// Files a free block.
     fn insert_free(&mut self, at: u32) {
         let Block { size, address, pool, .. } = self.blocks[at as usize];
-        let (pool, bin) = (&mut self.pools[pool as usize], bin(size));
-        let behind = |other: u32| {
-            let other = &self.blocks[other as usize];
-            (other.size, other.address) > (size, address)
-        };
-        let (mut before, mut after) = match pool.near[bin] {
-            NONE => (NONE, pool.bins[bin]),
-            near => (near, self.blocks[near as usize].after),
-        };
-        while before != NONE && behind(before) {
-            (before, after) = (self.blocks[before as usize].before, before);
-        }
-        while after != NONE && !behind(after) {
-            (before, after) = (after, self.blocks[after as usize].after);
-        }
-        pool.near[bin] = at;
+        let Place { bin, before, after, sign, passed } = self.seek(&self.pools[pool as usize], (size, address));
+        let pool = &mut self.pools[pool as usize];
         match before {
             NONE => {
                 pool.bins[bin] = at;
@@ -358,24 +383,35 @@ impl Allocator {
             self.blocks[after as usize].before = at;
         }
         let block = &mut self.blocks[at as usize];
-        (block.before, block.after) = (before, after);
+        (block.before, block.after, block.sign) = (before, after, passed > APART);
+        if block.sign {
+            pool.signs[bin].insert(sign, (size, address, at));
+        }
     }
 
-    /// Takes a free block out of its bin.
+    /// Takes a free block out of its bin. Where it is a signpost, the block before it becomes one in its stead.
     fn remove_free(&mut self, at: u32) {
+        let sign = self.sign_of(at);
         let Block { size, pool, before, after, .. } = self.blocks[at as usize];
         if after != NONE {
             self.blocks[after as usize].before = before;
         }
-        let near = &mut self.pools[pool as usize].near[bin(size)];
-        if *near == at {
-            *near = if before == NONE { after } else { before };
+        let pool = &mut self.pools[pool as usize];
+        let bin = bin(size);
+        if let Some(sign) = sign {
+            self.blocks[at as usize].sign = false;
+            match self.blocks.get_mut(before as usize).filter(|before| !before.sign) {
+                Some(block) => {
+                    block.sign = true;
+                    pool.signs[bin][sign] = (block.size, block.address, before);
+                }
+                None => _ = pool.signs[bin].remove(sign),
+            }
         }
         if before != NONE {
             self.blocks[before as usize].after = after;
             return;
         }
-        let (pool, bin) = (&mut self.pools[pool as usize], bin(size));
         pool.bins[bin] = after;
         pool.filled &= !(u128::from(after == NONE) << bin);
     }
@@ -441,7 +477,7 @@ impl Allocator {
     /// A free block behind another, if there is one.
     fn new_free(&mut self, pool: usize, previous: u32, (address, size): (u64, u64)) -> u32 {
         let (next, before, after) = (NONE, NONE, NONE);
-        let at = self.new_block(Block { address, size, previous, next, before, after, pool: pool as u16, free: true });
+        let at = self.new_block(Block { address, size, previous, next, before, after, pool: pool as u16, free: true, sign: false });
         self.insert_free(at);
         at
     }

@@ -44,8 +44,13 @@ impl Budget {
     /// Stops writing unless there is room for so many instructions.
     pub fn check(&self, instructions: u64) {
         if instructions > self.0.load(Ordering::Relaxed) {
-            stop();
+            self.exceed();
         }
+    }
+
+    /// Stops writing: what is to be written is known to be too long.
+    pub fn exceed(&self) -> ! {
+        stop()
     }
 
     /// Nobody keeps this program: its instructions may be written again.

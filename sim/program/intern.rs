@@ -5,39 +5,42 @@ use std::hash::Hash;
 
 use super::hash::Quick;
 
-/// Places that what has come last is told apart by.
-const PLACES: usize = 1 << 10;
+/// Ways on from an item that are told apart by the few before it.
+const WAYS: usize = 8;
 
 /// Finds the ids of items.
 #[derive(Debug)]
 pub(super) struct Interned<T> {
     ids: HashMap<T, u32, Quick>,
-    /// What came the last time after the same few items: mostly it comes again, and need not be looked for.
+    /// By item and way, what came after it the last time: mostly it comes again, and need not be looked for.
     after: Vec<u32>,
-    /// The last few items, as a place in `after`.
+    /// The place in `after` that the last few items lead to.
+    place: usize,
+    /// The last few items, three bits for each.
     past: usize,
 }
 
 impl<T> Default for Interned<T> {
     fn default() -> Self {
-        Interned { ids: HashMap::default(), after: vec![0; PLACES], past: 0 }
+        Interned { ids: HashMap::default(), after: vec![0], place: 0, past: 0 }
     }
 }
 
 impl<T: Clone + Eq + Hash> Interned<T> {
     /// The id of an item among all those named so far; a new one is added to them.
     pub(super) fn id(&mut self, all: &mut Vec<T>, item: T) -> u32 {
-        let guess = self.after[self.past];
+        let guess = self.after[self.place];
         let id = match all.get(guess as usize) {
             Some(guessed) if *guessed == item => guess,
             _ => *self.ids.entry(item).or_insert_with_key(|item| {
                 all.push(item.clone());
+                self.after.resize(WAYS * all.len(), 0);
                 all.len() as u32 - 1
             }),
         };
-        self.after[self.past] = id;
-        // Three bits for each item: the last three or four count.
-        self.past = ((self.past << 3) ^ id as usize) % PLACES;
+        self.after[self.place] = id;
+        self.place = WAYS * id as usize + (self.past ^ (self.past >> 3)) % WAYS;
+        self.past = (self.past << 3) ^ id as usize;
         id
     }
 }

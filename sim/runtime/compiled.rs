@@ -91,15 +91,16 @@ impl Eager {
         results: &[TensorId],
     ) {
         let base = |tensor: TensorId| compiled.tensors[tensor].base;
-        let results: Vec<TensorId> = results.iter().map(|&tensor| base(tensor)).collect();
+        // A buffer that is handed on stays until it is taken.
+        let mut stays = vec![false; compiled.tensors.len()];
+        let results = results.iter().map(|&tensor| base(tensor));
+        results.chain(compiled.takes.values().copied()).for_each(|tensor| stays[tensor] = true);
         let mut last = vec![0; compiled.tensors.len()];
         for (at, kernel) in kernels.iter().enumerate() {
             for &tensor in kernel.reads.iter().chain(&kernel.writes) {
                 last[base(tensor)] = at;
             }
         }
-        // A buffer that is handed on stays until it is taken.
-        let taken: Vec<TensorId> = compiled.takes.values().copied().collect();
         let pass = self.program.pass();
         for (at, kernel) in kernels.iter().enumerate() {
             if pass == Pass::Backward {
@@ -116,7 +117,7 @@ impl Eager {
             touched.sort_unstable();
             touched.dedup();
             for tensor in touched {
-                let dead = last[tensor] == at && !results.contains(&tensor) && !taken.contains(&tensor);
+                let dead = last[tensor] == at && !stays[tensor];
                 if let Some(storage) = frame.slots[tensor].take_if(|_| dead) {
                     self.release(storage);
                 }

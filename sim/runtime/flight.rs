@@ -1,6 +1,7 @@
 //! What the ranks of a job run: one program for each class of identical ranks.
 
-use crate::program::Program;
+use crate::program::{Budget, Program};
+use crate::schedule::ScheduleError;
 
 /// Programs of a job. All have the same groups and number of ranks.
 #[derive(Clone, Debug)]
@@ -45,5 +46,19 @@ impl Flight {
         let each = (ranks as usize / classes.len().max(1)).max(1);
         let class_of = (0..ranks as usize).map(|rank| (rank / each) as u32).collect();
         Flight { classes, class_of }
+    }
+}
+
+/// The schedule of a job, which was checked when the job was decided, but for its length: one that is too long has too many
+/// instructions, too.
+///
+/// # Panics
+///
+/// If the job's schedule cannot have its shape.
+pub(super) fn decided<S>(schedule: Result<S, ScheduleError>, budget: &Budget) -> S {
+    match schedule {
+        Ok(schedule) => schedule,
+        Err(ScheduleError::TooLong { .. }) => budget.exceed(),
+        Err(error) => panic!("a job's schedule was checked when the job was decided: {error}"),
     }
 }

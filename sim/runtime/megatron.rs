@@ -52,6 +52,7 @@ pub use optimizer::Optimizer;
 
 use rayon::prelude::*;
 
+use super::flight::decided;
 use super::{Flight, Framework, Parts};
 use crate::program::Budget;
 use crate::runtime;
@@ -140,7 +141,7 @@ pub fn compile_one_by_one(job: &Job) -> Flight {
 }
 
 fn written(job: &Job, budget: &Budget, stamped: bool) -> Flight {
-    let schedule = schedule(job).expect("a job's schedule was built when the job was decided");
+    let schedule = decided(schedule(job), budget);
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
     let program = |rank| {

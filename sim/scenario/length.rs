@@ -13,15 +13,17 @@ use crate::model::experts::Implementation;
 use crate::model::head::Loss;
 use crate::program::TooLong;
 use crate::runtime::{Flight, Job, Parts};
+use crate::schedule::order;
 use crate::units::thousands;
 
-/// Instructions of all classes of ranks together. An instruction takes 70 to 100 B until its step has been simulated, so that the
-/// largest jobs take less than 1 GB.
-const MOST: u64 = 9_000_000;
+/// Instructions of all classes of ranks together. An instruction takes 70 to 100 B and 0.2 to 1.5 µs (the most in models of
+/// thousands of layers, whose buffers lie far apart) until its step has been simulated, so that the largest jobs take 0.6 GB and 9 s.
+const MOST: u64 = 6_000_000;
 /// The same where ranks split a model on Megatron's axes: buffers of a micro-batch are used again by the next, and an instruction takes
-/// 22 to 26 B, so that the largest take 1.1 GB and 5 s. A trillion parameters in 64 stages and 512 micro-batches are 20 million, BLOOM's 200
-/// billion in 10 stages and 2,048 micro-batches 48.
-const MOST_SPLIT: u64 = 50_000_000;
+/// 22 to 27 B, so that the largest take 0.9 GB and 4 s. A trillion parameters in 64 stages and 512 micro-batches are 20 million.
+const MOST_SPLIT: u64 = 32_000_000;
+/// Rounds of micro-batches from which on two and three of them are written first, to see how long all would be.
+const MANY: u64 = 8;
 /// Instructions of all ranks, where each is simulated for itself: one takes 22 B of memory and 0.25 µs.
 const FULL: u64 = 30_000_000;
 /// Instructions of the ranks that are simulated, where a trace is kept: one is 165 B of the file.
@@ -52,6 +54,17 @@ impl Scenario {
         }
     }
 
+    /// Whether the job is known to be too long before it is written.
+    pub(super) fn far_too_long(&self, settings: Settings) -> bool {
+        let (job, most) = (&self.job, self.most(settings));
+        let round = round(job);
+        let rounds = u64::from(job.micro_batches() / round);
+        let first = || job.with_micro_batches(round)?.compile_within(most).ok();
+        rounds >= MANY
+            && first().is_some_and(|first| first.instructions() * rounds > most)
+            && Lengths::of(job, most).is_some_and(|lengths| lengths.all > most)
+    }
+
     /// Whether so many ranks can be simulated one by one.
     pub(super) fn simulated(&self, flight: &Flight, settings: Settings) -> Result<(), ScenarioError> {
         let (most, done) = match settings.record {
@@ -80,7 +93,14 @@ impl Scenario {
             Some(known) => format!("{} instructions, and at most {}", thousands(known.all), thousands(most)),
             None => format!("more than the {} instructions that", thousands(most)),
         };
-        let problem = format!("a step has {found} are {done}: {}", because.join(" × "));
+        let problem = match scheduled(job) {
+            Some((stages, most)) if most < u64::from(job.micro_batches()) => format!(
+                "{stages} stages × {} micro-batches are more than the {} forwards that are scheduled",
+                thousands(u64::from(job.micro_batches())),
+                thousands(order::CELLS)
+            ),
+            _ => format!("a step has {found} are {done}: {}", because.join(" × ")),
+        };
         let remedy = match (lengths, factors.first()) {
             (Some(lengths), _) if lengths.fitting > 0 => format!(
                 "write batch.accumulation = {} or less: every further micro-batch adds the same time",
@@ -114,8 +134,19 @@ impl Lengths {
         let (round, each) = (u64::from(round), more.checked_sub(few)?);
         let rounds = (all - 2 * round).div_ceil(round);
         let fitting = 2 + (most - few) / each.max(1);
-        Some(Lengths { all: few + rounds * each, fitting: fitting * round })
+        let scheduled = scheduled(job).map_or(u64::MAX, |(_, most)| most / round);
+        Some(Lengths { all: few + rounds * each, fitting: fitting.min(scheduled) * round })
     }
+}
+
+/// Stages of a pipeline, and how many micro-batches can be scheduled on them; none without a pipeline.
+fn scheduled(job: &Job) -> Option<(u64, u64)> {
+    let stages = match job.parts() {
+        Parts::Split(job) => u64::from(job.mesh.pp) * u64::from(job.pipeline.virtual_stages),
+        Parts::Whole(job) => job.pipeline.as_ref()?.layers.len() as u64,
+        Parts::Compiled(_) => return None,
+    };
+    Some((stages, order::CELLS / stages))
 }
 
 /// Micro-batches after which a job's programs repeat themselves.

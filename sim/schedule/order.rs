@@ -223,8 +223,8 @@ fn counts(shape: Shape) -> Result<(), ScheduleError> {
     Err(ScheduleError::TooLong { stages, microbatches, cells, most: CELLS, remedy })
 }
 
-/// Stages times micro-batches. Building, replaying and drawing a schedule takes some 100 B and 1 µs of each.
-const CELLS: u64 = 1 << 21;
+/// The most stages times micro-batches. Building, replaying and drawing a schedule takes some 100 B and 1 µs of each.
+pub const CELLS: u64 = 1 << 21;
 
 /// Any shape will do.
 fn any(_: Shape) -> Result<(), ScheduleError> {

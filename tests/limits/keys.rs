@@ -3,13 +3,44 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// An integer of a scenario.
+/// An integer of a scenario, or some.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Tables and key, outermost first.
     pub path: Vec<String>,
     /// The name of the kind that the integer belongs to: `wrap = { every = 2 }`.
     pub kind: Option<String>,
+    pub form: Form,
+}
+
+/// How integers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    One,
+    Pair,
+    List,
+}
+
+impl Form {
+    /// The form of a type.
+    fn of(kind: &str) -> Option<Form> {
+        match kind {
+            "i64" | "u32" => Some(Form::One),
+            "(i64, i64)" => Some(Form::Pair),
+            "Vec<i64" => Some(Form::List),
+            _ => None,
+        }
+    }
+
+    /// What may be written so that a value stands in it.
+    fn written(self, value: i64) -> Vec<toml::Value> {
+        let list = |values: &[i64]| toml::Value::from(values.to_vec());
+        match self {
+            Form::One => vec![value.into()],
+            Form::Pair => vec![list(&[0, value]), list(&[value, value])],
+            Form::List => vec![list(&[value]), list(&[value, value]), list(&[0, value]), list(&[2, value])],
+        }
+    }
 }
 
 impl Key {
@@ -18,8 +49,32 @@ impl Key {
         self.path.join(".") + &kind
     }
 
-    /// The scenario with this integer.
-    pub fn set(&self, plan: &toml::Table, value: i64) -> toml::Table {
+    /// The number of micro-batches.
+    pub fn accumulation() -> Key {
+        Key { path: vec!["batch".to_owned(), "accumulation".to_owned()], kind: None, form: Form::One }
+    }
+
+    /// The scenario with this integer, in every form, and with what has to go with it.
+    pub fn set(&self, plan: &toml::Table, value: i64) -> Vec<toml::Table> {
+        let with = |written| self.write(plan, written);
+        let plans: Vec<toml::Table> = self.form.written(value).into_iter().map(with).collect();
+        let beside = |plan: &toml::Table, table: &str, key: &str, value: i64| {
+            let path = vec![table.to_owned(), key.to_owned()];
+            Key { path, kind: None, form: Form::One }.write(plan, value.into())
+        };
+        let twice = value.saturating_mul(2);
+        let more: Vec<toml::Table> = match self.name().as_str() {
+            // Blocks of two stages are those of the model, and levels of a ring are its ranks.
+            "pipeline.layers" => plans.iter().map(|plan| beside(plan, "model", "layers", twice)).collect(),
+            "megatron.hierarchical_context_parallel_sizes" => {
+                plans.iter().map(|plan| beside(plan, "mesh", "cp", twice)).collect()
+            }
+            _ => vec![],
+        };
+        plans.into_iter().chain(more).collect()
+    }
+
+    fn write(&self, plan: &toml::Table, value: toml::Value) -> toml::Table {
         let mut plan = plan.clone();
         let (key, tables) = self.path.split_last().unwrap();
         let mut table = &mut plan;
@@ -32,8 +87,8 @@ impl Key {
             table = inner.as_table_mut().unwrap();
         }
         let value = match &self.kind {
-            Some(kind) => toml::Table::from_iter([(kind.clone(), value.into())]).into(),
-            None => value.into(),
+            Some(kind) => toml::Table::from_iter([(kind.clone(), value)]).into(),
+            None => value,
         };
         table.insert(key.clone(), value);
         plan
@@ -64,16 +119,16 @@ fn collect(types: &Fields, of: &str, path: &[String], keys: &mut Vec<Key>) {
     for (name, kind) in types.get(of).into_iter().flatten() {
         let path = [path, std::slice::from_ref(name)].concat();
         let kind = kind.replace("Option<", "").replace("Spanned<", "").replace("Box<", "").replace('>', "");
-        if kind == "i64" {
-            keys.push(Key { path, kind: None });
+        if let Some(form) = Form::of(&kind) {
+            keys.push(Key { path, kind: None, form });
             continue;
         }
         let variants = types.get(&format!("enum {kind}"));
-        for (variant, inner) in variants.into_iter().flatten().filter(|(_, inner)| inner == "i64") {
-            debug_assert_eq!(inner, "i64");
+        for (variant, inner) in variants.into_iter().flatten() {
+            let Some(form) = Form::of(inner.trim_end_matches('>')) else { continue };
             // A kind of its own, or the only integer that may stand in place of words.
             let kind = (!UNTAGGED.contains(&variant.as_str())).then(|| variant.clone());
-            keys.push(Key { path: path.clone(), kind });
+            keys.push(Key { path: path.clone(), kind, form });
         }
         collect(types, &kind, &path, keys);
     }

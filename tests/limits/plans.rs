@@ -1,7 +1,16 @@
-//! Small plans of every runtime, which between them accept every integer there is.
+//! Small plans of every runtime, which between them accept every integer there is, and shipped ones, whose steps are long.
 
 use crate::make::{MEGATRON, TINY, apply, replaced};
 use crate::{disks, megatron_fsdp, stages, user_buffers};
+
+/// Of models that are known by name.
+const SHIPPED: [&str; 5] = [
+    include_str!("../../scenarios/llama3.1-8b-fsdp2-8xh100.toml"),
+    include_str!("../../scenarios/llama3.1-8b-deepspeed-zero3-8xh100.toml"),
+    include_str!("../../scenarios/llama-8.9b-nanotron-8xh100.toml"),
+    include_str!("../../scenarios/gpt3-175b-megatron-1024xa100.toml"),
+    include_str!("../../scenarios/llama3.1-405b-torchtitan-3d-512xh100.toml"),
+];
 
 pub fn all() -> Vec<toml::Table> {
     let mut plans = crate::defaults::plans();
@@ -36,5 +45,6 @@ pub fn all() -> Vec<toml::Table> {
         disks::on_disks("8 GB/s", "offload_optimizer.device = \"cpu\"\noffload_param.device = \"cpu\"\n"),
         tiny("measured.tokens_per_second_per_chip = 5.0"),
     ]);
+    plans.extend(SHIPPED.map(str::to_owned));
     plans.iter().map(|plan| plan.parse().expect(plan)).collect()
 }

@@ -27,6 +27,7 @@ use crate::model::experts::Implementation;
 use crate::model::style::{Linears, Modules};
 use crate::program::{Budget, StreamId};
 use crate::runtime::Flight;
+use crate::runtime::flight::decided;
 use crate::runtime::fsdp::OF_EACH_ROOT;
 use crate::schedule::order;
 use crate::schedule::{self, Entry, Kind, Lowering, Placement, Schedule, ScheduleError, Shape};
@@ -203,7 +204,7 @@ pub fn schedule(pipeline: &Pipeline, microbatches: u32) -> Result<Arc<Schedule>,
 
 /// The programs of all pipeline ranks.
 pub(super) fn compile(job: &Job, pipeline: &Pipeline, budget: &Budget) -> Flight {
-    let schedule = schedule(pipeline, job.accumulation).expect("a job's schedule was built when the job was decided");
+    let schedule = decided(schedule(pipeline, job.accumulation), budget);
     let lists = schedule::lower(&schedule, &Lowering::default()).expect("a schedule that was built can be lowered");
     let program = |rank| rank::Rank::program((job, pipeline, budget), &schedule, &lists, rank);
     Flight::in_turn((0..pipeline.ranks).into_par_iter().map(program).collect())

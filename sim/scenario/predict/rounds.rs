@@ -43,7 +43,9 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
     {
         return Ok(flown);
     }
-    if let Ok(flight) = scenario.written(job, scenario.most(settings)) {
+    if !scenario.far_too_long(settings)
+        && let Ok(flight) = scenario.written(job, scenario.most(settings))
+    {
         return run(scenario, flight, (settings, true));
     }
     let flown = match (unwritten(job), settings.record) {
@@ -53,39 +55,62 @@ pub(super) fn fly(scenario: &Scenario, settings: Settings) -> Result<Flown, Scen
     flown.ok_or_else(|| scenario.too_long(settings))
 }
 
-/// Micro-batches of three short runs, and of a step that is too long to be written, where all ranks run all of it.
-fn unwritten(job: &Job) -> Option<[u32; 4]> {
-    let alike = job.train().is_some_and(|job| job.pipeline.is_none());
-    (alike && job.micro_batches() > 6).then(|| [4, 5, 6, job.micro_batches()])
+/// Three short runs of a step, and the whole.
+#[derive(Clone, Copy)]
+struct Runs {
+    /// Rounds of each, and of the step.
+    rounds: [u32; 4],
+    /// Micro-batches of a round, and those that are in no round.
+    each: u32,
+    rest: u32,
 }
 
-/// Rounds of the three short runs, and of the whole step; none if that would save little.
-fn short_runs(job: &Job) -> Option<[u32; 4]> {
+impl Runs {
+    /// The job with so many rounds.
+    fn job(self, job: &Job, rounds: u32) -> Option<Job> {
+        job.with_micro_batches(rounds * self.each + self.rest)
+    }
+}
+
+/// Short runs of a step that is too long to be written. A pipeline that does not repeat itself after two rounds may do so after
+/// four.
+fn unwritten(job: &Job) -> Option<Runs> {
+    let all = job.micro_batches();
+    let each = match job.train() {
+        Some(job) => job.pipeline.is_none().then_some(1)?,
+        None => repeated(job)?,
+    };
+    (all / each > 6).then(|| Runs { rounds: [4, 5, 6, all / each], each, rest: all % each })
+}
+
+/// Micro-batches after which a pipeline may repeat itself.
+fn repeated(job: &Job) -> Option<u32> {
     // One graph that is the whole step keeps memory for every micro-batch; what a searched schedule repeats is no round.
     let job = job.split().filter(|job| job.graphs != CudaGraphs::Iteration)?;
-    if job.pipeline.schedule.is_of(&order::SEARCHED) {
-        return None;
-    }
-    let round = job.mesh.pp.max(2);
-    let all = job.micro_batches;
-    let rounds = all.is_multiple_of(round).then_some(all / round)?;
+    (!job.pipeline.schedule.is_of(&order::SEARCHED)).then_some(job.mesh.pp.max(2))
+}
+
+/// The three short runs; none if they would save little.
+fn short_runs(job: &Job) -> Option<Runs> {
+    let (each, all) = (repeated(job)?, job.micro_batches());
+    let rounds = all.is_multiple_of(each).then_some(all / each)?;
     // Two rounds fill a pipeline and empty it; the runs have 2, 3 and 4.
-    (rounds >= 12).then_some([2, 3, 4, rounds])
+    (rounds >= 12).then_some(Runs { rounds: [2, 3, 4, rounds], each, rest: 0 })
 }
 
 /// The job of the longest short run, whose memory is that of the whole step; none if there are no short runs.
 pub(in crate::scenario) fn shortened(job: &Job) -> Option<Job> {
-    let [.., longest, all] = short_runs(job)?;
-    job.with_micro_batches(job.micro_batches() / all * longest)
+    let runs = short_runs(job)?;
+    runs.job(job, runs.rounds[2])
 }
 
 /// The step from short runs; none if they are too long, or do not agree on time, or on memory where that is of all of them.
-fn extended(scenario: &Scenario, settings: Settings, rounds: [u32; 4]) -> Result<Option<Flown>, ScenarioError> {
-    let each = scenario.job.micro_batches() / rounds[3];
+fn extended(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Option<Flown>, ScenarioError> {
+    let rounds = runs.rounds;
     let sum: u32 = rounds[..3].iter().sum();
     let all_alike = scenario.job.train().is_some();
     let short = |rounds: u32, memory: bool| {
-        let Some(job) = scenario.job.with_micro_batches(rounds * each) else { return Ok(None) };
+        let Some(job) = runs.job(&scenario.job, rounds) else { return Ok(None) };
         // All three are in memory at once.
         let share = scenario.most(settings) / u64::from(sum) * u64::from(rounds);
         let flight = scenario.written(&job, share).ok();

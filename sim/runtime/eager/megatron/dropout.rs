@@ -13,26 +13,27 @@ use crate::program::{DType, Dispatch, MemoryKind};
 /// Bytes of a random seed.
 const SEED: u64 = 8;
 
+/// The divisor that is nearest to a target; of two that are as near, the smaller. They come in pairs on either side of the root.
+fn nearest_divisor(of: u64, target: u64) -> u64 {
+    let pairs = (1..=of.isqrt()).filter(|divisor| of.is_multiple_of(*divisor));
+    let divisors = pairs.flat_map(|divisor| [divisor, of / divisor]);
+    divisors.min_by_key(|&divisor| (divisor.abs_diff(target), divisor)).unwrap_or(1)
+}
+
 /// Parts in which inductor sums the rows of a matrix column by column (PyTorch 2.15, outer reductions).
 fn row_parts(rows: u64, columns: u64, multiprocessors: u32) -> u64 {
     const ROWS_PER_THREAD: u64 = 4;
     let (threads, sms) = (2048, u64::from(multiprocessors));
     let (least, most) = (32, 512);
-    let nearest = |target: u64| {
-        (1..=rows)
-            .filter(|divisor| rows.is_multiple_of(*divisor))
-            .min_by_key(|divisor| divisor.abs_diff(target))
-            .unwrap_or(1)
-    };
     let size = if rows * columns < least * sms * threads {
         least
     } else if rows * columns < most * sms * threads {
         let blocks = (sms * threads / 256).div_ceil(columns.div_ceil(128));
         let size = rows.div_ceil(ROWS_PER_THREAD * blocks);
-        let even = nearest(size);
+        let even = nearest_divisor(rows, size);
         if even.abs_diff(size) < 20 { even.max(least) } else { size }
     } else {
-        let even = nearest(most);
+        let even = nearest_divisor(rows, most);
         if even.abs_diff(most) < 50 { even } else { most }
     };
     rows.div_ceil(ROWS_PER_THREAD * size)
@@ -147,5 +148,20 @@ impl Eager {
         self.pointwise(NAME, MemoryKind::Elementwise, wide, written, Dispatch::Compiled);
         self.release(partial);
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_divisor_is_the_one_that_a_look_at_every_number_finds() {
+        for (of, target) in (1..300).flat_map(|of| (1..40).map(move |target| (of, target))) {
+            let all = (1..=of).filter(|divisor| of.is_multiple_of(*divisor));
+            let nearest = all.min_by_key(|divisor| divisor.abs_diff(target)).expect("one divides all");
+            assert_eq!(nearest_divisor(of, target), nearest, "{of} near {target}");
+        }
+        assert_eq!(nearest_divisor(1 << 40, 500), 512);
     }
 }
