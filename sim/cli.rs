@@ -1,6 +1,5 @@
 //! The command line: one small file per subcommand, and the only place that prints.
 
-mod bug;
 mod calibrate;
 mod ceiling;
 mod check;
@@ -99,7 +98,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(said) => return explain(&said),
     };
-    bug::report_panics();
+    windtunnel::bug::report_panics();
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),

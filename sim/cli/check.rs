@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> Outcome {
         print(&format!("\nThresholds that do not hold\n{}", text::broken(&broken)))?;
     }
     if outcome.panicked() {
-        return Ok(ExitCode::from(super::bug::CODE));
+        return Ok(ExitCode::from(windtunnel::bug::CODE));
     }
     Ok(ExitCode::from(
         match (outcome.faults.is_empty() && refused.is_empty() && missing.is_empty(), broken.is_empty()) {

@@ -23,6 +23,7 @@ use super::overlap::Overlap;
 use super::registry;
 use super::waves::Chip;
 use crate::files::{Output, WriteError};
+use crate::hardware::Place;
 use crate::near::did_you_mean;
 use crate::program::DType;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
@@ -313,8 +314,7 @@ impl Profile {
         let w: Written =
             toml::from_str(text).map_err(|why| ProfileError::Parse { path: path.to_owned(), why: Box::new(why) })?;
         if let Some((place, why)) = super::sound::unsound(path, text) {
-            let path = format!("{}:{}:{}", place.file, place.line, place.column);
-            return Err(ProfileError::Meaning { path, why });
+            return Err(placed(&place, why));
         }
         if !(OLDEST..=FORMAT).contains(&w.format) {
             return Err(ProfileError::Format { path: path.to_owned(), found: w.format });
@@ -347,7 +347,10 @@ impl Profile {
         let peak = w.matmul.bf16.peak();
         let chip = Chip { processors, peak: FlopRate(0.0), bandwidth: w.machine.memory_bandwidth };
         let matmul = |section: &str, written, size| {
-            Matmul::new(written, chip, size).map_err(|why| meaning(path, text, section, why))
+            Matmul::new(written, chip, size).map_err(|wrong| match wrong.at {
+                Some(span) => placed(&Place::of(path, text, span), wrong.why),
+                None => meaning(path, text, section, wrong.why),
+            })
         };
         Ok(Profile {
             bf16: matmul("matmul.bf16", w.matmul.bf16, 2.0)?,
@@ -363,7 +366,7 @@ impl Profile {
                 .map_err(|why| meaning(path, text, "clock", why))?,
             attention: Attention::new(w.attention, (processors, peak))
                 .map_err(|why| meaning(path, text, "attention", why))?,
-            memory: Memory::new(w.memory).map_err(|why| meaning(path, text, "memory", why))?,
+            memory: Memory::new(w.memory, w.machine.memory_bandwidth).map_err(|why| meaning(path, text, "memory", why))?,
             host: w.host,
             event: w.event,
             host_sync: w.host_sync,
@@ -405,6 +408,11 @@ impl Layout {
         }
         Ok(self)
     }
+}
+
+/// An error of meaning at its place.
+fn placed(place: &Place, why: String) -> ProfileError {
+    ProfileError::Meaning { path: format!("{}:{}:{}", place.file, place.line, place.column), why }
 }
 
 /// An error of meaning, placed at the first line of its section.
