@@ -94,7 +94,7 @@ pub fn run() -> ExitCode {
         }
         Err(said) => return cli::said(&said.render().to_string(), 0),
     };
-    windtunnel::bug::report_panics();
+    windtunnel::bug::report_panics(std::env::args(), std::env::var_os("RUST_BACKTRACE"));
     match cli.command {
         Command::Import { source: Source::Published { from, out, held_out } } => {
             match import::published(&from, &out, held_out.as_deref()) {

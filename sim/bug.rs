@@ -2,18 +2,21 @@
 //! ends alone.
 
 use std::any::Any;
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 
 /// The exit code of a bug, which Rust gives a panic.
 pub const CODE: u8 = 101;
 
 /// From here on a panic names its place and the command, so the files in it. A backtrace is printed where somebody asks for one
-/// (`RUST_BACKTRACE`).
-pub fn report_panics() {
+/// (the variable `RUST_BACKTRACE`).
+pub fn report_panics(command: impl Iterator<Item = String>, backtrace: Option<OsString>) {
     let usual = take_hook();
+    let command = command.collect::<Vec<_>>().join(" ");
+    let asked = backtrace.is_some_and(|asked| asked != "0");
     set_hook(Box::new(move |info| {
-        crate::files::complain(&message(info));
-        if std::env::var_os("RUST_BACKTRACE").is_some_and(|asked| asked != "0") {
+        crate::files::complain(&message(info, &command));
+        if asked {
             usual(info);
         }
     }));
@@ -29,13 +32,11 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     owned.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-fn message(info: &PanicHookInfo<'_>) -> String {
+fn message(info: &PanicHookInfo<'_>, command: &str) -> String {
     let what = words(info.payload());
     let place = info.location().map_or("an unknown place".to_owned(), ToString::to_string);
-    let command: Vec<String> = std::env::args().collect();
     format!(
-        "error: windtunnel met a bug at {place}: {what}\n  please report it with this command and the files it names: {}",
-        command.join(" ")
+        "error: windtunnel met a bug at {place}: {what}\n  please report it with this command and the files it names: {command}"
     )
 }
 

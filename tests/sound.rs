@@ -122,7 +122,8 @@ fn a_table_with_a_time_that_cannot_be_is_refused_at_its_line() {
     let points = "\n[matmul.bf16.points]\nevidence = { basis = \"measured\", points = 2, median = 0.1, p90 = 0.1, source = \"\" }\nrows = [\n  \"4096 4096 4096: 300\",\n  \"4096 4096 8192: 600\",\n]\n";
     let at = text.find("\n[matmul.fp8]").unwrap();
     let measured = changed(text, at..at, points);
-    let own: Vec<_> = cells(&measured).into_iter().filter(|(_, range)| (at..at + points.len()).contains(&range.start)).collect();
+    let own: Vec<_> =
+        cells(&measured).into_iter().filter(|(_, range)| (at..at + points.len()).contains(&range.start)).collect();
     assert_eq!(own.len(), 2);
     assert!(Profile::parse("own.toml", &measured).is_ok());
     // A share of all cells, from one end of the table to the other, and the points of an own machine.

@@ -73,7 +73,7 @@ fn possible(chip: &Chip, size: f64, (m, n, k): Shape, seconds: f64) -> Result<()
     let [rows, columns, depth] = [m, n, k].map(|v| v as f64);
     let flops = 2.0 * rows * columns * depth;
     let (micros, rate) = (seconds * 1e6, FlopRate(flops / seconds));
-    let shown = format!("{m} x {n} x {k} in {micros} us");
+    let shown = format!("{m} x {n} x {k} in {} us", sound::figure(micros));
     if !(seconds > 0.0 && seconds.is_finite()) {
         return Err(format!("{shown}: expected a time above zero"));
     }
@@ -99,7 +99,9 @@ impl Matmul {
         for (name, value) in [("mma", w.mma), ("memory", w.memory), ("small_tile", w.small_tile)] {
             let most = if name == "mma" { PEAK_READ } else { 1.5 };
             if !(value > 0.0 && value <= most) {
-                return Err(format!("waves.{name} is {value}: expected a share of the peak between 0 and {most}").into());
+                return Err(
+                    format!("waves.{name} is {value}: expected a share of the peak between 0 and {most}").into()
+                );
             }
         }
         if !(0.0..=1.0).contains(&w.tail) || !(0.0..=1e6).contains(&w.k_overhead) {

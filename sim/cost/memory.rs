@@ -118,7 +118,7 @@ impl Memory {
             w.stream.bytes.iter().zip(&w.stream.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
         for (bytes, seconds) in &points {
             sound::not_stuck(*seconds, bytes / bandwidth.0)
-                .map_err(|why| format!("memory.stream: {bytes} B in {} us{why}", seconds * 1e6))?;
+                .map_err(|why| format!("memory.stream: {bytes} B in {} us{why}", sound::figure(seconds * 1e6)))?;
         }
         let stream = Curve::new(&points).map_err(|why| format!("memory.stream: {why}"))?;
         // Whose kernel nobody measured here is as others are, Apex's as PyTorch's LayerNorm: an extrapolation.

@@ -37,13 +37,18 @@ const SHORT: f64 = 0.01;
 /// that a hundred times that is a wrong unit or a slip of the pen.
 const STUCK: f64 = 1000.0;
 
+/// A number as somebody would write it: without hundreds of zeros.
+pub(super) fn figure(number: f64) -> String {
+    if (1e-6..1e9).contains(&number) { number.to_string() } else { format!("{number:.3e}") }
+}
+
 /// Refuses a time in which the machine would have stood still: longer than any launch takes, and a thousandth of the rate at
 /// which the work would take `least` seconds.
 pub(super) fn not_stuck(seconds: f64, least: f64) -> Result<(), String> {
     match seconds > SHORT && seconds > STUCK * least {
         true => Err(format!(
-            " is {:.0} times as long as at full rate, {} us: expected at most {STUCK} times, or {} us; correct or remove the time",
-            seconds / least,
+            " is {} times as long as at full rate, {:.3} us: expected at most {STUCK} times, or {} us; correct or remove the time",
+            figure((seconds / least).round()),
             least * 1e6,
             SHORT * 1e6
         )),
