@@ -114,6 +114,7 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     let unwritable = |why: files::WriteError| Failure::Input(why.to_string());
     let file = arguments.json.as_ref().filter(|_| !to_stdout(arguments));
     let file = file.map(|path| Output::open(path)).transpose().map_err(unwritable)?;
+    let emit = arguments.emit.as_deref().map(Output::open).transpose().map_err(unwritable)?;
     let (scenario, text) = read(&arguments.scenario, arguments.sequence)?;
     let Parts::Compiled(job) = scenario.job.parts() else {
         let runtime = scenario.runtime.written();
@@ -127,7 +128,7 @@ fn answer(arguments: &Arguments) -> Result<(String, u8), Failure> {
     }
     let program = match &arguments.program {
         Some(path) => exported(path, job)?,
-        None => written(arguments, &scenario, job, cpu)?,
+        None => written(emit, &scenario, job, cpu)?,
     };
     let folder = cache::folder().map_err(Failure::Input)?;
     let plugin = Plugin::named(&arguments.plugin, &folder).map_err(Failure::Missing)?;
@@ -207,7 +208,7 @@ fn exported(path: &Path, job: &spmd::Job) -> Result<String, Failure> {
 }
 
 /// The scenario's step.
-fn written(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: bool) -> Result<String, Failure> {
+fn written(emit: Option<Output>, scenario: &Scenario, job: &spmd::Job, cpu: bool) -> Result<String, Failure> {
     if cpu && job.attention != spmd::Attention::DotProduct {
         return Err(Failure::Input(
             "the splash kernel is a TPU's, and the cpu plugin has no compiler for it: write xla.attention = \
@@ -219,9 +220,8 @@ fn written(arguments: &Arguments, scenario: &Scenario, job: &spmd::Job, cpu: boo
     let step = step::write(job, step::Options { kernel_block, kernels: !cpu }).map_err(|why| {
         Failure::Input(format!("{}: {why}\nexport the step from JAX and name it by --program", scenario.file))
     })?;
-    if let Some(file) = &arguments.emit {
-        let written = Output::open(file).and_then(|output| output.write(&step.listing()));
-        written.map_err(|why| Failure::Input(why.to_string()))?;
+    if let Some(file) = emit {
+        file.write(&step.listing()).map_err(|why| Failure::Input(why.to_string()))?;
     }
     Ok(step.text)
 }

@@ -30,6 +30,7 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use windtunnel::cost::Profile;
+use windtunnel::files::Output;
 
 use chips::{CHIPS, ChipSpec};
 use tables::Tables;
@@ -73,7 +74,13 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
     let bar = ProgressBar::new(CHIPS.len() as u64 * 6).with_style(style);
     let tables = Tables::new(from);
     let mut report = String::new();
-    for chip in &CHIPS {
+    let place = |name: &str| Output::open_in_new(&out.join(format!("{name}.toml")));
+    let gpus: Vec<Output> = CHIPS.iter().map(|chip| place(chip.name)).collect::<Result<_, _>>()?;
+    let tpus: Vec<Output> = tpu::TPUS.iter().map(|chip| place(chip.name)).collect::<Result<_, _>>()?;
+    if let Some(folder) = held_out {
+        matmul::try_out(folder)?;
+    }
+    for (chip, output) in CHIPS.iter().zip(gpus) {
         let step = |what: &str| {
             bar.set_message(format!("{} {what}", chip.name));
             bar.inc(1);
@@ -109,13 +116,12 @@ pub fn published(from: &Path, out: &Path, held_out: Option<&Path>) -> Result<Str
             text.push_str(&section.text);
             report_on(&mut report, chip.name, &section.residuals);
         }
-        let path = out.join(format!("{}.toml", chip.name));
-        Profile::save(&path, &text)?;
+        Profile::save(output, &text)?;
     }
-    for chip in &tpu::TPUS {
+    for (chip, output) in tpu::TPUS.iter().zip(tpus) {
         bar.set_message(chip.name);
         let profile = tpu::profile(&tables, chip)?;
-        Profile::save(&out.join(format!("{}.toml", chip.name)), &profile.text)?;
+        Profile::save(output, &profile.text)?;
         report_on(&mut report, chip.name, &profile.residuals);
     }
     bar.finish_and_clear();

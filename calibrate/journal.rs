@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+use windtunnel::files::{self, Output};
 
 use crate::points::{self, Compiled, Line, Machine, Point, Regime, Skipped, What};
 
@@ -33,19 +35,15 @@ impl Journal {
     /// another machine, and one that another program writes to, are refused.
     pub fn open(path: &Path, machine: &Machine) -> Result<Self, Refused> {
         let name = path.display();
+        Self::try_out(path)?;
         let io = |why: std::io::Error| Refused::Input(format!("{name}: {why}"));
-        // A device or a pipe may never end, and nothing that is written there can be gone on with.
-        if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-            return Err(Refused::Input(format!("{name}: not a plain file: name a file for the points")));
-        }
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         // Some file systems have no locks; there nobody is kept out.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             let remedy = "wait for it, or name another file";
             return Err(Refused::Busy(format!("{name}: another calibration writes to it: {remedy}")));
         }
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).map_err(io)?;
+        let bytes = file.seek(SeekFrom::Start(0)).and_then(|_| files::all(&mut file)).map_err(io)?;
         let old = points::parse(&name.to_string(), &bytes).map_err(|why| Refused::Input(why.to_string()))?;
         if let Some(other) = old.machines.last() {
             same_machine(&name.to_string(), other, machine)?;
@@ -67,6 +65,20 @@ impl Journal {
             journal.write(&Line::Machine(machine.clone()))?;
         }
         Ok(journal)
+    }
+
+    /// Whether a file of points can be written, before a device is looked for; nothing changes.
+    pub fn try_out(path: &Path) -> Result<(), Refused> {
+        let refused = |why: String| Err(Refused::Input(why));
+        match std::fs::metadata(path) {
+            Ok(there) if there.is_file() => match OpenOptions::new().append(true).open(path) {
+                Ok(_) => Ok(()),
+                Err(why) => refused(format!("cannot write {}: {why}", path.display())),
+            },
+            // A device or a pipe may never end, and nothing that is written there can be gone on with.
+            Ok(_) => refused(format!("{}: not a plain file: name a file for the points", path.display())),
+            Err(_) => Output::try_new(path).or_else(|why| refused(why.to_string())),
+        }
     }
 
     /// Whether this has been measured.

@@ -94,6 +94,7 @@ pub fn run() -> ExitCode {
         }
         Err(said) => return cli::said(&said.render().to_string(), 0),
     };
+    windtunnel::bug::report_panics(std::env::args(), std::env::var_os("RUST_BACKTRACE"));
     match cli.command {
         Command::Import { source: Source::Published { from, out, held_out } } => {
             match import::published(&from, &out, held_out.as_deref()) {
@@ -104,7 +105,7 @@ pub fn run() -> ExitCode {
         Command::Import { source: Source::NcclTests(asked) } => asked.run(),
         Command::Import { source: Source::Csv(asked) } => asked.run(),
         Command::Fit(args) => cli::finish(cli::fit::run(&args)),
-        Command::Plan(args) => cli::finish(cli::plan::run(&args)),
+        Command::Plan(args) => cli::plan::run(&args),
         Command::Residuals(args) => cli::finish(cli::residuals::run(&args)),
         Command::Cuda(arguments) => cuda::run(&arguments),
         Command::Xla(arguments) => xla::run(&arguments),

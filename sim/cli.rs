@@ -1,6 +1,5 @@
 //! The command line: one small file per subcommand, and the only place that prints.
 
-mod bug;
 mod calibrate;
 mod ceiling;
 mod check;
@@ -12,6 +11,7 @@ mod schedule;
 mod show;
 mod topology;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -99,7 +99,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(said) => return explain(&said),
     };
-    bug::report_panics();
+    windtunnel::bug::report_panics(std::env::args(), std::env::var_os("RUST_BACKTRACE"));
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Ceiling(args) => ceiling::run(&args),
@@ -150,11 +150,38 @@ fn printed(outcome: std::io::Result<()>) -> Result<(), Failure> {
     })
 }
 
-/// Writes a file and says so; `hint` says what to do with it.
-fn write(output: Output, body: &str, hint: &str) -> Result<(), Failure> {
-    let path = output.path().display().to_string();
-    output.write(body).map_err(Failure::input)?;
-    print(&format!("\nwrote {path}{hint}\n"))
+/// Files that were written. They are before the report is printed, whose reader may go away, and it is printed although one of them
+/// could not be.
+#[derive(Default)]
+struct Written {
+    said: String,
+    failed: Option<Failure>,
+}
+
+impl Written {
+    /// Writes a file; `hint` says what to do with it.
+    fn write(&mut self, output: Output, body: &str, hint: &str) {
+        self.write_with(output, hint, |out| out.write_all(body.as_bytes()));
+    }
+
+    fn write_with(&mut self, output: Output, hint: &str, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) {
+        let path = output.path().display().to_string();
+        match output.write_with(body) {
+            Ok(()) => self.said += &format!("\nwrote {path}{hint}\n"),
+            Err(why) => self.failed = self.failed.take().or(Some(Failure::input(why))),
+        }
+    }
+
+    /// Prints a report, and which files were written.
+    fn report(self, report: &str) -> Result<(), Failure> {
+        let printed = print(&format!("{report}{}", self.said));
+        self.ended(printed)
+    }
+
+    /// How the command ends, if printing ended so: what was not written is said first.
+    fn ended(self, printed: Result<(), Failure>) -> Result<(), Failure> {
+        self.failed.map_or(printed, Err)
+    }
 }
 
 /// Where `--json` goes.
@@ -175,18 +202,24 @@ impl Json {
         }
     }
 
-    fn is_stdout(&self) -> bool {
-        matches!(self, Json::Stdout)
+    /// Writes it and prints the report, or prints it in the report's stead.
+    fn finish(self, report: impl FnOnce() -> String, value: impl FnOnce() -> serde_json::Value) -> Result<(), Failure> {
+        self.finish_with(Written::default(), report, value)
     }
 
-    /// Writes it after the report, or prints it in the report's stead.
-    fn finish(self, report: impl FnOnce() -> String, value: impl FnOnce() -> serde_json::Value) -> Result<(), Failure> {
+    /// The same where other files were written.
+    fn finish_with(
+        self,
+        mut written: Written,
+        report: impl FnOnce() -> String,
+        value: impl FnOnce() -> serde_json::Value,
+    ) -> Result<(), Failure> {
         match self {
-            Json::Nowhere => print(&report()),
-            Json::Stdout => print_json(&format!("{:#}\n", value())),
+            Json::Nowhere => written.report(&report()),
+            Json::Stdout => written.ended(print_json(&format!("{:#}\n", value()))),
             Json::File(file) => {
-                print(&report())?;
-                write(file, &format!("{:#}\n", value()), "")
+                written.write(file, &format!("{:#}\n", value()), "");
+                written.report(&report())
             }
         }
     }

@@ -4,6 +4,6 @@ mod input;
 mod output;
 mod terminal;
 
-pub use input::{LONGEST, bytes, text, within_limit};
+pub use input::{LONGEST, all, bytes, text};
 pub use output::{Output, WriteError};
-pub use terminal::{complain, plain, print, print_json};
+pub use terminal::{complain, one_line, plain, print, print_json};

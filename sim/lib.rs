@@ -1,5 +1,6 @@
 //! Predicts how a training run would use a cluster, from measured parts: see `ARCHITECTURE.md` for the map.
 
+pub mod bug;
 pub mod cost;
 pub mod engine;
 pub mod explore;

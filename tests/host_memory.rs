@@ -137,3 +137,30 @@ fn a_compiled_step_keeps_on_the_host_what_it_sends_there() {
     };
     assert_eq!((has("2x4"), has("2x2")), (1_440_000_000_000, 720_000_000_000));
 }
+
+#[test]
+fn machines_that_state_their_host_s_memory_give_offload_a_verdict() {
+    use windtunnel::hardware::{Size, Topology, registry};
+    let silent: Vec<&str> = registry()
+        .into_iter()
+        .map(|listed| listed.name)
+        .filter(|name| Topology::load(name, &Size::Smallest).unwrap().node.host_memory.is_none())
+        .collect();
+    // Nobody has published what these two have.
+    assert_eq!(silent, ["h100-hbm2e-96gb-500w", "tpu-v4"]);
+}
+
+#[test]
+fn an_unknown_verdict_is_no_success_where_a_plan_must_fit() {
+    let folder = crate::command::Folder::new("an_unknown_verdict_is_no_success_where_a_plan_must_fit");
+    let silent = offloaded().replace("name = \"h100-sxm-80gb\"", "name = \"h100-hbm2e-96gb-500w\"");
+    folder.write("scenario.toml", &silent);
+    let output = folder.windtunnel(&["run", "scenario.toml", "--fail-if-oom"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("whether the plan fits is unknown: h100-hbm2e-96gb-500w states no node.host_memory"),
+        "{said}"
+    );
+    assert_eq!(folder.windtunnel(&["run", "scenario.toml"]).status.code(), Some(0));
+}

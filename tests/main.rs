@@ -66,5 +66,6 @@ mod transformers;
 mod ulysses;
 mod user_buffers;
 mod vocabulary;
+mod writers;
 mod zero;
 mod zero_bubble;

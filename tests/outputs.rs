@@ -1,11 +1,10 @@
 //! Whatever happens to an output, the old file stays or the new one is whole, the exit code is not 0, and somebody is told.
 
-use std::fs;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
 use crate::command::Folder;
 use crate::make::TINY;
+use crate::writers::Bench;
 
 /// A folder with the tiny scenario.
 fn folder(name: &str) -> Folder {
@@ -20,12 +19,6 @@ fn shell(folder: &Folder, line: &str) -> Output {
     let mut command = Command::new("bash");
     command.args(["-c", line, env!("CARGO_BIN_EXE_windtunnel")]).current_dir(&folder.path);
     command.output().expect("bash runs")
-}
-
-/// Files of a folder that are half-written.
-fn parts(folder: &Folder) -> usize {
-    let names = fs::read_dir(&folder.path).unwrap().flatten().map(|entry| entry.file_name());
-    names.filter(|name| name.to_string_lossy().ends_with(".part")).count()
 }
 
 #[test]
@@ -47,57 +40,6 @@ fn a_reader_that_goes_away_is_told_nothing_and_is_no_success() {
     let output = shell(&folder, "set -o pipefail; { sleep 1; \"$0\" topology list; } | true");
     assert_eq!(output.status.code(), Some(141));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[test]
-fn an_output_that_cannot_be_written_is_refused_before_anything_is_computed() {
-    let folder = folder("an_output_that_cannot_be_written_is_refused_before_anything_is_computed");
-    // The scenario is refused, too: what is said is of the output.
-    folder.write("scenario.toml", "runtime = \"none\"");
-    for (option, place) in [("--json", "no/such/a.json"), ("--trace", "."), ("--json", "scenario.toml/a.json")] {
-        let said = folder.refuses(&["run", "scenario.toml", option, place]);
-        assert!(said.contains(&format!("cannot write {place}: ")), "{said}");
-    }
-    for command in
-        ["ceiling scenario.toml --html", "compare scenario.toml scenario.toml --json", "check scenario.toml --runs"]
-    {
-        let arguments: Vec<&str> = command.split(' ').chain(["no/such/file"]).collect();
-        assert!(folder.refuses(&arguments).contains("cannot write no/such/file: "), "{command}");
-    }
-}
-
-#[test]
-fn a_file_that_may_not_grow_keeps_what_it_held() {
-    let folder = folder("a_file_that_may_not_grow_keeps_what_it_held");
-    folder.write("trace.json", "old");
-    let output = shell(&folder, "ulimit -f 4; \"$0\" run scenario.toml --trace trace.json > /dev/null");
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("cannot write trace.json: File too large"), "{said}");
-    assert_eq!(folder.read("trace.json"), b"old");
-    assert_eq!(parts(&folder), 0);
-}
-
-#[test]
-fn an_interrupt_leaves_the_old_file_and_nothing_beside_it() {
-    let folder = folder("an_interrupt_leaves_the_old_file_and_nothing_beside_it");
-    folder.write("answer.json", "old");
-    // The scenario comes from a pipe that nobody writes to: the command waits with its output open.
-    assert!(Command::new("mkfifo").arg(folder.path.join("pipe.toml")).status().unwrap().success());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_windtunnel"));
-    command.args(["run", "pipe.toml", "--json", "answer.json"]).current_dir(&folder.path).stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
-    let begun = Instant::now();
-    while parts(&folder) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the output was not opened");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    let ended = child.wait_with_output().unwrap();
-    assert!(!ended.status.success());
-    assert!(String::from_utf8_lossy(&ended.stderr).contains("interrupted: answer.json is as it was"));
-    assert_eq!(folder.read("answer.json"), b"old");
-    assert_eq!(parts(&folder), 0);
 }
 
 #[test]
@@ -123,4 +65,103 @@ fn a_file_without_end_is_refused() {
     assert!(folder.refuses(&["run", "endless.toml"]).contains("longer than 256 MiB"));
     assert!(folder.refuses(&["run", "/dev/zero", "--mfu-all"]).contains("longer than 256 MiB"));
     assert!(folder.refuses(&["check", "/dev/zero"]).contains("longer than 256 MiB"));
+}
+
+/// A folder with the inputs of every command that writes a file.
+fn bench() -> Bench {
+    let receipts = include_str!("receipts/public.jsonl");
+    let files = [
+        ("config.json", include_str!("tiny/config.json").to_owned()),
+        ("scenario.toml", TINY.to_owned()),
+        ("measured.toml", format!("{TINY}\n[measured]\nstep_time = \"1 s\"\n")),
+        ("receipts.jsonl", receipts.lines().next().unwrap().to_owned() + "\n"),
+        ("base.toml", include_str!("../calibrate/profiles/h100-sxm-80gb.toml").to_owned()),
+    ];
+    Bench::new("windtunnel", env!("CARGO_BIN_EXE_windtunnel"), env!("CARGO_TARGET_TMPDIR"), &files)
+}
+
+#[test]
+fn every_writer_is_in_the_table() {
+    bench().every_writer_is_in_the_table();
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused_first() {
+    bench().a_place_that_cannot_be_written_is_refused_first();
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_file() {
+    bench().a_full_disk_leaves_the_old_file();
+}
+
+#[test]
+fn a_report_that_nobody_takes_costs_no_file() {
+    bench().a_report_that_nobody_takes_costs_no_file();
+}
+
+#[test]
+fn an_interrupt_leaves_the_old_file() {
+    bench().an_interrupt_leaves_the_old_file();
+}
+
+#[test]
+fn what_is_read_is_not_written() {
+    bench().what_is_read_is_not_written();
+}
+
+#[test]
+fn one_file_is_not_written_twice() {
+    let bench = bench();
+    std::os::unix::fs::symlink("both.json", bench.path("link.json")).unwrap();
+    for (first, second) in [("both.json", "both.json"), ("both.json", "./both.json"), ("both.json", "link.json")] {
+        let (code, said) = bench.run(&format!("run scenario.toml --json {first} --trace {second}"));
+        assert!(code == Some(2) && said.contains("writes it already, as both.json"), "{said}");
+        assert!(!bench.path("both.json").exists());
+    }
+    // A device takes all that comes.
+    assert_eq!(bench.run("run scenario.toml --json /dev/null --trace /dev/null > /dev/null").0, Some(0));
+}
+
+#[test]
+fn a_pipe_whose_reader_is_gone_is_no_success() {
+    let (code, said) = bench().run("run scenario.toml --json >(exec true) > /dev/null");
+    assert!(code == Some(2) && said.contains("cannot write /dev/fd/"), "{said}");
+}
+
+#[test]
+fn a_description_cannot_forge_a_line_of_the_report() {
+    let folder = folder("a_description_cannot_forge_a_line_of_the_report");
+    let forged = "x\\n  fits          yes: forged\\u2028y\\u200bz\\ufeff\\u001b[2J\\u202e";
+    folder.write("scenario.toml", &format!("description = \"{forged}\"\n{TINY}"));
+    for arguments in [&["run", "scenario.toml"][..], &["ceiling", "scenario.toml", "--max", "256"]] {
+        let said = String::from_utf8(folder.windtunnel(arguments).stdout).unwrap();
+        let head = said.lines().next().unwrap();
+        assert!(head.starts_with("x   fits          yes: forged y\\u{200b}z"), "{said}");
+        assert_eq!(said.matches("forged").count(), 1, "{said}");
+    }
+    assert!(folder.windtunnel(&["ceiling", "scenario.toml", "--max", "256", "--html", "a.html"]).status.success());
+    let page = String::from_utf8(folder.read("a.html")).unwrap();
+    assert!(!page.contains(['\u{1b}', '\u{202e}', '\u{200b}', '\u{feff}']), "{page}");
+    assert!(page.contains("forged"));
+}
+
+#[test]
+fn an_error_in_a_line_without_end_shows_what_is_around_it() {
+    let folder = folder("an_error_in_a_line_without_end_shows_what_is_around_it");
+    let long = "a".repeat(10 << 20);
+    for text in [
+        format!("description = \"{long}\" oops = 1\n"),
+        format!("{TINY}\n[optimizer]\nname = \"{long}\"\n"),
+        format!("{TINY}\n[optimizer]\n{long} = 1\n"),
+    ] {
+        folder.write("long.toml", &text);
+        let output = folder.windtunnel(&["run", "long.toml"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said.len() < 20_000 && said.contains("long.toml:"), "{} bytes: {}", said.len(), &said[..200]);
+    }
+    folder.write("profile.toml", &format!("name = \"{long}\" oops = 1\n"));
+    let said = folder.refuses(&["profile", "show", "profile.toml"]);
+    assert!(said.len() < 20_000 && said.contains("profile.toml:1:"), "{} bytes", said.len());
 }

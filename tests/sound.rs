@@ -40,6 +40,28 @@ fn floats(text: &str) -> Vec<(usize, std::ops::Range<usize>)> {
     found
 }
 
+/// Where times stand in the rows of tables of matmuls, `"n k: t t t"` and `"m n k: t"`, with their lines.
+fn cells(text: &str) -> Vec<(usize, std::ops::Range<usize>)> {
+    let mut found = vec![];
+    let mut start = 0;
+    for (line, body) in text.split_inclusive('\n').enumerate() {
+        let row = body.trim_start().strip_prefix('"').and_then(|row| row.split_once(": "));
+        let sizes = |head: &str| head.split(' ').all(|size| size.parse::<u64>().is_ok());
+        if let Some((_, times)) = row.filter(|(head, _)| sizes(head)) {
+            let mut at = start + body.find(": ").unwrap() + 2;
+            for time in times.split_inclusive(' ') {
+                let length = time.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(time.len());
+                if length > 0 {
+                    found.push((line + 1, at..at + length));
+                }
+                at += time.len();
+            }
+        }
+        start += body.len();
+    }
+    found
+}
+
 fn changed(text: &str, range: std::ops::Range<usize>, to: &str) -> String {
     format!("{}{to}{}", &text[..range.start], &text[range.end..])
 }
@@ -85,6 +107,57 @@ proptest! {
             Err(error) => prop_assert!(error.to_string().contains(&format!("own.toml:{line}:")), "{name}: {error}"),
             Ok(_) => prop_assert_eq!(BAD[bad], "0.0", "{}, line {}", name, line),
         }
+    }
+}
+
+/// Times of a table [us] that no matmul of the chip takes: no number, none at all, faster than the chip, slower than a stuck one.
+const BAD_TIMES: [&str; 12] =
+    ["nan", "inf", "-inf", "-1.5", "0", "1e-320", "-1e-320", "1e-3", "1e8", "1e11", "1e300", "1e400"];
+
+#[test]
+fn a_table_with_a_time_that_cannot_be_is_refused_at_its_line() {
+    let text = PROFILES[0].1;
+    let found = cells(text);
+    assert!(found.len() > 10_000, "{}", found.len());
+    let points = "\n[matmul.bf16.points]\nevidence = { basis = \"measured\", points = 2, median = 0.1, p90 = 0.1, source = \"\" }\nrows = [\n  \"4096 4096 4096: 300\",\n  \"4096 4096 8192: 600\",\n]\n";
+    let at = text.find("\n[matmul.fp8]").unwrap();
+    let measured = changed(text, at..at, points);
+    let own: Vec<_> =
+        cells(&measured).into_iter().filter(|(_, range)| (at..at + points.len()).contains(&range.start)).collect();
+    assert_eq!(own.len(), 2);
+    assert!(Profile::parse("own.toml", &measured).is_ok());
+    // A share of all cells, from one end of the table to the other, and the points of an own machine.
+    let spread = found.iter().step_by(found.len() / 40).map(|cell| (text, cell));
+    for (at, (text, (line, range))) in spread.chain(own.iter().map(|cell| (&*measured, cell))).enumerate() {
+        for time in [BAD_TIMES[at % BAD_TIMES.len()], BAD_TIMES[(at + 5) % BAD_TIMES.len()]] {
+            let said = Profile::parse("own.toml", &changed(text, range.clone(), time)).expect_err(time).to_string();
+            assert!(said.starts_with(&format!("own.toml:{line}:")), "{time}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_table_that_is_slow_throughout_is_refused_rather_than_predicted_from() {
+    let text = PROFILES[0].1;
+    for time in ["1e300", "1e11", "1e7"] {
+        let mut slow = text.to_owned();
+        for (_, range) in cells(text).into_iter().rev() {
+            slow.replace_range(range, time);
+        }
+        let said = Profile::parse("own.toml", &slow).expect_err(time).to_string();
+        assert!(said.contains("times as long as at full rate") && said.contains("at most 1000 times"), "{said}");
+    }
+}
+
+#[test]
+fn curves_and_launches_that_stand_still_are_refused() {
+    let text = PROFILES[0].1;
+    let launch = text.replacen("launch = \"2.728 us\"", "launch = \"9000 s\"", 1);
+    let from = text.find("us = [").unwrap() + "us = [".len();
+    let curve = changed(text, from..from + text[from..].find(',').unwrap(), "1e9");
+    for (bad, why) in [(launch, "expected at most 1 s"), (curve, "times as long as at full rate")] {
+        let said = Profile::parse("own.toml", &bad).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
     }
 }
 

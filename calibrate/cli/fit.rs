@@ -25,19 +25,16 @@ pub struct Args {
 
 /// Fits, writes, and reports.
 pub fn run(args: &Args) -> Result<String, String> {
+    let (output, name) = Profile::output(&args.out).map_err(|why| why.to_string())?;
     let points = points::read(&args.points).map_err(|why| why.to_string())?;
     let (path, base_text) = Profile::text(&args.base).map_err(|why| why.to_string())?;
     let base = Profile::parse(&path, &base_text).map_err(|why| why.to_string())?;
-    let name = match args.out.file_stem().and_then(|stem| stem.to_str()) {
-        Some(name) if args.out.extension().is_some_and(|ending| ending == "toml") => name,
-        _ => return Err(format!("--out {}: expected a file that ends in .toml", args.out.display())),
-    };
     let shown = args.points.display().to_string();
-    let fitted = measured::fit(&shown, &points, &base, &base_text, name).map_err(|why| why.to_string())?;
+    let fitted = measured::fit(&shown, &points, &base, &base_text, &name).map_err(|why| why.to_string())?;
     if let Some(why) = in_vain(&fitted, points.points.len(), &shown) {
         return Err(why);
     }
-    Profile::save(&args.out, &fitted.text).map_err(|why| why.to_string())?;
+    Profile::save(output, &fitted.text).map_err(|why| why.to_string())?;
     Ok(words(&fitted, points.points.len(), &args.out.display().to_string()))
 }
 

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use windtunnel::{bug, files};
 
 use crate::plan::{Job, between, family, ranked, runs};
 use crate::points::What;
@@ -37,8 +40,21 @@ fn between_limit(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| format!("expected a whole number from 0 to {MOST}, the size of the grid they are picked from"))
 }
 
-/// Flies the runs and lists what they issue.
-pub fn run(args: &Args) -> Result<String, String> {
+/// Flies the runs and lists what they issue; a run that meets a bug is named, and the others are listed all the same.
+pub fn run(args: &Args) -> ExitCode {
+    match planned(args) {
+        Ok((text, panicked)) => {
+            for row in &panicked {
+                files::complain(&format!("error: {row}"));
+            }
+            super::said(&text, if panicked.is_empty() { 0 } else { bug::CODE })
+        }
+        Err(why) => super::failed(&why, super::INPUT),
+    }
+}
+
+/// The list, and the runs that met a bug.
+fn planned(args: &Args) -> Result<(String, Vec<String>), String> {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs {elapsed}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -56,10 +72,11 @@ pub fn run(args: &Args) -> Result<String, String> {
     if let Some(limit) = args.limit {
         jobs.truncate(limit);
     }
-    if args.json {
-        return jobs.iter().map(line).collect();
-    }
-    Ok(words(&worth, &jobs, filling.len()))
+    let text = match args.json {
+        true => jobs.iter().map(line).collect::<Result<_, _>>()?,
+        false => words(&worth, &jobs, filling.len()),
+    };
+    Ok((text, worth.panicked))
 }
 
 fn line(job: &Job) -> Result<String, String> {

@@ -89,6 +89,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> Result<String, Failure> {
+    if !arguments.check {
+        Journal::try_out(&arguments.out)?;
+    }
     let end = Instant::now() + Duration::from_secs_f64(60.0 * arguments.minutes);
     let named = named(&arguments.sweeps)?;
     let more = arguments.plan.as_deref().map_or(Ok(vec![]), jobs)?;

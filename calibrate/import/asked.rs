@@ -1,10 +1,12 @@
 //! The subcommands that turn what others measured into points.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use windtunnel::files;
 
+use super::imported::new_file;
 use super::nccl_tests::{self, Kind, Known};
 use super::{Imported, csv_points};
 
@@ -53,20 +55,24 @@ impl NcclTests {
     /// Reads the logs and writes the points.
     pub fn run(self) -> ExitCode {
         let NcclTests { logs, out, collective, ranks, nodes, source } = self;
-        finish(nccl_tests::import(&logs, &Known { collective, ranks, nodes, source }), out)
+        finish(out, || nccl_tests::import(&logs, &Known { collective, ranks, nodes, source }))
     }
 }
 
 impl Csv {
     /// Reads the tables and writes the points.
     pub fn run(self) -> ExitCode {
-        finish(csv_points::import(&self.files, self.chip.as_deref()), self.out)
+        finish(self.out, || csv_points::import(&self.files, self.chip.as_deref()))
     }
 }
 
 /// Prints or writes points, or says all that is wrong.
-fn finish<E: std::fmt::Display>(imported: Result<Imported, Vec<E>>, out: Option<PathBuf>) -> ExitCode {
-    let imported = match imported {
+fn finish<E: Display>(out: Option<PathBuf>, import: impl FnOnce() -> Result<Imported, Vec<E>>) -> ExitCode {
+    let out = match out.map(|out| new_file(&out)).transpose() {
+        Ok(out) => out,
+        Err(why) => return crate::cli::failed(&why, BAD_INPUT),
+    };
+    let imported = match import() {
         Ok(imported) => imported,
         Err(errors) => {
             for why in errors {
@@ -78,14 +84,15 @@ fn finish<E: std::fmt::Display>(imported: Result<Imported, Vec<E>>, out: Option<
     for remark in &imported.remarks {
         files::complain(&format!("note: {remark}"));
     }
-    match out.map_or_else(|| imported.print(), |out| imported.create(&out)) {
+    let Some(out) = out else {
+        files::complain(&format!("{} points", imported.points));
+        return crate::cli::said_json(&imported.text, 0);
+    };
+    match imported.write(out) {
         Ok(()) => {
             files::complain(&format!("{} points", imported.points));
             ExitCode::SUCCESS
         }
-        Err(why) => {
-            files::complain(&format!("error: {why}"));
-            ExitCode::from(BAD_INPUT)
-        }
+        Err(why) => crate::cli::failed(&why, BAD_INPUT),
     }
 }

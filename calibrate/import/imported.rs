@@ -19,21 +19,20 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// Prints the points.
-    pub fn print(&self) -> Result<(), ImportError> {
-        windtunnel::files::print_json(&self.text)
-            .map_err(|why| ImportError::File { path: "standard output".to_owned(), why })
-    }
-
-    /// Writes a new file of points, whole or not at all; one that is there already is kept.
-    pub fn create(&self, out: &Path) -> Result<(), ImportError> {
-        let bad = |why| ImportError::File { path: out.display().to_string(), why };
-        if out.exists() {
-            let why = "is there already: name another file, or remove it";
-            return Err(bad(std::io::Error::new(std::io::ErrorKind::AlreadyExists, why)));
-        }
-        let read = points::parse(&out.display().to_string(), self.text.as_bytes())?;
+    /// Writes a new file of points, whole or not at all.
+    pub fn write(&self, out: Output) -> Result<(), ImportError> {
+        let read = points::parse(&out.path().display().to_string(), self.text.as_bytes())?;
         assert_eq!(read.points.len(), self.points, "what is written reads back whole");
-        Ok(Output::open(out).and_then(|output| output.write(&self.text))?)
+        Ok(out.write(&self.text)?)
     }
+}
+
+/// Gets ready to write a new file of points; one that is there already is kept.
+pub fn new_file(out: &Path) -> Result<Output, ImportError> {
+    if out.is_file() {
+        let why = "is there already: name another file, or remove it";
+        let why = std::io::Error::new(std::io::ErrorKind::AlreadyExists, why);
+        return Err(ImportError::File { path: out.display().to_string(), why });
+    }
+    Ok(Output::open(out)?)
 }

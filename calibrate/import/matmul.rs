@@ -13,6 +13,7 @@ use std::path::Path;
 
 use windtunnel::cost::curve::Curve;
 use windtunnel::cost::waves::Waves;
+use windtunnel::files::Output;
 
 use super::chips::ChipSpec;
 use super::tables::{Row, Tables};
@@ -235,7 +236,10 @@ fn whence(chip: &ChipSpec) -> String {
 
 /// Writes a file into a folder, which is made if it is not there.
 pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<(), ImportError> {
-    let path = folder.join(name);
-    std::fs::create_dir_all(folder).map_err(|why| ImportError::File { path: folder.display().to_string(), why })?;
-    Ok(windtunnel::files::Output::open(&path).and_then(|output| output.write(text))?)
+    Ok(Output::open_in_new(&folder.join(name)).and_then(|output| output.write(text))?)
+}
+
+/// Whether a folder can be written to, before anything is computed.
+pub(super) fn try_out(folder: &Path) -> Result<(), ImportError> {
+    Ok(Output::open_in_new(&folder.join("matmul.csv")).map(drop)?)
 }

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -44,17 +43,12 @@ impl Tables {
         let path = self.folder.join(name);
         let shown = path.display().to_string();
         let file = windtunnel::files::bytes(&path).map_err(|why| ImportError::File { path: shown.clone(), why })?;
-        let mut text = Vec::new();
-        if name.ends_with(".gz") {
-            // What a small file unpacks to has the same limit as a file that is not packed.
-            flate2::read::GzDecoder::new(file.as_slice())
-                .take(windtunnel::files::LONGEST + 1)
-                .read_to_end(&mut text)
-                .and_then(|length| windtunnel::files::within_limit(length as u64))
-                .map_err(|why| ImportError::File { path: shown.clone(), why })?;
-        } else {
-            text = file;
-        }
+        // What a small file unpacks to has the same limit as a file that is not packed.
+        let text = match name.ends_with(".gz") {
+            true => windtunnel::files::all(flate2::read::GzDecoder::new(file.as_slice()))
+                .map_err(|why| ImportError::File { path: shown.clone(), why })?,
+            false => file,
+        };
         let table = Rc::new(Table::parse(&shown, &text)?);
         self.read.borrow_mut().insert(name.to_owned(), Rc::clone(&table));
         Ok(table)

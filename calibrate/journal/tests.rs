@@ -130,3 +130,13 @@ fn two_programs_never_write_to_one_file() {
     drop(first);
     Journal::open(&path, &machine()).unwrap();
 }
+
+#[test]
+fn a_file_longer_than_any_is_refused_before_it_fills_memory() {
+    let path = path("long");
+    std::fs::File::create(&path).unwrap().set_len(files::LONGEST + 1).unwrap();
+    let refused = Journal::open(&path, &machine()).map(drop);
+    let Err(Refused::Input(why)) = refused else { panic!("it is refused") };
+    assert!(why.contains("longer than 256 MiB"), "{why}");
+    std::fs::remove_file(path).unwrap();
+}

@@ -46,7 +46,7 @@ impl Cache {
 
     /// What is kept under a key.
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
-        fs::read(self.folder.join(key)).ok()
+        windtunnel::files::bytes(&self.folder.join(key)).ok()
     }
 
     /// Keeps `bytes` under a key.

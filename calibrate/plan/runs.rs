@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
+use windtunnel::bug;
 use windtunnel::program::Instr;
 use windtunnel::receipt::check;
 use windtunnel::receipt::table::Tables;
@@ -45,6 +46,8 @@ pub struct Worth {
     pub runs: usize,
     /// Receipts that map to no scenario, or are refused.
     pub unmapped: usize,
+    /// Runs that met a bug of windtunnel, each with what it panicked with.
+    pub panicked: Vec<String>,
 }
 
 impl Worth {
@@ -56,30 +59,47 @@ impl Worth {
 
 /// A configuration, told apart by the text of its scenario.
 pub(super) struct Run {
+    /// Its file, or a receipt's id.
+    name: String,
     text: String,
     scenario: Scenario,
 }
 
+/// Shares of a step's time by kernel; none if the run is refused.
+type Shares = Option<BTreeMap<What, f64>>;
+
 /// Reads and flies all of them; `done` is called after each, from several threads, with their number.
 pub fn worth(paths: &[PathBuf], done: &(dyn Fn(usize) + Sync)) -> Result<Worth, RunsError> {
+    worth_by(paths, done, |scenario| {
+        let settings = Settings { remedies: false, ..Settings::default() };
+        predict(scenario, settings).ok().map(|answer| shares(scenario, &answer))
+    })
+}
+
+/// The same with another way to fly a run.
+pub(super) fn worth_by(
+    paths: &[PathBuf],
+    done: &(dyn Fn(usize) + Sync),
+    fly: impl Fn(&Scenario) -> Shares + Sync,
+) -> Result<Worth, RunsError> {
     let mut worth = Worth::default();
     let mut runs = read(paths, &mut worth.unmapped)?;
     let mut seen = BTreeSet::new();
     runs.retain(|run| seen.insert(run.text.clone()));
     let count = runs.len();
-    let flown: Vec<Option<BTreeMap<What, f64>>> = runs
+    let flown: Vec<Result<Shares, String>> = runs
         .par_iter()
         .map(|run| {
-            let settings = Settings { remedies: false, ..Settings::default() };
-            let answer = predict(&run.scenario, settings).ok();
+            let shares = bug::caught(|| fly(&run.scenario));
             done(count);
-            answer.map(|answer| shares(&run.scenario, &answer))
+            shares.map_err(|what| format!("{}: a bug of windtunnel, please report it with the file: {what}", run.name))
         })
         .collect();
     for shares in flown {
         match shares {
-            None => worth.unmapped += 1,
-            Some(shares) => {
+            Err(panicked) => worth.panicked.push(panicked),
+            Ok(None) => worth.unmapped += 1,
+            Ok(Some(shares)) => {
                 worth.runs += 1;
                 for (what, share) in shares {
                     *worth.values.entry(what).or_default() += share;
@@ -90,7 +110,7 @@ pub fn worth(paths: &[PathBuf], done: &(dyn Fn(usize) + Sync)) -> Result<Worth, 
     for value in worth.values.values_mut() {
         *value /= worth.runs.max(1) as f64;
     }
-    if worth.runs == 0 {
+    if worth.runs == 0 && worth.panicked.is_empty() {
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         return Err(RunsError::Nothing(names.join(", ")));
     }
@@ -124,13 +144,17 @@ pub(super) fn read(paths: &[PathBuf], unmapped: &mut usize) -> Result<Vec<Run>, 
     let mut runs = vec![];
     for path in scenarios {
         let text = windtunnel::files::text(&path).map_err(|why| cannot(&path, why))?;
-        let scenario = Scenario::parse(&path.display().to_string(), &text)?;
-        runs.push(Run { text: configuration(&text), scenario });
+        let name = path.display().to_string();
+        let scenario = Scenario::parse(&name, &text)?;
+        runs.push(Run { name, text: configuration(&text), scenario });
     }
     let tables = Tables::shipped();
     for entry in &check::read(&receipts)?.receipts.entries {
         match check::case(entry, &tables) {
-            Ok(case) => runs.push(Run { text: configuration(&case.text), scenario: case.scenario }),
+            Ok(case) => {
+                let text = configuration(&case.text);
+                runs.push(Run { name: entry.row.id.clone(), text, scenario: case.scenario });
+            }
             Err(_) => *unmapped += 1,
         }
     }

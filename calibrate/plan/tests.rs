@@ -41,6 +41,19 @@ fn every_file_beside_the_receipts_is_one_or_is_left_out() {
 }
 
 #[test]
+fn a_run_that_meets_a_bug_is_named_and_the_others_are_planned_all_the_same() {
+    let broken = "llama3.1-8b-fsdp2-8xh100.toml";
+    let worth = runs::worth_by(&[scenarios()], &|_| {}, |scenario| {
+        assert!(!scenario.file.ends_with(broken), "a buffer is handed on once");
+        Some([(What::Overhead { call: "launch".to_owned() }, 1.0)].into())
+    });
+    let worth = worth.expect("the other scenarios");
+    assert!(worth.runs >= 10 && worth.values.len() == 1, "{} runs", worth.runs);
+    let [row] = &worth.panicked[..] else { panic!("{:?}", worth.panicked) };
+    assert!(row.contains(broken) && row.ends_with("a buffer is handed on once"), "{row}");
+}
+
+#[test]
 fn a_folder_that_is_not_there_is_named() {
     let error = runs::worth(&[PathBuf::from("no/such/folder.jsonl")], &|_| {}).expect_err("nothing there").to_string();
     assert!(error.contains("no/such/folder.jsonl"), "{error}");

@@ -208,3 +208,40 @@ fn a_version_that_is_not_known_is_answered_with_those_that_are() {
     assert_eq!(code, Some(2));
     assert!(said.contains("versions are: 0.0.51, 0.0.42.1"), "{said}");
 }
+
+#[test]
+fn a_kept_library_that_was_changed_is_not_loaded() {
+    let cache = folder("changed").join("cache");
+    let kept = cache.join("plugins/libtpu-0.0.51");
+    std::fs::create_dir_all(&kept).unwrap();
+    std::fs::write(kept.join("libtpu.so"), "something else").unwrap();
+    for command in [&["xla", "compile", "matmul.mlir", "--topology", "v6e:4x4"][..], &["xla", "--topology", "v6e:4x4"]]
+    {
+        let (code, said) = said(&run(&cache, command));
+        assert_eq!(code, Some(3), "{said}");
+        let found = "its SHA-256 is f41f3fa625ff120ddca7ef456bf66371ecea23c129f4e4c32367101edb516cf8";
+        assert!(
+            said.contains("is not the library of libtpu 0.0.51 that was fetched") && said.contains(found),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_module_of_the_working_directory_is_not_taken_for_pip() {
+    let folder = folder("pip");
+    let theirs = format!("open({:?}, 'w').close()\n", folder.join("imported"));
+    std::fs::write(folder.join("pip.py"), theirs).unwrap();
+    let mut fetch = Command::new(env!("CARGO_BIN_EXE_windtunnel-calibrate"));
+    // An index that nobody serves: whatever pip is found has no more to say.
+    fetch.env("PIP_INDEX_URL", "http://127.0.0.1:9/").env("PIP_RETRIES", "0").env("PIP_NO_INPUT", "1");
+    let fetched =
+        fetch.args(["plugins", "fetch", "cpu"]).env("WINDTUNNEL_CACHE", folder.join("cache")).current_dir(&folder);
+    let (code, said) = said(&fetched.output().unwrap());
+    assert_eq!(code, Some(2), "{said}");
+    assert!(!folder.join("imported").exists(), "{said}");
+    // As python by itself would have it.
+    if Command::new("python3").args(["-m", "pip"]).current_dir(&folder).output().is_ok() {
+        assert!(folder.join("imported").exists());
+    }
+}

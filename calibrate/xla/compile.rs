@@ -1,9 +1,10 @@
 //! `calibrate xla compile`: one program, one slice, what the compiler made of it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use windtunnel::files::{Output, WriteError};
 
 use crate::pjrt::cache;
 use crate::pjrt::compile::{CompileError, Compiled, Setup, Target, compile};
@@ -57,6 +58,8 @@ pub fn compiled(arguments: &Arguments) -> Result<String, Failure> {
 }
 
 fn asked(arguments: &Arguments) -> Result<String, CompileError> {
+    let unwritable = |why: WriteError| CompileError::Input(why.to_string());
+    let hlo = arguments.hlo.as_deref().map(Output::open).transpose().map_err(unwritable)?;
     let path = arguments.program.display();
     let bytes =
         windtunnel::files::bytes(&arguments.program).map_err(|why| CompileError::Input(format!("{path}: {why}")))?;
@@ -75,19 +78,14 @@ fn asked(arguments: &Arguments) -> Result<String, CompileError> {
         setup.cache = None;
     }
     let compiled = compile(&program, &target, &setup)?;
-    if let Some(file) = &arguments.hlo {
-        written(file, &print::text(&compiled.program))?;
+    if let Some(file) = hlo {
+        file.write(&print::text(&compiled.program)).map_err(unwritable)?;
     }
     Ok(if arguments.json {
         serde_json::to_string(&compiled).expect("a report has no keys but strings") + "\n"
     } else {
         text(&compiled)
     })
-}
-
-fn written(path: &Path, text: &str) -> Result<(), CompileError> {
-    let written = windtunnel::files::Output::open(path).and_then(|output| output.write(text));
-    written.map_err(|why| CompileError::Input(why.to_string()))
 }
 
 /// Devices that a program says it is partitioned over.

@@ -56,6 +56,9 @@ pub fn measure(arguments: &Measured) -> Result<String, Failure> {
     if let Some(unknown) = arguments.kernels.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
         return Err(Failure::Input(format!("no kernels are called {unknown:?}: there are {}", KINDS.join(", "))));
     }
+    if !arguments.check {
+        Journal::try_out(&arguments.out)?;
+    }
     let end = Instant::now() + Duration::from_secs_f64(60.0 * arguments.minutes);
     let stop = Stop::listen(end).map_err(|why| Failure::Input(format!("cannot listen for an interrupt: {why}")))?;
     let cache = cache::folder().map_err(Failure::Input)?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde_json::Value;
 
-use super::{Failure, Json, Outcome, calibrate, output, read, write};
+use super::{Failure, Json, Outcome, Written, calibrate, output, read};
 use windtunnel::explore::ceiling::{self, Checked, Options, STEP};
 use windtunnel::explore::{Ceiling, variants};
 use windtunnel::files;
@@ -78,13 +78,11 @@ pub fn run(args: &Args) -> Outcome {
         }
     };
     bar.finish_and_clear();
-    let quiet = json_file.is_stdout();
-    json_file.finish(|| report, || json)?;
-    match html_file {
-        Some(file) if quiet => file.write(&html).map_err(Failure::input)?,
-        Some(file) => write(file, &html, ": open it in a browser")?,
-        None => {}
+    let mut written = Written::default();
+    if let Some(file) = html_file {
+        written.write(file, &html, ": open it in a browser");
     }
+    json_file.finish_with(written, || report, || json)?;
     unheard.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 

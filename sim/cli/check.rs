@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Failure, Outcome, output, print, write};
+use super::{Failure, Outcome, Written, output};
 use windtunnel::files::{self, Output};
 use windtunnel::receipt::check::{self, Choice};
 use windtunnel::receipt::table::Tables;
@@ -85,22 +85,24 @@ pub fn run(args: &Args) -> Outcome {
     let outcome = check::check(&files, &tables, &choice, &|| bar.inc(1));
     bar.finish_and_clear();
     let groups = summary::summary(&outcome);
-    print(&text::report(&outcome, &groups))?;
+    let mut written = Written::default();
     if let Some(file) = json {
-        write(file, &format!("{:#}\n", json::report(&outcome, &groups)), "")?;
+        written.write(file, &format!("{:#}\n", json::report(&outcome, &groups)), "");
     }
     if let Some(file) = runs {
-        write(file, &runs::table(&outcome), "")?;
+        written.write(file, &runs::table(&outcome), "");
     }
     if let Some(file) = html {
-        write(file, &html::page(&outcome, &groups), "")?;
+        written.write(file, &html::page(&outcome, &groups), "");
     }
     let broken = thresholds.map(|thresholds| threshold::broken(&thresholds, &groups)).unwrap_or_default();
+    let mut report = text::report(&outcome, &groups);
     if !broken.is_empty() {
-        print(&format!("\nThresholds that do not hold\n{}", text::broken(&broken)))?;
+        report += &format!("\nThresholds that do not hold\n{}", text::broken(&broken));
     }
+    written.report(&report)?;
     if outcome.panicked() {
-        return Ok(ExitCode::from(super::bug::CODE));
+        return Ok(ExitCode::from(windtunnel::bug::CODE));
     }
     Ok(ExitCode::from(
         match (outcome.faults.is_empty() && refused.is_empty() && missing.is_empty(), broken.is_empty()) {
@@ -128,10 +130,8 @@ fn row(trace: Option<Output>, files: &check::Files, tables: &Tables, id: &str) -
         return Err(Failure::input(format!("no receipt has the id {id:?}")));
     };
     let answer = case.fly(trace.is_some()).map_err(Failure::input)?;
-    print(&format!("{}\n{}\n", text::row(case, &answer), case.text))?;
-    print(&report::report(&case.scenario, &answer, report::Detail::default()))?;
-    if let Some(file) = trace {
-        super::run::write_trace(file, &case.scenario, &answer)?;
-    }
+    let written = super::run::write_trace(trace, &case.scenario, &answer);
+    let report = report::report(&case.scenario, &answer, report::Detail::default());
+    written.report(&format!("{}\n{}\n{report}", text::row(case, &answer), case.text))?;
     Ok(ExitCode::SUCCESS)
 }

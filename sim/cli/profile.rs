@@ -81,10 +81,7 @@ fn open(name: &str) -> Result<(Profile, Sections), Failure> {
 }
 
 fn merge(base: &str, newcomer: &str, out: &Path) -> Result<(), Failure> {
-    let name = match out.file_stem().and_then(|stem| stem.to_str()) {
-        Some(name) if out.extension().is_some_and(|ending| ending == "toml") => name,
-        _ => return Err(Failure::input(format!("--out {}: expected a file that ends in .toml", out.display()))),
-    };
+    let (output, name) = Profile::output(out).map_err(Failure::input)?;
     let ((own, mut sections), (other, theirs)) = (open(base)?, open(newcomer)?);
     let (a, b) = (&own.machine, &other.machine);
     if a.processors != b.processors || a.memory_bandwidth != b.memory_bandwidth {
@@ -101,7 +98,7 @@ fn merge(base: &str, newcomer: &str, out: &Path) -> Result<(), Failure> {
         )));
     }
     let decisions = sections.merge(&theirs);
-    sections.head = head(name, &own, &other);
+    sections.head = head(&name, &own, &other);
     let measured = |name: &str| theirs.get(name).and_then(Section::basis) == Some(Basis::Measured);
     // What was measured goes with the machine it was measured on.
     if decisions.iter().any(|decision| decision.taken && measured(&decision.name))
@@ -109,7 +106,7 @@ fn merge(base: &str, newcomer: &str, out: &Path) -> Result<(), Failure> {
     {
         sections.put(machine.clone());
     }
-    Profile::save(out, &sections.text()).map_err(Failure::input)?;
+    Profile::save(output, &sections.text()).map_err(Failure::input)?;
     print(&report::decisions(&decisions))?;
     print(&format!("wrote {}\n", out.display()))?;
     Ok(())

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Outcome, output, print, write};
+use super::{Failure, Outcome, Written, output, print};
 use windtunnel::receipt::map::map;
 use windtunnel::receipt::read::Receipts;
 use windtunnel::receipt::table::{Rule, Tables};
@@ -53,7 +53,11 @@ pub fn run(args: &Args) -> Outcome {
                 return Err(Failure { message: format!("{id} makes a scenario that is refused: {why}"), code: 1 });
             }
             match to {
-                Some(file) => write(file, &mapped.text, "")?,
+                Some(file) => {
+                    let mut written = Written::default();
+                    written.write(file, &mapped.text, "");
+                    written.report("")?;
+                }
                 None => print(&mapped.text)?,
             }
         }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Failure, Json, Outcome, output, print};
+use super::{Failure, Json, Outcome, Written, output};
 use windtunnel::files::Output;
 use windtunnel::report::{Trace, json, text};
-use windtunnel::scenario::predict::Settings;
+use windtunnel::scenario::predict::{Settings, Verdict};
 use windtunnel::scenario::{Prediction, Scenario, predict};
 
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub struct Args {
     /// Print MFU under every convention.
     #[arg(long)]
     mfu_all: bool,
-    /// Exit with 1 if the plan does not fit in memory.
+    /// Exit with 1 if the plan does not fit in memory, or if whether it does is unknown.
     #[arg(long)]
     fail_if_oom: bool,
 }
@@ -35,24 +35,28 @@ pub fn run(args: &Args) -> Outcome {
     let scenario = Scenario::load(&args.scenario).map_err(Failure::input)?;
     let settings = Settings { fold: !args.full, record: trace.is_some(), ..Settings::default() };
     let answer = predict(&scenario, settings).map_err(Failure::input)?;
-    let to_stdout = json.is_stdout();
     let detail = text::Detail { all_conventions: args.mfu_all };
-    json.finish(|| text::report(&scenario, &answer, detail), || json::report(&scenario, &answer))?;
-    if let Some(file) = trace {
-        let path = file.path().display().to_string();
-        write_trace(file, &scenario, &answer)?;
-        if !to_stdout {
-            print(&format!("\nwrote {path}: open it at ui.perfetto.dev or chrome://tracing\n"))?;
+    let written = write_trace(trace, &scenario, &answer);
+    json.finish_with(written, || text::report(&scenario, &answer, detail), || json::report(&scenario, &answer))?;
+    match (args.fail_if_oom, answer.memory.verdict()) {
+        (true, Verdict::Unknown) => {
+            let why = "states no node.host_memory: state it, or leave out --fail-if-oom";
+            let message = format!("whether the plan fits is unknown: {} {why}", scenario.topology.name);
+            Err(Failure { message, code: 1 })
         }
+        (true, _) if answer.memory.refused() => Ok(ExitCode::from(1)),
+        _ => Ok(ExitCode::SUCCESS),
     }
-    let refused = args.fail_if_oom && answer.memory.refused();
-    Ok(if refused { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// Writes the timeline of a prediction that recorded it.
-pub(super) fn write_trace(file: Output, scenario: &Scenario, answer: &Prediction) -> Result<(), Failure> {
-    let (programs, class_of) = (answer.programs(), answer.class_of.clone());
-    let trace =
-        Trace { scenario: &scenario.description, programs, class_of, timeline: &answer.timeline, from_step: None };
-    file.write_with(|out| trace.write(out)).map_err(Failure::input)
+/// Writes the timeline of a prediction that recorded it, if that was asked for.
+pub(super) fn write_trace(file: Option<Output>, scenario: &Scenario, answer: &Prediction) -> Written {
+    let mut written = Written::default();
+    if let Some(file) = file {
+        let (programs, class_of) = (answer.programs(), answer.class_of.clone());
+        let trace =
+            Trace { scenario: &scenario.description, programs, class_of, timeline: &answer.timeline, from_step: None };
+        written.write_with(file, ": open it at ui.perfetto.dev or chrome://tracing", |out| trace.write(out));
+    }
+    written
 }

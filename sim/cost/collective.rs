@@ -24,6 +24,7 @@ use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
 use super::lines::Lines;
+use super::sound;
 use super::torus::{self, Torus};
 use crate::hardware::OnTorus;
 use crate::program::Collective;
@@ -312,7 +313,12 @@ impl Switched {
                     }
                     let points: Vec<(f64, f64)> =
                         sizes.iter().zip(&curve.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
-                    Ok((curve.ranks, Lines::new(&points).map_err(|why| format!("collectives.node.{name}: {why}"))?))
+                    let bad = |why| format!("collectives.node.{name}: {why}");
+                    for (bytes, seconds) in &points {
+                        let shown = || format!("{bytes} B over {} ranks in {} us", curve.ranks, sound::figure(seconds * 1e6));
+                        sound::not_stuck(*seconds, bytes / link.0).map_err(|why| bad(shown() + &why))?;
+                    }
+                    Ok((curve.ranks, Lines::new(&points).map_err(bad)?))
                 })
                 .collect::<Result<Vec<_>, String>>()
         };

@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use super::basis::{Basis, Cost, Evidence};
 use super::nearby::{self, Nearby};
+use super::sound::{self, Wrong};
 use super::table::{self, Shape, Table};
 use super::waves::{Chip, Waves};
 use crate::units::FlopRate;
@@ -67,19 +68,23 @@ impl Written {
     }
 }
 
-/// Refuses a time in which the chip cannot multiply.
-fn possible(times: impl Iterator<Item = (Shape, f64)>, peak: FlopRate) -> Result<(), String> {
-    let rate = |&((m, n, k), seconds): &(Shape, f64)| 2.0 * m as f64 * n as f64 * k as f64 / seconds;
-    match times.into_iter().find(|point| rate(point) > PEAK_READ * peak.0) {
-        None => Ok(()),
-        Some(point) => {
-            let ((m, n, k), seconds) = point;
-            let (micros, rate) = (seconds * 1e6, FlopRate(rate(&point)));
-            Err(format!(
-                "{m} x {n} x {k} in {micros} us is {rate}, above the chip's peak of {peak}: remove the point, or correct the peak"
-            ))
-        }
+/// Refuses a time in which the chip cannot multiply elements of `size` bytes, or that no measurement of it gives.
+fn possible(chip: &Chip, size: f64, (m, n, k): Shape, seconds: f64) -> Result<(), String> {
+    let [rows, columns, depth] = [m, n, k].map(|v| v as f64);
+    let flops = 2.0 * rows * columns * depth;
+    let (micros, rate) = (seconds * 1e6, FlopRate(flops / seconds));
+    let shown = format!("{m} x {n} x {k} in {} us", sound::figure(micros));
+    if !(seconds > 0.0 && seconds.is_finite()) {
+        return Err(format!("{shown}: expected a time above zero"));
     }
+    if rate.0 > PEAK_READ * chip.peak.0 {
+        let peak = chip.peak;
+        return Err(format!(
+            "{shown} is {rate}, above the chip's peak of {peak}: remove the point, or correct the peak"
+        ));
+    }
+    let bytes = size * (rows * depth + depth * columns) + 2.0 * rows * columns;
+    sound::not_stuck(seconds, (flops / chip.peak.0).max(bytes / chip.bandwidth.0)).map_err(|why| shown + &why)
 }
 
 impl Matmul {
@@ -89,36 +94,36 @@ impl Matmul {
     }
 
     /// Understands a section for a chip with the given processors and bandwidth; `size` is bytes an element.
-    pub(super) fn new(written: Written, chip: Chip, size: f64) -> Result<Matmul, String> {
+    pub(super) fn new(written: Written, chip: Chip, size: f64) -> Result<Matmul, Wrong> {
         let w = &written.waves;
         for (name, value) in [("mma", w.mma), ("memory", w.memory), ("small_tile", w.small_tile)] {
             let most = if name == "mma" { PEAK_READ } else { 1.5 };
             if !(value > 0.0 && value <= most) {
-                return Err(format!("waves.{name} is {value}: expected a share of the peak between 0 and {most}"));
+                return Err(
+                    format!("waves.{name} is {value}: expected a share of the peak between 0 and {most}").into()
+                );
             }
         }
         if !(0.0..=1.0).contains(&w.tail) || !(0.0..=1e6).contains(&w.k_overhead) {
             return Err(format!(
                 "waves.tail is {} and waves.k_overhead is {}: expected 0 to 1 and 0 to 1e6",
                 w.tail, w.k_overhead
-            ));
+            )
+            .into());
         }
         if written.peak.0 <= 0.0 {
-            return Err("peak is zero: expected the chip's rate, such as \"989 TFLOP/s\"".to_owned());
+            return Err("peak is zero: expected the chip's rate, such as \"989 TFLOP/s\"".to_owned().into());
         }
         let chip = Chip { peak: written.peak, ..chip };
         let waves = written.waves;
-        let times = written.table.map(table::Written::understand).transpose()?;
-        if let Some(times) = &times {
-            possible(times.known(), chip.peak)?;
-        }
+        let possible = |shape, seconds| possible(&chip, size, shape, seconds);
+        let times = written.table.map(|table| table.understand(possible)).transpose()?;
         let table = times.map(|times| later(move || times.beside(|shape| waves.seconds(&chip, shape, size))));
         let matmul = Matmul { evidence: written.evidence, chip, waves, size, table, nearby: None };
         match written.points {
             Some(points) => {
-                let times = points.points()?;
-                possible(times.iter().copied(), chip.peak)?;
-                matmul.with_points(points.evidence(), &times)
+                let times = points.points(possible)?;
+                Ok(matmul.with_points(points.evidence(), &times)?)
             }
             None => Ok(matmul),
         }

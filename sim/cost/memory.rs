@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::basis::{Basis, Cost, Evidence};
 use super::curve::Curve;
+use super::sound;
 use crate::program::MemoryKind;
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -104,7 +105,8 @@ fn index(kind: MemoryKind) -> usize {
 }
 
 impl Memory {
-    pub(super) fn new(w: Written) -> Result<Memory, String> {
+    /// Understands a section for a chip with the given bandwidth.
+    pub(super) fn new(w: Written, bandwidth: Bandwidth) -> Result<Memory, String> {
         if w.stream.bytes.len() != w.stream.us.len() {
             return Err(format!(
                 "memory.stream has {} sizes but {} times: expected as many of both",
@@ -114,6 +116,10 @@ impl Memory {
         }
         let points: Vec<(f64, f64)> =
             w.stream.bytes.iter().zip(&w.stream.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
+        for (bytes, seconds) in &points {
+            sound::not_stuck(*seconds, bytes / bandwidth.0)
+                .map_err(|why| format!("memory.stream: {bytes} B in {} us{why}", sound::figure(seconds * 1e6)))?;
+        }
         let stream = Curve::new(&points).map_err(|why| format!("memory.stream: {why}"))?;
         // Whose kernel nobody measured here is as others are, Apex's as PyTorch's LayerNorm: an extrapolation.
         let or = |own: Option<Family>, other: &Family| own.unwrap_or_else(|| other.carried_over());

@@ -13,8 +13,10 @@
 //! two-dimensional interpolation function for irregularly-spaced data", 1968, with a prior of weight w₀.
 
 use serde::Deserialize;
+use toml::Spanned;
 
 use super::basis::{Basis, Evidence};
+use super::sound::Wrong;
 use super::table::{HAIR, Shape};
 
 /// ε: the cube of a distance at which two shapes are one.
@@ -32,7 +34,7 @@ const NEAR: f64 = 0.4;
 pub(super) struct Written {
     evidence: Evidence,
     /// `"m n k: time"` [us].
-    rows: Vec<String>,
+    rows: Vec<Spanned<String>>,
 }
 
 /// Measured matmuls.
@@ -66,21 +68,24 @@ fn distance(a: &[f64; 3], b: &[f64; 3]) -> f64 {
 }
 
 impl Written {
-    /// Shapes and times \[s\].
-    pub(super) fn points(&self) -> Result<Vec<(Shape, f64)>, String> {
-        let point = |row: &String| {
-            let bad = || format!("the row {row:?} is not \"m n k: time\" with sizes above zero and a time in us");
-            let (head, time) = row.split_once(':').ok_or_else(bad)?;
+    /// Shapes and times \[s\], all of which `possible` lets pass.
+    pub(super) fn points(
+        &self,
+        possible: impl Fn(Shape, f64) -> Result<(), String>,
+    ) -> Result<Vec<(Shape, f64)>, Wrong> {
+        let point = |row: &str| {
+            let form = || "expected \"m n k: time\" with sizes above zero and a time in us".to_owned();
+            let (head, time) = row.split_once(':').ok_or_else(form)?;
             let sizes: Vec<u64> = head.split_whitespace().map_while(|word| word.parse().ok()).collect();
-            let micros: f64 = time.trim().parse().map_err(|_| bad())?;
+            let micros: f64 = time.trim().parse().map_err(|_| form())?;
             match sizes[..] {
-                [m, n, k] if m.min(n).min(k) > 0 && micros > 0.0 && micros.is_finite() => {
-                    Ok(((m, n, k), micros * 1e-6))
+                [m, n, k] if m.min(n).min(k) > 0 => {
+                    possible((m, n, k), micros * 1e-6).map(|()| ((m, n, k), micros * 1e-6))
                 }
-                _ => Err(bad()),
+                _ => Err(form()),
             }
         };
-        self.rows.iter().map(point).collect()
+        self.rows.iter().map(|row| point(row.get_ref()).map_err(|why| Wrong::at(row, why))).collect()
     }
 
     pub(super) fn evidence(self) -> Evidence {

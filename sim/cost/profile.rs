@@ -22,7 +22,8 @@ use super::memory::{self, Memory};
 use super::overlap::Overlap;
 use super::registry;
 use super::waves::Chip;
-use crate::files::{Output, WriteError};
+use crate::files::{Output, WriteError, one_line};
+use crate::hardware::Place;
 use crate::near::did_you_mean;
 use crate::program::DType;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power};
@@ -44,23 +45,21 @@ pub enum ProfileError {
         why: std::io::Error,
     },
     /// The file could not be written.
-    #[error("cannot write the profile {path}: {why}")]
-    Write {
-        /// Where it should go.
-        path: String,
-        /// The system's reason.
-        why: std::io::Error,
-    },
-    /// The same of the file itself.
     #[error(transparent)]
     Output(#[from] WriteError),
-    /// The file is not a profile.
-    #[error("{path}: {why}")]
-    Parse {
-        /// The file.
+    /// The file that should be written has no profile's name.
+    #[error("cannot write {path}: expected a file that ends in .toml")]
+    Ending {
+        /// Where it should go.
         path: String,
-        /// What the parser said, with line and column.
-        why: Box<toml::de::Error>,
+    },
+    /// The file is not a profile.
+    #[error("{problem}\n{place}")]
+    Parse {
+        /// What the parser said.
+        problem: String,
+        /// Where.
+        place: Box<Place>,
     },
     /// The file is well-formed but says something that cannot be.
     #[error("{path}: {why}")]
@@ -290,15 +289,19 @@ impl Profile {
     }
 
     /// Checks a profile's text and puts it in a file, all of it or nothing: what was there before is replaced at once.
-    pub fn save(path: &Path, text: &str) -> Result<Profile, ProfileError> {
-        let name = path.display().to_string();
-        let profile = Profile::parse(&name, text)?;
-        let failed = |why| ProfileError::Write { path: name.clone(), why };
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            std::fs::create_dir_all(folder).map_err(failed)?;
-        }
-        Output::open(path).and_then(|output| output.write(text))?;
+    pub fn save(output: Output, text: &str) -> Result<Profile, ProfileError> {
+        let profile = Profile::parse(&output.path().display().to_string(), text)?;
+        output.write(text)?;
         Ok(profile)
+    }
+
+    /// Gets ready to write a profile; with the name that it has by its file.
+    pub fn output(path: &Path) -> Result<(Output, String), ProfileError> {
+        let named = path.file_stem().and_then(|stem| stem.to_str());
+        match named.filter(|_| path.extension().is_some_and(|ending| ending == "toml")) {
+            Some(name) => Ok((Output::open_in_new(path)?, name.to_owned())),
+            None => Err(ProfileError::Ending { path: path.display().to_string() }),
+        }
     }
 
     /// Reads a profile from a file.
@@ -310,11 +313,12 @@ impl Profile {
 
     /// Understands the text of a profile; `path` is for messages only.
     pub fn parse(path: &str, text: &str) -> Result<Profile, ProfileError> {
-        let w: Written =
-            toml::from_str(text).map_err(|why| ProfileError::Parse { path: path.to_owned(), why: Box::new(why) })?;
+        let w: Written = toml::from_str(text).map_err(|why| ProfileError::Parse {
+            problem: why.message().to_owned(),
+            place: Box::new(Place::of(path, text, why.span().unwrap_or(0..0))),
+        })?;
         if let Some((place, why)) = super::sound::unsound(path, text) {
-            let path = format!("{}:{}:{}", place.file, place.line, place.column);
-            return Err(ProfileError::Meaning { path, why });
+            return Err(placed(&place, why));
         }
         if !(OLDEST..=FORMAT).contains(&w.format) {
             return Err(ProfileError::Format { path: path.to_owned(), found: w.format });
@@ -347,7 +351,10 @@ impl Profile {
         let peak = w.matmul.bf16.peak();
         let chip = Chip { processors, peak: FlopRate(0.0), bandwidth: w.machine.memory_bandwidth };
         let matmul = |section: &str, written, size| {
-            Matmul::new(written, chip, size).map_err(|why| meaning(path, text, section, why))
+            Matmul::new(written, chip, size).map_err(|wrong| match wrong.at {
+                Some(span) => placed(&Place::of(path, text, span), wrong.why),
+                None => meaning(path, text, section, wrong.why),
+            })
         };
         Ok(Profile {
             bf16: matmul("matmul.bf16", w.matmul.bf16, 2.0)?,
@@ -363,15 +370,16 @@ impl Profile {
                 .map_err(|why| meaning(path, text, "clock", why))?,
             attention: Attention::new(w.attention, (processors, peak))
                 .map_err(|why| meaning(path, text, "attention", why))?,
-            memory: Memory::new(w.memory).map_err(|why| meaning(path, text, "memory", why))?,
+            memory: Memory::new(w.memory, w.machine.memory_bandwidth)
+                .map_err(|why| meaning(path, text, "memory", why))?,
             host: w.host,
             event: w.event,
             host_sync: w.host_sync,
             overheads: w.overheads.unwrap_or_else(Overheads::none),
             overlap: w.overlap.check().map_err(|why| meaning(path, text, "overlap", why))?,
             collectives: Collectives::new(w.collectives).map_err(|why| meaning(path, text, "collectives", why))?,
-            name: w.name,
-            summary: w.summary,
+            name: one_line(&w.name),
+            summary: one_line(&w.summary),
             machine: w.machine,
         })
     }
@@ -405,6 +413,11 @@ impl Layout {
         }
         Ok(self)
     }
+}
+
+/// An error of meaning at its place.
+fn placed(place: &Place, why: String) -> ProfileError {
+    ProfileError::Meaning { path: format!("{}:{}:{}", place.file, place.line, place.column), why }
 }
 
 /// An error of meaning, placed at the first line of its section.

@@ -4,8 +4,10 @@
 //! between points the residual is interpolated along log m, log n and log k. Outside the grid the nearest edge holds.
 
 use serde::Deserialize;
+use toml::Spanned;
 
 use super::basis::Basis;
+use super::sound::Wrong;
 
 /// A matmul's m, n and k.
 pub type Shape = (u64, u64, u64);
@@ -21,7 +23,7 @@ pub(super) struct Written {
     n: Vec<u64>,
     k: Vec<u64>,
     /// `"n k: t t t …"` [us].
-    rows: Vec<String>,
+    rows: Vec<Spanned<String>>,
 }
 
 /// Logarithms of measured over modelled time on a grid.
@@ -40,37 +42,42 @@ pub(super) struct Table {
 }
 
 impl Written {
-    /// Reads the times; what they are beside the model's is asked for when a matmul is.
-    pub(super) fn understand(self) -> Result<Times, String> {
+    /// Reads the times, those that `possible` does not refuse; what they are beside the model's is asked for when a matmul is.
+    pub(super) fn understand(self, possible: impl Fn(Shape, f64) -> Result<(), String>) -> Result<Times, Wrong> {
         for (name, axis) in [("m", &self.m), ("n", &self.n), ("k", &self.k)] {
             if axis.len() < 2 || axis[0] == 0 || axis.windows(2).any(|pair| pair[0] >= pair[1]) {
-                return Err(format!("table.{name} must hold at least two sizes in rising order"));
+                return Err(format!("table.{name} must hold at least two sizes in rising order").into());
             }
         }
         let mut seconds = vec![f64::NAN; self.m.len() * self.n.len() * self.k.len()];
         for row in &self.rows {
-            self.read(row, &mut seconds).ok_or_else(|| {
-                format!("the row {row:?} is not \"n k: one time or - for each of the {} values of m\"", self.m.len())
-            })?;
+            self.read(row.get_ref(), &mut seconds, &possible).map_err(|why| Wrong::at(row, why))?;
         }
         Ok(Times { sizes: [self.m, self.n, self.k], seconds })
     }
 
-    /// Puts a row's times in their places \[s\]; none if it is not what it should be.
-    fn read(&self, row: &str, seconds: &mut [f64]) -> Option<()> {
-        let (head, times) = row.split_once(':')?;
+    /// Puts a row's times in their places \[s\].
+    fn read(
+        &self,
+        row: &str,
+        seconds: &mut [f64],
+        possible: impl Fn(Shape, f64) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let form = || format!("expected \"n k: one time or - for each of the {} values of m\"", self.m.len());
+        let (head, times) = row.split_once(':').ok_or_else(form)?;
         let mut head = head.split_whitespace().map(str::parse::<u64>);
-        let (Some(Ok(n)), Some(Ok(k)), None) = (head.next(), head.next(), head.next()) else { return None };
-        let (j, l) = (self.n.binary_search(&n).ok()?, self.k.binary_search(&k).ok()?);
+        let (Some(Ok(n)), Some(Ok(k)), None) = (head.next(), head.next(), head.next()) else { return Err(form()) };
+        let (Ok(j), Ok(l)) = (self.n.binary_search(&n), self.k.binary_search(&k)) else { return Err(form()) };
         let mut times = times.split_whitespace();
-        for i in 0..self.m.len() {
-            let text = times.next()?;
+        for (i, &m) in self.m.iter().enumerate() {
+            let text = times.next().ok_or_else(form)?;
             if text != "-" {
-                let micros = text.parse().ok().filter(|&micros: &f64| micros > 0.0 && micros.is_finite())?;
+                let micros: f64 = text.parse().map_err(|_| form())?;
+                possible((m, n, k), micros * 1e-6)?;
                 seconds[(i * self.n.len() + j) * self.k.len() + l] = micros * 1e-6;
             }
         }
-        times.next().is_none().then_some(())
+        times.next().is_none().then_some(()).ok_or_else(form)
     }
 }
 
@@ -82,13 +89,6 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// What was measured: shapes and seconds.
-    pub(super) fn known(&self) -> impl Iterator<Item = (Shape, f64)> + '_ {
-        let [m, n, k] = &self.sizes;
-        let shape = |at: usize| (m[at / k.len() / n.len()], n[at / k.len() % n.len()], k[at % k.len()]);
-        self.seconds.iter().enumerate().filter(|(_, seconds)| !seconds.is_nan()).map(move |(at, &s)| (shape(at), s))
-    }
-
     /// The same beside a model's times. On one thread: whoever asks first holds a lock, and a thread that waits for others may be handed
     /// a task that asks, too.
     pub(super) fn beside(&self, model: impl Fn((f64, f64, f64)) -> f64) -> Table {

@@ -211,7 +211,7 @@ fn a_mistake_in_a_profile_is_named_with_its_place() {
     let good = include_str!("../../calibrate/profiles/a100-sxm-80gb.toml");
     let unknown = good.replacen("processors = 108", "processers = 108", 1);
     let message = Profile::parse("x.toml", &unknown).expect_err("a mistake").to_string();
-    assert!(message.contains("x.toml") && message.contains("line") && message.contains("processers"), "{message}");
+    assert!(message.contains("--> x.toml:11:1") && message.contains("processers"), "{message}");
     let wrong = good.replacen("[clock]\nscale = 1", "[clock]\nscale = 9.5", 1);
     let message = Profile::parse("x.toml", &wrong).expect_err("a mistake").to_string();
     assert!(message.contains("[clock]") && message.contains("9.5") && message.contains("x.toml:"), "{message}");

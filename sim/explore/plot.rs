@@ -283,7 +283,7 @@ pub(super) fn page(title: &str, body: &Markup) -> String {
         th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}\
         th:first-child,td:first-child,td.words{text-align:left}dt{font-weight:600;float:left;clear:left;width:9rem}\
         dd{margin-left:9rem}div.wide{overflow-x:auto}";
-    html! {
+    let page = html! {
         (maud::DOCTYPE)
         html lang="en" {
             head {
@@ -294,8 +294,8 @@ pub(super) fn page(title: &str, body: &Markup) -> String {
             }
             body { (body) }
         }
-    }
-    .into_string()
+    };
+    crate::files::plain(&page.into_string())
 }
 
 /// A table; long ones scroll by themselves.

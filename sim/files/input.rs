@@ -4,25 +4,30 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
+use super::output;
+
 /// The longest file that is read \[B\]: ten times the largest collection of receipts, a third of a day of points.
 pub const LONGEST: u64 = 256 << 20;
 
-/// All of a file, a pipe or a device, if it ends within [`LONGEST`].
+/// All of a file, a pipe or a device, if it ends within [`LONGEST`] and this command does not write it.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
-    let mut read = vec![];
-    File::open(path)?.take(LONGEST + 1).read_to_end(&mut read)?;
-    within_limit(read.len() as u64)?;
-    Ok(read)
+    if output::is_open(path) {
+        let why = "this command reads it and would write it, too: name another file for what is written";
+        return Err(Error::new(ErrorKind::ResourceBusy, why));
+    }
+    all(File::open(path)?)
 }
 
-/// An error if so many bytes are more than is read of one file.
-pub fn within_limit(length: u64) -> Result<()> {
-    match length > LONGEST {
+/// All that there is to read, if it ends within [`LONGEST`].
+pub fn all(from: impl Read) -> Result<Vec<u8>> {
+    let mut read = vec![];
+    from.take(LONGEST + 1).read_to_end(&mut read)?;
+    match read.len() as u64 > LONGEST {
         true => Err(Error::new(
             ErrorKind::FileTooLarge,
             format!("longer than {} MiB, the most that is read", LONGEST >> 20),
         )),
-        false => Ok(()),
+        false => Ok(read),
     }
 }
 

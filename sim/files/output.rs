@@ -6,7 +6,8 @@
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
@@ -30,10 +31,12 @@ pub struct Output {
 
 #[derive(Debug)]
 enum To {
-    /// A pipe or a device.
-    Itself,
+    /// A device, or a pipe that somebody reads.
+    Itself(File),
+    /// A pipe that nobody reads yet.
+    Later,
     /// A file beside, and the place it is then put.
-    Beside(NamedTempFile, PathBuf),
+    Beside(NamedTempFile, Claim),
 }
 
 impl Output {
@@ -44,10 +47,24 @@ impl Output {
             Ok(there) if there.is_dir() => {
                 return Err(failed(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder: name a file in it")));
             }
-            Ok(there) if !there.is_file() => To::Itself,
+            Ok(there) if !there.is_file() => itself(path).map_err(failed)?,
             there => beside(path, there.ok().map(|there| there.permissions())).map_err(failed)?,
         };
         Ok(Output { path: path.to_owned(), to })
+    }
+
+    /// The same in a folder that is made if it is not there.
+    pub fn open_in_new(path: &Path) -> Result<Output, WriteError> {
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::create_dir_all(folder).map_err(|why| WriteError { path: path.to_owned(), why })?;
+        }
+        Output::open(path)
+    }
+
+    /// Whether a file that is not there yet could be written, for who will append to it: no interrupt is listened to.
+    pub fn try_new(path: &Path) -> Result<(), WriteError> {
+        let tried = place(path).and_then(|place| part_in(folder_of(&place)));
+        tried.map(drop).map_err(|why| WriteError { path: path.to_owned(), why })
     }
 
     /// The file's name, as the user gave it.
@@ -64,15 +81,11 @@ impl Output {
     pub fn write_with(self, body: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), WriteError> {
         let Output { path, to } = self;
         let written = match to {
-            To::Itself => File::options().write(true).open(&path).and_then(|file| buffered(&file, body)),
-            To::Beside(part, place) => {
-                let name = part.path().to_owned();
-                let written = buffered(part.as_file(), body)
-                    .and_then(|()| part.as_file().sync_all())
-                    .and_then(|()| part.persist(place).map(drop).map_err(|failed| failed.error));
-                forget(&name);
-                written
-            }
+            To::Itself(file) => buffered(&file, body),
+            To::Later => File::options().write(true).open(&path).and_then(|file| buffered(&file, body)),
+            To::Beside(part, claim) => buffered(part.as_file(), body)
+                .and_then(|()| part.as_file().sync_all())
+                .and_then(|()| part.persist(&claim.place).map(drop).map_err(|failed| failed.error)),
         };
         written.map_err(|why| WriteError { path, why })
     }
@@ -84,61 +97,158 @@ fn buffered(file: &File, body: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
     out.flush()
 }
 
-/// A new file in the folder of another, with its permissions if it is there.
+/// What is no plain file is opened at once, lest a pipe's reader be gone when it is written. Nobody may read a named pipe yet; a
+/// pipe of the shell's (`>(command)`) that nobody reads is closed.
+#[cfg(unix)]
+fn itself(path: &Path) -> io::Result<To> {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    use std::os::unix::fs::OpenOptionsExt;
+    let unread = rustix::io::Errno::NXIO.raw_os_error();
+    // To open a pipe is to wait for its reader, unless one asks not to.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    match File::options().write(true).custom_flags(flags).open(path) {
+        Ok(file) => {
+            fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+            Ok(To::Itself(file))
+        }
+        Err(why) if why.raw_os_error() != Some(unread) => Err(why),
+        Err(_) if path.starts_with("/dev") || path.starts_with("/proc") => Err(io::ErrorKind::BrokenPipe.into()),
+        Err(_) => Ok(To::Later),
+    }
+}
+
+#[cfg(not(unix))]
+fn itself(path: &Path) -> io::Result<To> {
+    File::options().write(true).open(path).map(To::Itself)
+}
+
+/// A new file in the folder of another, with its permissions if it is there. From the first moment on an interrupt knows of it.
 fn beside(path: &Path, permissions: Option<Permissions>) -> io::Result<To> {
-    let place = match fs::symlink_metadata(path) {
-        Ok(there) if there.is_symlink() => fs::canonicalize(path).or_else(|_| {
-            let target = fs::read_link(path)?;
-            Ok::<_, io::Error>(path.parent().map_or(target.clone(), |folder| folder.join(&target)))
-        })?,
-        _ => path.to_owned(),
-    };
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".windtunnel-").suffix(".part");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let part = builder.tempfile_in(folder)?;
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(remove_when_interrupted);
+    let place = place(path)?;
+    let mut parts = parts();
+    if let Some(other) = parts.iter().find(|other| other.place == place) {
+        let why = format!("this command writes it already, as {}: name another file", other.path.display());
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+    }
+    let part = part_in(folder_of(&place))?;
+    // Held until it has its name: a file that nobody holds is a leftover. Some file systems have no locks.
+    let _ = part.as_file().try_lock();
     if let Some(permissions) = permissions {
         if permissions.readonly() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is read-only"));
         }
         part.as_file().set_permissions(permissions)?;
     }
-    remember(part.path(), path);
-    Ok(To::Beside(part, place))
+    parts.push(Part { part: part.path().to_owned(), place: place.clone(), path: path.to_owned() });
+    Ok(To::Beside(part, Claim { place }))
 }
 
-/// Files that are being written, each with the name that the user gave: an interrupt removes them.
-static PARTS: Mutex<Vec<(PathBuf, PathBuf)>> = Mutex::new(vec![]);
+/// An empty file in a folder.
+fn part_in(folder: &Path) -> io::Result<NamedTempFile> {
+    sweep(folder);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(PREFIX).suffix(SUFFIX);
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(folder).map_err(nameless)
+}
 
-fn remember(part: &Path, path: &Path) {
-    static HANDLER: Once = Once::new();
-    HANDLER.call_once(remove_when_interrupted);
-    if let Ok(mut parts) = PARTS.lock() {
-        parts.push((part.to_owned(), path.to_owned()));
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Where a file is in truth: behind links, from the root.
+fn place(path: &Path) -> io::Result<PathBuf> {
+    if let Ok(place) = fs::canonicalize(path) {
+        return Ok(place);
+    }
+    // A file that is not there yet, or a link to one.
+    let target = match fs::read_link(path) {
+        Ok(target) => path.parent().map_or(target.clone(), |folder| folder.join(&target)),
+        Err(_) => path.to_owned(),
+    };
+    let name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    Ok(fs::canonicalize(folder_of(&target))?.join(name))
+}
+
+/// An error of the file beside without that file's name, which nobody asked for.
+fn nameless(why: io::Error) -> io::Error {
+    let said = why.to_string();
+    io::Error::new(why.kind(), said.split(" at path ").next().unwrap_or(&said).to_owned())
+}
+
+const PREFIX: &str = ".windtunnel-";
+const SUFFIX: &str = ".part";
+
+/// Removes what killed processes left half-written: what nobody holds, and nobody has touched for a while.
+fn sweep(folder: &Path) {
+    let forgotten = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let old = || fs::metadata(path)?.modified()?.elapsed().map_err(io::Error::other);
+        let ours = name.starts_with(PREFIX) && name.ends_with(SUFFIX);
+        ours && old().is_ok_and(|age| age > FORGOTTEN) && File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+    };
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.flatten().map(|entry| entry.path()).filter(|path| forgotten(path)) {
+        let _ = fs::remove_file(path);
     }
 }
 
-fn forget(part: &Path) {
-    if let Ok(mut parts) = PARTS.lock() {
-        parts.retain(|(known, _)| known != part);
+/// Longer than it takes to lock a file that was just made.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// A file that is being written.
+#[derive(Debug)]
+struct Part {
+    /// Where it is.
+    part: PathBuf,
+    /// Where it goes.
+    place: PathBuf,
+    /// The name that the user gave to that.
+    path: PathBuf,
+}
+
+/// Files that are being written: an interrupt removes them.
+static PARTS: Mutex<Vec<Part>> = Mutex::new(vec![]);
+
+fn parts() -> MutexGuard<'static, Vec<Part>> {
+    PARTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a file is about to be written by this process.
+pub(super) fn is_open(path: &Path) -> bool {
+    !parts().is_empty() && fs::canonicalize(path).is_ok_and(|place| parts().iter().any(|part| part.place == place))
+}
+
+/// The right to write a place, as long as it lives.
+#[derive(Debug)]
+struct Claim {
+    place: PathBuf,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        parts().retain(|part| part.place != self.place);
     }
 }
 
 /// Ends the program as an interrupt does, after it has removed what was half-written.
 #[cfg(unix)]
 fn remove_when_interrupted() {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-    let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGXFSZ]) else { return };
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
+    let asked = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ];
+    let Ok(mut signals) = signal_hook::iterator::Signals::new(asked) else { return };
     std::thread::spawn(move || {
         // A file that grows beyond its limit is an error of the write.
         for signal in signals.forever().filter(|&signal| signal != SIGXFSZ) {
             // Held to the end: nothing is put in its place any more.
-            let parts = PARTS.lock();
-            for (part, path) in parts.iter().flat_map(|parts| parts.iter()) {
-                let _ = fs::remove_file(part);
-                complain(&format!("interrupted: {} is as it was", path.display()));
+            let parts = parts();
+            for part in parts.iter() {
+                let _ = fs::remove_file(&part.part);
+                complain(&format!("interrupted: {} is as it was", part.path.display()));
             }
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
@@ -176,6 +286,36 @@ mod tests {
         assert!(Output::open(folder.path()).expect_err("it fails").to_string().contains("name a file in it"));
         let missing = folder.path().join("no/such/answer.json");
         assert!(Output::open(&missing).expect_err("it fails").to_string().contains("no/such/answer.json"));
+    }
+
+    #[test]
+    fn a_file_is_written_once_and_not_read_meanwhile() {
+        let folder = tempfile::tempdir().expect("it works");
+        let (path, same) = (folder.path().join("answer.json"), folder.path().join("./answer.json"));
+        let first = Output::open(&path).expect("it works");
+        let why = Output::open(&same).expect_err("it fails").to_string();
+        assert!(why.contains("writes it already, as ") && why.contains("answer.json"), "{why}");
+        fs::write(&path, "old").expect("it works");
+        assert!(super::super::text(&same).expect_err("it fails").to_string().contains("would write it, too"));
+        drop(first);
+        assert_eq!(super::super::text(&same).expect("it works"), "old");
+        Output::open(&same).expect("it works").write("new").expect("it works");
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_swept_and_what_another_writes_is_not() {
+        let folder = tempfile::tempdir().expect("it works");
+        let [left, fresh, held, other] = [".windtunnel-a.part", ".windtunnel-b.part", ".windtunnel-c.part", "a.part"]
+            .map(|name| folder.path().join(name));
+        let long_ago = std::time::SystemTime::now() - 2 * FORGOTTEN;
+        for path in [&left, &held, &other] {
+            File::create(path).and_then(|file| file.set_modified(long_ago)).expect("it works");
+        }
+        fs::write(&fresh, "").expect("it works");
+        let lock = File::open(&held).expect("it works");
+        lock.try_lock().expect("nobody else has it");
+        Output::open(&folder.path().join("answer.json")).expect("it works").write("new").expect("it works");
+        assert!(!left.exists() && fresh.exists() && held.exists() && other.exists());
     }
 
     #[cfg(unix)]

@@ -8,6 +8,7 @@ use toml::Spanned;
 use super::describe;
 use super::written::{self, Joins, Sourced};
 use super::{Axis, Chip, Fact, HardwareError, Level, LevelKind, Node, Peak, Place, Reach, Size, Topology, Vendor};
+use crate::files::one_line;
 use crate::units::{Bandwidth, Bytes, FlopRate, Frequency, Power, Time, physical};
 
 /// Reads, checks and sizes a topology.
@@ -31,7 +32,7 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
     let mut fabric = fabric(&written.fabric, &mut numbers)?;
     let slices = slices(&written.slice, &written.fabric, node.chips, &mut numbers)?;
     let price = written.price.as_ref().map(|price| numbers.take("price.usd_per_chip_hour", &price.usd_per_chip_hour));
-    let name = written.name.get_ref().clone();
+    let name = one_line(written.name.get_ref());
     let nodes = if slices.is_empty() {
         count_nodes(&name, &node, &fabric, size)?
     } else {
@@ -39,7 +40,7 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
     };
     Ok(Topology {
         name,
-        description: written.description.clone(),
+        description: one_line(&written.description),
         profile: written.profile.clone(),
         chip,
         node,

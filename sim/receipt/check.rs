@@ -1,7 +1,6 @@
 //! Flies every receipt that can be mapped, several at a time, and keeps the order of the files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -11,6 +10,7 @@ use super::map::{Mapped, Reason, map};
 use super::read::{Entry, Fault, Receipts};
 use super::table::Tables;
 use super::{ReceiptError, read};
+use crate::bug;
 use crate::near::did_you_mean;
 use crate::scenario::{Scenario, ScenarioError};
 
@@ -103,9 +103,7 @@ fn judged(case: &Case) -> Result<Judged, Reason> {
 
 /// One row's answer; a panic is a reason like others, so that it ends no other row.
 fn caught<T>(row: impl FnOnce() -> Result<T, Reason>) -> Result<T, Reason> {
-    catch_unwind(AssertUnwindSafe(row)).unwrap_or_else(|panic| {
-        let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        let what = first_line(words.unwrap_or("no message"));
+    bug::caught(row).unwrap_or_else(|what| {
         Err(Reason::Panicked(format!("a bug of windtunnel, please report it with the row: {what}")))
     })
 }

@@ -53,7 +53,7 @@ pub fn page(outcome: &Outcome, groups: &[Group]) -> String {
             }
         }
     };
-    markup.into_string()
+    crate::files::plain(&markup.into_string())
 }
 
 fn table(groups: &[Group]) -> Markup {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::row;
 use super::{ReceiptError, Row};
+use crate::files::one_line;
 use crate::near;
 
 /// A row, where it stands, and its text for a table's conditions.
@@ -78,10 +79,11 @@ impl Receipts {
         // The text itself, for its columns; without the keys that nobody needs only if it has such.
         let unread = row::unread(&mut value);
         let read = if unread.is_empty() { serde_json::from_slice(text) } else { Row::deserialize(&value) };
-        let row: Row = match read {
+        let mut row: Row = match read {
             Ok(row) => row,
             Err(error) => return fault(plain(&error)),
         };
+        row.id = one_line(&row.id);
         if let Some((first, at)) = self.seen.get(&row.id) {
             return fault(format!("the id {:?} was used before, at {first}:{at}: this line is left out", row.id));
         }

@@ -12,6 +12,7 @@ use super::measured::{self, Measured};
 use super::registry::Runtime;
 use super::{batch, experts, gate, limits, model, plain, releases, unread, written};
 use crate::cost::{Profile, Regime, Software};
+use crate::files::one_line;
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
 use crate::runtime::Job;
@@ -269,7 +270,7 @@ fn understand(
         measured.map(|at| measured::understand(reader, at, names, (tokens, topology.chips()))).transpose()?;
     Ok(Scenario {
         file: reader.file.to_owned(),
-        description: scenario.description.clone().unwrap_or_else(|| reader.file.to_owned()),
+        description: one_line(scenario.description.as_deref().unwrap_or(reader.file)),
         runtime,
         unread: unread::unread(&topology, &profile),
         topology,

