@@ -247,8 +247,29 @@ fn still(file: &str, text: &str, before: (&str, &str)) -> Option<String> {
 
 /// Follows everything that the refusal of a scenario proposes.
 pub fn remedy(file: &str, text: &str) {
-    let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return };
+    let failed = failures(file, text);
+    assert!(failed.is_empty(), "{}\n{text}", failed.join("\n"));
+}
+
+/// What becomes of those proposals of a scenario's refusal that are refused in turn, for the same key.
+pub fn failures(file: &str, text: &str) -> Vec<String> {
+    follow(file, text, still)
+}
+
+/// The same of proposals that are refused in turn for whatever it be.
+pub fn dead_ends(file: &str, text: &str) -> Vec<String> {
+    let refused = |file: &str, text: &str, _: (&str, &str)| {
+        let said = read(file, text).err()?.to_string();
+        // An example of a file need not be there.
+        (!said.contains("cannot read")).then_some(said)
+    };
+    follow(file, text, refused)
+}
+
+fn follow(file: &str, text: &str, refused_again: fn(&str, &str, (&str, &str)) -> Option<String>) -> Vec<String> {
+    let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return vec![] };
     let own = at(text, place.line);
+    let mut failed = vec![];
     for changes in alternatives(&remedy, &own) {
         let mut meanings: Vec<Vec<(String, Option<Value>)>> = vec![vec![]];
         for change in &changes {
@@ -273,7 +294,7 @@ pub fn remedy(file: &str, text: &str) {
         let mut refused = vec![];
         for meaning in &meanings {
             let Some(text) = changed(text, meaning) else { continue };
-            match still(file, &text, (&problem, &own.full())) {
+            match refused_again(file, &text, (&problem, &own.full())) {
                 None => {
                     refused.clear();
                     break;
@@ -281,12 +302,14 @@ pub fn remedy(file: &str, text: &str) {
                 Some(said) => refused.push(said),
             }
         }
-        assert!(
-            refused.is_empty(),
-            "refused: {problem}\nremedy: {remedy}\nfollowed: {changes:?}\nand refused again: {}\n{text}",
-            refused.join("\n")
-        );
+        if !refused.is_empty() {
+            let again = refused.join("\n");
+            failed.push(format!(
+                "refused: {problem}\nremedy: {remedy}\nfollowed: {changes:?}\nand refused again: {again}"
+            ));
+        }
     }
+    failed
 }
 
 /// What a scenario is refused with, once everything that it proposes has been followed.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
-use crate::model::style::{NormCode, Style};
+use crate::model::style::{Modules, NormCode, Style};
 use crate::model::transformers::norm_code;
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
@@ -116,6 +116,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     )?;
     let beside = classes::Beside { linears, float8: float8.is_some(), context: context > 1 };
     let style = Style { experts, linears, ..classes::style(reader, scenario, &model, &beside)? };
+    if scenario.framework.fused_qkv.is_none() && style.modules == Modules::Plain {
+        reader.assume("framework.fused_qkv", (), "false");
+    }
     let loss_inside = training::inside_model(reader, scenario)?;
     let eager = Settings {
         norm_code: norm_code(&model, style),
@@ -157,7 +160,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         max_positions: seq,
         initialisation: initialisation(reader, scenario, runtime)?,
         autocast,
-        cuda_graphs: cuda_graphs(reader, &scenario.framework),
+        cuda_graphs: cuda_graphs(reader, &scenario.framework, runtime),
         model,
     };
     gate::check(reader, scenario, &job, topology)?;
@@ -167,8 +170,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 }
 
 /// Whether a micro-batch is one CUDA graph.
-fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework) -> bool {
-    let graphs = written.cuda_graphs.unwrap_or(false);
+fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework, runtime: Runtime) -> bool {
+    let graphs = match written.cuda_graphs {
+        None if runtime == FSDP2 => reader.flag("framework.cuda_graphs", None, false),
+        written => written.unwrap_or(false),
+    };
     if graphs {
         let note = "note: allocated memory is that of a step which replays its CUDA graph; capturing it, in the second step, takes \
                     more for a while, which the reserved memory holds";
