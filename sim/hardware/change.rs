@@ -16,7 +16,10 @@ impl Topology {
         let own = value(&mut file.clone(), fact).cloned();
         let values = match (theirs, own) {
             (Some(theirs), _) => vec![theirs],
-            (None, Some(own)) => [0.5, 2.0].iter().filter_map(|factor| scaled(&own, *factor)).collect(),
+            (None, Some(own)) => {
+                let others = [0.5, 2.0].iter().filter_map(|factor| scaled(&own, *factor));
+                others.filter(|other| *other != own).collect()
+            }
             (None, None) => vec![],
         };
         let with = |new: Value| {

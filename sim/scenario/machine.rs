@@ -92,7 +92,7 @@ fn joined(
         network.name,
         topology.name
     );
-    let remedy = format!("rent {joined} chips or fewer, or write fabric.{}.size = \"unbounded\" in its file", network.name);
+    let remedy = format!("rent {joined} chips or fewer, or have {} join more in the topology's file", network.name);
     Err(reader.plan(&written.name, problem, remedy))
 }
 

@@ -82,7 +82,13 @@ fn said(scatter: Scatter) -> String {
 /// Without exchanges beside matmuls, how they are configured says nothing.
 fn means_nothing(reader: &Reader<'_>, table: &Megatron) -> Result<(), ScenarioError> {
     let remedy = |key: &str| {
-        let beside = ("megatron.tp_comm_overlap = true", "write megatron.tp_comm_overlap = true");
+        let beside = match reader.reading(&["megatron.tp_comm_overlap = true"])[..] {
+            [] => (
+                "tensor_parallel.sequence = true, megatron.tp_comm_overlap = true",
+                "write tensor_parallel.sequence = true and megatron.tp_comm_overlap = true",
+            ),
+            _ => ("megatron.tp_comm_overlap = true", "write megatron.tp_comm_overlap = true"),
+        };
         reader.remedy(&[beside, (&format!("megatron.{key}"), "remove the key")])
     };
     let problem = |key: &str| format!("{key} is about exchanges beside matmuls, and there are none");

@@ -9,8 +9,8 @@ use crate::hardware::{Fact, Topology};
 use crate::scenario::idle::Idle;
 use crate::scenario::understood::Scenario;
 
-/// Numbers that every prediction shows: what a device holds, and how ranks are numbered.
-const ALWAYS_READ: [&str; 2] = ["chip.memory", "node.chips"];
+/// What every prediction shows: how much a device holds.
+const ALWAYS_READ: &str = "chip.memory";
 
 /// Numbers that no prediction reads: what they are about is in the times that were measured.
 const NEVER_READ: [&str; 7] = [
@@ -53,7 +53,7 @@ pub(super) fn unread(scenario: &Scenario, answer: &Prediction, settings: Setting
         let known = shipped.iter().flat_map(|shipped| &shipped.facts);
         known.clone().any(|known| known.name == fact.name && known.value == fact.value)
     };
-    let changed = topology.facts.iter().filter(|fact| !as_shipped(fact) && !ALWAYS_READ.contains(&fact.name.as_str()));
+    let changed = topology.facts.iter().filter(|fact| !as_shipped(fact) && fact.name != ALWAYS_READ);
     let known = predicted(answer);
     let again = Settings { remedies: false, record: false, ..settings };
     let same = |text: &String| {
