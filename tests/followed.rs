@@ -256,14 +256,17 @@ pub fn failures(file: &str, text: &str) -> Vec<String> {
     follow(file, text, still)
 }
 
-/// The same of proposals that are refused in turn for whatever it be.
-pub fn dead_ends(file: &str, text: &str) -> Vec<String> {
+/// What becomes of the proposals of a scenario's refusal, if all are refused in turn.
+pub fn no_way_out(file: &str, text: &str) -> Option<(String, String)> {
+    let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return None };
+    let proposed = alternatives(&remedy, &at(text, place.line)).len();
     let refused = |file: &str, text: &str, _: (&str, &str)| {
         let said = read(file, text).err()?.to_string();
         // An example of a file need not be there.
         (!said.contains("cannot read")).then_some(said)
     };
-    follow(file, text, refused)
+    let none = proposed > 0 && follow(file, text, refused).len() == proposed;
+    none.then_some((problem, remedy))
 }
 
 fn follow(file: &str, text: &str, refused_again: fn(&str, &str, (&str, &str)) -> Option<String>) -> Vec<String> {

@@ -4,6 +4,7 @@ use super::{ALL_EXPERTS, Rule};
 use crate::model::Position;
 use crate::program::DType;
 use crate::runtime::megatron::{Core, Fsdp, Job, Strategy, has_no_use_for_buckets};
+use crate::scenario::internevo::INTERNEVO;
 use crate::scenario::nanotron::NANOTRON;
 
 fn flash(job: &Job) -> bool {
@@ -55,8 +56,8 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(
         &["precision.param"],
-        |plan| plan.runtime == NANOTRON && plan.job.dtype == DType::Fp16,
-        "Nanotron in fp16 is predicted as in bf16",
+        |plan| [NANOTRON, INTERNEVO].contains(&plan.runtime) && plan.job.dtype == DType::Fp16,
+        "its fp16 is predicted as its bf16",
     ),
     Rule(
         &["nanotron.ddp_bucket_cap_mb"],

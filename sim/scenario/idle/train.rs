@@ -82,7 +82,7 @@ pub(super) const RULES: &[Rule<Job>] = &[
         "attention is eager: two matmuls and a softmax",
     ),
     Rule(
-        &["attention.backend"],
+        &["attention.backend", "attention.deterministic"],
         |plan| plan.job.multiplies_in() == DType::Fp32 && !plan.job.eager.flex_attention,
         "in fp32 PyTorch takes the memory-efficient kernel, whichever is asked for",
     ),
@@ -164,8 +164,13 @@ pub(super) const RULES: &[Rule<Job>] = &[
         "the head is the embedding's table, which goes by that one's policy",
     ),
     Rule(
+        &["fsdp.head_reshard_after_forward"],
+        |plan| matches!(plan.job.loss, Loss::ChunkedGradients { unshards: false, .. }),
+        "the loss holds what the head has gathered until the step's end",
+    ),
+    Rule(
         &["loss.keep_logits"],
-        |plan| matches!(plan.job.loss, Loss::ChunkedLinear { .. } | Loss::FusedLinear | Loss::VocabularyChunked { .. }),
+        |plan| !plan.job.loss.sees_whole_logits() && !matches!(plan.job.loss, Loss::ChunkedOutput { .. }),
         "the model hands its loss no logits",
     ),
     Rule(&["loss.unnamed_logits"], |plan| plan.job.cuda_graphs, "a CUDA graph's blocks are taken for all of its replays"),
