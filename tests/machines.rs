@@ -115,20 +115,23 @@ fn every_number_of_a_tpu_machine_counts_or_is_named_or_is_refused() {
 
 #[test]
 fn numbers_that_change_nothing_are_named_on_a_machine_whose_profile_no_shipped_machine_bears() {
-    let own = make::replaced(include_str!("../topologies/b200-sxm.toml"), &[
-        ("profile = \"b200-sxm\"", "profile = \"b200-sxm-throttled\""),
-        ("\"0.6 us\"", "\"99 us\""),
-    ]);
+    let own = make::replaced(
+        include_str!("../topologies/b200-sxm.toml"),
+        &[("profile = \"b200-sxm\"", "profile = \"b200-sxm-throttled\""), ("\"0.6 us\"", "\"99 us\"")],
+    );
     let (_, answer) = said(&Folder::new("machines-throttled"), &on_gpus()[0], &own).expect("a plan that runs");
     assert!(answer.unread.iter().any(|idle| idle.key == "fabric.nvswitch.latency"), "{:?}", answer.unread);
 }
 
 #[test]
 fn two_limits_on_the_network_are_not_both_said_to_change_nothing() {
-    let own = make::replaced(include_str!("../topologies/h100-sxm-80gb.toml"), &[
-        ("\"400 Gbit/s\"", "\"200 Gbit/s\""),
-        ("bandwidth = { value = \"50 GB/s\"", "bandwidth = { value = \"25 GB/s\""),
-    ]);
+    let own = make::replaced(
+        include_str!("../topologies/h100-sxm-80gb.toml"),
+        &[
+            ("\"400 Gbit/s\"", "\"200 Gbit/s\""),
+            ("bandwidth = { value = \"50 GB/s\"", "bandwidth = { value = \"25 GB/s\""),
+        ],
+    );
     let (_, answer) = said(&Folder::new("machines-limits"), &on_gpus()[1], &own).expect("a plan that runs");
     assert_eq!(answer.unread.len(), 1, "{:?}", answer.unread);
 }
@@ -151,7 +154,12 @@ fn links_that_nothing_prices_are_refused() {
         ("wide", &wide, 2, "fabric.nvswitch.size is 16 and node.chips is 8"),
     ] {
         folder.write(&format!("{name}.toml"), machine);
-        folder.write("my.toml", &on_gpus()[0].replace("own.toml", &format!("{name}.toml")).replace("nodes = 1", &format!("nodes = {nodes}")));
+        folder.write(
+            "my.toml",
+            &on_gpus()[0]
+                .replace("own.toml", &format!("{name}.toml"))
+                .replace("nodes = 1", &format!("nodes = {nodes}")),
+        );
         let said = folder.refuses(&["run", "my.toml"]);
         assert!(said.contains(expected), "{said}");
     }

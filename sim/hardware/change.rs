@@ -43,7 +43,11 @@ fn value<'f>(file: &'f mut Table, fact: &str) -> Option<&'f mut Value> {
     let number = match fact.strip_prefix("fabric.").and_then(|rest| rest.rsplit_once('.')) {
         Some((name, field)) => {
             let level = list(file, "fabric")?.find(|level| level.get("name").and_then(Value::as_str) == Some(name))?;
-            if field == "links" { level.get_mut("kind")?.get_mut("torus")?.get_mut(field) } else { level.get_mut(field) }
+            if field == "links" {
+                level.get_mut("kind")?.get_mut("torus")?.get_mut(field)
+            } else {
+                level.get_mut(field)
+            }
         }
         None => {
             let mut parts = fact.split('.');

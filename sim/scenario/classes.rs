@@ -3,9 +3,9 @@
 use super::error::ScenarioError;
 use super::understood::Reader;
 use super::written::{AttentionStyle, Framework, ModulesStyle, RopeStyle, Scenario};
-use crate::model::{ModelConfig, Position};
 use crate::model::style::{AttentionCode, Linears, Modules, Rope, Style};
 use crate::model::transformers;
+use crate::model::{ModelConfig, Position};
 
 /// What the rest of a job says of its blocks' code.
 pub(super) struct Beside {

@@ -76,11 +76,7 @@ pub(super) fn topology(
 
 /// Refuses a job that no priced level joins. Links of the innermost level and the network of cards, the next one, have prices;
 /// what lies outside them has none.
-fn joined(
-    reader: &Reader<'_>,
-    written: &written::Topology,
-    topology: Topology,
-) -> Result<Topology, ScenarioError> {
+fn joined(reader: &Reader<'_>, written: &written::Topology, topology: Topology) -> Result<Topology, ScenarioError> {
     let Some(network) = topology.fabric.get(1) else { return Ok(topology) };
     let Reach::Chips(joined) = network.reach else { return Ok(topology) };
     if topology.chips() <= joined {

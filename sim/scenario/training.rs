@@ -143,7 +143,9 @@ pub(super) fn in_backward(
                 ("optimizer.in_backward", "remove the key"),
                 (alone, "write batch.accumulation = 1 and optimizer.clip_grad_norm = false"),
             ]),
-            false => "remove the key: only one device does it (runtime = \"single_device\" on topology.chips = 1)".to_owned(),
+            false => {
+                "remove the key: only one device does it (runtime = \"single_device\" on topology.chips = 1)".to_owned()
+            }
         };
         return Err(reader.plan(at, problem, remedy));
     }

@@ -36,10 +36,16 @@ pub fn plans() -> Vec<String> {
     let nanotron = replaced(MEGATRON, &[("\"megatron\"", "\"nanotron\"")]);
     let zero = replaced(TINY, &[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);
     let zero = format!("{zero}accumulation = 2\n[zero]\nstage = 2\nreduce_bucket_size = 20000\n");
-    let nvme = replaced(&zero, &[
-        ("\"h100-sxm-80gb\"", &format!("{:?}", make::disks(8, "20 GB/s"))),
-        ("stage = 2\nreduce_bucket_size = 20000", "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 1000"),
-    ]);
+    let nvme = replaced(
+        &zero,
+        &[
+            ("\"h100-sxm-80gb\"", &format!("{:?}", make::disks(8, "20 GB/s"))),
+            (
+                "stage = 2\nreduce_bucket_size = 20000",
+                "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 1000",
+            ),
+        ],
+    );
     let on_disk = |table: &str| format!("[zero.{table}]\ndevice = \"nvme\"\nnvme_path = \"/nvme\"\n");
     let nvme = nvme + &on_disk("offload_param") + &on_disk("offload_optimizer");
     let to_all = "mesh.ep = 2, megatron.moe_token_dispatcher_type = 'alltoall'";

@@ -35,7 +35,11 @@ fn keeps_all(job: &Job) -> bool {
 fn root_has_none(job: &Job) -> bool {
     let wrap = &job.fsdp.wrap;
     let norm = wrap.norm.is_some() || wrap.head_has_norm || !job.model.final_norm;
-    wrap.blocks.iter().all(Option::is_some) && wrap.embedding.is_some() && wrap.head.is_some() && norm && !job.model.tied_head
+    wrap.blocks.iter().all(Option::is_some)
+        && wrap.embedding.is_some()
+        && wrap.head.is_some()
+        && norm
+        && !job.model.tied_head
 }
 
 /// Whether Adam steps all parameters of a group in one kernel.
@@ -173,7 +177,11 @@ pub(super) const RULES: &[Rule<Job>] = &[
         |plan| !plan.job.loss.sees_whole_logits() && !matches!(plan.job.loss, Loss::ChunkedOutput { .. }),
         "the model hands its loss no logits",
     ),
-    Rule(&["loss.unnamed_logits"], |plan| plan.job.cuda_graphs, "a CUDA graph's blocks are taken for all of its replays"),
+    Rule(
+        &["loss.unnamed_logits"],
+        |plan| plan.job.cuda_graphs,
+        "a CUDA graph's blocks are taken for all of its replays",
+    ),
     Rule(
         &["optimizer.implementation", "optimizer.weight_decay"],
         |plan| plan.job.fsdp.cpu_offload,
