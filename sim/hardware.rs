@@ -7,6 +7,7 @@
 //! Everything here is what the vendor or a device query says the machine *is*. What it achieves, and at which clock, is
 //! in the cost profile that the topology names. To add a machine: a TOML file, and a line in `hardware/registry.rs`.
 
+mod change;
 pub mod describe;
 pub mod error;
 pub mod place;
@@ -45,6 +46,8 @@ pub struct Topology {
     pub usd_per_chip_hour: Option<f64>,
     /// Every number of the file with its source, for `topology show`.
     pub facts: Vec<Fact>,
+    /// The file.
+    pub text: String,
 }
 
 /// An accelerator, as its vendor and its driver describe it.

@@ -38,7 +38,6 @@ mod tensor;
 mod train;
 mod training;
 pub mod understood;
-mod unread;
 mod wrap;
 pub mod written;
 mod xla;

@@ -278,14 +278,38 @@ pub fn mended(file: &str, text: &str) -> Vec<String> {
 
 /// Follows everything that the refusal of a scenario proposes.
 pub fn remedy(file: &str, text: &str) {
-    let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return };
+    let failed = failures(file, text);
+    assert!(failed.is_empty(), "{}\n{text}", failed.join("\n"));
+}
+
+/// What becomes of those proposals of a scenario's refusal that are refused in turn, for the same key.
+pub fn failures(file: &str, text: &str) -> Vec<String> {
+    follow(file, text, still)
+}
+
+/// What becomes of the proposals of a scenario's refusal, if all are refused in turn.
+pub fn no_way_out(file: &str, text: &str) -> Option<(String, String)> {
+    let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return None };
+    let proposed = alternatives(&remedy, &at(text, place.line)).len();
+    let refused = |file: &str, text: &str, _: (&str, &str)| {
+        let said = read(file, text).err()?.to_string();
+        // An example of a file need not be there.
+        (!said.contains("cannot read")).then_some(said)
+    };
+    let none = proposed > 0 && follow(file, text, refused).len() == proposed;
+    none.then_some((problem, remedy))
+}
+
+fn follow(file: &str, text: &str, refused_again: fn(&str, &str, (&str, &str)) -> Option<String>) -> Vec<String> {
+    let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return vec![] };
     let own = at(text, place.line);
+    let mut failed = vec![];
     for changes in alternatives(&remedy, &own) {
         let meanings = meanings(&changes, &own);
         let mut refused = vec![];
         for meaning in &meanings {
             let Some(text) = changed(text, meaning) else { continue };
-            match still(file, &text, (&problem, &own.full())) {
+            match refused_again(file, &text, (&problem, &own.full())) {
                 None => {
                     refused.clear();
                     break;
@@ -293,12 +317,14 @@ pub fn remedy(file: &str, text: &str) {
                 Some(said) => refused.push(said),
             }
         }
-        assert!(
-            refused.is_empty(),
-            "refused: {problem}\nremedy: {remedy}\nfollowed: {changes:?}\nand refused again: {}\n{text}",
-            refused.join("\n")
-        );
+        if !refused.is_empty() {
+            let again = refused.join("\n");
+            failed.push(format!(
+                "refused: {problem}\nremedy: {remedy}\nfollowed: {changes:?}\nand refused again: {again}"
+            ));
+        }
     }
+    failed
 }
 
 /// What a scenario is refused with, once everything that it proposes has been followed.

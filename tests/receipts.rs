@@ -97,6 +97,13 @@ fn runs_on_tpu_keep_to_their_thresholds() {
 }
 
 #[test]
+fn runs_on_b200_keep_to_their_thresholds() {
+    let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let choice = Choice { lanes: list(&["blackwell"]), hardware: list(&["B200"]), grades: list(&["A", "B"]) };
+    keeps_to("thresholds-blackwell.toml", &choice);
+}
+
+#[test]
 fn the_lanes_keep_to_their_thresholds() {
     keeps_to("thresholds.toml", &lanes());
 }

@@ -30,6 +30,7 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
     let chip = chip(&written.chip, &mut numbers)?;
     let mut node = node(&written.node, &mut numbers)?;
     let mut fabric = fabric(&written.fabric, &mut numbers)?;
+    one_switch(&written, &fabric, node.chips, at)?;
     let slices = slices(&written.slice, &written.fabric, node.chips, &mut numbers)?;
     let price = written.price.as_ref().map(|price| numbers.take("price.usd_per_chip_hour", &price.usd_per_chip_hour));
     let name = one_line(written.name.get_ref());
@@ -48,6 +49,7 @@ pub fn read(file: &str, text: &str, size: &Size) -> Result<Topology, HardwareErr
         fabric,
         usd_per_chip_hour: price.transpose()?,
         facts: numbers.facts,
+        text: text.to_owned(),
     })
 }
 
@@ -217,6 +219,24 @@ fn fabric(written: &Spanned<Vec<written::Level>>, numbers: &mut Numbers<'_>) -> 
         return Err(numbers.at.place("fabric is empty: list at least one level", written.span()));
     }
     Ok(fabric)
+}
+
+/// Costs know links inside a node and the network between nodes: the innermost switch joins the chips of a node, no more and no
+/// fewer. A torus crosses nodes.
+fn one_switch(written: &written::File, fabric: &[Level], chips: u32, at: At<'_>) -> Result<(), HardwareError> {
+    let (Some(level), Some(size)) = (fabric.first(), written.fabric.get_ref().first()) else { return Ok(()) };
+    let joined = match level.reach {
+        _ if matches!(level.kind, LevelKind::Torus { .. }) => return Ok(()),
+        Reach::Chips(joined) if joined == chips => return Ok(()),
+        Reach::Chips(joined) => joined.to_string(),
+        Reach::Unbounded => "\"unbounded\"".to_owned(),
+    };
+    let problem = format!(
+        "fabric.{}.size is {joined} and node.chips is {chips}: only a node of as many chips as its switch joins is simulated: write \
+         the same number in both",
+        level.name
+    );
+    Err(at.place(&problem, size.size.value.span()))
 }
 
 /// A slice that is sold.

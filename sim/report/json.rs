@@ -95,9 +95,9 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
         "configurations": answer.alike.runs, "models": answer.alike.families, "median_error": answer.alike.bias,
     });
     report["allocator_stall_s"] = seconds(answer.stall);
-    report["topology_without_effect"] = json!(scenario.unread);
+    report["topology_without_effect"] = json!(answer.unread.iter().map(|fact| &fact.key).collect::<Vec<_>>());
     report["keys_without_effect"] =
-        scenario.idle.iter().map(|idle| json!({"key": idle.key, "why": idle.why})).collect();
+        scenario.idle.iter().chain(&answer.idle).map(|idle| json!({"key": idle.key, "why": idle.why})).collect();
     if let Some(host) = memory.host {
         report["memory"]["host_bytes"] = bytes(host.rank.all);
         report["memory"]["host_pinned_bytes"] = bytes(host.rank.pinned);

@@ -76,7 +76,7 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
         job.micro_batches(),
         if job.micro_batches() == 1 { "" } else { "es" },
     )?;
-    no_effect(out, scenario)?;
+    no_effect(out, scenario, answer)?;
     answer_lines(out, scenario, answer, detail)?;
     stages(out, scenario, answer)?;
     memory(out, answer)?;
@@ -86,21 +86,17 @@ fn write(out: &mut String, scenario: &Scenario, answer: &Prediction, detail: Det
 }
 
 /// What the files say and this plan does not read, with why: keys of the scenario, and numbers of the machine.
-fn no_effect(out: &mut String, scenario: &Scenario) -> fmt::Result {
-    let profile = &scenario.profile.name;
-    let numbers = (!scenario.unread.is_empty()).then(|| {
-        format!("{}: times come from what was measured, in the profile {profile}", scenario.unread.join(", "))
-    });
+fn no_effect(out: &mut String, scenario: &Scenario, answer: &Prediction) -> fmt::Result {
     // Keys of one reason share a line.
     let mut lines: Vec<(&str, Vec<&str>)> = vec![];
-    for idle in &scenario.idle {
+    for idle in answer.unread.iter().chain(&scenario.idle).chain(&answer.idle) {
         match lines.iter_mut().find(|(why, _)| *why == idle.why) {
             Some((_, keys)) => keys.push(&idle.key),
             None => lines.push((&idle.why, vec![&idle.key])),
         }
     }
     let keys = lines.into_iter().map(|(why, keys)| format!("{}: {why}", keys.join(", ")));
-    for (index, line) in numbers.into_iter().chain(keys).enumerate() {
+    for (index, line) in keys.enumerate() {
         let label = if index == 0 { "\n  no effect     " } else { "                " };
         writeln!(out, "{label}{line}")?;
     }

@@ -41,7 +41,7 @@ pub use super::eager::DISPATCHERS;
 pub use ahead::MULTI_TOKEN;
 pub use batch::Loader;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
-pub use fsdp::{Fsdp, Strategy, Unfit, unit_size};
+pub use fsdp::{Fsdp, Strategy, Unfit, has_no_use_for_buckets, unit_size};
 pub use graphs::{CudaGraphs, Scope};
 pub use job::{
     Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,

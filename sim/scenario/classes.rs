@@ -3,9 +3,9 @@
 use super::error::ScenarioError;
 use super::understood::Reader;
 use super::written::{AttentionStyle, Framework, ModulesStyle, RopeStyle, Scenario};
-use crate::model::ModelConfig;
 use crate::model::style::{AttentionCode, Linears, Modules, Rope, Style};
 use crate::model::transformers;
+use crate::model::{ModelConfig, Position};
 
 /// What the rest of a job says of its blocks' code.
 pub(super) struct Beside {
@@ -21,12 +21,15 @@ pub(super) fn style(
     model: &ModelConfig,
     beside: &Beside,
 ) -> Result<Style, ScenarioError> {
-    let plain = plain(&scenario.framework);
     let asked = scenario.framework.modules.as_ref().filter(|at| *at.get_ref() == ModulesStyle::Transformers);
     let Some(at) = asked else {
         if let Some(at) = &scenario.attention.implementation {
             let problem = "attention.implementation is how transformers' classes compute attention, and no file says that the model's are those";
-            return Err(reader.plan(at, problem, "remove it, or write framework.modules = \"transformers\""));
+            let remedy = reader.remedy(&[
+                ("attention.implementation", "remove it"),
+                ("framework.modules = \"transformers\"", "write framework.modules = \"transformers\""),
+            ]);
+            return Err(reader.plan(at, problem, remedy));
         }
         if model.dropout.any() {
             let note = format!(
@@ -35,7 +38,10 @@ pub(super) fn style(
             );
             reader.assumptions.push(note);
         }
-        return Ok(plain);
+        if scenario.framework.modules.is_none() && transformers::known(model.model_type).is_some() {
+            reader.assume("framework.modules", (), "\"plain\" (modules as torchtitan writes them)");
+        }
+        return Ok(plain(reader, &scenario.framework, model));
     };
     let Some(class) = transformers::known(model.model_type) else {
         let why = format!(
@@ -45,7 +51,7 @@ pub(super) fn style(
             transformers::names()
         );
         reader.idle("framework.modules", why);
-        return Ok(plain);
+        return Ok(plain(reader, &scenario.framework, model));
     };
     let framework = &scenario.framework;
     let clashes = [
@@ -80,17 +86,22 @@ pub(super) fn style(
         reader.assumptions.push(format!("attention.implementation = \"{word}\" (transformers' default for {name})"));
     }
     let compiled = scenario.compile.blocks.unwrap_or(false);
-    Ok(Style { modules: Modules::Transformers, attention, compiled, rope: Rope::RotateHalf, ..plain })
+    let rope = Rope::RotateHalf;
+    Ok(Style { modules: Modules::Transformers, attention, compiled, rope, ..Style::default() })
 }
 
 /// How the keys beside `framework.modules` say the code is written.
-pub(super) fn plain(written: &Framework) -> Style {
+pub(super) fn plain(reader: &mut Reader<'_>, written: &Framework, model: &ModelConfig) -> Style {
     let rope = match written.rope {
+        None if matches!(model.position, Position::Rope { .. }) => {
+            reader.assume("framework.rope", Rope::Complex, "\"complex\"")
+        }
         None | Some(RopeStyle::Complex) => Rope::Complex,
         Some(RopeStyle::ComplexByPosition) => Rope::ComplexByPosition,
         Some(RopeStyle::RotateHalf) => Rope::RotateHalf,
         Some(RopeStyle::Stacked) => Rope::Stacked,
     };
-    let (repeat_kv, fused_qkv) = (written.repeat_kv.unwrap_or(false), written.fused_qkv.unwrap_or(false));
+    let repeat_kv = reader.flag("framework.repeat_kv", written.repeat_kv, false);
+    let fused_qkv = written.fused_qkv.unwrap_or(false);
     Style { rope, repeat_kv, fused_qkv, ..Style::default() }
 }

@@ -23,11 +23,17 @@ pub(super) fn context(
     let written = scenario.mesh.get_ref().cp.as_ref();
     let ranks = written.map_or(Ok(1), |at| reader.count("mesh.cp", at, 1, MOST_RANKS))?;
     let Some(at) = written.filter(|_| ranks > 1) else {
-        let remedy = "write mesh.cp = 2 or more, or remove the key";
+        let remedy = |key: &str| {
+            let (change, words) = match scenario.compile.compiles_blocks() {
+                true => ("mesh.cp = 2", "write mesh.cp = 2 or more"),
+                false => ("mesh.cp = 2, compile.blocks = true", "write mesh.cp = 2 or more and compile.blocks = true"),
+            };
+            reader.remedy(&[(key, "remove the key"), (change, words)])
+        };
         let problem = |key| format!("{key} says how ranks share a sequence, and mesh.cp does not split it");
         return match (method, balancer) {
-            (Some(at), _) => Err(reader.plan(at, problem(KEY), remedy)),
-            (None, Some(at)) => Err(reader.plan(at, problem(BALANCE), remedy)),
+            (Some(at), _) => Err(reader.plan(at, problem(KEY), remedy(KEY))),
+            (None, Some(at)) => Err(reader.plan(at, problem(BALANCE), remedy(BALANCE))),
             (None, None) => Ok((1, Rotate::default())),
         };
     };

@@ -177,6 +177,10 @@ impl Scenario {
                 "write megatron.mtp_num_layers = 0 to train without it".to_owned()
             }
             _ if !instead.is_empty() => format!("write {}", instead.join(", or ")),
+            Parts::Whole(job) if job.model.experts.is_none() => {
+                "`windtunnel show model` describes it; to simulate it, change the key that this speaks of, or take another model"
+                    .to_owned()
+            }
             Parts::Whole(_) => {
                 "`windtunnel show model` describes it; to fly it, take mixtral-8x7b, qwen3-30b-a3b or a dense model"
                     .to_owned()
@@ -203,7 +207,7 @@ impl Scenario {
     /// Single changes of the file that leave nothing without rules: each is read, none is guessed.
     fn instead(&self) -> Vec<String> {
         // What is written, and a table that then says nothing.
-        let whole: [(&str, Value, &str); 8] = [
+        let whole: [(&str, Value, &str); 9] = [
             ("mesh.tp", 1.into(), "tensor_parallel"),
             ("framework.experts", "torchtitan".into(), ""),
             ("activation_checkpointing.policy", "full".into(), ""),
@@ -211,6 +215,7 @@ impl Scenario {
             ("framework.cuda_graphs", false.into(), ""),
             ("attention.backend", "flash2".into(), ""),
             ("model.expert_load", "balanced".into(), ""),
+            ("loss.kind", "fp32".into(), ""),
             ("runtime", "fsdp2".into(), "fsdp1"),
         ];
         let split: [(&str, Value, &str); 12] = [

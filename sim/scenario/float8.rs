@@ -91,7 +91,13 @@ pub(super) fn float8(
     let precompute_scale = match &table.precompute_scale {
         Some(at) if *at.get_ref() && !all_gather => {
             let problem = "float8.precompute_scale finds the scales of weights that are gathered in fp8, and none are";
-            return Err(reader.plan(at, problem, "remove the key, or write float8.all_gather = true"));
+            let gathers = match recipe {
+                Recipe::Tensorwise => "write float8.all_gather = true",
+                Recipe::Rowwise => "write float8.recipe = \"tensorwise\" and float8.all_gather = true",
+            };
+            let change = "float8.recipe = \"tensorwise\", float8.all_gather = true";
+            let remedy = reader.remedy(&[("float8.precompute_scale", "remove the key"), (change, gathers)]);
+            return Err(reader.plan(at, problem, remedy));
         }
         written if all_gather => reader.flag("float8.precompute_scale", wanted(written), false),
         _ => false,

@@ -208,7 +208,11 @@ pub(super) fn check(
     }
     if let Some(at) = written.attention.unpad.as_ref().filter(|_| job.unpad && job.compile) {
         let problem = "packing tokens reads numbers back to the host, which a compiled block cannot";
-        return Err(reader.plan(at, problem, "write attention.unpad = false, or compile.blocks = false"));
+        let remedy = match &written.compile.model {
+            Some(_) => "write attention.unpad = false, or remove compile.model",
+            None => "write attention.unpad = false, or compile.blocks = false",
+        };
+        return Err(reader.plan(at, problem, remedy));
     }
     tensor::check(reader, written, job)?;
     stages::check(reader, written, job)?;

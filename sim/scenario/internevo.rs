@@ -153,6 +153,9 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
+    reader.assumptions.push(
+        "note: InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm".to_owned(),
+    );
     let job = runtime::Job::of(Job { split, zero1, bucket });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })

@@ -130,6 +130,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         expandable: scenario.memory.expandable_segments == Some(true),
     };
     let graphs = graphs::asked(reader, table, &settled, together.is_some())?;
+    reader.assumptions.push("note: Adam steps all parameters of a group in one kernel (FusedAdam)".to_owned());
     let regime = machine::regime(reader, &scenario.topology);
     machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, machine::engine_attention(topology))?;
@@ -305,7 +306,12 @@ fn matmuls(
                     _ => "megatron.distributed_optimizer = true and ",
                 };
                 let recipes = "\"delayed\", \"tensorwise\" or \"blockwise\"";
-                Err(reader.plan(at, problem, format!("write {steps}megatron.fp8 = {recipes}")))
+                let delayed = "megatron.distributed_optimizer = true, megatron.fp8 = \"delayed\"";
+                let remedy = reader.remedy(&[
+                    ("megatron.fp8_param_gather", "remove the key"),
+                    (delayed, &format!("write {steps}megatron.fp8 = {recipes}")),
+                ]);
+                Err(reader.plan(at, problem, remedy))
             }
             None => Ok(Matmuls::Plain),
         };
@@ -345,7 +351,7 @@ fn gradients(
             return Err(reader.plan(at, problem, "write megatron.overlap_grad_reduce = true, or remove bucket_size"));
         }
         (None, true) => {
-            let size = 40_000_000.max(1_000_000 * u64::from(mesh.dp * mesh.cp));
+            let size = mesh.bucket();
             Some(reader.assume("megatron.bucket_size", size, &size.to_string()))
         }
         (None, false) => None,

@@ -40,7 +40,17 @@ pub(super) fn optimizer(
                 _ => format!("{name} has no second moments whose maximum it could keep"),
             };
             let owner = owners.split(" or ").next().unwrap_or(owners);
-            return Err(reader.plan(at, problem, format!("remove the key, or write name = \"{owner}\"")));
+            let change = match (owner, &written.implementation) {
+                ("decoupled_adamw", Some(_)) => format!("name = \"{owner}\" and implementation = \"for_loop\""),
+                _ => format!("name = \"{owner}\""),
+            };
+            return Err(reader.plan(at, problem, format!("remove the key, or write {change}")));
+        }
+    }
+    for (key, at) in [("capturable", &written.capturable), ("maximize", &written.maximize)] {
+        if let Some(at) = at.as_ref().filter(|at| *at.get_ref()) {
+            let problem = format!("optimizer.{key} = true is not simulated: {name}'s kernels with it are others");
+            return Err(reader.plan(at, problem, format!("remove the key, or write {key} = false")));
         }
     }
     if let (Some(at), How::Fused, "sgd", true) = (&written.implementation, how, name, runtime == FSDP2) {
@@ -133,7 +143,11 @@ pub(super) fn master_weights(
     let no = |problem: String, remedy: &str| Err(reader.plan(at, problem, remedy));
     if storage == DType::Fp32 {
         let problem = "parameters are stored in fp32, so the optimizer steps them as they are".to_owned();
-        return no(problem, "remove optimizer.master_weights, or write precision.storage = \"bf16\"");
+        let remedy = reader.remedy(&[
+            ("optimizer.master_weights", "remove optimizer.master_weights"),
+            ("precision.storage = \"bf16\"", "write precision.storage = \"bf16\""),
+        ]);
+        return no(problem, &remedy);
     }
     if on_host {
         let problem = "copies of parameters that live on the host are not simulated".to_owned();

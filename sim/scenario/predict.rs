@@ -11,6 +11,7 @@ mod mfu;
 mod parts;
 mod rounds;
 mod trust;
+mod unread;
 mod witnesses;
 
 pub use costs::Evidence;
@@ -29,6 +30,7 @@ pub(super) use rounds::shortened;
 use trust::trust;
 
 use super::error::ScenarioError;
+use super::idle::Idle;
 use super::understood::Scenario;
 use super::{limits, remedy};
 use crate::cost::{Basis, Cost, allocator};
@@ -43,7 +45,8 @@ pub struct Settings {
     pub fold: bool,
     /// Keep every span, for a trace.
     pub record: bool,
-    /// Try single changes that would make a plan fit that does not.
+    /// Predict again with single changes: those that would make a plan fit that does not, and what a machine of one's own would
+    /// do with the shipped machine's numbers.
     pub remedies: bool,
 }
 
@@ -105,6 +108,10 @@ pub struct Prediction {
     pub mfu: Vec<Mfu>,
     /// Tokens of one step of the whole job.
     pub tokens: u64,
+    /// Numbers of the machine that differ from the shipped machine of the same profile and change nothing.
+    pub unread: Vec<Idle>,
+    /// Keys of the file that change nothing, besides those of [`Scenario::idle`].
+    pub idle: Vec<Idle>,
 }
 
 impl Prediction {
@@ -175,7 +182,7 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
     let tokens = scenario.job.tokens();
     let mfu = mfu(scenario, &classes, step, tokens);
     let class_of = flight.class_of;
-    Ok(Prediction {
+    let mut answer = Prediction {
         classes,
         class_of,
         timeline,
@@ -192,5 +199,12 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
         parts,
         mfu,
         tokens,
-    })
+        unread: vec![],
+        idle: vec![],
+    };
+    if settings.remedies {
+        answer.unread = unread::unread(scenario, &answer, settings);
+        answer.idle = unread::idle(scenario, &answer, settings);
+    }
+    Ok(answer)
 }

@@ -380,7 +380,16 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
     let Some(at) = &scenario.mesh.get_ref().pp else { return Ok(()) };
     if let Some(what) = pipeline::refuses(job) {
         let problem = format!("a pipeline of {what} is not simulated yet");
-        return Err(reader.plan(at, problem, "write mesh.pp = 1"));
+        let alone = match &scenario.pipeline {
+            Some(_) => "write mesh.pp = 1 without [pipeline]",
+            None => "write mesh.pp = 1",
+        };
+        let remedy = reader.remedy(&[
+            ("loss.keep_logits", "remove loss.keep_logits"),
+            ("loss.kind = \"fp32\"", "write loss.kind = \"fp32\""),
+            ("mesh.pp = 1, pipeline", alone),
+        ]);
+        return Err(reader.plan(at, problem, remedy));
     }
     let Some((problem, remedy)) = pipeline::refuses_halves(job) else { return Ok(()) };
     let written = scenario.pipeline.as_ref().and_then(|table| table.get_ref().schedule.as_ref());

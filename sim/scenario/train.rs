@@ -11,7 +11,7 @@ use super::{
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
-use crate::model::style::{NormCode, Style};
+use crate::model::style::{Modules, NormCode, Style};
 use crate::model::transformers::norm_code;
 use crate::model::{ModelConfig, Norm, Position};
 use crate::program::{DType, Dispatch};
@@ -98,9 +98,16 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let (attention, deterministic) =
         machine::pytorch_kernels(reader, &scenario.attention, (topology, profile), &model)?;
     let multiplied = if autocast.is_some() { DType::Bf16 } else { mixed_precision.compute() };
-    let tf32 = match (multiplied, scenario.precision.tf32) {
-        (DType::Fp32, None) => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
-        (_, written) => written.unwrap_or(false),
+    // In fp32 the memory-efficient kernel runs, whichever is asked for. Nobody measured it: FlashAttention 2's times stand in.
+    let attention = match attention {
+        Backend::Cudnn | Backend::Flash3 if multiplied == DType::Fp32 && profile.attention.has(Backend::Flash2) => {
+            Backend::Flash2
+        }
+        other => other,
+    };
+    let tf32 = match scenario.precision.tf32 {
+        None => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
+        Some(written) => written,
     };
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
     let rail = machine::rail(reader, &scenario.topology, topology)?;
@@ -116,10 +123,13 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     )?;
     let beside = classes::Beside { linears, float8: float8.is_some(), context: context > 1 };
     let style = Style { experts, linears, ..classes::style(reader, scenario, &model, &beside)? };
+    if scenario.framework.fused_qkv.is_none() && style.modules == Modules::Plain {
+        reader.assume("framework.fused_qkv", (), "false");
+    }
     let loss_inside = training::inside_model(reader, scenario)?;
     let eager = Settings {
         norm_code: norm_code(&model, style),
-        copies_gradients: deterministic && attention == Backend::Flash2,
+        copies_gradients: deterministic && attention == Backend::Flash2 && multiplied != DType::Fp32,
         ..eager(reader, scenario, (topology, profile), (&model, early_stop, offload))
     };
     let job = Job {
@@ -157,7 +167,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         max_positions: seq,
         initialisation: initialisation(reader, scenario, runtime)?,
         autocast,
-        cuda_graphs: cuda_graphs(reader, &scenario.framework),
+        cuda_graphs: cuda_graphs(reader, &scenario.framework, runtime),
         model,
     };
     gate::check(reader, scenario, &job, topology)?;
@@ -167,8 +177,11 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 }
 
 /// Whether a micro-batch is one CUDA graph.
-fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework) -> bool {
-    let graphs = written.cuda_graphs.unwrap_or(false);
+fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework, runtime: Runtime) -> bool {
+    let graphs = match written.cuda_graphs {
+        None if runtime == FSDP2 => reader.flag("framework.cuda_graphs", None, false),
+        written => written.unwrap_or(false),
+    };
     if graphs {
         let note = "note: allocated memory is that of a step which replays its CUDA graph; capturing it, in the second step, takes \
                     more for a while, which the reserved memory holds";

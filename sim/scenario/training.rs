@@ -137,7 +137,16 @@ pub(super) fn in_backward(
     let Some(at) = written.in_backward.as_ref().filter(|at| *at.get_ref()) else { return Ok(false) };
     if runtime != SINGLE_DEVICE || accumulation > 1 || written.clip_grad_norm != Some(false) {
         let problem = "a step inside backward sees one gradient at a time: no sharding, accumulation or clipping";
-        let remedy = "write runtime = \"single_device\", batch.accumulation = 1, optimizer.clip_grad_norm = false";
+        let alone = "batch.accumulation = 1, optimizer.clip_grad_norm = false";
+        let remedy = match runtime == SINGLE_DEVICE {
+            true => reader.remedy(&[
+                ("optimizer.in_backward", "remove the key"),
+                (alone, "write batch.accumulation = 1 and optimizer.clip_grad_norm = false"),
+            ]),
+            false => {
+                "remove the key: only one device does it (runtime = \"single_device\" on topology.chips = 1)".to_owned()
+            }
+        };
         return Err(reader.plan(at, problem, remedy));
     }
     Ok(true)

@@ -10,12 +10,12 @@ use super::idle::{self, Idle};
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
 use super::registry::Runtime;
-use super::{batch, experts, gate, limits, model, plain, releases, unread, written};
+use super::{batch, experts, gate, limits, model, plain, releases, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::files::one_line;
 use crate::hardware::{Place, Topology};
 use crate::model::ModelConfig;
-use crate::runtime::Job;
+use crate::runtime::{Job, Parts};
 
 /// A scenario, fully decided.
 #[derive(Debug)]
@@ -52,8 +52,6 @@ pub struct Scenario {
     pub length_at: Place,
     /// What the file left open, and what was taken for it.
     pub assumptions: Vec<String>,
-    /// Numbers of the machine that differ from the shipped machine of the same profile and change nothing.
-    pub unread: Vec<String>,
     /// Keys of the file that change nothing in this plan.
     pub idle: Vec<Idle>,
     /// What the run has measured, where it has been run.
@@ -67,8 +65,16 @@ pub(super) struct Reader<'t> {
     pub assumptions: Vec<String>,
     /// Keys of the file that change nothing in this plan.
     pub idle: Vec<Idle>,
+    pub how: How<'t>,
+}
+
+/// How a scenario's text is read.
+#[derive(Clone, Copy, Default)]
+pub(super) struct How<'t> {
     /// Whether this is a remedy on trial, whose own refusal nobody reads.
     pub trial: bool,
+    /// The topology's file, instead of the one that the scenario names.
+    pub topology: Option<&'t str>,
 }
 
 impl Reader<'_> {
@@ -78,12 +84,20 @@ impl Reader<'_> {
         let reads = |change: &&C| {
             let draft = self.text.parse().ok().map(|table| Draft::new(self.file, table));
             let changed = draft.and_then(|draft| draft.changed(change.as_ref()));
-            let read = changed.map(|draft| Scenario::read(self.file, &draft.text(), true));
+            let read = changed.map(|draft| Scenario::read(self.file, &draft.text(), How { trial: true, ..self.how }));
             read.is_some_and(|read| read.is_ok_and(|scenario| scenario.job.refuses().is_none()))
         };
         // A trial's own remedies are for nobody.
-        let kept = changes.iter().filter(|change| !self.trial && reads(change));
+        let kept = changes.iter().filter(|change| !self.how.trial && reads(change));
         kept.map(|change| change.as_ref().to_owned()).collect()
+    }
+
+    /// What to write: of some changes, each with its words, those that the file is read with; all, where it is read with none.
+    pub(super) fn remedy(&self, changes: &[(&str, &str)]) -> String {
+        let reads = |(change, _): &&(&str, &str)| !self.reading(&[change]).is_empty();
+        let kept: Vec<&str> = changes.iter().filter(reads).map(|(_, words)| *words).collect();
+        let all = || changes.iter().map(|(_, words)| *words).collect::<Vec<_>>().join(", or ");
+        if kept.is_empty() { all() } else { kept.join(", or ") }
     }
 
     pub(super) fn place<T>(&self, at: &Spanned<T>) -> Box<Place> {
@@ -150,17 +164,22 @@ impl Scenario {
 
     /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::read(file, text, false)
+        Scenario::read(file, text, How::default())
+    }
+
+    /// The same on a machine of another topology file.
+    pub(super) fn on(&self, topology: &str) -> Result<Scenario, ScenarioError> {
+        Scenario::read(&self.file, &self.draft.text(), How { trial: true, topology: Some(topology) })
     }
 
     /// Understands a scenario's text; of a remedy on trial nothing is looked for that would mend it.
-    fn read(file: &str, text: &str, trial: bool) -> Result<Scenario, ScenarioError> {
+    fn read(file: &str, text: &str, how: How<'_>) -> Result<Scenario, ScenarioError> {
         let mut scenario: written::Scenario = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let problem = plain::words(error.message(), text, span.clone());
             ScenarioError::Written { problem, place: Box::new(Place::of(file, text, span)) }
         })?;
-        let mut reader = Reader { file, text, assumptions: vec![], idle: vec![], trial };
+        let mut reader = Reader { file, text, assumptions: vec![], idle: vec![], how };
         let runtime = runtime(&reader, &scenario.runtime)?;
         releases::fill(&mut reader, &mut scenario, runtime)?;
         understand(&mut reader, &scenario, runtime)
@@ -179,7 +198,6 @@ impl Scenario {
             model_at: self.model_at.clone(),
             length_at: self.length_at.clone(),
             assumptions: self.assumptions.clone(),
-            unread: self.unread.clone(),
             idle: self.idle.clone(),
             measured: self.measured.clone(),
             draft: self.draft.clone(),
@@ -261,6 +279,11 @@ fn understand(
     limits::check(reader, scenario, &job)?;
     batch::check(reader, scenario, &job)?;
     experts::notes(reader, &job);
+    let launch_blocking = match job.parts() {
+        // One program: the host launches nothing in between.
+        Parts::Compiled(_) => false,
+        _ => reader.flag("framework.launch_blocking", scenario.framework.launch_blocking, false),
+    };
     idle::find(reader, (runtime, &topology), &job);
     let one_queue = one_queue(reader, scenario, &job, &topology)?;
     let tokens = job.tokens();
@@ -272,12 +295,11 @@ fn understand(
         file: reader.file.to_owned(),
         description: one_line(scenario.description.as_deref().unwrap_or(reader.file)),
         runtime,
-        unread: unread::unread(&topology, &profile),
         topology,
         profile,
         regime,
         software,
-        launch_blocking: scenario.framework.launch_blocking == Some(true),
+        launch_blocking,
         one_queue,
         job,
         expandable_segments,

@@ -43,7 +43,11 @@ pub(super) fn wrap(
         None if root_only && written.reshard_after_forward.is_some() => policy,
         // FSDP1 has one sharding strategy for all units; fully_shard keeps the root's parameters by default.
         None if version != Version::Two => policy,
-        None => Reshard::Never,
+        None => reader.assume(
+            "fsdp.root_reshard_after_forward",
+            Reshard::Never,
+            "false (fully_shard keeps the root's parameters)",
+        ),
     };
     let mut wrap = Wrap::of_blocks(vec![Some(policy); layers], root);
     match &written.wrap {

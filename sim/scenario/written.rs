@@ -327,6 +327,10 @@ pub struct Optimizer {
     pub amsgrad: Option<Spanned<bool>>,
     /// Whether the optimizer steps copies in fp32 of parameters in a narrower type, and writes them back.
     pub master_weights: Option<Spanned<bool>>,
+    /// Whether Adam's number of steps is on the device, for a CUDA graph.
+    pub capturable: Option<Spanned<bool>>,
+    /// Whether the optimizer climbs.
+    pub maximize: Option<Spanned<bool>>,
     /// Whether the number of steps is a tensor on the device that the host reads for each parameter.
     pub step_on_device: Option<Spanned<bool>>,
     /// Whether gradients are clipped to a norm.

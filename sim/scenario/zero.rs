@@ -167,7 +167,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         initialisation: train::Initialisation::default(),
         autocast: None,
         cuda_graphs: false,
-        style: classes::plain(&scenario.framework),
+        style: classes::plain(reader, &scenario.framework, &model),
         output: None,
         eager: Settings {
             copies_gradients: deterministic && attention == Backend::Flash2,

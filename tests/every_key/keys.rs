@@ -10,7 +10,7 @@ use crate::make::{FILE, TINY};
 const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
-const OTHERS: [(&str, &[&str]); 36] = [
+const OTHERS: [(&str, &[&str]); 37] = [
     ("activation_checkpointing.policy", &["'none'", "'full'", "'selective_op'", "{ every = 2 }", "{ first = 1 }"]),
     ("batch.global", &["8", "16", "32", "64"]),
     ("batch.global_tokens", &["1024", "4096", "8192", "32768", "65536"]),
@@ -51,6 +51,7 @@ const OTHERS: [(&str, &[&str]); 36] = [
     ("topology.slice", &["'2x2'", "'4x4'", "'2x4'"]),
     ("xla.flags", &["[]", "['HOST_OFFLOAD_FLAGS']", "['CF_FOR_ALL_GATHER', 'DATA_PARALLEL_OVERLAP']"]),
     ("xla.remat_policy", &["'full'", "'minimal'", "'save_qkv_proj'", "'custom'"]),
+    ("zero.aio.block_size", &["1048576", "100000000"]),
     ("zero.offload_optimizer.nvme_path", &["'/nvme'"]),
     ("zero.offload_param.nvme_path", &["'/nvme'"]),
 ];

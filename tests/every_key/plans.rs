@@ -36,6 +36,20 @@ pub fn plans() -> Vec<String> {
     let nanotron = replaced(MEGATRON, &[("\"megatron\"", "\"nanotron\"")]);
     let zero = replaced(TINY, &[("\"fsdp2\"", "\"deepspeed-zero\""), ("dp_shard", "dp")]);
     let zero = format!("{zero}accumulation = 2\n[zero]\nstage = 2\nreduce_bucket_size = 20000\n");
+    let nvme = replaced(
+        &zero,
+        &[
+            ("\"h100-sxm-80gb\"", &format!("{:?}", make::disks(8, "20 GB/s"))),
+            (
+                "stage = 2\nreduce_bucket_size = 20000",
+                "stage = 3\nstage3_param_persistence_threshold = 0\nstage3_prefetch_bucket_size = 1000",
+            ),
+        ],
+    );
+    let on_disk = |table: &str| format!("[zero.{table}]\ndevice = \"nvme\"\nnvme_path = \"/nvme\"\n");
+    let nvme = nvme + &on_disk("offload_param") + &on_disk("offload_optimizer");
+    let to_all = "mesh.ep = 2, megatron.moe_token_dispatcher_type = 'alltoall'";
+    let open = replaced(TINY, &[("dp_shard = 8", "")]);
     let experts = |text: &str| of(text, "mixtral-8x7b");
     let flat = replaced(MEGATRON, &[("tp = 2\npp = 2", ""), ("layers = 4", "layers = 2")]);
     [
@@ -65,11 +79,29 @@ pub fn plans() -> Vec<String> {
             "compile.blocks = true, float8.recipe = 'tensorwise'",
             "attention.backend = 'flex'",
             "attention.unpad = true",
+            "fsdp.wrap = 'torchtitan'",
+            "fsdp.cpu_offload = true",
+            "fsdp.cpu_offload = true, optimizer.name = 'sgd'",
+            "loss.kind = 'chunked_linear'",
+            "loss.kind = 'fused_linear'",
+            "loss.kind = 'vocabulary_chunked'",
+            "loss.kind = 'chunked_gradients', fsdp.wrap = 'torchtitan'",
+            "framework.cuda_graphs = true, batch.accumulation = 2",
+            "framework.release = 'torchtitan 0.3.0'",
+            "optimizer.name = 'decoupled_adamw'",
+            "compile.blocks = true, float8.recipe = 'tensorwise', float8.all_gather = true",
         ]),
+        add(&of(TINY, "llama-3.2-1b"), &["fsdp.wrap = 'torchtitan'", "batch.accumulation = 2", "compile.blocks = true", "mesh.dp_shard = 4, mesh.cp = 2, compile.blocks = true"]),
+        add(&of(TINY, "llama-3.1-8b"), &["framework.release = 'torchtitan 0.3.0'", "framework.release = 'torchtitan 0.2.2'", "mesh.dp_shard = 4, mesh.tp = 2, compile.blocks = true", "mesh.dp_shard = 4, mesh.pp = 2, batch.accumulation = 4, model.layers = 8, pipeline.schedule = 'Interleaved1F1B'"]),
+        add(&open, &["topology.nodes = 2"]),
+        add(&replaced(&open, &[("nodes = 1", "chips = 4")]), &[]),
         add(&experts(TINY), &["framework.experts = 'torchtitan'", "framework.experts = 'torchtitan', mesh.ep = 2"]),
+        add(&make::apply(&of(TINY, "deepseek-v2-lite"), "framework.experts = 'torchtitan'"), &["mesh.ep = 4"]),
+        add(&replaced(TINY, &[("h100-sxm-80gb", "b200-sxm")]), &["compile.blocks = true"]),
         add(&of(TINY, "llm-foundry-mpt-125m"), &[]),
         add(&fsdp1, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "topology.nodes = 2, mesh.dp_replicate = 2", "fsdp.wrap = 'root'"]),
-        add(&single, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "precision.storage = 'bf16'"]),
+        add(&single, &["batch.accumulation = 2", "activation_checkpointing.policy = 'full'", "precision.storage = 'bf16'", "optimizer.clip_grad_norm = false", "optimizer.clip_grad_norm = false, optimizer.in_backward = true"]),
+        add(&of(&single, "llama-3.2-1b"), &["precision.autocast = 'bf16'"]),
         add(MEGATRON, &[
             "megatron.implementation = 'local'",
             "megatron.attention = 'unfused'",
@@ -84,7 +116,23 @@ pub fn plans() -> Vec<String> {
         add(&flat, &["megatron.cuda_graph_impl = 'local', megatron.cuda_graph_scope = ['full_iteration'], megatron.check_for_nan = false", "mesh.tp = 2", "mesh.cp = 2", "batch.accumulation = 1", "topology.nodes = 2", "mesh.tp = 2, tensor_parallel.sequence = true, megatron.tp_comm_overlap = true"]),
         add(&of(&flat, "gpt-megatron-1.7b"), &["megatron.implementation = 'local'"]),
         add(&experts(&flat), &["mesh.ep = 2", "mesh.ep = 2, megatron.moe_token_dispatcher_type = 'flex'"]),
-        add(&flat, &["megatron.distributed_optimizer = true, megatron.use_megatron_fsdp = true, megatron.data_parallel_sharding_strategy = 'optim_grads_params'"]),
+        add(&make::apply(&of(&flat, "deepseek-v2-lite"), to_all), &["megatron.moe_shared_expert_overlap = true"]),
+        add(&make::apply(&experts(&flat), to_all), &[
+            "megatron.moe_expert_capacity_factor = 1.0",
+            "mesh.pp = 2, pipeline.virtual_stages = 2, model.layers = 4, megatron.overlap_moe_expert_parallel_comm = true",
+        ]),
+        add(&flat, &[
+            "megatron.distributed_optimizer = true, megatron.use_megatron_fsdp = true, megatron.data_parallel_sharding_strategy = 'optim_grads_params'",
+            "megatron.distributed_optimizer = true, megatron.overlap_grad_reduce = true, megatron.overlap_param_gather = true",
+        ]),
+        add(&of(&flat, "llama-3.2-1b"), &[
+            "megatron.distributed_optimizer = true, megatron.use_megatron_fsdp = true, megatron.data_parallel_sharding_strategy = 'optim_grads'",
+            "megatron.distributed_optimizer = true, megatron.use_megatron_fsdp = true, megatron.data_parallel_sharding_strategy = 'optim_grads_params'",
+            "megatron.distributed_optimizer = true, megatron.use_megatron_fsdp = true, megatron.data_parallel_sharding_strategy = 'optim_grads_params', megatron.fsdp_double_buffer = true",
+            "megatron.distributed_optimizer = true, megatron.fp8 = 'delayed'",
+            "megatron.distributed_optimizer = true, megatron.overlap_grad_reduce = true",
+            "megatron.cuda_graph_impl = 'transformer_engine', megatron.cuda_graph_scope = ['attn'], megatron.check_for_nan = false",
+        ]),
         add(&deepspeed, &["mesh.tp = 1"]),
         add(
             &make::apply(&of(&nanotron, "llama-3.2-1b"), "model.layers = 12"),
@@ -92,7 +140,11 @@ pub fn plans() -> Vec<String> {
         ),
         add(&zero, &["zero.stage = 1", "zero.stage = 3, zero.stage3_param_persistence_threshold = 0, zero.stage3_prefetch_bucket_size = 1000", "zero.stage = 2, zero.offload_optimizer = { device = 'cpu' }", "zero.stage = 3, zero.stage3_param_persistence_threshold = 0, zero.stage3_prefetch_bucket_size = 1000, zero.offload_param = { device = 'cpu' }, zero.offload_optimizer = { device = 'cpu' }", "batch.accumulation = 1", "topology.nodes = 2, mesh.dp = 16"]),
         add(INTERNEVO, &["internevo.zero1 = 1", "mesh.dp = 4, mesh.tp = 2", "batch.accumulation = 1"]),
-        add(TPU, &["mesh.fsdp = 2, mesh.tensor = 2", "xla.attention = 'dot_product'", "xla.scan_layers = false", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 4, xla.num_pipeline_repeats = 2", "topology.slices = 2"]),
-        add(&experts(TPU), &[]),
+        add(&of(&nvme, "llama-3.1-8b"), &[]),
+        add(&replaced(TPU, &[("tpu-v6e", "tpu-v7x"), ("2x2", "2x2x1")]), &["xla.quantization = 'fp8_full'"]),
+        add(&replaced(TPU, &[("fsdp = 4\n", "\n")]), &["topology.slices = 2"]),
+        add(TPU, &[
+            "xla.remat_policy = 'custom'", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 8, xla.num_layers_per_pipeline_stage = 2","mesh.fsdp = 2, mesh.tensor = 2", "xla.attention = 'dot_product'", "xla.scan_layers = false", "mesh.fsdp = 2, mesh.pipeline = 2, batch.micro = 2, model.layers = 4, xla.num_pipeline_repeats = 2", "topology.slices = 2"]),
+        add(&experts(TPU), &["mesh.fsdp = 2, mesh.expert = 2, xla.capacity_factor = 1.0"]),
     ].concat()
 }

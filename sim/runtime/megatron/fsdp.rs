@@ -186,6 +186,14 @@ pub fn unit_size(job: &Job, strategy: Strategy) -> u64 {
     size.max(LEAST_UNIT)
 }
 
+/// Whether gradients may be reduced in buckets of so many elements, or not, with the same result: no bucket closes a group
+/// before its last parameter, and none is more than what may wait.
+pub fn has_no_use_for_buckets(job: &Job, fsdp: Fsdp, bucket: u64) -> bool {
+    let members = members(Chunk::new(job, true, true, 0..job.model.layers, 0).params(), fsdp);
+    let cut = |bucket| cut::cut(&members, Rules { bucket, ..rules(job, fsdp) });
+    bucket <= LEAST_UNIT && cut(Some(bucket)) == cut(None)
+}
+
 impl Replicas for Sharded {
     fn take_buffers(&self, program: &mut Builder) {
         let shares = |from: Strategy| self.strategy() >= from;

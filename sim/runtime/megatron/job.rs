@@ -64,6 +64,11 @@ impl Mesh {
         self.tp * self.cp * self.dp
     }
 
+    /// Elements of a bucket of gradients where a file leaves it open (`core/distributed/distributed_data_parallel.py`).
+    pub fn bucket(self) -> u64 {
+        40_000_000.max(1_000_000 * u64::from(self.dp * self.cp))
+    }
+
     /// Tensor-parallel ranks: neighbours.
     pub fn tensor(self) -> Group {
         Group::new("tp", self.tp, 1)

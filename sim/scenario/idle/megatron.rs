@@ -2,7 +2,9 @@
 
 use super::{ALL_EXPERTS, Rule};
 use crate::model::Position;
-use crate::runtime::megatron::{Core, Fsdp, Job, Strategy};
+use crate::program::DType;
+use crate::runtime::megatron::{Core, Fsdp, Job, Strategy, has_no_use_for_buckets};
+use crate::scenario::internevo::INTERNEVO;
 use crate::scenario::nanotron::NANOTRON;
 
 fn flash(job: &Job) -> bool {
@@ -12,6 +14,12 @@ fn flash(job: &Job) -> bool {
 /// Whether ranks run all experts, of which a capacity would drop rows, and fp8 would fill each one's up.
 fn all_experts(job: &Job) -> bool {
     job.mesh.ep == 1 && job.matmuls.fp8().is_none() && job.mixture.is_some_and(|run| run.capacity.is_none())
+}
+
+/// Whether Megatron-FSDP groups gradients that ranks share alike with buckets and without.
+fn no_buckets(job: &Job, fsdp: Fsdp) -> bool {
+    let bucket = job.gradients.bucket.unwrap_or_else(|| job.mesh.bucket());
+    matches!(fsdp.strategy, Strategy::Gradients | Strategy::Parameters) && has_no_use_for_buckets(job, fsdp, bucket)
 }
 
 pub(super) const RULES: &[Rule<Job>] = &[
@@ -43,11 +51,13 @@ pub(super) const RULES: &[Rule<Job>] = &[
     Rule(&["model.expert_load", "megatron.moe_router_force_load_balancing"], |plan| all_experts(plan.job), ALL_EXPERTS),
     Rule(
         &["megatron.overlap_grad_reduce"],
-        |plan| {
-            let shared = |fsdp: Fsdp| matches!(fsdp.strategy, Strategy::Gradients | Strategy::Parameters);
-            plan.job.fsdp.is_some_and(shared) && plan.job.pipeline.virtual_stages == 1
-        },
-        "Megatron-FSDP reduces gradients that ranks share as they are made",
+        |plan| plan.job.pipeline.virtual_stages == 1 && plan.job.fsdp.is_some_and(|fsdp| no_buckets(plan.job, fsdp)),
+        "Megatron-FSDP reduces gradients that ranks share as they are made, and no bucket parts them",
+    ),
+    Rule(
+        &["precision.param"],
+        |plan| [NANOTRON, INTERNEVO].contains(&plan.runtime) && plan.job.dtype == DType::Fp16,
+        "its fp16 is predicted as its bf16",
     ),
     Rule(
         &["nanotron.ddp_bucket_cap_mb"],

@@ -2,6 +2,7 @@
 
 use super::{ALL_EXPERTS, Rule};
 use crate::model::experts::Implementation;
+use crate::model::head::Loss;
 use crate::model::style::AttentionCode;
 use crate::model::{Norm, Position};
 use crate::program::DType;
@@ -28,6 +29,17 @@ fn root_alone(job: &Job) -> bool {
 /// Whether no module's parameters are gathered again in backward.
 fn keeps_all(job: &Job) -> bool {
     job.fsdp.wrap.blocks.iter().flatten().all(|policy| *policy == Reshard::Never)
+}
+
+/// Whether units have all of the model's parameters, and leave the root none.
+fn root_has_none(job: &Job) -> bool {
+    let wrap = &job.fsdp.wrap;
+    let norm = wrap.norm.is_some() || wrap.head_has_norm || !job.model.final_norm;
+    wrap.blocks.iter().all(Option::is_some)
+        && wrap.embedding.is_some()
+        && wrap.head.is_some()
+        && norm
+        && !job.model.tied_head
 }
 
 /// Whether Adam steps all parameters of a group in one kernel.
@@ -74,6 +86,11 @@ pub(super) const RULES: &[Rule<Job>] = &[
         "attention is eager: two matmuls and a softmax",
     ),
     Rule(
+        &["attention.backend", "attention.deterministic"],
+        |plan| plan.job.multiplies_in() == DType::Fp32 && !plan.job.eager.flex_attention,
+        "in fp32 PyTorch takes the memory-efficient kernel, whichever is asked for",
+    ),
+    Rule(
         &["attention.reads_back", "attention.deterministic"],
         |plan| plan.job.eager.flex_attention,
         "FlexAttention is compiled: it reads nothing back, and its backward adds up in one order",
@@ -99,6 +116,11 @@ pub(super) const RULES: &[Rule<Job>] = &[
         "one device reduces no gradients",
     ),
     Rule(&["batch.set_is_last_backward"], |plan| plan.runtime == FSDP1, "only fully_shard has it"),
+    Rule(
+        &["framework.fused_qkv"],
+        |plan| plan.job.model.latent.is_some(),
+        "latent attention has no projections of queries, keys and values to fuse",
+    ),
     Rule(
         &["framework.fused_rms_norm"],
         |plan| matches!(plan.job.model.norm, Norm::Layer { .. }),
@@ -134,6 +156,41 @@ pub(super) const RULES: &[Rule<Job>] = &[
         &["fsdp.root_reshard_after_forward"],
         |plan| plan.runtime == FSDP1,
         "FSDP1 keeps the root's parameters until backward",
+    ),
+    Rule(
+        &["fsdp.root_reshard_after_forward"],
+        |plan| root_has_none(plan.job),
+        "units have all parameters, and the root has none",
+    ),
+    Rule(
+        &["fsdp.head_reshard_after_forward"],
+        |plan| plan.job.model.tied_head,
+        "the head is the embedding's table, which goes by that one's policy",
+    ),
+    Rule(
+        &["fsdp.head_reshard_after_forward"],
+        |plan| matches!(plan.job.loss, Loss::ChunkedGradients { unshards: false, .. }),
+        "the loss holds what the head has gathered until the step's end",
+    ),
+    Rule(
+        &["loss.keep_logits"],
+        |plan| !plan.job.loss.sees_whole_logits() && !matches!(plan.job.loss, Loss::ChunkedOutput { .. }),
+        "the model hands its loss no logits",
+    ),
+    Rule(
+        &["loss.unnamed_logits"],
+        |plan| plan.job.cuda_graphs,
+        "a CUDA graph's blocks are taken for all of its replays",
+    ),
+    Rule(
+        &["optimizer.implementation", "optimizer.weight_decay"],
+        |plan| plan.job.fsdp.cpu_offload,
+        "the optimizer steps on the host, which is priced by what it reads and writes",
+    ),
+    Rule(
+        &["optimizer.scale_gradients"],
+        |plan| plan.job.step_in_backward,
+        "each gradient goes as soon as it is there, and none is left to scale",
     ),
     Rule(
         &["model.expert_load"],

@@ -14,5 +14,20 @@ pub(super) const RULES: &[Rule<Job>] = &[
         |plan| plan.job.pipeline.is_some_and(|pipeline| pipeline.layers_per_stage == 1),
         "a stage has one layer",
     ),
+    Rule(
+        &["xla.mlpwo"],
+        |_| true,
+        "a block's last matmul makes what the next block begins with, which is xla.decoder_layer_input",
+    ),
+    Rule(
+        &["mesh.expert"],
+        |plan| plan.job.model.experts.is_none() && plan.job.mesh.context == 1,
+        "without experts the axis shards as mesh.fsdp does",
+    ),
+    Rule(
+        &["mesh.fsdp_transpose"],
+        |plan| plan.job.model.experts.is_none(),
+        "without experts the axis shards as mesh.fsdp does",
+    ),
     Rule(&["xla.activation_embed"], |plan| plan.job.mesh.tensor == 1, "mesh.tensor is 1, and the width is not split"),
 ];

@@ -81,14 +81,23 @@ fn said(scatter: Scatter) -> String {
 
 /// Without exchanges beside matmuls, how they are configured says nothing.
 fn means_nothing(reader: &Reader<'_>, table: &Megatron) -> Result<(), ScenarioError> {
-    let remedy = "write megatron.tp_comm_overlap = true, or remove the key";
+    let remedy = |key: &str| {
+        let beside = match reader.reading(&["megatron.tp_comm_overlap = true"])[..] {
+            [] => (
+                "tensor_parallel.sequence = true, megatron.tp_comm_overlap = true",
+                "write tensor_parallel.sequence = true and megatron.tp_comm_overlap = true",
+            ),
+            _ => ("megatron.tp_comm_overlap = true", "write megatron.tp_comm_overlap = true"),
+        };
+        reader.remedy(&[beside, (&format!("megatron.{key}"), "remove the key")])
+    };
     let problem = |key: &str| format!("{key} is about exchanges beside matmuls, and there are none");
     if let Some(at) = &table.tp_comm_bulk_sm_margin {
-        return Err(reader.plan(at, problem("tp_comm_bulk_sm_margin"), remedy));
+        return Err(reader.plan(at, problem("tp_comm_bulk_sm_margin"), remedy("tp_comm_bulk_sm_margin")));
     }
     let scatters = [("tp_comm_proj_fprop", &table.tp_comm_proj_fprop), ("tp_comm_fc2_fprop", &table.tp_comm_fc2_fprop)];
     match scatters.into_iter().find_map(|(key, written)| Some((key, written.as_ref()?))) {
-        Some((key, at)) => Err(reader.plan(at, problem(key), remedy)),
+        Some((key, at)) => Err(reader.plan(at, problem(key), remedy(key))),
         None => Ok(()),
     }
 }

@@ -34,7 +34,10 @@ pub(super) fn asked<'t>(
             Some((name, place)) => {
                 let problem = format!("megatron.{name} is Megatron-FSDP's, which is not used");
                 let remedy = match engine {
-                    Engine::Core => format!("write megatron.use_megatron_fsdp = true, or remove {name}"),
+                    Engine::Core => reader.remedy(&[
+                        ("megatron.use_megatron_fsdp = true", "write megatron.use_megatron_fsdp = true"),
+                        (&format!("megatron.{name}"), &format!("remove megatron.{name}")),
+                    ]),
                     Engine::DeepSpeed => format!("remove {name}"),
                 };
                 Err(reader.plan(&Spanned::new(place, ()), problem, remedy))

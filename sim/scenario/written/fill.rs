@@ -42,7 +42,7 @@ fill!(Framework {
 });
 fill!(Checkpointing { policy, offload, use_reentrant, around_hooks } { early_stop, around_compiled });
 fill!(Optimizer {
-    name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, in_backward,
+    name, implementation, weight_decay, momentum, nesterov, amsgrad, master_weights, step_on_device, capturable, maximize, in_backward,
 } { clip_grad_norm, scale_gradients });
 fill!(Attention { backend, deterministic, unpad, implementation } { alibi_tensor, reads_back });
 fill!(Memory { initialisation } { expandable_segments });
