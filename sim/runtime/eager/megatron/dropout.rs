@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_nearest_divisor_is_the_one_that_a_look_at_every_number_finds() {
-        for (of, target) in (1..300).flat_map(|of| (1..40).map(move |target| (of, target))) {
+        for (of, target) in (1..300_u64).flat_map(|of| (1..40_u64).map(move |target| (of, target))) {
             let all = (1..=of).filter(|divisor| of.is_multiple_of(*divisor));
             let nearest = all.min_by_key(|divisor| divisor.abs_diff(target)).expect("one divides all");
             assert_eq!(nearest_divisor(of, target), nearest, "{of} near {target}");
