@@ -315,7 +315,8 @@ impl Switched {
                         sizes.iter().zip(&curve.us).map(|(&bytes, &us)| (bytes as f64, us * 1e-6)).collect();
                     let bad = |why| format!("collectives.node.{name}: {why}");
                     for (bytes, seconds) in &points {
-                        let shown = || format!("{bytes} B over {} ranks in {} us", curve.ranks, sound::figure(seconds * 1e6));
+                        let shown =
+                            || format!("{bytes} B over {} ranks in {} us", curve.ranks, sound::figure(seconds * 1e6));
                         sound::not_stuck(*seconds, bytes / link.0).map_err(|why| bad(shown() + &why))?;
                     }
                     Ok((curve.ranks, Lines::new(&points).map_err(bad)?))
