@@ -31,7 +31,8 @@ fn accepted(plan: &toml::Table) -> bool {
 /// The plan with an integer of some value, on a machine on which that is accepted.
 fn with(plan: &toml::Table, key: &Key, value: i64) -> Option<toml::Table> {
     let written = key.set(plan, value);
-    let sized = |nodes: i64| move |plan: &toml::Table| make::with(&plan.to_string(), "topology", "nodes", nodes).parse().ok();
+    let sized =
+        |nodes: i64| move |plan: &toml::Table| make::with(&plan.to_string(), "topology", "nodes", nodes).parse().ok();
     let spreads = key.path[0] == "mesh" || key.name() == "megatron.hierarchical_context_parallel_sizes";
     let sizes = [value, value / 8, 1 << 14].into_iter().filter(|_| spreads);
     let larger = sizes.flat_map(|nodes| written.iter().filter_map(sized(nodes)).collect::<Vec<toml::Table>>());
@@ -196,7 +197,10 @@ fn a_pipeline_of_too_many_forwards_names_the_accumulation_that_works() {
 #[cfg_attr(debug_assertions, ignore)]
 fn a_long_program_is_printed_in_little_memory() {
     let folder = Folder::new("limits-printed");
-    folder.write("my.toml", &make::TINY.replace("huggingface = \"config.json\"", "name = \"llama-3.1-8b\"\nlayers = 2048"));
+    folder.write(
+        "my.toml",
+        &make::TINY.replace("huggingface = \"config.json\"", "name = \"llama-3.1-8b\"\nlayers = 2048"),
+    );
     let limited = format!("ulimit -v {}; \"$0\" show program my.toml | wc -l", KIB / 2);
     let output = Command::new("bash")
         .args(["-o", "pipefail", "-c", &limited, env!("CARGO_BIN_EXE_windtunnel")])

@@ -137,8 +137,14 @@ fn bin(size: u64) -> usize {
 }
 
 impl Pool {
-    const EMPTY: Pool =
-        Pool { bins: [NONE; BINS], signs: [const { Vec::new() }; BINS], filled: 0, tail: NONE, mapped_end: 0, reserved: 0 };
+    const EMPTY: Pool = Pool {
+        bins: [NONE; BINS],
+        signs: [const { Vec::new() }; BINS],
+        filled: 0,
+        tail: NONE,
+        mapped_end: 0,
+        reserved: 0,
+    };
 
     /// The first block of the bins behind one.
     fn behind(&self, bin: usize) -> u32 {
@@ -477,7 +483,17 @@ impl Allocator {
     /// A free block behind another, if there is one.
     fn new_free(&mut self, pool: usize, previous: u32, (address, size): (u64, u64)) -> u32 {
         let (next, before, after) = (NONE, NONE, NONE);
-        let at = self.new_block(Block { address, size, previous, next, before, after, pool: pool as u16, free: true, sign: false });
+        let at = self.new_block(Block {
+            address,
+            size,
+            previous,
+            next,
+            before,
+            after,
+            pool: pool as u16,
+            free: true,
+            sign: false,
+        });
         self.insert_free(at);
         at
     }
