@@ -20,8 +20,8 @@ use crate::units::thousands;
 /// thousands of layers, whose buffers lie far apart) until its step has been simulated, so that the largest jobs take 0.6 GB and 9 s.
 const MOST: u64 = 6_000_000;
 /// The same where ranks split a model on Megatron's axes: buffers of a micro-batch are used again by the next, and an instruction takes
-/// 22 to 27 B, so that the largest take 0.9 GB and 4 s. A trillion parameters in 64 stages and 512 micro-batches are 20 million.
-const MOST_SPLIT: u64 = 32_000_000;
+/// 22 to 27 B, so that the largest take 0.85 GB and 6 s. A trillion parameters in 64 stages and 512 micro-batches are 20 million.
+const MOST_SPLIT: u64 = 28_000_000;
 /// Rounds of micro-batches from which on two and three of them are written first, to see how long all would be.
 const MANY: u64 = 8;
 /// Instructions of all ranks, where each is simulated for itself: one takes 22 B of memory and 0.25 µs.
