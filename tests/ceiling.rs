@@ -222,9 +222,13 @@ fn every_policy_of_maxtext_is_offered_and_every_tensor_of_a_custom_one_gives_way
 #[test]
 fn another_machine_is_rented_in_as_many_nodes_as_make_the_same_chips() {
     let folder = Folder::new("fours");
-    let fours = include_str!("../topologies/h100-sxm-80gb.toml").replace("chips = { value = 8", "chips = { value = 4");
-    let three = fours.replace("chips = { value = 4", "chips = { value = 3");
-    let sixteen = fours.replace("chips = { value = 4", "chips = { value = 16");
+    let of = |chips: u32| {
+        // The switch of a node joins all of its chips.
+        let shipped = include_str!("../topologies/h100-sxm-80gb.toml");
+        let node = shipped.replace("chips = { value = 8", &format!("chips = {{ value = {chips}"));
+        node.replace("size = { value = 8", &format!("size = {{ value = {chips}"))
+    };
+    let (fours, three, sixteen) = (of(4), of(3), of(16));
     folder.write("fours.toml", &fours.replace("name = \"h100-sxm-80gb\"", "name = \"fours\""));
     folder.write("threes.toml", &three.replace("name = \"h100-sxm-80gb\"", "name = \"threes\""));
     folder.write("sixteens.toml", &sixteen.replace("name = \"h100-sxm-80gb\"", "name = \"sixteens\""));

@@ -25,7 +25,8 @@ fn on(plan: &str, name: &str, from: &str, to: &str) -> Option<Prediction> {
     let mut file: Table = plan.parse().unwrap();
     let topology = file["topology"].as_table_mut().unwrap();
     let shipped = topology["name"].as_str()?;
-    let text = std::fs::read_to_string(format!("{}/topologies/{shipped}.toml", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    // A machine of the plan's own has no shipped file.
+    let text = std::fs::read_to_string(format!("{}/topologies/{shipped}.toml", env!("CARGO_MANIFEST_DIR"))).ok()?;
     if !text.contains(from) {
         return None;
     }
@@ -97,9 +98,15 @@ fn more_layers_never_take_less_time_nor_less_memory() {
         let file: Table = plan.parse().unwrap();
         let layers = file["model"].get("layers").and_then(toml::Value::as_integer)?;
         let (plain, more) = (answer(plan)?, set(plan, "model.layers", 2 * layers)?);
+        // Exception: ZeRO-3 reduces gradients in buckets of so many elements. Where layers more shift the cuts, less waits at once.
+        let cut = file.get("zero").and_then(|zero| zero["stage"].as_integer()) == Some(3);
+        let [less, as_much] = [&plain, &more].map(|answer| answer.memory.report.peak_allocated);
         Some(ensure(
-            more.step >= plain.step && more.memory.report.peak_allocated >= plain.memory.report.peak_allocated,
-            format!("{layers} layers {}, twice as many {}", plain.step, more.step),
+            more.step >= plain.step && (cut || as_much >= less),
+            format!(
+                "{layers} layers {} and {}, twice as many {} and {}",
+                plain.step, plain.memory.report.peak_allocated, more.step, more.memory.report.peak_allocated
+            ),
         ))
     });
 }

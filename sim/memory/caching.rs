@@ -9,6 +9,8 @@
 //!
 //! *Allocated* counts whole blocks, so it includes what a block was too small to split off.
 
+mod filing;
+
 use std::num::NonZeroU32;
 
 use super::calls::DeviceCalls;
@@ -107,18 +109,6 @@ pub struct Allocator {
     retries: u32,
     calls: DeviceCalls,
 }
-
-/// Where a free block belongs.
-struct Place {
-    bin: usize,
-    /// Its neighbours in the bin.
-    before: u32,
-    after: u32,
-    /// Signposts before it in the bin, and blocks passed on the way from the last of them.
-    sign: usize,
-    passed: u32,
-}
-
 fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
@@ -347,79 +337,6 @@ impl Allocator {
                 self.blocks.len() as u32 - 1
             }
         }
-    }
-
-    /// The place of a block of this size and address in its bin.
-    fn seek(&self, pool: &Pool, key: (u64, u64)) -> Place {
-        let bin = bin(key.0);
-        let signs = &pool.signs[bin];
-        let sign = signs.partition_point(|&(size, address, _)| (size, address) < key);
-        let (mut before, mut after) = match sign.checked_sub(1).map(|last| signs[last]) {
-            Some((.., near)) => (near, self.blocks[near as usize].after),
-            None => (NONE, pool.bins[bin]),
-        };
-        let mut passed = 0;
-        while let Some(block) = self.blocks.get(after as usize).filter(|block| (block.size, block.address) < key) {
-            (before, after) = (after, block.after);
-            passed += 1;
-        }
-        Place { bin, before, after, sign, passed }
-    }
-
-    /// Where a block stands among the signposts of its bin, if it is one.
-    fn sign_of(&self, at: u32) -> Option<usize> {
-        let Block { size, address, pool, sign, .. } = self.blocks[at as usize];
-        let signs = &self.pools[pool as usize].signs[bin(size)];
-        sign.then(|| signs.partition_point(|&(known, lies, _)| (known, lies) < (size, address)))
-    }
-
-    /// Files a free block.
-    fn insert_free(&mut self, at: u32) {
-        let Block { size, address, pool, .. } = self.blocks[at as usize];
-        let Place { bin, before, after, sign, passed } = self.seek(&self.pools[pool as usize], (size, address));
-        let pool = &mut self.pools[pool as usize];
-        match before {
-            NONE => {
-                pool.bins[bin] = at;
-                pool.filled |= 1 << bin;
-            }
-            _ => self.blocks[before as usize].after = at,
-        }
-        if after != NONE {
-            self.blocks[after as usize].before = at;
-        }
-        let block = &mut self.blocks[at as usize];
-        (block.before, block.after, block.sign) = (before, after, passed > APART);
-        if block.sign {
-            pool.signs[bin].insert(sign, (size, address, at));
-        }
-    }
-
-    /// Takes a free block out of its bin. Where it is a signpost, the block before it becomes one in its stead.
-    fn remove_free(&mut self, at: u32) {
-        let sign = self.sign_of(at);
-        let Block { size, pool, before, after, .. } = self.blocks[at as usize];
-        if after != NONE {
-            self.blocks[after as usize].before = before;
-        }
-        let pool = &mut self.pools[pool as usize];
-        let bin = bin(size);
-        if let Some(sign) = sign {
-            self.blocks[at as usize].sign = false;
-            match self.blocks.get_mut(before as usize).filter(|before| !before.sign) {
-                Some(block) => {
-                    block.sign = true;
-                    pool.signs[bin][sign] = (block.size, block.address, before);
-                }
-                None => _ = pool.signs[bin].remove(sign),
-            }
-        }
-        if before != NONE {
-            self.blocks[before as usize].after = after;
-            return;
-        }
-        pool.bins[bin] = after;
-        pool.filled &= !(u128::from(after == NONE) << bin);
     }
 
     /// All free blocks of a pool, in the order of its bins.

@@ -117,6 +117,11 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(&["batch.set_is_last_backward"], |plan| plan.runtime == FSDP1, "only fully_shard has it"),
     Rule(
+        &["memory.initialisation"],
+        |plan| plan.job.fsdp.cpu_offload,
+        "parameters are initialised in the host's memory, and leave nothing in the device's cache",
+    ),
+    Rule(
         &["framework.fused_qkv"],
         |plan| plan.job.model.latent.is_some(),
         "latent attention has no projections of queries, keys and values to fuse",
