@@ -13,7 +13,7 @@ mod worker;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::command::Folder;
-use cases::Ground;
+pub use cases::Ground;
 use worker::{End, Found};
 
 /// The seed of the pass that is part of every run of the tests.

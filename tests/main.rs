@@ -52,6 +52,7 @@ mod profiles;
 mod readme;
 mod receipt_maker;
 mod receipts;
+mod recorded;
 mod refusals;
 mod schedule;
 mod seeds;
