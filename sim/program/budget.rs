@@ -9,8 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Program;
-
 /// What is taken from a budget at a time, so that threads seldom meet there.
 const TAKEN: u64 = 1 << 10;
 /// What threads may hold of a budget without having written it: so many may write at once.
@@ -51,11 +49,6 @@ impl Budget {
     /// Stops writing: what is to be written is known to be too long.
     pub fn exceed(&self) -> ! {
         stop()
-    }
-
-    /// Nobody keeps this program: its instructions may be written again.
-    pub fn give_back(&self, program: &Program) {
-        self.0.fetch_add(program.instructions(), Ordering::Relaxed);
     }
 
     fn take(&self) -> u64 {

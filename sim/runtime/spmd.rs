@@ -195,16 +195,13 @@ impl Job {
         cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
     }
 
-    /// What every chip runs, and what was given up for want of memory.
+    /// What every chip runs, and what was given up for want of memory. Each writing of the step counts, as each takes its time.
     fn program(&self, budget: &Budget) -> (Program, Room) {
         let mut room = Room::default();
         loop {
             let program = step::program((self, budget), room);
             match room.tighter(held(&program, step::HEAD), self) {
-                Some(tighter) => {
-                    budget.give_back(&program);
-                    room = tighter;
-                }
+                Some(tighter) => room = tighter,
                 None => return (program, room),
             }
         }

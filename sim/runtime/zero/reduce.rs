@@ -12,6 +12,8 @@
 //! Under ZeRO-1 and 2 parameters are gathered in one piece after the step, whatever `allgather_bucket_size` says: that is
 //! for a PyTorch that has no `all_gather_into_tensor`.
 
+use std::ops::RangeInclusive;
+
 /// Each rank's part begins at a multiple of so many elements (`nccl_start_alignment_factor`).
 const ALIGNMENT: u64 = 2;
 
@@ -63,33 +65,67 @@ impl Partition {
     pub fn of_rank(&self, rank: u64) -> Vec<(usize, u64)> {
         let mut order: Vec<usize> = (0..self.elements.len()).collect();
         order.sort_by_key(|&param| self.starts[param]);
-        let own = |param| self.owners(param).find(|&(owner, _)| owner == rank).map(|(_, elements)| (param, elements));
-        order.into_iter().filter_map(own).collect()
+        order.into_iter().filter_map(|param| Some((param, self.owned(param, rank)?))).collect()
     }
 
     /// The rank that holds most when it steps: gradients of all parameters that it owns pieces of, whole, beside eleven
     /// bytes for each element of a piece that is looked through, or six for each of its part. Of several the last, whose
     /// gradients come first. With an optimizer on the host nothing is kept: the rank that looks through the largest gradient.
     pub fn fullest(&self, on_host: bool) -> u64 {
-        let holds = |rank: &u64| {
-            let own = self.of_rank(*rank);
-            let whole: u64 = own.iter().map(|&(param, _)| self.elements[param]).sum();
-            let largest = own.iter().map(|&(_, elements)| elements).max().unwrap_or(0);
-            if on_host {
-                let wholes = own.iter().map(|&(param, elements)| (self.elements[param], elements));
-                return wholes.max().unwrap_or((0, 0));
+        let mut held = vec![Held::default(); self.settings.ranks.max(1) as usize];
+        for (param, &whole) in self.elements.iter().enumerate() {
+            for (rank, elements) in self.owners(param) {
+                held[rank as usize].add(whole, elements);
             }
-            (2 * whole + (11 * largest).max(6 * self.each), 0)
+        }
+        let holds = |held: &Held| match on_host {
+            true => held.looked_through,
+            false => (2 * held.wholes + (11 * held.largest).max(6 * self.each), 0),
         };
-        let ranks = u64::from(self.settings.ranks).max(1);
-        (0..ranks).max_by_key(holds).unwrap_or(0)
+        let ranks = held.iter().map(holds).enumerate();
+        ranks.max_by_key(|&(_, holds)| holds).map_or(0, |(rank, _)| rank as u64)
+    }
+
+    /// Elements of a parameter that a rank owns, if it owns any place of it.
+    fn owned(&self, param: usize, rank: u64) -> Option<u64> {
+        let part = self.places(param);
+        part.contains(&rank).then(|| self.of_owner(param, rank))
     }
 
     /// The ranks that own a parameter, with the elements of each.
     fn owners(&self, param: usize) -> impl Iterator<Item = (u64, u64)> {
+        self.places(param).map(move |rank| (rank, self.of_owner(param, rank)))
+    }
+
+    /// The ranks in whose parts a parameter lies.
+    fn places(&self, param: usize) -> RangeInclusive<u64> {
         let (begin, end) = (self.starts[param], self.starts[param] + self.elements[param]);
-        let ranks = begin / self.each..=end.saturating_sub(1) / self.each;
-        ranks.map(move |rank| (rank, end.min((rank + 1) * self.each) - begin.max(rank * self.each)))
+        begin / self.each..=end.saturating_sub(1) / self.each
+    }
+
+    /// Elements of a parameter that one of those owns.
+    fn of_owner(&self, param: usize, rank: u64) -> u64 {
+        let (begin, end) = (self.starts[param], self.starts[param] + self.elements[param]);
+        end.min((rank + 1) * self.each) - begin.max(rank * self.each)
+    }
+}
+
+/// What a rank owns, as its memory sees it \[elements\].
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// Of all parameters of which it owns a piece, whole.
+    wholes: u64,
+    /// Of its largest piece.
+    largest: u64,
+    /// Of the largest such parameter, whole, and of its piece.
+    looked_through: (u64, u64),
+}
+
+impl Held {
+    fn add(&mut self, whole: u64, piece: u64) {
+        self.wholes += whole;
+        self.largest = self.largest.max(piece);
+        self.looked_through = self.looked_through.max((whole, piece));
     }
 }
 
@@ -160,12 +196,14 @@ impl Buckets {
                 _ => pieces.push((rank, elements)),
             }
         }
-        let (mut issued, mut together) = (vec![], AllReduce::default());
+        let (mut issued, mut together, mut sent) = (vec![], AllReduce::default(), 0);
         for (owner, elements) in pieces {
             together.owners.push(owner);
             together.pieces.push(elements);
-            if together.elements() > self.partition.settings.bucket {
+            sent += elements;
+            if sent > self.partition.settings.bucket {
                 issued.push(std::mem::take(&mut together));
+                sent = 0;
             }
         }
         issued.extend((!together.pieces.is_empty()).then_some(together));
