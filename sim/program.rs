@@ -27,6 +27,8 @@ pub use host::{HostMemory, pinned_block};
 pub use stamp::Stamp;
 pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Rows, Way, Work};
 
+use strum::VariantArray;
+
 use crate::units::{Bytes, Flops};
 
 /// Index of a [`Kernel`] in [`Program::kernels`].
@@ -238,7 +240,7 @@ pub struct Comm {
 }
 
 /// What a block of memory is for; the groups of the peak breakdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
 pub enum Category {
     /// The rank's shard of the parameters, as the optimizer sees it.
     Parameter,
@@ -276,24 +278,7 @@ pub enum Category {
 
 impl Category {
     /// All categories, in declaration order.
-    pub const ALL: [Category; 16] = [
-        Category::Parameter,
-        Category::Buffer,
-        Category::OptimizerState,
-        Category::UnshardedParameter,
-        Category::AllGatherInput,
-        Category::AllGatherOutput,
-        Category::PostForwardShard,
-        Category::ReduceScatterInput,
-        Category::ShardedGradient,
-        Category::UnshardedGradient,
-        Category::Activation,
-        Category::Logits,
-        Category::Recompute,
-        Category::BackwardTemporary,
-        Category::OptimizerTemporary,
-        Category::Workspace,
-    ];
+    pub const ALL: &[Category] = Category::VARIANTS;
 
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();

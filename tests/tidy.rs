@@ -192,6 +192,15 @@ fn order_never_comes_from_a_hash() {
 }
 
 #[test]
+fn lists_of_all_variants_are_derived_from_their_enum() {
+    no_line("derive strum::VariantArray and write `pub const ALL: &[Kind] = Kind::VARIANTS`", |file, line| {
+        // The registry of runtimes is no list of variants.
+        let by_hand = line.contains("const ALL: [") && file != "sim/scenario/registry.rs";
+        by_hand.then(|| line.trim().to_owned())
+    });
+}
+
+#[test]
 fn nothing_outside_the_command_line_reads_a_clock_or_the_environment() {
     no_line("predictions depend on files alone", |file, line| {
         let reads = ["std::time", "std::env", "env::var", "Instant::", "SystemTime", "rand::", "thread::"];

@@ -17,6 +17,7 @@
 mod deterministic;
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use super::basis::{Basis, Cost, Evidence};
 use super::matmul::PEAK_READ;
@@ -34,7 +35,7 @@ pub const FLEX_OVER_FLASH2: [f64; 2] = [0.90, 0.85];
 const FLEX_SPREAD: f64 = 0.2;
 
 /// Which library's kernels run attention.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, VariantArray)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// FlashAttention-2, PyTorch's own flash kernels and the default of eager `scaled_dot_product_attention`.
@@ -68,16 +69,7 @@ pub struct Blocks {
 
 impl Backend {
     /// All of them.
-    pub const ALL: [Backend; 8] = [
-        Backend::Flash2,
-        Backend::Cudnn,
-        Backend::Flash3,
-        Backend::Flex,
-        Backend::Flash1,
-        Backend::Triton,
-        Backend::Splash,
-        Backend::Tokamax,
-    ];
+    pub const ALL: &[Backend] = Backend::VARIANTS;
 
     /// As a scenario writes it.
     pub fn name(self) -> &'static str {

@@ -7,11 +7,12 @@
 //! spread = 0.78 × p90.
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use crate::units::Time;
 
 /// What kind of evidence a figure rests on, the strongest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, VariantArray)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
     /// This project timed this very point on this chip.
@@ -32,15 +33,7 @@ pub enum Basis {
 
 impl Basis {
     /// All, in the order in which reports list them.
-    pub const ALL: [Basis; 7] = [
-        Basis::Measured,
-        Basis::Published,
-        Basis::Interpolated,
-        Basis::CompilerEstimate,
-        Basis::Extrapolated,
-        Basis::Datasheet,
-        Basis::Assumed,
-    ];
+    pub const ALL: &[Basis] = Basis::VARIANTS;
 
     /// The word reports print.
     pub fn label(self) -> &'static str {

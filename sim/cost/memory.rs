@@ -78,30 +78,9 @@ impl Family {
 #[derive(Clone, Debug)]
 pub struct Memory {
     stream: Curve,
-    families: [Family; 17],
+    /// By kind, in the order of declaration.
+    families: Vec<Family>,
     host: WrittenHost,
-}
-
-fn index(kind: MemoryKind) -> usize {
-    match kind {
-        MemoryKind::Elementwise => 0,
-        MemoryKind::Norm => 1,
-        MemoryKind::NormBackward => 2,
-        MemoryKind::Softmax => 3,
-        MemoryKind::Gather => 4,
-        MemoryKind::Scatter => 5,
-        MemoryKind::Foreach => 6,
-        MemoryKind::Copy => 7,
-        MemoryKind::Complex => 8,
-        MemoryKind::ApexNorm => 9,
-        MemoryKind::ApexNormBackward => 10,
-        MemoryKind::PersistentNorm => 11,
-        MemoryKind::PersistentNormBackward => 12,
-        MemoryKind::LayerNorm => 13,
-        MemoryKind::LayerNormBackward => 14,
-        MemoryKind::RmsNorm => 15,
-        MemoryKind::RmsNormBackward => 16,
-    }
 }
 
 impl Memory {
@@ -129,25 +108,26 @@ impl Memory {
         let (apex, persistent) = (or(w.apex_norm, &layer_norm), or(w.persistent_norm, &layer_norm));
         let apex_backward = or(w.apex_norm_backward, &layer_norm_backward);
         let persistent_backward = or(w.persistent_norm_backward, &layer_norm_backward);
-        let mut families = [
-            w.elementwise,
-            w.norm,
-            w.norm_backward,
-            w.softmax,
-            w.gather,
-            w.scatter,
-            w.foreach,
-            w.copy,
-            w.complex,
-            apex,
-            apex_backward,
-            persistent,
-            persistent_backward,
-            layer_norm,
-            layer_norm_backward,
-            rms_norm,
-            rms_norm_backward,
-        ];
+        let family = |kind: MemoryKind| match kind {
+            MemoryKind::Elementwise => &w.elementwise,
+            MemoryKind::Norm => &w.norm,
+            MemoryKind::NormBackward => &w.norm_backward,
+            MemoryKind::RmsNorm => &rms_norm,
+            MemoryKind::RmsNormBackward => &rms_norm_backward,
+            MemoryKind::LayerNorm => &layer_norm,
+            MemoryKind::LayerNormBackward => &layer_norm_backward,
+            MemoryKind::ApexNorm => &apex,
+            MemoryKind::ApexNormBackward => &apex_backward,
+            MemoryKind::PersistentNorm => &persistent,
+            MemoryKind::PersistentNormBackward => &persistent_backward,
+            MemoryKind::Softmax => &w.softmax,
+            MemoryKind::Gather => &w.gather,
+            MemoryKind::Scatter => &w.scatter,
+            MemoryKind::Foreach => &w.foreach,
+            MemoryKind::Copy => &w.copy,
+            MemoryKind::Complex => &w.complex,
+        };
+        let mut families: Vec<Family> = MemoryKind::ALL.iter().map(|&kind| family(kind).clone()).collect();
         if let Some(bad) = families.iter().find(|f| !(0.01..=2.0).contains(&f.share)) {
             return Err(format!("a memory family has the share {}: expected 0.01 to 2 of the stream", bad.share));
         }
@@ -167,7 +147,7 @@ impl Memory {
         if bytes.0 == 0 {
             return Cost::NOTHING;
         }
-        let family = &self.families[index(kind)];
+        let family = &self.families[kind as usize];
         let size = bytes.0 as f64 / family.share;
         let seconds = self.stream.seconds(size);
         if self.stream.covers(size) { family.evidence.cost(seconds) } else { family.evidence.beyond(seconds) }

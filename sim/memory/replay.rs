@@ -33,7 +33,7 @@ impl Breakdown {
 
     /// All categories with anything in them, largest first.
     pub fn sorted(&self) -> Vec<(Category, Bytes)> {
-        let mut list: Vec<_> = Category::ALL.into_iter().map(|category| (category, self.bytes(category))).collect();
+        let mut list: Vec<_> = Category::ALL.iter().copied().map(|category| (category, self.bytes(category))).collect();
         list.retain(|(_, bytes)| bytes.0 > 0);
         list.sort_by_key(|&(category, bytes)| (std::cmp::Reverse(bytes), category));
         list

@@ -4,6 +4,7 @@
 //! `4·B·N·Sq·Sk·H`, backward 2.5 times that; causal masking is not discounted; everything else counts zero.
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use crate::units::{Bytes, Flops};
 
@@ -78,7 +79,7 @@ impl Pass {
 }
 
 /// How the host comes to launch a kernel, which decides what the host pays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
 pub enum Dispatch {
     /// An eager operator called from Python, through autograd.
     EagerForward,
@@ -125,27 +126,7 @@ impl Dispatch {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All classes, in declaration order.
-    pub const ALL: [Dispatch; 19] = [
-        Dispatch::EagerForward,
-        Dispatch::EagerBackward,
-        Dispatch::Foreach,
-        Dispatch::Compiled,
-        Dispatch::Collective,
-        Dispatch::FsdpHook,
-        Dispatch::FsdpParam,
-        Dispatch::OptimizerParam,
-        Dispatch::Extra,
-        Dispatch::ModuleForward,
-        Dispatch::ModuleBackward,
-        Dispatch::TransformerEngineForward,
-        Dispatch::TransformerEngineBackward,
-        Dispatch::GraphForward,
-        Dispatch::GraphBackward,
-        Dispatch::GraphLaunch,
-        Dispatch::Synchronize,
-        Dispatch::StepOverhead,
-        Dispatch::Static,
-    ];
+    pub const ALL: &[Dispatch] = Dispatch::VARIANTS;
 }
 
 /// Operand layout of a matmul `C[m,n] = A[m,k]·B[k,n]`, named as PyTorch's linear layer uses it.
@@ -163,7 +144,7 @@ pub enum MatmulLayout {
 }
 
 /// The family of a kernel that memory bounds; its bandwidth curve differs by family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
 pub enum MemoryKind {
     /// Pointwise.
     Elementwise,
@@ -201,6 +182,11 @@ pub enum MemoryKind {
     Copy,
     /// Pointwise over 8-byte complex numbers, as complex rotary embeddings do.
     Complex,
+}
+
+impl MemoryKind {
+    /// All families, in declaration order.
+    pub const ALL: &[MemoryKind] = MemoryKind::VARIANTS;
 }
 
 /// Shape of an attention kernel.

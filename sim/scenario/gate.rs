@@ -157,7 +157,8 @@ pub(super) fn attention(
     match &written.backend {
         Some(at) if !profile.attention.has(backend) && !profile.attention.stands_in(backend) => {
             let known: Vec<String> = Backend::ALL
-                .into_iter()
+                .iter()
+                .copied()
                 .filter(|&backend| profile.attention.has(backend))
                 .map(|backend| backend.name().to_owned())
                 .collect();

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use strum::VariantArray;
+
 /// What an action does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
 pub enum Kind {
     /// Forward of one micro-batch.
     Forward,
@@ -55,31 +57,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 23] = [
-        Kind::Forward,
-        Kind::Backward,
-        Kind::Input,
-        Kind::Weight,
-        Kind::Unshard,
-        Kind::Reshard,
-        Kind::SendForward,
-        Kind::RecvForward,
-        Kind::SendBackward,
-        Kind::RecvBackward,
-        Kind::WaitSendForward,
-        Kind::WaitSendBackward,
-        Kind::ReduceGrad,
-        Kind::WaitReduceGrad,
-        Kind::Embed,
-        Kind::SumEmbed,
-        Kind::WaitSumEmbed,
-        Kind::ShareGradient,
-        Kind::EmbedBackward,
-        Kind::ShareHidden,
-        Kind::Output,
-        Kind::SumOutput,
-        Kind::Loss,
-    ];
+    pub const ALL: &[Kind] = Kind::VARIANTS;
 
     /// PyTorch's word; for the parts of a vocabulary that ranks share, one of ours.
     pub fn word(self) -> &'static str {

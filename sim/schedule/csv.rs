@@ -161,7 +161,7 @@ fn portion(cell: &str, out: &mut Vec<Action>) -> Result<(), String> {
 /// `[stage][kind][micro-batch]`, the last for what concerns one micro-batch.
 fn action(text: &str) -> Result<Action, String> {
     let wrong = |why: &str| {
-        let words = Kind::ALL.map(Kind::word).join(", ");
+        let words = Kind::ALL.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(", ");
         format!(
             "{text:?} is no action ({why}): expected stage, kind and micro-batch such as 2F0, the kind one of {words}"
         )
@@ -170,7 +170,8 @@ fn action(text: &str) -> Result<Action, String> {
     let (stage, rest) = text.split_at(digits(text));
     let stage: u16 = stage.parse().map_err(|_| wrong("it does not start with a stage from 0 to 65535"))?;
     let word = rest.trim_end_matches(|c: char| c.is_ascii_digit());
-    let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word).ok_or_else(|| wrong("its kind is unknown"))?;
+    let kind =
+        Kind::ALL.iter().copied().find(|kind| kind.word() == word).ok_or_else(|| wrong("its kind is unknown"))?;
     let microbatch = &rest[word.len()..];
     match (kind.of_stage(), microbatch.is_empty()) {
         (true, true) => Ok(Action::of_stage(stage, kind)),

@@ -117,7 +117,7 @@ fn survey(program: &Program, mut live: Live) -> (Vec<Category>, Option<Peak>) {
             }
         }
     }
-    (Category::ALL.into_iter().filter(|&category| most[category as usize] > 0).collect(), peak)
+    (Category::ALL.iter().copied().filter(|&category| most[category as usize] > 0).collect(), peak)
 }
 
 /// One series for each category, in the order of their declaration, which viewers stack.

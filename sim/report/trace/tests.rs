@@ -156,7 +156,7 @@ fn memory_starts_and_ends_at_what_is_live_and_shows_only_changes() {
     program.step.iter().for_each(|instr| live.apply(&program, instr));
     assert_eq!(live.totals, start, "the step is steady");
     for (_, args) in [stacked[0], stacked[stacked.len() - 1]] {
-        for category in Category::ALL {
+        for &category in Category::ALL {
             assert_eq!(args[category.label()].as_u64().unwrap_or(0), live.totals[category as usize]);
         }
     }

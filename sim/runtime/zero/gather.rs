@@ -48,7 +48,7 @@ enum Status {
     Here,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Param {
     elements: u64,
     stays: bool,
@@ -60,7 +60,7 @@ struct Param {
 }
 
 /// The gathers of a step, once the order of modules is known (`PartitionedParameterCoordinator`).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Coordinator {
     settings: Gathering,
     params: Vec<Param>,
@@ -246,6 +246,20 @@ impl Coordinator {
             gone.extend(self.let_go(module, &going));
         }
         gone
+    }
+
+    /// The same with gathers numbered backwards from the last: two micro-batches that end in the same state go on alike.
+    pub(super) fn state(&self) -> Coordinator {
+        let mut state = self.clone();
+        let last = state.gathers;
+        for param in &mut state.params {
+            if let Status::Coming(gather) = &mut param.status {
+                *gather = last - *gather;
+            }
+        }
+        state.coming = std::mem::take(&mut state.coming).into_iter().map(|(at, params)| (last - at, params)).collect();
+        state.gathers = 0;
+        state
     }
 
     /// Gathers what is away; returns that, what a node has a second copy of apart from and before the rest.

@@ -25,7 +25,7 @@ pub enum Trouble {
 }
 
 /// Buffers, and what is in them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Shelf {
     places: Vec<Place>,
     buffers: u64,

@@ -29,6 +29,7 @@ pub(super) fn trouble(
     visits: &[Visit],
 ) -> Option<Trouble> {
     let mut coordinator = coordinator(zero, elements, modules, &Visit::order(visits));
+    let mut before = coordinator.state();
     for _ in 0..micro_batches {
         coordinator.begin();
         for &visit in visits {
@@ -38,6 +39,11 @@ pub(super) fn trouble(
             }
         }
         coordinator.finish();
+        let state = coordinator.state();
+        if state == before {
+            break;
+        }
+        before = state;
     }
     coordinator.shelf().and_then(Shelf::trouble)
 }

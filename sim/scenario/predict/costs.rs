@@ -75,7 +75,7 @@ pub(super) fn costs(
         })
     };
     let exchanges = program.exchanges.iter().filter_map(weakest).collect();
-    let dispatch: Vec<Cost> = Dispatch::ALL.into_iter().map(|class| model.dispatch(class)).collect();
+    let dispatch: Vec<Cost> = Dispatch::ALL.iter().copied().map(|class| model.dispatch(class)).collect();
     for (slot, cost) in costs.dispatch.iter_mut().zip(&dispatch) {
         *slot = cost.time;
     }

@@ -72,7 +72,8 @@ pub(super) fn trust(classes: &[Class], timeline: &Timeline, stall: Cost) -> (f64
     // Kernels on different streams overlap, so parts are shares of their sum.
     let total: f64 = shares.iter().sum();
     let shares = Basis::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .zip(shares)
         .filter(|(_, seconds)| *seconds > 0.0)
         .map(|(basis, seconds)| (basis, seconds / total))
