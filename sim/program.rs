@@ -8,6 +8,7 @@ mod blocking;
 mod budget;
 mod buffers;
 pub mod builder;
+mod capture;
 mod exchange;
 mod graphs;
 mod group;

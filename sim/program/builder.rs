@@ -235,7 +235,7 @@ impl Builder {
         let (bytes, stream) = match self.graphs {
             Graphs::Apart => (bytes, self.warm_up.filter(|_| stream.0 == 0).unwrap_or(stream)),
             Graphs::Replayed => (Bytes(0), stream),
-            Graphs::Captured | Graphs::Both => (bytes, self.pool_of(stream)),
+            Graphs::Captured | Graphs::Both => (bytes, self.program.pool_of(stream)),
         };
         let buffer = self.later(bytes, stream, category, name);
         self.push(Instr::Alloc { buffer });
