@@ -1,7 +1,7 @@
 //! Writes a [`Program`]: interns kernels and collectives, hands out buffers and events, recycles their ids.
 
 use super::budget::{Budget, Share};
-use super::host::{self, HostAccount};
+use super::host::HostAccount;
 use super::intern::Interned;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Graphs, Group, GroupId, Instr, Kernel,
@@ -308,7 +308,7 @@ impl Builder {
         }
         let each = |(kernel, times): (&Kernel, u128)| Flops(kernel.work.flops().0 * times);
         self.program.host = match self.program.memory {
-            super::Discipline::Static => host::sent(&self.program),
+            super::Discipline::Static => self.program.sent_to_host(),
             super::Discipline::Caching => self.host.most(),
         };
         self.program.flops = self.program.kernels.iter().zip(launched).map(each).sum();
