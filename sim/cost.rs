@@ -13,6 +13,7 @@ pub mod basis;
 pub mod batched;
 pub mod clock;
 pub mod collective;
+mod comm;
 pub mod curve;
 pub mod deepep;
 pub mod disk;
@@ -35,7 +36,7 @@ pub mod waves;
 
 pub use attention::{Backend, Blocks, FLEX_OVER_FLASH2};
 pub use basis::{Basis, Cost, Evidence};
-pub use collective::{CommCost, Placed, Spread};
+pub use comm::{CommCost, Placed, Spread};
 pub use disk::Disks;
 pub use host::Overheads;
 pub use profile::{Profile, ProfileError};
@@ -244,7 +245,7 @@ impl<'p> CostModel<'p> {
         let (placed, rail) = (placed.into(), self.software.rail);
         match (comm.kind, placed) {
             (Collective::Rows(rows), Placed::Nodes(spread)) => {
-                deepep::cost(self.profile, rows, comm.bytes, spread, rail)
+                deepep::cost(&self.profile.collectives, self.profile.deepep.as_ref(), rows, comm.bytes, spread, rail)
             }
             (kind, placed) => self.profile.collectives.cost(kind, comm.bytes, placed, rail),
         }

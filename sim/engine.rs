@@ -19,70 +19,42 @@
 mod account;
 mod cast;
 mod check;
+mod collective;
 mod costs;
 mod deadlock;
 mod error;
 mod exchange;
 mod extend;
+mod findings;
+mod flights;
+mod instant;
+mod job;
 mod leap;
+mod leave;
 mod order;
 mod pace;
+mod parts;
 mod plan;
 mod queue;
+mod rounds;
 mod run;
 mod settle;
+mod spent;
 mod state;
 mod steady;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod watch;
 
 pub use costs::{CommCost, Costs, KernelCost};
 pub use error::{EngineError, MissingEnd, Waiting, WaitsFor};
 pub use extend::{agree, extend};
+pub use job::{Class, Job, Options};
 pub use queue::EventQueue;
 pub use timeline::{Breakdown, Busy, MarkTime, Simulated, Span, Timeline, What};
 
 use crate::program::Program;
-
-/// How to run a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Steps to run back to back; the last one is reported. Three let the host settle into its lead over the device.
-    pub steps: u32,
-    /// Simulate one rank of each class for all of them. Exact, as ranks of a class run the same program at the same costs;
-    /// refused if they meet ranks of different classes.
-    pub fold: bool,
-    /// Keep every span, and when the host did what in the last step.
-    pub record: bool,
-    /// Kernels and collectives that a stream holds, the running one included, before the host blocks. NVIDIA documents
-    /// no limit; users find about 1,000 per stream (NVIDIA developer forum, thread 68937), so we take 1,024.
-    pub queue_limit: u32,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { steps: 3, fold: true, record: false, queue_limit: 1024 }
-    }
-}
-
-/// One class of identical ranks: what they run and what it costs them.
-#[derive(Clone, Copy, Debug)]
-pub struct Class<'a> {
-    /// What they run.
-    pub program: &'a Program,
-    /// What it costs.
-    pub costs: &'a Costs,
-}
-
-/// A job whose ranks differ: pipeline stages, or a straggler among equals.
-#[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
-    /// The classes; they share one table of groups and one number of ranks.
-    pub classes: &'a [Class<'a>],
-    /// The class of each rank, an index into `classes`.
-    pub class_of: &'a [u32],
-}
 
 /// Runs a program that all ranks share.
 pub fn simulate(program: &Program, costs: &Costs, options: Options) -> Result<Timeline, EngineError> {

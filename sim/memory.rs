@@ -8,7 +8,9 @@ pub mod caching;
 mod calls;
 mod fixed;
 pub mod replay;
+pub mod report;
 
 pub use caching::{Allocator, OutOfMemory, Settings};
 pub use calls::DeviceCalls;
-pub use replay::{Breakdown, MemoryReport, Phase, replay};
+pub use replay::replay;
+pub use report::{Breakdown, MemoryReport, Phase};

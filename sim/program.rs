@@ -8,11 +8,14 @@ mod blocking;
 mod budget;
 mod buffers;
 pub mod builder;
+mod capture;
+mod category;
 mod exchange;
 mod graphs;
 mod group;
 mod hash;
 mod host;
+mod ids;
 mod intern;
 mod stamp;
 pub mod work;
@@ -20,56 +23,16 @@ pub mod work;
 pub use budget::{Budget, TooLong};
 pub use buffers::{Buffer, Buffers};
 pub use builder::Builder;
+pub use category::Category;
 pub use exchange::{Direction, Transfer};
 pub use graphs::Graphs;
 pub use group::Group;
 pub use host::{HostMemory, pinned_block};
+pub use ids::{BufferId, CommId, EventId, ExchangeId, GroupId, KernelId, RenameId, ScopeId, StreamId, TransferId};
 pub use stamp::Stamp;
 pub use work::{AttentionShape, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Pass, Rows, Way, Work};
 
-use strum::VariantArray;
-
 use crate::units::{Bytes, Flops};
-
-/// Index of a [`Kernel`] in [`Program::kernels`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KernelId(pub u32);
-
-/// Index of a [`Comm`] in [`Program::comms`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CommId(pub u32);
-
-/// Index of a [`Transfer`] in [`Program::transfers`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TransferId(pub u32);
-
-/// Index of a group of transfers in [`Program::exchanges`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ExchangeId(pub u32);
-
-/// Index of a [`Group`] in [`Program::groups`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId(pub u16);
-
-/// Index of a stream in [`Program::streams`]; the allocator keeps one pool per stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u8);
-
-/// Index of an event: a mark on a stream that other streams or the host can wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventId(pub u32);
-
-/// Index of a [`Buffer`] in [`Program::buffers`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BufferId(pub u32);
-
-/// Index of a module or region name in [`Program::scopes`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ScopeId(pub u16);
-
-/// Index of a [`Rename`] in [`Program::renames`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RenameId(pub u32);
 
 /// A buffer that goes on under another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,73 +202,6 @@ pub struct Comm {
     pub dtype: DType,
 }
 
-/// What a block of memory is for; the groups of the peak breakdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
-pub enum Category {
-    /// The rank's shard of the parameters, as the optimizer sees it.
-    Parameter,
-    /// Buffers (rotary tables) and the input batch.
-    Buffer,
-    /// First and second moments, step counters.
-    OptimizerState,
-    /// Full parameters, gathered for use.
-    UnshardedParameter,
-    /// The rank's shard cast to the compute dtype, before an all-gather.
-    AllGatherInput,
-    /// What an all-gather writes, before it is copied out into parameters.
-    AllGatherOutput,
-    /// Parameters kept on a smaller mesh between forward and backward (`reshard_after_forward = N`).
-    PostForwardShard,
-    /// Full gradients in the reduce dtype, packed for the reduce-scatter.
-    ReduceScatterInput,
-    /// The rank's shard of the gradients.
-    ShardedGradient,
-    /// Full gradients as autograd leaves them.
-    UnshardedGradient,
-    /// Made in forward: kept for backward, or still in use.
-    Activation,
-    /// Logits and the loss over the vocabulary.
-    Logits,
-    /// Made by re-running a checkpointed forward.
-    Recompute,
-    /// Made in backward: gradients of activations, temporaries.
-    BackwardTemporary,
-    /// Made by the optimizer step or gradient clipping.
-    OptimizerTemporary,
-    /// Library workspaces (cuBLAS).
-    Workspace,
-}
-
-impl Category {
-    /// All categories, in declaration order.
-    pub const ALL: &[Category] = Category::VARIANTS;
-
-    /// How many there are.
-    pub const COUNT: usize = Self::ALL.len();
-
-    /// The name in reports.
-    pub fn label(self) -> &'static str {
-        match self {
-            Category::Parameter => "sharded parameters",
-            Category::Buffer => "buffers and inputs",
-            Category::OptimizerState => "optimizer state",
-            Category::UnshardedParameter => "unsharded parameters",
-            Category::AllGatherInput => "all-gather input",
-            Category::AllGatherOutput => "all-gather output",
-            Category::PostForwardShard => "post-forward shards",
-            Category::ReduceScatterInput => "reduce-scatter input",
-            Category::ShardedGradient => "sharded gradients",
-            Category::UnshardedGradient => "unsharded gradients",
-            Category::Activation => "activations",
-            Category::Logits => "logits and loss",
-            Category::Recompute => "recomputed activations",
-            Category::BackwardTemporary => "backward temporaries",
-            Category::OptimizerTemporary => "optimizer temporaries",
-            Category::Workspace => "workspaces",
-        }
-    }
-}
-
 /// A named point of the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -400,6 +296,19 @@ impl Program {
             _ => None,
         });
         launched.filter(|kernel| kernel.pass == pass).map(|kernel| kernel.work.flops()).sum()
+    }
+
+    /// What a compiled step keeps on the host: all that it sends there, until it comes back. XLA takes no more than the arrays' bytes.
+    fn sent_to_host(&self) -> HostMemory {
+        let bytes = |instr: &Instr| match instr {
+            Instr::Launch { kernel, .. } => match self.kernel(*kernel).work {
+                Work::HostCopy { bytes, to_host: true } => bytes.0,
+                _ => 0,
+            },
+            _ => 0,
+        };
+        let all = Bytes(self.step.iter().fold(0_u64, |sum, instr| sum.saturating_add(bytes(instr))));
+        HostMemory { held: all, pinned: all, all, files: Bytes(0) }
     }
 
     /// The name of a scope.

@@ -1,6 +1,7 @@
 //! What a prediction looks like from outside, one file per format: for a person ([`text`]), for a program ([`json`]),
 //! as a timeline for Perfetto and chrome://tracing ([`trace`]). To add a format: a file here, and its line below.
 
+mod format;
 pub mod json;
 pub mod pipeline;
 pub mod profile;

@@ -13,6 +13,7 @@
 //! To add a schedule: one file in `order/` with an [`Entry`], and its line in [`order::ENTRIES`].
 
 mod action;
+mod batching;
 mod check;
 pub mod csv;
 mod error;
@@ -21,11 +22,14 @@ mod lower;
 pub mod order;
 pub mod picture;
 mod replay;
+mod shape;
 
 pub use action::{Action, Kind};
+pub use batching::Batching;
 pub use check::Schedule;
 pub use error::ScheduleError;
 pub use lists::{Lists, notation};
 pub use lower::{Lookahead, Lowering, lower};
-pub use order::{Batching, Entry, Placement, Shape, build, find};
+pub use order::{Entry, build, find};
 pub use replay::{Costs, RankTime, Timeline, in_flight, peak_memory, replay};
+pub use shape::{Placement, Shape};

@@ -15,8 +15,8 @@
 use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
-use super::collective::{CommCost, Spread};
-use super::profile::Profile;
+use super::collective::Collectives;
+use super::comm::{CommCost, Spread};
 use crate::program::{Collective, Rows, Way};
 use crate::units::{Bandwidth, Bytes, Time};
 
@@ -100,18 +100,24 @@ impl Inside {
 }
 
 /// Time of rows over ranks that lie as `spread` says, with `rail` the line rate of one GPU's NICs.
-pub(super) fn cost(profile: &Profile, rows: Rows, bytes: Bytes, spread: Spread, rail: Option<Bandwidth>) -> CommCost {
-    let collectives = &profile.collectives;
+pub(super) fn cost(
+    collectives: &Collectives,
+    section: Option<&DeepEp>,
+    rows: Rows,
+    bytes: Bytes,
+    spread: Spread,
+    rail: Option<Bandwidth>,
+) -> CommCost {
     let (nodes, ranks) = (u64::from(spread.nodes), u64::from(spread.nodes * spread.ranks_per_node));
     let (tokens, width) = (rows.tokens as f64, bytes.0 as f64 / rows.tokens.max(1) as f64);
     let (reached, out) = (rows.reached(ranks), rows.reached(nodes) * (nodes - 1) as f64 / nodes as f64);
-    if rows.way == Way::Notify && (nodes == 1 || profile.deepep.is_none()) {
+    if rows.way == Way::Notify && (nodes == 1 || section.is_none()) {
         // A few numbers from all to all.
         let counts = Bytes(ranks * (ranks + rows.experts / ranks.max(1)) * 4);
         let cost = collectives.cost(Collective::AllGather, counts, spread.into(), rail);
         return CommCost { basis: cost.basis.and(Basis::Assumed), ..cost };
     }
-    let (Some(section), Some(switched)) = (&profile.deepep, collectives.switched()) else {
+    let (Some(section), Some(switched)) = (section, collectives.switched()) else {
         let sent = Bytes((tokens * reached * width) as u64);
         let cost = collectives.cost(Collective::AllToAll, sent, spread.into(), rail);
         return CommCost { basis: Basis::Assumed, spread: cost.spread.max(0.5), ..cost };
@@ -142,6 +148,7 @@ pub(super) fn cost(profile: &Profile, rows: Rows, bytes: Bytes, spread: Spread, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Profile;
     use crate::units::Bytes;
 
     const RAIL: Bandwidth = Bandwidth(50e9);
@@ -151,7 +158,8 @@ mod tests {
         let profile = Profile::find("h100-sxm-80gb").expect("a shipped profile");
         let rows = Rows { way, tokens: 4096, experts: 256, top_k: 8 };
         let spread = Spread { ranks_per_node: 8, nodes };
-        cost(&profile, rows, Bytes(4096 * row), spread, Some(RAIL)).time.seconds() * 1e6
+        cost(&profile.collectives, profile.deepep.as_ref(), rows, Bytes(4096 * row), spread, Some(RAIL)).time.seconds()
+            * 1e6
     }
 
     #[test]

@@ -26,7 +26,7 @@
 use serde::Deserialize;
 
 use super::basis::{Basis, Evidence};
-use super::collective::CommCost;
+use super::comm::CommCost;
 use crate::hardware::{Line, OnTorus};
 use crate::program::Collective;
 use crate::units::{Bandwidth, Bytes, Time};

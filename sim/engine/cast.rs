@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use crate::network::LEVELS;
 use crate::program::{Direction, Group, Transfer};
 
-use super::state::{Meeting, NONE, Running};
+use super::parts::{Meeting, NONE, Running};
 use super::{Class, Job, Simulated};
 
 /// The simulated ranks of a job.

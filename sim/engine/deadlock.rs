@@ -2,8 +2,9 @@
 
 use crate::program::{Direction, ScopeId, StreamId};
 
+use super::parts::Doing;
 use super::plan::StreamOp;
-use super::state::{Doing, Engine};
+use super::state::Engine;
 use super::{MissingEnd, Waiting, WaitsFor};
 
 impl Engine<'_> {

@@ -7,48 +7,17 @@
 //! all these rounds are taken at once. What they did is added as often, all times move by as much, and every host and stream
 //! stands where it would stand. What comes out is what running all rounds would have found, to the picosecond.
 
-use super::account::Totals;
+use super::parts::{Actor, Doing, Event, NONE};
 use super::plan::{Action, HostOp, Plan, StreamOp};
-use super::state::{Actor, Doing, Engine, Event, NONE};
-use super::steady::Origin;
-use super::{Busy, Options};
-
-/// Looks for a round that repeats the one before.
-#[derive(Default)]
-pub(super) struct Rounds {
-    /// Where to look next, by step and operation of the first rank's default stream; none where nobody looks.
-    place: Option<(u32, u32)>,
-    /// What was found when the round before began.
-    found: Option<Found>,
-}
-
-/// The state at the beginning of a round, with what had come before.
-struct Found {
-    round: usize,
-    step: u32,
-    now: u64,
-    state: Vec<u64>,
-    /// How far each actor had come.
-    places: Vec<u32>,
-    /// The slots of each rank of which all before had been seen.
-    seen: Vec<u32>,
-    totals: Totals,
-    busy: Vec<Busy>,
-}
+use super::rounds::Found;
+use super::state::Engine;
+use super::watch::Origin;
 
 /// Numbers of a rank's parts that grow by the same amount in every round.
 struct Shift {
     slots: u32,
     /// Of each transfer: messages of its channel.
     turns: Vec<Option<u32>>,
-}
-
-impl Rounds {
-    /// `first`: the plan of the first rank.
-    pub(super) fn new(first: Option<&Plan>, options: Options) -> Rounds {
-        let first = first.and_then(|plan| plan.rounds.first()).filter(|_| !options.record);
-        Rounds { place: first.map(|&at| (0, at)), found: None }
-    }
 }
 
 impl Plan {

@@ -2,10 +2,11 @@
 
 use crate::program::Direction;
 
-use super::exchange::Flight;
+use super::flights::Flight;
 use super::pace::Pace;
+use super::parts::{Doing, Event, NONE};
 use super::plan::{StreamOp, WHOLE};
-use super::state::{Doing, Engine, Event, NONE};
+use super::state::Engine;
 
 impl Engine<'_> {
     /// Gives everything that runs its pace, and schedules the ends that this moves.

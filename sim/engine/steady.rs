@@ -6,83 +6,17 @@
 //! follows it. It is run from a state that was kept late in the first step, when nothing of the second had been issued yet.
 //! What comes out is what running all steps would have found, to the picosecond.
 
-use super::account::{Exposed, Last, Totals};
-use super::exchange::{Batch, Exchanges, Flight};
-use super::plan::{Plan, StreamOp};
-use super::state::{Actor, Doing, Engine, Event, Meeting, NONE, Passed, Rank, Running};
-use super::{Busy, EngineError, EventQueue, Options, Timeline};
 use crate::network::LEVELS;
 use crate::program::Direction;
 use crate::units::Time;
-use std::collections::VecDeque;
 
-/// Places at which states are compared, and at which one is kept, in parts of the default stream's operations. Looking costs
-/// little: in a pipeline of 16 stages the eighth state still differs and the ninth does not.
-const EARLY: [u32; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-const LATE: [u32; 3] = [24, 28, 31];
-const PARTS: u32 = 32;
-
-/// Looks for a step that repeats the one before.
-pub(super) struct Watch {
-    /// Places to look at, by step and operation.
-    places: Vec<(u32, u32)>,
-    next: usize,
-    /// What was found at the early places of the first step.
-    found: Vec<Option<Found>>,
-    kept: Option<Kept>,
-}
-
-/// The state at a place, with what had come before.
-struct Found {
-    now: u64,
-    state: Vec<u64>,
-    totals: Totals,
-    busy: Vec<Busy>,
-    marks: Vec<Passed>,
-}
-
-/// What a state is counted from, beside the time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Origin {
-    pub(super) step: u32,
-    /// Whether from where every host and stream stands, too: how far they have come, and which slots they use, is left out.
-    pub(super) rounds: bool,
-}
-
-/// A step and the state that it began with, but for the time.
-pub(super) struct Period(Found);
-
-/// All that changes in a run, as it was late in the first step.
-struct Kept {
-    now: u64,
-    ranks: Vec<Rank>,
-    actors: Vec<Actor>,
-    ready: Vec<VecDeque<u64>>,
-    meetings: Vec<Meeting>,
-    exchanges: Exchanges,
-    seen: Vec<u32>,
-    waiter: Vec<u32>,
-    queue: EventQueue<Event>,
-    open: u64,
-    busy: Vec<Busy>,
-    exposed: Vec<Exposed>,
-}
-
-impl Watch {
-    /// Places on the default stream of the first rank; none where every step is asked for or there are few.
-    pub(super) fn new(plans: &[Plan], options: Options) -> Watch {
-        let count = plans.first().map_or(0, |plan| plan.first.get(1).map_or(plan.ops.len() as u32, |&next| next));
-        let at = |step: u32| move |part: &u32| (step, (u64::from(count) * u64::from(*part) / u64::from(PARTS)) as u32);
-        let worth = options.steps > 2 && !options.record;
-        let places =
-            if worth { EARLY.iter().chain(&LATE).map(at(0)).chain(EARLY.iter().map(at(1))).collect() } else { vec![] };
-        Watch { places, next: 0, found: vec![], kept: None }
-    }
-
-    fn stop(&mut self) {
-        *self = Watch { places: vec![], next: 0, found: vec![], kept: None };
-    }
-}
+use super::findings::Last;
+use super::flights::{Batch, Flight};
+use super::parts::{Doing, Event, Meeting, NONE, Passed, Rank, Running};
+use super::plan::StreamOp;
+use super::state::Engine;
+use super::watch::{EARLY, Found, Kept, LATE, Origin, Period};
+use super::{EngineError, Timeline};
 
 impl Engine<'_> {
     /// Whether the first rank's default stream has come to a place to look at.

@@ -1,6 +1,6 @@
 //! One prediction at one sequence length: the figures that a search keeps of it.
 
-use crate::memory::replay::Live;
+use crate::memory::report::Live;
 use crate::scenario::predict::DeviceMemory;
 use crate::scenario::{Draft, Prediction, Scenario, ScenarioError};
 use crate::units::{Bytes, Time};

@@ -1,6 +1,6 @@
 //! The topologies that ship with the program, one line each, and the search for one by name or path.
 
-use super::{HardwareError, Size, Topology};
+use super::{HardwareError, Size, Topology, understood};
 use crate::near::nearest;
 
 /// A shipped topology.
@@ -48,7 +48,7 @@ pub struct Listed {
 /// The shipped topologies, in the order of the table.
 pub fn registry() -> Vec<Listed> {
     let listed = |shipped: &Shipped| {
-        let topology = Topology::parse(shipped.name, shipped.text, &Size::Smallest)
+        let topology = understood::read(shipped.name, shipped.text, &Size::Smallest)
             .unwrap_or_else(|error| panic!("the shipped topology {} does not parse: {error}", shipped.name));
         Listed { name: shipped.name, aliases: shipped.aliases, description: topology.description }
     };
@@ -58,7 +58,7 @@ pub fn registry() -> Vec<Listed> {
 /// The shipped machine of a name, at its smallest.
 pub(super) fn shipped(name: &str) -> Option<Topology> {
     let shipped = SHIPPED.iter().find(|shipped| shipped.name == name)?;
-    Topology::parse(shipped.name, shipped.text, &Size::Smallest).ok()
+    understood::read(shipped.name, shipped.text, &Size::Smallest).ok()
 }
 
 /// What errors call the file, and its text.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::units::Bytes;
 
 fn load(name: &str, size: Size) -> Topology {
     Topology::load(name, &size).unwrap_or_else(|error| panic!("{name}: {error}"))

@@ -4,7 +4,7 @@
 //! is left out. Arguments live throughout; results take their place where they are donated.
 
 use super::caching::OutOfMemory;
-use super::replay::{Breakdown, MemoryReport, Phase};
+use super::report::{Breakdown, MemoryReport, Phase};
 use crate::program::{Category, Instr, Mark, Program};
 use crate::units::Bytes;
 

@@ -6,114 +6,12 @@
 use super::caching::{Allocator, BlockId, OutOfMemory, Settings};
 use super::calls::DeviceCalls;
 use super::fixed;
+use super::report::{Breakdown, HookSample, MemoryReport, Phase};
 use crate::program::{Category, Discipline, Instr, Mark, Program, Rename};
 use crate::units::Bytes;
 
 /// Steps replayed; the last is reported.
 const STEPS: u32 = 3;
-
-/// Bytes by category.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Breakdown {
-    totals: [u64; Category::COUNT],
-}
-
-impl Breakdown {
-    /// Of totals by category, in declaration order.
-    pub(super) fn of(totals: &[u64]) -> Breakdown {
-        let mut breakdown = Breakdown::default();
-        breakdown.totals.iter_mut().zip(totals).for_each(|(slot, total)| *slot = *total);
-        breakdown
-    }
-
-    /// Bytes of one category.
-    pub fn bytes(&self, category: Category) -> Bytes {
-        Bytes(self.totals[category as usize])
-    }
-
-    /// All categories with anything in them, largest first.
-    pub fn sorted(&self) -> Vec<(Category, Bytes)> {
-        let mut list: Vec<_> = Category::ALL.iter().copied().map(|category| (category, self.bytes(category))).collect();
-        list.retain(|(_, bytes)| bytes.0 > 0);
-        list.sort_by_key(|&(category, bytes)| (std::cmp::Reverse(bytes), category));
-        list
-    }
-
-    /// The sum.
-    pub fn total(&self) -> Bytes {
-        Bytes(self.totals.iter().sum())
-    }
-}
-
-/// One phase of the reported step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Phase {
-    /// `fwd`, `bwd`, `clip`, `opt`, `zero`, numbered where there are several micro-batches.
-    pub name: String,
-    /// Most bytes in blocks handed out.
-    pub peak_allocated: Bytes,
-    /// Bytes in blocks handed out at its end.
-    pub end_allocated: Bytes,
-    /// Most bytes asked for.
-    pub peak_requested: Bytes,
-    /// Bytes asked for by category, at the moment of the most.
-    pub breakdown: Breakdown,
-}
-
-/// A hook of a parameter group, as it passed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HookSample {
-    /// The hook.
-    pub hook: &'static str,
-    /// The group's module.
-    pub group: String,
-    /// Bytes allocated now.
-    pub now: Bytes,
-    /// Most bytes allocated since the previous sample.
-    pub peak: Bytes,
-}
-
-/// A tensor live at the peak.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Live {
-    /// Operator or parameter.
-    pub name: &'static str,
-    /// Category.
-    pub category: Category,
-    /// Number of such blocks.
-    pub count: u64,
-    /// Bytes asked for, all together.
-    pub bytes: Bytes,
-}
-
-/// The memory of a step.
-#[derive(Clone, Debug)]
-pub struct MemoryReport {
-    /// Most bytes in blocks handed out, over the reported step (`max_memory_allocated`).
-    pub peak_allocated: Bytes,
-    /// Most bytes taken from the device (`max_memory_reserved`).
-    pub peak_reserved: Bytes,
-    /// The phase of the peak.
-    pub peak_phase: String,
-    /// Bytes by category at the peak.
-    pub breakdown: Breakdown,
-    /// Where among the step's instructions most bytes are asked for; none where a request failed in the step itself.
-    pub peak_at: Option<usize>,
-    /// Phases of the reported step.
-    pub phases: Vec<Phase>,
-    /// Hooks of the reported step, with phase ends in between (`phase_end`).
-    pub hooks: Vec<HookSample>,
-    /// Bytes taken from the device, by stream.
-    pub reserved_by_stream: Vec<Bytes>,
-    /// How often cached segments had to be given back in the reported step.
-    pub retries: u32,
-    /// Calls to the device for memory in the reported step.
-    pub calls: DeviceCalls,
-    /// Whether a compiler gave memory out before the program ran: what does not fit is refused then.
-    pub compiled: bool,
-    /// The request that failed, if one did, with the step it failed in.
-    pub out_of_memory: Option<(OutOfMemory, u32)>,
-}
 
 struct Replay<'p> {
     program: &'p Program,
@@ -200,13 +98,6 @@ pub fn replay(program: &Program, settings: Settings) -> MemoryReport {
         report.peak_at = Some(replay.peak_at);
     }
     report
-}
-
-impl MemoryReport {
-    /// What of the program is live at the peak, largest first.
-    pub fn live(&self, program: &Program) -> Vec<Live> {
-        self.peak_at.map_or(vec![], |at| live_at(program, at))
-    }
 }
 
 impl Replay<'_> {
@@ -322,43 +213,4 @@ impl Replay<'_> {
         let now = self.allocator.allocated();
         report.hooks.push(HookSample { hook, group, now, peak: Bytes(self.since_sample.max(now.0)) });
     }
-}
-
-/// What is live at a position of the steady step, by operator and category, largest first.
-fn live_at(program: &Program, position: usize) -> Vec<Live> {
-    let mut live: Vec<Option<Category>> = vec![None; program.buffers.len()];
-    let last = &program.step[..program.step.len().min(position + 1)];
-    for instr in program.before_second().chain(last) {
-        match *instr {
-            Instr::Alloc { buffer } => live[buffer.0 as usize] = Some(program.buffer(buffer).category),
-            Instr::Free { buffer } => live[buffer.0 as usize] = None,
-            Instr::Rename { rename } => {
-                let Rename { from, to } = program.rename(rename);
-                live[to.0 as usize] = live[from.0 as usize].take();
-            }
-            Instr::Recategorize { buffer, category } => {
-                if let Some(known) = &mut live[buffer.0 as usize] {
-                    *known = category;
-                }
-            }
-            _ => {}
-        }
-    }
-    // A few dozen kinds; neighbours mostly are of one kind, so the last one found is tried first.
-    let mut list: Vec<Live> = vec![];
-    let mut last = 0;
-    for (category, buffer) in live.into_iter().zip(program.buffers.iter()) {
-        let Some(category) = category else { continue };
-        let same = |entry: &Live| entry.category == category && entry.name == buffer.name;
-        if !list.get(last).is_some_and(same) {
-            last = list.iter().position(same).unwrap_or_else(|| {
-                list.push(Live { name: buffer.name, category, count: 0, bytes: Bytes(0) });
-                list.len() - 1
-            });
-        }
-        list[last].count += 1;
-        list[last].bytes += buffer.bytes;
-    }
-    list.sort_by_key(|live| (std::cmp::Reverse(live.bytes), live.category, live.name));
-    list
 }

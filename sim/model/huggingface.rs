@@ -19,6 +19,7 @@ mod dropout;
 mod error;
 mod experts;
 mod falcon;
+mod fits;
 mod gemma;
 mod gpt2;
 mod gpt_neox;
@@ -50,7 +51,7 @@ pub use error::ModelError;
 use keys::Keys;
 pub use shipped::shipped;
 
-use super::{ModelConfig, Position};
+use crate::model::{ModelConfig, Position};
 
 /// One architecture: its `model_type`, its configuration class in `transformers`, and its reader.
 struct Architecture {
@@ -126,7 +127,7 @@ pub fn parse(text: &str, file_name: &str) -> Result<ModelConfig, ModelError> {
     model.model_type = architecture.model_type;
     model.dropout = dropout::read(&keys, model_type)?;
     refuse::ahead(&keys, &model)?;
-    limits::check(&keys, &model)?;
+    fits::check(&keys, &model)?;
     if !matches!(model.position, Position::Learned { .. }) {
         model.context = keys.peek("max_position_embeddings").and_then(Value::as_u64);
     }

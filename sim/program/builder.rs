@@ -1,7 +1,7 @@
 //! Writes a [`Program`]: interns kernels and collectives, hands out buffers and events, recycles their ids.
 
 use super::budget::{Budget, Share};
-use super::host::{self, HostAccount};
+use super::host::HostAccount;
 use super::intern::Interned;
 use super::{
     Buffer, BufferId, Category, Comm, CommId, Dispatch, EventId, ExchangeId, Graphs, Group, GroupId, Instr, Kernel,
@@ -235,7 +235,7 @@ impl Builder {
         let (bytes, stream) = match self.graphs {
             Graphs::Apart => (bytes, self.warm_up.filter(|_| stream.0 == 0).unwrap_or(stream)),
             Graphs::Replayed => (Bytes(0), stream),
-            Graphs::Captured | Graphs::Both => (bytes, self.pool_of(stream)),
+            Graphs::Captured | Graphs::Both => (bytes, self.program.pool_of(stream)),
         };
         let buffer = self.later(bytes, stream, category, name);
         self.push(Instr::Alloc { buffer });
@@ -308,7 +308,7 @@ impl Builder {
         }
         let each = |(kernel, times): (&Kernel, u128)| Flops(kernel.work.flops().0 * times);
         self.program.host = match self.program.memory {
-            super::Discipline::Static => host::sent(&self.program),
+            super::Discipline::Static => self.program.sent_to_host(),
             super::Discipline::Caching => self.host.most(),
         };
         self.program.flops = self.program.kernels.iter().zip(launched).map(each).sum();

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use super::{Instr, Program, Work};
 use crate::units::Bytes;
 
 /// What of a host's memory one rank takes.
@@ -71,17 +70,4 @@ impl HostAccount {
         let all = pinned.saturating_add(self.pageable);
         HostMemory { held: Bytes(self.held.1), pinned: Bytes(pinned), all: Bytes(all), files: Bytes(0) }
     }
-}
-
-/// What a compiled step keeps on the host: all that it sends there, until it comes back. XLA takes no more than the arrays' bytes.
-pub(super) fn sent(program: &Program) -> HostMemory {
-    let bytes = |instr: &Instr| match instr {
-        Instr::Launch { kernel, .. } => match program.kernel(*kernel).work {
-            Work::HostCopy { bytes, to_host: true } => bytes.0,
-            _ => 0,
-        },
-        _ => 0,
-    };
-    let all = Bytes(program.step.iter().fold(0_u64, |sum, instr| sum.saturating_add(bytes(instr))));
-    HostMemory { held: all, pinned: all, all, files: Bytes(0) }
 }

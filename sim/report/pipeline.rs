@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::text::{gib, percent, table};
+use super::format::{gib, percent, table};
 use crate::runtime::Parts;
 use crate::scenario::predict::Class;
 use crate::scenario::{Prediction, Scenario};

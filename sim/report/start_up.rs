@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::text::percent;
+use super::format::percent;
 use crate::program::Dispatch;
 use crate::runtime::Parts;
 use crate::runtime::spmd::{self, Run};

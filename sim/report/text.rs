@@ -2,8 +2,10 @@
 
 use std::fmt::{self, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
+pub(crate) use super::format::gib;
+pub use super::format::table;
 
+use super::format::percent;
 use super::questions::questions;
 use super::{pipeline, start_up};
 use crate::program::Category;
@@ -21,33 +23,6 @@ const LISTED: usize = 12;
 pub struct Detail {
     /// Every MFU convention instead of the first.
     pub all_conventions: bool,
-}
-
-/// A part of a time, in per cent.
-pub(super) fn percent(part: Time, whole: Time) -> f64 {
-    if whole.0 == 0 { 0.0 } else { 100.0 * part.0 as f64 / whole.0 as f64 }
-}
-
-/// A size with two decimals.
-pub(crate) fn gib(bytes: Bytes) -> String {
-    format!("{:.2} GiB", bytes.gib())
-}
-
-/// A table with right-aligned columns after the first `left`.
-pub fn table(header: &[&str], rows: Vec<Vec<String>>, left: usize) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header.to_vec());
-    for row in rows {
-        table.add_row(row);
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((if index == 0 { 2 } else { 1 }, 1));
-        if index >= left {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let text = table.to_string();
-    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
 /// Writes the report.

@@ -15,84 +15,19 @@ mod json;
 mod memory;
 #[cfg(test)]
 mod tests;
+mod view;
+
+pub use view::Trace;
 
 use std::io::{self, BufWriter, Write};
 
 use self::json::{Events, Field, Value};
-use crate::engine::{Simulated, Span, Timeline, What};
-use crate::program::{Direction, Mark, Program, StreamId};
+use self::view::{HOST, PHASES, Window, process, track};
+use crate::engine::{Simulated, Span, What};
+use crate::program::{Direction, Mark, StreamId};
 use crate::units::Time;
 
-/// A timeline and what is needed to read it.
-#[derive(Clone, Debug)]
-pub struct Trace<'a> {
-    /// Name of the scenario.
-    pub scenario: &'a str,
-    /// The programs, by class.
-    pub programs: Vec<&'a Program>,
-    /// The class of each rank.
-    pub class_of: Vec<u32>,
-    /// The run, recorded.
-    pub timeline: &'a Timeline,
-    /// The first step whose spans are shown, from 0; none: the last. Host and memory are those of the last step.
-    pub from_step: Option<u32>,
-}
-
-/// What part of a timeline is shown.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    /// First step.
-    step: u32,
-    /// Where it begins, which becomes zero \[ps\].
-    zero: Time,
-    /// Where the last step begins, as reported \[ps\].
-    begin: Time,
-}
-
-impl Window {
-    fn of(trace: &Trace<'_>) -> Window {
-        let ends = &trace.timeline.ends;
-        let last = ends.len() - 1;
-        let step = trace.from_step.map_or(last, |step| last.min(step as usize));
-        let begin_of = |step: usize| step.checked_sub(1).map_or(Time::ZERO, |before| ends[before]);
-        let spans = trace.timeline.spans.iter().filter(|span| span.step as usize >= step).map(|span| span.start);
-        let hosts = trace.timeline.host_begins.iter().copied();
-        let zero = spans.chain(hosts).fold(begin_of(step), Time::min);
-        Window { step: step as u32, zero, begin: begin_of(last) }
-    }
-
-    fn shows(&self, span: &Span) -> bool {
-        span.step >= self.step
-    }
-
-    /// A time as the trace counts it.
-    fn at(&self, time: Time) -> Time {
-        time.saturating_sub(self.zero)
-    }
-}
-
-/// The track of what the host does.
-const HOST: u32 = 1;
-/// The track of the phases on the device.
-const PHASES: u32 = 2;
-
-/// The process of a rank. Some viewers take process and track 0 for an idle processor.
-fn process(rank: u32) -> u32 {
-    rank + 1
-}
-
-/// The track of a stream.
-fn track(stream: StreamId) -> u32 {
-    PHASES + 1 + u32::from(stream.0)
-}
-
-impl<'a> Trace<'a> {
-    /// The last step of a run in which all ranks share one program.
-    pub fn new(scenario: &'a str, program: &'a Program, timeline: &'a Timeline) -> Self {
-        let class_of = vec![0; program.ranks as usize];
-        Trace { scenario, programs: vec![program], class_of, timeline, from_step: None }
-    }
-
+impl Trace<'_> {
     /// Writes the file.
     ///
     /// # Panics
@@ -127,21 +62,6 @@ impl<'a> Trace<'a> {
             memory::write(&mut events, self.programs[class], process(rank), HOST, &times)?;
         }
         events.end()
-    }
-
-    /// The first rank of a class, if any.
-    fn watched(&self, class: u32) -> Option<u32> {
-        self.class_of.iter().zip(0..).find(|&(&of, _)| of == class).map(|(_, rank)| rank)
-    }
-
-    /// The simulated rank that stands for a rank.
-    fn shown(&self, rank: u32) -> u32 {
-        let folded = self.timeline.ranks.len() < self.class_of.len();
-        if folded { self.timeline.ranks[self.class_of[rank as usize] as usize].rank } else { rank }
-    }
-
-    fn program(&self, rank: u32) -> &'a Program {
-        self.programs[self.class_of[rank as usize] as usize]
     }
 
     fn name_tracks<W: Write>(&self, events: &mut Events<W>, simulated: Simulated) -> io::Result<()> {

@@ -6,11 +6,11 @@
 
 mod pipelined;
 mod ring;
+mod rotation;
 
-pub use ring::{Method, Rotate, Rotation};
+pub use rotation::{Method, Rotate, Rotation};
 
-use super::eager::forward::attention_shape;
-use super::eager::{COMPUTE, Eager, ParamMap, Storage};
+use super::eager::{COMPUTE, Eager, ParamMap, Storage, attention_shape};
 use crate::model::fuse::{Compiled, Kernel, Launch, TensorId};
 use crate::model::graph::Graph;
 use crate::program::{Category, Dispatch, Pass, Work};

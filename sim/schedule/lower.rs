@@ -15,6 +15,7 @@ mod single;
 pub(super) mod spread;
 mod unshard;
 mod wait;
+mod writer;
 
 use super::{Batching, Lists, Schedule, ScheduleError};
 

@@ -3,7 +3,7 @@
 //! - FlashAttention 2 gives each of g = ceil(SMs / (B·N)) blocks of a head a copy of the gradient of its own and sums the copies
 //!   (`csrc/flash_attn/src/flash_bwd_launch_template.h`, `gridDimx`). A block that wants a whole SM for keys from end to end makes
 //!   g·B·N of them, in whole waves: with 32 heads on 132 SMs 160 blocks, in two waves, take 1.65 times as long as 132 would. The zeros and the sum
-//!   are the runtime's (`runtime/eager/backward.rs`).
+//!   are the runtime's (`runtime/eager/accumulator.rs`).
 //! - FlashAttention 3 waits for its turn: 2.900 over 2.391 ms since September 2025, causal, head dimension 128 on H100
 //!   (Dao-AILab/flash-attention#1893; 3.804 ms before).
 //! - cuDNN's factors are in a profile where they were measured (`in_order`; attention_cudnn.csv, Blackwell).

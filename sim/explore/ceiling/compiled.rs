@@ -3,21 +3,7 @@
 //! A compiler takes its time, so few are asked for: the predicted ceiling, the next length, and then, while the two sides of the
 //! compiler's own edge are further apart than one step, where a line through what is known meets the limit.
 
-use super::{Ceiling, End};
-use crate::units::Bytes;
-
-/// What a compiler says of a length.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
-    /// The length \[tokens\].
-    pub sequence: u64,
-    /// The compiler, and its version.
-    pub compiler: String,
-    /// Whether the step fits.
-    pub fits: bool,
-    /// What it takes at most \[B\] if it fits, what it would need if not and the compiler says so.
-    pub bytes: Option<Bytes>,
-}
+use super::answer::{Ceiling, Checked, End};
 
 impl Ceiling {
     /// What a compiler says of a length.

@@ -1,11 +1,11 @@
 //! BLOOM: linear biases instead of positions, a norm on the embedding, biases everywhere, and a head that is the
 //! embedding (`BloomConfig`).
 
+use super::ModelError;
 use super::decoder::{Names, plain};
 use super::keys::Keys;
 use super::limits::WIDTH;
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, Norm, Position};
+use crate::model::{Activation, FeedForward, ModelConfig, Norm, Position};
 
 const NAMES: Names = Names {
     width: &["hidden_size", "n_embed"],

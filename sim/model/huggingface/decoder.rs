@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
+use super::ModelError;
 use super::keys::Keys;
 use super::limits::{FFN, HEAD_DIM, HEADS, LAYERS, VOCAB, WIDTH};
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, Dropout, FeedForward, Norm, NormPlacement, Position};
+use crate::model::{Activation, Dropout, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 
 /// What an architecture calls its sizes: its own name first, then aliases.
 pub(super) struct Names {

@@ -3,14 +3,14 @@
 
 use serde_json::Value;
 
+use super::ModelError;
 use super::decoder::{COMMON, activation, sized};
 use super::experts::{routed, width, zero_or, zero_to};
 use super::keys::Keys;
 use super::limits::{AHEAD, EXPERTS, FFN, HEAD_DIM, HEADS, PATTERN};
-use super::{ModelConfig, ModelError};
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::latent::LatentAttention;
-use crate::model::{Activation, FeedForward, Position};
+use crate::model::{Activation, FeedForward, ModelConfig, Position};
 
 /// Reads `model_type` `deepseek_v2`.
 pub(super) fn read_v2(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

@@ -1,10 +1,10 @@
 //! Falcon: attention and feed-forward side by side, one key-value head (7B) or a few (40B, 180B) (`FalconConfig`).
 
+use super::ModelError;
 use super::decoder::{Names, activation, plain, rope};
 use super::keys::Keys;
 use super::limits::{FFN, HEADS, LENGTH, WIDTH};
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, Norm, NormPlacement, Position};
+use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
 
 const NAMES: Names = Names {
     width: &["hidden_size", "n_embed"],

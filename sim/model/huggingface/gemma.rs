@@ -1,12 +1,12 @@
 //! Gemma 1, 2 and 3: GeGLU, wide heads, embedding scaled by √D and shared with the head; from 2 on, norms on both
 //! sides of each part, softcaps, and windows in all blocks but every second (2) or sixth (3).
 
+use super::ModelError;
 use super::decoder::{activation, llama_like};
 use super::keys::Keys;
 use super::limits::{LENGTH, PATTERN};
 use super::window::{Pattern, layer_types, place};
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, NormPlacement, QkNorm};
+use crate::model::{Activation, FeedForward, ModelConfig, NormPlacement, QkNorm};
 
 /// What all three share: 256 to a head and a tied head (`GemmaConfig`, `Gemma2Config`, `Gemma3TextConfig`).
 fn gemma(keys: &Keys<'_>, kv_heads: u64) -> Result<ModelConfig, ModelError> {

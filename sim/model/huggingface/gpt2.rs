@@ -1,11 +1,11 @@
 //! GPT-2, and with other sizes GPT-3 as Megatron trains it: learned positions, LayerNorm, GELU, biases everywhere, and
 //! a head that is the embedding (`GPT2Config`).
 
+use super::ModelError;
 use super::decoder::{Names, activation, plain};
 use super::keys::Keys;
 use super::limits::{FFN, LENGTH, WIDTH};
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, Norm, Position};
+use crate::model::{Activation, FeedForward, ModelConfig, Norm, Position};
 
 const NAMES: Names = Names {
     width: &["n_embd", "hidden_size"],

@@ -1,11 +1,11 @@
 //! GPT-NeoX, Pythia and StableLM-alpha: attention and feed-forward side by side, each with its own LayerNorm, and
 //! rotary positions on a quarter of each head (`GPTNeoXConfig`).
 
+use super::ModelError;
 use super::decoder::{COMMON, activation, plain, rope};
 use super::keys::Keys;
 use super::limits::FFN;
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, Norm, NormPlacement};
+use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement};
 
 /// Reads `model_type` `gpt_neox`.
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

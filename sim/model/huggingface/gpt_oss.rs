@@ -1,14 +1,14 @@
 //! GPT-OSS: experts with biases in every block, attention with biases and sinks, windows in every second block
 //! (`GptOssConfig`; arXiv 2508.10925).
 
+use super::ModelError;
 use super::decoder::{activation, llama_like};
 use super::experts::routed;
 use super::keys::Keys;
 use super::limits::LENGTH;
 use super::window::{Pattern, layer_types, place};
-use super::{ModelConfig, ModelError};
 use crate::model::experts::{Experts, Router, Score};
-use crate::model::{Activation, FeedForward};
+use crate::model::{Activation, FeedForward, ModelConfig};
 
 /// Reads `model_type` `gpt_oss`. `intermediate_size` is the width of one expert.
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

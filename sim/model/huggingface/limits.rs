@@ -4,9 +4,6 @@
 
 use std::fmt;
 
-use super::keys::Keys;
-use super::{ModelConfig, ModelError};
-
 /// A size's name and the largest value believed.
 #[derive(Clone, Copy)]
 pub(super) struct Limit {
@@ -41,37 +38,3 @@ pub(super) const LENGTH: Limit = Limit { what: "a length in tokens", most: 1 << 
 pub(super) const AHEAD: Limit = Limit { what: "a number of modules that predict ahead", most: 16 };
 /// Blocks in a repeating pattern.
 pub(super) const PATTERN: Limit = Limit { what: "a number of blocks", most: 10_000 };
-
-/// Checks what no single key can: that heads share out among key-value heads, and that all heads together are sane.
-pub(super) fn check(keys: &Keys<'_>, model: &ModelConfig) -> Result<(), ModelError> {
-    if !model.heads.is_multiple_of(model.kv_heads) {
-        return Err(ModelError::Misfit {
-            file: keys.file(),
-            left: format!("{} query heads", model.heads),
-            right: format!("{} key-value heads", model.kv_heads),
-            rule: "the first must be a multiple of the second",
-            remedy: "check \"num_key_value_heads\"",
-        });
-    }
-    let all = model.heads.saturating_mul(model.head_dim);
-    let experts = model.experts.as_ref();
-    let routed = experts.map_or(0, |experts| experts.count.saturating_mul(experts.width) / 8);
-    let shared = experts.map_or(0, |experts| experts.shared);
-    for (what, size) in [
-        ("all heads together", all),
-        ("the feed-forward", model.ffn),
-        ("an eighth of all experts together", routed),
-        ("all shared experts together", shared),
-    ] {
-        if size > WIDTH.most {
-            return Err(ModelError::Misfit {
-                file: keys.file(),
-                left: format!("{what}, {size} wide,"),
-                right: format!("the largest width believed, {},", WIDTH.most),
-                rule: "the first must not exceed the second",
-                remedy: "check the sizes of heads, feed-forward and experts",
-            });
-        }
-    }
-    Ok(())
-}

@@ -1,9 +1,9 @@
 //! Llama: RMS norms, rotary positions, grouped queries, SiLU-gated feed-forward (`LlamaConfig`).
 
+use super::ModelError;
 use super::decoder::{activation, llama_like};
 use super::keys::Keys;
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward};
+use crate::model::{Activation, FeedForward, ModelConfig};
 
 /// Reads `model_type` `llama`. `LlamaConfig`: key-value heads default to the heads, `head_dim` to width / heads.
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

@@ -1,11 +1,11 @@
 //! MaxText's own decoder of 2023, which its oldest receipts trained: attention and feed-forward side by side behind one norm,
 //! norms on queries and keys, no gate (google/maxtext@5ebcd67fe: `MaxText/layers.py`, keys as in `configs/base.yml`).
 
+use super::ModelError;
 use super::decoder::{Names, activation, sized};
 use super::keys::Keys;
 use super::limits::{FFN, HEAD_DIM};
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, NormPlacement, Position, QkNorm};
+use crate::model::{Activation, FeedForward, ModelConfig, NormPlacement, Position, QkNorm};
 
 const NAMES: Names = Names {
     width: &["base_emb_dim"],

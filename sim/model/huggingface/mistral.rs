@@ -1,10 +1,10 @@
 //! Mistral: Llama with a sliding window in every block (`MistralConfig`).
 
+use super::ModelError;
 use super::decoder::{activation, llama_like};
 use super::keys::Keys;
 use super::limits::LENGTH;
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward};
+use crate::model::{Activation, FeedForward, ModelConfig};
 
 /// Reads `model_type` `mistral`.
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

@@ -1,12 +1,12 @@
 //! Mixtral: Mistral with experts in every block (`MixtralConfig`).
 
+use super::ModelError;
 use super::decoder::{activation, llama_like};
 use super::experts::routed;
 use super::keys::Keys;
 use super::limits::LENGTH;
-use super::{ModelConfig, ModelError};
 use crate::model::experts::{Experts, Router};
-use crate::model::{Activation, FeedForward};
+use crate::model::{Activation, FeedForward, ModelConfig};
 
 /// Reads `model_type` `mixtral`. `intermediate_size` is the width of one expert.
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

@@ -9,11 +9,11 @@
 
 use serde_json::Value;
 
+use super::ModelError;
 use super::decoder::{Names, activation, plain};
 use super::keys::Keys;
 use super::limits::{FFN, HEADS, LENGTH, WIDTH};
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, Norm, Position, QkNorm};
+use crate::model::{Activation, FeedForward, ModelConfig, Norm, Position, QkNorm};
 
 const NAMES: Names = Names {
     width: &["d_model", "hidden_size"],

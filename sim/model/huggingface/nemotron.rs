@@ -1,10 +1,10 @@
 //! Nemotron 3 and 4: LayerNorm with bias, squared ReLU without a gate, rotary positions on half of each head
 //! (`NemotronConfig`). Nemotron-H and the Llama-based Nemotrons are other architectures.
 
+use super::ModelError;
 use super::decoder::{activation, llama_like, rope};
 use super::keys::Keys;
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, Norm};
+use crate::model::{Activation, FeedForward, ModelConfig, Norm};
 
 /// Reads `model_type` `nemotron`.
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

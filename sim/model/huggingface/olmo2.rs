@@ -1,9 +1,9 @@
 //! OLMo 2: Llama with norms after each part instead of before, and norms on queries and keys (`Olmo2Config`).
 
+use super::ModelError;
 use super::decoder::{activation, llama_like};
 use super::keys::Keys;
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, NormPlacement, QkNorm};
+use crate::model::{Activation, FeedForward, ModelConfig, NormPlacement, QkNorm};
 
 /// Reads `model_type` `olmo2`.
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

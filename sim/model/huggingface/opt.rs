@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
+use super::ModelError;
 use super::decoder::{Names, activation, plain};
 use super::keys::Keys;
 use super::limits::{FFN, LENGTH, WIDTH};
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward, Norm, Position};
+use crate::model::{Activation, FeedForward, ModelConfig, Norm, Position};
 
 const NAMES: Names = Names {
     width: &["hidden_size", "d_model"],

@@ -1,11 +1,11 @@
 //! Phi-3: Llama with one matrix for q, k and v (`Phi3Config`). Its gate and up projections are one matrix too, which
 //! is the same work and the same number of parameters as two.
 
+use super::ModelError;
 use super::decoder::{activation, llama_like};
 use super::keys::Keys;
 use super::limits::LENGTH;
-use super::{ModelConfig, ModelError};
-use crate::model::{Activation, FeedForward};
+use crate::model::{Activation, FeedForward, ModelConfig};
 
 /// Reads `model_type` `phi3`.
 pub(super) fn read(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

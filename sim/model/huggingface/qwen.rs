@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
+use super::ModelError;
 use super::decoder::{activation, llama_like};
 use super::experts::{dense_first, routed, width};
 use super::keys::Keys;
 use super::limits::{LENGTH, PATTERN};
 use super::window::{Pattern, layer_types, place};
-use super::{ModelConfig, ModelError};
 use crate::model::experts::{Experts, Router};
-use crate::model::{Activation, FeedForward, QkNorm};
+use crate::model::{Activation, FeedForward, ModelConfig, QkNorm};
 
 /// Reads `model_type` `qwen2`.
 pub(super) fn read_qwen2(keys: &Keys<'_>) -> Result<ModelConfig, ModelError> {

@@ -1,8 +1,9 @@
 //! What a config may say that cannot be described: refused where it changes the model, noted where it only differs.
 
+use super::ModelError;
 use super::ignored::on;
 use super::keys::{Keys, shown};
-use super::{ModelConfig, ModelError};
+use crate::model::ModelConfig;
 
 /// Keys that count experts.
 const EXPERTS: &[&str] =

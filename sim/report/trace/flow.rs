@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::json::{Events, Value};
-use super::{Trace, Window};
+use super::view::{Trace, Window, process, track};
 use crate::engine::{Span, What};
 use crate::program::{Direction, GroupId, Instr, Program, Transfer};
 use crate::units::Time;
@@ -37,8 +37,8 @@ impl End {
             ("ph", Value::Text(self.phase)),
             ("bp", Value::Text("e")),
             ("id", Value::Number(self.id.into())),
-            ("pid", Value::Number(super::process(span.rank).into())),
-            ("tid", Value::Number(super::track(span.stream).into())),
+            ("pid", Value::Number(process(span.rank).into())),
+            ("tid", Value::Number(track(span.stream).into())),
             ("ts", Value::Micros(window.at(self.at))),
             ("name", Value::Text(self.name)),
             ("cat", Value::Text(self.name)),

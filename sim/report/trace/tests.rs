@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::engine::{Class, Costs, Job, Options, simulate, simulate_job};
+use crate::engine::{Class, Costs, Job, Options, Timeline, simulate, simulate_job};
 use crate::program::builder::Section;
 use crate::program::{
     Builder, Category, Collective, Comm, DType, Direction, Dispatch, Group, Instr, MatmulLayout, MemoryKind, Pass,
-    Transfer, Work,
+    Program, Transfer, Work,
 };
-use crate::units::Bytes;
+use crate::units::{Bytes, Time};
 
 const COMPUTE: StreamId = StreamId(0);
 const GATHER: StreamId = StreamId(1);

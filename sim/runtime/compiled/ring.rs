@@ -15,49 +15,13 @@
 //! Without balance (`context_parallel_load_balancer`: torchtitan 0.2.2's, PyTorch's `_cp_options.enable_load_balance`) rank r has
 //! the r-th share of the sequence: the last computes c − ½ steps' worth where balanced ones compute c/2, and the others wait.
 
-use serde::Deserialize;
-
+use super::rotation::{Method, Rotation};
 use crate::model::graph::{Graph, Op};
 use crate::program::{
     AttentionShape, Category, Collective, Comm, DType, Direction, Dispatch, MemoryKind, Transfer, Work,
 };
 use crate::runtime::eager::{COMPUTE, Eager, Ring, Storage};
 use crate::units::Bytes;
-
-/// How keys and values get round (`set_rotate_method`).
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Method {
-    /// Those of all ranks are gathered at once.
-    #[default]
-    AllGather,
-    /// Each step passes them on to the next rank.
-    AllToAll,
-}
-
-/// How ranks share a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rotate {
-    /// How keys and values get round.
-    pub method: Method,
-    /// Whether each rank has a part of the sequence's head and one of its tail (`headtail`).
-    pub balanced: bool,
-}
-
-impl Default for Rotate {
-    fn default() -> Rotate {
-        Rotate { method: Method::default(), balanced: true }
-    }
-}
-
-/// The ranks that share a sequence under PyTorch's context parallelism, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rotation {
-    /// The ranks.
-    pub ring: Ring,
-    /// How.
-    pub how: Rotate,
-}
 
 /// What the rules read off the operator \[B\].
 #[derive(Clone, Copy)]

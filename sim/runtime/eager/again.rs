@@ -10,30 +10,12 @@
 //! linear in it up to the first norm or grouped linear, and of that (`module/linear.py`, `module/grouped_linear.py`,
 //! `ops/fuser.py`: a linear of a second run leaves it open which module is the first).
 
-use super::forward::Results;
-use super::{Blocks, Category, Eager, Frame, Gradient, MemoryKind, Storage};
+use super::frame::{Held, Results};
+use super::storage::Gradient;
+use super::{Eager, Frame, Storage};
 use crate::model::graph::{Again, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
-use crate::program::Pass;
-
-/// Operators that run again, between their forward and their backward.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Held {
-    /// What they read, which the checkpoint holds.
-    inputs: Vec<(ValueId, Storage)>,
-    /// Results that were let go of, and are named for the copy.
-    results: Vec<Storage>,
-    /// The second run.
-    frame: Option<Box<Frame>>,
-}
-
-impl Blocks for Held {
-    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage)) {
-        self.inputs.iter_mut().for_each(|(_, storage)| show(storage));
-        self.results.iter_mut().for_each(&mut *show);
-        self.frame.iter_mut().for_each(|frame| frame.blocks(show));
-    }
-}
+use crate::program::{Category, MemoryKind, Pass};
 
 impl Held {
     fn results(graph: &Graph, again: &Again) -> Vec<ValueId> {

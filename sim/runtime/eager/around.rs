@@ -1,30 +1,11 @@
 //! What a framework does around the operators of a model that it takes as it is: hooks on modules, and on gradients.
 
-use super::{Eager, Frame, early_stop_at};
+pub use super::state::{Around, Place};
+
+use super::{Eager, Frame};
+use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Dispatch, MemoryKind};
-use std::fmt::Debug;
-
-/// An operator of a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The model's index of its graph's first parameter, which says which graph it is.
-    pub graph: usize,
-    /// Its index in the graph.
-    pub op: usize,
-    /// Whether it is its backward.
-    pub backward: bool,
-}
-
-/// A framework's hooks. What they issue stands in host order where they are called.
-pub trait Around: Debug {
-    /// An operator is about to run.
-    fn begins(&mut self, _eager: &mut Eager, _at: Place) {}
-    /// It has run.
-    fn ended(&mut self, _eager: &mut Eager, _at: Place) {}
-    /// A leaf has taken a parameter's gradient.
-    fn arrived(&mut self, eager: &mut Eager, param: usize);
-}
 
 impl Eager {
     /// Calls the framework, whose hooks may change everything but themselves.
@@ -78,5 +59,31 @@ impl Eager {
 
     pub(super) fn leaf_took(&mut self, param: usize) {
         self.call(|around, eager| around.arrived(eager, param));
+    }
+}
+
+/// The last operator that a recompute with early stop runs: everything before the last operator that saves a value made
+/// before it runs. The autograd node of a matmul packs its input before the kernel runs, and the recompute stops there.
+fn early_stop_at(graph: &Graph) -> usize {
+    let last = graph
+        .ops
+        .iter()
+        .rposition(|op| {
+            !matches!(
+                op.kind,
+                OpKind::Add
+                    | OpKind::Cast
+                    | OpKind::CastWeight
+                    | OpKind::Scale
+                    | OpKind::Split
+                    | OpKind::Slice
+                    | OpKind::Concat
+            )
+        })
+        .unwrap_or(0);
+    match graph.ops[last].kind {
+        OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) | OpKind::Square => last,
+        OpKind::Experts(ExpertOp::Combine) => last,
+        _ => last + 1,
     }
 }

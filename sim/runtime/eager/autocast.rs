@@ -1,7 +1,8 @@
 //! Linears under autocast: their weights are values, cast from parameters for each call ([`crate::model::autocast`]).
 
-use super::forward::has_bias;
-use super::{Eager, Frame, Gradient, Storage};
+use super::kernels::has_bias;
+use super::storage::Gradient;
+use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{DType, MatmulLayout};
 

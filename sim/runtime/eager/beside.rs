@@ -5,7 +5,7 @@
 //! was recorded when it was made (`torch/csrc/autograd/input_buffer.cpp`, "Autograd Producer-Consumer Stream Syncs", from PyTorch
 //! 2.9 on). Parameters take their gradients on the default stream, where data parallelism has made their nodes.
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, StreamId};

@@ -4,7 +4,7 @@
 //! `rms_norm_symint`, PyTorch 2.4 to 2.6). Autograd keeps `u` in fp32, `r`, and `type_as(u·r, x)`: for bf16 inputs that
 //! is 6 bytes per element where the fused kernel keeps the input's 2.
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::style::NormCode;

@@ -1,6 +1,6 @@
 //! Cross-entropy over whole logits, in eager operators.
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MemoryKind};

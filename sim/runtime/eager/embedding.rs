@@ -1,6 +1,6 @@
 //! Backward of an embedding: a dense gradient of the table, by a scatter or by sorting.
 
-use super::backward::round_up;
+use super::gradients::round_up;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, MemoryKind};
@@ -79,13 +79,5 @@ impl Eager {
             self.release(storage);
         }
         weight
-    }
-
-    /// Blocks taken in order and given back in the opposite one.
-    pub(super) fn nested(&mut self, sizes: &[u64], name: &'static str) {
-        let Some((&bytes, rest)) = sizes.split_first() else { return };
-        let storage = self.temporary(bytes, name);
-        self.nested(rest, name);
-        self.release(storage);
     }
 }

@@ -6,7 +6,7 @@
 //! all experts are added up before they are stored.
 
 use super::embedding::radix_sort_workspace;
-use super::forward::Results;
+use super::frame::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
 use crate::model::experts::choice::ChoiceOp;

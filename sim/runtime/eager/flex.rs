@@ -6,7 +6,8 @@
 //! copied to query heads in either. To a policy of selective recomputation the compiled region is one operator, whose results
 //! include q, k and v as backward reads them: the policy keeps them, and a recompute drops those it has made.
 
-use super::forward::{Results, attention_shape};
+use super::attention::attention_shape;
+use super::frame::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, MemoryKind, Work};

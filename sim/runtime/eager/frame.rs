@@ -1,8 +1,10 @@
 //! What a forward leaves for its backward.
 
+use super::keep::Keep;
 use super::offload::Sent;
-use super::{Gradient, Keep, ParamMap, Storage, again, halves};
-use crate::model::graph::Graph;
+use super::params::ParamMap;
+use super::storage::{Gradient, Storage};
+use crate::model::graph::{Graph, ValueId};
 use crate::program::EventId;
 
 /// One run of a graph's forward, with what backward needs.
@@ -27,9 +29,9 @@ pub struct Frame {
     /// Whether the checkpoint itself holds the input until backward has used it.
     pub(super) holds_input: bool,
     pub(super) recomputed: bool,
-    pub(super) halved: Box<halves::Halved>,
+    pub(super) halved: Box<Halved>,
     /// Operators that run again on their own, as the graph lists them.
-    pub(super) held: Vec<again::Held>,
+    pub(super) held: Vec<Held>,
 }
 
 impl Frame {
@@ -59,4 +61,40 @@ impl Frame {
             held: vec![],
         }
     }
+
+    /// The gradient of an operator's result is noted for the second half of a backward.
+    pub(super) fn note(&mut self, index: usize, gradient: Storage) {
+        self.halved.gradients.push((index, gradient));
+    }
+}
+
+/// What the first half leaves for the second.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Halved {
+    /// Operators that read parameters, with the gradients of their results.
+    pub(super) gradients: Vec<(usize, Storage)>,
+    /// Other operators that still hold what they saved, last to first.
+    pub(super) nodes: Vec<usize>,
+}
+
+/// Operators that run again, between their forward and their backward.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Held {
+    /// What they read, which the checkpoint holds.
+    pub(super) inputs: Vec<(ValueId, Storage)>,
+    /// Results that were let go of, and are named for the copy.
+    pub(super) results: Vec<Storage>,
+    /// The second run.
+    pub(super) frame: Option<Box<Frame>>,
+}
+
+/// What becomes of an operator's results beside its output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Results {
+    /// Autograd saves what backward needs.
+    Save,
+    /// A checkpointing policy keeps all results for the recompute.
+    Keep,
+    /// Nothing is kept.
+    Forget,
 }

@@ -6,23 +6,11 @@
 
 use std::ops::Range;
 
-use super::{Eager, Frame, Gradient, ParamMap, Storage};
+use super::state::Arrived;
+use super::storage::Gradient;
+use super::{Eager, Frame, ParamMap, Storage};
 use crate::model::graph::{Graph, ValueId};
 use crate::program::{Category, DType, Dispatch, Graphs, MemoryKind};
-
-/// A parameter whose gradient has been made, and the gradient, unless a matmul has added it to the main gradients.
-type Arrived = (usize, Option<(Storage, DType)>);
-
-/// What eager execution knows of graphs.
-#[derive(Debug, Default)]
-pub struct State {
-    /// Gradients of parameters that a graph has made so far; none: none runs.
-    arrived: Option<Vec<Arrived>>,
-    /// What a capture leaves or holds beside its results.
-    left: Vec<Storage>,
-    /// Whether the capturing stream's workspaces of forward and of backward are taken for good.
-    workspaces: [bool; 2],
-}
 
 /// Values that a stretch reads and does not make.
 fn inputs(graph: &Graph, frame: &Frame, range: &Range<usize>) -> Vec<ValueId> {
@@ -52,36 +40,6 @@ fn outputs(graph: &Graph, range: &Range<usize>) -> Vec<ValueId> {
 }
 
 impl Eager {
-    /// Whether what is written is part of a CUDA graph.
-    pub(super) fn in_graph(&self) -> bool {
-        self.graphs.arrived.is_some()
-    }
-
-    /// A gradient has been made in a graph: whether that is so, and what becomes of it is for later.
-    pub(super) fn arrives_in_graph(&mut self, param: usize, gradient: Option<(Storage, DType)>) -> bool {
-        let Some(arrived) = &mut self.graphs.arrived else { return false };
-        arrived.push((param, gradient));
-        true
-    }
-
-    /// Lets go of a gradient that nobody reads: a captured backward returns it.
-    pub(super) fn let_go_of_stand_in(&mut self, gradient: Storage) {
-        match self.program.graphs_now() {
-            Graphs::Captured => self.graphs.left.push(gradient),
-            _ => self.release(gradient),
-        }
-    }
-
-    /// Lets go of a gradient that a parameter has taken. Parameters take theirs on the stream on which data parallelism was set
-    /// up; what another stream has used is not taken anew while a graph is captured (`record_stream`;
-    /// `torch/csrc/autograd/input_buffer.cpp`; `CUDACachingAllocator.cpp`, `process_events`).
-    pub(super) fn let_go_of_taken(&mut self, gradient: Storage) {
-        match self.program.graphs_now() {
-            Graphs::Both => self.graphs.left.push(gradient),
-            _ => self.release(gradient),
-        }
-    }
-
     /// A graph that was a whole step ends: what was held until then goes.
     pub fn end_of_capture(&mut self) {
         for storage in std::mem::take(&mut self.graphs.left) {

@@ -7,25 +7,11 @@
 //!
 //! A gradient is cast to the type it is added up in every time. The loop's variables name the node before, its gradient and
 //! what came of it, until they name the next. On a device the engine's thread may hold what came of it a little longer.
-//!
-//! A norm has a kernel for its input's gradient, which moves three tensors, and one for its parameters', which reads two; the
-//! time of both together is theirs in that proportion.
 
-use super::{Eager, Frame, Gradient, Storage};
+use super::storage::Gradient;
+use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{DType, MatmulLayout};
-
-/// Parts of a norm's backward, of five, that its input's gradient and its parameters' take.
-const NORM_PARTS: [u64; 2] = [3, 2];
-
-/// What the first half leaves for the second.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Halved {
-    /// Operators that read parameters, with the gradients of their results.
-    gradients: Vec<(usize, Storage)>,
-    /// Other operators that still hold what they saved, last to first.
-    nodes: Vec<usize>,
-}
 
 /// What the loop over nodes names of the one before (`stage_backward_weight`).
 #[derive(Debug, Default)]
@@ -60,30 +46,7 @@ fn held_by(graph: &Graph, readers: &[usize]) -> Vec<Option<usize>> {
     held
 }
 
-/// A part of a norm's bytes, read and written.
-pub(super) fn norm_bytes(bytes: u64, of_input: bool) -> (u64, u64) {
-    let part = NORM_PARTS[usize::from(!of_input)];
-    (2 * bytes * part / 5, bytes * part / 5)
-}
-
 impl Eager {
-    /// Keeps what an operator without parameters has saved, in the first half.
-    pub(super) fn keep_saved(&mut self, op: &Op, index: usize, frame: &mut Frame) {
-        let (start, end) = Self::saved(frame, index);
-        if !op.params.is_empty() || start == end {
-            return;
-        }
-        for at in start..end {
-            self.retain(frame.saved[at]);
-        }
-        frame.halved.nodes.push(index);
-    }
-
-    /// The gradient of an operator's result is noted for the second half.
-    pub(super) fn note(&mut self, index: usize, frame: &mut Frame, gradient: Storage) {
-        frame.halved.gradients.push((index, gradient));
-    }
-
     /// A linear's first half.
     pub(super) fn linear_input(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let OpKind::Linear { inputs, outputs } = op.kind else { return };
@@ -91,7 +54,7 @@ impl Eager {
         let made = self.temporary(input.bytes(), "aten.mm");
         let (shape, dispatch) = ((input.elements / inputs, inputs, outputs), self.settings.backward);
         self.matmul("aten.mm", shape, input.dtype, MatmulLayout::DataGradient, dispatch);
-        self.note(index, frame, gradient);
+        frame.note(index, gradient);
         self.accumulate(frame, op.inputs[0], Gradient { storage: made, view: true });
         if let (true, Some(sum)) = (graph.is_dtensor(op.inputs[0]), &mut frame.gradients[op.inputs[0]]) {
             sum.view = true;

@@ -3,7 +3,7 @@
 //! Rotary embeddings and the gradient of the logits take the place of what they are computed from. Norms run in fp32 and,
 //! unless the whole block does, run again in backward. Assumed: Apex's norm is one kernel each way.
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::internlm::InternLmOp;

@@ -1,15 +1,9 @@
 //! Gradients of parameters as autograd leaves them (`torch/csrc/autograd/functions/accumulate_grad.h`).
 
-use super::{Eager, Gradient, Storage};
+use super::storage::{Gradient, Leaf};
+use super::{Eager, Storage};
 use crate::program::{Category, DType, MemoryKind};
 use crate::runtime::optimizer;
-
-/// A parameter's gradient as autograd leaves it.
-#[derive(Clone, Copy, Debug)]
-pub struct Leaf {
-    pub(super) storage: Storage,
-    pub(super) dtype: DType,
-}
 
 impl Eager {
     /// Casts a parameter's gradient to the type it is stored in, if it is the first and the type is wider

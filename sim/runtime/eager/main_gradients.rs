@@ -1,12 +1,10 @@
 //! Main gradients: one buffer of all parameters' gradients in a type of its own, to which each micro-batch adds
 //! (`megatron/core/distributed/distributed_data_parallel.py`, `_make_backward_post_hook`).
 
-use super::{Eager, Frame, Storage};
-use crate::model::graph::{Op, OpKind};
-use crate::model::megatron::MegatronOp;
-use crate::program::{Builder, DType, MatmulLayout, MemoryKind, Work};
-use crate::units::Bytes;
 use std::fmt::Debug;
+
+use super::storage::Storage;
+use crate::program::{Builder, DType};
 
 /// A point of a chunk's run at which a training step may have hooks: around its blocks, and around its backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,78 +75,5 @@ impl MainGradients {
     /// Main gradients of a type.
     pub fn new(dtype: DType, fused: bool, hooks: Box<dyn ParamHooks>) -> Self {
         MainGradients { dtype, fused, hooks }
-    }
-}
-
-impl Eager {
-    /// Tells the step that parameters are about to be read.
-    pub(super) fn about_to_read(&mut self, op: &Op, frame: &Frame) {
-        // These read the bias of the linear before them, whose module it belongs to.
-        let of_another =
-            matches!(op.kind, OpKind::Megatron(MegatronOp::BiasDropoutAdd { .. } | MegatronOp::Activate { .. }));
-        if of_another {
-            return;
-        }
-        // Positions are looked up by a module of their own, after words.
-        let embeds = matches!(op.kind, OpKind::Megatron(MegatronOp::Embed { .. }));
-        let count = if embeds { 1 } else { op.params.len() };
-        op.params.iter().take(count).for_each(|&param| self.is_reading(param, frame));
-    }
-
-    /// Tells the step that a parameter is about to be read.
-    pub(super) fn is_reading(&mut self, param: usize, frame: &Frame) {
-        // Hooks are no part of a CUDA graph.
-        let apart = !self.in_graph();
-        if let Some(main) = self.main.as_mut().filter(|_| apart) {
-            main.hooks.read(&mut self.program, frame.params.index(param));
-        }
-    }
-
-    /// Adds a gradient to the main gradients and lets go of it.
-    pub(super) fn add_to_main(&mut self, param: usize, gradient: Storage, dtype: DType) {
-        if self.arrives_in_graph(param, Some((gradient, dtype))) {
-            return;
-        }
-        let bytes = self.bytes(gradient);
-        let main = self.main.as_mut().expect("called where there are main gradients");
-        let wide = bytes / dtype.bytes() * main.dtype.bytes();
-        let (name, read) = match main.hooks.takes(&mut self.program, param) {
-            Takes::Sum => ("aten.add_", bytes + wide),
-            Takes::Copy => ("aten.copy_", bytes),
-        };
-        let work = Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(read), written: Bytes(wide) };
-        self.program.launch(self.stream, name, work, self.settings.backward);
-        self.let_go_of_taken(gradient);
-        self.gradient_arrived(param);
-    }
-
-    /// Tells the step how far a chunk's run has come.
-    pub fn reached(&mut self, at: Moment) {
-        if let Some(main) = &mut self.main {
-            main.hooks.reached(&mut self.program, at);
-        }
-    }
-
-    /// The gradient is in the main gradients.
-    pub(super) fn gradient_arrived(&mut self, param: usize) {
-        if self.arrives_in_graph(param, None) {
-            return;
-        }
-        if let Some(main) = &mut self.main {
-            main.hooks.arrived(&mut self.program, param);
-        }
-    }
-
-    /// Whether matmuls add weight gradients themselves.
-    pub(super) fn fuses_accumulation(&self) -> bool {
-        self.main.as_ref().is_some_and(|main| main.fused)
-    }
-
-    /// The matmul that makes a weight's gradient: one that adds it to the main gradient, where that is fused.
-    pub(super) fn weight_layout(&self) -> MatmulLayout {
-        match &self.main {
-            Some(main) if main.fused => MatmulLayout::MainGradient(main.dtype),
-            _ => MatmulLayout::WeightGradient,
-        }
     }
 }

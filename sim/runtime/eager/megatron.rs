@@ -5,38 +5,42 @@
 
 mod activation;
 mod ahead;
+mod catch_up;
 mod column;
 mod context;
 mod core;
 mod dispatch;
+mod dispatcher;
 mod dropout;
 mod embedding;
 mod engine;
+mod expert_sizes;
 mod flash;
 pub mod fp8;
 mod grouped;
 mod latent;
-pub mod later;
+mod later;
+mod left;
 mod linear;
 mod loss;
 mod overlap;
+mod products;
 mod rotary;
 mod routed;
 mod router;
 mod scores;
 pub mod spread;
+mod tools;
 
 pub use context::{Context, Heads, Parts, Ring, WAYS, Way};
-pub use dispatch::{DISPATCHERS, Dispatcher, Routing, Stage, crosses};
-pub use overlap::{STREAMS as BUFFER_STREAMS, UserBuffers};
-pub use routed::ExpertRanks;
+pub use dispatch::{DISPATCHERS, crosses};
+pub use dispatcher::{Dispatcher, Routing, Spread, Stage};
+pub use left::Later;
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{CrossEntropy, MegatronOp};
-use crate::program::{Collective, Comm, DType, Dispatch, MemoryKind, Work};
-use crate::units::Bytes;
 
 impl Eager {
     pub(super) fn megatron(&mut self, graph: &Graph, op: &Op, kind: MegatronOp, frame: &mut Frame, results: Results) {
@@ -118,70 +122,5 @@ impl Eager {
             MegatronOp::SplitQkv => self.split_qkv_backward(graph, op, frame, gradient),
             MegatronOp::Rotate { fused } => self.rotate_heads_backward(graph, op, (index, fused), frame, gradient),
         }
-    }
-
-    /// Lets go of what compiled functions have kept, when the checkpoint around them returns.
-    pub fn let_go_of_lingering(&mut self) {
-        for storage in std::mem::take(&mut self.lingering).into_iter().rev() {
-            self.release(storage);
-        }
-    }
-
-    /// What compiled functions have kept stays as long as a result that is a view of theirs.
-    pub fn lingers_with(&mut self, result: Storage) {
-        let lingering = std::mem::take(&mut self.lingering);
-        self.lingers_with.extend(lingering.into_iter().map(|kept| (result, kept)));
-    }
-
-    /// A live value of a running frame.
-    pub(super) fn value(frame: &Frame, value: usize) -> Storage {
-        frame.slots[value].expect("an operator reads live values")
-    }
-
-    /// Keeps blocks for backward, whose references it takes over, or lets go of them.
-    pub(super) fn keep(&mut self, frame: &mut Frame, results: Results, saved: &[Storage]) {
-        if results == Results::Save {
-            frame.saved.extend_from_slice(saved);
-            frame.saved_end.push(frame.saved.len() as u32);
-        } else {
-            for &storage in saved {
-                self.release(storage);
-            }
-        }
-    }
-
-    /// A new block and the memory-bound kernel that writes it.
-    pub(super) fn made(&mut self, name: &'static str, bytes: u64, read: u64, dispatch: Dispatch) -> Storage {
-        let storage = self.storage(bytes, name);
-        self.pointwise(name, MemoryKind::Elementwise, read, bytes, dispatch);
-        storage
-    }
-
-    /// Issues a collective of the tensor-parallel ranks, to be waited for later. `bytes`: the whole buffer.
-    pub(super) fn begin_exchange(&mut self, kind: Collective, bytes: u64, dtype: DType) {
-        let Some(tensor) = self.tensor else { return };
-        self.program.wait_stream(tensor.stream, self.stream);
-        self.program.collective(tensor.stream, Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype });
-    }
-
-    /// Waits for the collectives of the tensor-parallel ranks issued so far.
-    pub(super) fn end_exchange(&mut self) {
-        let Some(tensor) = self.tensor else { return };
-        self.program.wait_stream(self.stream, tensor.stream);
-    }
-
-    /// A collective that the stream at hand waits for at once.
-    pub(super) fn exchange_now(&mut self, kind: Collective, bytes: u64, dtype: DType) {
-        if let Some(tensor) = self.tensor.filter(|_| self.in_line) {
-            let comm = Comm { kind, group: tensor.group, bytes: Bytes(bytes), dtype };
-            return self.program.collective(self.stream, comm);
-        }
-        self.begin_exchange(kind, bytes, dtype);
-        self.end_exchange();
-    }
-
-    /// Launches a kernel.
-    pub(super) fn launch(&mut self, name: &'static str, work: Work, dispatch: Dispatch) {
-        self.program.launch(self.stream, name, work, dispatch);
     }
 }

@@ -4,8 +4,9 @@
 //! matmuls on ranks in the middle, whose program stands for all. Gathered parts lie in a buffer that all linears share
 //! (`MemoryBuffer`).
 
-use super::forward::Results;
-use super::{Eager, Frame, Gradient, Storage};
+use super::frame::Results;
+use super::storage::Gradient;
+use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::nanotron::NanotronOp;
 use crate::program::{Category, Collective, DType, MatmulLayout, MemoryKind};

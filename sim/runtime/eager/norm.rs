@@ -1,6 +1,6 @@
 //! RMSNorm and LayerNorm as one kernel each way: whose, and the backward.
 
-use super::halves::norm_bytes;
+use super::settings::LayerNorm;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::MemoryKind;
@@ -10,15 +10,14 @@ use crate::program::MemoryKind;
 const NORM_SPLIT_ROWS: u64 = 64 * 1024;
 const NORM_ROWS_PER_BLOCK: u64 = 32;
 
-/// Whose kernels LayerNorm is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerNorm {
-    /// PyTorch's.
-    Torch,
-    /// Apex's first ones, which Megatron has a copy of (`fused_mix_prec_layer_norm_cuda`).
-    Apex,
-    /// Apex's `FastLayerNorm`, where it has one for the width.
-    Persistent,
+/// Parts of a norm's backward, of five, that its input's gradient and its parameters' take: where they come in two kernels, the
+/// first moves three tensors and the second reads two, and the time of both together is theirs in that proportion.
+const NORM_PARTS: [u64; 2] = [3, 2];
+
+/// A part of a norm's bytes, read and written.
+pub(super) fn norm_bytes(bytes: u64, of_input: bool) -> (u64, u64) {
+    let part = NORM_PARTS[usize::from(!of_input)];
+    (2 * bytes * part / 5, bytes * part / 5)
 }
 
 impl LayerNorm {
@@ -122,7 +121,7 @@ impl Eager {
     /// A norm's first half, where backwards come in halves.
     fn norm_input(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
         let (made, _) = self.norm_halves(graph, op, index, frame, [true, false]);
-        self.note(index, frame, gradient);
+        frame.note(index, gradient);
         if let Some(made) = made {
             self.accumulate(frame, op.inputs[0], made.into());
         }

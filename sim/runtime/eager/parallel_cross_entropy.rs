@@ -5,7 +5,7 @@
 //! label's word contributes comes from the one rank that has it. Five blocks of V/t words a token in fp32 are made in
 //! each direction, of which three live together.
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, DType, MemoryKind};

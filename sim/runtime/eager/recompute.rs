@@ -1,6 +1,6 @@
 //! A checkpointed forward that runs again in backward, this time saving.
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, Op, OpKind};

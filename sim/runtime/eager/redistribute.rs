@@ -5,24 +5,11 @@
 //! gathers and scatters rows: parts that do not lie side by side (the sequence of more than one sample, the vocabulary)
 //! are copied into place after a gather; before a reduce-scatter they always are.
 
-use super::{COMPUTE, Eager, Frame, Storage};
+use super::{COMPUTE, Eager, Frame, Storage, TensorGroup};
 use crate::model::graph::{Graph, Op};
 use crate::model::tensor::Redistribution;
-use crate::program::{Category, Collective, Comm, DType, GroupId, MemoryKind, StreamId};
+use crate::program::{Category, Collective, Comm, DType, MemoryKind};
 use crate::units::Bytes;
-
-/// The tensor-parallel communicator and the stream of its collectives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TensorGroup {
-    /// The communicator.
-    pub group: GroupId,
-    /// Its ranks.
-    pub ranks: u64,
-    /// The stream.
-    pub stream: StreamId,
-    /// The type in which gradients of norms are summed over the ranks, where each has a part of the sequence.
-    pub norms: Option<DType>,
-}
 
 const ALL_GATHER: &str = "_c10d_functional.all_gather_into_tensor";
 const REDUCE_SCATTER: &str = "_c10d_functional.reduce_scatter_tensor";

@@ -9,7 +9,7 @@
 //! Their backward is long: a slice or a selection hands back zeros of the whole with its part copied in, and the parts
 //! are added up.
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::style::Rope;

@@ -1,20 +1,9 @@
 //! Parameters that a micro-batch uses several times: autograd adds their gradients up before it stores them
 //! (`torch/csrc/autograd/input_buffer.cpp`).
 
-use super::{Eager, Gradient};
+use super::storage::Gradient;
+use super::{Eager, Shared};
 use crate::program::{Category, MemoryKind};
-
-/// A parameter that is used several times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
-    /// Its number.
-    pub param: usize,
-    /// How often.
-    pub uses: u32,
-    /// Whether gradients that matmuls have added to the main gradients are followed by zeros (`zero_out_wgrad`), so that
-    /// the sum of all is added; else by numbers that nobody reads.
-    pub zeroed: bool,
-}
 
 impl Eager {
     /// How a parameter is used, if several times.

@@ -6,50 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{Counted, Eager, Frame, Storage};
+use super::blocks::Blocks;
+use super::storage::Counted;
+use super::{Eager, Storage};
 use crate::program::{BufferId, Category, Pass, ScopeId, Stamp, StreamId};
 
 /// More ways than these to come to the same operators are not told apart: the rest is run.
 const WAYS: usize = 8;
-
-/// A result that names blocks.
-pub trait Blocks: Clone {
-    /// Shows each block that it holds, in an order of its own; one may come several times.
-    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage));
-}
-
-impl Blocks for Storage {
-    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage)) {
-        show(self);
-    }
-}
-
-impl<B: Blocks> Blocks for Option<B> {
-    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage)) {
-        self.iter_mut().for_each(|held| held.blocks(show));
-    }
-}
-
-impl<A: Blocks, B: Blocks> Blocks for (A, B) {
-    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage)) {
-        self.0.blocks(show);
-        self.1.blocks(show);
-    }
-}
-
-impl Blocks for Frame {
-    fn blocks(&mut self, show: &mut dyn FnMut(&mut Storage)) {
-        self.slots.iter_mut().flatten().for_each(&mut *show);
-        self.gradients.iter_mut().flatten().for_each(|gradient| show(&mut gradient.storage));
-        self.saved.iter_mut().chain(&mut self.kept).for_each(&mut *show);
-        self.slices.iter_mut().for_each(|(_, storage)| show(storage));
-        self.held.iter_mut().for_each(|held| held.blocks(show));
-        // Of any other forward the input is its caller's.
-        if self.checkpoint.is_some() && self.holds_input {
-            show(&mut self.input);
-        }
-    }
-}
 
 /// What decides, beside the blocks that are given, what operators write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 //! Order of blocks as PyTorch 2.15 takes and gives them under torchtitan itself (`tests/oracles/torchtitan-experts.json`).
 //! Rows picked by an index get their gradients by `index_put_`, which sorts; `deterministic_scatter_add` does too.
 
-use super::forward::Results;
-use super::{COMPUTE, Eager, Frame, Gradient, Storage};
+use super::frame::Results;
+use super::storage::Gradient;
+use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
 use crate::model::experts::titan::TitanOp;
 use crate::model::graph::{Graph, Op};

@@ -13,7 +13,7 @@
 //! for nothing, and a packed copy to send. What comes back lies apart where a rank has one head or several sequences, and is
 //! copied by whoever needs it whole.
 
-use super::forward::Results;
+use super::frame::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, Op, OpKind, ValueId};
 use crate::program::{Collective, Comm, DType, GroupId, MemoryKind};
@@ -21,24 +21,6 @@ use crate::units::Bytes;
 
 const BSNH: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::H];
 const BSKH: &[Axis] = &[Axis::B, Axis::S, Axis::K, Axis::H];
-
-/// The ranks that share a sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ulysses {
-    /// Their communicator.
-    pub group: GroupId,
-    /// How many.
-    pub ranks: u64,
-    /// Values whose gradients lie apart.
-    apart: Vec<ValueId>,
-}
-
-impl Ulysses {
-    /// So many ranks.
-    pub fn new(group: GroupId, ranks: u64) -> Ulysses {
-        Ulysses { group, ranks, apart: vec![] }
-    }
-}
 
 /// A tensor of heads that changes hands.
 #[derive(Clone, Copy)]

@@ -3,7 +3,8 @@
 //! Rules are those of `tools/autograd/derivatives.yaml`; orders of allocations and frees are recorded in
 //! `tests/oracles/hf-transformers.json`.
 
-use super::{Eager, Frame, Gradient, Storage};
+use super::storage::Gradient;
+use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{DType, MatmulLayout, MemoryKind};
 

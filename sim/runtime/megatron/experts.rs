@@ -11,7 +11,7 @@ use crate::model::megatron::experts::{Capacity, Choice, Scores};
 use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
-use crate::runtime::eager::{Routing, Stage};
+use crate::runtime::eager::{Routing, Spread, Stage};
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const SBD: &[Axis] = &[Axis::S, Axis::B, Axis::D];
@@ -75,7 +75,8 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
         ),
         (mesh.tp > 1 && !job.sequence_parallel, "experts under tensor parallelism without sequence parallelism"),
     ];
-    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(job));
+    let spread = |capacity| Spread { ranks: mesh.ep, tensor: mesh.etp, capacity };
+    let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(spread(run.capacity.is_some())));
     cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what).or_else(dispatcher)
 }
 

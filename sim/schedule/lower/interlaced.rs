@@ -5,7 +5,7 @@
 //! and then back between two heads (F B S), the other back and then forward (B F S).
 
 use super::super::Kind::{self, *};
-use super::spread::Writer;
+use super::writer::Writer;
 
 /// All that one rank issues.
 pub(super) fn write(mut w: Writer<'_>) {

@@ -8,7 +8,7 @@
 //! exchange each for themselves, and the other's computation hides that. With `overlap_moe_expert_parallel_comm` both of a
 //! step are computed together, and then exchange.
 
-use super::super::order::megatron::Settings;
+use super::super::batching::Settings;
 use super::super::{Action, Kind, Lists, Schedule};
 
 /// A rank's table: its forwards and backwards in order.

@@ -12,10 +12,10 @@
 //! All of these meet on one communicator, so every rank issues them in one order, at the places in its list that leave
 //! the least waiting if a backward of blocks takes two forwards (the fork takes that until it has measured).
 
-use super::super::order::Shape;
-use super::super::order::vocabulary::Spread;
-use super::super::{Action, Kind, Lists, Schedule};
+use super::super::batching::Spread;
+use super::super::{Action, Kind, Lists, Schedule, Shape};
 use super::interlaced;
+use super::writer::Writer;
 
 /// The lists with all that is issued.
 pub fn lower(schedule: &Schedule, spread: Spread) -> Lists {
@@ -34,73 +34,6 @@ pub fn write(spread: Spread, shape: Shape, rank: u32, out: &mut Vec<Action>) {
     match spread {
         Spread::Interlaced => interlaced::write(writer),
         Spread::TwoBarriers | Spread::OneBarrier => beside(writer),
-    }
-}
-
-/// A rank's list under construction: actions of one kind come in the order of micro-batches.
-pub(super) struct Writer<'a> {
-    out: &'a mut Vec<Action>,
-    spread: Spread,
-    pub(super) shape: Shape,
-    pub(super) rank: u32,
-    counts: [u32; Kind::ALL.len()],
-}
-
-impl Writer<'_> {
-    fn new(spread: Spread, shape: Shape, rank: u32, out: &mut Vec<Action>) -> Writer<'_> {
-        Writer { out, spread, shape, rank, counts: [0; Kind::ALL.len()] }
-    }
-
-    pub(super) fn first(&self) -> bool {
-        self.rank == 0
-    }
-
-    pub(super) fn last(&self) -> bool {
-        self.rank + 1 == self.shape.ranks
-    }
-
-    /// How many of a kind there are.
-    pub(super) fn done(&self, kind: Kind) -> u32 {
-        self.counts[kind as usize]
-    }
-
-    /// Whether some of a kind are left, of one for each micro-batch.
-    pub(super) fn left(&self, kind: Kind) -> bool {
-        self.done(kind) < self.shape.microbatches
-    }
-
-    /// The next of a kind.
-    pub(super) fn add(&mut self, kind: Kind) {
-        let count = &mut self.counts[kind as usize];
-        self.out.push(Action::new(self.rank as u16, kind, *count));
-        *count += 1;
-    }
-
-    /// One of a kind for a micro-batch.
-    pub(super) fn add_as(&mut self, kind: Kind, microbatch: u32) {
-        self.out.push(Action::new(self.rank as u16, kind, microbatch));
-    }
-
-    /// Sends and receives of one call, where there is a neighbour.
-    pub(super) fn call<const N: usize>(&mut self, kinds: [Kind; N]) {
-        let from = self.out.len();
-        for kind in kinds {
-            let forward = matches!(kind, Kind::SendForward | Kind::RecvBackward);
-            if !(if forward { self.last() } else { self.first() }) {
-                self.add(kind);
-            } else if kind == Kind::RecvForward && self.spread != Spread::Interlaced {
-                // What the first rank's blocks take is the sum of the embedding's parts.
-                self.add(Kind::WaitSumEmbed);
-            }
-        }
-        let moved = self.out.len();
-        self.out[from..moved.saturating_sub(1).max(from)].iter_mut().for_each(|action| action.joined = true);
-    }
-
-    /// The embedding's part, and the sum of all parts.
-    pub(super) fn embed(&mut self) {
-        self.add(Kind::Embed);
-        self.add(Kind::SumEmbed);
     }
 }
 

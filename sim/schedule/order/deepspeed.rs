@@ -3,7 +3,9 @@
 //! Each rank computes in 1F1B's order, whatever the number of micro-batches. What sets it apart is when it sends and
 //! receives ([`lower`](super::super::lower)).
 
-use super::{Batching, Entry, Generate, Placement, one_forward_one_backward, one_stage};
+use super::super::{Batching, Placement};
+use super::entry::{Entry, Generate, one_stage};
+use super::one_forward_one_backward;
 
 /// `TrainSchedule`.
 pub const DEEPSPEED_1F1B: Entry = Entry {

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::super::{Action, Kind, ScheduleError};
-use super::{Batching, Entry, Generate, Placement, Shape, two_stages};
+use super::super::{Action, Batching, Kind, Placement, ScheduleError, Shape};
+use super::entry::{Entry, Generate, two_stages};
 
 /// Forward and backward side by side, there and back.
 pub const DUAL_PIPE_V: Entry = Entry {

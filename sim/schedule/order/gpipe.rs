@@ -2,8 +2,8 @@
 //!
 //! With equal stages the bubble is (p−1)/(m+p−1), and all m micro-batches are in flight at once.
 
-use super::super::{Action, Kind};
-use super::{Batching, Entry, Generate, Placement, Shape, one_stage};
+use super::super::{Action, Batching, Kind, Placement, Shape};
+use super::entry::{Entry, Generate, one_stage};
 
 /// All forwards, then all backwards in the same order.
 pub const GPIPE: Entry = Entry {

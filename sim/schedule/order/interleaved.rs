@@ -4,8 +4,8 @@
 //! backwards run through the same table with the stages reversed. With equal stages and m ≥ p the bubble is
 //! (p−1)/(v·m+p−1). In flight on rank r: (v−1)·p + 2(p−1−r) + 1, at most v·m.
 
-use super::super::{Action, Kind, ScheduleError};
-use super::{Batching, Entry, Generate, Placement, Shape};
+use super::super::{Action, Batching, Kind, Placement, ScheduleError, Shape};
+use super::entry::{Entry, Generate};
 
 /// 1F1B over several stages a rank.
 pub const INTERLEAVED: Entry = Entry {

@@ -4,8 +4,9 @@
 //! weights fill what would be idle. Rank r keeps r of them back. With F = I = W the bubble is (p−1)/(3·v·m+p−1); v·p
 //! activations are in flight.
 
+use super::super::{Batching, Placement};
+use super::entry::{Entry, Generate};
 use super::interleaved::{Plan, rounds, write};
-use super::{Batching, Entry, Generate, Placement};
 
 /// Interleaved 1F1B with backward in halves.
 pub const INTERLEAVED_ZERO_BUBBLE: Entry = Entry {

@@ -4,8 +4,8 @@
 //! are gathered once. Bubble (p−1)/(v·m+p−1) for m ≥ p; all v·m activations are in flight. Backwards run from the last
 //! micro-batch to the first.
 
-use super::super::{Action, Kind};
-use super::{Batching, Entry, Generate, Placement, any};
+use super::super::{Action, Batching, Kind, Placement};
+use super::entry::{Entry, Generate, any};
 
 /// GPipe over several stages a rank, breadth first.
 pub const LOOPED_BFS: Entry = Entry {

@@ -6,9 +6,12 @@
 //! last round is what is left, and with `overlap_moe_expert_parallel_comm`, which warms up with one more forward. Versions
 //! that do not know a group size run all forwards first where there are as many micro-batches as ranks.
 
-use super::super::{Lists, Schedule, ScheduleError};
+pub use super::super::batching::Settings;
+
+use super::super::{Batching, Lists, Placement, Schedule, ScheduleError, Shape};
+use super::entry::{Entry, Generate, counts, one_stage};
 use super::interleaved::{Plan, write};
-use super::{Batching, Entry, Generate, Placement, Shape, one_forward_one_backward, one_stage};
+use super::one_forward_one_backward;
 
 /// `forward_backward_pipelining_without_interleaving`.
 pub const MEGATRON_1F1B: Entry = Entry {
@@ -27,7 +30,7 @@ pub const MEGATRON_INTERLEAVED: Entry = Entry {
     placement: Placement::Loop,
     batching: |shape| Batching::Stepwise(Settings::of(shape)),
     check: |shape| check(shape, Settings::of(shape)),
-    generate: Generate::Rank(|shape, rank, out| write(shape, rank, Settings::of(shape).plan(shape, rank), out)),
+    generate: Generate::Rank(|shape, rank, out| write(shape, rank, plan(Settings::of(shape), shape, rank), out)),
 };
 
 /// The same with `overlap_moe_expert_parallel_comm`: a step's forward and backward run block beside block.
@@ -39,49 +42,22 @@ pub const MEGATRON_COMBINED: Entry = Entry {
     check: |shape| check(shape, Settings::of(shape)),
     generate: Generate::Rank(|shape, rank, out| {
         let settings = Settings { overlap_experts: true, ..Settings::of(shape) };
-        write(shape, rank, settings.plan(shape, rank), out);
+        write(shape, rank, plan(settings, shape, rank), out);
     }),
 };
 
-/// What Megatron's interleaved order also depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// `microbatch_group_size_per_vp_stage`: micro-batches in a round. By default, the number of ranks.
-    pub group: u32,
-    /// `overlap_moe_expert_parallel_comm`: one more forward before the first backward.
-    pub overlap_experts: bool,
-    /// Before there was a group size: all forwards first where micro-batches equal ranks.
-    pub fill_first: bool,
-}
-
-impl Settings {
-    /// Megatron's defaults.
-    pub fn of(shape: Shape) -> Settings {
-        Settings { group: shape.ranks, overlap_experts: false, fill_first: false }
-    }
-
-    /// Forwards of a rank before the first step of one forward and one backward.
-    pub fn warmup(self, shape: Shape, rank: u32) -> u32 {
-        let total = shape.virtual_stages * shape.microbatches;
-        if self.fill_first && shape.microbatches == shape.ranks {
-            return total;
-        }
-        let there_and_back = 2 * (shape.ranks - 1 - rank);
-        total.min(there_and_back + (shape.virtual_stages - 1) * self.group + u32::from(self.overlap_experts))
-    }
-
-    fn plan(self, shape: Shape, rank: u32) -> Plan {
-        Plan { round: self.group, warmup: self.warmup(shape, rank), weights_after: None }
-    }
+/// What a rank's list is made of under some settings.
+fn plan(settings: Settings, shape: Shape, rank: u32) -> Plan {
+    Plan { round: settings.group, warmup: settings.warmup(shape, rank), weights_after: None }
 }
 
 /// The interleaved order with settings other than the defaults.
 pub fn interleaved(shape: Shape, settings: Settings) -> Result<Schedule, ScheduleError> {
-    super::counts(shape)?;
+    counts(shape)?;
     check(shape, settings)?;
     let mut lists = Lists::default();
     for rank in 0..shape.ranks {
-        write(shape, rank, settings.plan(shape, rank), lists.open());
+        write(shape, rank, plan(settings, shape, rank), lists.open());
         lists.close();
     }
     Schedule::new(MEGATRON_INTERLEAVED.name.to_owned(), lists, Batching::Stepwise(settings))

@@ -4,7 +4,9 @@
 //! oldest micro-batch goes back first. Each send and each receive is a call of its own that the host waits for. Its other
 //! engine, `OneForwardOneBackwardPipelineEngine`, runs Megatron's 1F1B.
 
-use super::{Batching, Entry, Generate, Placement, gpipe, one_stage};
+use super::super::{Batching, Placement};
+use super::entry::{Entry, Generate, one_stage};
+use super::gpipe;
 
 /// `AllForwardAllBackwardPipelineEngine`.
 pub const AFAB: Entry = Entry {

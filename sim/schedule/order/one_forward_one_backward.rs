@@ -3,8 +3,8 @@
 //! The bubble stays (p−1)/(m+p−1); at most p−r micro-batches are in flight on rank r. PyTorch's own printed order
 //! (`Schedule1F1B._get_pipeline_order`) is off by one on the last rank; this is the order that its loop executes.
 
-use super::super::{Action, Kind, ScheduleError};
-use super::{Batching, Entry, Generate, Placement, Shape, one_stage};
+use super::super::{Action, Batching, Kind, Placement, ScheduleError, Shape};
+use super::entry::{Entry, Generate, one_stage};
 
 /// One forward, one backward, after a warm-up as long as the way to the last rank.
 pub const ONE_FORWARD_ONE_BACKWARD: Entry = Entry {

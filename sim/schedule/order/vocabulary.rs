@@ -10,20 +10,11 @@
 //! The lists hold what the stages' blocks compute. The parts of the embedding and of the head, and what is exchanged, are
 //! added by [`lower`](super::super::lower).
 
-use super::super::lower::spread;
-use super::super::{Action, ScheduleError};
-use super::{Batching, Entry, Generate, Placement, Shape, one_stage};
+pub use super::super::batching::Spread;
 
-/// How the ranks meet over the vocabulary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
-    /// Two reductions beside the computation, statistics first, then gradients (algorithm 1).
-    TwoBarriers,
-    /// One reduction beside the computation (algorithm 2).
-    OneBarrier,
-    /// Every exchange is waited for at once.
-    Interlaced,
-}
+use super::super::lower::spread;
+use super::super::{Action, Batching, Placement, ScheduleError, Shape};
+use super::entry::{Entry, Generate, one_stage};
 
 /// Algorithm 1.
 pub const VOCAB_1: Entry = entry(

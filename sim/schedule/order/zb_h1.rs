@@ -3,8 +3,9 @@
 //! Rank r keeps r gradients of weights back, so that every rank holds as much as the first. With F = I = W the bubble is
 //! (p−1)/(3m+p−1), a third of 1F1B's; in general (p−1)·(F+I−W) idle on each rank while W ≤ F and W ≤ I.
 
+use super::super::{Batching, Placement};
+use super::entry::{Entry, Generate, one_stage};
 use super::interleaved::{Plan, write};
-use super::{Batching, Entry, Generate, Placement, one_stage};
 
 /// 1F1B with backward in halves.
 pub const ZB_H1: Entry = Entry {

@@ -4,8 +4,9 @@
 //! back. With F = I = W and m ≥ 2p−1 no rank idles between its first action and its last: ranks start one after the other
 //! and end one after the other. At most 2p−1 activations are in flight.
 
+use super::super::{Batching, Placement};
+use super::entry::{Entry, Generate, one_stage};
 use super::interleaved::{Plan, write};
-use super::{Batching, Entry, Generate, Placement, one_stage};
 
 /// 1F1B with backward in halves and a warm-up there and back.
 pub const ZB_H2: Entry = Entry {

@@ -3,8 +3,8 @@
 //! Each rank runs one stage on the way there (its first chunk) and one on the way back. With F = I = W and m ≥ 2p the
 //! bubble is (p−1)/(6m+p−1); 2p half-size activations are in flight. Fewer micro-batches than 2p−1 run as a part of 2p−1.
 
-use super::super::{Action, Kind};
-use super::{Batching, Entry, Generate, Placement, Shape, two_stages};
+use super::super::{Action, Batching, Kind, Placement, Shape};
+use super::entry::{Entry, Generate, two_stages};
 
 /// Zero bubble, there and back.
 pub const ZBV: Entry = Entry {

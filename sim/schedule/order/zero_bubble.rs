@@ -12,8 +12,8 @@ use std::collections::BinaryHeap;
 
 use rayon::prelude::*;
 
-use super::super::{Action, Costs, Kind, Lists, Schedule, ScheduleError};
-use super::{Batching, Entry, Generate, Placement, Shape, one_stage};
+use super::super::{Action, Batching, Costs, Kind, Lists, Placement, Schedule, ScheduleError, Shape};
+use super::entry::{Entry, Generate, counts, one_stage};
 use crate::units::Time;
 
 /// Searched in 1F1B's memory.
@@ -68,7 +68,7 @@ fn equal_costs(shape: Shape, times: u64) -> Lists {
 
 /// The best schedule found for costs and memory. `name` is what reports call it.
 pub fn search(name: &str, shape: Shape, costs: &Costs, memory: Memory) -> Result<Schedule, ScheduleError> {
-    super::counts(shape)?;
+    counts(shape)?;
     searchable("a searched schedule", shape)?;
     if memory.limit < memory.activation || memory.for_weights > memory.activation {
         let problem = format!(

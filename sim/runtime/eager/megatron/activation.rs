@@ -1,7 +1,7 @@
 //! Bias and activation as autograd functions of Megatron's (`fusions/fused_bias_gelu.py`, `fused_bias_swiglu.py`): they
 //! save their input, and run one kernel each way.
 
-use super::super::forward::Results;
+use super::super::frame::Results;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, MemoryKind};

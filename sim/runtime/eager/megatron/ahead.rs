@@ -1,8 +1,9 @@
 //! What multi-token prediction does beside ordinary modules (`core/transformer/multi_token_prediction.py`, `roll_tensor`,
 //! `MTPLossAutoScaler`; `core/tensor_parallel/mappings.py`, 0.16.1).
 
-use super::super::forward::Results;
-use super::super::{Eager, Frame, Gradient, Storage};
+use super::super::frame::Results;
+use super::super::storage::Gradient;
+use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::AheadOp;
 use crate::program::{Collective, DType, MemoryKind};

@@ -4,9 +4,10 @@
 //! Its input is kept as it is and gathered again in backward, beside the gradient of the input; that is reduced and
 //! scattered beside the gradient of the weight.
 
-use super::super::forward::Results;
-use super::super::{Eager, Frame, Gradient, Storage};
-use super::engine::Sizes;
+use super::super::frame::Results;
+use super::super::storage::Gradient;
+use super::super::{Eager, Frame, Storage};
+use super::products::Sizes;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{MegatronOp, Reads};
 use crate::program::{Collective, MatmulLayout};

@@ -4,7 +4,7 @@
 //! Kept for backward: queries, keys, values, the softmax, the dropout's mask and what it leaves. Run again in backward
 //! (`CheckpointFunction`, `core/tensor_parallel/random.py`), only queries, keys and values are.
 
-use super::super::forward::Results;
+use super::super::frame::Results;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::MegatronOp;

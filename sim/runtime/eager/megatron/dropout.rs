@@ -4,8 +4,9 @@
 //! The compiled forward draws a seed and keeps the mask, one byte an element. Its backward sums the bias's gradient in two
 //! steps (`torch/_inductor/choices.py`, `reduction_split_factor`).
 
-use super::super::forward::Results;
-use super::super::{Eager, Frame, Gradient, Storage};
+use super::super::frame::Results;
+use super::super::storage::Gradient;
+use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::MegatronOp;
 use crate::program::{DType, Dispatch, MemoryKind};

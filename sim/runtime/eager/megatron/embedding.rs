@@ -5,7 +5,7 @@
 //! else reduced and scattered under sequence parallelism. Where pipeline ranks share the table, the words' sum is given.
 
 use super::super::embedding::EMBEDDING_UNSORTED;
-use super::super::forward::Results;
+use super::super::frame::Results;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, Param};
 use crate::program::{Collective, DType, Dispatch, MemoryKind};

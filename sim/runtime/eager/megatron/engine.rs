@@ -4,106 +4,14 @@
 //! What is gathered is a tensor of its own, given back as soon as the matmul has read it. Matmuls share one workspace for
 //! good. The function's frame holds the gradient of all parts of the input until it returns.
 
-use super::super::forward::Results;
-use super::super::{Eager, Frame, Gradient, Storage};
-use super::later::Left;
-use super::overlap::Product;
+use super::super::frame::Results;
+use super::super::storage::Gradient;
+use super::super::{Eager, Frame, Storage};
+use super::left::Left;
+use super::products::{Product, Sizes, statistics};
 use crate::model::graph::{Graph, Op, Value};
-use crate::model::megatron::{Bias, Fp8, MegatronOp, Scatter};
+use crate::model::megatron::{Bias, MegatronOp, Scatter};
 use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};
-
-/// What the rules read off the operator.
-#[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) inputs: u64,
-    pub(super) outputs: u64,
-    /// Tokens multiplied.
-    pub(super) tokens: u64,
-    /// Whether the ranks hold parts of the sequence between modules.
-    pub(super) sequence: bool,
-    /// Whether there are several ranks.
-    pub(super) splits: bool,
-    /// Whether what is exchanged runs beside matmuls, in buffers of its own.
-    pub(super) overlap: bool,
-    /// How what is summed is scattered, if beside the matmul.
-    pub(super) scatter: Option<Scatter>,
-    pub(super) dtype: DType,
-    pub(super) fp8: Option<Fp8>,
-}
-
-impl Sizes {
-    pub(super) fn of(graph: &Graph, op: &Op, kind: MegatronOp) -> Sizes {
-        if let MegatronOp::ColumnLinear { inputs, outputs, fp8, .. } = kind {
-            let (value, out) = (&graph.values[op.inputs[0]], &graph.values[op.outputs[0]]);
-            let (tokens, dtype, tensor) = (out.elements / outputs, value.dtype, graph.dims.tensor);
-            let [sequence, splits, overlap] = [tensor.sequence, tensor.splits(), false];
-            return Sizes { inputs, outputs, tokens, sequence, splits, overlap, scatter: None, dtype, fp8 };
-        }
-        let (inputs, outputs, overlap, scatter, fp8) = match kind {
-            MegatronOp::NormLinear { inputs, outputs, overlap, fp8, .. } => (inputs, outputs, overlap, None, fp8),
-            MegatronOp::RowLinear { inputs, outputs, overlap, fp8 } => {
-                (inputs, outputs, overlap.is_some(), overlap, fp8)
-            }
-            _ => unreachable!("called for linears"),
-        };
-        let tensor = graph.dims.tensor;
-        Sizes {
-            inputs,
-            outputs,
-            tokens: graph.dims.tokens(),
-            sequence: tensor.sequence,
-            splits: tensor.splits(),
-            overlap,
-            scatter,
-            dtype: graph.values[op.inputs[0]].dtype,
-            fp8,
-        }
-    }
-
-    /// Bytes of the multiplied input, and of the product.
-    pub(super) fn read(&self) -> u64 {
-        self.tokens * self.inputs * self.dtype.bytes()
-    }
-
-    pub(super) fn made(&self) -> u64 {
-        self.tokens * self.outputs * self.dtype.bytes()
-    }
-
-    /// As forward runs: without autograd nothing is gathered beside a matmul.
-    pub(super) fn in_pass(self, results: Results) -> Sizes {
-        Sizes { overlap: self.overlap && results == Results::Save, ..self }
-    }
-
-    /// For a matmul that has no exchange beside it.
-    pub(super) fn alone(self) -> Sizes {
-        Sizes { overlap: false, ..self }
-    }
-
-    /// The product, and the gradient of what was multiplied.
-    pub(super) fn forward(&self, dispatch: Dispatch) -> Product {
-        let shape = (self.tokens, self.outputs, self.inputs);
-        Product { shape, dtype: self.multiplied(), layout: MatmulLayout::Forward, dispatch }
-    }
-
-    pub(super) fn data_gradient(&self, dispatch: Dispatch) -> Product {
-        let shape = (self.tokens, self.inputs, self.outputs);
-        Product { shape, dtype: self.multiplied(), layout: MatmulLayout::DataGradient, dispatch }
-    }
-
-    /// Type that is multiplied.
-    pub(super) fn multiplied(&self) -> DType {
-        self.fp8.map_or(self.dtype, |_| DType::Fp8)
-    }
-
-    fn weight(&self) -> u64 {
-        self.inputs * self.outputs * self.dtype.bytes()
-    }
-}
-
-/// Numbers a row that a norm's forward leaves: mean and deviation, or one root.
-pub(super) fn statistics(params: usize) -> usize {
-    if params > 1 { 2 } else { 1 }
-}
 
 impl Eager {
     /// A matmul of Transformer Engine's: its workspace is taken for good.
@@ -222,12 +130,6 @@ impl Eager {
         let mut saved = vec![self.retain(Self::value(frame, op.inputs[0])), normed];
         saved.extend(numbers);
         self.keep(frame, results, &saved);
-    }
-
-    pub(super) fn gathered(&mut self, bytes: u64, dtype: DType) -> Storage {
-        let whole = self.storage(bytes, "all_gather_into_tensor");
-        self.exchange_now(Collective::AllGather, bytes, dtype);
-        whole
     }
 
     pub(super) fn norm_linear_backward(

@@ -4,8 +4,9 @@
 //! Kept: queries, keys, values, the context, a number for each head and query, and the random state. Assumed: cuDNN's
 //! workspace is not counted. Where ranks share a sequence it is several such kernels (`context`).
 
-use super::super::forward::Results;
+use super::super::frame::Results;
 use super::super::{Eager, Frame, Storage};
+use super::context;
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::model::megatron::MegatronOp;
 use crate::program::{AttentionShape, Category, MemoryKind, Pass, Work};
@@ -64,7 +65,7 @@ impl Eager {
     /// The context, and what backward needs, in the order in which it lets go of it.
     fn flash_results(&mut self, graph: &Graph, op: &Op, inputs: [Storage; 3]) -> (Storage, Vec<Storage>) {
         if let Some(context) = self.sequence {
-            return (context.way.forward)(self, graph, op, context, inputs);
+            return (context::rules(context.way).forward)(self, graph, op, context, inputs);
         }
         let [out, random, sums] = self.flash_forward(graph, op);
         let kept = inputs.into_iter().chain([out]).map(|storage| self.retain(storage));
@@ -73,7 +74,7 @@ impl Eager {
 
     fn flash_input_gradients(&mut self, graph: &Graph, op: &Op, together: bool) -> [Storage; 3] {
         match self.sequence {
-            Some(context) => (context.way.gradients)(self, graph, op, context),
+            Some(context) => (context::rules(context.way).gradients)(self, graph, op, context),
             None => self.flash_gradients(graph, op, together),
         }
     }

@@ -8,13 +8,13 @@
 mod alone;
 mod column;
 
-use super::super::forward::Results;
+use super::super::frame::Results;
 use super::super::{Eager, Frame, Storage};
-use super::engine::{Sizes, statistics};
+use super::products::{Sizes, statistics};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Bias, Fp8, Fp8Recipe, MegatronOp};
-use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId};
-use crate::runtime::eager::COMPUTE;
+use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Pass};
+use crate::runtime::eager::{COMPUTE, Maxima};
 use crate::units::Bytes;
 
 /// Numbers that share a scale under blockwise scaling, of activations and of weights.
@@ -34,15 +34,6 @@ pub const OF_ATTENTION: u64 = 3;
 
 /// Rows that one block of the kernel sums for a bias (`common/transpose/cast_transpose_fusion.cu`).
 const ROWS_OF_A_SUM: u64 = 128;
-
-/// The maxima of all products of a rank, reduced at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Maxima {
-    /// Over whom, and on which stream; none: there is one rank.
-    pub over: Option<(GroupId, StreamId)>,
-    /// Products of all chunks of the rank that have scales.
-    pub products: u64,
-}
 
 pub use alone::WORKSPACE;
 

@@ -3,41 +3,16 @@
 
 mod fp8;
 
-use super::super::forward::Results;
+use super::super::frame::Results;
 use super::super::{Eager, Frame, Storage};
-use super::later::Left;
+use super::expert_sizes::Sizes;
+use super::left::Left;
 use crate::model::graph::{Graph, Op};
-use crate::model::megatron::Fp8;
 use crate::model::megatron::experts::RoutedOp;
 use crate::program::{DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
 /// Streams that the matmuls of one call are spread over (`get_num_cublas_streams`).
 const STREAMS: u64 = 4;
-
-/// What the rules read off the operator.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    inputs: u64,
-    outputs: u64,
-    local: u64,
-    rows: u64,
-    dtype: DType,
-    fp8: Option<Fp8>,
-}
-
-impl Sizes {
-    fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Grouped { inputs, outputs, local, fp8 } = kind else {
-            unreachable!("called for grouped linears")
-        };
-        let value = &graph.values[op.inputs[0]];
-        Sizes { inputs, outputs, local, rows: value.elements / inputs, dtype: value.dtype, fp8 }
-    }
-
-    fn weight(&self) -> u64 {
-        self.inputs * self.outputs * self.dtype.bytes()
-    }
-}
 
 impl Eager {
     /// One call of the matmuls of all experts, of which as many run side by side as there are streams, and fill the chip

@@ -1,8 +1,9 @@
 //! Latent attention between its projections (`core/transformer/multi_latent_attention.py`, `rope_utils.py`,
 //! `core/fusions/fused_mla_yarn_rope_apply.py`, 0.16.1).
 
-use super::super::forward::Results;
-use super::super::{Eager, Frame, Gradient, Storage};
+use super::super::frame::Results;
+use super::super::storage::Gradient;
+use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::LatentOp;
 use crate::program::{Collective, DType, MemoryKind};

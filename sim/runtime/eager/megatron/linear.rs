@@ -4,9 +4,10 @@
 //! Under sequence parallelism the parts of the input are gathered into a buffer that all linears share (`"mpu"` of
 //! `GlobalMemoryBuffer`); only the rank's own part is saved, and gathered once more in backward.
 
-use super::super::forward::Results;
+use super::super::frame::Results;
 use super::super::main_gradients::WeightWork;
-use super::super::{Eager, Frame, Gradient, Storage};
+use super::super::storage::Gradient;
+use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Bias, MegatronOp, Reads};
 use crate::program::{Category, Collective, DType, Dispatch, MatmulLayout, MemoryKind, Work};

@@ -4,7 +4,7 @@
 
 mod engine;
 
-use super::super::forward::Results;
+use super::super::frame::Results;
 use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, Collective, DType, Dispatch, MemoryKind};

@@ -24,59 +24,14 @@
 //! exchange take what NCCL's take, and slow nothing on other processors; a further part costs the host a launch (cuBLASLt's choice of a kernel is not told apart); barriers take nothing.
 //! Parts of a pipeline fill the processors, so they run one after the other, though their streams are three.
 
+use super::super::{BUFFER_STREAMS as STREAMS, UserBuffers};
 use super::super::{Eager, Storage};
-use super::engine::Sizes;
-use crate::program::{
-    Collective, Comm, DType, Direction, Dispatch, GroupId, Kernel, MatmulLayout, MemoryKind, StreamId, Transfer, Work,
-};
+use super::products::{Product, Sizes};
+use crate::program::{Collective, Comm, DType, Direction, Dispatch, Kernel, MemoryKind, Transfer};
 use crate::units::Bytes;
 
 /// Parts of a pipeline (`num_splits`).
 const SPLITS: u64 = 4;
-
-/// Streams that parts are multiplied on (`_NUM_MAX_UB_STREAMS`).
-pub const STREAMS: usize = 3;
-
-/// Ranks that write into each other's buffers, and on which streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UserBuffers {
-    /// The ranks.
-    pub group: GroupId,
-    /// The same where exchanges slow the matmuls beside them, which leave no processors free.
-    pub slowing: GroupId,
-    /// Whether matmuls beside whole exchanges leave processors.
-    pub bulk_margin: bool,
-    /// How many.
-    pub ranks: u32,
-    /// Where parts are multiplied.
-    pub compute: [StreamId; STREAMS],
-    /// Where they are exchanged.
-    pub exchange: StreamId,
-}
-
-/// A matmul of Transformer Engine's.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Product {
-    /// Rows, columns, and what is summed over.
-    pub shape: (u64, u64, u64),
-    /// Type that is multiplied.
-    pub dtype: DType,
-    /// Which matmul of the linear.
-    pub layout: MatmulLayout,
-    /// The launch of the first part, with the Python around it.
-    pub dispatch: Dispatch,
-}
-
-impl Product {
-    fn part(self, rows: u64, columns: u64) -> Work {
-        let Product { shape: (m, n, k), dtype, layout, .. } = self;
-        Work::Matmul { m: m / rows, n: n / columns, k, dtype, layout }
-    }
-
-    fn launch_of(self, part: u64) -> Dispatch {
-        if part == 0 { self.dispatch } else { Dispatch::Extra }
-    }
-}
 
 impl Eager {
     /// Calls of the driver that the program has no instructions for.

@@ -3,8 +3,9 @@
 //!
 //! Unfused, cosines and sines are made anew from the angles, `[S, 1, 1, R]` in fp32, at every use.
 
-use super::super::forward::Results;
-use super::super::{Eager, Frame, Gradient, Storage};
+use super::super::frame::Results;
+use super::super::storage::Gradient;
+use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::program::{DType, MemoryKind};
 

@@ -5,9 +5,11 @@
 //! copied on a stream of their own and the host waits for them before the first exchange. Rows in their order are selected
 //! by a mask, whose size the host waits for, too; Transformer Engine's kernels take the size as given.
 
-use super::super::forward::Results;
-use super::super::{COMPUTE, Eager, Frame, Gradient, Storage};
-use super::dispatch::Dispatcher;
+use super::super::frame::Results;
+use super::super::storage::Gradient;
+use super::super::{COMPUTE, Eager, ExpertRanks, Frame, Storage};
+use super::dispatch;
+use super::dispatcher::Dispatcher;
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::experts::{Routed, RoutedOp};
 use crate::program::{Collective, Comm, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
@@ -16,23 +18,6 @@ use crate::units::Bytes;
 /// Bytes of an index, of a row's number of Transformer Engine's kernels.
 const INDEX: u64 = 8;
 const NUMBER: u64 = 4;
-
-/// Who exchanges what, where there are several: communicator and stream.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertRanks {
-    /// How they do.
-    pub dispatcher: &'static Dispatcher,
-    /// The ranks that experts are spread over.
-    pub exchange: Option<(GroupId, StreamId)>,
-    /// Those that share an expert.
-    pub tensor: Option<(GroupId, StreamId)>,
-    /// Both, which tell each other how many rows they send.
-    pub counts: Option<(GroupId, StreamId)>,
-    /// Those that share a sequence, whose load is balanced together.
-    pub balance: Option<(GroupId, StreamId)>,
-    /// The stream on which numbers go to the host.
-    pub copies: StreamId,
-}
 
 impl Eager {
     fn dispatcher(&self) -> &'static Dispatcher {
@@ -71,7 +56,7 @@ impl Eager {
             RoutedOp::Weigh => return self.weigh_rows(graph, op, frame, results),
             RoutedOp::AddBiases => return self.add_biases(graph, op, frame, results),
             RoutedOp::Own { step, routed } => {
-                return (self.dispatcher().forward)(self, graph, op, (step, routed), frame, results);
+                return (dispatch::rules(self.dispatcher()).forward)(self, graph, op, (step, routed), frame, results);
             }
             RoutedOp::Permute { fused, waits } => {
                 let name = if fused { "te.permute" } else { "aten.index_select" };
@@ -149,7 +134,14 @@ impl Eager {
             RoutedOp::Weigh => return self.weigh_rows_backward(graph, op, index, frame, gradient),
             RoutedOp::AddBiases => return self.add_biases_backward(graph, op, index, frame, gradient),
             RoutedOp::Own { step, routed } => {
-                return (self.dispatcher().backward)(self, graph, op, (index, step, routed), frame, gradient);
+                return (dispatch::rules(self.dispatcher()).backward)(
+                    self,
+                    graph,
+                    op,
+                    (index, step, routed),
+                    frame,
+                    gradient,
+                );
             }
             RoutedOp::Permute { fused: true, .. } => {
                 let result = self.temporary(bytes, "te.unpermute");

@@ -3,77 +3,18 @@
 //! tensors: it costs the host more than the device.
 
 mod fused;
+mod numbers;
 
-use super::super::forward::Results;
-use super::super::{Eager, Frame, Gradient, Storage};
+pub(super) use numbers::{INDEX, NUMBER, Sizes};
+
+use super::super::frame::Results;
+use super::super::storage::Gradient;
+use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
-use crate::model::megatron::experts::{Choice, Routed, RoutedOp, Scores};
+use crate::model::megatron::experts::{RoutedOp, Scores};
 use crate::program::{Collective, DType, Dispatch, MatmulLayout, MemoryKind};
 
-/// Bytes of an index, of a number in fp32.
-pub(super) const INDEX: u64 = 8;
-pub(super) const NUMBER: u64 = 4;
-
-/// What the rules read off the operator.
-#[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) routed: Routed,
-    pub(super) scores: Scores,
-    pub(super) choice: Choice,
-    pub(super) auxiliary: bool,
-    pub(super) fused: bool,
-    /// Bytes of a matrix of all experts' numbers, and of the chosen's, in the router's type.
-    pub(super) all: u64,
-    pub(super) chosen: u64,
-    /// Numbers of both.
-    pub(super) every: u64,
-    pub(super) some: u64,
-    /// Whether the router's type is narrower than fp32, in which softmax is taken.
-    pub(super) narrow: bool,
-}
-
-impl Sizes {
-    fn of(graph: &Graph, op: &Op, kind: RoutedOp) -> Sizes {
-        let RoutedOp::Route { routed, scores, choice, auxiliary, fused } = kind else {
-            unreachable!("called for routers")
-        };
-        let dtype = graph.values[op.outputs[0]].dtype;
-        let (every, some) = (routed.tokens * routed.experts, routed.tokens * routed.top_k);
-        let bytes = dtype.bytes();
-        let narrow = dtype != DType::Fp32;
-        Sizes {
-            routed,
-            scores,
-            choice,
-            auxiliary,
-            fused,
-            all: every * bytes,
-            chosen: some * bytes,
-            every,
-            some,
-            narrow,
-        }
-    }
-}
-
 impl Eager {
-    /// A small eager operator of forward, with its result.
-    pub(super) fn few(&mut self, name: &'static str, bytes: u64, read: u64) -> Storage {
-        self.made(name, bytes, read, self.settings.forward)
-    }
-
-    /// Softmax in fp32 of numbers in the router's type.
-    pub(super) fn wide_softmax(&mut self, numbers: u64, narrow: bool) -> Storage {
-        let wide = numbers * NUMBER;
-        let cast = narrow.then(|| self.few("aten._to_copy", wide, wide / 2));
-        let soft = self.storage(wide, "aten._softmax");
-        self.pointwise("aten._softmax", MemoryKind::Softmax, wide, wide, self.settings.forward);
-        if let Some(cast) = cast {
-            self.release(cast);
-        }
-        soft
-    }
-
     /// Ones where an expert is chosen, `[T, E]`, one byte each.
     fn chosen_map(&mut self, sizes: Sizes) -> Storage {
         let wide = sizes.every * NUMBER;
@@ -155,17 +96,6 @@ impl Eager {
         self.release(logged);
         self.release(map);
         [soft, counts, loss]
-    }
-
-    /// How many copies each expert is sent: the map's columns summed as whole numbers.
-    pub(super) fn count(&mut self, routed: Routed) -> Storage {
-        let every = routed.tokens * routed.experts;
-        let counts = self.storage(routed.experts * INDEX, "aten.sum");
-        let wide = self.storage(every * INDEX, "aten.sum");
-        self.pointwise("aten.sum", MemoryKind::Elementwise, every, every * INDEX, self.settings.forward);
-        self.pointwise("aten.sum", MemoryKind::Elementwise, every * INDEX, routed.experts * INDEX, Dispatch::Extra);
-        self.release(wide);
-        counts
     }
 
     /// Softmax's gradient, in the router's type.

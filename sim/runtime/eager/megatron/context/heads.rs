@@ -6,19 +6,17 @@
 //! kernels that a compiler makes (`reorder_seq_chunks_for_a2a_before_attn`).
 
 use super::super::super::{COMPUTE, Eager, Storage};
-use super::{Context, Heads, Kernel, Parts, RANDOM, Sizes, Way};
+use super::kernel::{Kernel, RANDOM, Sizes};
+use super::rules::Rules;
+use super::way::{Context, Heads, Parts, Way};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Category, Collective, Comm, DType, Dispatch, EventId, MemoryKind, StreamId};
 use crate::units::Bytes;
 
-pub(super) const A2A: Way = Way {
-    name: "a2a",
-    about: "each has some heads of all tokens",
-    parts: Parts::Heads,
-    windows: true,
-    forward,
-    gradients,
-};
+pub(super) const A2A: Way =
+    Way { name: "a2a", about: "each has some heads of all tokens", parts: Parts::Heads, windows: true };
+
+pub(super) const RULES: Rules = Rules { forward, gradients };
 
 /// What tensors become parts of.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,15 @@
 //! `MoEAllGatherTokenDispatcher`: all tokens of all ranks that have experts together to each of them, which picks those of
 //! its own; what they make of them is reduced and scattered. How many rows there are the host reads of the device.
 
-use super::{Beside, C, CD, Dispatcher, Experts, Routing, rows, unpermute_to};
+use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing};
+use super::rows::{C, CD, rows, unpermute_to};
+use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
 use crate::program::{Collective, DType, Dispatch, MemoryKind, Work};
-use crate::runtime::eager::forward::Results;
-use crate::runtime::eager::{COMPUTE, Eager, Frame, Gradient, Storage};
+use crate::runtime::eager::frame::Results;
+use crate::runtime::eager::storage::Gradient;
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Storage};
 use crate::units::Bytes;
 
 pub(super) const ALLGATHER: Dispatcher = Dispatcher {
@@ -14,15 +17,12 @@ pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     about: "all rows go to all ranks",
     combines: false,
     beside: false,
-    refuses: |job| {
-        let capacity = job.mixture.is_some_and(|run| run.capacity.is_some());
-        capacity.then_some("experts' capacity under the all-gather dispatcher")
-    },
+    refuses: |spread| spread.capacity.then_some("experts' capacity under the all-gather dispatcher"),
     write,
     shared_buffer: |routed, row| if peers(routed) > 1 { routed.tokens * peers(routed) * row } else { 0 },
-    forward,
-    backward,
 };
+
+pub(super) const RULES: Rules = Rules { forward, backward };
 
 const SBE: &[Axis] = &[Axis::S, Axis::B, Axis::E];
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];

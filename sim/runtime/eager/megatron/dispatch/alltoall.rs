@@ -9,7 +9,8 @@
 //!
 //! In backward each exchange of rows comes as soon as its gradient is there, and so do gather and scatter.
 
-use super::{Beside, C, CD, Dispatcher, Experts, LBD, MODULE, Routing, Stage, no_backward, no_forward, rows};
+use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing, Stage};
+use super::rows::{C, CD, LBD, MODULE, rows, unpermute};
 use crate::model::graph::{GraphBuilder, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, RoutedOp};
 use crate::program::DType;
@@ -22,8 +23,6 @@ pub(super) const ALLTOALL: Dispatcher = Dispatcher {
     refuses: |_| None,
     write,
     shared_buffer: |_, _| 0,
-    forward: no_forward,
-    backward: no_backward,
 };
 
 fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shared: Option<Beside<'_>>) -> ValueId {
@@ -98,7 +97,7 @@ fn write(g: &mut GraphBuilder, routing: &Routing, experts: Experts<'_>, mut shar
     }
     let back = out;
     let every = beside(g, Stage::Second, active);
-    out = super::unpermute(g, fused, [back, of]);
+    out = unpermute(g, fused, [back, of]);
     if let Some(every) = every {
         let routed = out;
         let elements = g.elements(routed);

@@ -5,13 +5,15 @@
 //! How many ranks a token reaches is the mean where all choices of experts are as likely ([`Rows::reached`]). DeepEP's own
 //! buffers, which PyTorch does not see, are left out.
 
-use super::{Beside, C, CD, Dispatcher, Experts, Routing, rows, unpermute_to};
+use super::super::dispatcher::{Beside, Dispatcher, Experts, Routing, Spread};
+use super::rows::{C, CD, rows, unpermute_to};
+use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
 use crate::program::{Category, Collective, DType, Dispatch, MemoryKind, Rows, Way};
-use crate::runtime::eager::forward::Results;
-use crate::runtime::eager::{COMPUTE, Eager, Frame, Gradient, Storage};
-use crate::runtime::megatron::Job;
+use crate::runtime::eager::frame::Results;
+use crate::runtime::eager::storage::Gradient;
+use crate::runtime::eager::{COMPUTE, Eager, Frame, Storage};
 
 pub(super) const FLEX: Dispatcher = Dispatcher {
     name: "flex",
@@ -21,9 +23,9 @@ pub(super) const FLEX: Dispatcher = Dispatcher {
     refuses,
     write,
     shared_buffer: |_, _| 0,
-    forward,
-    backward,
 };
+
+pub(super) const RULES: Rules = Rules { forward, backward };
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
 const SBE: &[Axis] = &[Axis::S, Axis::B, Axis::E];
@@ -52,11 +54,10 @@ pub(super) fn crosses(step: &str) -> bool {
     [DISPATCH, COMBINE].contains(&step)
 }
 
-fn refuses(job: &Job) -> Option<&'static str> {
-    let split = (job.mesh.etp > 1, "DeepEP's way to experts that are split over ranks");
-    let odd = (!RANKS.contains(&job.mesh.ep), "DeepEP over a number of ranks that it has no settings for");
-    let capacity = job.mixture.is_some_and(|run| run.capacity.is_some());
-    let capacity = (capacity, "experts' capacity under DeepEP");
+fn refuses(spread: Spread) -> Option<&'static str> {
+    let split = (spread.tensor > 1, "DeepEP's way to experts that are split over ranks");
+    let odd = (!RANKS.contains(&spread.ranks), "DeepEP over a number of ranks that it has no settings for");
+    let capacity = (spread.capacity, "experts' capacity under DeepEP");
     [split, odd, capacity].into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
 }
 

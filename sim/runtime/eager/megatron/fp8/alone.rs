@@ -1,7 +1,7 @@
 //! Transformer Engine's `Linear` in fp8 in a model that says nothing of micro-batches (`transformer_engine/pytorch/module/linear.py`,
 //! 0.10 and before 1.8).
 
-use super::super::super::forward::Results;
+use super::super::super::frame::Results;
 use super::super::super::{Eager, Frame, Storage};
 use super::{Copies, SQUARE, Wide};
 use crate::model::graph::{Graph, Op, OpKind};

@@ -1,9 +1,9 @@
 //! A linear without a norm in fp8 (`transformer_engine/pytorch/module/linear.py`, `distributed.py`, 2.9): split on its rows, or
 //! whole on every rank.
 
-use super::super::super::forward::Results;
+use super::super::super::frame::Results;
 use super::super::super::{Eager, Frame, Storage};
-use super::super::engine::Sizes;
+use super::super::products::Sizes;
 use super::{Copies, Wide};
 use crate::model::graph::{Graph, Op};
 use crate::model::megatron::{Fp8, Fp8Recipe, Reads};

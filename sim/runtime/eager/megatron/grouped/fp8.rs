@@ -4,11 +4,11 @@
 //! all of them, under the other recipes each expert's rows have kernels of their own, in one call. Of what was read the
 //! transposed copies are kept.
 
-use super::super::super::forward::Results;
+use super::super::super::frame::Results;
 use super::super::super::{Eager, Frame, Storage};
+use super::super::expert_sizes::Sizes;
 use super::super::fp8::{Copies, Wide};
-use super::super::later::Left;
-use super::Sizes;
+use super::super::left::Left;
 use crate::model::graph::Op;
 use crate::model::megatron::{Fp8, Fp8Recipe};
 use crate::program::{Dispatch, MatmulLayout, MemoryKind};

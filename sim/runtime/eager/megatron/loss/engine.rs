@@ -2,8 +2,9 @@
 //! reads the logits for three numbers a token, which tensor-parallel ranks gather; one leaves the gradient in the logits'
 //! place. In backward that is multiplied by the gradient of the losses, after the host has sent a one to compare with.
 
-use super::super::super::forward::Results;
-use super::super::super::{Eager, Frame, Gradient};
+use super::super::super::frame::Results;
+use super::super::super::storage::Gradient;
+use super::super::super::{Eager, Frame};
 use super::{INDEX, NUMBER};
 use crate::model::graph::{Graph, Op};
 use crate::program::{Collective, DType, Dispatch, Graphs, MemoryKind, Work};

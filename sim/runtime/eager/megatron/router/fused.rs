@@ -1,9 +1,9 @@
 //! The router in Transformer Engine's kernels (`moe_router_fusion`; `transformer_engine/pytorch/router.py`, 2.9): one for
 //! choice and weights, one for the scores that the balancing loss is of, one for that loss.
 
-use super::super::super::forward::Results;
+use super::super::super::frame::Results;
 use super::super::super::{Eager, Frame, Storage};
-use super::{INDEX, NUMBER, Sizes};
+use super::numbers::{INDEX, NUMBER, Sizes};
 use crate::model::graph::Op;
 use crate::program::{Collective, DType, MemoryKind};
 

@@ -1,0 +1,281 @@
+//! What each operator allocates, launches and lets go of in backward.
+//!
+//! A node lives like this: its results are allocated, then the gradient it received and the tensors it saved go (under
+//! checkpointing in the opposite order, because the unpacked tensors are then the node's own), then second gradients
+//! are added up, then parameter gradients are stored.
+
+use super::storage::Gradient;
+use super::{Eager, Frame, Storage};
+use crate::model::Activation;
+use crate::model::graph::{Graph, Op, OpKind};
+use crate::program::{DType, MatmulLayout, MemoryKind};
+
+impl Eager {
+    pub(super) fn node_here(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame) {
+        if op.kind == OpKind::Split {
+            return self.split(graph, op, frame);
+        }
+        let Some(Gradient { storage: gradient, .. }) = frame.gradients[op.outputs[0]].take() else { return };
+        let dispatch = self.settings.backward;
+        let input = op.inputs.first().copied().unwrap_or(op.outputs[0]);
+        let bytes = graph.values[input].bytes();
+        let out_bytes = graph.values[op.outputs[0]].bytes();
+        match op.kind {
+            OpKind::Linear { .. } if self.inputs_only => self.linear_input(graph, op, index, frame, gradient),
+            OpKind::Linear { inputs, outputs } if op.params.is_empty() => {
+                self.linear_of_values(graph, op, index, frame, gradient, (inputs, outputs));
+            }
+            OpKind::CastWeight => self.cast_weight_backward(graph, op, frame, gradient),
+            OpKind::Linear { inputs, outputs } => {
+                self.linear(graph, op, index, frame, gradient, (inputs, outputs));
+            }
+            OpKind::RmsNorm { rows } if !self.settings.fused_rms_norm => {
+                let (start, end) = Self::saved(frame, index);
+                let saved = frame.saved[start..end].to_vec();
+                self.composite_norm_backward(graph, op, (rows, start == 0), frame, (&saved, gradient));
+            }
+            OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => self.norm(graph, op, index, frame, gradient),
+            OpKind::Cast => {
+                let result = self.pointwise_gradient("aten._to_copy", bytes, out_bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            OpKind::RotateComplex { table } => {
+                let conjugate = self.temporary(8 * table, "aten.clone");
+                self.pointwise("aten.clone", MemoryKind::Copy, 8 * table, 8 * table, dispatch);
+                let result = self.temporary(bytes, "aten.mul");
+                self.pointwise("aten.mul", MemoryKind::Complex, bytes + 8 * table, bytes, dispatch);
+                self.release(conjugate);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            OpKind::Rotate(rope) => self.rotate_backward(graph, op, (index, rope), frame, gradient),
+            OpKind::RepeatKv | OpKind::Expand => {
+                let result = self.temporary(bytes, "aten.sum");
+                self.pointwise("aten.sum", MemoryKind::Elementwise, out_bytes, bytes, dispatch);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            OpKind::Mul => {
+                let second = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+                let first = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, op.inputs[0], first.into());
+                self.accumulate(frame, op.inputs[1], second.into());
+            }
+            OpKind::Add => {
+                for &operand in &op.inputs {
+                    let value = &graph.values[operand];
+                    let sum = graph.values[op.outputs[0]].dtype;
+                    let part = if value.dtype != sum {
+                        self.pointwise_gradient("aten._to_copy", value.bytes(), out_bytes)
+                    } else if value.shape.len() < graph.values[op.outputs[0]].shape.len() {
+                        // The operand was broadcast over the batch; the sum is a copy even of a batch of one.
+                        self.pointwise_gradient("aten.sum", value.bytes(), bytes)
+                    } else {
+                        self.retain(gradient)
+                    };
+                    self.accumulate(frame, operand, part.into());
+                }
+                self.release(gradient);
+            }
+            OpKind::Scale => {
+                let result = self.pointwise_gradient("aten.mul", bytes, bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            OpKind::Act(act) => {
+                let name = match act {
+                    Activation::Silu => "aten.silu_backward",
+                    Activation::Gelu | Activation::GeluTanh | Activation::GeluNew => "aten.gelu_backward",
+                    Activation::Relu => "aten.threshold_backward",
+                    Activation::ReluSquared => "aten.mul",
+                };
+                let result = self.pointwise_gradient(name, bytes, 2 * bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            OpKind::Tanh => {
+                let result = self.pointwise_gradient("aten.tanh_backward", bytes, 2 * bytes);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            // `grad · 2x`, as `pow_backward` writes it.
+            OpKind::Square => {
+                let power = self.pointwise_gradient("aten.pow", bytes, bytes);
+                let double = self.pointwise_gradient("aten.mul", bytes, bytes);
+                let result = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
+                self.release(double);
+                self.release(power);
+                self.let_go(frame, index, gradient);
+                self.accumulate(frame, input, result.into());
+            }
+            OpKind::Concat => {
+                for &part in &op.inputs {
+                    self.retain(gradient);
+                    self.accumulate(frame, part, Gradient { storage: gradient, view: true });
+                }
+                self.release(gradient);
+            }
+            OpKind::Contiguous | OpKind::View => {
+                self.accumulate(frame, input, Gradient { storage: gradient, view: true });
+            }
+            OpKind::Positions | OpKind::RotaryRows => self.release(gradient),
+            OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
+            OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
+            OpKind::Attention { window, .. } if self.ulysses.is_some() => {
+                self.ulysses_backward(graph, op, (index, window), frame, gradient);
+            }
+            OpKind::Attention { window, .. } if self.settings.flex_attention => {
+                self.flex_backward(graph, op, (index, window), frame, gradient);
+            }
+            OpKind::Attention { window, .. } => self.attention(graph, op, index, frame, gradient, window),
+            OpKind::Embedding => self.embedding(graph, op, index, frame, gradient),
+            OpKind::ChunkedLoss(_) => self.chunked_loss_backward(op, index, frame, gradient),
+            OpKind::FusedLinearCrossEntropy => {
+                self.release(gradient);
+                self.fused_linear_backward(graph, op, Self::saved_by(frame, index), frame);
+            }
+            OpKind::VocabularyLogProbs { words } => {
+                self.vocabulary_backward(graph, op, (words, Self::saved_by(frame, index)), frame, gradient);
+            }
+            OpKind::FlashCrossEntropy => {
+                self.flash_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
+            }
+            OpKind::CompiledCrossEntropy { .. } => {
+                self.compiled_cross_entropy_backward(graph, op, index, frame, gradient);
+            }
+            OpKind::CrossEntropy { .. } => self.cross_entropy_backward(graph, op, index, frame, gradient),
+            OpKind::ParallelCrossEntropy => {
+                self.parallel_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
+            }
+            OpKind::Experts(kind) => self.experts_backward(graph, op, (index, kind), frame, gradient),
+            OpKind::Megatron(kind) => self.megatron_backward(graph, op, (index, kind), frame, gradient),
+            OpKind::InternLm(kind) => self.internlm_backward(graph, op, (index, kind), frame, gradient),
+            OpKind::Nanotron(kind) => self.nanotron_backward(graph, op, (index, kind), frame, gradient),
+            OpKind::Redistribute(how) => self.redistribute_backward(graph, op, how, frame, gradient),
+            OpKind::Bmm { .. } => self.bmm_backward(graph, op, index, frame, gradient),
+            OpKind::Softmax { .. } => self.scores_backward(graph, op, index, frame, gradient),
+            OpKind::Dropout => self.dropout_backward(graph, op, index, frame, gradient),
+            OpKind::Slice => self.slice_backward(graph, op, frame, gradient),
+            OpKind::MaskBias => self.release(gradient),
+            OpKind::Split => {}
+        }
+    }
+
+    /// Weight gradient, then input gradient; with a bias (`addmm`) the bias's sum comes last.
+    fn linear(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+        (inputs, outputs): (u64, u64),
+    ) {
+        let dispatch = self.settings.backward;
+        let tokens = graph.values[op.inputs[0]].elements / inputs;
+        let dtype = graph.values[op.inputs[0]].dtype;
+        let has_bias = op.params.len() > 1;
+        let input_gradient = |this: &mut Self| {
+            let result = this.temporary(tokens * inputs * dtype.bytes(), "aten.mm");
+            this.matmul("aten.mm", (tokens, inputs, outputs), dtype, MatmulLayout::DataGradient, dispatch);
+            result
+        };
+        let weight_gradient = |this: &mut Self| {
+            let result = this.temporary(outputs * inputs * dtype.bytes(), "aten.mm");
+            this.matmul("aten.mm", (outputs, inputs, tokens), dtype, MatmulLayout::WeightGradient, dispatch);
+            result
+        };
+        let (weight, result) = if has_bias || self.hooked {
+            let result = input_gradient(self);
+            (weight_gradient(self), result)
+        } else {
+            let weight = weight_gradient(self);
+            (weight, input_gradient(self))
+        };
+        // The bias's gradient is summed when the node has run: under checkpointing its saved input has gone by then. A function
+        // in Python holds it to its end.
+        let checkpointed = frame.checkpoint.is_some();
+        if checkpointed && !self.hooked {
+            self.let_go_of_saved(frame, index);
+        }
+        let bias = has_bias.then(|| {
+            let sum = self.sum_rows(tokens, outputs, dtype);
+            self.upcast(frame.params.index(op.params[1]), sum, dtype)
+        });
+        if checkpointed && !self.hooked {
+            self.release(gradient);
+            self.let_go_of_input(frame, index);
+        } else {
+            self.let_go(frame, index, gradient);
+        }
+        let result = Gradient { storage: result, view: !self.hooked };
+        let weight_param = frame.params.index(op.params[0]);
+        // Which of the two gradients autograd passes on first depends on which view was made last in forward.
+        if self.hooked {
+            self.store_leaf(weight_param, weight, dtype);
+            if let Some((bias, bias_dtype)) = bias {
+                self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
+            }
+            self.module_ended(frame, index);
+            self.accumulate(frame, op.inputs[0], result);
+        } else if let Some((bias, bias_dtype)) = bias {
+            self.store_leaf(frame.params.index(op.params[1]), bias, bias_dtype);
+            self.store_weight(weight_param, weight, dtype);
+            self.accumulate(frame, op.inputs[0], result);
+        } else {
+            self.accumulate(frame, op.inputs[0], result);
+            self.store_weight(weight_param, weight, dtype);
+        }
+        if let (true, Some(sum)) = (graph.is_dtensor(op.inputs[0]), &mut frame.gradients[op.inputs[0]]) {
+            sum.view = true;
+        }
+    }
+
+    /// Stores a matmul's weight gradient: its transpose, or a copy in the wider type it is kept in.
+    fn store_weight(&mut self, param: usize, weight: Storage, dtype: DType) {
+        let (made, cast) = self.upcast(param, weight, dtype);
+        if cast == dtype {
+            self.store_view(param, made, cast);
+        } else {
+            self.store_leaf(param, made, cast);
+        }
+    }
+
+    /// Views of one value: their gradients are concatenated once all have arrived.
+    fn split(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
+        let bytes = graph.values[op.inputs[0]].bytes();
+        let whole = self.temporary(bytes, "aten.cat");
+        self.pointwise("aten.cat", MemoryKind::Copy, bytes, bytes, self.settings.backward);
+        for &part in &op.outputs {
+            if let Some(gradient) = frame.gradients[part].take() {
+                self.release(gradient.storage);
+            }
+        }
+        self.accumulate(frame, op.inputs[0], whole.into());
+    }
+
+    /// Flash attention (`aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`, `mha_bwd`): dq, dk, dv; a
+    /// row sum; dq in fp32; with fewer key-value heads than query heads, dk and dv per query head. The memory-efficient
+    /// kernel (fp32) expands keys and values and takes a workspace.
+    fn attention(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        index: usize,
+        frame: &mut Frame,
+        gradient: Storage,
+        window: Option<u64>,
+    ) {
+        let copy = self.gradient_by_heads(graph, op);
+        let results = self.attention_gradients(graph, op, window, self.settings.backward);
+        if let Some(copy) = copy {
+            self.release(copy);
+        }
+        self.let_go(frame, index, gradient);
+        for (&value, result) in op.inputs.iter().zip(results) {
+            self.accumulate(frame, value, result.into());
+        }
+    }
+}
