@@ -164,9 +164,9 @@ fn attention(
         if style.fused_qkv {
             // The parts lie side by side in each group of heads.
             let views = [xq, xk, xv];
-            xq = g.op("attention", OpKind::Contiguous, &[views[0]], &[], ("xq_BSNH", BSNH));
-            xk = g.op("attention", OpKind::Contiguous, &[views[1]], &[], ("xk_BSKH", BSKH));
-            xv = g.op("attention", OpKind::Contiguous, &[views[2]], &[], ("xv_BSKH", BSKH));
+            xq = g.op("attention", OpKind::CONTIGUOUS, &[views[0]], &[], ("xq_BSNH", BSNH));
+            xk = g.op("attention", OpKind::CONTIGUOUS, &[views[1]], &[], ("xk_BSKH", BSKH));
+            xv = g.op("attention", OpKind::CONTIGUOUS, &[views[2]], &[], ("xv_BSKH", BSKH));
             g.drop_values(&views);
         }
     } else {
@@ -192,11 +192,11 @@ fn attention(
         let single = (xk, xv);
         // torchtune gives the copy the name of what it copied; torchtitan names both first.
         let renamed = style.rope == Rope::Stacked;
-        xk = g.op("attention", OpKind::RepeatKv, &[single.0], &[], ("xk_BSNH", BSNH));
+        xk = g.op("attention", OpKind::REPEAT_KV, &[single.0], &[], ("xk_BSNH", BSNH));
         if renamed {
             g.drop_values(&[single.0]);
         }
-        xv = g.op("attention", OpKind::RepeatKv, &[single.1], &[], ("xv_BSNH", BSNH));
+        xv = g.op("attention", OpKind::REPEAT_KV, &[single.1], &[], ("xv_BSNH", BSNH));
         if !renamed {
             g.drop_values(&[single.0]);
         }
@@ -231,25 +231,25 @@ fn rotate(g: &mut GraphBuilder, xq: ValueId, xk: ValueId, by_position: bool) -> 
     }
     let (mut q32, mut k32) = raw;
     if compute != fp32 {
-        q32 = g.op_in(ROPE, OpKind::Cast, &[raw.0], &[], ("xq_fp32_BSNR", BSNR), fp32);
-        k32 = g.op_in(ROPE, OpKind::Cast, &[raw.1], &[], ("xk_fp32_BSKR", BSKR), fp32);
+        q32 = g.op_in(ROPE, OpKind::CAST, &[raw.0], &[], ("xq_fp32_BSNR", BSNR), fp32);
+        k32 = g.op_in(ROPE, OpKind::CAST, &[raw.1], &[], ("xk_fp32_BSKR", BSKR), fp32);
     }
     let read = |x: ValueId| [Some(x), rows].into_iter().flatten().collect::<Vec<_>>();
     let q_rot = g.op_in(ROPE, table, &read(q32), &[], ("xq_rot_BSNR", BSNR), fp32);
     let k_rot = g.op_in(ROPE, table, &read(k32), &[], ("xk_rot_BSKR", BSKR), fp32);
     let (mut q, mut k) = (q_rot, k_rot);
     if compute != fp32 {
-        q = g.op(ROPE, OpKind::Cast, &[q_rot], &[], ("xq_BSNR", BSNR));
-        k = g.op(ROPE, OpKind::Cast, &[k_rot], &[], ("xk_BSKR", BSKR));
+        q = g.op(ROPE, OpKind::CAST, &[q_rot], &[], ("xq_BSNR", BSNR));
+        k = g.op(ROPE, OpKind::CAST, &[k_rot], &[], ("xk_BSKR", BSKR));
         g.drop_values(&[q32, k32, q_rot, k_rot]);
     }
     g.drop_values(rows.as_slice());
     g.drop_values(&[raw.0, raw.1]);
     if let Some((q_pass, k_pass)) = pass {
         let (q_part, k_part) = (q, k);
-        q = g.op(ROPE, OpKind::Concat, &[q_part, q_pass], &[], ("xq_BSNH", BSNH));
+        q = g.op(ROPE, OpKind::CONCAT, &[q_part, q_pass], &[], ("xq_BSNH", BSNH));
         g.drop_values(&[q_part]);
-        k = g.op(ROPE, OpKind::Concat, &[k_part, k_pass], &[], ("xk_BSKH", BSKH));
+        k = g.op(ROPE, OpKind::CONCAT, &[k_part, k_pass], &[], ("xk_BSKH", BSKH));
         g.drop_values(&[k_part, q_pass, k_pass]);
     }
     (q, k)
@@ -279,7 +279,7 @@ pub(super) fn rotate_real(
         let [rotated, pass] = g.split(ROPE, x, [part, rest]);
         let turned = g.op(ROPE, OpKind::Rotate(rope), &[rotated], &[], part);
         g.drop_values(&[rotated]);
-        let out = g.op(ROPE, OpKind::Concat, &[turned, pass], &[], whole);
+        let out = g.op(ROPE, OpKind::CONCAT, &[turned, pass], &[], whole);
         g.drop_values(&[turned, pass]);
         out
     };
@@ -321,16 +321,9 @@ pub(super) fn ffn_params(g: &mut GraphBuilder, m: &ModelConfig) -> FfnParams {
 }
 
 pub(super) fn activation(g: &mut GraphBuilder, act: Activation, h1: ValueId) -> ValueId {
-    let squared = act == Activation::ReluSquared;
-    let first = if squared { Activation::Relu } else { act };
-    let out = g.op("feed_forward", OpKind::Act(first), &[h1], &[], ("gate_BSF", BSF));
-    if !squared {
-        g.drop_values(&[h1]);
-        return out;
-    }
-    let square = g.op("feed_forward", OpKind::Square, &[out], &[], ("gate_BSF", BSF));
-    g.drop_values(&[out, h1]);
-    square
+    let out = g.activation("feed_forward", act, h1, ("gate_BSF", BSF));
+    g.drop_values(&[h1]);
+    out
 }
 
 fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnParams, linears: Linears) -> ValueId {
@@ -341,7 +334,7 @@ fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, params: &FfnP
         FeedForward::Gated(act) => {
             let gate = activation(g, act, h1);
             let h3 = tensor::column_linear(g, "feed_forward.w3", up, x, &params.w3, ("h3_BSF", BSF));
-            let product = g.op("feed_forward", OpKind::Mul, &[gate, h3], &[], ("h_BSF", BSF));
+            let product = g.op("feed_forward", OpKind::MUL, &[gate, h3], &[], ("h_BSF", BSF));
             g.drop_values(&[gate, h3]);
             product
         }
@@ -455,16 +448,16 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, styl
         if !shared {
             g.drop_values(&[ffn_in]);
         }
-        let both = g.op("residual", OpKind::Add, &[attn, ff], &[], ("both_BSD", BLD));
+        let both = g.op("residual", OpKind::ADD, &[attn, ff], &[], ("both_BSD", BLD));
         g.drop_values(&[attn, ff]);
-        let out = g.op("residual", OpKind::Add, &[x, both], &[], ("out_BSD", BLD));
+        let out = g.op("residual", OpKind::ADD, &[x, both], &[], ("out_BSD", BLD));
         g.drop_values(&[both]);
         if shared {
             g.drop_values(&[ffn_in]);
         }
         out
     } else {
-        let h = g.op("residual", OpKind::Add, &[x, attn], &[], ("h_BSD", BLD));
+        let h = g.op("residual", OpKind::ADD, &[x, attn], &[], ("h_BSD", BLD));
         g.drop_values(&[attn]);
         let ffn_in = if pre { norm(g, m.norm, rows, h, &ffn_norm, "ffn_norm", ("hn_BSD", BLD)) } else { h };
         let whole = tensor::enter(g, ffn_in, "feed_forward");
@@ -476,7 +469,7 @@ pub fn block(m: &ModelConfig, dims: Dims, compute: DType, variant: Variant, styl
             g.drop_values(&[ffn_in]);
         }
         let ff = post_norm(g, ff, &ffn_post, "ffn_post_norm");
-        let out = g.op("residual", OpKind::Add, &[h, ff], &[], ("out_BSD", BLD));
+        let out = g.op("residual", OpKind::ADD, &[h, ff], &[], ("out_BSD", BLD));
         g.drop_values(&[ff, h]);
         out
     };

@@ -6,8 +6,8 @@
 //! of place unless the first is free to be written to; a parameter's gradient is stored as soon as it is made. Values are reference-counted: Python's variables
 //! hold one reference, every operator that saves a value holds another.
 //!
-//! Forward rules are in [`forward`], backward rules in [`backward`]; to add an operator, add its kind to
-//! `model::graph::OpKind` and one arm to each.
+//! Forward rules are in [`forward`], backward rules in [`backward`]: an arm in each for every kind of operator in
+//! [`crate::model::operators`]. Those of one kernel over memory share theirs ([`simple`]), and need a row alone.
 
 mod accumulator;
 mod again;
@@ -44,6 +44,7 @@ mod redistribute;
 mod reentrant;
 mod rotary;
 mod shared;
+mod simple;
 mod stamp;
 mod titan;
 mod ulysses;
@@ -71,8 +72,8 @@ pub use shared::Shared;
 pub use stamp::{Blocks, Stamps};
 pub use ulysses::Ulysses;
 
-use crate::model::experts::ExpertOp;
-use crate::model::graph::{Graph, OpKind, ValueId};
+use crate::model::graph::{Graph, ValueId};
+use crate::model::operators::Stop;
 use crate::model::style::NormCode;
 use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, ScopeId, StreamId, Work};
 use crate::runtime::compiled::Rotation;
@@ -439,25 +440,9 @@ impl Eager {
 /// The last operator that a recompute with early stop runs: everything before the last operator that saves a value made
 /// before it runs. The autograd node of a matmul packs its input before the kernel runs, and the recompute stops there.
 fn early_stop_at(graph: &Graph) -> usize {
-    let last = graph
-        .ops
-        .iter()
-        .rposition(|op| {
-            !matches!(
-                op.kind,
-                OpKind::Add
-                    | OpKind::Cast
-                    | OpKind::CastWeight
-                    | OpKind::Scale
-                    | OpKind::Split
-                    | OpKind::Slice
-                    | OpKind::Concat
-            )
-        })
-        .unwrap_or(0);
-    match graph.ops[last].kind {
-        OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) | OpKind::Square => last,
-        OpKind::Experts(ExpertOp::Combine) => last,
-        _ => last + 1,
+    let last = graph.ops.iter().rposition(|op| op.row().stop != Stop::Nowhere).unwrap_or(0);
+    match graph.ops[last].row().stop {
+        Stop::Before => last,
+        Stop::After | Stop::Nowhere => last + 1,
     }
 }

@@ -1,7 +1,7 @@
 //! What a framework does around the operators of a model that it takes as it is: hooks on modules, and on gradients.
 
 use super::{Eager, Frame, early_stop_at};
-use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::graph::{Graph, Op};
 use crate::program::{Dispatch, MemoryKind};
 use std::fmt::Debug;
 
@@ -47,18 +47,13 @@ impl Eager {
 
     /// Whether an operator's backward says itself that its module has ended ([`Eager::hooked`]).
     pub(super) fn ends_itself(&self, op: &Op) -> bool {
-        self.hooked
-            && match op.kind {
-                OpKind::Linear { .. } | OpKind::LayerNorm { .. } => true,
-                OpKind::RmsNorm { .. } => self.settings.fused_rms_norm,
-                _ => false,
-            }
+        self.hooked && (op.kind.is_linear() || (op.kind.normed_rows().is_some() && !self.in_parts(op)))
     }
 
     /// The last operator that a recompute with early stop runs: a linear written in Python saves when it has run.
     pub(super) fn stops_at(&self, graph: &Graph) -> usize {
         let stop = early_stop_at(graph);
-        let saves_late = |op: &Op| self.hooked && matches!(op.kind, OpKind::Linear { .. });
+        let saves_late = |op: &Op| self.hooked && op.kind.is_linear();
         stop + usize::from(graph.ops.get(stop).is_some_and(saves_late))
     }
 

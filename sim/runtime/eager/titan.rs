@@ -6,7 +6,7 @@
 use super::forward::Results;
 use super::{COMPUTE, Eager, Frame, Gradient, Storage};
 use crate::model::experts::ExpertOp;
-use crate::model::experts::titan::TitanOp;
+use crate::model::experts::TitanOp;
 use crate::model::graph::{Graph, Op};
 use crate::program::{Collective, Comm, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
