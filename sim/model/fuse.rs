@@ -79,3 +79,39 @@ pub fn compile(graph: &Graph, policy: Policy, options: Options) -> Compiled {
         tensors: joint.tensors,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::block::{Variant, block, dims};
+    use crate::model::huggingface::shipped;
+    use crate::model::style::{AttentionCode, Modules, Style};
+    use crate::model::tensor::TensorParallel;
+    use crate::model::transformers::class_of;
+    use crate::model::unpad::unpad;
+    use crate::program::DType;
+
+    #[test]
+    fn what_is_not_refused_compiles_and_what_has_no_rules_is_refused_by_name() {
+        for name in shipped::names() {
+            let model = shipped::named(name).expect("a shipped model");
+            for modules in [Modules::Plain, Modules::Transformers] {
+                let style = Style { modules, attention: AttentionCode::Eager, compiled: true, ..Style::default() };
+                let known = modules == Modules::Plain || class_of(&model, style).is_some();
+                let variant = Variant::default();
+                if model.latent.is_some() || !known {
+                    continue;
+                }
+                let dims = dims(&model, 1, 128, TensorParallel::NONE);
+                let graph = block(&model, dims, DType::Bf16, variant, style);
+                assert_eq!(refuses(&graph), None, "{name}");
+                assert!(!compile(&graph, Policy::MinCut, Options::default()).forward.is_empty(), "{name}");
+                assert_eq!(
+                    refuses(&unpad(graph.clone())).is_some(),
+                    graph.ops.iter().any(|op| op.kind.is_attention()),
+                    "{name}"
+                );
+            }
+        }
+    }
+}

@@ -5,7 +5,7 @@
 
 use super::ModelConfig;
 use super::autocast::autocast;
-use super::block::norm_op;
+use super::block::parts::norm_op;
 use super::graph::{Axis, ChunkedLoss, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::tensor::{self, Redistribution};
 use crate::program::DType;

@@ -12,7 +12,7 @@ mod feed_forward;
 
 pub use body::{Blocks, Body, body};
 
-use super::block::{AttentionParams, Variant, norm, norm_params};
+use super::block::parts::{AttentionParams, Variant, norm, norm_params};
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::style::{Modules, NormCode, Style};
 use super::{ModelConfig, Norm, NormPlacement, Position};

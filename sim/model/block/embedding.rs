@@ -1,6 +1,6 @@
 //! The forward of the embedding: words, learned positions, scaling and a norm where the model has them.
 
-use super::{BLD, BS, BSD, S, SD, norm, norm_params};
+use super::parts::{BLD, BS, BSD, S, SD, norm, norm_params};
 use crate::model::graph::{Dims, Graph, GraphBuilder, OpKind};
 use crate::model::style::Style;
 use crate::model::{ModelConfig, Position, tensor, transformers};

@@ -370,10 +370,10 @@ impl Joint {
             Gradients::Made(rules) => {
                 let of = |input: usize| rules.iter().find(|rule| rule.of == input);
                 for rule in (0..op.inputs.len()).filter_map(of) {
-                    let tensor = |&kept: &Of| match kept {
-                        _ if simple.fused.mask => self.made[index][1],
-                        Of::Input(at) => self.values[op.inputs[at]],
-                        Of::Output => self.values[op.outputs[0]],
+                    let tensor = |&kept: &Of| match (simple.fused.mask, kept) {
+                        (true, _) => self.made[index][1],
+                        (false, Of::Input(at)) => self.values[op.inputs[at]],
+                        (false, Of::Output) => self.values[op.outputs[0]],
                     };
                     let with: Vec<TensorId> = rule.with.iter().map(tensor).collect();
                     made(self, rule.of, &with);

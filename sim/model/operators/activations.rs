@@ -105,3 +105,18 @@ activations! {
     /// `max(x, 0)²`.
     ReluSquared => Row { names: &["relu2"], also: &[], kernels: &[&RELU, &pointwise::SQUARE] },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_activation_is_found_by_each_of_its_names() {
+        for &act in Activation::ALL {
+            for name in act.row().names.iter().chain(act.row().also) {
+                assert_eq!(Activation::find(name), Some(act), "{name}");
+            }
+        }
+        assert_eq!(Activation::find("tanhshrink"), None);
+    }
+}

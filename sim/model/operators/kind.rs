@@ -184,10 +184,7 @@ impl OpKind {
 
     /// Rows that it normalises by a kernel of its own, if it is a norm.
     pub fn normed_rows(self) -> Option<u64> {
-        match self {
-            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => Some(rows),
-            _ => None,
-        }
+        if let OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } = self { Some(rows) } else { None }
     }
 
     /// Whether it is a module of its own, though it has no parameters: an activation.

@@ -1,6 +1,6 @@
 //! Attention of transformers' classes: `sdpa` (`integrations/sdpa_attention.py`), or `eager_attention_forward` of each.
 
-use super::super::block::{AttentionParams, attention_params, norm, rotate_real};
+use super::super::block::parts::{AttentionParams, attention_params, norm, rotate_real};
 use super::super::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use super::super::style::{AttentionCode, Rope, Style};
 use super::super::{ModelConfig, Position, QkNorm};

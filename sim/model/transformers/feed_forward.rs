@@ -1,6 +1,6 @@
 //! Feed-forwards of transformers' classes.
 
-use super::super::block::{FfnParams, activation, ffn_params};
+use super::super::block::parts::{FfnParams, activation, ffn_params};
 use super::super::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use super::super::{Activation, FeedForward, ModelConfig};
 use super::BSD;

@@ -37,7 +37,7 @@ impl Float8 {
 
 /// Which list of nodes is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::model::fuse) enum Side {
+pub enum Side {
     /// Forward.
     Forward,
     /// Backward.
@@ -46,14 +46,14 @@ pub(in crate::model::fuse) enum Side {
 
 /// A tensor in fp8, and the scales it has been cast with, if they are several.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::model::fuse) struct Cast {
+pub struct Cast {
     pub data: TensorId,
     pub scales: Option<TensorId>,
 }
 
 /// What has been cast so far: equal operators on equal operands run once.
 #[derive(Debug, Default)]
-pub(in crate::model::fuse) struct Casts {
+pub struct Casts {
     /// (tensor, its columns) to its cast.
     pub made: Vec<((TensorId, bool), Cast)>,
     /// Scales of whole tensors.
