@@ -111,9 +111,16 @@ fn lacks(job: &Job) -> Option<&'static str> {
         (model.attention_softcap && job.attention == Attention::DotProduct, "capped scores in dot_product attention"),
         (windows(job) && job.attention == Attention::DotProduct, "windows of some blocks in dot_product attention"),
         (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
+        (!gates(model.feed_forward), "feed-forwards other than those gated by SiLU or GELU"),
     ];
     let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
     here.or_else(|| job.only_simulated())
+}
+
+/// Whether a feed-forward is gated by a function that is written here.
+fn gates(feed_forward: FeedForward) -> bool {
+    use Activation::{Gelu, GeluNew, GeluTanh, Silu};
+    matches!(feed_forward, FeedForward::Gated(Silu | Gelu | GeluNew | GeluTanh))
 }
 
 /// Whether a router's weights are the softmax over those it chose: a softmax over all, divided by the sum of the chosen, is

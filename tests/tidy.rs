@@ -228,6 +228,31 @@ fn files_are_read_and_written_in_one_place() {
 }
 
 #[test]
+fn no_operator_takes_the_rule_of_all_others() {
+    let of_operators = [
+        "sim/model/autocast.rs",
+        "sim/model/fuse/joint.rs",
+        "sim/model/operators",
+        "sim/runtime/eager/backward.rs",
+        "sim/runtime/eager/experts.rs",
+        "sim/runtime/eager/forward.rs",
+        "sim/runtime/eager/internlm.rs",
+        "sim/runtime/eager/keep.rs",
+        "sim/runtime/eager/megatron.rs",
+        "sim/runtime/eager/megatron/dispatch.rs",
+        "sim/runtime/eager/nanotron.rs",
+        "sim/runtime/eager/recompute.rs",
+        "sim/runtime/eager/simple.rs",
+        "sim/runtime/eager/titan.rs",
+    ];
+    no_line("name every operator, or ask its row: a new one must not get another's rule", |file, line| {
+        let arm = line.trim_start();
+        let all_others = arm.starts_with("_ =>") || arm.starts_with("_ if") || arm.contains("matches!(op.kind, _");
+        (all_others && of_operators.iter().any(|place| file.starts_with(place))).then(|| arm.to_owned())
+    });
+}
+
+#[test]
 fn nothing_is_unwrapped() {
     no_line("give the error a place and a remedy, or say with expect why it cannot be", |_, line| {
         (line.contains(".unwrap()") || line.contains("todo!") || line.contains("unimplemented!"))

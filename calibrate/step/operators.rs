@@ -238,11 +238,12 @@ fn gate(main: &mut Function, activation: Activation, gate: &Value, up: &Value) -
             let acted = main.zip("multiply", gate, &share);
             (acted, vec![share, slope])
         }
-        _ => {
+        Activation::Gelu | Activation::GeluNew | Activation::GeluTanh => {
             let (share, slope) = gelu(main, gate, &one);
             let acted = main.zip("multiply", gate, &share);
             (acted, vec![share, slope])
         }
+        other => unreachable!("a feed-forward gated by {other:?} is refused before"),
     };
     let output = main.zip("multiply", &acted, up);
     residuals.extend([gate.clone(), acted, up.clone()]);

@@ -198,6 +198,7 @@ fn operators(graph: &Graph) -> Vec<Vec<String>> {
         let bytes: u64 = op.outputs.iter().map(|&value| graph.values[value].bytes()).sum();
         let kind = match op.kind {
             OpKind::Experts(kind) => format!("{kind:?}"),
+            OpKind::Simple(simple) => simple.label.to_owned(),
             kind => format!("{kind:?}"),
         };
         // Parts of a split or a join are as many as there are experts: two say enough.

@@ -5,24 +5,12 @@
 //! given. Each cast is an operator with a backward of its own. The arguments of a call are cast from the last to the first.
 
 use super::graph::{Graph, Op, OpKind, Value, ValueId};
+use super::operators::{Arguments, Results};
 use crate::program::DType;
 
-/// What autocast makes of a call's arguments.
-enum Reads {
-    /// All are cast to bf16.
-    Low,
-    /// All are cast to fp32.
-    Full,
-    /// All stay as they are.
-    Same,
-}
-
-fn reads(kind: OpKind) -> Reads {
-    match kind {
-        OpKind::Linear { .. } | OpKind::Attention { .. } | OpKind::Bmm { .. } => Reads::Low,
-        OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } | OpKind::Square => Reads::Full,
-        _ => Reads::Same,
-    }
+/// What of a graph is not simulated under autocast, if anything.
+pub fn refuses(graph: &Graph) -> Option<&'static str> {
+    graph.ops.iter().find_map(|op| op.row().autocast.err())
 }
 
 /// A graph under autocast, and where each of its operators, with its casts, now begins; last, how many there are.
@@ -51,13 +39,14 @@ impl Autocast {
     }
 
     fn op(&mut self, mut op: Op) {
-        let to = match reads(op.kind) {
-            Reads::Low => Some(DType::Bf16),
-            Reads::Full => Some(DType::Fp32),
-            Reads::Same => None,
+        let rule = op.row().autocast.unwrap_or_else(|what| unreachable!("{what} is refused when the plan is checked"));
+        let to = match rule.arguments {
+            Arguments::Low => Some(DType::Bf16),
+            Arguments::Full => Some(DType::Fp32),
+            Arguments::Same => None,
         };
         if let Some(to) = to {
-            if matches!(op.kind, OpKind::Linear { .. }) {
+            if op.kind.is_linear() {
                 // Weight and bias become values that the linear reads after its input.
                 let params = std::mem::take(&mut op.params);
                 let casts: Vec<ValueId> = params.iter().rev().map(|&param| self.weight(&op, param, to)).collect();
@@ -73,16 +62,15 @@ impl Autocast {
                 }
             }
         }
-        let made = match op.kind {
+        let made = match rule.results {
             // Tables and what is made of their rows are in the parameters' type, the loss is in fp32.
-            OpKind::Embedding | OpKind::CrossEntropy { .. } => DType::Fp32,
-            OpKind::RotateComplex { .. } | OpKind::RotaryRows => DType::Fp32,
-            OpKind::Positions => self.dtype(op.outputs[0]),
-            OpKind::Cast if self.dtype(op.outputs[0]) == DType::Fp32 => DType::Fp32,
-            OpKind::Cast => self.before_upcast(op.inputs[0]),
-            _ => to.unwrap_or_else(|| self.widest(&op)),
+            Results::Fp32 => DType::Fp32,
+            Results::Stated => self.dtype(op.outputs[0]),
+            Results::Asked if self.dtype(op.outputs[0]) == DType::Fp32 => DType::Fp32,
+            Results::Asked => self.before_upcast(op.inputs[0]),
+            Results::Widest => to.unwrap_or_else(|| self.widest(&op)),
         };
-        if op.kind == OpKind::Cast && self.dtype(op.inputs[0]) == made {
+        if op.kind == OpKind::CAST && self.dtype(op.inputs[0]) == made {
             // A conversion to its own type returns the tensor itself.
             op.kind = OpKind::View;
         }
@@ -102,7 +90,7 @@ impl Autocast {
         while let Some(op) = self.graph.ops.iter().find(|op| op.outputs.contains(&value)) {
             let Some(&read) = op.inputs.first() else { break };
             value = read;
-            if matches!(op.kind, OpKind::Cast | OpKind::View) {
+            if op.kind == OpKind::CAST || op.kind == OpKind::View {
                 break;
             }
         }
@@ -129,7 +117,7 @@ impl Autocast {
     fn cast(&mut self, op: &Op, value: ValueId, dtype: DType) -> ValueId {
         let like = Value { dtype, ..self.graph.values[value].clone() };
         let made = self.value(like);
-        self.push(op, OpKind::Cast, vec![value], vec![], made);
+        self.push(op, OpKind::CAST, vec![value], vec![], made);
         made
     }
 }
@@ -156,14 +144,15 @@ mod tests {
             let read = |dtype| op.inputs.iter().all(|&value| graph.values[value].dtype == dtype);
             match op.kind {
                 OpKind::Linear { .. } => assert!(read(DType::Bf16) && op.inputs.len() == 2 && op.params.is_empty()),
-                OpKind::Attention { .. } | OpKind::Act(_) | OpKind::Mul => assert!(read(DType::Bf16)),
+                OpKind::Attention { .. } => assert!(read(DType::Bf16)),
+                OpKind::Simple(row) if row.module || op.kind == OpKind::MUL => assert!(read(DType::Bf16)),
                 OpKind::RmsNorm { .. } => assert!(read(DType::Fp32)),
-                OpKind::Add => assert_eq!(graph.values[op.outputs[0]].dtype, DType::Fp32),
+                kind if kind == OpKind::ADD => assert_eq!(graph.values[op.outputs[0]].dtype, DType::Fp32),
                 _ => {}
             }
         }
         let casts = |kind| graph.ops.iter().filter(|op| op.kind == kind).count();
         // Seven weights; the inputs of wq, wk, wv, w1 and w3, each for itself, and two for each of two rotations.
-        assert_eq!([casts(OpKind::CastWeight), casts(OpKind::Cast)], [7, 5 + 4]);
+        assert_eq!([casts(OpKind::CastWeight), casts(OpKind::CAST)], [7, 5 + 4]);
     }
 }

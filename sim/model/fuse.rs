@@ -23,161 +23,33 @@
 //!
 //! Not modelled: a norm backward of 4,096 rows or more may sum rows and columns in one kernel (`MixOrderReduction`),
 //! with a workspace of a few MiB; column sums of sandwich norms are fused a little less often than here.
-//! To add an operator: an arm in [`joint`] for its forward, one for its backward.
+//! A pointwise operator's row ([`super::operators::Simple`]) says what becomes of it here. To add another: an arm in [`joint`] for its
+//! forward, one for its backward; what has none is refused when the plan is checked ([`refuses`]).
 
+mod compiled;
 mod exchange;
 pub mod float8;
 mod joint;
 mod kernels;
+mod nodes;
 mod order;
 mod partition;
 mod pipelined;
 mod reuse;
 
-use std::collections::BTreeMap;
-
+pub use compiled::{Compiled, Kernel, Launch, Options, Policy, Tensor, TensorId};
 pub use float8::Float8;
 
-use super::graph::{Graph, OpKind, ParamId};
-use crate::program::{Collective, DType, MemoryKind, Work};
+use super::graph::{Graph, Op};
 
-/// Index of a tensor in a [`Compiled`] module.
-pub type TensorId = usize;
-
-/// A tensor, or a view of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
-    /// Name of the value it holds.
-    pub name: &'static str,
-    /// Size \[B\]; of a view, of the part seen.
-    pub bytes: u64,
-    /// Elements.
-    pub elements: u64,
-    /// The tensor whose memory this is: itself unless a view.
-    pub base: TensorId,
-}
-
-/// What a compiled module launches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Launch {
-    /// A matmul through cuBLAS, into a buffer of the wrapper.
-    Matmul(Work),
-    /// The attention operator at this index of the graph, forward or backward; it takes its own memory.
-    Attention {
-        /// Index of the operator.
-        op: usize,
-        /// Sliding window, in keys.
-        window: Option<u64>,
-        /// Backward.
-        backward: bool,
-    },
-    /// An operator inductor does not generate; it takes its own memory.
-    Library(Work),
-    /// A collective of the tensor-parallel ranks, for which the module waits at once.
-    Exchange {
-        /// Which.
-        kind: Collective,
-        /// The whole buffer \[B\].
-        bytes: u64,
-        /// Element type.
-        dtype: DType,
-    },
-    /// Matmuls of a tensor that is gathered while they run.
-    GatherMatmuls {
-        /// The matmuls.
-        works: Vec<Work>,
-        /// The whole tensor \[B\].
-        bytes: u64,
-        /// Its type.
-        dtype: DType,
-        /// Whether the whole is a result too.
-        keeps: bool,
-    },
-    /// A matmul whose result is reduced and scattered while it runs.
-    MatmulScatter {
-        /// The matmul.
-        work: Work,
-        /// Its result \[B\].
-        bytes: u64,
-        /// Its type.
-        dtype: DType,
-    },
-    /// A generated kernel.
-    Fused(Work),
-}
-
-/// What is compiled in beside the module itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Linears in fp8.
-    pub float8: Option<Float8>,
-    /// Whether exchanges run in parts beside their matmuls (`_micro_pipeline_tp`).
-    pub pipelined: bool,
-}
-
-/// One launch with its operands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
-    /// Name, after the operators in it.
-    pub name: &'static str,
-    /// What is launched.
-    pub launch: Launch,
-    /// Tensors read, parameters aside.
-    pub reads: Vec<TensorId>,
-    /// Tensors written.
-    pub writes: Vec<TensorId>,
-    /// Results that may be written over a tensor read, if it is read for the last time: (result, tensor).
-    pub in_place: Vec<(TensorId, TensorId)>,
-    /// Whether the kernel runs an operator of the forward again.
-    pub recompute: bool,
-}
-
-/// What survives of forward until backward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// No checkpointing: the partitioner decides.
-    MinCut,
-    /// Full activation checkpointing: the input alone.
-    Input,
-    /// torchtitan's operator-level policy: attention and every second matmul, where backward needs them.
-    ComputeIntensive,
-}
-
-/// A compiled module.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiled {
-    /// Tensors; the first is the module's input.
-    pub tensors: Vec<Tensor>,
-    /// The module's result.
-    pub output: TensorId,
-    /// Tensors kept for backward, in the order forward made them; the input is among them if backward reads it.
-    pub saved: Vec<TensorId>,
-    /// Forward.
-    pub forward: Vec<Kernel>,
-    /// Backward.
-    pub backward: Vec<Kernel>,
-    /// The gradient of the result, which backward is given.
-    pub seed: TensorId,
-    /// The gradient of the input.
-    pub input_gradient: TensorId,
-    /// Gradients of parameters, and their type.
-    pub gradients: Vec<(ParamId, TensorId)>,
-    /// The type of parameters and their gradients.
-    pub dtype: DType,
-    /// Tensors that take over the buffer of another instead of a new one.
-    pub takes: BTreeMap<TensorId, TensorId>,
-}
-
-impl Compiled {
-    /// Bytes that a module keeps between forward and backward, its input and parameters aside.
-    pub fn saved_bytes(&self) -> u64 {
-        self.saved.iter().filter(|&&tensor| tensor != 0).map(|&tensor| self.tensors[tensor].bytes).sum()
-    }
+/// What of a graph no compiler has rules for here, if anything.
+pub fn refuses(graph: &Graph) -> Option<&'static str> {
+    graph.ops.iter().map(Op::row).find_map(|row| row.compiles.err())
 }
 
 /// Compiles a module whose input needs a gradient.
 pub fn compile(graph: &Graph, policy: Policy, options: Options) -> Compiled {
-    let mut joint = joint::Joint::new(graph, options.float8);
+    let mut joint = joint::derive(graph, options.float8);
     let (saved, backward) = partition::partition(&mut joint, graph, policy);
     let mut kept = saved.clone();
     kept.push(joint.output);
@@ -208,53 +80,38 @@ pub fn compile(graph: &Graph, policy: Policy, options: Options) -> Compiled {
     }
 }
 
-/// What a node is to the fuser.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Not generated by inductor.
-    Extern(Launch),
-    /// One result per element of its inputs: computed inside whatever reads it.
-    Point(MemoryKind),
-    /// One number per row, kept if anyone else needs it.
-    Rows(MemoryKind),
-    /// Sums over rows, in a kernel of their own shape.
-    Columns(MemoryKind),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::block::{Variant, block, dims};
+    use crate::model::huggingface::shipped;
+    use crate::model::style::{AttentionCode, Modules, Style};
+    use crate::model::tensor::TensorParallel;
+    use crate::model::transformers::class_of;
+    use crate::model::unpad::unpad;
+    use crate::program::DType;
 
-/// One operator before fusion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Node {
-    name: &'static str,
-    kind: Kind,
-    reads: Vec<TensorId>,
-    writes: Vec<TensorId>,
-    /// Elements the kernel runs over.
-    space: u64,
-    /// The forward operator it belongs to.
-    op: usize,
-    recompute: bool,
-    /// Whether an element of the result takes others of its operands than the one in its own place, as a rotation by halves
-    /// does: then no result may be written over them.
-    elsewhere: bool,
-}
-
-impl Node {
-    fn is_extern(&self) -> bool {
-        matches!(self.kind, Kind::Extern(_))
-    }
-}
-
-/// Whether torchtitan's operator-level policy keeps a node's result. Its every second matmul counts `aten.mm`
-/// alone; a matmul with a bias is an `addmm`, which is always kept. A linear in fp8 is an `mm` of torchao's tensors.
-fn policy_keeps(graph: &Graph, node: &Node) -> bool {
-    let plain = |op: &super::graph::Op| matches!(op.kind, OpKind::Linear { .. }) && op.params.len() == 1;
-    let op = &graph.ops[node.op];
-    match op.kind {
-        _ if matches!(node.kind, Kind::Extern(Launch::Exchange { kind, .. }) if kind != Collective::ReduceScatter) => {
-            false
+    #[test]
+    fn what_is_not_refused_compiles_and_what_has_no_rules_is_refused_by_name() {
+        for name in shipped::names() {
+            let model = shipped::named(name).expect("a shipped model");
+            for modules in [Modules::Plain, Modules::Transformers] {
+                let style = Style { modules, attention: AttentionCode::Eager, compiled: true, ..Style::default() };
+                let known = modules == Modules::Plain || class_of(&model, style).is_some();
+                let variant = Variant::default();
+                if model.latent.is_some() || !known {
+                    continue;
+                }
+                let dims = dims(&model, 1, 128, TensorParallel::NONE);
+                let graph = block(&model, dims, DType::Bf16, variant, style);
+                assert_eq!(refuses(&graph), None, "{name}");
+                assert!(!compile(&graph, Policy::MinCut, Options::default()).forward.is_empty(), "{name}");
+                assert_eq!(
+                    refuses(&unpad(graph.clone())).is_some(),
+                    graph.ops.iter().any(|op| op.kind.is_attention()),
+                    "{name}"
+                );
+            }
         }
-        OpKind::Attention { .. } | OpKind::Redistribute(_) => true,
-        OpKind::Linear { .. } => !plain(op) || graph.ops[..=node.op].iter().filter(|op| plain(op)).count() % 2 == 1,
-        _ => false,
     }
 }

@@ -9,12 +9,7 @@ mod order;
 
 pub use builder::GraphBuilder;
 
-use super::Activation;
-use super::experts::ExpertOp;
-use super::internlm::InternLmOp;
-use super::megatron::MegatronOp;
-use super::nanotron::NanotronOp;
-use super::style::Rope;
+pub use super::operators::{ChunkedLoss, OpKind};
 use super::tensor::{Redistribution, TensorParallel};
 use crate::program::DType;
 
@@ -181,158 +176,6 @@ impl Param {
     }
 }
 
-/// What an operator does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpKind {
-    /// `y = x·Wᵀ (+ b)`; parameters: weight, then bias if any. Without parameters these are further inputs.
-    Linear {
-        /// Columns of the weight.
-        inputs: u64,
-        /// Rows of the weight.
-        outputs: u64,
-    },
-    /// RMSNorm in one kernel; parameter: weight. Keeps its input and one number per row.
-    RmsNorm {
-        /// Rows normalised.
-        rows: u64,
-    },
-    /// LayerNorm; parameters: weight, bias if any. Keeps its input and two numbers per row.
-    LayerNorm {
-        /// Rows normalised.
-        rows: u64,
-    },
-    /// Conversion to the output's type.
-    Cast,
-    /// A parameter in another type, made anew for one call ([`super::autocast`]); no inputs.
-    CastWeight,
-    /// A copy with rows next to each other, of a part that has them apart.
-    Contiguous,
-    /// Rows of a block's own rotary table, by the positions of its tokens; no inputs.
-    RotaryRows,
-    /// Product with the complex rotary table, broadcast over heads; the input is viewed as complex numbers. Its second input,
-    /// if any, is what it reads of the table.
-    RotateComplex {
-        /// Elements (complex) of the table used.
-        table: u64,
-    },
-    /// Rotary embedding written in real numbers; see [`Rope`]. [`Rope::Complex`] is written as casts and
-    /// [`OpKind::RotateComplex`].
-    Rotate(Rope),
-    /// Key-value heads copied to each of their query heads.
-    RepeatKv,
-    /// One value seen by every query head; nothing is copied.
-    Expand,
-    /// Product of two values.
-    Mul,
-    /// Sum of two values, of which the second may lack the batch axis; or of one and what needs no gradient.
-    Add,
-    /// Product with, or quotient by, a number.
-    Scale,
-    /// Hyperbolic tangent; keeps its output.
-    Tanh,
-    /// Square, or a higher power; keeps its input.
-    Square,
-    /// Row indices 0 … S−1, made anew; no inputs.
-    Positions,
-    /// Pointwise activation. [`Activation::ReluSquared`] is written as [`Activation::Relu`] and [`OpKind::Square`].
-    Act(Activation),
-    /// Values joined on one axis; backward hands out views of the gradient.
-    Concat,
-    /// Views of one value as several; backward concatenates their gradients.
-    Split,
-    /// One value in another shape; backward hands the gradient on.
-    View,
-    /// A view of a part of one value; backward makes zeros of the whole and copies the part in.
-    Slice,
-    /// Products of B·N pairs of matrices, scores or what they weigh; keeps both. The first has `rows`, the second `columns`.
-    Bmm {
-        /// Rows of the first.
-        rows: u64,
-        /// Columns of the second.
-        columns: u64,
-        /// What is summed over.
-        inner: u64,
-    },
-    /// Softmax over the last axis; keeps its result.
-    Softmax {
-        /// Rows normalised.
-        rows: u64,
-    },
-    /// Zeroes a random part in training; keeps a mask of a byte for each element.
-    Dropout,
-    /// A bias of scores in the model's type, made for one call from a mask of booleans that all blocks share; no inputs.
-    MaskBias,
-    /// Fused attention over q, k, v; with a bias as a fourth input ([`OpKind::MaskBias`]) the memory-efficient kernel.
-    Attention {
-        /// Sliding window, in keys.
-        window: Option<u64>,
-        /// Whether a bias is added to the scores: a tensor of N·S·S numbers that all blocks share (ALiBi).
-        bias: bool,
-    },
-    /// Tokens packed without padding ([`super::unpad`]).
-    Unpad {
-        /// Whether it is the first of its attention, for which the mask is made.
-        first: bool,
-    },
-    /// Packed tokens put back where they were.
-    Pad,
-    /// Rows of a table; parameter: the table.
-    Embedding,
-    /// Negative log-likelihood over the vocabulary.
-    CrossEntropy {
-        /// Whether logits are cast to fp32 first.
-        upcast: bool,
-        /// Whether labels are shifted by one, for which they are padded.
-        shifts: bool,
-    },
-    /// Negative log-likelihood over the vocabulary in one kernel each way, in the logits' own type.
-    FlashCrossEntropy,
-    /// Negative log-likelihood over the vocabulary, computed in fp32, as `torch.compile` generates it.
-    CompiledCrossEntropy {
-        /// Whether the loss is the mean over targets, or their sum.
-        mean: bool,
-    },
-    /// Head and log-probabilities of the labels, over parts of the vocabulary; parameter: the head's weight.
-    VocabularyLogProbs {
-        /// Words of a part.
-        words: u64,
-    },
-    /// A step of head and loss by parts, gradients made at once; [`ChunkedLoss::Parts`] has the head's weight.
-    ChunkedLoss(ChunkedLoss),
-    /// Head and loss in one, gradients made in forward; parameter: the head's weight.
-    FusedLinearCrossEntropy,
-    /// Negative log-likelihood over logits that are split on the vocabulary, in fp32 (DTensor's `loss_parallel`).
-    ParallelCrossEntropy,
-    /// An exchange between the ranks of a tensor-parallel group.
-    Redistribute(Redistribution),
-    /// A part of a mixture of experts.
-    Experts(ExpertOp),
-    /// An operator of Megatron-Core's own.
-    Megatron(MegatronOp),
-    /// An operator of InternLM's own.
-    InternLm(InternLmOp),
-    /// An operator of nanotron's own.
-    Nanotron(NanotronOp),
-}
-
-/// A step of torchtitan's loss by parts; each reads first the hidden state, or what is left of its gradient.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChunkedLoss {
-    /// The buffer of the hidden state's gradient.
-    Buffer,
-    /// All parts; makes the last one's logits and its gradient of the hidden state.
-    Parts {
-        /// Parts of the sequence.
-        chunks: u32,
-        /// Whether cross-entropy is compiled.
-        compiled: bool,
-    },
-    /// That gradient into the buffer.
-    Last,
-    /// The buffer in the hidden state's type; makes the loss.
-    Whole,
-}
-
 /// One operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
@@ -393,7 +236,7 @@ impl Graph {
     }
 
     /// The first operator that reads a parameter.
-    pub fn read_by(&self, param: ParamId) -> Option<OpKind> {
-        self.ops.iter().find(|op| op.params.contains(&param)).map(|op| op.kind)
+    pub fn read_by(&self, param: ParamId) -> Option<&Op> {
+        self.ops.iter().find(|op| op.params.contains(&param))
     }
 }

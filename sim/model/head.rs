@@ -5,7 +5,7 @@
 
 use super::ModelConfig;
 use super::autocast::autocast;
-use super::block::norm_op;
+use super::block::parts::norm_op;
 use super::graph::{Axis, ChunkedLoss, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::tensor::{self, Redistribution};
 use crate::program::DType;
@@ -144,7 +144,7 @@ pub fn head(m: &ModelConfig, dims: Dims, compute: DType, (loss, inside): (Loss, 
             let from = g.ops();
             let mut seen = logits;
             if let Some(dtype) = output.filter(|&dtype| dtype != compute) {
-                seen = g.op_in("output", OpKind::Cast, &[logits], &[], ("logits_BSV", BSV), dtype);
+                seen = g.op_in("output", OpKind::CAST, &[logits], &[], ("logits_BSV", BSV), dtype);
                 g.drop_values(&[logits]);
             }
             handed = (vec![seen], g.ops());
@@ -231,7 +231,7 @@ fn chunked_gradients(g: &mut GraphBuilder, h: ValueId, weight: usize, (chunks, c
     let rows = tokens / u64::from(chunks.max(1));
     let copies: Vec<ValueId> = (0..if g.dims().b > 1 { chunks } else { 0 })
         .map(|_| {
-            let copy = g.op("loss", OpKind::Contiguous, &[h], &[], ("xn_part_BSD", BSD));
+            let copy = g.op("loss", OpKind::CONTIGUOUS, &[h], &[], ("xn_part_BSD", BSD));
             g.resize(copy, rows * d);
             copy
         })
@@ -287,7 +287,7 @@ fn project_part(g: &mut GraphBuilder, m: &ModelConfig, part: ValueId, weight: us
     if g.dims().b == 1 {
         return project(g, m, part, weight, tokens);
     }
-    let copy = g.op("output", OpKind::Contiguous, &[part], &[], ("xn_part_BSD", BSD));
+    let copy = g.op("output", OpKind::CONTIGUOUS, &[part], &[], ("xn_part_BSD", BSD));
     g.resize(copy, tokens * m.width);
     let logits = project(g, m, copy, weight, tokens);
     g.drop_values(&[copy]);
@@ -297,7 +297,7 @@ fn project_part(g: &mut GraphBuilder, m: &ModelConfig, part: ValueId, weight: us
 /// `cap·tanh(x/cap)`, a statement each.
 fn softcap(g: &mut GraphBuilder, m: &ModelConfig, mut logits: ValueId, tokens: u64) -> ValueId {
     if m.logit_softcap {
-        for kind in [OpKind::Scale, OpKind::Tanh, OpKind::Scale] {
+        for kind in [OpKind::SCALE, OpKind::TANH, OpKind::SCALE] {
             let next = g.op("output", kind, &[logits], &[], ("logits_BSV", BSV));
             g.resize(next, tokens * m.vocab);
             g.drop_values(&[logits]);
@@ -320,7 +320,7 @@ fn parts(g: &mut GraphBuilder, dims: Dims, h: ValueId, chunks: u32) -> Vec<(Valu
 
 fn add_up(g: &mut GraphBuilder, total: Option<ValueId>, part: ValueId) -> ValueId {
     let inputs: Vec<ValueId> = total.into_iter().chain([part]).collect();
-    let sum = g.op_in("loss", OpKind::Add, &inputs, &[], ("loss", &[]), DType::Fp32);
+    let sum = g.op_in("loss", OpKind::ADD, &inputs, &[], ("loss", &[]), DType::Fp32);
     g.drop_values(&[part]);
     g.drop_values(&total.into_iter().collect::<Vec<_>>());
     sum
@@ -328,7 +328,7 @@ fn add_up(g: &mut GraphBuilder, total: Option<ValueId>, part: ValueId) -> ValueI
 
 fn mean(g: &mut GraphBuilder, total: Option<ValueId>) -> ValueId {
     let total = total.expect("a sequence has at least one part");
-    let out = g.op_in("loss", OpKind::Scale, &[total], &[], ("loss", &[]), DType::Fp32);
+    let out = g.op_in("loss", OpKind::SCALE, &[total], &[], ("loss", &[]), DType::Fp32);
     g.drop_values(&[total]);
     out
 }

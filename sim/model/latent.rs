@@ -7,7 +7,10 @@
 //! k_U, v  = wkv_b(norm(kv))                         N heads of U and of W
 //! ```
 
-use super::ModelConfig;
+mod sizes;
+
+pub use sizes::LatentAttention;
+
 use super::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
 use crate::program::DType;
 
@@ -20,34 +23,6 @@ const BSNR: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::R];
 const BSNU: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::U];
 const BSNW: &[Axis] = &[Axis::B, Axis::S, Axis::N, Axis::W];
 const MODULE: &str = "attention";
-
-/// Sizes of latent attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LatentAttention {
-    /// G: length of the vector that queries are made from; none: from the hidden state.
-    pub query_rank: Option<u64>,
-    /// J: length of the vector that keys and values are made from.
-    pub rank: u64,
-    /// U: dimensions of a head's queries and keys that are not rotated.
-    pub plain: u64,
-    /// R: dimensions that are.
-    pub rotated: u64,
-    /// W: dimensions of a head's values.
-    pub value: u64,
-}
-
-impl LatentAttention {
-    /// Parameters of one block's attention: linears without biases and RMS norms on the short vectors.
-    pub fn params(&self, model: &ModelConfig) -> u64 {
-        let (d, n) = (model.width, model.heads);
-        let query = match self.query_rank {
-            Some(rank) => d * rank + rank + rank * n * (self.plain + self.rotated),
-            None => d * n * (self.plain + self.rotated),
-        };
-        let latent = d * (self.rank + self.rotated) + self.rank;
-        query + latent + self.rank * n * (self.plain + self.value) + n * self.value * d
-    }
-}
 
 /// Parameters of latent attention, in the order in which they are registered.
 pub(super) struct Params {
@@ -107,7 +82,7 @@ pub(super) fn attention(
     g.drop_values(&[both]);
     let (q_turned, k_turned) = rotate_pair(g, (q_rotated, k_rotated), ("xq_rot_BSNR", BSNR), ("xk_rot_BSR", BSR));
     g.drop_values(&[q_rotated, k_rotated]);
-    let xq = g.op(MODULE, OpKind::Concat, &[q_plain, q_turned], &[], ("xq_BSNH", BSNH));
+    let xq = g.op(MODULE, OpKind::CONCAT, &[q_plain, q_turned], &[], ("xq_BSNH", BSNH));
     g.drop_values(&[whole]);
 
     let normed = g.op("attention.kv_norm", OpKind::RmsNorm { rows }, &[short], &[params.norm], ("kv_BSJ", BSJ));
@@ -117,7 +92,7 @@ pub(super) fn attention(
     g.drop_values(&[normed, short]);
     let [k_plain, xv] = g.split(MODULE, wide, [("xk_plain_BSNU", BSNU), ("xv_BSNW", BSNW)]);
     let of_heads = g.op(MODULE, OpKind::Expand, &[k_turned], &[], ("xk_rot_BSNR", BSNR));
-    let xk = g.op(MODULE, OpKind::Concat, &[k_plain, of_heads], &[], ("xk_BSNH", BSNH));
+    let xk = g.op(MODULE, OpKind::CONCAT, &[k_plain, of_heads], &[], ("xk_BSNH", BSNH));
 
     let attend = OpKind::Attention { window, bias: false };
     let o = g.op("attention.sdpa", attend, &[xq, xk, xv], &[], ("xo_BSNW", BSNW));
@@ -153,14 +128,14 @@ fn rotate_pair(g: &mut GraphBuilder, (q, k): (ValueId, ValueId), of_q: Shape, of
     let casts = g.compute() != fp32;
     let table = OpKind::RotateComplex { table: dims.s * dims.r / 2 };
     let wide = [(q, of_q), (k, of_k)]
-        .map(|(x, shape)| if casts { g.op_in("attention.rope", OpKind::Cast, &[x], &[], shape, fp32) } else { x });
+        .map(|(x, shape)| if casts { g.op_in("attention.rope", OpKind::CAST, &[x], &[], shape, fp32) } else { x });
     let turned =
         [(wide[0], of_q), (wide[1], of_k)].map(|(x, shape)| g.op_in("attention.rope", table, &[x], &[], shape, fp32));
     if !casts {
         return (turned[0], turned[1]);
     }
     let out =
-        [(turned[0], of_q), (turned[1], of_k)].map(|(x, shape)| g.op("attention.rope", OpKind::Cast, &[x], &[], shape));
+        [(turned[0], of_q), (turned[1], of_k)].map(|(x, shape)| g.op("attention.rope", OpKind::CAST, &[x], &[], shape));
     g.drop_values(&[wide[0], wide[1], turned[0], turned[1]]);
     (out[0], out[1])
 }

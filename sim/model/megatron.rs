@@ -106,6 +106,18 @@ pub enum Scatter {
     Ring,
 }
 
+/// Whether a module of Transformer Engine's reduces maxima of fp8 numbers after its backward in a second run
+/// (`pytorch/distributed.py`, 2.9: a linear of a second run leaves it open which module is the first).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduces {
+    /// It has no maxima.
+    Never,
+    /// It does.
+    Once,
+    /// It does, and none behind it does: a norm that is a module of its own, grouped linears.
+    AndEnds,
+}
+
 /// One operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MegatronOp {
@@ -245,4 +257,74 @@ pub enum MegatronOp {
     /// The masked mean of the losses (`pretrain_gpt.py`, `loss_func`). Inputs: losses, the loss mask. Outputs: the loss,
     /// the number of tokens, the two together for the log.
     MaskedMean,
+}
+
+impl MegatronOp {
+    /// How many of so many parameters are of the module that runs it first.
+    pub fn module_params(self, params: usize) -> usize {
+        match self {
+            // These read the bias of the linear before them, whose module it belongs to.
+            MegatronOp::BiasDropoutAdd { .. } | MegatronOp::Activate { .. } => 0,
+            // Positions are looked up by a module of their own, after words.
+            MegatronOp::Embed { .. } => params.min(1),
+            MegatronOp::Linear { .. }
+            | MegatronOp::Sum
+            | MegatronOp::Gather
+            | MegatronOp::SplitQkv
+            | MegatronOp::Rotate { .. }
+            | MegatronOp::Core { .. }
+            | MegatronOp::Norm
+            | MegatronOp::NormLinear { .. }
+            | MegatronOp::ColumnLinear { .. }
+            | MegatronOp::EngineLinear { .. }
+            | MegatronOp::RowLinear { .. }
+            | MegatronOp::FlashCore { .. }
+            | MegatronOp::VocabularyLoss { .. }
+            | MegatronOp::Latent(_)
+            | MegatronOp::Ahead(_)
+            | MegatronOp::Routed(_)
+            | MegatronOp::MaskedMean => params,
+        }
+    }
+
+    /// Whether it reduces maxima of fp8 numbers in a second run.
+    pub fn reduces(self) -> Reduces {
+        match self {
+            MegatronOp::Norm | MegatronOp::Routed(RoutedOp::Grouped { .. }) => Reduces::AndEnds,
+            MegatronOp::NormLinear { .. } | MegatronOp::ColumnLinear { .. } | MegatronOp::RowLinear { .. } => {
+                Reduces::Once
+            }
+            MegatronOp::Embed { .. }
+            | MegatronOp::Linear { .. }
+            | MegatronOp::Sum
+            | MegatronOp::Gather
+            | MegatronOp::BiasDropoutAdd { .. }
+            | MegatronOp::Activate { .. }
+            | MegatronOp::SplitQkv
+            | MegatronOp::Rotate { .. }
+            | MegatronOp::Core { .. }
+            | MegatronOp::EngineLinear { .. }
+            | MegatronOp::FlashCore { .. }
+            | MegatronOp::VocabularyLoss { .. }
+            | MegatronOp::Latent(_)
+            | MegatronOp::Ahead(_)
+            | MegatronOp::Routed(
+                RoutedOp::Route { .. }
+                | RoutedOp::Count { .. }
+                | RoutedOp::Select { .. }
+                | RoutedOp::Permute { .. }
+                | RoutedOp::Exchange
+                | RoutedOp::Collect
+                | RoutedOp::Spread
+                | RoutedOp::Sort { .. }
+                | RoutedOp::Fill
+                | RoutedOp::AddBiases
+                | RoutedOp::Weigh
+                | RoutedOp::Own { .. }
+                | RoutedOp::Unpermute { .. }
+                | RoutedOp::AddShared,
+            )
+            | MegatronOp::MaskedMean => Reduces::Never,
+        }
+    }
 }

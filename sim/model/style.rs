@@ -4,23 +4,9 @@
 //! among its query heads.
 
 use super::experts::Implementation;
-use super::graph::OpKind;
 use super::megatron::MegatronOp;
-
-/// Rotary embedding in eager operators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rope {
-    /// `view_as_complex(x.float()) · freqs_cis`, and back (torchtitan).
-    #[default]
-    Complex,
-    /// The same with rows that every block gathers from a table of its own by the positions of its tokens (torchtitan 0.3.0).
-    ComplexByPosition,
-    /// `x·cos + rotate_half(x)·sin` in the model's own type (Hugging Face transformers).
-    RotateHalf,
-    /// Even and odd elements in fp32, rotated on their own and stacked; the table's rows are gathered for every call and
-    /// kept (torchtune, with `input_pos`).
-    Stacked,
-}
+use super::operators::OpKind;
+pub use super::operators::Rope;
 
 /// What multiplies in a block's linears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

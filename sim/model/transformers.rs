@@ -12,7 +12,7 @@ mod feed_forward;
 
 pub use body::{Blocks, Body, body};
 
-use super::block::{AttentionParams, Variant, norm, norm_params};
+use super::block::parts::{AttentionParams, Variant, norm, norm_params};
 use super::graph::{Axis, Dims, Graph, GraphBuilder, OpKind, ValueId};
 use super::style::{Modules, NormCode, Style};
 use super::{ModelConfig, Norm, NormPlacement, Position};
@@ -216,7 +216,7 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params
     let (attn, late) = attention::attention(g, whole, xn);
     goes(g, Named::Half, xn, 0);
     let attn = after(g, 0, attn);
-    let h = g.op("residual", OpKind::Add, &[x, attn], &[], ("h_BSD", BSD));
+    let h = g.op("residual", OpKind::ADD, &[x, attn], &[], ("h_BSD", BSD));
     goes(g, Named::Sum, xn, 0);
     if named != Named::Sum {
         g.drop_values(&[attn]);
@@ -226,7 +226,7 @@ fn in_turn(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Params
     let ff = feed_forward::feed_forward(g, m, hn, &rest.ffn);
     goes(g, Named::Half, hn, 1);
     let ff = after(g, 1, ff);
-    let out = g.op("residual", OpKind::Add, &[h, ff], &[], ("out_BSD", BSD));
+    let out = g.op("residual", OpKind::ADD, &[h, ff], &[], ("out_BSD", BSD));
     goes(g, Named::Sum, hn, 1);
     g.drop_values(&[ff]);
     if named == Named::Sum {
@@ -262,8 +262,8 @@ fn parallel(g: &mut GraphBuilder, whole: &attention::Attention<'_>, rest: &Param
     let ff = feed_forward::feed_forward(g, m, read, &rest.ffn);
     g.drop_values(&[read]);
     let ff = dropout(g, ff, m.dropout.residual);
-    let both = g.op("residual", OpKind::Add, &[ff, attn], &[], ("both_BSD", BSD));
-    let out = g.op("residual", OpKind::Add, &[both, x], &[], ("out_BSD", BSD));
+    let both = g.op("residual", OpKind::ADD, &[ff, attn], &[], ("both_BSD", BSD));
+    let out = g.op("residual", OpKind::ADD, &[both, x], &[], ("out_BSD", BSD));
     g.drop_values(&[both, ff, attn]);
     if !returns_weights(whole.class) {
         g.drop_values(&late);
@@ -292,12 +292,12 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType) -> Graph {
         let table = g.param("pos_embeddings.weight", positions, m.width);
         // OPT counts the positions of each sequence.
         let (rows, shape) = if m.model_type == "opt" { (BS, BSD) } else { (S, SD) };
-        let rows = g.op_in("pos_embeddings", OpKind::Positions, &[], &[], ("pos_S", rows), DType::Int64);
+        let rows = g.op_in("pos_embeddings", OpKind::POSITIONS, &[], &[], ("pos_S", rows), DType::Int64);
         let pos = g.op("pos_embeddings", OpKind::Embedding, &[rows], &[table], ("pos_SD", shape));
-        h = g.op("pos_embeddings", OpKind::Add, &[h, pos], &[], ("h_BSD", BSD));
+        h = g.op("pos_embeddings", OpKind::ADD, &[h, pos], &[], ("h_BSD", BSD));
     }
     if m.scaled_embedding {
-        let scaled = g.op("tok_embeddings", OpKind::Scale, &[h], &[], ("h_BSD", BSD));
+        let scaled = g.op("tok_embeddings", OpKind::SCALE, &[h], &[], ("h_BSD", BSD));
         g.drop_values(&[h]);
         h = scaled;
     }

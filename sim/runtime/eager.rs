@@ -6,8 +6,8 @@
 //! of place unless the first is free to be written to; a parameter's gradient is stored as soon as it is made. Values are reference-counted: Python's variables
 //! hold one reference, every operator that saves a value holds another.
 //!
-//! Forward rules are in [`operator`], backward rules in [`node`]; to add an operator, add its kind to
-//! `model::graph::OpKind` and one arm to each.
+//! Forward rules are in [`operator`], backward rules in [`node`]: an arm in each for every kind of operator in
+//! [`crate::model::operators`]. Those of one kernel over memory share theirs ([`simple`]), and need a row alone.
 
 mod accumulator;
 mod again;
@@ -56,6 +56,7 @@ mod rotary;
 mod sending;
 mod settings;
 mod shared;
+mod simple;
 mod stamp;
 mod state;
 mod storage;

@@ -1,6 +1,6 @@
 //! The forward of the embedding: words, learned positions, scaling and a norm where the model has them.
 
-use super::{BLD, BS, BSD, S, SD, norm, norm_params};
+use super::parts::{BLD, BS, BSD, S, SD, norm, norm_params};
 use crate::model::graph::{Dims, Graph, GraphBuilder, OpKind};
 use crate::model::style::Style;
 use crate::model::{ModelConfig, Position, tensor, transformers};
@@ -18,15 +18,15 @@ pub fn embedding(m: &ModelConfig, dims: Dims, compute: DType, style: Style) -> G
     let mut h = tensor::leave(g, rows, "tok_embeddings", "h_BLD", &[]);
     if let Position::Learned { positions } = m.position {
         let table = g.param("pos_embeddings.weight", positions, m.width);
-        let rows = g.op_in("pos_embeddings", OpKind::Positions, &[], &[], ("pos_S", S), DType::Int64);
+        let rows = g.op_in("pos_embeddings", OpKind::POSITIONS, &[], &[], ("pos_S", S), DType::Int64);
         let pos = g.op("pos_embeddings", OpKind::Embedding, &[rows], &[table], ("pos_SD", SD));
         g.drop_values(&[rows]);
-        let sum = g.op("pos_embeddings", OpKind::Add, &[h, pos], &[], ("h_BSD", BLD));
+        let sum = g.op("pos_embeddings", OpKind::ADD, &[h, pos], &[], ("h_BSD", BLD));
         g.drop_values(&[pos, h]);
         h = sum;
     }
     if m.scaled_embedding {
-        let scaled = g.op("tok_embeddings", OpKind::Scale, &[h], &[], ("h_BSD", BLD));
+        let scaled = g.op("tok_embeddings", OpKind::SCALE, &[h], &[], ("h_BSD", BLD));
         g.drop_values(&[h]);
         h = scaled;
     }

@@ -5,7 +5,7 @@
 //! form, with batched matmuls, since every expert has as many rows.
 
 use super::forward::{Params, expert, op, scores};
-use super::{ExpertOp, Experts};
+use super::{ChoiceOp, ExpertOp, Experts};
 use crate::model::FeedForward;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use crate::program::DType;
@@ -15,29 +15,6 @@ const C: &[Axis] = &[Axis::C];
 const CD: &[Axis] = &[Axis::C, Axis::D];
 const MODULE: &str = "feed_forward";
 const EXPERTS: &str = "feed_forward.experts";
-
-/// What only such a mixture does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChoiceOp {
-    /// Logits in fp32 → softmax over all experts; its gradient comes with experts first.
-    Score,
-    /// Scores, experts first → the largest of each expert in the compute type, and their tokens.
-    Choose {
-        /// Experts.
-        count: u64,
-        /// Tokens each expert takes.
-        places: u64,
-    },
-    /// All experts' rows in a batched matmul; parameter: the weights of all.
-    All {
-        /// Experts.
-        count: u64,
-        /// Columns of the input.
-        inputs: u64,
-        /// Columns of the output.
-        outputs: u64,
-    },
-}
 
 /// Tokens that each expert takes.
 pub fn places(experts: &Experts, tokens: u64) -> u64 {

@@ -4,8 +4,8 @@
 //! grouped matmuls, `index_add`. Names stay alive until the function returns, as Python's local variables do.
 
 use super::{ExpertOp, Experts, Implementation, choice};
+use crate::model::FeedForward;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
-use crate::model::{Activation, FeedForward};
 use crate::program::DType;
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
@@ -63,7 +63,7 @@ pub(super) fn scores(g: &mut GraphBuilder, x: ValueId, params: &Params, score: E
     let router = OpKind::Linear { inputs: dims.d, outputs: dims.e };
     let mut logits = g.op("feed_forward.gate", router, &[x], &[params.gate], ("logits_BSE", BSE));
     if compute != DType::Fp32 {
-        let wide = g.op_in(MODULE, OpKind::Cast, &[logits], &[], ("logits_BSE", BSE), DType::Fp32);
+        let wide = g.op_in(MODULE, OpKind::CAST, &[logits], &[], ("logits_BSE", BSE), DType::Fp32);
         g.drop_values(&[logits]);
         logits = wide;
     }
@@ -110,7 +110,7 @@ pub(in crate::model) fn mixture(
         let down = OpKind::Linear { inputs: width, outputs: dims.d };
         let y = g.op(SHARED, down, &[hidden], &[last], ("shared_BSD", BSD));
         g.drop_values(&[hidden]);
-        let both = g.op(MODULE, OpKind::Add, &[out, y], &[], ("ffn_BSD", BSD));
+        let both = g.op(MODULE, OpKind::ADD, &[out, y], &[], ("ffn_BSD", BSD));
         g.drop_values(&[y, out]);
         out = both;
     }
@@ -141,26 +141,16 @@ pub(super) fn expert(
     elements: u64,
     linear: impl Fn(&mut GraphBuilder, ValueId, bool, Shape) -> ValueId,
 ) -> ValueId {
-    let (FeedForward::Gated(act) | FeedForward::Plain(act)) = feed_forward;
     let h1 = linear(g, x, false, ("h1_CX", CX));
     g.resize(h1, elements);
-    let squared = act == Activation::ReluSquared;
-    let first = if squared { Activation::Relu } else { act };
-    let mut gate = g.op(module, OpKind::Act(first), &[h1], &[], ("gate_CX", CX));
-    g.resize(gate, elements);
-    if squared {
-        let root = gate;
-        gate = g.op(module, OpKind::Square, &[root], &[], ("gate_CX", CX));
-        g.resize(gate, elements);
-        g.drop_values(&[root]);
-    }
+    let gate = g.activation(module, feed_forward.activation(), h1, ("gate_CX", CX));
     g.drop_values(&[h1]);
     if !matches!(feed_forward, FeedForward::Gated(_)) {
         return gate;
     }
     let h3 = linear(g, x, true, ("h3_CX", CX));
     g.resize(h3, elements);
-    let h = g.op(module, OpKind::Mul, &[gate, h3], &[], ("h_CX", CX));
+    let h = g.op(module, OpKind::MUL, &[gate, h3], &[], ("h_CX", CX));
     g.resize(h, elements);
     g.drop_values(&[gate, h3]);
     h
@@ -190,7 +180,7 @@ fn one_by_one(g: &mut GraphBuilder, experts: &Experts, ff: FeedForward, xs: Valu
     }
     let (last, others) = parts.split_last().expect("there are experts");
     g.drop_values(others);
-    let ys = g.op(MODULE, OpKind::Concat, &outs, &[], ("ys_CD", CD));
+    let ys = g.op(MODULE, OpKind::CONCAT, &outs, &[], ("ys_CD", CD));
     outs.push(*last);
     Ran { ys, before: vec![], after: outs }
 }

@@ -7,9 +7,9 @@
 //! Names stay alive until their function returns.
 
 use super::forward::op as step;
-use super::{ExpertOp, Experts, Score};
+use super::{ExpertOp, Experts, Score, TitanOp};
+use crate::model::FeedForward;
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ParamId, ValueId};
-use crate::model::{Activation, FeedForward};
 use crate::program::DType;
 
 const BSD: &[Axis] = &[Axis::B, Axis::S, Axis::D];
@@ -22,68 +22,6 @@ const E: &[Axis] = &[Axis::E];
 const MODULE: &str = "moe";
 const EXPERTS: &str = "moe.experts";
 const SHARED: &str = "moe.shared_experts";
-
-/// What torchtitan's mixture does, each as one of its operators or a few that belong together. Copies C, rows R received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TitanOp {
-    /// `gate(x)` under fp32 autocast: input and weight are cast, and the logits are fp32; parameter: the weight.
-    Gate {
-        /// Columns of the weight.
-        inputs: u64,
-        /// Its rows, one for each expert.
-        outputs: u64,
-    },
-    /// Logits → sigmoid of each.
-    Sigmoid,
-    /// Scores and the bias that balances the load; no gradient comes back.
-    Bias,
-    /// Scores of a token's best groups of experts, by the sum of the two largest in each; the others are −∞. And which those
-    /// are (`_get_node_limited_routing_scores`).
-    Limit {
-        /// Groups that experts are in.
-        groups: u64,
-        /// Groups that a token may choose from.
-        chosen: u64,
-    },
-    /// The k largest and their experts; only the experts are used.
-    Choose,
-    /// Scores of the chosen (`gather`).
-    Gather,
-    /// Divided by their sum.
-    Normalise,
-    /// Which experts each token goes to, and how many tokens each expert gets.
-    Map,
-    /// Rows of tokens in the order of experts (`x[rows]`).
-    Take,
-    /// Each rank tells the others how many rows it sends them, and the host reads both sizes.
-    Count {
-        /// Ranks.
-        ranks: u64,
-    },
-    /// Rows to the ranks of their experts, or back.
-    Exchange,
-    /// Rows in the order of the rank's experts, where each came from, and how many each expert has.
-    Permute,
-    /// Where each expert's rows end.
-    Ends,
-    /// All of the rank's experts at once, `x @ wᵀ`; parameter: their weights.
-    All {
-        /// Experts of the rank.
-        count: u64,
-        /// Columns of the input.
-        inputs: u64,
-        /// Columns of the output.
-        outputs: u64,
-    },
-    /// Rows in the order in which they came.
-    Unpermute,
-    /// What tokens are added up in.
-    Zeros,
-    /// Rows times their weights, in fp32.
-    Weigh,
-    /// Rows added to the tokens they are of, in a fixed order (`deterministic_scatter_add`).
-    Scatter,
-}
 
 /// Parameters in the order in which modules register them.
 pub(in crate::model) struct Params {
@@ -161,7 +99,7 @@ pub(in crate::model) fn mixture(
     if experts.router.normalises {
         scale(g, titan(TitanOp::Normalise));
     }
-    scale(g, OpKind::Scale);
+    scale(g, OpKind::SCALE);
     g.drop_values(&[biased, largest]);
     g.drop_values(others.as_slice());
     // The map holds truth values, of one byte as fp8's.
@@ -225,18 +163,18 @@ pub(in crate::model) fn mixture(
             value
         };
         let h1 = up(g, first, "h1_BSX");
-        let mut hidden = activation(g, SHARED, ff, (h1, rows), BSX);
+        let mut hidden = g.activation(SHARED, ff.activation(), h1, ("gate", BSX));
         g.drop_values(&[h1]);
         if let Some(third) = third {
             let (gate, h3) = (hidden, up(g, third, "h3_BSX"));
-            hidden = g.op(SHARED, OpKind::Mul, &[gate, h3], &[], ("h_BSX", BSX));
+            hidden = g.op(SHARED, OpKind::MUL, &[gate, h3], &[], ("h_BSX", BSX));
             g.resize(hidden, rows);
             g.drop_values(&[gate, h3]);
         }
         let shared =
             g.op(SHARED, OpKind::Linear { inputs: width, outputs: d }, &[hidden], &[last], ("shared_BSD", BSD));
         g.drop_values(&[hidden]);
-        let both = g.op(MODULE, OpKind::Add, &[out, shared], &[], ("ffn_BSD", BSD));
+        let both = g.op(MODULE, OpKind::ADD, &[out, shared], &[], ("ffn_BSD", BSD));
         g.drop_values(&[out]);
         (out, held) = (both, Some(shared));
     }
@@ -250,26 +188,6 @@ fn received(experts: &Experts, tokens: u64, ranks: u64) -> u64 {
     let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, tokens);
     let own = (experts.count / ranks).max(1) as usize;
     counts.chunks(own).map(|part| part.iter().sum::<u64>()).max().unwrap_or(0) * ranks
-}
-
-fn activation(
-    g: &mut GraphBuilder,
-    module: &'static str,
-    (FeedForward::Gated(act) | FeedForward::Plain(act)): FeedForward,
-    (input, elements): (ValueId, u64),
-    shape: &'static [Axis],
-) -> ValueId {
-    let squared = act == Activation::ReluSquared;
-    let first = if squared { Activation::Relu } else { act };
-    let mut out = g.op(module, OpKind::Act(first), &[input], &[], ("gate", shape));
-    g.resize(out, elements);
-    if squared {
-        let root = out;
-        out = g.op(module, OpKind::Square, &[root], &[], ("gate", shape));
-        g.resize(out, elements);
-        g.drop_values(&[root]);
-    }
-    out
 }
 
 /// The rank's experts on `received` rows (`GroupedExperts._experts_forward`).
@@ -291,10 +209,10 @@ fn run(
     };
     let h1 = all(g, xs, (params.w1, d, width), ("h1_CX", CX));
     let h3 = params.w3.map(|w3| all(g, xs, (w3, d, width), ("h3_CX", CX)));
-    let mut hidden = activation(g, EXPERTS, ff, (h1, received * width), CX);
+    let mut hidden = g.activation(EXPERTS, ff.activation(), h1, ("gate", CX));
     if let Some(h3) = h3 {
         let gate = hidden;
-        hidden = g.op(EXPERTS, OpKind::Mul, &[gate, h3], &[], ("h_CX", CX));
+        hidden = g.op(EXPERTS, OpKind::MUL, &[gate, h3], &[], ("h_CX", CX));
         g.resize(hidden, received * width);
         g.drop_values(&[gate]);
     }

@@ -5,9 +5,9 @@
 //! (`reorder_for_compute_comm_overlap` is off), so nothing runs beside them. The copies that bring parts into their places
 //! are generated kernels. With fp8 linears of one scale a tensor, what is gathered is cast before.
 
+use super::compiled::{Launch, TensorId};
 use super::float8::Side;
-use super::joint::Joint;
-use super::{Kind, Launch, TensorId};
+use super::nodes::{Joint, Kind};
 use crate::model::graph::{Graph, ValueId};
 use crate::model::tensor::Redistribution;
 use crate::program::{Collective, DType, MemoryKind};

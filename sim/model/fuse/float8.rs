@@ -16,76 +16,21 @@
 //! cast before (`float8_tensor_parallel.py`). Under FSDP a weight that was gathered in fp8 needs no cast, only the
 //! transposed copy. Held against inductor (PyTorch 2.15, torchao 0.18) in `tests/oracle/float8.rs`.
 
-use super::joint::Joint;
-use super::{Kind, Launch, TensorId};
+mod casts;
+
+pub(super) use casts::{Casts, Side};
+pub use casts::{Float8, MULTIPLE, Recipe};
+
+use super::compiled::{Launch, TensorId};
+use super::nodes::{Joint, Kind};
 use crate::model::graph::{Graph, OpKind, ParamId};
 use crate::program::{Collective, DType, MatmulLayout, MemoryKind, Work};
-
-/// How scales are found (torchao's recipe names).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recipe {
-    /// One scale for a tensor.
-    Tensorwise,
-    /// One scale for a row, or a column.
-    Rowwise,
-}
-
-/// Linears in fp8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Float8 {
-    /// Scales.
-    pub recipe: Recipe,
-    /// Whether FSDP gathers the weights in fp8 (`enable_fsdp_float8_all_gather`).
-    pub all_gather: bool,
-    /// Whether weights' scales are found for all of them after the optimizer's step
-    /// (`precompute_float8_dynamic_scale_for_fsdp`), or for each before its gather.
-    pub precompute_scale: bool,
-}
-
-/// Dimensions of a linear in fp8 are multiples of this; others stay as they are
-/// (`torchtitan/components/quantization/float8.py`).
-pub const MULTIPLE: u64 = 16;
-
-impl Float8 {
-    /// Whether a linear of a block is swapped.
-    pub fn takes(inputs: u64, outputs: u64) -> bool {
-        inputs.is_multiple_of(MULTIPLE) && outputs.is_multiple_of(MULTIPLE)
-    }
-}
+use casts::Cast;
 
 /// Partial maxima of a reduction over a whole tensor.
 const PARTIALS: u64 = 512;
 /// Rows that one thread block of a column reduction takes in its first pass.
 const ROWS_PER_PARTIAL: u64 = 128;
-
-/// Which list of nodes is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// Forward.
-    Forward,
-    /// Backward.
-    Backward,
-}
-
-/// A tensor in fp8, and the scales it has been cast with, if they are several.
-#[derive(Clone, Copy, Debug)]
-struct Cast {
-    data: TensorId,
-    scales: Option<TensorId>,
-}
-
-/// What has been cast so far: equal operators on equal operands run once.
-#[derive(Debug, Default)]
-pub(super) struct Casts {
-    /// (tensor, its columns) to its cast.
-    made: Vec<((TensorId, bool), Cast)>,
-    /// Scales of whole tensors.
-    scales: Vec<(TensorId, TensorId)>,
-    /// Tensors that are fp8 themselves (gathered so).
-    narrow: Vec<TensorId>,
-    /// Weights.
-    weights: Vec<(ParamId, TensorId)>,
-}
 
 impl Joint {
     fn push_to(&mut self, side: Side, name: &'static str, kind: Kind, operands: (&[TensorId], &[TensorId]), at: usize) {
@@ -203,12 +148,8 @@ impl Joint {
 
     /// The sizes of a linear that is swapped.
     pub(super) fn swapped(&self, graph: &Graph, at: usize) -> Option<(Float8, u64, u64)> {
-        match graph.ops[at].kind {
-            OpKind::Linear { inputs, outputs } if Float8::takes(inputs, outputs) => {
-                self.float8.map(|float8| (float8, inputs, outputs))
-            }
-            _ => None,
-        }
+        let OpKind::Linear { inputs, outputs } = graph.ops[at].kind else { return None };
+        self.float8.filter(|_| Float8::takes(inputs, outputs)).map(|float8| (float8, inputs, outputs))
     }
 
     /// `y = x·Wᵀ` in fp8.

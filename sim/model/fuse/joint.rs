@@ -1,87 +1,55 @@
 //! Forward and backward of a module as nodes over tensors, before anything is decided.
 
-use super::float8::{Casts, Float8, Side};
-use super::{Kind, Launch, Node, Tensor, TensorId};
-use crate::model::Activation;
+use super::compiled::{Launch, TensorId};
+use super::float8::{Casts, Float8};
+use super::nodes::{Joint, Kind, Node};
 use crate::model::graph::{Graph, Op, OpKind, ParamId};
+use crate::model::operators::{Gradients, Of, Simple, Space};
 use crate::program::{DType, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
 
 /// Rows that one thread block of a column sum takes in its first pass (`torch/_inductor/choices.py`).
 const ROWS_PER_PARTIAL: u64 = 128;
 
-/// The nodes of a module.
-pub(super) struct Joint {
-    pub tensors: Vec<Tensor>,
-    pub forward: Vec<Node>,
-    pub backward: Vec<Node>,
-    pub output: TensorId,
-    pub seed: TensorId,
-    pub input_gradient: TensorId,
-    pub gradients: Vec<(ParamId, TensorId)>,
-    /// The sign masks of rectifiers.
-    pub masks: Vec<TensorId>,
-    /// Scales of tensors in fp8.
-    pub scales: Vec<TensorId>,
-    /// Linears in fp8, if they are.
-    pub float8: Option<Float8>,
-    /// What has been cast to fp8.
-    pub(super) casts: Casts,
-    /// For each operator: its output, then what else it makes for backward.
-    made: Vec<Vec<TensorId>>,
-    values: Vec<TensorId>,
-    /// The conjugate of the rotary table, made once for all its uses.
-    conjugate: Option<TensorId>,
+/// The nodes of a module, which [`refuses`](super::refuses) nothing of.
+pub(super) fn derive(graph: &Graph, float8: Option<Float8>) -> Joint {
+    let mut joint = Joint {
+        tensors: vec![],
+        forward: vec![],
+        backward: vec![],
+        output: 0,
+        seed: 0,
+        input_gradient: 0,
+        gradients: vec![],
+        masks: vec![],
+        scales: vec![],
+        float8,
+        casts: Casts::default(),
+        made: vec![],
+        values: vec![usize::MAX; graph.values.len()],
+        conjugate: None,
+    };
+    joint.values[0] = joint.value(graph, 0);
+    for index in 0..graph.ops.len() {
+        joint.forward_op(graph, index);
+    }
+    joint.output = joint.values[graph.output];
+    joint.seed = joint.value(graph, graph.output);
+    joint.backward_ops(graph);
+    joint
+}
+
+/// What has no rules here is refused by name before anything is compiled.
+fn refused(op: &Op) -> ! {
+    let what = op.row().compiles.err().unwrap_or(op.row().kernel);
+    unreachable!("{what} is refused when the plan is checked")
 }
 
 impl Joint {
-    pub fn new(graph: &Graph, float8: Option<Float8>) -> Joint {
-        let mut joint = Joint {
-            tensors: vec![],
-            forward: vec![],
-            backward: vec![],
-            output: 0,
-            seed: 0,
-            input_gradient: 0,
-            gradients: vec![],
-            masks: vec![],
-            scales: vec![],
-            float8,
-            casts: Casts::default(),
-            made: vec![],
-            values: vec![usize::MAX; graph.values.len()],
-            conjugate: None,
-        };
-        joint.values[0] = joint.value(graph, 0);
-        for index in 0..graph.ops.len() {
-            joint.forward_op(graph, index);
-        }
-        joint.output = joint.values[graph.output];
-        joint.seed = joint.value(graph, graph.output);
-        joint.backward_ops(graph);
-        joint
-    }
-
-    pub fn tensor(&mut self, name: &'static str, elements: u64, bytes: u64) -> TensorId {
-        let base = self.tensors.len();
-        self.tensors.push(Tensor { name, bytes, elements, base });
-        base
-    }
-
-    pub(super) fn value(&mut self, graph: &Graph, value: usize) -> TensorId {
-        let value = &graph.values[value];
-        self.tensor(value.name, value.elements, value.bytes())
-    }
-
-    fn node(name: &'static str, kind: Kind, reads: &[TensorId], writes: &[TensorId], space: u64, op: usize) -> Node {
-        let (reads, writes) = (reads.to_vec(), writes.to_vec());
-        Node { name, kind, reads, writes, space, op, recompute: false, elsewhere: false }
-    }
-
     fn forward_op(&mut self, graph: &Graph, index: usize) {
         let op = &graph.ops[index];
         let reads: Vec<TensorId> = op.inputs.iter().map(|&value| self.values[value]).collect();
-        if matches!(op.kind, OpKind::Split | OpKind::Slice | OpKind::Expand) {
+        if let OpKind::Split | OpKind::Slice | OpKind::Expand | OpKind::View = op.kind {
             for &part in &op.outputs {
                 let view = self.value(graph, part);
                 self.tensors[view].base = self.tensors[reads[0]].base;
@@ -110,6 +78,7 @@ impl Joint {
             self.forward.push(Self::node(name, kind, reads, writes, space, index));
         };
         match op.kind {
+            OpKind::Simple(simple) => self.simple(graph, index, simple, (reads, &mut made)),
             OpKind::Linear { inputs, outputs } => {
                 let dtype = graph.values[op.inputs[0]].dtype;
                 let (m, layout) = (graph.dims.tokens(), MatmulLayout::Forward);
@@ -134,7 +103,9 @@ impl Joint {
                 self.forward.push(Self::node("triton_dropout", kind, &both, &[out], space, index));
             }
             OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } | OpKind::Softmax { rows } => {
-                let statistics = self.statistics(graph, index, rows);
+                // LayerNorm has mean and deviation, softmax maximum and sum.
+                let count = if matches!(op.kind, OpKind::RmsNorm { .. }) { 1 } else { 2 };
+                let statistics = self.statistics(graph, index, (count, rows));
                 made.extend_from_slice(&statistics);
                 let reads: Vec<TensorId> = reads.iter().chain(&statistics).copied().collect();
                 let kind = Kind::Point(MemoryKind::Norm);
@@ -155,43 +126,68 @@ impl Joint {
                 let kind = Kind::Extern(Launch::Attention { op: index, window, backward: false });
                 self.forward.push(Self::node(name, kind, &reads, &made, space, index));
             }
-            OpKind::Act(Activation::Relu) => {
-                let mask = self.tensor("mask", space, space);
-                made.push(mask);
-                self.masks.push(mask);
-                // Where the matmul before has a bias, the mask is of the result.
-                let of = if after_addmm(graph, op) { vec![out] } else { reads.clone() };
-                for (reads, write) in [(reads, out), (of, mask)] {
-                    let kind = Kind::Point(MemoryKind::Elementwise);
-                    self.forward.push(Self::node("triton_relu", kind, &reads, &[write], space, index));
-                }
-            }
-            OpKind::Act(_) => push("triton_act", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
-            OpKind::RepeatKv => {
-                let (kind, space) = (Kind::Point(MemoryKind::Copy), self.tensors[out].elements);
-                self.forward.push(Self::node("triton_clone", kind, &reads, &[out], space, index));
-            }
             OpKind::Rotate(_) => {
                 let kind = Kind::Point(MemoryKind::Elementwise);
                 let node = Self::node("triton_rope", kind, &reads, &[out], space, index);
                 self.forward.push(Node { elsewhere: true, ..node });
             }
-            OpKind::Mul => push("triton_mul", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
-            OpKind::Add => push("triton_add", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
-            _ => push("triton_to_copy", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
+            OpKind::MaskBias => push("triton_to_copy", Kind::Point(MemoryKind::Elementwise), &reads, &[out]),
+            OpKind::Split | OpKind::Slice | OpKind::Expand | OpKind::View | OpKind::Redistribute(_) => {}
+            OpKind::CastWeight
+            | OpKind::RotaryRows
+            | OpKind::Embedding
+            | OpKind::Unpad { .. }
+            | OpKind::Pad
+            | OpKind::CrossEntropy { .. }
+            | OpKind::FlashCrossEntropy
+            | OpKind::CompiledCrossEntropy { .. }
+            | OpKind::VocabularyLogProbs { .. }
+            | OpKind::ChunkedLoss(_)
+            | OpKind::FusedLinearCrossEntropy
+            | OpKind::ParallelCrossEntropy
+            | OpKind::Experts(_)
+            | OpKind::Megatron(_)
+            | OpKind::InternLm(_)
+            | OpKind::Nanotron(_) => refused(op),
         }
         self.made.push(made);
     }
 
+    /// An operator of one kernel over memory: computed inside whatever reads it.
+    fn simple(
+        &mut self,
+        graph: &Graph,
+        index: usize,
+        simple: &Simple,
+        (reads, made): (Vec<TensorId>, &mut Vec<TensorId>),
+    ) {
+        let (fused, out) = (simple.fused, made[0]);
+        let over = match fused.space {
+            Space::Input => reads.first().copied().unwrap_or(out),
+            Space::Output => out,
+        };
+        let space = self.tensors[over].elements;
+        let node = |reads: &[TensorId], write| {
+            Self::node(fused.forward, Kind::Point(fused.memory), reads, &[write], space, index)
+        };
+        self.forward.push(node(&reads, out));
+        if fused.mask {
+            let mask = self.tensor("mask", space, space);
+            made.push(mask);
+            self.masks.push(mask);
+            // Where the matmul before has a bias, the mask is of the result.
+            let of = if after_addmm(graph, &graph.ops[index]) { vec![out] } else { reads };
+            self.forward.push(node(&of, mask));
+        }
+    }
+
     /// A norm's statistics; two norms of one value share them.
-    fn statistics(&mut self, graph: &Graph, index: usize, rows: u64) -> Vec<TensorId> {
+    fn statistics(&mut self, graph: &Graph, index: usize, (count, rows): (usize, u64)) -> Vec<TensorId> {
         let op = &graph.ops[index];
         let same = |other: &Op| other.kind == op.kind && other.inputs == op.inputs;
         if let Some(at) = graph.ops[..index].iter().position(same) {
             return self.made[at][1..].to_vec();
         }
-        // LayerNorm has mean and deviation, softmax maximum and sum.
-        let count = if matches!(op.kind, OpKind::RmsNorm { .. }) { 1 } else { 2 };
         let made: Vec<TensorId> = (0..count).map(|_| self.tensor("statistics", rows, rows * 4)).collect();
         let input = self.values[op.inputs[0]];
         let space = self.tensors[input].elements;
@@ -209,48 +205,8 @@ impl Joint {
         self.input_gradient = gradients[0].unwrap_or(self.seed);
     }
 
-    /// Adds a node over `space` elements to one of the two lists.
-    pub(super) fn push_over(
-        &mut self,
-        side: Side,
-        name: &'static str,
-        kind: Kind,
-        (reads, writes): (&[TensorId], &[TensorId]),
-        (op, space): (usize, u64),
-    ) {
-        let list = match side {
-            Side::Forward => &mut self.forward,
-            Side::Backward => &mut self.backward,
-        };
-        list.push(Self::node(name, kind, reads, writes, space, op));
-    }
-
-    fn push(&mut self, name: &'static str, kind: Kind, reads: &[TensorId], writes: &[TensorId], op: usize) {
-        let space = reads.iter().map(|&tensor| self.tensors[tensor].elements).max().unwrap_or(0);
-        self.backward.push(Self::node(name, kind, reads, writes, space, op));
-    }
-
-    /// Adds a gradient to what a value has.
-    fn add(&mut self, graph: &Graph, gradients: &mut [Option<TensorId>], value: usize, more: TensorId, op: usize) {
-        let total = match gradients[value] {
-            None => more,
-            Some(earlier) => {
-                let sum = self.value(graph, value);
-                self.push("triton_add", Kind::Point(MemoryKind::Elementwise), &[earlier, more], &[sum], op);
-                sum
-            }
-        };
-        gradients[value] = Some(total);
-    }
-
     fn backward_op(&mut self, graph: &Graph, index: usize, gradients: &mut [Option<TensorId>]) {
         let op = &graph.ops[index];
-        if op.kind == OpKind::Slice {
-            let Some(part) = gradients[op.outputs[0]].take() else { return };
-            let whole = self.value(graph, op.inputs[0]);
-            self.push("triton_slice_backward", Kind::Point(MemoryKind::Copy), &[part], &[whole], index);
-            return self.add(graph, gradients, op.inputs[0], whole, index);
-        }
         if op.kind == OpKind::Split {
             let parts: Vec<TensorId> = op.outputs.iter().filter_map(|&part| gradients[part].take()).collect();
             let whole = self.value(graph, op.inputs[0]);
@@ -258,13 +214,20 @@ impl Joint {
             return self.add(graph, gradients, op.inputs[0], whole, index);
         }
         let Some(gradient) = gradients[op.outputs[0]].take() else { return };
-        if let OpKind::Redistribute(how) = op.kind {
-            let result = self.redistribute_backward(graph, index, how, gradient);
-            return self.add(graph, gradients, op.inputs[0], result, index);
-        }
         let inputs: Vec<TensorId> = op.inputs.iter().map(|&value| self.values[value]).collect();
         let point = || Kind::Point(MemoryKind::Elementwise);
         match op.kind {
+            OpKind::Simple(simple) => self.simple_backward(graph, index, (simple, gradient), gradients),
+            OpKind::Redistribute(how) => {
+                let result = self.redistribute_backward(graph, index, how, gradient);
+                self.add(graph, gradients, op.inputs[0], result, index);
+            }
+            OpKind::View => self.add(graph, gradients, op.inputs[0], gradient, index),
+            OpKind::Slice => {
+                let whole = self.value(graph, op.inputs[0]);
+                self.push("triton_slice_backward", Kind::Point(MemoryKind::Copy), &[gradient], &[whole], index);
+                self.add(graph, gradients, op.inputs[0], whole, index);
+            }
             OpKind::Linear { inputs: width, outputs } => {
                 let (tokens, dtype) = (graph.dims.tokens(), graph.values[op.inputs[0]].dtype);
                 let matmul = |m, n, k, layout| Kind::Extern(Launch::Matmul(Work::Matmul { m, n, k, dtype, layout }));
@@ -324,12 +287,10 @@ impl Joint {
                 self.push("triton_softmax_backward", Kind::Point(kind), &reads, &[result], index);
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
-            OpKind::Tanh | OpKind::Dropout => {
-                let dropped = op.kind == OpKind::Dropout;
-                let other = if dropped { self.made[index][1] } else { self.values[op.outputs[0]] };
+            OpKind::Dropout => {
+                let mask = self.made[index][1];
                 let result = self.value(graph, op.inputs[0]);
-                let name = if dropped { "triton_dropout_backward" } else { "triton_tanh_backward" };
-                self.push(name, point(), &[gradient, other], &[result], index);
+                self.push("triton_dropout_backward", point(), &[gradient, mask], &[result], index);
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
             OpKind::RotateComplex { table } => {
@@ -350,36 +311,6 @@ impl Joint {
                 self.push("aten.mul", Kind::Extern(Launch::Library(work)), &[gradient, conjugate], &[result], index);
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
-            OpKind::Mul => {
-                for at in 0..2 {
-                    let result = self.value(graph, op.inputs[at]);
-                    self.push("triton_mul", point(), &[gradient, inputs[1 - at]], &[result], index);
-                    self.add(graph, gradients, op.inputs[at], result, index);
-                }
-            }
-            OpKind::Add => {
-                for &operand in &op.inputs {
-                    self.add(graph, gradients, operand, gradient, index);
-                }
-            }
-            OpKind::Concat => {
-                for &operand in &op.inputs {
-                    let part = self.value(graph, operand);
-                    self.push("triton_slice", point(), &[gradient], &[part], index);
-                    self.add(graph, gradients, operand, part, index);
-                }
-            }
-            OpKind::Act(act) => {
-                let reads = if act == Activation::Relu { self.made[index][1] } else { inputs[0] };
-                let result = self.value(graph, op.inputs[0]);
-                self.push("triton_act_backward", point(), &[gradient, reads], &[result], index);
-                self.add(graph, gradients, op.inputs[0], result, index);
-            }
-            OpKind::Square => {
-                let result = self.value(graph, op.inputs[0]);
-                self.push("triton_mul", point(), &[gradient, inputs[0]], &[result], index);
-                self.add(graph, gradients, op.inputs[0], result, index);
-            }
             OpKind::Attention { window, .. } => {
                 let mut reads = vec![gradient];
                 reads.extend_from_slice(&inputs);
@@ -391,7 +322,7 @@ impl Joint {
                     self.add(graph, gradients, value, result, index);
                 }
             }
-            _ => {
+            OpKind::Expand | OpKind::Rotate(_) => {
                 let result = self.value(graph, op.inputs[0]);
                 self.push("triton_to_copy", point(), &[gradient], &[result], index);
                 if let (OpKind::Rotate(_), Some(node)) = (op.kind, self.backward.last_mut()) {
@@ -399,6 +330,63 @@ impl Joint {
                 }
                 self.add(graph, gradients, op.inputs[0], result, index);
             }
+            OpKind::Split | OpKind::MaskBias => {}
+            OpKind::CastWeight
+            | OpKind::RotaryRows
+            | OpKind::Embedding
+            | OpKind::Unpad { .. }
+            | OpKind::Pad
+            | OpKind::CrossEntropy { .. }
+            | OpKind::FlashCrossEntropy
+            | OpKind::CompiledCrossEntropy { .. }
+            | OpKind::VocabularyLogProbs { .. }
+            | OpKind::ChunkedLoss(_)
+            | OpKind::FusedLinearCrossEntropy
+            | OpKind::ParallelCrossEntropy
+            | OpKind::Experts(_)
+            | OpKind::Megatron(_)
+            | OpKind::InternLm(_)
+            | OpKind::Nanotron(_) => refused(op),
+        }
+    }
+
+    fn simple_backward(
+        &mut self,
+        graph: &Graph,
+        index: usize,
+        (simple, gradient): (&Simple, TensorId),
+        gradients: &mut [Option<TensorId>],
+    ) {
+        let op = &graph.ops[index];
+        // A gradient of its own for an input, by a kernel that also reads these.
+        let mut made = |this: &mut Self, input: usize, with: &[TensorId]| {
+            let result = this.value(graph, op.inputs[input]);
+            let reads: Vec<TensorId> = std::iter::once(gradient).chain(with.iter().copied()).collect();
+            let kind = Kind::Point(MemoryKind::Elementwise);
+            this.push(simple.fused.backward, kind, &reads, &[result], index);
+            this.add(graph, gradients, op.inputs[input], result, index);
+        };
+        match simple.gradients {
+            Gradients::Made(rules) => {
+                let of = |input: usize| rules.iter().find(|rule| rule.of == input);
+                for rule in (0..op.inputs.len()).filter_map(of) {
+                    let tensor = |&kept: &Of| match (simple.fused.mask, kept) {
+                        (true, _) => self.made[index][1],
+                        (false, Of::Input(at)) => self.values[op.inputs[at]],
+                        (false, Of::Output) => self.values[op.outputs[0]],
+                    };
+                    let with: Vec<TensorId> = rule.with.iter().map(tensor).collect();
+                    made(self, rule.of, &with);
+                }
+            }
+            Gradients::Handed => made(self, 0, &[]),
+            Gradients::Parts => (0..op.inputs.len()).for_each(|input| made(self, input, &[])),
+            Gradients::Shared => {
+                for &operand in &op.inputs {
+                    self.add(graph, gradients, operand, gradient, index);
+                }
+            }
+            Gradients::Nothing => {}
         }
     }
 

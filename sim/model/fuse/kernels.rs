@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Kernel, Kind, Launch, Node, Tensor, TensorId};
+use super::compiled::{Kernel, Launch, Tensor, TensorId};
+use super::nodes::{Kind, Node};
 use crate::program::{MemoryKind, Work};
 use crate::units::Bytes;
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Kernel, Tensor, TensorId};
+use super::compiled::{Kernel, Tensor, TensorId};
 
 struct Planner<'k> {
     tensors: &'k [Tensor],

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::joint::{Joint, after_addmm};
-use super::{Kind, Node, Policy, TensorId, policy_keeps};
+use super::compiled::{Launch, Policy, TensorId};
+use super::joint::after_addmm;
+use super::nodes::{Joint, Kind, Node};
 use crate::model::graph::Graph;
+use crate::program::Collective;
 
 struct Cut<'j> {
     joint: &'j mut Joint,
@@ -39,6 +41,14 @@ pub(super) fn partition(joint: &mut Joint, graph: &Graph, policy: Policy) -> (Ve
         cut.backward.push(node);
     }
     (cut.saved.into_iter().collect(), cut.backward)
+}
+
+/// Whether torchtitan's operator-level policy keeps a node's result. Exchanges of fp8 scales, and those that gather, are made
+/// again.
+fn policy_keeps(graph: &Graph, node: &Node) -> bool {
+    let made_again = |kind| kind != Collective::ReduceScatter;
+    let exchanged = matches!(node.kind, Kind::Extern(Launch::Exchange { kind, .. }) if made_again(kind));
+    !exchanged && graph.keeps(node.op)
 }
 
 fn may_save(joint: &Joint, graph: &Graph, policy: Policy, maker: &BTreeMap<TensorId, usize>) -> BTreeSet<TensorId> {

@@ -11,7 +11,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Kind, Launch, Node, Tensor, TensorId};
+use super::compiled::{Launch, Tensor, TensorId};
+use super::nodes::{Kind, Node};
 use crate::program::{Collective, MatmulLayout, Work};
 
 /// Fuses what the pass would in a list of nodes; `results` are needed afterwards.

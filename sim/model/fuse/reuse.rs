@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::compiled::{Kernel, Launch, Tensor, TensorId};
 use super::order::bases;
-use super::{Kernel, Launch, Tensor, TensorId};
 
 /// For each tensor that takes over a buffer, whose it takes. `given` tensors are alive at the start.
 pub(super) fn plan(

@@ -1,6 +1,7 @@
 //! Writes a module's operators down, one after the other.
 
 use super::{Again, Axis, Dims, Graph, Op, OpKind, Param, ParamId, Value, ValueId, order};
+use crate::model::operators::Activation;
 use crate::program::DType;
 
 /// Writes a [`Graph`].
@@ -123,6 +124,26 @@ impl GraphBuilder {
         if let Some(op) = self.graph.ops.last_mut() {
             op.params.push(param);
         }
+    }
+
+    /// The kernels of an activation, one after the other, of which Python names no result but the last.
+    pub fn activation(
+        &mut self,
+        module: &'static str,
+        activation: Activation,
+        input: ValueId,
+        output: (&'static str, &'static [Axis]),
+    ) -> ValueId {
+        let mut value = input;
+        for &kernel in activation.kernels() {
+            let made = self.op(module, OpKind::Simple(kernel), &[value], &[], output);
+            self.resize(made, self.elements(input));
+            if value != input {
+                self.drop_values(&[value]);
+            }
+            value = made;
+        }
+        value
     }
 
     /// Several views of one value.

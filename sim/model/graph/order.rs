@@ -61,7 +61,7 @@ mod tests {
     fn an_early_operator_comes_before_later_ones_as_soon_as_its_gradient_is_there() {
         let order = |early: bool| {
             let (mut g, x) = GraphBuilder::new("block", DIMS, DType::Bf16, ("x_B", B, DType::Bf16));
-            let op = |g: &mut GraphBuilder, inputs: &[usize]| g.op("block", OpKind::Add, inputs, &[], ("y_B", B));
+            let op = |g: &mut GraphBuilder, inputs: &[usize]| g.op("block", OpKind::ADD, inputs, &[], ("y_B", B));
             let first = op(&mut g, &[x]);
             if early {
                 g.comes_early();

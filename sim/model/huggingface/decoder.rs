@@ -127,17 +127,9 @@ pub(super) fn rope(keys: &Keys<'_>, head_dim: u64, key: &str, class_default: f64
 
 /// The activation named by `key`.
 pub(super) fn activation(keys: &Keys<'_>, key: &str, class_default: Activation) -> Result<Activation, ModelError> {
-    match keys.word(key)? {
-        None => Ok(class_default),
-        Some("silu" | "swish") => Ok(Activation::Silu),
-        Some("gelu") => Ok(Activation::Gelu),
-        Some("gelu_new" | "gelu_fast") => Ok(Activation::GeluNew),
-        Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
-        Some("relu") => Ok(Activation::Relu),
-        Some("relu2") => Ok(Activation::ReluSquared),
-        Some(other) => {
-            let expected = "one of silu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu, relu2";
-            Err(keys.wrong(key, &Value::from(other), expected))
-        }
-    }
+    let Some(name) = keys.word(key)? else { return Ok(class_default) };
+    Activation::find(name).ok_or_else(|| {
+        let known: Vec<_> = Activation::names().collect();
+        keys.wrong(key, &Value::from(name), format!("one of {}", known.join(", ")))
+    })
 }

@@ -1,6 +1,6 @@
 //! Attention of transformers' classes: `sdpa` (`integrations/sdpa_attention.py`), or `eager_attention_forward` of each.
 
-use super::super::block::{AttentionParams, attention_params, norm, rotate_real};
+use super::super::block::parts::{AttentionParams, attention_params, norm, rotate_real};
 use super::super::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use super::super::style::{AttentionCode, Rope, Style};
 use super::super::{ModelConfig, Position, QkNorm};
@@ -95,7 +95,7 @@ fn project(g: &mut GraphBuilder, whole: &Attention<'_>, x: ValueId) -> Heads {
         let last = parts == Parts::NormedLast;
         let mut xq = g.op("attention.wq", linear(n * h), &[x], &qkv[0], Q);
         if parts == Parts::Scaled {
-            let scaled = g.op("attention", OpKind::Scale, &[xq], &[], Q);
+            let scaled = g.op("attention", OpKind::SCALE, &[xq], &[], Q);
             g.drop_values(&[xq]);
             xq = scaled;
         }
@@ -127,7 +127,7 @@ fn project(g: &mut GraphBuilder, whole: &Attention<'_>, x: ValueId) -> Heads {
             let q = slice(g, Q);
             let [k, v] = [K, V].map(|to| {
                 let part = slice(g, to);
-                let copy = g.op("attention", OpKind::Contiguous, &[part], &[], to);
+                let copy = g.op("attention", OpKind::CONTIGUOUS, &[part], &[], to);
                 g.drop_values(&[part]);
                 copy
             });
@@ -147,11 +147,11 @@ fn project(g: &mut GraphBuilder, whole: &Attention<'_>, x: ValueId) -> Heads {
 
 /// Falcon's newer kind gives keys and values to each query head, and copies queries out.
 fn copy_out(g: &mut GraphBuilder, heads: &mut Heads) {
-    let q = g.op("attention", OpKind::Contiguous, &[heads.q], &[], Q);
+    let q = g.op("attention", OpKind::CONTIGUOUS, &[heads.q], &[], Q);
     g.drop_values(&[heads.q]);
     heads.q = q;
     for value in [&mut heads.k, &mut heads.v] {
-        let all = g.op("attention", OpKind::RepeatKv, &[*value], &[], ("xk_BSNH", BSNH));
+        let all = g.op("attention", OpKind::REPEAT_KV, &[*value], &[], ("xk_BSNH", BSNH));
         g.drop_values(&[*value]);
         *value = all;
     }
@@ -230,7 +230,7 @@ fn join(
     to: (&'static str, &'static [Axis]),
 ) -> ValueId {
     let both: Vec<ValueId> = [Some(part), pass].into_iter().flatten().collect();
-    let out = g.op("attention.rope", OpKind::Concat, &both, &[], to);
+    let out = g.op("attention.rope", OpKind::CONCAT, &both, &[], to);
     g.drop_values(&both);
     out
 }
@@ -259,7 +259,7 @@ fn fused(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> Valu
     if !by_heads || masked || laid_out || dims.n == 1 {
         return o;
     }
-    let copy = g.op("attention", OpKind::Contiguous, &[o], &[], ("xo_BSNH", BSNH));
+    let copy = g.op("attention", OpKind::CONTIGUOUS, &[o], &[], ("xo_BSNH", BSNH));
     g.drop_values(&[o]);
     copy
 }
@@ -267,7 +267,7 @@ fn fused(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> Valu
 /// Keys and values for every query head (`repeat_kv`): copies, but of a single head a view. Python names both until
 /// attention returns.
 fn give_to_all(g: &mut GraphBuilder, heads: &mut Heads) {
-    let kind = if g.dims().k == 1 { OpKind::Expand } else { OpKind::RepeatKv };
+    let kind = if g.dims().k == 1 { OpKind::Expand } else { OpKind::REPEAT_KV };
     let single = [heads.k, heads.v];
     heads.k = g.op("attention", kind, &[heads.k], &[], ("xk_BSNH", BSNH));
     heads.v = g.op("attention", kind, &[heads.v], &[], ("xv_BSNH", BSNH));
@@ -312,20 +312,20 @@ fn scores(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> (Va
     if names {
         heads.held.push(score);
     } else {
-        score = op(g, OpKind::Scale, score, true);
+        score = op(g, OpKind::SCALE, score, true);
     }
     if m.attention_softcap {
-        for kind in [OpKind::Scale, OpKind::Tanh, OpKind::Scale] {
+        for kind in [OpKind::SCALE, OpKind::TANH, OpKind::SCALE] {
             score = op(g, kind, score, true);
         }
     }
     if alibi && !names {
         // MPT adds biases, then fills in where the mask hides, which zeroes gradients there.
-        score = op(g, OpKind::Add, score, true);
-        score = op(g, OpKind::Scale, score, true);
+        score = op(g, OpKind::ADD, score, true);
+        score = op(g, OpKind::SCALE, score, true);
         heads.held.push(score);
     } else {
-        score = op(g, OpKind::Add, score, !names);
+        score = op(g, OpKind::ADD, score, !names);
         if names {
             heads.held.push(score);
         }
@@ -335,11 +335,11 @@ fn scores(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> (Va
     let wide = compute != DType::Fp32 && whole.class.model_type != "gpt2";
     let mut weights = score;
     if wide {
-        let cast = g.op_in("attention.scores", OpKind::Cast, &[score], &[], ("scores_BNSS", BNSS), DType::Fp32);
+        let cast = g.op_in("attention.scores", OpKind::CAST, &[score], &[], ("scores_BNSS", BNSS), DType::Fp32);
         let soft =
             g.op_in("attention.scores", OpKind::Softmax { rows }, &[cast], &[], ("probs_BNSS", BNSS), DType::Fp32);
         g.drop_values(&[cast]);
-        weights = op(g, OpKind::Cast, soft, true);
+        weights = op(g, OpKind::CAST, soft, true);
         if !named {
             g.drop_values(&[score]);
         }
@@ -356,7 +356,7 @@ fn scores(g: &mut GraphBuilder, whole: &Attention<'_>, heads: &mut Heads) -> (Va
 }
 
 fn copy(g: &mut GraphBuilder, from: ValueId, name: &'static str) -> ValueId {
-    let out = g.op("attention", OpKind::Contiguous, &[from], &[], (name, BSNH));
+    let out = g.op("attention", OpKind::CONTIGUOUS, &[from], &[], (name, BSNH));
     g.drop_values(&[from]);
     out
 }

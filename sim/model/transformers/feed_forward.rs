@@ -1,6 +1,6 @@
 //! Feed-forwards of transformers' classes.
 
-use super::super::block::{FfnParams, activation, ffn_params};
+use super::super::block::parts::{FfnParams, activation, ffn_params};
 use super::super::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
 use super::super::{Activation, FeedForward, ModelConfig};
 use super::BSD;
@@ -39,8 +39,8 @@ pub(super) fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, pa
             let elements = 2 * g.elements(both);
             g.resize(both, elements);
             let [gate, up] = g.split("feed_forward", both, [("h1_BSF", BSF), ("h3_BSF", BSF)]);
-            let act = g.op("feed_forward", OpKind::Act(act), &[gate], &[], ("gate_BSF", BSF));
-            let product = g.op("feed_forward", OpKind::Mul, &[up, act], &[], ("h_BSF", BSF));
+            let act = g.activation("feed_forward", act, gate, ("gate_BSF", BSF));
+            let product = g.op("feed_forward", OpKind::MUL, &[up, act], &[], ("h_BSF", BSF));
             g.drop_values(&[act, both, gate, up]);
             (product, vec![*w2])
         }
@@ -48,7 +48,7 @@ pub(super) fn feed_forward(g: &mut GraphBuilder, m: &ModelConfig, x: ValueId, pa
             let h1 = g.op("feed_forward.w1", up, &[x], &own.w1, ("h1_BSF", BSF));
             let gate = written_activation(g, act, h1);
             let h3 = g.op("feed_forward.w3", up, &[x], &own.w3, ("h3_BSF", BSF));
-            let product = g.op("feed_forward", OpKind::Mul, &[gate, h3], &[], ("h_BSF", BSF));
+            let product = g.op("feed_forward", OpKind::MUL, &[gate, h3], &[], ("h_BSF", BSF));
             g.drop_values(&[gate, h3]);
             (product, own.w2.clone())
         }
@@ -70,19 +70,19 @@ fn written_activation(g: &mut GraphBuilder, act: Activation, x: ValueId) -> Valu
     }
     let shape = ("gelu_BSF", BSF);
     let op = |g: &mut GraphBuilder, kind, inputs: &[ValueId]| g.op("feed_forward", kind, inputs, &[], shape);
-    let half = op(g, OpKind::Scale, &[x]);
-    let cube = op(g, OpKind::Square, &[x]);
-    let scaled = op(g, OpKind::Scale, &[cube]);
+    let half = op(g, OpKind::SCALE, &[x]);
+    let cube = op(g, OpKind::SQUARE, &[x]);
+    let scaled = op(g, OpKind::SCALE, &[cube]);
     g.drop_values(&[cube]);
-    let sum = op(g, OpKind::Add, &[x, scaled]);
+    let sum = op(g, OpKind::ADD, &[x, scaled]);
     g.drop_values(&[scaled]);
-    let inner = op(g, OpKind::Scale, &[sum]);
+    let inner = op(g, OpKind::SCALE, &[sum]);
     g.drop_values(&[sum]);
-    let tanh = op(g, OpKind::Tanh, &[inner]);
+    let tanh = op(g, OpKind::TANH, &[inner]);
     g.drop_values(&[inner]);
-    let shifted = op(g, OpKind::Add, &[tanh]);
+    let shifted = op(g, OpKind::ADD, &[tanh]);
     g.drop_values(&[tanh]);
-    let out = op(g, OpKind::Mul, &[half, shifted]);
+    let out = op(g, OpKind::MUL, &[half, shifted]);
     g.drop_values(&[shifted, half, x]);
     out
 }

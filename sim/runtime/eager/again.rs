@@ -14,7 +14,7 @@ use super::frame::{Held, Results};
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Again, Graph, Op, OpKind, ValueId};
-use crate::model::megatron::{MegatronOp, RoutedOp};
+use crate::model::megatron::Reduces;
 use crate::program::{Category, MemoryKind, Pass};
 
 impl Held {
@@ -28,17 +28,15 @@ impl Held {
     }
 }
 
-/// Whether an operator takes the turn of those behind it in a second run: a norm that is a module of its own, grouped linears.
+/// Whether an operator takes the turn of those behind it in a second run.
 fn takes_turn(op: &Op) -> bool {
-    matches!(op.kind, OpKind::Megatron(MegatronOp::Norm | MegatronOp::Routed(RoutedOp::Grouped { .. })))
+    matches!(op.kind, OpKind::Megatron(kind) if kind.reduces() == Reduces::AndEnds)
 }
 
 /// Whether an operator of a second run that begins at `first`, if it is in fp8, reduces maxima after its backward.
 pub(super) fn reduces(graph: &Graph, first: usize, index: usize) -> bool {
-    use MegatronOp::{ColumnLinear, NormLinear, RowLinear};
-    let op = &graph.ops[index];
-    let linear = matches!(op.kind, OpKind::Megatron(NormLinear { .. } | RowLinear { .. } | ColumnLinear { .. }));
-    (linear || takes_turn(op)) && !graph.ops[first..index].iter().any(takes_turn)
+    let reduces = matches!(graph.ops[index].kind, OpKind::Megatron(kind) if kind.reduces() != Reduces::Never);
+    reduces && !graph.ops[first..index].iter().any(takes_turn)
 }
 
 impl Eager {

@@ -3,8 +3,8 @@
 pub use super::state::{Around, Place};
 
 use super::{Eager, Frame};
-use crate::model::experts::ExpertOp;
-use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::graph::{Graph, Op};
+use crate::model::operators::Stop;
 use crate::program::{Dispatch, MemoryKind};
 
 impl Eager {
@@ -28,18 +28,13 @@ impl Eager {
 
     /// Whether an operator's backward says itself that its module has ended ([`Eager::hooked`]).
     pub(super) fn ends_itself(&self, op: &Op) -> bool {
-        self.hooked
-            && match op.kind {
-                OpKind::Linear { .. } | OpKind::LayerNorm { .. } => true,
-                OpKind::RmsNorm { .. } => self.settings.fused_rms_norm,
-                _ => false,
-            }
+        self.hooked && (op.kind.is_linear() || (op.kind.normed_rows().is_some() && !self.in_parts(op)))
     }
 
     /// The last operator that a recompute with early stop runs: a linear written in Python saves when it has run.
     pub(super) fn stops_at(&self, graph: &Graph) -> usize {
         let stop = early_stop_at(graph);
-        let saves_late = |op: &Op| self.hooked && matches!(op.kind, OpKind::Linear { .. });
+        let saves_late = |op: &Op| self.hooked && op.kind.is_linear();
         stop + usize::from(graph.ops.get(stop).is_some_and(saves_late))
     }
 
@@ -65,25 +60,9 @@ impl Eager {
 /// The last operator that a recompute with early stop runs: everything before the last operator that saves a value made
 /// before it runs. The autograd node of a matmul packs its input before the kernel runs, and the recompute stops there.
 fn early_stop_at(graph: &Graph) -> usize {
-    let last = graph
-        .ops
-        .iter()
-        .rposition(|op| {
-            !matches!(
-                op.kind,
-                OpKind::Add
-                    | OpKind::Cast
-                    | OpKind::CastWeight
-                    | OpKind::Scale
-                    | OpKind::Split
-                    | OpKind::Slice
-                    | OpKind::Concat
-            )
-        })
-        .unwrap_or(0);
-    match graph.ops[last].kind {
-        OpKind::Linear { .. } | OpKind::Mul | OpKind::Act(_) | OpKind::Square => last,
-        OpKind::Experts(ExpertOp::Combine) => last,
-        _ => last + 1,
+    let last = graph.ops.iter().rposition(|op| op.row().stop != Stop::Nowhere).unwrap_or(0);
+    match graph.ops[last].row().stop {
+        Stop::Before => last,
+        Stop::After | Stop::Nowhere => last + 1,
     }
 }

@@ -1,21 +1,16 @@
 //! What operators make beside their named outputs.
 
-use crate::model::graph::{Dims, Graph, Op, OpKind};
+use crate::model::graph::{Dims, Graph};
 
-/// Results beside the named outputs that an operator makes, in bytes: statistics of norms, log-sum-exp and the random
-/// state of attention.
-pub(super) fn auxiliaries(graph: &Graph, op: &Op, efficient: bool) -> ([u64; 3], usize) {
-    match op.kind {
-        OpKind::RmsNorm { rows } => ([rows * 4, 0, 0], 1),
-        OpKind::LayerNorm { rows } => ([rows * 4, rows * 4, 0], 2),
-        // Flash attention: log-sum-exp per query head in fp32, philox seed (16 B) and offset (8 B).
-        OpKind::Attention { .. } if !efficient => ([graph.dims.tokens() * graph.dims.n * 4, 16, 8], 3),
+/// What attention makes beside its output \[B\]: log-sum-exp of every query and head, and random state.
+pub(super) fn attention_state(graph: &Graph, efficient: bool) -> [u64; 3] {
+    let d = graph.dims;
+    if efficient {
         // The memory-efficient kernel, which serves fp32, makes seed and offset (8 B each) first.
-        OpKind::Attention { .. } => {
-            let d = graph.dims;
-            ([8, 8, d.b * d.n * d.s.next_multiple_of(32) * 4], 3)
-        }
-        _ => ([0; 3], 0),
+        [8, 8, d.b * d.n * d.s.next_multiple_of(32) * 4]
+    } else {
+        // Flash attention: log-sum-exp per query head in fp32, philox seed (16 B) and offset (8 B).
+        [d.tokens() * d.n * 4, 16, 8]
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs the backward of a graph: its nodes, last to first, with what runs again for them.
 
 use super::{COMPUTE, Eager, Frame, Storage, again};
-use crate::model::graph::{Graph, OpKind};
+use crate::model::graph::Graph;
 use crate::program::{DType, MemoryKind, Work};
 use crate::units::Bytes;
 
@@ -26,8 +26,7 @@ impl Eager {
             self.lay_together(graph, &graph.ops[index], frame);
             self.op_begins(frame, index, true);
             // The first node that saved something unpacks it, and the recompute runs.
-            let unpacks = !matches!(graph.ops[index].kind, OpKind::Add | OpKind::Redistribute(_));
-            if unpacks && frame.checkpoint.is_some() && !frame.recomputed {
+            if graph.ops[index].row().unpacks && frame.checkpoint.is_some() && !frame.recomputed {
                 self.recompute(graph, frame);
             }
             if self.inputs_only {

@@ -2,29 +2,20 @@
 
 use super::frame::Results;
 use super::{Eager, Frame, Storage};
-use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::graph::{Graph, Op};
 use crate::program::{Category, DType, Dispatch, MemoryKind};
 
-/// Whether logits are cast to fp32, and whether labels are shifted.
-fn asks(op: &Op) -> (bool, bool) {
-    match op.kind {
-        OpKind::CrossEntropy { upcast, shifts } => (upcast, shifts),
-        _ => (false, false),
-    }
-}
-
 impl Eager {
-    /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy, its log-softmax (kept), the mean.
+    /// `F.cross_entropy(logits.float(), labels)`: an fp32 copy if `asked`, its log-softmax (kept), the mean.
     pub(super) fn cross_entropy(
         &mut self,
         graph: &Graph,
         op: &Op,
+        (asked, shifts): (bool, bool),
         frame: &mut Frame,
-        results: Results,
-        dispatch: Dispatch,
+        (results, dispatch): (Results, Dispatch),
     ) {
         let logits = &graph.values[op.inputs[0]];
-        let (asked, shifts) = asks(op);
         let upcast = asked && logits.dtype != DType::Fp32;
         let element = if upcast { 4 } else { logits.dtype.bytes() };
         let wide = logits.elements * element;
@@ -85,12 +76,11 @@ impl Eager {
         &mut self,
         graph: &Graph,
         op: &Op,
-        index: usize,
+        (index, asked, shifts): (usize, bool, bool),
         frame: &mut Frame,
         gradient: Storage,
     ) {
         let logits = &graph.values[op.inputs[0]];
-        let (asked, shifts) = asks(op);
         let upcast = asked && logits.dtype != DType::Fp32;
         let (wide, dispatch) =
             (logits.elements * if upcast { 4 } else { logits.dtype.bytes() }, self.settings.backward);

@@ -8,9 +8,9 @@
 use super::embedding::radix_sort_workspace;
 use super::frame::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
+use crate::model::experts::ChoiceOp;
 use crate::model::experts::ExpertOp;
-use crate::model::experts::choice::ChoiceOp;
-use crate::model::experts::titan::TitanOp;
+use crate::model::experts::TitanOp;
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{Category, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 
@@ -198,7 +198,7 @@ impl Eager {
         let (ExpertOp::All { count, inputs, outputs } | ExpertOp::Titan(TitanOp::All { count, inputs, outputs })) =
             kind
         else {
-            return;
+            unreachable!("{kind:?} is no grouped matmul")
         };
         let value = &graph.values[op.inputs[0]];
         let arguments = self.storage_as(GROUP_ARGUMENTS * count, Category::Workspace, NAME);
@@ -349,7 +349,7 @@ impl Eager {
         frame: &mut Frame,
         gradient: Storage,
     ) {
-        let ExpertOp::One { expert, count, inputs, outputs } = kind else { return };
+        let ExpertOp::One { expert, count, inputs, outputs } = kind else { unreachable!("{kind:?} is no matmul") };
         let dispatch = self.settings.backward;
         let value = &graph.values[op.inputs[0]];
         let (dtype, rows) = (value.dtype, value.elements / inputs);

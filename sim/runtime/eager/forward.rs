@@ -1,7 +1,7 @@
 //! Runs the forward of a graph: its operators in order, with what is kept of them and what is let go of.
 
 use super::frame::Results;
-use super::keep::{Keep, kept_ops};
+use super::keep::Keep;
 use super::{Eager, Frame, Mode, ParamMap, Storage};
 use crate::model::graph::Graph;
 
@@ -45,7 +45,6 @@ impl Eager {
 
     /// Runs a range of a graph's operators.
     pub fn forward_ops(&mut self, graph: &Graph, frame: &mut Frame, range: std::ops::Range<usize>) {
-        let keeps = kept_ops(graph);
         for index in range {
             let op = &graph.ops[index];
             let dispatch = self.settings.forward;
@@ -56,7 +55,7 @@ impl Eager {
             let results = match frame.checkpoint {
                 None if again.is_some() => Results::Forget,
                 None => Results::Save,
-                Some(Keep::ComputeIntensive) if keeps(index) => Results::Keep,
+                Some(Keep::ComputeIntensive) if graph.keeps(index) => Results::Keep,
                 Some(Keep::Saved(ops)) if ops.keeps(graph, index) => Results::Keep,
                 Some(_) => Results::Forget,
             };

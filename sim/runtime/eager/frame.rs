@@ -88,6 +88,15 @@ pub(super) struct Held {
     pub(super) frame: Option<Box<Frame>>,
 }
 
+/// An operator of one result, for which a block has been taken: its name, and the bytes of all that it reads and makes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moved {
+    pub name: &'static str,
+    pub read: u64,
+    pub written: u64,
+    pub output: Storage,
+}
+
 /// What becomes of an operator's results beside its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Results {

@@ -49,7 +49,7 @@ fn held_by(graph: &Graph, readers: &[usize]) -> Vec<Option<usize>> {
 impl Eager {
     /// A linear's first half.
     pub(super) fn linear_input(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        let OpKind::Linear { inputs, outputs } = op.kind else { return };
+        let OpKind::Linear { inputs, outputs } = op.kind else { unreachable!("{:?} is no linear", op.kind) };
         let input = &graph.values[op.inputs[0]];
         let made = self.temporary(input.bytes(), "aten.mm");
         let (shape, dispatch) = ((input.elements / inputs, inputs, outputs), self.settings.backward);
@@ -83,7 +83,7 @@ impl Eager {
         for (turn, &index) in readers.iter().enumerate() {
             let Some(at) = frame.halved.gradients.iter().position(|&(noted, _)| noted == index) else { continue };
             let (_, gradient) = frame.halved.gradients.swap_remove(at);
-            let before = named.gradient.replace((gradient, !matches!(graph.ops[index].kind, OpKind::Linear { .. })));
+            let before = named.gradient.replace((gradient, !graph.ops[index].kind.is_linear()));
             let gone = turn.checked_sub(1).filter(|_| last);
             self.moved_on(before, |eager| eager.forget(frame, |index| gone.is_some() && held[index] == gone));
             let made = self.weight_gradients(graph, index, frame);
@@ -134,7 +134,7 @@ impl Eager {
             made.extend(self.norm_weights(graph, op, index, frame));
             self.let_go_of_saved(frame, index);
         }
-        let norm = !matches!(op.kind, OpKind::Linear { .. });
+        let norm = !op.kind.is_linear();
         let stored = made.into_iter().zip(&op.params).map(|(storage, &param)| {
             let (storage, dtype) = if norm { self.partial(storage, input.dtype) } else { (storage, input.dtype) };
             let to = self.gradient_dtype.unwrap_or(dtype);

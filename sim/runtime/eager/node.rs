@@ -6,8 +6,8 @@
 
 use super::storage::Gradient;
 use super::{Eager, Frame, Storage};
-use crate::model::Activation;
 use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::operators::moves;
 use crate::program::{DType, MatmulLayout, MemoryKind};
 
 impl Eager {
@@ -19,8 +19,8 @@ impl Eager {
         let dispatch = self.settings.backward;
         let input = op.inputs.first().copied().unwrap_or(op.outputs[0]);
         let bytes = graph.values[input].bytes();
-        let out_bytes = graph.values[op.outputs[0]].bytes();
         match op.kind {
+            OpKind::Simple(simple) => self.simple_backward(graph, op, (index, simple), frame, gradient),
             OpKind::Linear { .. } if self.inputs_only => self.linear_input(graph, op, index, frame, gradient),
             OpKind::Linear { inputs, outputs } if op.params.is_empty() => {
                 self.linear_of_values(graph, op, index, frame, gradient, (inputs, outputs));
@@ -35,11 +35,6 @@ impl Eager {
                 self.composite_norm_backward(graph, op, (rows, start == 0), frame, (&saved, gradient));
             }
             OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. } => self.norm(graph, op, index, frame, gradient),
-            OpKind::Cast => {
-                let result = self.pointwise_gradient("aten._to_copy", bytes, out_bytes);
-                self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result.into());
-            }
             OpKind::RotateComplex { table } => {
                 let conjugate = self.temporary(8 * table, "aten.clone");
                 self.pointwise("aten.clone", MemoryKind::Copy, 8 * table, 8 * table, dispatch);
@@ -50,77 +45,9 @@ impl Eager {
                 self.accumulate(frame, input, result.into());
             }
             OpKind::Rotate(rope) => self.rotate_backward(graph, op, (index, rope), frame, gradient),
-            OpKind::RepeatKv | OpKind::Expand => {
-                let result = self.temporary(bytes, "aten.sum");
-                self.pointwise("aten.sum", MemoryKind::Elementwise, out_bytes, bytes, dispatch);
-                self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result.into());
-            }
-            OpKind::Mul => {
-                let second = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
-                let first = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
-                self.let_go(frame, index, gradient);
-                self.accumulate(frame, op.inputs[0], first.into());
-                self.accumulate(frame, op.inputs[1], second.into());
-            }
-            OpKind::Add => {
-                for &operand in &op.inputs {
-                    let value = &graph.values[operand];
-                    let sum = graph.values[op.outputs[0]].dtype;
-                    let part = if value.dtype != sum {
-                        self.pointwise_gradient("aten._to_copy", value.bytes(), out_bytes)
-                    } else if value.shape.len() < graph.values[op.outputs[0]].shape.len() {
-                        // The operand was broadcast over the batch; the sum is a copy even of a batch of one.
-                        self.pointwise_gradient("aten.sum", value.bytes(), bytes)
-                    } else {
-                        self.retain(gradient)
-                    };
-                    self.accumulate(frame, operand, part.into());
-                }
-                self.release(gradient);
-            }
-            OpKind::Scale => {
-                let result = self.pointwise_gradient("aten.mul", bytes, bytes);
-                self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result.into());
-            }
-            OpKind::Act(act) => {
-                let name = match act {
-                    Activation::Silu => "aten.silu_backward",
-                    Activation::Gelu | Activation::GeluTanh | Activation::GeluNew => "aten.gelu_backward",
-                    Activation::Relu => "aten.threshold_backward",
-                    Activation::ReluSquared => "aten.mul",
-                };
-                let result = self.pointwise_gradient(name, bytes, 2 * bytes);
-                self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result.into());
-            }
-            OpKind::Tanh => {
-                let result = self.pointwise_gradient("aten.tanh_backward", bytes, 2 * bytes);
-                self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result.into());
-            }
-            // `grad · 2x`, as `pow_backward` writes it.
-            OpKind::Square => {
-                let power = self.pointwise_gradient("aten.pow", bytes, bytes);
-                let double = self.pointwise_gradient("aten.mul", bytes, bytes);
-                let result = self.pointwise_gradient("aten.mul", bytes, 2 * bytes);
-                self.release(double);
-                self.release(power);
-                self.let_go(frame, index, gradient);
-                self.accumulate(frame, input, result.into());
-            }
-            OpKind::Concat => {
-                for &part in &op.inputs {
-                    self.retain(gradient);
-                    self.accumulate(frame, part, Gradient { storage: gradient, view: true });
-                }
-                self.release(gradient);
-            }
-            OpKind::Contiguous | OpKind::View => {
-                self.accumulate(frame, input, Gradient { storage: gradient, view: true });
-            }
-            OpKind::Positions | OpKind::RotaryRows => self.release(gradient),
+            OpKind::Expand => self.made_gradients(graph, op, (index, &[moves::SUM]), frame, gradient),
+            OpKind::View => self.accumulate(frame, input, Gradient { storage: gradient, view: true }),
+            OpKind::RotaryRows => self.release(gradient),
             OpKind::Unpad { .. } => self.unpad_backward(graph, op, index, frame, gradient),
             OpKind::Pad => self.pad_backward(graph, op, index, frame, gradient),
             OpKind::Attention { window, .. } if self.ulysses.is_some() => {
@@ -145,7 +72,9 @@ impl Eager {
             OpKind::CompiledCrossEntropy { .. } => {
                 self.compiled_cross_entropy_backward(graph, op, index, frame, gradient);
             }
-            OpKind::CrossEntropy { .. } => self.cross_entropy_backward(graph, op, index, frame, gradient),
+            OpKind::CrossEntropy { upcast, shifts } => {
+                self.cross_entropy_backward(graph, op, (index, upcast, shifts), frame, gradient);
+            }
             OpKind::ParallelCrossEntropy => {
                 self.parallel_cross_entropy_backward(graph, op, Self::saved_by(frame, index), frame, gradient);
             }
@@ -154,7 +83,9 @@ impl Eager {
             OpKind::InternLm(kind) => self.internlm_backward(graph, op, (index, kind), frame, gradient),
             OpKind::Nanotron(kind) => self.nanotron_backward(graph, op, (index, kind), frame, gradient),
             OpKind::Redistribute(how) => self.redistribute_backward(graph, op, how, frame, gradient),
-            OpKind::Bmm { .. } => self.bmm_backward(graph, op, index, frame, gradient),
+            OpKind::Bmm { rows, columns, inner } => {
+                self.bmm_backward(graph, op, (index, rows, columns, inner), frame, gradient);
+            }
             OpKind::Softmax { .. } => self.scores_backward(graph, op, index, frame, gradient),
             OpKind::Dropout => self.dropout_backward(graph, op, index, frame, gradient),
             OpKind::Slice => self.slice_backward(graph, op, frame, gradient),

@@ -3,7 +3,7 @@
 use super::settings::LayerNorm;
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
-use crate::program::MemoryKind;
+use crate::program::{Dispatch, MemoryKind};
 
 /// Rows above which a narrow norm's parameter gradients are summed in two steps, and the rows of one first sum
 /// (`aten/src/ATen/native/cuda/layer_norm_kernel.cu`, `LaunchGammaBetaBackwardCUDAKernel`).
@@ -48,10 +48,37 @@ const PERSISTENT_WIDTHS: [u64; 24] = [
 ];
 
 impl Eager {
+    /// Whether an operator is a norm that PyTorch composes of others.
+    pub(super) fn in_parts(&self, op: &Op) -> bool {
+        matches!(op.kind, OpKind::RmsNorm { .. }) && !self.settings.fused_rms_norm
+    }
+
+    /// A norm in one kernel; what it makes beside its output: so many numbers for each row.
+    pub(super) fn norm_forward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (rows, numbers): (u64, usize),
+        frame: &mut Frame,
+        dispatch: Dispatch,
+    ) -> [Option<Storage>; 4] {
+        let copy = self.contiguous_for_norm(graph, op, frame.slots[op.inputs[0]]);
+        let moved = self.result(graph, op, frame);
+        let mut aux = [None; 4];
+        for slot in aux.iter_mut().take(numbers) {
+            *slot = Some(self.storage(rows * 4, moved.name));
+        }
+        let [(family, name), _] = self.norm_kernels(op, graph.values[op.inputs[0]].elements / rows);
+        self.pointwise(name, family, moved.read, moved.written, dispatch);
+        if let Some(copy) = copy {
+            self.release(copy);
+        }
+        aux
+    }
+
     /// A norm whose input is a part of a larger block reads a copy of it, rows side by side.
-    pub(super) fn contiguous_for_norm(&mut self, graph: &Graph, op: &Op, input: Option<Storage>) -> Option<Storage> {
-        let norm = matches!(op.kind, OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. });
-        let bytes = graph.values[op.inputs.first().copied().filter(|_| norm)?].bytes();
+    fn contiguous_for_norm(&mut self, graph: &Graph, op: &Op, input: Option<Storage>) -> Option<Storage> {
+        let bytes = graph.values[op.inputs[0]].bytes();
         (self.bytes(input?) > bytes).then(|| {
             let copy = self.storage(bytes, "aten.contiguous");
             self.pointwise("aten.contiguous", MemoryKind::Copy, bytes, bytes, self.settings.forward);
@@ -63,10 +90,11 @@ impl Eager {
     pub(super) fn norm_kernels(&self, op: &Op, width: u64) -> [(MemoryKind, &'static str); 2] {
         match op.kind {
             OpKind::LayerNorm { .. } => self.settings.layer_norm.kernels(width),
-            _ => [
+            OpKind::RmsNorm { .. } => [
                 (MemoryKind::RmsNorm, "aten._fused_rms_norm"),
                 (MemoryKind::RmsNormBackward, "aten._fused_rms_norm_backward"),
             ],
+            other => unreachable!("{other:?} is no norm"),
         }
     }
 
@@ -80,10 +108,7 @@ impl Eager {
         [of_input, of_params]: [bool; 2],
     ) -> (Option<Storage>, [Option<Storage>; 2]) {
         let value = &graph.values[op.inputs[0]];
-        let rows = match op.kind {
-            OpKind::RmsNorm { rows } | OpKind::LayerNorm { rows } => rows,
-            _ => 1,
-        };
+        let Some(rows) = op.kind.normed_rows() else { unreachable!("{:?} is no norm", op.kind) };
         let [_, (family, name)] = self.norm_kernels(op, value.elements / rows);
         let (start, end) = Self::saved(frame, index);
         let saved = frame.saved[start..end].first().copied();

@@ -4,6 +4,7 @@ use super::frame::Results;
 use super::{Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, Op, OpKind};
+use crate::model::operators::Stop;
 use crate::program::{Category, Pass};
 
 /// A recompute under way.
@@ -91,22 +92,15 @@ impl Eager {
 
     /// Saves the inputs that an operator packs before it runs.
     fn save_inputs(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
-        let inputs: &[usize] = match op.kind {
-            OpKind::Linear { .. } if op.inputs.len() > 1 => &[op.inputs[1], op.inputs[0]],
-            OpKind::Linear { .. } | OpKind::Act(_) | OpKind::Square => &op.inputs[..1],
-            OpKind::Mul => &op.inputs,
-            OpKind::Experts(ExpertOp::Combine) => {
-                // What the rows would have been added to is there already.
-                let zeros = self.storage(graph.values[op.outputs[0]].bytes(), "aten.zeros_like");
-                self.release(zeros);
-                &op.inputs
-            }
-            _ => &[],
-        };
-        for &value in inputs {
-            let storage = frame.slots[value].expect("an operator reads live values");
-            let saved = self.retain(storage);
-            frame.saved.push(saved);
+        let row = op.row();
+        if row.stop != Stop::Before {
+            return;
         }
+        if op.kind == OpKind::Experts(ExpertOp::Combine) {
+            // What the rows would have been added to is there already.
+            let zeros = self.storage(graph.values[op.outputs[0]].bytes(), "aten.zeros_like");
+            self.release(zeros);
+        }
+        self.save_own(op, frame, row.saves);
     }
 }

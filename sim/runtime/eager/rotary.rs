@@ -9,11 +9,11 @@
 //! Their backward is long: a slice or a selection hands back zeros of the whole with its part copied in, and the parts
 //! are added up.
 
-use super::frame::Results;
+use super::frame::{Moved, Results};
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op};
 use crate::model::style::Rope;
-use crate::program::{Category, MemoryKind};
+use crate::program::{Category, Dispatch, MemoryKind};
 
 /// Sizes of one rotated value \[B\].
 #[derive(Clone, Copy)]
@@ -32,6 +32,16 @@ fn sizes(graph: &Graph, op: &Op) -> Sizes {
 }
 
 impl Eager {
+    /// Rows of a block's own table, gathered by the positions of its tokens.
+    pub(super) fn rotary_rows(&mut self, graph: &Graph, moved: Moved, dispatch: Dispatch) {
+        // Positions are compared with the table's length, and the answer checked on the device.
+        let positions = 8 * graph.dims.tokens();
+        self.pointwise("aten.le", MemoryKind::Elementwise, positions, positions / 8, dispatch);
+        self.pointwise("aten.all", MemoryKind::Elementwise, positions / 8, 1, dispatch);
+        self.pointwise("aten._assert_async", MemoryKind::Elementwise, 1, 0, dispatch);
+        self.pointwise(moved.name, MemoryKind::Gather, moved.written + positions, moved.written, dispatch);
+    }
+
     /// Forward; returns what backward keeps, unless it is to be forgotten.
     pub(super) fn rotate(
         &mut self,

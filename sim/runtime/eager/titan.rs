@@ -7,7 +7,7 @@ use super::frame::Results;
 use super::storage::Gradient;
 use super::{COMPUTE, Eager, Frame, Storage};
 use crate::model::experts::ExpertOp;
-use crate::model::experts::titan::TitanOp;
+use crate::model::experts::TitanOp;
 use crate::model::graph::{Graph, Op};
 use crate::program::{Collective, Comm, DType, Dispatch, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;

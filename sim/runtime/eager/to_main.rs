@@ -3,22 +3,16 @@
 use super::main_gradients::{Moment, Takes};
 use super::{Eager, Frame, Storage};
 use crate::model::graph::{Op, OpKind};
-use crate::model::megatron::MegatronOp;
 use crate::program::{DType, MatmulLayout, MemoryKind, Work};
 use crate::units::Bytes;
 
 impl Eager {
     /// Tells the step that parameters are about to be read.
     pub(super) fn about_to_read(&mut self, op: &Op, frame: &Frame) {
-        // These read the bias of the linear before them, whose module it belongs to.
-        let of_another =
-            matches!(op.kind, OpKind::Megatron(MegatronOp::BiasDropoutAdd { .. } | MegatronOp::Activate { .. }));
-        if of_another {
-            return;
-        }
-        // Positions are looked up by a module of their own, after words.
-        let embeds = matches!(op.kind, OpKind::Megatron(MegatronOp::Embed { .. }));
-        let count = if embeds { 1 } else { op.params.len() };
+        let count = match op.kind {
+            OpKind::Megatron(kind) => kind.module_params(op.params.len()),
+            _ => op.params.len(),
+        };
         op.params.iter().take(count).for_each(|&param| self.is_reading(param, frame));
     }
 

@@ -15,7 +15,8 @@
 
 use super::frame::Results;
 use super::{COMPUTE, Eager, Frame, Storage};
-use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, Op, OpKind, ValueId};
+use crate::model::graph::{Axis, Dims, Graph, GraphBuilder, Op, ValueId};
+use crate::model::operators::Strides;
 use crate::program::{Collective, Comm, DType, GroupId, MemoryKind};
 use crate::units::Bytes;
 
@@ -207,10 +208,10 @@ impl Eager {
         if ulysses.apart.len() == before {
             return;
         }
-        match op.kind {
-            OpKind::Cast | OpKind::Concat => ulysses.apart.extend(&op.inputs),
-            OpKind::Split => {}
-            _ => {
+        match op.row().strides {
+            Strides::Kept => ulysses.apart.extend(&op.inputs),
+            Strides::Joined => {}
+            Strides::Together => {
                 let value = op.outputs[0];
                 if let Some(gradient) = frame.gradients[value].take() {
                     let copy = self.put_in_order(gradient.storage, graph.values[value].bytes(), true);

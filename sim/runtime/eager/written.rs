@@ -8,32 +8,31 @@ use super::{Eager, Frame, Storage};
 use crate::model::graph::{Graph, Op, OpKind};
 use crate::program::{DType, MatmulLayout, MemoryKind};
 
-/// Sizes of a stack of products, as one matmul of all their rows.
-fn shape(graph: &Graph, op: &Op) -> (u64, u64, u64) {
-    match op.kind {
-        OpKind::Bmm { rows, columns, inner } => (graph.dims.b * graph.dims.n * rows, columns, inner),
-        _ => (0, 0, 0),
-    }
-}
-
 impl Eager {
-    /// `bmm`, forward.
-    pub(super) fn bmm(&mut self, graph: &Graph, op: &Op, frame: &mut Frame) {
+    /// `bmm`, forward: products of so many rows, columns and what is summed over, as one matmul of all their rows.
+    pub(super) fn bmm(&mut self, graph: &Graph, op: &Op, (rows, columns, inner): (u64, u64, u64), frame: &mut Frame) {
         let value = &graph.values[op.outputs[0]];
         let output = self.storage(value.bytes(), "aten.bmm");
         frame.slots[op.outputs[0]] = Some(output);
         let dispatch = self.settings.forward;
-        self.matmul("aten.bmm", shape(graph, op), value.dtype, MatmulLayout::Forward, dispatch);
+        let shape = (graph.dims.b * graph.dims.n * rows, columns, inner);
+        self.matmul("aten.bmm", shape, value.dtype, MatmulLayout::Forward, dispatch);
     }
 
     /// The gradient of the second, then that of the first.
-    pub(super) fn bmm_backward(&mut self, graph: &Graph, op: &Op, index: usize, frame: &mut Frame, gradient: Storage) {
-        let (m, n, k) = shape(graph, op);
+    pub(super) fn bmm_backward(
+        &mut self,
+        graph: &Graph,
+        op: &Op,
+        (index, rows, n, k): (usize, u64, u64, u64),
+        frame: &mut Frame,
+        gradient: Storage,
+    ) {
         let dispatch = self.settings.backward;
         let dtype = graph.values[op.outputs[0]].dtype;
         // What is summed over for the second is the rows of one matrix, of which there are B·N.
         let stacked = graph.dims.b * graph.dims.n;
-        let rows = m / stacked;
+        let m = stacked * rows;
         let second = self.temporary(graph.values[op.inputs[1]].bytes(), "aten.bmm");
         self.matmul("aten.bmm", (stacked * k, n, rows), dtype, MatmulLayout::WeightGradient, dispatch);
         let first = self.temporary(graph.values[op.inputs[0]].bytes(), "aten.bmm");
@@ -114,8 +113,7 @@ impl Eager {
     /// The memory-efficient kernel adds results up in fp32 outside registers where heads are wide.
     pub(super) fn accumulate_wide_heads(&mut self, graph: &Graph, op: &Op, efficient: bool) {
         let value = &graph.values[op.outputs[0]];
-        if efficient && matches!(op.kind, OpKind::Attention { .. }) && graph.dims.h > 128 && value.dtype != DType::Fp32
-        {
+        if efficient && graph.dims.h > 128 && value.dtype != DType::Fp32 {
             let sums = self.storage(4 * value.elements, "aten._scaled_dot_product_efficient_attention");
             self.release(sums);
         }
@@ -124,7 +122,7 @@ impl Eager {
     /// Where flash attention's result was copied into another layout, its backward copies the gradient back.
     pub(super) fn gradient_by_heads(&mut self, graph: &Graph, op: &Op) -> Option<Storage> {
         let output = op.outputs[0];
-        let copied = graph.ops.iter().any(|other| other.kind == OpKind::Contiguous && other.inputs[0] == output);
+        let copied = graph.ops.iter().any(|other| other.kind == OpKind::CONTIGUOUS && other.inputs[0] == output);
         copied.then(|| self.copy_of("aten.contiguous", graph.values[output].bytes(), true))
     }
 

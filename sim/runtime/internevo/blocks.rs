@@ -87,14 +87,14 @@ fn block(job: &Job) -> Graph {
     g.drop_values(&[attended]);
     let up = linear(d, f, copied(dims), false);
     let gate = g.op("mlp.w1", up, &[hn], &[w1], ("gate_BSF", BSF));
-    let active = g.op("mlp", OpKind::Act(Activation::Silu), &[gate], &[], ("act_BSF", BSF));
+    let active = g.activation("mlp", Activation::Silu, gate, ("act_BSF", BSF));
     g.drop_values(&[gate]);
     let wide = g.op("mlp.w2", up, &[hn], &[w2], ("up_BSF", BSF));
-    let product = g.op("mlp", OpKind::Mul, &[active, wide], &[], ("act_BSF", BSF));
+    let product = g.op("mlp", OpKind::MUL, &[active, wide], &[], ("act_BSF", BSF));
     g.drop_values(&[wide, active]);
     let down = summed(&mut g, ("mlp.w3", linear(f, d, Reads::Own, false)), (product, &[w3]), dims);
     g.drop_values(&[product, hn]);
-    let out = g.op("residual", OpKind::Add, &[down, h1], &[], ("h_BSD", BSD));
+    let out = g.op("residual", OpKind::ADD, &[down, h1], &[], ("h_BSD", BSD));
     g.drop_values(&[down, h1]);
     g.finish(out)
 }

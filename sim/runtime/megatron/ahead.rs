@@ -94,7 +94,7 @@ pub(super) fn cuts(head: &Graph) -> [usize; 3] {
     let of = |op: &Op, kind: AheadOp| op.kind == OpKind::Megatron(MegatronOp::Ahead(kind));
     let begins = head.ops.iter().position(|op| of(op, AheadOp::Roll));
     let block = head.ops.iter().position(|op| op.module == NORM);
-    let ends = head.ops.iter().rposition(|op| op.kind == OpKind::Concat).map(|at| at + 1);
+    let ends = head.ops.iter().rposition(|op| op.kind == OpKind::CONCAT).map(|at| at + 1);
     [begins, block, ends].map(|at| at.expect("a head with a module ahead has its parts"))
 }
 
@@ -142,7 +142,7 @@ impl Modules<'_> {
         let (d, tp, tokens) = (self.dims.d, u64::from(self.job.mesh.tp), self.dims.local_tokens());
         let embedded = self.norm("mtp.enorm", words, &params.tokens);
         let normed = self.norm("mtp.hnorm", hidden, &params.hidden);
-        let both = self.g.op(MODULE, OpKind::Concat, &[embedded, normed], &[], ("both_LBD", BLD));
+        let both = self.g.op(MODULE, OpKind::CONCAT, &[embedded, normed], &[], ("both_LBD", BLD));
         self.g.resize(both, 2 * d * tokens);
         self.g.drop_values(&[normed]);
         let both = self.scales(both, false);
@@ -196,7 +196,7 @@ pub(super) fn head(job: &Job) -> Graph {
         Some(params) => m.norm("decoder.final_layernorm", x, &params),
         // Part by part no decoder is called; where it is, one without blocks hands on a copy.
         None if job.combines() => x,
-        None => m.g.op("decoder", OpKind::Contiguous, &[x], &[], ("h_LBD", BLD)),
+        None => m.g.op("decoder", OpKind::CONTIGUOUS, &[x], &[], ("h_LBD", BLD)),
     };
     let mut moved = Moved { tokens, positions };
     let mut hidden = vec![xn];
@@ -224,7 +224,7 @@ pub(super) fn head(job: &Job) -> Graph {
         m.g.drop_values(&[embedded]);
         hidden.push(normed);
     }
-    let all = m.g.op(MODULE, OpKind::Concat, &hidden, &[], ("all_LBD", BLD));
+    let all = m.g.op(MODULE, OpKind::CONCAT, &hidden, &[], ("all_LBD", BLD));
     m.g.resize(all, (1 + count) * m.dims.local_tokens() * d);
     m.g.drop_values(&hidden[1..]);
     m.g.drop_values(&[moved.tokens, moved.positions]);

@@ -443,7 +443,7 @@ fn last_norm(job: &Job) -> Graph {
     m.g.input("loss_mask_BS", BS, DType::Fp32);
     let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
     let xn = m.norm("decoder.final_layernorm", x, &ln);
-    let out = m.g.op_in("decoder", OpKind::Cast, &[xn], &[], ("h_LBD", BLD), DType::Fp32);
+    let out = m.g.op_in("decoder", OpKind::CAST, &[xn], &[], ("h_LBD", BLD), DType::Fp32);
     m.g.drop_values(&[xn]);
     m.g.finish(out)
 }

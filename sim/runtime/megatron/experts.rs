@@ -225,7 +225,7 @@ pub(super) fn mixture(m: &mut Modules, x: ValueId, params: &Params) -> ValueId {
     let routed = (run.dispatcher.write)(&mut m.g, &routing, &mut each, stage);
     let mut out = routed;
     if let Some(shared) = shared {
-        out = m.g.op(MODULE, OpKind::Add, &[routed, shared], &[], ("ffn_LBD", LBD));
+        out = m.g.op(MODULE, OpKind::ADD, &[routed, shared], &[], ("ffn_LBD", LBD));
         m.g.drop_values(&[routed, shared]);
     }
     if again.mixture {

@@ -77,7 +77,7 @@ fn block(job: &Job, again: bool) -> Graph {
     let kind = own(NanotronOp::Row { inputs: n * h, outputs: d });
     let attended = g.op("attn.o_proj", kind, &[ordered], &[out], ("y_LBD", BLD));
     g.drop_values(&[mixed, q, key, v, ordered, hn]);
-    let h1 = g.op("residual", OpKind::Add, &[attended, x], &[], ("h_LBD", BLD));
+    let h1 = g.op("residual", OpKind::ADD, &[attended, x], &[], ("h_LBD", BLD));
     g.drop_values(&[attended]);
 
     let hn = g.op("post_attention_layernorm", norm(dims), &[h1], &[second_norm], ("xn_LBD", BLD));
@@ -85,13 +85,13 @@ fn block(job: &Job, again: bool) -> Graph {
     let up = g.op("mlp.gate_up_proj", kind, &[hn], &[gate_up], ("up_SBF", BSF));
     g.resize(up, dims.tokens() * 2 * f);
     let [gate, linear] = g.split("mlp", up, [("gate_SBF", BSF), ("up_SBF", BSF)]);
-    let active = g.op("mlp", OpKind::Act(Activation::Silu), &[gate], &[], ("act_SBF", BSF));
-    let product = g.op("mlp", OpKind::Mul, &[active, linear], &[], ("act_SBF", BSF));
+    let active = g.activation("mlp", Activation::Silu, gate, ("act_SBF", BSF));
+    let product = g.op("mlp", OpKind::MUL, &[active, linear], &[], ("act_SBF", BSF));
     g.drop_values(&[up, gate, linear, active]);
     let kind = own(NanotronOp::Row { inputs: f, outputs: d });
     let lowered = g.op("mlp.down_proj", kind, &[product], &[down], ("y_LBD", BLD));
     g.drop_values(&[product, hn]);
-    let out = g.op("residual", OpKind::Add, &[lowered, h1], &[], ("h_LBD", BLD));
+    let out = g.op("residual", OpKind::ADD, &[lowered, h1], &[], ("h_LBD", BLD));
     g.drop_values(&[lowered, h1]);
     g.finish(out)
 }
@@ -106,7 +106,7 @@ fn head(job: &Job, again: bool) -> Graph {
     let hn = g.op("final_layer_norm", norm(dims), &[x], &[weight_norm], ("xn_LBD", BLD));
     let kind = own(NanotronOp::Column { inputs: d, outputs: v, again });
     let logits = g.op("lm_head", kind, &[hn], &[weight], ("logits_SBV", BSV));
-    let wide = g.op_in("cast_to_fp32", OpKind::Cast, &[logits], &[], ("logits_SBV", BSV), DType::Fp32);
+    let wide = g.op_in("cast_to_fp32", OpKind::CAST, &[logits], &[], ("logits_SBV", BSV), DType::Fp32);
     g.drop_values(&[logits, hn]);
     let losses = g.op_in("loss", own(NanotronOp::Loss), &[wide], &[], ("losses_BS", BS), DType::Fp32);
     let one: &[Axis] = &[];

@@ -1,7 +1,7 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
 use super::pipeline::Order;
-use super::{Checkpoint, Job, KeepLogits, compile_within, pipeline};
+use super::{Checkpoint, Job, KeepLogits, compile_within, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::program::Budget;
@@ -83,7 +83,11 @@ fn refuses(job: &Job) -> Option<&'static str> {
     if model.sinks {
         return Some("attention sinks");
     }
-    let experts = model.experts.as_ref()?;
+    model.experts.as_ref().and_then(|experts| run_experts(job, experts)).or_else(|| plan::refuses(job))
+}
+
+/// The first thing that has no rules in how a job runs its experts.
+fn run_experts(job: &Job, experts: &Experts) -> Option<&'static str> {
     let titan = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
         (matches!(job.fsdp.version, Version::One(_)), "experts under FSDP1"),

@@ -7,7 +7,6 @@
 //! simulated: they take a few blocks of a shard's size.
 
 use super::Training;
-use crate::model::graph::OpKind;
 use crate::program::{BufferId, Builder, Category};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
@@ -74,7 +73,7 @@ impl Training<'_> {
         let first = self.layout.blocks[layer];
         let program = &mut self.run.eager.program;
         for (at, param) in graph.params.iter().enumerate() {
-            if !matches!(graph.read_by(at), Some(OpKind::Linear { .. })) || param.cols == 1 {
+            if !graph.read_by(at).is_some_and(|op| op.kind.is_linear()) || param.cols == 1 {
                 continue;
             }
             let shard = self.layout.params[first + at].padded_shard(job.fsdp.shard);

@@ -2,12 +2,13 @@
 //! parameter groups, communicators.
 
 use super::{Checkpoint, Job, pipeline};
-use crate::model::autocast::autocast;
+use crate::model::autocast;
 use crate::model::block::{self, Variant};
 use crate::model::experts::titan;
 use crate::model::fuse::{self, Compiled, Float8, Policy};
-use crate::model::graph::{Graph, OpKind, Param};
+use crate::model::graph::{Dims, Graph, OpKind, Param};
 use crate::model::head::{self, Head};
+use crate::model::operators::Parameters;
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, DType, GroupId, ScopeId, StreamId};
@@ -53,11 +54,9 @@ pub(in crate::runtime) struct Graphs {
     pub head: Head,
 }
 
-/// Builds the graphs: blocks differ only in what [`Variant`] says.
-pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
-    let dims = block::dims(&job.model, job.batch, job.own_tokens(), job.tensor);
-    // Under autocast code that asks for its input's type is in bf16 wherever a linear comes before it.
-    let compute = job.multiplies_in();
+/// Blocks as their modules' code has them, which differ only in what [`Variant`] says; and of each layer, which is its own.
+fn blocks(job: &Job) -> (Vec<Graph>, Vec<usize>) {
+    let (dims, compute) = (dims(job), job.multiplies_in());
     let mut style = job.style;
     if job.compile && style.rope == Rope::ComplexByPosition {
         // What a compiled block gathers of its table it lets go of in the same pass.
@@ -72,20 +71,50 @@ pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
         let at = variants.iter().position(|&known| known == variant).unwrap_or_else(|| {
             variants.push(variant);
             let block = block::block(&job.model, dims, compute, variant, style);
-            let block = if job.autocast.is_some() { autocast(block, DType::Fp32).0 } else { block };
             blocks.push(if job.unpad { unpad(block) } else { block });
             variants.len() - 1
         });
         of_block.push(at);
     }
-    let (compiled, compiled_block) = compile_blocks(job, &blocks, &of_block);
-    let mut embedding = block::embedding(&job.model, dims, compute, job.style);
-    let mut head = head::head(&job.model, dims, compute, (job.loss, job.loss_inside), job.output);
+    (blocks, of_block)
+}
+
+fn dims(job: &Job) -> Dims {
+    block::dims(&job.model, job.batch, job.own_tokens(), job.tensor)
+}
+
+/// What stands before the blocks and behind them. Under autocast code that asks for its input's type is in bf16 wherever a
+/// linear comes before it.
+fn ends(job: &Job) -> (Graph, head::Head) {
+    let (dims, compute) = (dims(job), job.multiplies_in());
+    let embedding = block::embedding(&job.model, dims, compute, job.style);
+    (embedding, head::head(&job.model, dims, compute, (job.loss, job.loss_inside), job.output))
+}
+
+/// What of a job's operators a compiler of blocks, or autocast, has no rules for here, if anything.
+pub(super) fn refuses(job: &Job) -> Option<&'static str> {
+    if !job.compile && job.autocast.is_none() {
+        return None;
+    }
+    let (blocks, _) = blocks(job);
+    if job.compile {
+        return blocks.iter().find_map(fuse::refuses);
+    }
+    let (embedding, head) = ends(job);
+    blocks.iter().chain([&embedding, &head.graph]).find_map(autocast::refuses)
+}
+
+/// Builds the graphs.
+pub(in crate::runtime) fn graphs(job: &Job) -> Graphs {
+    let (mut blocks, of_block) = blocks(job);
+    let (mut embedding, mut head) = ends(job);
     if job.autocast.is_some() {
         let tokens = embedding.values[0].dtype;
-        embedding = autocast(embedding, tokens).0;
+        embedding = autocast::autocast(embedding, tokens).0;
+        blocks = blocks.into_iter().map(|block| autocast::autocast(block, DType::Fp32).0).collect();
         head = head.autocast();
     }
+    let (compiled, compiled_block) = compile_blocks(job, &blocks, &of_block);
     Graphs { compiled, compiled_block, embedding, blocks, of_block, head }
 }
 
@@ -144,13 +173,14 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> 
     let mut add = |graph: &Graph, skip: usize, in_block: bool| {
         let first = params.len();
         for (at, param) in graph.params[..graph.params.len() - skip].iter().enumerate() {
-            let gradient = match graph.read_by(at) {
-                Some(OpKind::RmsNorm { .. } | OpKind::LayerNorm { .. }) if job.tensor.sequence => Made::Partial,
-                Some(OpKind::Embedding) if job.tensor.splits() => Made::Whole(job.tensor.ranks),
-                _ => Made::Own,
+            let reader = graph.read_by(at);
+            let gradient = match reader.map_or(Parameters::Own, |op| op.row().parameters) {
+                Parameters::Partial if job.tensor.sequence => Made::Partial,
+                Parameters::Whole if job.tensor.splits() => Made::Whole(job.tensor.ranks),
+                Parameters::Own | Parameters::Partial | Parameters::Whole => Made::Own,
             };
             let narrow =
-                match (job.float8, graph.read_by(at)) {
+                match (job.float8, reader.map(|op| op.kind)) {
                     (Some(float8), Some(OpKind::Linear { inputs, outputs }))
                         if in_block && float8.all_gather && Float8::takes(inputs, outputs) =>
                     {

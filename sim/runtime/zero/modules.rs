@@ -89,7 +89,7 @@ impl Modules {
     fn graph(&mut self, graph: &Graph, map: ParamMap) {
         let mut known: BTreeMap<usize, usize> = BTreeMap::new();
         for (index, op) in graph.ops.iter().enumerate() {
-            if op.params.is_empty() && !matches!(op.kind, OpKind::Act(_)) {
+            if op.params.is_empty() && !op.kind.is_activation() {
                 continue;
             }
             let params: Vec<usize> = op.params.iter().map(|&param| map.index(param)).collect();

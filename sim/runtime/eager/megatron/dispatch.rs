@@ -40,6 +40,18 @@ pub fn crosses(kind: RoutedOp) -> bool {
     match kind {
         RoutedOp::Exchange => true,
         RoutedOp::Own { step, .. } => flex::crosses(step),
-        _ => false,
+        RoutedOp::Route { .. }
+        | RoutedOp::Count { .. }
+        | RoutedOp::Select { .. }
+        | RoutedOp::Permute { .. }
+        | RoutedOp::Collect
+        | RoutedOp::Spread
+        | RoutedOp::Sort { .. }
+        | RoutedOp::Grouped { .. }
+        | RoutedOp::Fill
+        | RoutedOp::AddBiases
+        | RoutedOp::Weigh
+        | RoutedOp::Unpermute { .. }
+        | RoutedOp::AddShared => false,
     }
 }
