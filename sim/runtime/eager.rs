@@ -55,6 +55,7 @@ pub use frame::Frame;
 pub use halves::Named;
 pub use keep::{Keep, Saved, SavedOps};
 use leaves::Leaf;
+pub use leaves::StepAtOnce;
 use main_gradients::{MainGradients, ParamHooks, WeightWork};
 pub use megatron::fp8::{self, Maxima};
 pub use megatron::later::Later;
@@ -74,9 +75,8 @@ pub use ulysses::Ulysses;
 use crate::model::experts::ExpertOp;
 use crate::model::graph::{Graph, OpKind, ValueId};
 use crate::model::style::NormCode;
-use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, ScopeId, StreamId, Work};
+use crate::program::{BufferId, Builder, Category, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
 use crate::runtime::compiled::Rotation;
-use crate::runtime::optimizer::Optimizer;
 use crate::units::Bytes;
 
 /// The default stream, on which all eager operators run.
@@ -199,9 +199,8 @@ pub struct Eager {
     stash: Stash,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
     pub gradient_dtype: Option<DType>,
-    /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`), and
-    /// its scope.
-    pub step_at_once: Option<(Optimizer, ScopeId)>,
+    /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`).
+    pub step_at_once: Option<StepAtOnce>,
     /// Told of each gradient that a leaf has taken (`AccumulateGrad.register_hook`).
     pub hooks: Option<Box<dyn ParamHooks>>,
     /// A framework's hooks around modules that are the model's own.

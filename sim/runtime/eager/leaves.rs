@@ -1,14 +1,25 @@
 //! Gradients of parameters as autograd leaves them (`torch/csrc/autograd/functions/accumulate_grad.h`).
 
 use super::{Eager, Gradient, Storage};
-use crate::program::{Category, DType, MemoryKind};
-use crate::runtime::optimizer;
+use crate::program::{Category, DType, MemoryKind, ScopeId};
+use crate::runtime::optimizer::{Caller, Optimizer, Owned};
 
 /// A parameter's gradient as autograd leaves it.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf {
     pub(super) storage: Storage,
     pub(super) dtype: DType,
+}
+
+/// An optimizer that steps each parameter as soon as its gradient is there.
+#[derive(Clone, Debug)]
+pub struct StepAtOnce {
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// Its scope.
+    pub scope: ScopeId,
+    /// The parameters, by index.
+    pub params: Vec<Owned>,
 }
 
 impl Eager {
@@ -84,14 +95,14 @@ impl Eager {
 
     /// Steps a parameter with the gradient it has just got, and lets go of the gradient.
     fn step_now(&mut self, param: usize) {
-        let Some((optimizer, scope)) = self.step_at_once else { return };
+        let Some(StepAtOnce { optimizer, scope, params }) = &self.step_at_once else { return };
+        let (optimizer, scope, own) = (*optimizer, *scope, [params[param]]);
         let Some((gradient, dtype)) = self.take_leaf(param) else { return };
-        let size = self.bytes(gradient) / dtype.bytes();
         let before = self.program.enter(scope);
         if !std::mem::replace(&mut self.stepped[param], true) {
-            optimizer::make_state(&mut self.program, optimizer, &[size], dtype.bytes());
+            optimizer.make_state(&mut self.program, Caller::SingleDevice, &own, dtype.bytes());
         }
-        optimizer::step(&mut self.program, optimizer, &[size], dtype.bytes());
+        optimizer.step(&mut self.program, Caller::SingleDevice, &own, dtype.bytes());
         self.program.enter(before);
         self.release(gradient);
     }
