@@ -81,5 +81,5 @@ pub use ranks::{BUFFER_STREAMS, ExpertRanks, Maxima, TensorGroup, Ulysses, UserB
 pub use reentrant::Reentrant;
 pub use settings::{LayerNorm, Mode, Settings};
 pub use stamp::Stamps;
-pub use state::Eager;
+pub use state::{Eager, StepAtOnce};
 pub use storage::{COMPUTE, Storage};

@@ -38,7 +38,8 @@ use super::{Flight, Framework, Modules, Parts};
 use crate::model::experts::Experts;
 use crate::model::routing::Load;
 use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
-use crate::program::{Budget, Program};
+use crate::program::{Budget, DType, Program};
+use crate::runtime::optimizer::{Asked, Caller, How, Optimizer};
 use crate::units::Bytes;
 use flags::Overlap;
 use room::{Room, held};
@@ -229,9 +230,10 @@ impl Job {
         self.pipeline.is_none() && !self.in_loops(false) && self.vocab_tiling < 2 && !few
     }
 
-    /// Bytes that the optimizer keeps for each parameter.
-    pub(crate) fn moments(&self) -> u64 {
-        if self.half_moment { 6 } else { 8 }
+    /// The optimizer.
+    pub(crate) fn optimizer(&self) -> Optimizer {
+        let first = if self.half_moment { DType::Bf16 } else { DType::Fp32 };
+        Optimizer::of(Caller::Xla, &Asked { moments: [first, DType::Fp32], ..Asked::plain(How::Fused) })
     }
 
     /// Tokens of one step of the whole job: chips of the tensor axis share theirs.

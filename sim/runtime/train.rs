@@ -5,10 +5,10 @@
 //! taken its name, logits until the loss has been computed.
 
 use super::compiled::Rotate;
-use super::eager::{COMPUTE, Eager, Settings, Shared, Storage, fp8};
+use super::eager::{COMPUTE, Eager, Settings, Shared, StepAtOnce, Storage, fp8};
 use super::fsdp::hooks::Run;
 use super::fsdp::{Fsdp, Reshard, Version};
-use super::optimizer::{self, Optimizer};
+use super::optimizer::{self, Optimizer, Owned};
 use crate::model::fuse::Float8;
 use crate::model::head::Loss;
 use crate::model::style::{Linears, Rope, Style};
@@ -250,7 +250,10 @@ impl<'j> Training<'j> {
         let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
         eager.shared = (uses > 1).then_some(shared).into_iter().collect();
         let run = if job.fsdp.version == Version::Unsharded {
-            eager.step_at_once = job.step_in_backward.then_some((job.optimizer, scopes.optimizer));
+            let over = (job.fsdp.shard, communicators.shard);
+            let params = || layout.params.iter().map(|param| param.stepped(over)).collect();
+            let (optimizer, scope) = (job.optimizer, scopes.optimizer);
+            eager.step_at_once = job.step_in_backward.then(|| StepAtOnce { optimizer, scope, params: params() });
             Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
         } else {
             let own = spread.map(|(own, _)| own);
@@ -304,14 +307,14 @@ impl<'j> Training<'j> {
         };
         if job.fsdp.cpu_offload {
             layers().for_each(|layer| add(program, layer));
-            shards.iter().for_each(|&(_, elements)| optimizer::on_host(program, job.optimizer, elements * storage));
+            shards.iter().for_each(|(_, param)| job.optimizer.keep_on_host(program, param, storage));
         } else {
-            for (param, elements) in shards {
+            for (param, owned) in shards {
                 for layer in layers().filter(|&layer| param == Some(self.layout.blocks[layer])) {
                     add(program, layer);
                 }
                 let name = param.map_or("flat_param", |param| self.layout.names[param]);
-                program.alloc(Bytes(elements * storage), COMPUTE, Category::Parameter, name);
+                program.alloc(Bytes(owned.elements() * storage), COMPUTE, Category::Parameter, name);
             }
         }
         // `to_empty` makes a tied table twice; the second goes when FSDP ties the two again before the first step.
@@ -347,7 +350,7 @@ impl<'j> Training<'j> {
         self.initialise(&tables, table.unwrap_or_default());
         if job.master_weights {
             // `p.detach().clone().float()`
-            for elements in self.run.optimizer_sizes() {
+            for elements in self.run.owned().iter().map(Owned::elements) {
                 let program = &mut self.run.eager.program;
                 let clone = program.alloc(Bytes(elements * storage), COMPUTE, Category::OptimizerState, "clone");
                 let bytes = Bytes(elements * DType::Fp32.bytes());
@@ -418,7 +421,7 @@ impl<'j> Training<'j> {
 
     /// Clipping, the optimizer step, zeroing.
     fn update(&mut self, mut first: bool) {
-        let (job, sizes) = (self.job, self.run.optimizer_sizes());
+        let (job, params, caller) = (self.job, self.run.owned(), self.job.fsdp.version.caller());
         let element = job.fsdp.mixed_precision.storage.bytes();
         let scope = self.scopes.optimizer;
         let program = &mut self.run.eager.program;
@@ -430,10 +433,10 @@ impl<'j> Training<'j> {
             return;
         }
         if job.scale_gradients {
-            optimizer::scale(program, &sizes, element);
+            optimizer::scale(program, &params, element);
         }
         if job.clip && !on_host {
-            self.clip(&sizes, element);
+            self.clip(&params, element);
         }
         if job.clip {
             self.phase_end("clip", 0);
@@ -441,7 +444,7 @@ impl<'j> Training<'j> {
         self.balance_experts();
         let program = &mut self.run.eager.program;
         if on_host {
-            optimizer::step_on_host(program, job.optimizer, &sizes, element, job.clip);
+            job.optimizer.step_on_host(program, (caller, &params, element), job.clip);
         } else {
             let of_state = if job.master_weights { DType::Fp32.bytes() } else { element };
             // The first step makes the optimizer's state.
@@ -449,7 +452,7 @@ impl<'j> Training<'j> {
                 if !std::mem::take(&mut first) {
                     return;
                 }
-                let make = |program: &mut Builder| optimizer::make_state(program, job.optimizer, &sizes, of_state);
+                let make = |program: &mut Builder| job.optimizer.make_state(program, caller, &params, of_state);
                 match job.fsdp.version {
                     Version::Two if !job.first_step_differs() => program.first_only(make),
                     _ => make(program),
@@ -458,13 +461,13 @@ impl<'j> Training<'j> {
             // Each part of the model has an optimizer of its own.
             let mut start = 0;
             for &end in &self.layout.ends {
-                let end = if self.layout.ends.len() == 1 { sizes.len() } else { end };
-                let own = &sizes[start..end];
+                let end = if self.layout.ends.len() == 1 { params.len() } else { end };
+                let own = &params[start..end];
                 if job.master_weights {
-                    optimizer::step_master(program, job.optimizer, own, element, &mut make);
+                    job.optimizer.step_master(program, (caller, own, element), &mut make);
                 } else {
                     make(program);
-                    optimizer::step(program, job.optimizer, own, element);
+                    job.optimizer.step(program, caller, own, element);
                 }
                 start = end;
             }

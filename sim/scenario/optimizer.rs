@@ -5,100 +5,123 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::registry::Runtime;
-use super::train::FSDP2;
 use super::understood::Reader;
 use super::written;
 use crate::program::DType;
-use crate::runtime::optimizer::{Adam, Composer, Decay, How, Optimizer, Sgd};
+use crate::runtime::optimizer::{Asked, Caller, Facts, How, Optimizer, Row, Setting, TABLE, rows};
 
-/// Optimizers by name, with the weight decay each has by default.
-const NAMES: [(&str, f64); 4] = [("adamw", 0.01), ("adam", 0.0), ("sgd", 0.0), ("decoupled_adamw", 1e-5)];
+/// Settings that are on or off, and what is wrong with each for an optimizer that has it not.
+const SWITCHES: [(Setting, fn(&str) -> String); 2] = [
+    (Setting::StepOnDevice, |name| format!("{name} keeps its number of steps on the host")),
+    (Setting::Amsgrad, |name| format!("{name} has no second moments whose maximum it could keep")),
+];
 
-/// The optimizer. Where the file says nothing, Adam goes through its parameters in the way `default`.
+/// The name of an optimizer that has a setting: of several the last in the table, which is the plainest.
+fn owner(caller: Caller, setting: Setting) -> Option<&'static Row> {
+    rows(caller).filter(|row| row.facts.settings.contains(&setting)).last()
+}
+
+/// Words in a row, with `or` before the last.
+fn any_of(words: impl Iterator<Item = &'static str>) -> String {
+    let mut words: Vec<String> = words.map(|word| format!("{word:?}")).collect();
+    let last = words.pop().unwrap_or_default();
+    if words.is_empty() { last } else { format!("{} or {last}", words.join(", ")) }
+}
+
+/// The optimizer of a framework, which steps it on the host or on the device.
 pub(super) fn optimizer(
     reader: &mut Reader<'_>,
     written: &written::Optimizer,
-    (runtime, default): (Runtime, How),
+    (runtime, caller, on_host): (Runtime, Caller, bool),
 ) -> Result<Optimizer, ScenarioError> {
-    let name = match &written.name {
-        Some(at) => NAMES.iter().find(|(name, _)| name == at.get_ref()).copied().ok_or_else(|| {
-            let problem = format!("there is no optimizer {:?}", at.get_ref());
-            reader.plan(at, problem, "write \"adamw\", \"adam\", \"sgd\" or \"decoupled_adamw\"")
-        })?,
-        None => reader.assume("optimizer.name", NAMES[0], "\"adamw\""),
-    };
-    let (name, default_decay) = name;
-    let how = how(reader, written, name, default)?;
-    let momentum = momentum(reader, written, name)?;
+    let Row { facts, make } = row(reader, written, (runtime, caller, on_host))?;
+    let how = how(reader, written, (caller, facts))?;
+    let momentum = momentum(reader, written, (caller, facts))?;
     let nesterov = nesterov(reader, written, momentum)?;
-    for (key, at, owners) in
-        [("step_on_device", &written.step_on_device, "decoupled_adamw"), ("amsgrad", &written.amsgrad, "adam or adamw")]
-    {
-        if let Some(at) = at.as_ref().filter(|_| !owners.split(" or ").any(|owner| owner == name)) {
-            let problem = match key {
-                "step_on_device" => format!("{name} keeps its number of steps on the host"),
-                _ => format!("{name} has no second moments whose maximum it could keep"),
+    let keys = [&written.step_on_device, &written.amsgrad];
+    for ((setting, lacks), at) in SWITCHES.into_iter().zip(keys) {
+        if let Some(at) = at.as_ref().filter(|_| !facts.settings.contains(&setting)) {
+            let remedy = match (owner(caller, setting).map(|row| &row.facts), &written.implementation) {
+                (None, _) => "remove the key".to_owned(),
+                // One with a single implementation does not have another's.
+                (Some(Facts { name, implementations: [how], .. }), Some(_)) => {
+                    format!("remove the key, or write name = {name:?} and implementation = {:?}", how.written())
+                }
+                (Some(Facts { name, .. }), _) => format!("remove the key, or write name = {name:?}"),
             };
-            let owner = owners.split(" or ").next().unwrap_or(owners);
-            let change = match (owner, &written.implementation) {
-                ("decoupled_adamw", Some(_)) => format!("name = \"{owner}\" and implementation = \"for_loop\""),
-                _ => format!("name = \"{owner}\""),
-            };
-            return Err(reader.plan(at, problem, format!("remove the key, or write {change}")));
+            return Err(reader.plan(at, lacks(facts.name), remedy));
         }
     }
     for (key, at) in [("capturable", &written.capturable), ("maximize", &written.maximize)] {
         if let Some(at) = at.as_ref().filter(|at| *at.get_ref()) {
-            let problem = format!("optimizer.{key} = true is not simulated: {name}'s kernels with it are others");
+            let problem =
+                format!("optimizer.{key} = true is not simulated: {}'s kernels with it are others", facts.name);
             return Err(reader.plan(at, problem, format!("remove the key, or write {key} = false")));
         }
     }
-    if let (Some(at), How::Fused, "sgd", true) = (&written.implementation, how, name, runtime == FSDP2) {
-        let problem = "PyTorch refuses a fused SGD of fully_shard's parameters: \"Operator aten._fused_sgd_.default does not \
-                       have a sharding strategy registered\"";
-        return Err(reader.plan(at, problem, "write implementation = \"foreach\", which is PyTorch's default"));
+    let refused = facts.refusals.iter().find(|refusal| (refusal.caller, refusal.how) == (caller, how));
+    if let (Some(at), Some(refusal)) = (&written.implementation, refused) {
+        return Err(reader.plan(at, refusal.problem, refusal.remedy));
     }
-    let decay = match &written.weight_decay {
-        Some(at) => at_least_zero(reader, "weight_decay", at)?,
-        None => reader.assume("optimizer.weight_decay", default_decay, &format!("{default_decay:?}")),
+    let decay = match (&written.weight_decay, facts.weight_decay.unwrap_or_default()) {
+        (Some(at), _) => at_least_zero(reader, "weight_decay", at)?,
+        (None, default) => reader.assume("optimizer.weight_decay", default, &format!("{default:?}")),
     };
+    let [step_on_device, amsgrad] = keys.map(|at| at.as_ref().is_some_and(|at| *at.get_ref()));
     let decays = decay != 0.0;
-    let flag = |at: &Option<Spanned<bool>>| at.as_ref().is_some_and(|at| *at.get_ref());
-    let decay = match name {
-        _ if !decays => Decay::None,
-        "adam" => Decay::InGradients,
-        _ => Decay::OfWeights,
-    };
-    Ok(match name {
-        "sgd" => Optimizer::Sgd(Sgd { how, decays, momentum, nesterov }),
-        "decoupled_adamw" => Optimizer::Composer(Composer { decays, step_on_device: flag(&written.step_on_device) }),
-        _ => Optimizer::Adam(Adam { how, decay, amsgrad: flag(&written.amsgrad) }),
-    })
+    Ok(make(&Asked { decays, momentum, nesterov, amsgrad, step_on_device, ..Asked::plain(how) }))
 }
 
-fn how(reader: &mut Reader<'_>, written: &written::Optimizer, name: &str, default: How) -> Result<How, ScenarioError> {
-    let composers = name == "decoupled_adamw";
+/// The optimizer's row in the table.
+fn row(
+    reader: &mut Reader<'_>,
+    written: &written::Optimizer,
+    (runtime, caller, on_host): (Runtime, Caller, bool),
+) -> Result<&'static Row, ScenarioError> {
+    let names = || any_of(rows(caller).map(|row| row.facts.name));
+    let Some(at) = &written.name else {
+        let first = rows(caller).next().expect("every framework has a row: a test says so");
+        return Ok(reader.assume("optimizer.name", first, &format!("{:?}", first.facts.name)));
+    };
+    let name = at.get_ref();
+    let Some(row) = rows(caller).find(|row| row.facts.name == name) else {
+        let problem = match TABLE.iter().any(|row| row.facts.name == name) {
+            true => format!("{name} has no rules under runtime = {:?}", runtime.written()),
+            false => format!("there is no optimizer {name:?}"),
+        };
+        return Err(reader.plan(at, problem, format!("write {}", names())));
+    };
+    if on_host && !row.facts.on_host.contains(&caller) {
+        let problem = format!("{name} on the host has no rules");
+        return Err(reader.plan(at, problem, "write fsdp.cpu_offload = false, or name = \"adamw\""));
+    }
+    Ok(row)
+}
+
+fn how(
+    reader: &mut Reader<'_>,
+    written: &written::Optimizer,
+    (caller, facts): (Caller, &Facts),
+) -> Result<How, ScenarioError> {
     let Some(at) = &written.implementation else {
-        let key = "optimizer.implementation";
-        return Ok(match name {
-            "decoupled_adamw" => How::ForLoop,
-            "adam" | "adamw" if default == How::Fused => reader.assume(key, default, "\"fused\""),
-            _ => reader.assume(key, How::Foreach, "\"foreach\""),
+        let how = facts.default(caller).expect("the row is one that the framework takes");
+        // Where there is one, nothing was left out.
+        let only = facts.implementations.len() == 1;
+        return Ok(match only {
+            true => how,
+            false => reader.assume("optimizer.implementation", how, &format!("{:?}", how.written())),
         });
     };
-    match at.get_ref().as_str() {
-        "for_loop" => Ok(How::ForLoop),
-        "foreach" if !composers => Ok(How::Foreach),
-        "fused" if !composers => Ok(How::Fused),
-        other => {
-            let problem = format!("{name} has no implementation {other:?}");
-            let remedy = match composers {
-                true => "write \"for_loop\", or name = \"adamw\"",
-                false => "write \"fused\", \"foreach\" or \"for_loop\"",
-            };
-            Err(reader.plan(at, problem, remedy))
-        }
-    }
+    let known = facts.implementations.iter().find(|how| how.written() == at.get_ref());
+    known.copied().ok_or_else(|| {
+        let problem = format!("{} has no implementation {:?}", facts.name, at.get_ref());
+        let all = any_of(facts.implementations.iter().map(|how| how.written()));
+        let remedy = match facts.implementations {
+            [_] => format!("write {all}, or name = \"adamw\""),
+            _ => format!("write {all}"),
+        };
+        reader.plan(at, problem, remedy)
+    })
 }
 
 fn at_least_zero(reader: &Reader<'_>, key: &str, at: &Spanned<f64>) -> Result<f64, ScenarioError> {
@@ -110,14 +133,20 @@ fn at_least_zero(reader: &Reader<'_>, key: &str, at: &Spanned<f64>) -> Result<f6
 }
 
 /// Whether there is momentum.
-fn momentum(reader: &mut Reader<'_>, written: &written::Optimizer, name: &str) -> Result<bool, ScenarioError> {
+fn momentum(
+    reader: &mut Reader<'_>,
+    written: &written::Optimizer,
+    (caller, facts): (Caller, &Facts),
+) -> Result<bool, ScenarioError> {
+    let has = facts.settings.contains(&Setting::Momentum);
     match &written.momentum {
-        Some(at) if name != "sgd" => {
-            let problem = format!("momentum is a setting of sgd, and {name} has moments of its own");
-            Err(reader.plan(at, problem, "remove optimizer.momentum, or write name = \"sgd\""))
+        Some(at) if !has => {
+            let owner = owner(caller, Setting::Momentum).map_or("sgd", |row| row.facts.name);
+            let problem = format!("momentum is a setting of {owner}, and {} has moments of its own", facts.name);
+            Err(reader.plan(at, problem, format!("remove optimizer.momentum, or write name = {owner:?}")))
         }
         Some(at) => Ok(at_least_zero(reader, "momentum", at)? > 0.0),
-        None if name == "sgd" => Ok(reader.assume("optimizer.momentum", false, "0.0")),
+        None if has => Ok(reader.assume("optimizer.momentum", false, "0.0")),
         None => Ok(false),
     }
 }

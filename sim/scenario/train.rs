@@ -19,7 +19,6 @@ use crate::runtime;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{LayerNorm, Settings};
 use crate::runtime::fsdp::{MixedPrecision, Wrap};
-use crate::runtime::optimizer::How;
 use crate::runtime::train::{Initialisation, Job};
 
 /// Where checkpoints around blocks are written, and which there are.
@@ -87,7 +86,8 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let offload = recompute::offload(reader, scenario, runtime)?;
     let early_stop =
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
-    let optimizer = optimizer::optimizer(reader, &scenario.optimizer, (runtime, How::Foreach))?;
+    let caller = (runtime, config.version.caller(), config.cpu_offload);
+    let optimizer = optimizer::optimizer(reader, &scenario.optimizer, caller)?;
     let copied = (runtime, mixed_precision.storage, config.cpu_offload);
     let master_weights = optimizer::master_weights(reader, &scenario.optimizer, copied)?;
     let step_in_backward = training::in_backward(reader, &scenario.optimizer, (runtime, accumulation))?;

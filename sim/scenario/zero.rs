@@ -24,7 +24,7 @@ use crate::runtime;
 use crate::runtime::compiled::Rotate;
 use crate::runtime::eager::Settings;
 use crate::runtime::fsdp::{Fsdp, MixedPrecision, Reshard, Version, Wrap};
-use crate::runtime::optimizer::How;
+use crate::runtime::optimizer::Caller;
 use crate::runtime::train::{self, Checkpoint};
 use crate::runtime::zero::{Gathering, Job, Offload, Stage, Zero};
 
@@ -125,8 +125,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         reader.flag("activation_checkpointing.early_stop", scenario.activation_checkpointing.early_stop, true);
     let optimizer = match zero.offload.optimizer {
         true => offload::optimizer(reader, &scenario.optimizer)?,
-        // DeepSpeed's own FusedAdam (deepspeed/runtime/engine.py, _configure_basic_optimizer).
-        false => super::optimizer::optimizer(reader, &scenario.optimizer, (runtime, How::Fused))?,
+        false => super::optimizer::optimizer(reader, &scenario.optimizer, (runtime, Caller::Zero, false))?,
     };
     if zero.offload.optimizer && scenario.optimizer.clip_grad_norm.is_some() {
         reader.idle("optimizer.clip_grad_norm", "on the host DeepSpeed takes the norm and scales gradients either way");

@@ -366,7 +366,7 @@ pub fn job(dims: &Dims, config: &Config) -> Option<Job> {
 }
 
 fn adamw(how: How) -> Optimizer {
-    Optimizer::Adam(Adam { how, decay: Decay::OfWeights, amsgrad: false })
+    Optimizer::Adam(Adam::new(how, Decay::OfWeights, false))
 }
 
 fn precision(storage: DType, param: Option<DType>, reduce: Option<DType>) -> MixedPrecision {

@@ -1,9 +1,10 @@
 //! Gradients of parameters as autograd leaves them (`torch/csrc/autograd/functions/accumulate_grad.h`).
 
+use super::state::StepAtOnce;
 use super::storage::{Gradient, Leaf};
 use super::{Eager, Storage};
 use crate::program::{Category, DType, MemoryKind};
-use crate::runtime::optimizer;
+use crate::runtime::optimizer::Caller;
 
 impl Eager {
     /// Casts a parameter's gradient to the type it is stored in, if it is the first and the type is wider
@@ -78,14 +79,14 @@ impl Eager {
 
     /// Steps a parameter with the gradient it has just got, and lets go of the gradient.
     fn step_now(&mut self, param: usize) {
-        let Some((optimizer, scope)) = self.step_at_once else { return };
+        let Some(StepAtOnce { optimizer, scope, params }) = &self.step_at_once else { return };
+        let (optimizer, scope, own) = (*optimizer, *scope, [params[param]]);
         let Some((gradient, dtype)) = self.take_leaf(param) else { return };
-        let size = self.bytes(gradient) / dtype.bytes();
         let before = self.program.enter(scope);
         if !std::mem::replace(&mut self.stepped[param], true) {
-            optimizer::make_state(&mut self.program, optimizer, &[size], dtype.bytes());
+            optimizer.make_state(&mut self.program, Caller::SingleDevice, &own, dtype.bytes());
         }
-        optimizer::step(&mut self.program, optimizer, &[size], dtype.bytes());
+        optimizer.step(&mut self.program, Caller::SingleDevice, &own, dtype.bytes());
         self.program.enter(before);
         self.release(gradient);
     }

@@ -11,7 +11,7 @@ use super::settings::Settings;
 use super::storage::{COMPUTE, Counted, Gradient, Leaf, Storage};
 use crate::program::{Builder, Category, DType, GroupId, ScopeId, StreamId};
 use crate::runtime::compiled::Rotation;
-use crate::runtime::optimizer::Optimizer;
+use crate::runtime::optimizer::{Optimizer, Owned};
 
 /// An operator of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,17 @@ pub trait Around: Debug {
     fn ended(&mut self, _eager: &mut Eager, _at: Place) {}
     /// A leaf has taken a parameter's gradient.
     fn arrived(&mut self, eager: &mut Eager, param: usize);
+}
+
+/// An optimizer that steps each parameter as soon as its gradient is there.
+#[derive(Clone, Debug)]
+pub struct StepAtOnce {
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// Its scope.
+    pub scope: ScopeId,
+    /// The parameters, by index.
+    pub params: Vec<Owned>,
 }
 
 /// A parameter whose gradient has been made, and the gradient, unless a matmul has added it to the main gradients.
@@ -69,9 +80,8 @@ pub struct Eager {
     pub(super) stash: Stash,
     /// Gradients are stored in this type when no gradient exists yet (`param.grad_dtype`); none: as they arrive.
     pub gradient_dtype: Option<DType>,
-    /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`), and
-    /// its scope.
-    pub step_at_once: Option<(Optimizer, ScopeId)>,
+    /// The optimizer that steps a parameter as soon as its gradient is there (`register_post_accumulate_grad_hook`).
+    pub step_at_once: Option<StepAtOnce>,
     /// Told of each gradient that a leaf has taken (`AccumulateGrad.register_hook`).
     pub hooks: Option<Box<dyn ParamHooks>>,
     /// A framework's hooks around modules that are the model's own.

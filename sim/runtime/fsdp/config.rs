@@ -1,6 +1,7 @@
 //! What a user of `fully_shard` sets.
 
 use crate::program::DType;
+use crate::runtime::optimizer::Caller;
 
 /// Mixed precision (`MixedPrecisionPolicy`), with the type parameters are stored in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,17 @@ pub enum Version {
     Two,
     /// Neither: one device holds the model as it is.
     Unsharded,
+}
+
+impl Version {
+    /// Who steps the optimizer.
+    pub fn caller(self) -> Caller {
+        match self {
+            Version::One(_) => Caller::Fsdp1,
+            Version::Two => Caller::Fsdp2,
+            Version::Unsharded => Caller::SingleDevice,
+        }
+    }
 }
 
 /// When FSDP1 gathers the unit that comes next in backward (`BackwardPrefetch`).

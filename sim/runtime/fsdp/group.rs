@@ -2,6 +2,7 @@
 
 use super::config::{MixedPrecision, Reshard};
 use crate::program::{BufferId, DType, EventId, GroupId, ScopeId};
+use crate::runtime::optimizer::param::{Owned, Role, Shape};
 
 /// A parameter sharded on its rows, padded to a multiple of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,10 @@ pub struct ShardedParam {
     pub gradient: Made,
     /// Whether it is gathered and used in fp8.
     pub narrow: Narrow,
+    /// Its dimensions.
+    pub shape: Shape,
+    /// What it is for.
+    pub role: Role,
 }
 
 /// Whether a shard is cast to fp8 before it is gathered (`fsdp_pre_all_gather` of torchao's weights).
@@ -53,6 +58,21 @@ impl ShardedParam {
     /// Elements of one rank's padded shard (`_get_dim0_padded_size`).
     pub fn padded_shard(&self, ranks: u32) -> u64 {
         self.rows.div_ceil(u64::from(ranks)) * self.cols
+    }
+
+    /// The parameter and one rank's padded shard of it, as the optimizer sees them.
+    pub fn stepped(&self, (ranks, group): (u32, GroupId)) -> Owned {
+        let mut shard = self.shape;
+        let Shape { matrices, rows, cols } = &mut shard;
+        let dim = match (self.role == Role::Expert, self.second) {
+            (true, false) => matrices,
+            (true, true) | (false, false) => rows,
+            (false, true) => cols,
+        };
+        let known = *dim == self.rows;
+        *dim = self.rows.div_ceil(u64::from(ranks));
+        let shard = if known { shard } else { Shape::vector(self.padded_shard(ranks)) };
+        Owned { shape: self.shape, shard, role: self.role, over: (ranks > 1).then_some(group) }
     }
 
     /// Bytes of an element as it is gathered and used.

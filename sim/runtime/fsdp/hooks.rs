@@ -12,6 +12,7 @@ use std::ops::Range;
 use super::{ALL_GATHER, COPY_IN, Communicators, Context, OF_EACH_ROOT};
 use crate::program::{DType, Dispatch, GroupId, Mark, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager};
+use crate::runtime::optimizer::Owned;
 
 /// Which parameter group each module belongs to, if it is wrapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -302,29 +303,28 @@ impl<'c> Run<'c> {
         }
     }
 
-    /// Sizes of the parameters the rank holds \[elements\], in the order they are made, each with its index in the model
-    /// unless it is a flat one.
-    pub fn shards(&self) -> Vec<(Option<usize>, u64)> {
+    /// The parameters that the rank holds, in the order they are made, each with its index in the model unless it is a flat one.
+    pub fn shards(&self) -> Vec<(Option<usize>, Owned)> {
         if self.is_flat() {
-            return self.flat_shards().into_iter().map(|elements| (None, elements)).collect();
+            return self.flat_shards().into_iter().map(|elements| (None, Owned::flat(elements))).collect();
         }
         let of_groups = (0..self.groups.len()).flat_map(|at| {
-            let (ranks, _) = self.sharded_over(at);
-            self.groups[at].params.iter().map(move |param| (param, ranks))
+            let over = self.sharded_over(at);
+            self.groups[at].params.iter().map(move |param| (param, over))
         });
-        let whole = self.whole.iter().map(|param| (param, self.config.shard));
-        let sizes = of_groups.chain(whole).map(|(param, ranks)| (Some(param.index), param.padded_shard(ranks)));
-        let mut sizes: Vec<_> = sizes.collect();
-        sizes.sort_unstable();
-        sizes
+        let whole = self.whole.iter().map(|param| (param, (self.config.shard, self.communicators.shard)));
+        let shards = of_groups.chain(whole).map(|(param, over)| (Some(param.index), param.stepped(over)));
+        let mut shards: Vec<_> = shards.collect();
+        shards.sort_unstable_by_key(|&(index, _)| index);
+        shards
     }
 
-    /// Sizes of the tensors the optimizer sees \[elements\], in its order.
-    pub fn optimizer_sizes(&self) -> Vec<u64> {
+    /// The tensors that the optimizer sees, in its order.
+    pub fn owned(&self) -> Vec<Owned> {
         if self.is_flat() {
-            return self.flat_optimizer_sizes();
+            return self.flat_owned();
         }
-        self.shards().into_iter().map(|(_, elements)| elements).collect()
+        self.shards().into_iter().map(|(_, owned)| owned).collect()
     }
 
     /// The type a parameter's gradient is stored in between passes that do not reduce; none: as it arrives.

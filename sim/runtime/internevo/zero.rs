@@ -10,7 +10,7 @@ use crate::program::{
 };
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::eager::main_gradients::ParamHooks;
-use crate::runtime::optimizer::{self, Composer, Optimizer};
+use crate::runtime::optimizer::{Asked, Caller, How, Optimizer, Owned};
 use crate::units::Bytes;
 
 /// The streams: compute, tensor-parallel collectives, the optimizer's own, on which buckets are packed and reduced, and that
@@ -19,9 +19,6 @@ pub(super) const STREAMS: [&str; 4] = ["compute", "tensor-parallel", "data-paral
 pub(super) const TENSOR: StreamId = StreamId(1);
 const DATA: StreamId = StreamId(2);
 const ZERO: StreamId = StreamId(3);
-
-/// `torch.optim.AdamW`, one tensor after the other, with moments in two operations each (PyTorch 1.13).
-const ADAM: Optimizer = Optimizer::Composer(Composer { decays: true, step_on_device: false });
 
 /// Communicators.
 #[derive(Clone, Copy, Debug)]
@@ -229,9 +226,10 @@ impl Zero {
         // One timer stops, another starts.
         drain(program);
         drain(program);
-        let element = DType::Fp32.bytes();
-        program.first_only(|program| optimizer::make_state(program, ADAM, &[self.total], element));
-        optimizer::step(program, ADAM, &[self.total], element);
+        let (element, own) = (DType::Fp32.bytes(), [Owned::flat(self.total)]);
+        let optimizer = Optimizer::of(Caller::InternEvo, &Asked::plain(How::ForLoop));
+        program.first_only(|program| optimizer.make_state(program, Caller::InternEvo, &own, element));
+        optimizer.step(program, Caller::InternEvo, &own, element);
         program.free(gradient);
         launch(program, "aten.copy_", self.wide().0, narrow);
         self.broadcast(program);

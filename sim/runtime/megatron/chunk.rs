@@ -29,6 +29,7 @@ use crate::program::{DType, Graphs};
 use crate::runtime::eager::fp8;
 use crate::runtime::eager::main_gradients::Moment;
 use crate::runtime::eager::{BUFFER_STREAMS, Eager, Frame, Keep, Mode, ParamMap, Storage};
+use crate::runtime::optimizer::param::{Role, Shape};
 
 /// Workspace of Transformer Engine's matmuls on Hopper \[B\] (`module/base.py`, `get_cublas_workspace_size_bytes`).
 const ENGINE_WORKSPACE: u64 = (32 << 20) + 1024;
@@ -43,6 +44,8 @@ const LAYERS: &str = "decoder.layers.";
 const WORDS: &str = "word_embeddings.weight";
 const POSITIONS: &str = "position_embeddings.weight";
 const HEAD: &str = "output_layer.weight";
+/// InternEvo's name of it.
+const INTERNEVO_HEAD: &str = "head.weight";
 
 /// The attention mask among a block's values.
 const MASK: usize = 1;
@@ -51,6 +54,16 @@ const MASK: usize = 1;
 fn multiplies(param: &Param) -> bool {
     let other = [WORDS, POSITIONS, HEAD].contains(&param.name) || param.name.starts_with(experts::ROUTER);
     param.cols > 1 && !other
+}
+
+/// What a parameter is for.
+fn role(param: &Param) -> Role {
+    match param.name {
+        _ if param.cols == 1 => Role::Vector,
+        WORDS | POSITIONS | HEAD | INTERNEVO_HEAD => Role::Table,
+        name if name.starts_with(experts::EXPERT) => Role::Expert,
+        _ => Role::Matrix,
+    }
 }
 
 /// A parameter of a chunk, this rank's part.
@@ -69,8 +82,10 @@ pub struct ChunkParam {
     pub fp8: bool,
     /// Whether it is an expert's that other ranks do not have.
     pub expert: bool,
-    /// Elements of a row: the product of all dimensions but the first.
-    pub row: u64,
+    /// Its dimensions.
+    pub shape: Shape,
+    /// What it is for.
+    pub role: Role,
     /// The block of the chunk that it belongs to, if any.
     pub block: Option<u64>,
 }
@@ -136,8 +151,8 @@ impl Chunk {
             let name = format!("{prefix}{}", param.name);
             let fp8 = multiplies(param) && job.matmuls.fp8().is_some_and(|fp8| fp8.parameters);
             let expert = job.mesh.spreads_experts() && param.name.starts_with(experts::EXPERT);
-            let (elements, row) = (param.elements(), param.cols);
-            params.push(ChunkParam { name, elements, partial, word_embedding, fp8, expert, row, block });
+            let (elements, shape, role) = (param.elements(), Shape::matrix(param.rows, param.cols), role(param));
+            params.push(ChunkParam { name, elements, partial, word_embedding, fp8, expert, shape, role, block });
         };
         for param in embedding.iter().chain(&copied).flat_map(|graph| &graph.params) {
             add("embedding.", None, param);

@@ -164,8 +164,11 @@ impl Sharded {
 /// Parameters as groups see them: blocks are units where parameters are shared.
 fn members(params: &[ChunkParam], fsdp: Fsdp) -> Vec<Member> {
     let units = fsdp.strategy == Strategy::Parameters;
-    let member =
-        |param: &ChunkParam| Member { elements: param.elements, row: param.row, unit: param.block.filter(|_| units) };
+    let member = |param: &ChunkParam| Member {
+        elements: param.elements,
+        row: param.shape.cols,
+        unit: param.block.filter(|_| units),
+    };
     params.iter().map(member).collect()
 }
 

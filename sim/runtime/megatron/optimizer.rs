@@ -7,11 +7,8 @@ use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
 use crate::runtime::eager::COMPUTE;
+use crate::runtime::optimizer::{Asked, Caller, How, Launches, Optimizer as Stepped, Owned};
 use crate::units::Bytes;
-
-/// Elements in one launch of a multi-tensor kernel: 2¹⁶ a chunk, 320 chunks (Apex's and Transformer Engine's
-/// `multi_tensor_apply.cuh`).
-const ELEMENTS_OF_A_LAUNCH: u64 = 65_536 * 320;
 
 /// The optimizer: Adam with decoupled weight decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +41,24 @@ impl Optimizer {
     pub fn master_bytes(&self) -> u64 {
         if self.remainders { 2 } else { self.master.bytes() }
     }
+
+    /// What steps parameters of a type.
+    fn stepped(&self, dtype: DType) -> Stepped {
+        let asked = Asked {
+            moments: [self.first_moment, self.second_moment],
+            master: self.master_bytes(),
+            rest: if self.remainders { dtype.bytes() } else { 0 },
+            ..Asked::plain(if self.fused { How::Fused } else { How::Foreach })
+        };
+        Stepped::of(Caller::Megatron, &asked)
+    }
 }
 
 /// A rank's part of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Elements.
-    pub elements: u64,
+    /// The part.
+    pub own: Owned,
     /// Whether the parameter is kept in fp8.
     pub fp8: bool,
 }
@@ -58,9 +66,10 @@ pub struct Part {
 /// What a rank steps.
 #[derive(Debug)]
 pub struct Shards {
-    parts: Vec<Part>,
-    /// Elements of each.
-    sizes: Vec<u64>,
+    /// Whether each part is of a parameter in fp8.
+    in_fp8: Vec<bool>,
+    /// The parts.
+    params: Vec<Owned>,
     total: u64,
     /// Parameters in fp8 that the rank has, whoever steps them.
     weights: u64,
@@ -69,13 +78,18 @@ pub struct Shards {
 impl Shards {
     /// From the parts, and how many parameters are in fp8, whoever steps them.
     pub fn new(parts: Vec<Part>, weights: u64) -> Shards {
-        let sizes: Vec<u64> = parts.iter().map(|part| part.elements).collect();
-        Shards { total: sizes.iter().sum(), sizes, parts, weights }
+        let (params, in_fp8): (Vec<Owned>, _) = parts.into_iter().map(|part| (part.own, part.fp8)).unzip();
+        Shards { total: params.iter().map(Owned::elements).sum(), params, in_fp8, weights }
     }
 
-    /// Elements of the parts in fp8.
-    fn fp8(&self) -> u64 {
-        self.parts.iter().filter(|part| part.fp8).map(|part| part.elements).sum()
+    /// Elements of each part.
+    fn sizes(&self) -> impl Iterator<Item = u64> {
+        self.params.iter().map(Owned::elements)
+    }
+
+    /// Elements of each part in fp8.
+    fn fp8(&self) -> impl Iterator<Item = u64> {
+        self.sizes().zip(&self.in_fp8).filter(|(_, fp8)| **fp8).map(|(elements, _)| elements)
     }
 
     /// One multi-tensor kernel over all shards, reading and writing so many bytes an element.
@@ -85,22 +99,19 @@ impl Shards {
 
     /// One kernel for each shard, reading and writing so many bytes an element.
     fn each(&self, program: &mut Builder, name: &'static str, bytes: [u64; 2]) {
-        for elements in &self.sizes {
+        for elements in self.sizes() {
             let [read, written] = bytes.map(|bytes| Bytes(bytes * elements));
             let work = Work::Memory { kind: MemoryKind::Elementwise, read, written };
             program.launch(COMPUTE, name, work, Dispatch::EagerForward);
         }
     }
 
-    fn alloc(&self, program: &mut Builder, bytes: u64, name: &'static str) {
-        for &elements in &self.sizes {
-            program.alloc(Bytes(elements * bytes), COMPUTE, Category::OptimizerState, name);
-        }
-    }
-
     /// Master parameters, made with the optimizer.
     pub fn take_masters(&self, program: &mut Builder, job: &Job) {
-        self.alloc(program, job.optimizer.master_bytes(), "main_param");
+        for elements in self.sizes() {
+            let bytes = Bytes(elements * job.optimizer.master_bytes());
+            program.alloc(bytes, COMPUTE, Category::OptimizerState, "main_param");
+        }
     }
 
     /// Copies of main gradients in fp32, made by each step and kept until the next begins; none where main gradients are
@@ -110,14 +121,14 @@ impl Shards {
             return vec![];
         }
         let take =
-            |&elements: &u64| program.alloc(Bytes(4 * elements), COMPUTE, Category::ShardedGradient, "aten._to_copy");
-        self.sizes.iter().map(take).collect()
+            |elements: u64| program.alloc(Bytes(4 * elements), COMPUTE, Category::ShardedGradient, "aten._to_copy");
+        self.sizes().map(take).collect()
     }
 
     /// Moments, made by the first step.
     pub fn take_moments(&self, program: &mut Builder, job: &Job) {
-        self.alloc(program, job.optimizer.first_moment.bytes(), "exp_avg");
-        self.alloc(program, job.optimizer.second_moment.bytes(), "exp_avg_sq");
+        let element = DType::Fp32.bytes();
+        job.optimizer.stepped(job.dtype).make_state(program, Caller::Megatron, &self.params, element);
     }
 }
 
@@ -125,8 +136,7 @@ impl Shards {
 fn foreach(program: &mut Builder, name: &'static str, elements: u64, [read, written]: [u64; 2]) {
     let (read, written) = (Bytes(read * elements), Bytes(written * elements));
     program.launch(COMPUTE, name, Work::Memory { kind: MemoryKind::Foreach, read, written }, Dispatch::EagerForward);
-    let more = u32::try_from(elements / ELEMENTS_OF_A_LAUNCH).unwrap_or(u32::MAX);
-    program.host(Dispatch::Foreach, more);
+    program.host(Dispatch::Foreach, Launches::OfAll.more(&[Owned::flat(elements)]));
 }
 
 /// The masters' way into parameters in fp8, one by one: through the activations' type, as if the parameter had been cast
@@ -136,7 +146,7 @@ fn foreach(program: &mut Builder, name: &'static str, elements: u64, [read, writ
 fn to_fp8(program: &mut Builder, job: &Job, shards: &Shards, (data, stream): (GroupId, StreamId)) {
     let (master, plain, fp8) = (job.optimizer.master.bytes(), job.dtype.bytes(), DType::Fp8.bytes());
     let tensorwise = matches!(job.matmuls, Matmuls::Fp8 { recipe: Fp8Recipe::Tensorwise, .. });
-    let parts = || shards.parts.iter().filter(|part| part.fp8).map(|part| part.elements);
+    let parts = || shards.fp8();
     // Every parameter of the rank has a maximum, stepped here or elsewhere.
     let maxima = shards.weights * DType::Fp32.bytes();
     let elementwise = |program: &mut Builder, name, read: u64, written: u64| {
@@ -204,7 +214,7 @@ pub fn step(
     ([world, data], stream): ([GroupId; 2], StreamId),
 ) {
     let pass = program.set_pass(Pass::Optimizer);
-    program.host(Dispatch::OptimizerParam, shards.sizes.len() as u32);
+    program.host(Dispatch::OptimizerParam, shards.params.len() as u32);
     if job.fsdp.is_none() {
         widen(program, job, (shards, copies));
     }
@@ -232,23 +242,16 @@ pub fn step(
     if job.optimizer.clip {
         shards.foreach(program, "amp_C.multi_tensor_scale", 4, 4);
     }
-    let (master, moments) =
-        (job.optimizer.master_bytes(), job.optimizer.first_moment.bytes() + job.optimizer.second_moment.bytes());
-    let state = master + moments;
+    let stepped = job.optimizer.stepped(job.dtype);
+    stepped.kernels(program, Caller::Megatron, &shards.params, DType::Fp32.bytes());
     if job.optimizer.remainders {
         // Parameters are read and written with the rest of their masters, so nothing is copied to them.
-        let state = state + job.dtype.bytes();
-        shards.foreach(program, "multi_tensor_adam_param_remainder", state + 4, state);
         program.set_pass(pass);
         return;
     }
-    if job.optimizer.fused {
-        shards.foreach(program, "fused_adam", state + 4, state);
-    } else {
-        unfused(program, shards, state);
-    }
     // Parameters take what the masters have become.
-    let elements = shards.fp8();
+    let master = job.optimizer.master_bytes();
+    let elements: u64 = shards.fp8().sum();
     let plain = shards.total - elements;
     if job.fsdp.is_some() {
         // `copy_main_weights_to_model_weights`.
@@ -260,30 +263,4 @@ pub fn step(
         to_fp8(program, job, shards, (data, stream));
     }
     program.set_pass(pass);
-}
-
-/// `torch.optim.AdamW` with `foreach`: pass by pass, one temporary for each parameter.
-fn unfused(program: &mut Builder, shards: &Shards, state: u64) {
-    let element = state / 3;
-    let each = |program: &mut Builder, name, reads: u64, writes: u64| {
-        shards.foreach(program, name, reads * element, writes * element);
-    };
-    each(program, "aten._foreach_mul_", 1, 1);
-    each(program, "aten._foreach_lerp_", 2, 1);
-    each(program, "aten._foreach_mul_", 1, 1);
-    each(program, "aten._foreach_addcmul_", 2, 1);
-    let take = |program: &mut Builder| -> Vec<_> {
-        let roots = shards.sizes.iter().map(|&elements| {
-            program.alloc(Bytes(4 * elements), COMPUTE, Category::OptimizerTemporary, "aten._foreach_sqrt")
-        });
-        roots.collect()
-    };
-    let roots = take(program);
-    each(program, "aten._foreach_sqrt", 1, 1);
-    each(program, "aten._foreach_div_", 1, 1);
-    each(program, "aten._foreach_add_", 1, 1);
-    each(program, "aten._foreach_addcdiv_", 3, 1);
-    for root in roots.into_iter().rev() {
-        program.free(root);
-    }
 }

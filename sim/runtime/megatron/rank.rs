@@ -23,6 +23,7 @@ use crate::program::{
 };
 use crate::runtime::eager::main_gradients::{MainGradients, Moment, ParamHooks, Takes};
 use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
+use crate::runtime::optimizer::Owned;
 use crate::schedule::Schedule;
 use crate::units::Bytes;
 
@@ -62,7 +63,13 @@ impl<'j> Rank<'j> {
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
         let data = replicas::of(&mut program, (job, rank == 0), &chunks, (&slots, groups));
         let all: Vec<Slot> = slots.iter().flatten().copied().collect();
-        let part = |(param, elements): (usize, u64)| Part { elements, fp8: all[param].fp8 };
+        let own: Vec<&ChunkParam> = chunks.iter().flat_map(Chunk::params).collect();
+        let part = |(param, elements): (usize, u64)| {
+            let ChunkParam { shape, role, .. } = *own[param];
+            let stretch = job.optimizer.distributed || elements != shape.elements();
+            let own = if stretch { Owned::stretch(shape, role, elements) } else { Owned::whole(shape, role) };
+            Part { own, fp8: all[param].fp8 }
+        };
         let weights = all.iter().filter(|slot| slot.fp8).count() as u64;
         let parts = data.iter().flat_map(|data| data.borrow().shards(&all)).map(part).collect();
         let shards = Shards::new(parts, weights);

@@ -16,6 +16,7 @@ use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};
 use crate::runtime::megatron::{Chunk, ChunkFrame, LossReport};
+use crate::runtime::optimizer::Owned;
 use crate::units::Bytes;
 
 /// The streams: compute, tensor-parallel collectives, messages with the stage before and with that behind, data-parallel
@@ -67,7 +68,8 @@ impl<'j> Rank<'j> {
         let before: u64 = split.pipeline.layers[..rank as usize].iter().sum();
         let own = before..before + split.pipeline.layers[rank as usize];
         let chunk = Chunk::of(&modules(job.gathers_again), split, (first, last), own, 0);
-        let sizes: Vec<u64> = chunk.params().iter().map(|param| param.elements).collect();
+        let params: Vec<Owned> = chunk.params().iter().map(|param| Owned::whole(param.shape, param.role)).collect();
+        let sizes: Vec<u64> = params.iter().map(Owned::elements).collect();
         let partial = chunk.params().iter().filter(|param| param.name.contains("norm") && mesh.tp > 1);
         let tied = chunk.params().iter().filter(|param| param.word_embedding && split.model.tied_head && mesh.pp > 1);
         let update = Update {
@@ -75,7 +77,7 @@ impl<'j> Rank<'j> {
             total: sizes.iter().sum(),
             partial: partial.map(|param| param.elements).sum(),
             shared: tied.map(|param| param.elements).sum(),
-            sizes: sizes.clone(),
+            params,
             replicas: u64::from(mesh.dp),
             alone: mesh.ranks() == 1,
             zero: job.zero,
@@ -212,7 +214,7 @@ impl<'j> Rank<'j> {
     /// Gradients go to the buffer in fp32, where DDP's hook has not put them there, and are gone.
     fn accumulate(&mut self, reduced: bool) {
         let dtype = self.job.split.dtype;
-        for (param, &elements) in self.update.sizes.iter().enumerate() {
+        for (param, elements) in self.update.params.iter().map(Owned::elements).enumerate() {
             let Some((gradient, _)) = self.eager.take_leaf(param) else { continue };
             if !reduced {
                 add_to_fp32(&mut self.eager.program, elements, dtype, Dispatch::EagerForward);

@@ -9,6 +9,7 @@ use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
 use crate::runtime::eager::COMPUTE;
+use crate::runtime::optimizer::{Asked, Caller, How, Optimizer, Owned};
 use crate::units::Bytes;
 
 /// Communicators that an update uses, all on one stream.
@@ -26,8 +27,8 @@ pub(super) struct Groups {
 #[derive(Debug)]
 pub(super) struct Update {
     pub(super) dtype: DType,
-    /// Elements of each parameter, and of all.
-    pub(super) sizes: Vec<u64>,
+    /// Its parameters, and elements of all.
+    pub(super) params: Vec<Owned>,
     pub(super) total: u64,
     /// Elements of parameters that every tensor-parallel rank has and makes a part of the gradient of: norms.
     pub(super) partial: u64,
@@ -42,19 +43,24 @@ pub(super) struct Update {
 }
 
 impl Update {
-    /// Elements of the rank's slice of each parameter, and how many it steps.
-    fn slices(&self) -> impl Iterator<Item = u64> + '_ {
+    /// Elements of each parameter.
+    fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.params.iter().map(Owned::elements)
+    }
+
+    /// The rank's slice of each parameter, flat, which it steps.
+    fn slices(&self) -> impl Iterator<Item = Owned> + '_ {
         let parts = if self.zero { self.replicas } else { 1 };
-        self.sizes.iter().map(move |elements| elements.div_ceil(parts))
+        self.params.iter().map(move |param| Owned::stretch(param.shape, param.role, param.elements().div_ceil(parts)))
     }
 
     fn own(&self) -> u64 {
-        self.slices().sum()
+        self.slices().map(|slice| slice.elements()).sum()
     }
 
     /// Parameters, their gradients in fp32, what is stepped in fp32.
     pub(super) fn setup(&self, program: &mut Builder, job: &Job) {
-        for &elements in &self.sizes {
+        for elements in self.sizes() {
             program.alloc(Bytes(elements * self.dtype.bytes()), COMPUTE, Category::Parameter, "weight");
         }
         program.alloc(Bytes(4 * self.total), COMPUTE, Category::ShardedGradient, "fp32 gradients");
@@ -106,12 +112,12 @@ impl Update {
     /// Norms one by one, their sum over ranks, and a product for each whether or not it is too large. The host waits for
     /// nothing.
     fn clip(&self, program: &mut Builder) {
-        for elements in &self.sizes {
+        for elements in self.sizes() {
             kernel(program, "aten.linalg_vector_norm", MemoryKind::Elementwise, 4 * elements, 4);
         }
-        kernel(program, "aten.stack", MemoryKind::Copy, 4 * self.sizes.len() as u64, 4 * self.sizes.len() as u64);
+        kernel(program, "aten.stack", MemoryKind::Copy, 4 * self.params.len() as u64, 4 * self.params.len() as u64);
         for name in ["aten.linalg_vector_norm", "aten.pow"] {
-            kernel(program, name, MemoryKind::Elementwise, 4 * self.sizes.len() as u64, 4);
+            kernel(program, name, MemoryKind::Elementwise, 4 * self.params.len() as u64, 4);
         }
         if !self.alone {
             self.exchange(program, Collective::AllReduce, self.groups.world, 4);
@@ -119,25 +125,18 @@ impl Update {
         for name in ["aten.pow_", "aten.add", "aten.reciprocal", "aten.mul", "aten.clamp"] {
             kernel(program, name, MemoryKind::Elementwise, 4, 4);
         }
-        for elements in &self.sizes {
+        for elements in self.sizes() {
             kernel(program, "aten.mul_", MemoryKind::Elementwise, 4 * elements, 4 * elements);
         }
     }
 
     /// AdamW in one kernel over all slices in fp32, which are then copied into the parameters one by one.
     fn adam(&self, program: &mut Builder) {
-        let slices: Vec<u64> = self.slices().collect();
-        program.first_only(|program| {
-            for elements in &slices {
-                for name in ["exp_avg", "exp_avg_sq"] {
-                    program.alloc(Bytes(4 * elements), COMPUTE, Category::OptimizerState, name);
-                }
-            }
-        });
-        program.host(Dispatch::OptimizerParam, slices.len() as u32);
-        let own = self.own();
-        kernel(program, "aten._fused_adamw_", MemoryKind::Foreach, 16 * own, 12 * own);
-        for elements in slices {
+        let (slices, element): (Vec<Owned>, u64) = (self.slices().collect(), DType::Fp32.bytes());
+        let adamw = Optimizer::of(Caller::Nanotron, &Asked::plain(How::Fused));
+        program.first_only(|program| adamw.make_state(program, Caller::Nanotron, &slices, element));
+        adamw.step(program, Caller::Nanotron, &slices, element);
+        for elements in slices.iter().map(Owned::elements) {
             kernel(program, "aten.copy_", MemoryKind::Copy, 4 * elements, elements * self.dtype.bytes());
         }
     }
@@ -146,7 +145,7 @@ impl Update {
     /// somewhere to gather into; PyTorch gathers into one block and copies it there; then slice by slice into parameters.
     fn gather(&self, program: &mut Builder) {
         let part = self.own() * self.dtype.bytes();
-        let (replicas, params) = (self.replicas, self.sizes.len() as u64);
+        let (replicas, params) = (self.replicas, self.params.len() as u64);
         program.host(Dispatch::Extra, u32::try_from(replicas * params).unwrap_or(u32::MAX));
         let block = |program: &mut Builder, bytes, name| -> BufferId {
             program.alloc(Bytes(bytes), COMPUTE, Category::OptimizerTemporary, name)
@@ -166,7 +165,7 @@ impl Update {
             kernel(program, "aten.copy_", MemoryKind::Copy, part, part);
         }
         program.free(flat);
-        let slices: Vec<u64> = self.slices().map(|elements| elements * self.dtype.bytes()).collect();
+        let slices: Vec<u64> = self.slices().map(|slice| slice.elements() * self.dtype.bytes()).collect();
         for _ in 0..replicas {
             for &bytes in &slices {
                 kernel(program, "aten.copy_", MemoryKind::Copy, bytes, bytes);

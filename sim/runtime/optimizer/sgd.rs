@@ -1,69 +1,136 @@
-//! torch's `SGD` (`_multi_tensor_sgd`, `_single_tensor_sgd`, `_fused_sgd`).
+//! torch's `SGD` (`torch/optim/sgd.py`: `_multi_tensor_sgd`, `_single_tensor_sgd`, `_fused_sgd`).
 
-use super::for_loop::kernel;
-use super::{How, Sgd, let_go, made};
-use crate::program::{BufferId, Builder, Category, StreamId};
-use crate::units::Bytes;
+use super::contract::{Asked, Caller, Facts, How, Pass, Refusal, Rules, Setting, State};
+use super::kernels::Step;
+use super::param::Owned;
+use crate::program::BufferId;
 
-/// One step.
-pub(super) fn step(program: &mut Builder, sgd: Sgd, sizes: &[u64], element: u64) {
-    match sgd.how {
-        How::Foreach => foreach(program, sgd, sizes, element),
-        How::ForLoop => for_loop(program, sgd, sizes, element),
-        How::Fused => {
-            let momentum = u64::from(sgd.momentum);
-            super::foreach(program, "aten._fused_sgd_", sizes, element, (2 + momentum, 1 + momentum));
-        }
-    }
+/// What is known of it.
+pub const SGD: Facts = Facts {
+    name: "sgd",
+    callers: &[
+        (Caller::Fsdp2, How::Foreach),
+        (Caller::Fsdp1, How::Foreach),
+        (Caller::SingleDevice, How::Foreach),
+        (Caller::Zero, How::Foreach),
+    ],
+    on_host: &[Caller::Fsdp2, Caller::Fsdp1],
+    implementations: &[How::Fused, How::Foreach, How::ForLoop],
+    settings: &[Setting::Momentum],
+    weight_decay: Some(0.0),
+    refusals: &[Refusal {
+        caller: Caller::Fsdp2,
+        how: How::Fused,
+        problem: "PyTorch refuses a fused SGD of fully_shard's parameters: \"Operator aten._fused_sgd_.default does not \
+                  have a sharding strategy registered\"",
+        remedy: "write implementation = \"foreach\", which is PyTorch's default",
+    }],
+};
+
+/// `SGD` with its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sgd {
+    /// How it goes through its parameters.
+    pub how: How,
+    /// Whether there is weight decay, which is added to a copy of the gradients.
+    pub decays: bool,
+    /// Whether there is momentum, which is a state.
+    pub momentum: bool,
+    /// Whether the momentum is Nesterov's.
+    pub nesterov: bool,
 }
 
-/// Multi-tensor operators. Nesterov's momentum is added to the gradients in place; without it, the decayed gradients go when the
-/// momentum takes their name.
-fn foreach(program: &mut Builder, sgd: Sgd, sizes: &[u64], element: u64) {
-    let mut decayed = sgd.decays.then(|| made(program, "aten._foreach_add", sizes, element, (2, 1)));
-    if sgd.momentum {
-        super::foreach(program, "aten._foreach_mul_", sizes, element, (1, 1));
-        super::foreach(program, "aten._foreach_add_", sizes, element, (2, 1));
-        if sgd.nesterov {
-            super::foreach(program, "aten._foreach_add_", sizes, element, (2, 1));
-        } else if let Some(decayed) = decayed.take() {
-            let_go(program, decayed);
-        }
+impl Sgd {
+    pub(super) fn new(asked: &Asked) -> Sgd {
+        let Asked { how, decays, momentum, nesterov, .. } = *asked;
+        Sgd { how, decays, momentum, nesterov }
     }
-    super::foreach(program, "aten._foreach_add_", sizes, element, (2, 1));
-    if let Some(decayed) = decayed {
-        let_go(program, decayed);
-    }
-}
 
-/// One parameter after the other. What a parameter's gradient became goes when the next one's takes its name.
-fn for_loop(program: &mut Builder, sgd: Sgd, sizes: &[u64], element: u64) {
-    let mut named: Option<BufferId> = None;
-    for &elements in sizes {
-        let bytes = elements * element;
-        let rename = |program: &mut Builder, named: &mut Option<BufferId>, to: Option<BufferId>| {
-            if let Some(gone) = std::mem::replace(named, to) {
-                program.free(gone);
+    /// Multi-tensor operators. Nesterov's momentum is added to the gradients in place; without it, the decayed gradients go when
+    /// the momentum takes their name.
+    fn foreach(self, step: &mut Step<'_>) {
+        let mut decayed = self.decays.then(|| step.made("aten._foreach_add", (2, 1)));
+        if self.momentum {
+            step.foreach("aten._foreach_mul_", (1, 1));
+            step.foreach("aten._foreach_add_", (2, 1));
+            if self.nesterov {
+                step.foreach("aten._foreach_add_", (2, 1));
+            } else if let Some(decayed) = decayed.take() {
+                step.let_go(decayed);
             }
-        };
-        let sum = |program: &mut Builder| {
-            let sum = program.alloc(Bytes(bytes), StreamId(0), Category::OptimizerTemporary, "aten.add");
-            kernel(program, "aten.add", 2 * bytes, bytes);
-            Some(sum)
-        };
-        rename(program, &mut named, None);
-        if sgd.decays {
-            named = sum(program);
         }
-        if sgd.momentum {
-            kernel(program, "aten.mul_", bytes, bytes);
-            kernel(program, "aten.add_", 2 * bytes, bytes);
-            let next = if sgd.nesterov { sum(program) } else { None };
-            rename(program, &mut named, next);
+        step.foreach("aten._foreach_add_", (2, 1));
+        if let Some(decayed) = decayed {
+            step.let_go(decayed);
         }
-        kernel(program, "aten.add_", 2 * bytes, bytes);
     }
-    if let Some(last) = named {
-        program.free(last);
+
+    /// One parameter after the other. What a parameter's gradient became goes when the next one's takes its name.
+    fn for_loop(self, step: &mut Step<'_>) {
+        let mut named: Option<BufferId> = None;
+        for param in step.params {
+            let bytes = param.elements() * step.element;
+            let rename = |step: &mut Step<'_>, named: &mut Option<BufferId>, to: Option<BufferId>| {
+                if let Some(gone) = std::mem::replace(named, to) {
+                    step.program.free(gone);
+                }
+            };
+            let sum = |step: &mut Step<'_>| {
+                let sum = step.temporary(bytes, "aten.add");
+                step.kernel("aten.add", 2 * bytes, bytes);
+                Some(sum)
+            };
+            rename(step, &mut named, None);
+            if self.decays {
+                named = sum(step);
+            }
+            if self.momentum {
+                step.kernel("aten.mul_", bytes, bytes);
+                step.kernel("aten.add_", 2 * bytes, bytes);
+                let next = if self.nesterov { sum(step) } else { None };
+                rename(step, &mut named, next);
+            }
+            step.kernel("aten.add_", 2 * bytes, bytes);
+        }
+        if let Some(last) = named {
+            step.program.free(last);
+        }
+    }
+}
+
+impl Rules for Sgd {
+    fn states(&self, param: &Owned, element: u64) -> Vec<State> {
+        self.momentum.then(|| State::like(param, "momentum_buffer", element)).into_iter().collect()
+    }
+
+    fn counts_on_device(&self) -> bool {
+        false
+    }
+
+    fn step(&self, step: &mut Step<'_>) {
+        match self.how {
+            How::Foreach => self.foreach(step),
+            How::ForLoop => self.for_loop(step),
+            How::Fused => {
+                let momentum = u64::from(self.momentum);
+                step.foreach("aten._fused_sgd_", (2 + momentum, 1 + momentum));
+            }
+        }
+    }
+
+    fn on_host(&self, _caller: Caller, params: &[Owned], element: u64) -> Option<Pass> {
+        Some(Pass::over(Pass::ON_HOST, self, params, element))
+    }
+
+    fn compiled(&self, _params: &[Owned], _element: u64) -> Option<Pass> {
+        None
+    }
+
+    fn slimmer(&self) -> Option<How> {
+        None
+    }
+
+    fn decays_for_free(&self) -> bool {
+        false
     }
 }

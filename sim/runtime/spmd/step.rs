@@ -9,6 +9,8 @@ mod pipeline;
 mod router;
 mod weights;
 
+use std::collections::BTreeMap;
+
 use super::block::{Block, Named, Tensor};
 use super::room::Room;
 use super::tape::{At, CORE, FROM_HOST, STAGES, TO_HOST, Tape, UNITS, Value};
@@ -19,6 +21,7 @@ use crate::program::{
     Budget, Builder, Category, Collective, Comm, DType, Discipline, Dispatch, GroupId, MemoryKind, Pass, Program,
     ScopeId, Work,
 };
+use crate::runtime::optimizer::param::{Owned, Role, Shape, elements};
 use crate::units::Bytes;
 
 /// Bytes of a number in compute.
@@ -224,31 +227,46 @@ impl<'j> Step<'j> {
 
     /// Parameters, moments and the batch: what the program is called with, and gives back in place.
     fn arguments(&self, program: &mut Builder) {
-        let (sharded, whole) = self.parameters();
-        let numbers = sharded + whole;
+        let (params, optimizer) = (self.parameters(), self.job.optimizer());
         program.section(Section::Setup);
-        program.alloc(Bytes(FULL * numbers), CORE, Category::Parameter, "params");
-        program.alloc(Bytes(self.job.moments() * numbers), CORE, Category::OptimizerState, "mu, nu");
+        program.alloc(Bytes(FULL * elements(&params)), CORE, Category::Parameter, "params");
+        let mut states: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for state in params.iter().flat_map(|param| optimizer.states(param, FULL)) {
+            *states.entry(state.name).or_default() += state.bytes();
+        }
+        for (name, bytes) in states {
+            program.alloc(Bytes(bytes), CORE, Category::OptimizerState, name);
+        }
         program.alloc(Bytes(2 * 4 * self.job.own_tokens()), CORE, Category::Buffer, "inputs, targets");
     }
 
-    /// Numbers of parameters on this chip: sharded ones, and those that every data-parallel chip has.
-    fn parameters(&self) -> (u64, u64) {
-        let (job, shards) = (self.job, u64::from(self.job.mesh.shards()));
-        let tensor = u64::from(job.mesh.tensor);
-        let mut sharded = 0;
-        let mut whole = if job.model.final_norm { job.model.width } else { 0 };
+    /// Parameters, and what this chip has of each: a part of weights and tables, and all of norms. Those of a layer that is run
+    /// several times lie together.
+    fn parameters(&self) -> Vec<Owned> {
+        let (model, shards) = (&self.job.model, u64::from(self.job.mesh.shards()));
+        let tensor = u64::from(self.job.mesh.tensor);
+        let mut params = vec![];
+        let norms = |numbers: u64| Owned::whole(Shape::vector(numbers), Role::Vector);
+        params.extend(model.final_norm.then(|| norms(model.width)));
         for (layer, &variant) in self.variant_of.iter().enumerate() {
-            let block = &self.variants[variant].block;
-            sharded += self.times(layer) * block.weights.iter().map(|weight| self.own(weight)).sum::<u64>();
-            whole += self.times(layer) * block.norms;
+            let (times, block) = (self.times(layer), &self.variants[variant].block);
+            params.extend(block.weights.iter().map(|weight| {
+                let shape = Shape { matrices: times * weight.copies, rows: weight.inputs, cols: weight.outputs };
+                let role = if weight.experts { Role::Expert } else { Role::Matrix };
+                Owned::stretch(shape, role, times * self.own(weight))
+            }));
+            params.push(norms(times * block.norms));
         }
-        let tables = if job.model.tied_head { 1 } else { 2 };
-        sharded += tables * (job.model.vocab * job.model.width / tensor).div_ceil(shards);
-        if let Position::Learned { positions } = job.model.position {
-            sharded += (positions * job.model.width / tensor).div_ceil(shards);
-        }
-        (sharded, whole)
+        let positions = match model.position {
+            Position::Learned { positions } => Some(positions),
+            _ => None,
+        };
+        let tables = [Some(model.vocab), (!model.tied_head).then_some(model.vocab), positions];
+        params.extend(tables.into_iter().flatten().map(|rows| {
+            let own = (rows * model.width / tensor).div_ceil(shards);
+            Owned::stretch(Shape::matrix(rows, model.width), Role::Table, own)
+        }));
+        params
     }
 
     fn run(&mut self) {

@@ -8,6 +8,7 @@
 
 use super::Training;
 use crate::program::{Builder, Dispatch, Graphs, MemoryKind, StreamId};
+use crate::runtime::optimizer::param::elements;
 
 /// What is known of a run's graph.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ impl Training<'_> {
 
     /// Sets gradients to zero in place, and ends the step.
     pub(super) fn zero_in_place(&mut self) {
-        let bytes = self.run.optimizer_sizes().iter().sum::<u64>() * self.job.fsdp.mixed_precision.storage.bytes();
+        let bytes = elements(&self.run.owned()) * self.job.fsdp.mixed_precision.storage.bytes();
         self.run.eager.pointwise("aten._foreach_zero_", MemoryKind::Foreach, 0, bytes, Dispatch::EagerBackward);
         let program = &mut self.run.eager.program;
         if let Some(graphs) = self.graphs_of_passes.as_mut().filter(|graphs| graphs.captured_at == 0) {

@@ -17,6 +17,7 @@ use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
 use crate::runtime::fsdp::group::{Made, ShardedParam};
 use crate::runtime::fsdp::{Communicators, Narrow, OF_EACH_ROOT, STREAMS};
+use crate::runtime::optimizer::param::{Role, Shape};
 
 /// What of the model is one root: all of it, or a stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,7 +191,8 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> 
                 };
             let index = params.len();
             let ((rows, cols), second) = sharded_dim(job, param);
-            params.push(ShardedParam { index, rows, cols, second, gradient, narrow });
+            let (shape, role) = told(job, param, in_block);
+            params.push(ShardedParam { index, rows, cols, second, gradient, narrow, shape, role });
             names.push(param.name);
         }
         first
@@ -213,6 +215,20 @@ pub(in crate::runtime) fn layout(job: &Job, graphs: &Graphs, parts: &[Part]) -> 
     // A tied head reads the embedding's table, parameter 0; its own weight would be its graph's last parameter.
     let head = ParamMap { first: head, tied: [tied.then(|| (graphs.head.graph.params.len() - 1, 0)), None] };
     Layout { params, names, embedding, blocks, head, ends }
+}
+
+/// A parameter as the optimizer is told of it, with what it is for. Routed experts' lie behind each other, and have no `.weight`.
+fn told(job: &Job, param: &Param, in_block: bool) -> (Shape, Role) {
+    let Param { name, rows, cols } = *param;
+    let routed = titan::is_routed(name) || ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3"].contains(&name);
+    match &job.model.experts {
+        Some(experts) if routed => {
+            let own = if name.ends_with("w2") { job.model.width } else { experts.width };
+            (Shape { matrices: rows, rows: own, cols: cols / own }, Role::Expert)
+        }
+        _ if cols == 1 => (Shape::vector(rows), Role::Vector),
+        _ => (Shape::matrix(rows, cols), if in_block { Role::Matrix } else { Role::Table }),
+    }
 }
 
 /// The dimension a parameter is sharded on and all others together: its first, but the second of experts' where there are

@@ -7,7 +7,7 @@ use crate::program::{
     Builder, Category, Collective, Comm, DType, Dispatch, Group, GroupId, MemoryKind, StreamId, Work,
 };
 use crate::runtime::eager::COMPUTE;
-use crate::runtime::optimizer;
+use crate::runtime::optimizer::{self, Owned};
 use crate::units::Bytes;
 
 /// Kernels that move one block's biases: mean, difference, sign, product, mean, difference, sum, zeros.
@@ -34,7 +34,7 @@ pub(super) fn groups(
 impl Training<'_> {
     /// Clips all gradients to one norm. The norm of DTensors is summed over one mesh axis after the other, that of experts
     /// over theirs.
-    pub(super) fn clip(&mut self, sizes: &[u64], element: u64) {
+    pub(super) fn clip(&mut self, params: &[Owned], element: u64) {
         // A stage may have no experts.
         let over = self.run.groups.iter().find_map(|group| group.over);
         let spread = over.map(|(ranks, own)| ((ranks > 1).then_some(own), self.run.eager.spread));
@@ -44,7 +44,7 @@ impl Training<'_> {
         // The norm of a rank's stages is squared, and summed over those of all.
         let pipeline = self.pipeline_group;
         let axes: Vec<GroupId> = spread.chain(sharded).chain(tensor).chain(pipeline).collect();
-        optimizer::clip(&mut self.run.eager.program, sizes, element, |program| {
+        optimizer::clip(&mut self.run.eager.program, params, element, |program| {
             for group in axes {
                 let comm = Comm { kind: Collective::AllReduce, group, bytes: Bytes(4), dtype: DType::Fp32 };
                 program.collective(COMPUTE, comm);

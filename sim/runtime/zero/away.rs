@@ -13,6 +13,7 @@ use super::update::{made, reduced};
 use super::{Job, Partition, Stage, sub_groups};
 use crate::program::{BufferId, Builder, Category, Dispatch, HostMemory, StreamId, Work, pinned_block};
 use crate::runtime::eager::COMPUTE;
+use crate::runtime::optimizer::{Caller, Optimizer, Owned};
 use crate::units::Bytes;
 
 /// Bytes of an element in bf16.
@@ -56,12 +57,17 @@ fn on_host(program: &mut Builder, name: &'static str, bytes: u64) {
     program.wait_for_host(COMPUTE);
 }
 
-/// Gradients of so many elements are scaled, and DeepSpeedCPUAdam steps: it reads parameters, gradients and moments, and writes
-/// all but gradients.
-pub(super) fn step(program: &mut Builder, elements: u64) {
-    let wide = elements * FP32;
-    on_host(program, "aten.mul_ on the host", 2 * wide);
-    on_host(program, "DeepSpeedCPUAdam", 7 * wide);
+/// Gradients of so many elements are scaled, and the optimizer steps.
+pub(super) fn step(program: &mut Builder, optimizer: &Optimizer, elements: u64) {
+    let moved = optimizer.on_host(Caller::Zero, &[Owned::flat(elements)], FP32);
+    let moved = moved.expect("scenarios that step another on the host are refused");
+    on_host(program, "aten.mul_ on the host", 2 * elements * FP32);
+    on_host(program, moved.kernel, moved.read + moved.written);
+}
+
+/// Bytes of the optimizer's states of so many elements, each.
+pub(super) fn states(optimizer: &Optimizer, elements: u64) -> impl Iterator<Item = u64> + use<> {
+    optimizer.states(&Owned::flat(elements), FP32).into_iter().map(|state| state.bytes())
 }
 
 /// So many stepped parameters are copied to a block in bf16.
@@ -103,7 +109,7 @@ impl Gradients {
         });
         let on_host = starts.map(|start| start >= first).collect();
         let multiprocessors = job.whole.eager.multiprocessors;
-        let states = zero.offload.states.map(|settings| States::new(settings, zero.offload.aio, &groups));
+        let states = zero.offload.states.map(|settings| States::new(settings, job, &groups));
         let group = sub_groups::of_each(&parts, zero.sub_group);
         Gradients { boundary: true, on_host, group, states, here: None, norms: vec![], multiprocessors }
     }
@@ -223,7 +229,7 @@ fn flat(job: &Job, elements: &[u64]) -> Blocks {
     let largest = elements.iter().copied().max().unwrap_or(0);
     let mut blocks =
         Blocks { pinned: vec![each * FP32, each * BF16, each * FP32, largest * BF16], ..Blocks::default() };
-    blocks.others.push(2 * each * FP32);
+    blocks.others.push(states(&job.whole.optimizer, each).sum());
     if job.zero.stage == Stage::Two && job.whole.accumulation > 1 {
         let own = partition.of_rank(partition.fullest(true));
         blocks.pinned.extend(own.iter().map(|&(param, _)| elements[param] * BF16));
@@ -248,7 +254,7 @@ fn of_three(job: &Job, elements: &[u64]) -> Blocks {
     if offload.optimizer {
         blocks.pinned.push(own * BF16);
         let groups = sub_groups::groups(&parts, job.zero.sub_group);
-        let states = offload.states.map(|settings| States::new(settings, offload.aio, &groups));
+        let states = offload.states.map(|settings| States::new(settings, job, &groups));
         if let Some(states) = &states {
             let (buffers, files) = states.sizes(&parts, job.zero.sub_group);
             blocks.locked += buffers;
@@ -259,7 +265,7 @@ fn of_three(job: &Job, elements: &[u64]) -> Blocks {
                 continue;
             }
             blocks.pinned.push(elements * FP32);
-            blocks.others.push(3 * elements * FP32);
+            blocks.others.push(elements * FP32 + self::states(&job.whole.optimizer, *elements).sum::<u64>());
         }
     }
     blocks

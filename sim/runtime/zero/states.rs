@@ -7,17 +7,15 @@
 //! as it is reduced, and what such a buffer holds is written when the next gradient finds no room in it, and when the first group
 //! is stepped. Smaller ones, and what is left over of the alignment, stay on the device until their group is stepped.
 
-use super::away::cross;
+use super::away::{self, cross};
 use super::disk::{Aio, STATES, STATES_AHEAD, file};
-use super::sub_groups;
+use super::{Job, sub_groups};
 use crate::program::{BufferId, Builder, StreamId};
 use crate::runtime::eager::COMPUTE;
+use crate::runtime::optimizer::Optimizer;
 
 /// Bytes of an element in fp32.
 const FP32: u64 = 4;
-
-/// Files of a group besides gradients: parameters and two moments.
-const FILES: u64 = 3;
 
 /// `offload_optimizer.device = "nvme"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +29,16 @@ pub struct StateFiles {
 }
 
 impl StateFiles {
-    /// Buffers that so many groups need: four of each that is read, stepped or written at a time.
-    pub fn least(self, groups: usize) -> u64 {
+    /// Buffers that so many groups need: parameters, states and gradients of each that is read, stepped or written at a time.
+    pub fn least(self, optimizer: &Optimizer, groups: usize) -> u64 {
         let at_once = 1 + u64::from(self.read_ahead) + u64::from(self.write_behind);
-        (FILES + 1) * at_once.min(groups as u64)
+        (files(optimizer, 1).count() as u64 + 1) * at_once.min(groups as u64)
     }
+}
+
+/// Bytes of a group's files besides gradients: parameters and the optimizer's states.
+fn files(optimizer: &Optimizer, elements: u64) -> impl Iterator<Item = u64> + use<> {
+    std::iter::once(elements * FP32).chain(away::states(optimizer, elements))
 }
 
 /// Gradients of a group.
@@ -52,6 +55,7 @@ struct Gradients {
 pub(super) struct States {
     settings: StateFiles,
     aio: Aio,
+    optimizer: Optimizer,
     /// Elements of each group.
     groups: Vec<u64>,
     gradients: Vec<Gradients>,
@@ -69,10 +73,11 @@ pub(super) struct States {
 }
 
 impl States {
-    pub(super) fn new(settings: StateFiles, aio: Aio, groups: &[u64]) -> States {
+    pub(super) fn new(settings: StateFiles, job: &Job, groups: &[u64]) -> States {
         States {
             settings,
-            aio,
+            aio: job.zero.offload.aio,
+            optimizer: job.whole.optimizer,
             groups: groups.to_vec(),
             gradients: vec![Gradients::default(); groups.len()],
             reduced: vec![],
@@ -87,6 +92,11 @@ impl States {
     /// Whether a group is in files.
     pub(super) fn holds(&self, group: usize) -> bool {
         self.aio.swappable(self.groups[group] * FP32)
+    }
+
+    /// Bytes of a group's files besides gradients, as they lie on a disk.
+    fn files(&self, group: usize) -> impl Iterator<Item = u64> {
+        files(&self.optimizer, self.groups[group]).map(|bytes| self.aio.aligned(bytes))
     }
 
     /// Bytes of a buffer.
@@ -195,8 +205,7 @@ impl States {
     /// Files of a group are asked for, then what of its gradients is on the device is copied. Without a pipeline the host waits
     /// for states, and for gradients.
     fn ask(&mut self, program: &mut Builder, stream: StreamId, group: usize) {
-        let bytes = self.aio.aligned(self.groups[group] * FP32);
-        (0..FILES).for_each(|_| file(program, stream, bytes, false));
+        self.files(group).for_each(|bytes| file(program, stream, bytes, false));
         let gradients = std::mem::take(&mut self.gradients[group]);
         if !self.pipelined() {
             program.wait_for_host(stream);
@@ -217,8 +226,7 @@ impl States {
         if std::mem::take(&mut self.written) {
             program.wait_for_host(STATES);
         }
-        let bytes = self.aio.aligned(self.groups[group] * FP32);
-        (0..FILES).for_each(|_| file(program, STATES, bytes, true));
+        self.files(group).for_each(|bytes| file(program, STATES, bytes, true));
         if self.settings.write_behind && self.next(group).is_some() {
             self.written = true;
         } else {
@@ -230,7 +238,7 @@ impl States {
     pub(super) fn sizes(&self, parts: &[u64], sub_group: u64) -> (u64, u64) {
         let groups = sub_groups::of_each(parts, sub_group);
         let states = (0..self.groups.len()).filter(|&group| self.holds(group));
-        let states: u64 = states.map(|group| FILES * self.aio.aligned(self.groups[group] * FP32)).sum();
+        let states: u64 = states.flat_map(|group| self.files(group)).sum();
         let gradient = |(&part, &group): (&u64, &usize)| {
             let whole = self.aio.whole(part * FP32);
             if self.holds(group) && self.aio.swappable(whole) { whole } else { 0 }

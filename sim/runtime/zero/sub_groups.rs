@@ -14,7 +14,7 @@ use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Instr, MemoryKind, Pass, Work,
 };
 use crate::runtime::eager::COMPUTE;
-use crate::runtime::optimizer::{self, Optimizer};
+use crate::runtime::optimizer::{Caller, Optimizer, Owned};
 use crate::units::Bytes;
 
 /// Elements of groups of parts: each has as many as `sub_group_size`, or the first more.
@@ -145,7 +145,8 @@ impl SubGroups {
         }
         let optimizer = self.optimizer;
         let (here, on_host) = self.groups.split_at(self.on_host);
-        program.first_only(|program| optimizer::make_state(program, optimizer, here, DType::Fp32.bytes()));
+        let own: Vec<Owned> = here.iter().map(|&elements| Owned::flat(elements)).collect();
+        program.first_only(|program| optimizer.make_state(program, Caller::Zero, &own, DType::Fp32.bytes()));
         here.iter().for_each(|&elements| self.step_here(program, elements));
         for (group, &elements) in on_host.iter().enumerate() {
             self.step_on_host(program, parts, (group + self.on_host, elements));
@@ -162,7 +163,7 @@ impl SubGroups {
         if let Some(states) = &mut states {
             states.read(program, group);
         }
-        away::step(program, elements);
+        away::step(program, &self.optimizer, elements);
         if group >= self.flat {
             self.narrow(program, group);
         } else {
@@ -202,7 +203,7 @@ impl SubGroups {
             gradient
         });
         elementwise(program, COMPUTE, "aten.mul_", (wide, wide));
-        optimizer::step(program, self.optimizer, &[elements], DType::Fp32.bytes());
+        self.optimizer.step(program, Caller::Zero, &[Owned::flat(elements)], DType::Fp32.bytes());
         elementwise(program, COMPUTE, "aten.copy_", (wide, narrow));
         gradient.into_iter().for_each(|gradient| program.free(gradient));
     }

@@ -8,7 +8,7 @@ use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
 use crate::runtime::eager::COMPUTE;
-use crate::runtime::optimizer::{self, Optimizer};
+use crate::runtime::optimizer::{Caller, Optimizer, Owned};
 use crate::units::Bytes;
 
 /// What the rank owns, and how it is stepped.
@@ -86,9 +86,9 @@ impl Update {
         flat.into_iter().chain(averaged).for_each(|buffer| program.free(buffer));
         // Scaled by one where nothing is clipped.
         elementwise(program, COMPUTE, "aten.mul_", (self.wide(), self.wide()));
-        let (optimizer, sizes) = (self.optimizer, [self.each]);
-        program.first_only(|program| optimizer::make_state(program, optimizer, &sizes, DType::Fp32.bytes()));
-        optimizer::step(program, optimizer, &sizes, DType::Fp32.bytes());
+        let (optimizer, own, element) = (self.optimizer, [Owned::flat(self.each)], DType::Fp32.bytes());
+        program.first_only(|program| optimizer.make_state(program, Caller::Zero, &own, element));
+        optimizer.step(program, Caller::Zero, &own, element);
         program.free(gradient);
         elementwise(program, COMPUTE, "aten.copy_", (self.wide(), self.each * BF16));
         self.gather(program);
@@ -114,7 +114,7 @@ impl Update {
             self.collective(program, Collective::AllReduce, Bytes(4), DType::Fp32);
         }
         program.wait_for_host(COMPUTE);
-        away::step(program, self.each);
+        away::step(program, &self.optimizer, self.each);
         away::narrow(program, self.each);
         norms.into_iter().for_each(|norm| program.free(norm));
         away::cross(program, COMPUTE, self.each * BF16, false);

@@ -7,7 +7,6 @@ use crate::model::style::AttentionCode;
 use crate::model::{Norm, Position};
 use crate::program::DType;
 use crate::runtime::fsdp::Reshard;
-use crate::runtime::optimizer::{How, Optimizer};
 use crate::runtime::train::{Checkpoint, Job};
 use crate::scenario::train::{FSDP1, SINGLE_DEVICE};
 use crate::scenario::zero::DEEPSPEED_ZERO;
@@ -40,11 +39,6 @@ fn root_has_none(job: &Job) -> bool {
         && wrap.head.is_some()
         && norm
         && !job.model.tied_head
-}
-
-/// Whether Adam steps all parameters of a group in one kernel.
-fn fused(job: &Job) -> bool {
-    matches!(job.optimizer, Optimizer::Adam(adam) if adam.how == How::Fused)
 }
 
 /// Whether a matmul is in fp32: all of them, or those of torchtitan's router.
@@ -211,7 +205,7 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(
         &["optimizer.weight_decay"],
-        |plan| plan.runtime == DEEPSPEED_ZERO || fused(plan.job),
+        |plan| plan.runtime == DEEPSPEED_ZERO || plan.job.optimizer.decays_for_free(),
         "one kernel applies it and steps",
     ),
     Rule(&["precision.tf32"], |plan| !fp32(plan.job), "no matmul is in fp32"),

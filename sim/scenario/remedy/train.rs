@@ -4,7 +4,6 @@ use toml::Value;
 
 use super::{Change, set, smaller_batches};
 use crate::runtime::fsdp::{Reshard, Version};
-use crate::runtime::optimizer::{Adam, How, Optimizer};
 use crate::runtime::train::{Checkpoint, Job};
 use crate::scenario::Scenario;
 use crate::scenario::experts::filled_up;
@@ -33,8 +32,8 @@ pub(super) fn changes(scenario: &Scenario, job: &Job) -> Vec<Change> {
     if job.fsdp.wrap.blocks.iter().any(Option::is_none) {
         list.push(set("fsdp.wrap", "block").into_iter().chain(reshard()).collect());
     }
-    if matches!(job.optimizer, Optimizer::Adam(Adam { how: How::Foreach, .. })) {
-        list.push(set("optimizer.implementation", "fused"));
+    if let Some(how) = job.optimizer.slimmer() {
+        list.push(set("optimizer.implementation", how.written()));
     }
     if job.fsdp.replicate > 1 {
         let all = i64::from(job.fsdp.shard * job.fsdp.replicate);

@@ -188,7 +188,7 @@ pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -
     let offload = job.zero.offload;
     if let (Some(states), Some(at)) = (offload.states, &table.offload_optimizer) {
         let held = job.groups().0.iter().filter(|&elements| offload.aio.swappable(4 * elements)).count();
-        let least = states.least(held);
+        let least = states.least(&job.whole.optimizer, held);
         if states.buffers < least {
             let problem = format!(
                 "zero.offload_optimizer.buffer_count = {} is too few for its groups: DeepSpeed runs out of swap buffers",

@@ -6,7 +6,7 @@ use super::super::error::ScenarioError;
 use super::super::understood::Reader;
 use super::super::written::{self, ZeroDevice};
 use super::disks;
-use crate::runtime::optimizer::{Adam, Decay, How, Optimizer};
+use crate::runtime::optimizer::{Asked, Caller, How, Optimizer, Row, rows};
 use crate::runtime::zero::{Offload, Stage};
 
 /// Both tables.
@@ -118,14 +118,18 @@ fn one<'w>(
 
 /// The optimizer where what is stepped is on the host: DeepSpeedCPUAdam, and torch's AdamW for groups that are not.
 pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
-    match &written.name {
-        None => reader.assume("optimizer.name", (), "\"adamw\""),
-        Some(at) if at.get_ref() == "adamw" => {}
-        Some(at) => {
-            let problem = format!("{} on the host has no rules: DeepSpeedCPUAdam steps what is there", at.get_ref());
-            return Err(reader.plan(at, problem, "write name = \"adamw\""));
+    let known = || rows(Caller::Zero).filter(|row| row.facts.on_host.contains(&Caller::Zero));
+    let first = || known().next().expect("DeepSpeed steps one on the host: a test says so");
+    let Row { make, .. } = match &written.name {
+        None => {
+            let first = first();
+            reader.assume("optimizer.name", first, &format!("{:?}", first.facts.name))
         }
-    }
+        Some(at) => known().find(|row| row.facts.name == at.get_ref()).ok_or_else(|| {
+            let problem = format!("{} on the host has no rules: DeepSpeedCPUAdam steps what is there", at.get_ref());
+            reader.plan(at, problem, format!("write name = {:?}", first().facts.name))
+        })?,
+    };
     if let Some(at) = &written.implementation {
         let problem = "optimizer.implementation means nothing on the host: DeepSpeedCPUAdam steps what is there";
         return Err(reader.plan(at, problem, "remove the key"));
@@ -135,6 +139,5 @@ pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -
         return Err(reader.plan(at, problem, "remove the key"));
     }
     let decays = written.weight_decay.as_ref().is_none_or(|at| *at.get_ref() != 0.0);
-    let decay = if decays { Decay::OfWeights } else { Decay::None };
-    Ok(Optimizer::Adam(Adam { how: How::Foreach, decay, amsgrad: false }))
+    Ok(make(&Asked { decays, ..Asked::plain(How::Foreach) }))
 }

@@ -156,6 +156,6 @@ fn optimizer(name: &str, arguments: &Value) -> Option<Optimizer> {
     };
     Some(match name {
         "sgd" => Optimizer::Sgd(Sgd { how, decays, momentum: number("momentum", 0.0) > 0.0, nesterov }),
-        _ => Optimizer::Adam(Adam { how, decay, amsgrad }),
+        _ => Optimizer::Adam(Adam::new(how, decay, amsgrad)),
     })
 }

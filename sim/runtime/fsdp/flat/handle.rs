@@ -118,6 +118,7 @@ mod tests {
     use crate::program::ScopeId;
     use crate::runtime::fsdp::group::{Made, Narrow, ShardedParam};
     use crate::runtime::fsdp::{MixedPrecision, Reshard, Version, Wrap};
+    use crate::runtime::optimizer::{Role, Shape};
 
     fn handle(shapes: &[(u64, u64)], ranks: u32, use_orig_params: bool) -> Handle {
         let settings = One { use_orig_params, ..One::default() };
@@ -131,6 +132,8 @@ mod tests {
                 second: false,
                 gradient: Made::Own,
                 narrow: Narrow::No,
+                shape: Shape::matrix(rows, cols),
+                role: Role::Matrix,
             })
             .collect();
         let config = Fsdp {

@@ -6,6 +6,7 @@ use crate::runtime::eager::COMPUTE;
 use crate::runtime::fsdp::config::{BackwardPrefetch, Reshard};
 use crate::runtime::fsdp::group::Training;
 use crate::runtime::fsdp::hooks::Run;
+use crate::runtime::optimizer::Owned;
 
 impl Run<'_> {
     /// Before the model's forward (`_root_pre_forward`).
@@ -179,15 +180,23 @@ impl Run<'_> {
         }
     }
 
-    /// Sizes of the tensors that live on the rank \[elements\] and that the optimizer sees, in its order.
-    pub(in crate::runtime::fsdp) fn flat_optimizer_sizes(&self) -> Vec<u64> {
-        let handles = self.callback_order().into_iter().map(|at| &self.flat.handles[at]);
+    /// The tensors that live on the rank and that the optimizer sees, in its order: flat parameters, or the stretches of original
+    /// ones that fall into them.
+    pub(in crate::runtime::fsdp) fn flat_owned(&self) -> Vec<Owned> {
+        let order = self.callback_order();
         if !self.flat.settings.use_orig_params {
-            return handles.map(|handle| handle.shard).collect();
+            return order.into_iter().map(|at| Owned::flat(self.flat.handles[at].shard)).collect();
         }
-        let mut views: Vec<(usize, u64)> = handles.flat_map(|handle| handle.views()).collect();
-        views.sort_unstable();
-        views.into_iter().map(|(_, elements)| elements).collect()
+        let mut views: Vec<(usize, Owned)> = vec![];
+        for at in order {
+            let params = &self.groups[at].params;
+            views.extend(self.flat.handles[at].views().filter_map(|(index, elements)| {
+                let param = params.iter().find(|param| param.index == index)?;
+                Some((index, Owned::stretch(param.shape, param.role, elements)))
+            }));
+        }
+        views.sort_unstable_by_key(|&(index, _)| index);
+        views.into_iter().map(|(_, owned)| owned).collect()
     }
 
     /// Shards of the flat parameters \[elements\] in the order `Module.to` moves them: children first.

@@ -1,13 +1,14 @@
-//! AdamW on this chip's shards, in place, after the gradients' norm.
+//! The optimizer's step on this chip's shards, in place, after the gradients' norm.
 
 use super::{Collective, FULL, Step};
 use crate::program::MemoryKind;
+use crate::runtime::optimizer::param::elements;
 
 impl Step<'_> {
     pub(super) fn update(&mut self) {
         self.tape.scope = self.scopes.optimizer;
-        let (sharded, whole) = self.parameters();
-        let numbers = sharded + whole;
+        let params = self.parameters();
+        let numbers = elements(&params);
         let gradients = std::mem::take(&mut self.tables);
         if self.job.clip {
             self.tape.kernel("global_norm", Self::memory(MemoryKind::Foreach, FULL * numbers, 0), &gradients, &[]);
@@ -18,9 +19,8 @@ impl Step<'_> {
                 self.tape.join(at);
             }
         }
-        // Parameter, both moments and the gradient are read; all but the gradient are written.
-        let moments = self.job.moments();
-        let work = Self::memory(MemoryKind::Foreach, (2 * FULL + moments) * numbers, (FULL + moments) * numbers);
-        self.tape.kernel("adamw", work, &gradients, &[]);
+        let moved = self.job.optimizer().compiled(&params, FULL).expect("scenarios name no other under XLA");
+        let work = Self::memory(MemoryKind::Foreach, moved.read, moved.written);
+        self.tape.kernel(moved.kernel, work, &gradients, &[]);
     }
 }
