@@ -5,6 +5,7 @@
 //! ([`gate`]). [`mod@predict`] flies it.
 
 mod accumulation;
+mod assumption;
 mod autocast;
 mod batch;
 mod classes;
@@ -43,6 +44,7 @@ pub mod written;
 mod xla;
 mod zero;
 
+pub use assumption::{Assumption, Taken, Written};
 pub use defaults::flat;
 pub use draft::{Draft, reason};
 pub use error::ScenarioError;

@@ -46,7 +46,7 @@ fn check_filled(text: &str) {
     assert_eq!(full.defaults(), [], "{text}");
     let notes = ["model: ", "note: "];
     let left: Vec<_> =
-        full.assumptions.iter().filter(|line| !notes.iter().any(|note| line.starts_with(note))).collect();
+        full.assumption_lines().into_iter().filter(|line| !notes.iter().any(|note| line.starts_with(note))).collect();
     assert!(left.is_empty(), "{left:?}\n{text}");
 }
 

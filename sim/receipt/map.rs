@@ -10,6 +10,8 @@ use measured::{measured, source};
 use scope::{beyond, without};
 use stated::{accumulation, stated};
 
+use toml::Value;
+
 use super::pattern::matches;
 use super::read::Entry;
 use super::table::{Rule, Tables, switches, word};
@@ -40,12 +42,12 @@ impl Reason {
 }
 
 /// One key that the row does not state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Assumption {
     /// The key, `table.key`.
     pub key: String,
-    /// Its value as TOML.
-    pub value: String,
+    /// Its value.
+    pub value: Value,
     /// Where it is known from.
     pub source: String,
 }

@@ -46,7 +46,7 @@ pub(super) fn autocast(
     }
     let cache = match &written.autocast_cache {
         Some(at) => *at.get_ref(),
-        None => reader.assume("precision.autocast_cache", true, "true"),
+        None => reader.assume("precision.autocast_cache", true, true),
     };
     Ok(Some(Autocast { cache }))
 }

@@ -57,8 +57,8 @@ pub(super) fn batch(
             Err(reader.plan(at, problem, format!("{remedy} at most, or a larger batch.micro")))
         }
         None => {
-            let shown = format!("{accumulation} ({sequences} sequences / {replicas} replicas / micro {micro})");
-            Ok((seq, micro, reader.assume("batch.accumulation", accumulation, &shown)))
+            let why = format!("{sequences} sequences / {replicas} replicas / micro {micro}");
+            Ok((seq, micro, reader.assume_for("batch.accumulation", accumulation, accumulation, why)))
         }
     }
 }

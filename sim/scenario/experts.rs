@@ -64,11 +64,10 @@ pub(super) fn implementation(
             }
             Some(ExpertStyle::Grouped) => Implementation::Grouped,
             Some(ExpertStyle::Loop) => Implementation::Loop,
-            None => reader.assume(
-                "framework.experts",
-                Implementation::Grouped,
-                "\"grouped\" (transformers 5 and torchtitan)",
-            ),
+            None => {
+                let why = "transformers 5 and torchtitan";
+                reader.assume_for("framework.experts", Implementation::Grouped, "grouped", why)
+            }
         });
     };
     let ranks = reader.count("mesh.ep", at, 1, MOST_RANKS)?;
@@ -85,13 +84,13 @@ pub(super) fn implementation(
     }
     let (nodes, inside) = node;
     if nodes > 1 && !inside.is_multiple_of(ranks) {
-        reader.assumptions.push(format!(
-            "note: mesh.ep = {ranks} leaves the {inside} chips of a node, so rows cross the network four times a block"
+        reader.note(format!(
+            "mesh.ep = {ranks} leaves the {inside} chips of a node, so rows cross the network four times a block"
         ));
     }
     balancing(reader, model, experts);
     let all = Implementation::Torchtitan { ranks };
-    Ok(if style.is_none() { reader.assume("framework.experts", all, "\"torchtitan\"") } else { all })
+    Ok(if style.is_none() { reader.assume("framework.experts", all, "torchtitan") } else { all })
 }
 
 /// What experts that choose their tokens cannot have beside them.
@@ -108,7 +107,7 @@ fn choice(
     }
     if experts.auxiliary_loss {
         let note = "needs no loss that balances experts where those choose their tokens: it is left out";
-        reader.assumptions.push(format!("note: {} {note}", model.name));
+        reader.note(format!("{} {note}", model.name));
     }
     Ok(())
 }
@@ -116,13 +115,10 @@ fn choice(
 /// Notes of what torchtitan's mixtures balance experts by, where the model says otherwise.
 fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
     if !experts.router.correction {
-        reader.assumptions.push(format!(
-            "note: torchtitan balances experts by a bias of the router, which {} does not have",
-            model.name
-        ));
+        reader.note(format!("torchtitan balances experts by a bias of the router, which {} does not have", model.name));
     }
     if experts.auxiliary_loss {
-        reader.assumptions.push(format!("note: torchtitan trains {} without its auxiliary loss", model.name));
+        reader.note(format!("torchtitan trains {} without its auxiliary loss", model.name));
     }
 }
 
@@ -132,8 +128,7 @@ pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
     let Parts::Whole(job) = job.parts() else { return };
     if let Some(times) = filled_up(job) {
         let (count, shard, times) = (experts.count, job.fsdp.shard, (times * 100.0).round() / 100.0);
-        reader.assumptions.push(format!(
-            "note: fully_shard cuts weights along their first dimension, of experts' the {count} experts, and fills that up for \
+        reader.note(format!("fully_shard cuts weights along their first dimension, of experts' the {count} experts, and fills that up for \
              dp_shard = {shard}: {times} times as much is kept and moved; framework.experts = \"torchtitan\" cuts another \
              dimension"
         ));

@@ -56,16 +56,16 @@ pub(super) fn mesh(
         (Some(shard), None) if chips.is_multiple_of(shard) => {
             let rest = chips / shard;
             if rest > 1 {
-                reader.assumptions.push(format!("mesh.dp_replicate = {rest} ({chips} chips / dp_shard {shard})"));
+                reader.assume_for("mesh.dp_replicate", (), rest, format!("{chips} chips / dp_shard {shard}"));
             }
             (shard, rest)
         }
         (None, Some(replicate)) if chips.is_multiple_of(replicate) => {
-            reader.assumptions.push(format!("mesh.dp_shard = {} ({chips} chips / dp_replicate)", chips / replicate));
+            reader.assume_for("mesh.dp_shard", (), chips / replicate, format!("{chips} chips / dp_replicate"));
             (chips / replicate, replicate)
         }
         (None, None) => {
-            reader.assumptions.push(format!("mesh.dp_shard = {chips} (all chips{beside})"));
+            reader.assume_for("mesh.dp_shard", (), chips, format!("all chips{beside}"));
             (chips, 1)
         }
         _ => (given, 1),
@@ -138,8 +138,7 @@ pub(super) fn profile(
     if profile.collectives.of_a_torus() || (link.0 / measured.0 - 1.0).abs() <= PROFILE_TOLERANCE {
         return Ok(profile);
     }
-    reader.assumptions.push(format!(
-        "note: links inside a node carry {:.0} GB/s here and {:.0} GB/s in the profile {}: collectives are extrapolated by bandwidth",
+    reader.note(format!("links inside a node carry {:.0} GB/s here and {:.0} GB/s in the profile {}: collectives are extrapolated by bandwidth",
         link.0 / 1e9,
         measured.0 / 1e9,
         profile.name
@@ -176,8 +175,7 @@ pub(super) fn positions(
     seq: u64,
 ) -> Result<(), ScenarioError> {
     if let Some(context) = model.context.filter(|&context| seq > context) {
-        reader.assumptions.push(format!(
-            "note: batch.sequence = {seq} is longer than the {context} positions that {} is for (max_position_embeddings): time and \
+        reader.note(format!("batch.sequence = {seq} is longer than the {context} positions that {} is for (max_position_embeddings): time and \
              memory do not depend on them",
             model.name
         ));
@@ -230,8 +228,7 @@ pub(super) fn check(
         return Err(reader.plan(at, problem, "write reshard_after_forward = true or false, or remove mesh.ep"));
     }
     if job.fsdp.replicate > 1 && job.fsdp.shard > topology.node.chips && topology.nodes > 1 {
-        reader.assumptions.push(format!(
-            "note: dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",
+        reader.note(format!("dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",
             job.fsdp.shard, topology.node.chips, topology.node.chips
         ));
     }

@@ -68,7 +68,7 @@ pub(super) fn find(reader: &mut Reader<'_>, (runtime, topology): (Runtime, &Topo
     // What has been read is a table.
     let file: Table = reader.text.parse().unwrap_or_default();
     for (key, why) in unread {
-        reader.assumptions.retain(|line| line.split(" = ").next() != Some(key));
+        reader.assumptions.retain(|assumption| assumption.key() != Some(key));
         if has(&file, key) && !reader.idle.iter().any(|idle| idle.key == key) {
             reader.idle(key, why);
         }

@@ -153,9 +153,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
-    reader.assumptions.push(
-        "note: InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm".to_owned(),
-    );
+    reader.note("InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm");
     let job = runtime::Job::of(Job { split, zero1, bucket });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
@@ -163,7 +161,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 
 /// `Initializer_Zero1`: neighbouring replicas; all of them if the number is 0 or less.
 fn zero1(reader: &mut Reader<'_>, table: &written::InternEvo, mesh: Mesh) -> Result<u32, ScenarioError> {
-    let Some(at) = &table.zero1 else { return Ok(reader.assume("internevo.zero1", mesh.dp, "-1")) };
+    let Some(at) = &table.zero1 else { return Ok(reader.assume("internevo.zero1", mesh.dp, -1)) };
     let written = *at.get_ref();
     if written <= 0 {
         return Ok(mesh.dp);

@@ -3,6 +3,7 @@
 
 use toml::Spanned;
 
+use super::assumption::Written;
 use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::megatron::{mesh, pipeline, precision};
@@ -87,7 +88,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let dtype = precision(reader, &scenario.precision)?;
     let pipeline = stages(reader, scenario, table, (&model, mesh, accumulation))?;
     let zero = match &table.zero_stage {
-        None => reader.assume("nanotron.zero_stage", 0, "0"),
+        None => reader.assume("nanotron.zero_stage", 0, 0),
         Some(at) => match *at.get_ref() {
             stage @ (0 | 1) => stage,
             other => {
@@ -151,7 +152,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
-    reader.assumptions.push("note: nanotron steps AdamW in one kernel, on gradients clipped to a norm".to_owned());
+    reader.note("nanotron steps AdamW in one kernel, on gradients clipped to a norm");
     let job = runtime::Job::of(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
@@ -166,8 +167,8 @@ fn tensor_mode(reader: &mut Reader<'_>, table: &written::Nanotron, mesh: Mesh) -
             Err(reader.plan(at, problem, "write nanotron.tp_mode = \"REDUCE_SCATTER\", or mesh.tp = 1"))
         }
         None if mesh.tp > 1 => {
-            let shown = "\"REDUCE_SCATTER\" (nanotron's own default, ALL_REDUCE, is not simulated)";
-            reader.assume("nanotron.tp_mode", (), shown);
+            let why = "nanotron's own default, ALL_REDUCE, is not simulated";
+            reader.assume_for("nanotron.tp_mode", (), "REDUCE_SCATTER", why);
             Ok(())
         }
         _ => Ok(()),
@@ -183,7 +184,7 @@ fn stages(
 ) -> Result<Pipeline, ScenarioError> {
     let engine = table
         .pp_engine
-        .unwrap_or_else(|| reader.assume("nanotron.pp_engine", written::Engine::AllForwardAllBackward, "\"afab\""));
+        .unwrap_or_else(|| reader.assume("nanotron.pp_engine", written::Engine::AllForwardAllBackward, "afab"));
     let schedule = match engine {
         written::Engine::OneForwardOneBackward => &MEGATRON_1F1B,
         written::Engine::AllForwardAllBackward => order::find("AFAB").unwrap_or(&MEGATRON_1F1B),
@@ -201,8 +202,8 @@ fn stages(
                 let problem = format!("nanotron's balance leaves the last of {} stages without the head", mesh.pp);
                 reader.plan(axis, problem, "write pipeline.layers, or a smaller mesh.pp")
             })?;
-            let shown = format!("{layers:?}");
-            reader.assume("pipeline.layers", layers, &shown)
+            let written = Written::from(layers.as_slice());
+            reader.assume("pipeline.layers", layers, written)
         }
     };
     if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {

@@ -25,7 +25,7 @@ pub(super) fn optimizer(
             let problem = format!("there is no optimizer {:?}", at.get_ref());
             reader.plan(at, problem, "write \"adamw\", \"adam\", \"sgd\" or \"decoupled_adamw\"")
         })?,
-        None => reader.assume("optimizer.name", NAMES[0], "\"adamw\""),
+        None => reader.assume("optimizer.name", NAMES[0], "adamw"),
     };
     let (name, default_decay) = name;
     let how = how(reader, written, name, default)?;
@@ -60,7 +60,7 @@ pub(super) fn optimizer(
     }
     let decay = match &written.weight_decay {
         Some(at) => at_least_zero(reader, "weight_decay", at)?,
-        None => reader.assume("optimizer.weight_decay", default_decay, &format!("{default_decay:?}")),
+        None => reader.assume("optimizer.weight_decay", default_decay, default_decay),
     };
     let decays = decay != 0.0;
     let flag = |at: &Option<Spanned<bool>>| at.as_ref().is_some_and(|at| *at.get_ref());
@@ -82,8 +82,8 @@ fn how(reader: &mut Reader<'_>, written: &written::Optimizer, name: &str, defaul
         let key = "optimizer.implementation";
         return Ok(match name {
             "decoupled_adamw" => How::ForLoop,
-            "adam" | "adamw" if default == How::Fused => reader.assume(key, default, "\"fused\""),
-            _ => reader.assume(key, How::Foreach, "\"foreach\""),
+            "adam" | "adamw" if default == How::Fused => reader.assume(key, default, "fused"),
+            _ => reader.assume(key, How::Foreach, "foreach"),
         });
     };
     match at.get_ref().as_str() {
@@ -117,7 +117,7 @@ fn momentum(reader: &mut Reader<'_>, written: &written::Optimizer, name: &str) -
             Err(reader.plan(at, problem, "remove optimizer.momentum, or write name = \"sgd\""))
         }
         Some(at) => Ok(at_least_zero(reader, "momentum", at)? > 0.0),
-        None if name == "sgd" => Ok(reader.assume("optimizer.momentum", false, "0.0")),
+        None if name == "sgd" => Ok(reader.assume("optimizer.momentum", false, 0.0)),
         None => Ok(false),
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn checkpoint(
     layers: u64,
 ) -> Result<Checkpoint, ScenarioError> {
     let Some(at) = &written.policy else {
-        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
+        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "none"));
     };
     Ok(match at.get_ref() {
         written::Policy::None => Checkpoint::None,

@@ -118,14 +118,14 @@ pub(super) fn stages(
                     .map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
                 ScenarioError::Plan { problem, place, remedy }
             })?;
-            reader.assumptions.push(format!("note: torchtitan's split of modules gives stages of {split:?} blocks"));
+            reader.note(format!("torchtitan's split of modules gives stages of {split:?} blocks"));
             split
         }
     };
     if micro_batches < count && matches!(schedule, Order::Named(_)) {
         let idle = f64::from(ranks - 1) / (micro_batches as f64 * f64::from(virtual_stages) + f64::from(ranks - 1));
-        reader.assumptions.push(format!(
-            "note: {micro_batches} micro-batches are fewer than {count} stages, which leaves each rank without work for \
+        reader.note(format!(
+            "{micro_batches} micro-batches are fewer than {count} stages, which leaves each rank without work for \
              {:.0} % of the step at best",
             100.0 * idle
         ));
@@ -267,7 +267,7 @@ fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline, each: Shape) -> 
         (Order::Named(entry), if several { Stages::Several } else { Stages::Exactly(1) })
     };
     let Some(at) = &table.schedule else {
-        return Ok(takes(reader.assume("pipeline.schedule", SCHEDULES[0], &format!("{:?}", SCHEDULES[0].name))));
+        return Ok(takes(reader.assume("pipeline.schedule", SCHEDULES[0], SCHEDULES[0].name)));
     };
     if is_file(at.get_ref()) {
         let (order, stages) = file::read(reader, at, (each.ranks, each.microbatches))?;
@@ -288,7 +288,7 @@ fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline, each: Shape) -> 
 /// How many blocks a stage at an end has less.
 fn weight(reader: &mut Reader<'_>, key: &str, at: Option<&Spanned<i64>>) -> Result<u64, ScenarioError> {
     match at {
-        None => Ok(reader.assume(key, 1, "1")),
+        None => Ok(reader.assume(key, 1, 1)),
         Some(at) => reader.count(key, at, 0, MOST_SMALL),
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         other => other,
     };
     let tf32 = match scenario.precision.tf32 {
-        None => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
+        None => reader.assume_for("precision.tf32", false, false, "PyTorch's default"),
         Some(written) => written,
     };
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
@@ -124,7 +124,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let beside = classes::Beside { linears, float8: float8.is_some(), context: context > 1 };
     let style = Style { experts, linears, ..classes::style(reader, scenario, &model, &beside)? };
     if scenario.framework.fused_qkv.is_none() && style.modules == Modules::Plain {
-        reader.assume("framework.fused_qkv", (), "false");
+        reader.assume("framework.fused_qkv", (), false);
     }
     let loss_inside = training::inside_model(reader, scenario)?;
     let eager = Settings {
@@ -183,9 +183,10 @@ fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework, runtime: R
         written => written.unwrap_or(false),
     };
     if graphs {
-        let note = "note: allocated memory is that of a step which replays its CUDA graph; capturing it, in the second step, takes \
-                    more for a while, which the reserved memory holds";
-        reader.assumptions.push(note.to_owned());
+        reader.note(
+            "allocated memory is that of a step which replays its CUDA graph; capturing it, in the second step, takes more for a \
+             while, which the reserved memory holds",
+        );
     }
     graphs
 }
@@ -293,7 +294,7 @@ fn precision(
         }
     }
     let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
-    let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
+    let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "fp32"));
     if runtime == SINGLE_DEVICE {
         if let Some(at) = written.param.as_ref().or(written.reduce.as_ref()) {
             let problem = "on one device parameters are used, and gradients kept, in the type they are stored in";
@@ -307,15 +308,15 @@ fn precision(
     }
     let param = match get(&written.param) {
         None if written.autocast.is_some() => None,
-        None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
+        None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "bf16")),
         param => param,
     };
     let reduce = match get(&written.reduce) {
         None if written.autocast.is_some() => None,
-        None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "\"fp32\"")),
+        None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "fp32")),
         None => {
             let same = param.unwrap_or(storage);
-            reader.assumptions.push(format!("precision.reduce = \"{}\" (as computed in)", same.name()));
+            reader.assume_for("precision.reduce", (), same.name(), "as computed in");
             None
         }
         reduce => reduce,
@@ -332,7 +333,7 @@ pub(super) fn eager(
 ) -> Settings {
     let framework = &scenario.framework;
     let bias_tensor = match (model.position, scenario.attention.alibi_tensor) {
-        (Position::Alibi, None) => reader.assume("attention.alibi_tensor", true, "true"),
+        (Position::Alibi, None) => reader.assume("attention.alibi_tensor", true, true),
         (_, written) => written.unwrap_or(true),
     };
     Settings {

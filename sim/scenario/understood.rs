@@ -1,9 +1,11 @@
 //! The scenario as understood: every decision taken, every default named.
 
+use std::fmt;
 use std::path::Path;
 
 use toml::Spanned;
 
+use super::assumption::{Assumption, Taken, Written};
 use super::draft::Draft;
 use super::error::ScenarioError;
 use super::idle::{self, Idle};
@@ -51,7 +53,7 @@ pub struct Scenario {
     /// Where the key that makes a step longest is written: the number of micro-batches, or the model.
     pub length_at: Place,
     /// What the file left open, and what was taken for it.
-    pub assumptions: Vec<String>,
+    pub assumptions: Vec<Assumption>,
     /// Keys of the file that change nothing in this plan.
     pub idle: Vec<Idle>,
     /// What the run has measured, where it has been run.
@@ -62,7 +64,7 @@ pub struct Scenario {
 pub(super) struct Reader<'t> {
     pub file: &'t str,
     pub text: &'t str,
-    pub assumptions: Vec<String>,
+    pub assumptions: Vec<Assumption>,
     /// Keys of the file that change nothing in this plan.
     pub idle: Vec<Idle>,
     pub how: How<'t>,
@@ -134,18 +136,36 @@ impl Reader<'_> {
     ) -> Result<u64, ScenarioError> {
         match at {
             Some(at) => self.count(key, at, least, most),
-            None => Ok(self.assume(key, default, &default.to_string())),
+            None => Ok(self.assume(key, default, default)),
         }
     }
 
-    /// Notes that a key was left open.
-    pub(super) fn assume<T>(&mut self, key: &str, value: T, shown: &str) -> T {
-        self.assumptions.push(format!("{key} = {shown}"));
+    /// Takes a value for a key that the file leaves out; `written` is how a file would write it.
+    pub(super) fn assume<T>(&mut self, key: &str, value: T, written: impl Into<Written>) -> T {
+        self.assumptions.push(Assumption::Taken(Taken { key: key.to_owned(), value: written.into(), why: None }));
         value
     }
 
+    /// Takes a value for a key that the file leaves out, and says why this one.
+    pub(super) fn assume_for<T>(
+        &mut self,
+        key: &str,
+        value: T,
+        written: impl Into<Written>,
+        why: impl Into<String>,
+    ) -> T {
+        let why = Some(why.into());
+        self.assumptions.push(Assumption::Taken(Taken { key: key.to_owned(), value: written.into(), why }));
+        value
+    }
+
+    /// Adds a remark on the plan to what the report lists as taken.
+    pub(super) fn note(&mut self, words: impl fmt::Display) {
+        self.assumptions.push(Assumption::Note(format!("note: {words}")));
+    }
+
     pub(super) fn flag(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
-        written.unwrap_or_else(|| self.assume(key, default, &default.to_string()))
+        written.unwrap_or_else(|| self.assume(key, default, default))
     }
 }
 
@@ -246,9 +266,14 @@ fn one_queue(
     let Some(at) = &scenario.framework.device_max_connections else {
         let known = topology.chip.compute_capability;
         let asked = job.asks_for_one_queue() && known.is_none_or(|known| known < MANY_QUEUES);
-        let shown =
-            if known.is_some() { "1" } else { "1 (chip.compute_capability is not stated: as before Blackwell)" };
-        return Ok(asked && reader.assume(KEY, true, shown));
+        return Ok(asked
+            && match known {
+                Some(_) => reader.assume(KEY, true, 1),
+                None => {
+                    let why = "chip.compute_capability is not stated: as before Blackwell";
+                    reader.assume_for(KEY, true, 1, why)
+                }
+            });
     };
     match *at.get_ref() {
         1 => Ok(true),
@@ -270,8 +295,7 @@ fn understand(
     let profile = gate::profile(reader, &scenario.topology, &topology, profile)?;
     let mut model = model::model(reader, &scenario.model)?;
     if !runtime.has_multi_token() && std::mem::take(&mut model.predicts_ahead) > 0 {
-        let note = format!("note: {} is trained without the modules that predict tokens further ahead", model.name);
-        reader.assumptions.push(note);
+        reader.note(format!("{} is trained without the modules that predict tokens further ahead", model.name));
     }
     let (seq, micro, accumulation) = batch::batch(reader, scenario, (runtime, &topology))?;
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };

@@ -1,7 +1,7 @@
 //! A job of the SPMD lane as understood. What the file leaves open is what MaxText's `configs/base.yml` has for it
 //! (e591f30cb), and is listed.
 
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 use super::error::ScenarioError;
 use super::foreign::Foreign;
@@ -116,7 +116,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         Some(written::XlaAttention::DotProduct) => Attention::DotProduct,
         written => {
             if written.is_none() {
-                reader.assumptions.push("xla.attention = \"flash\"".to_owned());
+                reader.assume("xla.attention", (), "flash");
             }
             let fused_backward = reader.flag("xla.sa_use_fused_bwd_kernel", table.sa_use_fused_bwd_kernel, false);
             Attention::Splash { fused_backward }
@@ -138,7 +138,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         attention,
         flags: flags(reader, table)?,
         windows: windows(topology, mesh),
-        targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "\"one_hot\"")),
+        targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "one_hot")),
         vocab_tiling,
         iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
         capacity_factor: capacity(reader, table, &model)?,
@@ -149,7 +149,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
             None if mesh.tensor == 1 => false,
             written => reader.flag("xla.activation_embed", written, true),
         },
-        half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", Moment::Float32, "\"float32\""))
+        half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", Moment::Float32, "float32"))
             == Moment::Bfloat16,
         run: run(reader, table)?,
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
@@ -186,7 +186,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
         Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
         None => {
             let rest = (u64::from(slices) / dcn_pipeline).max(1);
-            reader.assume("mesh.dcn_data", rest, &rest.to_string())
+            reader.assume("mesh.dcn_data", rest, rest)
         }
     };
     if u128::from(dcn_data) * u128::from(dcn_pipeline) != u128::from(slices) {
@@ -209,7 +209,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
         Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
         None => {
             let rest = u64::try_from(u128::from(chips) / others).unwrap_or(1).max(1);
-            reader.assume("mesh.fsdp", rest, &rest.to_string())
+            reader.assume("mesh.fsdp", rest, rest)
         }
     };
     let all = u128::from(fsdp) * others;
@@ -323,7 +323,7 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
             let problem = format!("xla.{name} goes with a custom policy");
             return Err(reader.plan(at, problem, "write remat_policy = \"custom\""));
         }
-        return Ok(reader.assume("xla.remat_policy", Policy::NAMED[1].1, "\"full\""));
+        return Ok(reader.assume("xla.remat_policy", Policy::NAMED[1].1, "full"));
     };
     if at.get_ref() == "custom" {
         let mut names = [Keep::Remat; TENSORS.len()];
@@ -334,7 +334,7 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
                     return Err(reader.plan(tensor, problem, "write \"device\" or \"offload\""));
                 }
                 Some(tensor) => *tensor.get_ref(),
-                None if place == 0 => reader.assume("xla.decoder_layer_input", Keep::Device, "\"device\""),
+                None if place == 0 => reader.assume("xla.decoder_layer_input", Keep::Device, "device"),
                 None => Keep::Remat,
             };
         }
@@ -395,7 +395,7 @@ fn send_tokens(
     }
     Ok(match &table.expert_exchange {
         Some(written) => *written.get_ref() == ExpertExchange::Tokens,
-        None => reader.assume("xla.expert_exchange", false, "\"weights\""),
+        None => reader.assume("xla.expert_exchange", false, "weights"),
     })
 }
 
@@ -419,7 +419,7 @@ fn windows(topology: &Topology, mesh: Mesh) -> Windows {
 /// What the compiler's flags let it do.
 fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Flags, ScenarioError> {
     let Some(list) = &table.flags else {
-        return Ok(reader.assume("xla.flags", Flags::DEFAULT, "[]"));
+        return Ok(reader.assume("xla.flags", Flags::DEFAULT, Value::Array(vec![])));
     };
     let names: Vec<&str> = list.iter().map(|at| at.get_ref().as_str()).collect();
     Flags::of(&names).map_err(|unknown| {

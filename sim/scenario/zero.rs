@@ -8,6 +8,7 @@ mod sequence;
 
 use toml::Spanned;
 
+use super::assumption::Assumption;
 use super::error::ScenarioError;
 use super::foreign::Foreign;
 use super::megatron::mesh;
@@ -108,9 +109,10 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let (ranks, shared) = (mesh.dp * mesh.cp, mesh.cp);
     // Of the other axes, which the file cannot have, nothing is said.
     let said = reader.assumptions.split_off(before);
-    reader.assumptions.extend(said.into_iter().filter(|line| line.starts_with("mesh.dp")));
+    let data_parallel = |said: &Assumption| said.key().is_some_and(|key| key.starts_with("mesh.dp"));
+    reader.assumptions.extend(said.into_iter().filter(data_parallel));
     match &scenario.precision.param {
-        None => reader.assume("precision.param", (), "\"bf16\""),
+        None => reader.assume("precision.param", (), "bf16"),
         Some(at) if *at.get_ref() == DType::Bf16 => {}
         Some(at) => {
             let problem = format!("parameters in {} have no rules under ZeRO", at.get_ref().name());
@@ -260,7 +262,7 @@ fn zero(
     }
     let overlap = reader.flag("zero.overlap_comm", table.overlap_comm, stage == Stage::Three);
     let round_robin = match &table.round_robin_gradients {
-        None if stage < Stage::Three => reader.assume("zero.round_robin_gradients", false, "false"),
+        None if stage < Stage::Three => reader.assume("zero.round_robin_gradients", false, false),
         at => at.as_ref().is_some_and(|at| *at.get_ref()),
     };
     if stage == Stage::Three && ranks == 1 {
@@ -319,8 +321,7 @@ fn hpz(
         return Err(reader.plan(at, problem, remedy));
     }
     if size > 1 && !chips.is_multiple_of(size) {
-        reader.assumptions.push(format!(
-            "note: groups of zero.zero_hpz_partition_size = {size} do not lie within nodes of {chips} chips, and gather across"
+        reader.note(format!("groups of zero.zero_hpz_partition_size = {size} do not lie within nodes of {chips} chips, and gather across"
         ));
     }
     if size > 1 && offload.parameters {

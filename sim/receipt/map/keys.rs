@@ -100,11 +100,7 @@ impl Gathered {
     pub(super) fn assumptions(&self) -> Vec<Assumption> {
         let with_source = self.0.iter().filter_map(|(key, value, source)| Some((key, value, source.as_ref()?)));
         with_source
-            .map(|(key, value, source)| Assumption {
-                key: key.clone(),
-                value: value.to_string(),
-                source: source.clone(),
-            })
+            .map(|(key, value, source)| Assumption { key: key.clone(), value: value.clone(), source: source.clone() })
             .collect()
     }
 

@@ -70,7 +70,7 @@ fn splits(model: &ModelConfig, tp: u64, (way, ranks): (&Way, u64)) -> Result<(),
 
 fn way(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Way, ScenarioError> {
     let Some(at) = &table.cp_comm_type else {
-        return Ok(reader.assume("megatron.cp_comm_type", &WAYS[0], "\"p2p\""));
+        return Ok(reader.assume("megatron.cp_comm_type", &WAYS[0], "p2p"));
     };
     Way::find(at.get_ref()).ok_or_else(|| {
         let known: Vec<String> = WAYS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();

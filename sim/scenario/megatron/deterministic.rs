@@ -50,10 +50,7 @@ pub(super) fn asked(
         return Err(reader.plan(at, problem, format!("{REMEDY}, or mesh.cp = 1")));
     }
     machine::in_order(reader, at, attention, model, REMEDY)?;
-    reader.assumptions.push(
-        "note: megatron.deterministic_mode prices attention's backward; NCCL_ALGO=Ring, embeddings by index and PyTorch's other \
-         deterministic operators are not priced"
-            .to_owned(),
-    );
+    reader.note("megatron.deterministic_mode prices attention's backward; NCCL_ALGO=Ring, embeddings by index and PyTorch's other \
+         deterministic operators are not priced");
     Ok(true)
 }

@@ -99,7 +99,7 @@ pub(super) fn settings(
 ) -> Result<Fsdp, ScenarioError> {
     const STRATEGY: &str = "megatron.data_parallel_sharding_strategy";
     let strategy = match &table.data_parallel_sharding_strategy {
-        None => reader.assume(STRATEGY, Strategy::Whole, "\"no_shard\""),
+        None => reader.assume(STRATEGY, Strategy::Whole, "no_shard"),
         Some(at) => match at.get_ref() {
             written::Strategy::NoShard => Strategy::Whole,
             written::Strategy::Optim => Strategy::Optimizer,
@@ -145,7 +145,7 @@ pub(super) fn unit(reader: &mut Reader<'_>, table: &written::Megatron, job: &mut
         None if refuses(job).is_some() => fsdp.unit_size,
         None => {
             let size = unit_size(job, fsdp.strategy);
-            reader.assume(KEY, size, &size.to_string())
+            reader.assume(KEY, size, size)
         }
     };
     job.fsdp = Some(Fsdp { unit_size: size, ..fsdp });

@@ -144,7 +144,7 @@ pub(super) fn in_line(
             Err(reader.plan(at, problem, "write megatron.moe_shared_expert_overlap = true, or remove the key"))
         }
         Some(at) => Ok(*at.get_ref() == Waited::CurrentStream),
-        None if shared_overlap => Ok(reader.assume("megatron.waited_collectives", true, "\"current_stream\"")),
+        None if shared_overlap => Ok(reader.assume("megatron.waited_collectives", true, "current_stream")),
         None => Ok(false),
     }
 }

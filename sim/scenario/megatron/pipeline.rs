@@ -5,6 +5,7 @@ use toml::Spanned;
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime::megatron::{self, Engine, Job, Mesh, Pipeline};
+use crate::scenario::assumption::Written;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::stages::is_file;
 use crate::scenario::understood::{MOST_SMALL, Reader};
@@ -65,8 +66,8 @@ pub(in crate::scenario) fn pipeline(
     let overlap_p2p = overlap_p2p(reader, table, schedule, shape)?;
     if micro_batches < u64::from(pp) {
         let idle = f64::from(pp - 1) / (micro_batches as f64 * f64::from(virtual_stages) + f64::from(pp - 1));
-        reader.assumptions.push(format!(
-            "note: {micro_batches} micro-batches are fewer than {pp} pipeline ranks, which leaves each without work for \
+        reader.note(format!(
+            "{micro_batches} micro-batches are fewer than {pp} pipeline ranks, which leaves each without work for \
              {:.0} % of the step at best; batch.accumulation = {pp} or more would fill the pipeline",
             100.0 * idle
         ));
@@ -101,7 +102,7 @@ fn schedule(
             Engine::Core if virtual_stages > 1 => &MEGATRON_INTERLEAVED,
             Engine::Core => &MEGATRON_1F1B,
         };
-        return Ok(reader.assume("pipeline.schedule", own, &format!("{:?}", own.name)));
+        return Ok(reader.assume("pipeline.schedule", own, own.name));
     };
     let known = match engine {
         Engine::DeepSpeed => DEEPSPEED_1F1B.name.to_owned(),
@@ -237,8 +238,8 @@ pub(in crate::scenario) fn layers(
             let place = pp.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
             return Err(ScenarioError::Plan { problem, place, remedy });
         }
-        let shown = format!("{layers:?}");
-        return Ok(reader.assume("pipeline.layers", layers, &shown));
+        let written = Written::from(layers.as_slice());
+        return Ok(reader.assume("pipeline.layers", layers, written));
     };
     let written = at.get_ref();
     let remedy =
@@ -260,8 +261,8 @@ pub(in crate::scenario) fn layers(
     let empty: Vec<String> =
         (0..).zip(&layers).filter(|&(_, &blocks)| blocks == 0).map(|(at, _): (u64, _)| at.to_string()).collect();
     if !empty.is_empty() {
-        reader.assumptions.push(format!(
-            "note: pipeline.layers gives stage {} no block: but for the embedding and the head it passes on what it gets",
+        reader.note(format!(
+            "pipeline.layers gives stage {} no block: but for the embedding and the head it passes on what it gets",
             empty.join(" and ")
         ));
     }

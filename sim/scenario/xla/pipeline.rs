@@ -34,7 +34,7 @@ pub(super) fn pipeline(
         Some(at) => reader.count("xla.num_pipeline_repeats", at, 1, MOST_SMALL)?,
         None => {
             let repeats = (layers / (stages * per_stage)).max(1);
-            reader.assume("xla.num_pipeline_repeats", repeats, &repeats.to_string())
+            reader.assume("xla.num_pipeline_repeats", repeats, repeats)
         }
     };
     if stages * per_stage * repeats != layers {

@@ -1,7 +1,8 @@
 //! What DeepSpeed's ZeRO keeps in the host's memory, or on its disks: `offload_optimizer` and `offload_param`.
 
-use toml::Spanned;
+use toml::{Spanned, Value};
 
+use super::super::assumption::Written;
 use super::super::error::ScenarioError;
 use super::super::understood::Reader;
 use super::super::written::{self, ZeroDevice};
@@ -63,24 +64,22 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
 fn assumed(reader: &mut Reader<'_>, key: &str, table: Option<&Spanned<written::Offload>>, has_ratio: bool) {
     let Some(table) = table.map(Spanned::get_ref) else { return };
     let mut left_open = table.pin_memory.is_none();
-    let mut said = vec![match disks::is_disk(table) {
-        true => "device = \"nvme\"".to_owned(),
-        false => "device = \"cpu\"".to_owned(),
-    }];
-    said.push("pin_memory = true".to_owned());
+    let device = if disks::is_disk(table) { "nvme" } else { "cpu" };
+    let mut said: Vec<(&str, Value)> = vec![("device", device.into()), ("pin_memory", true.into())];
     if has_ratio {
         left_open |= table.ratio.is_none();
-        said.push(format!("ratio = {:?}", table.ratio.as_ref().map_or(1.0, |at| *at.get_ref())));
+        said.push(("ratio", table.ratio.as_ref().map_or(1.0, |at| *at.get_ref()).into()));
     }
     let of_disks = disks::keys(key, table);
     left_open |=
         disks::is_disk(table) && of_disks.iter().any(|(_, written, default)| written.is_none() && default.is_some());
     for (name, written, default) in of_disks {
-        let default = default.filter(|_| disks::is_disk(table)).map(str::to_owned);
-        said.extend(written.or(default).map(|value| format!("{name} = {value}")));
+        let default = default.filter(|_| disks::is_disk(table));
+        said.extend(written.or(default).map(|value| (name, value)));
     }
     if left_open {
-        reader.assume(&format!("zero.{key}"), (), &format!("{{ {} }}", said.join(", ")));
+        let keys = said.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        reader.assume(&format!("zero.{key}"), (), Written::Keys(keys));
     }
 }
 
@@ -119,7 +118,7 @@ fn one<'w>(
 /// The optimizer where what is stepped is on the host: DeepSpeedCPUAdam, and torch's AdamW for groups that are not.
 pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -> Result<Optimizer, ScenarioError> {
     match &written.name {
-        None => reader.assume("optimizer.name", (), "\"adamw\""),
+        None => reader.assume("optimizer.name", (), "adamw"),
         Some(at) if at.get_ref() == "adamw" => {}
         Some(at) => {
             let problem = format!("{} on the host has no rules: DeepSpeedCPUAdam steps what is there", at.get_ref());

@@ -76,8 +76,8 @@ pub(super) fn check(
     }
     let inside = topology.node.chips;
     if topology.nodes > 1 && !inside.is_multiple_of(zero.sequence) {
-        reader.assumptions.push(format!(
-            "note: mesh.cp = {ranks} leaves the {inside} chips of a node, so heads and tokens change hands over the network \
+        reader.note(format!(
+            "mesh.cp = {ranks} leaves the {inside} chips of a node, so heads and tokens change hands over the network \
              in every block"
         ));
     }
