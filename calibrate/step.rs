@@ -25,6 +25,8 @@ mod sorted;
 mod tests;
 mod weights;
 
+use std::borrow::Cow;
+
 use windtunnel::model::experts::{Experts, Router, Score};
 use windtunnel::model::{Activation, FeedForward, Position, QkNorm};
 use windtunnel::runtime::spmd::{Attention, Block, Job, Mesh};
@@ -92,7 +94,7 @@ pub fn write(job: &Job, options: Options) -> Result<Step, String> {
 }
 
 /// What a job has that no step is written with.
-fn lacks(job: &Job) -> Option<&'static str> {
+fn lacks(job: &Job) -> Option<Cow<'static, str>> {
     let model = &job.model;
     let windows = |job: &Job| (1..job.model.layers).any(|layer| job.model.window(layer) != job.model.window(0));
     let shared = job.mesh.context > 1;
@@ -112,8 +114,8 @@ fn lacks(job: &Job) -> Option<&'static str> {
         (windows(job) && job.attention == Attention::DotProduct, "windows of some blocks in dot_product attention"),
         (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
     ];
-    let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
-    here.or_else(|| job.only_simulated())
+    let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what.into());
+    here.or_else(|| job.only_simulated().map(|refusal| refusal.problem))
 }
 
 /// Whether a router's weights are the softmax over those it chose: a softmax over all, divided by the sum of the chosen, is

@@ -53,6 +53,7 @@ mod readme;
 mod receipt_maker;
 mod receipts;
 mod recorded;
+mod refusal_codes;
 mod refusals;
 mod schedule;
 mod seeds;

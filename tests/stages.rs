@@ -217,7 +217,7 @@ fn slices_can_be_stages() {
 
 #[test]
 fn no_program_is_written_for_a_pipeline_yet() {
-    assert!(job(&[]).only_simulated().unwrap().contains("mesh.pipeline"));
+    assert!(job(&[]).only_simulated().unwrap().problem.contains("mesh.pipeline"));
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! A model that is not simulated can still be described (`windtunnel show model`); everything that would need its program
 //! refuses it with [`Scenario::simulable`].
 
+use std::borrow::Cow;
+
 use toml::Value;
 
 use super::error::ScenarioError;
@@ -15,8 +17,8 @@ use crate::model::ModelConfig;
 use crate::model::experts::{Experts, Implementation};
 use crate::model::routing::Load;
 use crate::runtime::fsdp::Version;
-use crate::runtime::megatron::MULTI_TOKEN;
-use crate::runtime::{Job, Parts, train};
+use crate::runtime::megatron::FP8;
+use crate::runtime::{Job, Parts, Refusal, train};
 
 /// How experts are run, and over how many ranks they are spread: neighbours among those that shard the model.
 pub(super) fn implementation(
@@ -50,7 +52,12 @@ pub(super) fn implementation(
     if let Some(whose) = whose.filter(|_| runtime != FSDP2) {
         let at = written.experts.as_ref().map_or_else(|| reader.place(&scenario.runtime), |at| reader.place(at));
         let problem = format!("{whose} run under fully_shard");
-        return Err(ScenarioError::Plan { problem, place: at, remedy: "write runtime = \"fsdp2\"".to_owned() });
+        return Err(ScenarioError::Plan {
+            code: None,
+            problem,
+            place: at,
+            remedy: "write runtime = \"fsdp2\"".to_owned(),
+        });
     }
     let Some(at) = mesh.ep.as_ref().filter(|at| *at.get_ref() != 1) else {
         if style == Some(ExpertStyle::Torchtitan) {
@@ -149,28 +156,23 @@ pub(super) fn filled_up(job: &train::Job) -> Option<f64> {
 impl Scenario {
     /// Refuses what no runtime here has rules for, before a program is compiled from it.
     pub fn simulable(&self) -> Result<(), ScenarioError> {
-        let Some(what) = self.job.refuses() else { return Ok(()) };
-        if let (Parts::Split(_), true) = (self.job.parts(), what.contains("fp8")) {
-            let problem = format!(
-                "{} needs {what}: Transformer Engine refuses it, or it is not simulated",
-                self.job.model().name
-            );
-            let remedy = if what.contains("overlap") {
-                "write megatron.tp_comm_overlap = false, or another megatron.fp8"
-            } else {
-                "write another megatron.fp8 or remove it, or take sizes of which each rank's part is a multiple of 128"
-            };
-            return Err(ScenarioError::Plan {
-                problem,
-                place: Box::new(self.model_at.clone()),
-                remedy: remedy.to_owned(),
-            });
-        }
+        let Some(Refusal { code, problem: what, key, remedy }) = self.job.refuses() else { return Ok(()) };
+        let whose = match key {
+            Some(FP8) => ": Transformer Engine refuses it, or it is not simulated",
+            _ => ", which is described but not simulated yet",
+        };
+        Err(ScenarioError::Plan {
+            code: Some(code),
+            problem: format!("{} needs {what}{whose}", self.job.model().name),
+            place: Box::new(self.model_at.clone()),
+            remedy: remedy.map_or_else(|| self.changes(), Cow::into_owned),
+        })
+    }
+
+    /// What to write where a refusal does not say it.
+    fn changes(&self) -> String {
         let instead = self.instead();
-        let remedy = match self.job.parts() {
-            Parts::Split(_) if what.contains(MULTI_TOKEN) => {
-                "write megatron.mtp_num_layers = 0 to train without it".to_owned()
-            }
+        match self.job.parts() {
             _ if !instead.is_empty() => format!("write {}", instead.join(", or ")),
             Parts::Whole(job) if job.model.experts.is_none() => {
                 "`windtunnel show model` describes it; to simulate it, change the key that this speaks of, or take another model"
@@ -191,12 +193,7 @@ impl Scenario {
             Parts::Split(_) | Parts::Compiled(_) => {
                 "`windtunnel show model` describes it; to simulate it, take a dense model".to_owned()
             }
-        };
-        Err(ScenarioError::Plan {
-            problem: format!("{} needs {what}, which is described but not simulated yet", self.job.model().name),
-            place: Box::new(self.model_at.clone()),
-            remedy,
-        })
+        }
     }
 
     /// Single changes of the file that leave nothing without rules: each is read, none is guessed.

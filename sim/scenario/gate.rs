@@ -33,7 +33,7 @@ pub(super) fn mesh(
         let problem = format!("mesh.pp = {pipeline} does not divide the {chips} chips that tp = {tensor} leaves");
         let place = written.pp.as_ref().map_or_else(|| reader.place(mesh), |at| reader.place(at));
         let remedy = "write a divisor, or change the topology's size".to_owned();
-        return Err(ScenarioError::Plan { problem, place, remedy });
+        return Err(ScenarioError::Plan { code: None, problem, place, remedy });
     }
     chips /= pipeline;
     if let (Some(at), false) = (&written.cp, chips.is_multiple_of(context)) {
@@ -80,7 +80,7 @@ pub(super) fn mesh(
         );
         let remedy = format!("dp_shard × dp_replicate must be {chips}{beside}; or change the topology's size");
         let place = at.map_or_else(|| reader.place(mesh), |at| reader.place(at));
-        return Err(ScenarioError::Plan { problem, place, remedy });
+        return Err(ScenarioError::Plan { code: None, problem, place, remedy });
     }
     Ok((shard as u32, replicate as u32))
 }

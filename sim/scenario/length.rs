@@ -80,7 +80,7 @@ impl Scenario {
         let problem =
             format!("a step has {all} instructions on {} ranks, and at most {most} are {done}", thousands(ranks));
         let remedy = "leave out --full: one rank stands for all that are alike, to the picosecond".to_owned();
-        Err(ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy })
+        Err(ScenarioError::Plan { code: None, problem, place: Box::new(self.length_at.clone()), remedy })
     }
 
     /// Why a job's programs are refused: how long they would be, what makes them so long, and what to write instead.
@@ -110,7 +110,7 @@ impl Scenario {
             (_, Some(factor)) => format!("write {}{}", factor.instead, factor.key),
             (_, None) => "write a smaller batch.accumulation".to_owned(),
         };
-        ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy }
+        ScenarioError::Plan { code: None, problem, place: Box::new(self.length_at.clone()), remedy }
     }
 }
 

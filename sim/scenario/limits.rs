@@ -29,7 +29,7 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
     if ranks > RANKS {
         let at = written.topology.nodes.as_ref().map_or_else(|| reader.place(&written.mesh), |at| reader.place(at));
         let problem = format!("{ranks} chips are more than the {RANKS} that are simulated");
-        return Err(ScenarioError::Plan { problem, place: at, remedy: "rent fewer nodes".to_owned() });
+        return Err(ScenarioError::Plan { code: None, problem, place: at, remedy: "rent fewer nodes".to_owned() });
     }
     let tokens = job.batch() * job.seq();
     if tokens > TOKENS {
@@ -92,5 +92,5 @@ pub(super) fn check_time(scenario: &Scenario, total: u128) -> Result<(), Scenari
     let rounded = days - days % 10_u128.pow(days.max(1).ilog10());
     let problem = format!("one step would keep a chip busy for more than {rounded} days");
     let remedy = "the simulated clock holds ten: write a shorter batch.sequence, or fewer micro-batches".to_owned();
-    Err(ScenarioError::Plan { problem, place: Box::new(scenario.sequence_at.clone()), remedy })
+    Err(ScenarioError::Plan { code: None, problem, place: Box::new(scenario.sequence_at.clone()), remedy })
 }

@@ -36,7 +36,7 @@ pub(super) fn topology(
                 _ => reader.place(&written.name),
             };
             let remedy = "remove one of the two keys".to_owned();
-            return Err(ScenarioError::Plan { problem: problem.to_owned(), place, remedy });
+            return Err(ScenarioError::Plan { code: None, problem: problem.to_owned(), place, remedy });
         }
     };
     let name = relative(reader.file, written.name.get_ref());

@@ -112,7 +112,7 @@ impl Reader<'_> {
         problem: impl Into<String>,
         remedy: impl Into<String>,
     ) -> ScenarioError {
-        ScenarioError::Plan { problem: problem.into(), place: self.place(at), remedy: remedy.into() }
+        ScenarioError::Plan { code: None, problem: problem.into(), place: self.place(at), remedy: remedy.into() }
     }
 
     /// A count between 1 (or `least`) and `most`.

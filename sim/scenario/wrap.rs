@@ -330,7 +330,7 @@ fn fits(
         None => Ok(()),
         Some((_, problem, remedy)) => {
             let problem = format!("{key} {problem}");
-            Err(ScenarioError::Plan { problem, place, remedy: remedy.to_owned() })
+            Err(ScenarioError::Plan { code: None, problem, place, remedy: remedy.to_owned() })
         }
     }
 }

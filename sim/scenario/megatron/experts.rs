@@ -44,7 +44,7 @@ pub(super) fn mesh(
         at.as_ref().or(written.ep.as_ref()).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at))
     };
     let refuse = |at: &Option<Spanned<i64>>, problem: String, remedy: String| {
-        Err(ScenarioError::Plan { problem, place: place(at), remedy })
+        Err(ScenarioError::Plan { code: None, problem, place: place(at), remedy })
     };
     if !experts.count.is_multiple_of(ep) {
         let problem = format!("mesh.ep = {ep} does not divide the {} experts of {}", experts.count, model.name);

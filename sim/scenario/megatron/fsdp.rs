@@ -6,7 +6,7 @@ use toml::Spanned;
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime::megatron::{
-    Engine, Fsdp, Gradients, Job, Matmuls, Mesh, Optimizer, Strategy, Unfit, refuses, unit_size,
+    Engine, Fsdp, Gradients, Job, Matmuls, Mesh, Optimizer, Strategy, refuses, unfit, unit_size,
 };
 use crate::scenario::error::ScenarioError;
 use crate::scenario::understood::Reader;
@@ -52,16 +52,9 @@ pub(super) fn asked<'t>(
     let refuse = |problem: String, remedy: &str| {
         Err(reader.plan(key, problem, format!("{remedy}, or remove megatron.use_megatron_fsdp")))
     };
-    if let Some(unfit) = Unfit::first((engine, mesh.pp * virtual_stages), model, (matmuls, dtype)) {
-        let remedy = match unfit {
-            Unfit::Engine => "write runtime = \"megatron\"",
-            Unfit::Pipeline => "write mesh.pp = 1",
-            Unfit::Experts => "take a dense model",
-            Unfit::Ahead => "write megatron.mtp_num_layers = 0",
-            Unfit::Fp8 => "remove megatron.fp8",
-            Unfit::Type => "write precision.param = \"bf16\"",
-        };
-        return refuse(format!("{} is not simulated", unfit.named()), remedy);
+    if let Some(unfit) = unfit((engine, mesh.pp * virtual_stages), model, (matmuls, dtype)) {
+        let remedy = unfit.remedy.as_deref().unwrap_or_default();
+        return refuse(format!("{} is not simulated", unfit.problem), remedy);
     }
     if mesh.dp * mesh.cp == 1 {
         let problem = "Megatron-FSDP of one replica has nobody to share with";

@@ -41,7 +41,7 @@ pub(in crate::scenario) fn mesh(
         });
         let place = at.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
         let remedy = "write axes whose product divides it, or change the topology's size".to_owned();
-        return Err(ScenarioError::Plan { problem, place, remedy });
+        return Err(ScenarioError::Plan { code: None, problem, place, remedy });
     }
     let rest = chips / model;
     let dp = match &written.dp {

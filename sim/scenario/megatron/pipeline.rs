@@ -58,7 +58,7 @@ pub(in crate::scenario) fn pipeline(
         let place = axes.or(mesh).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
         let remedy =
             "write a smaller mesh.pp or pipeline.virtual_stages, or pipeline.layers with stages of 0".to_owned();
-        return Err(ScenarioError::Plan { problem, place, remedy });
+        return Err(ScenarioError::Plan { code: None, problem, place, remedy });
     }
     let shape = Shape { ranks: pp, virtual_stages, microbatches: micro_batches as u32 };
     (schedule.check)(shape).map_err(|error| misfit(reader, scenario, &error))?;
@@ -171,18 +171,19 @@ fn instead(reader: &Reader<'_>, virtual_stages: u32, halves: bool) -> String {
 
 /// What does not go with the job's schedule, once all is known.
 pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
-    let Some((what, write)) = megatron::refuses_schedule(job) else { return Ok(()) };
+    let Some(refusal) = megatron::refuses_schedule(job) else { return Ok(()) };
     let Pipeline { schedule, virtual_stages, .. } = &job.pipeline;
-    let problem = format!("pipeline.schedule = {:?} asks for {what}, which is not simulated", schedule.name);
+    let (name, what) = (schedule.name, &refusal.problem);
+    let problem = format!("pipeline.schedule = {name:?} asks for {what}, which is not simulated");
     let whole = format!("pipeline.schedule = {:?}", nearest(*virtual_stages, false));
     // Experts are Transformer Engine's.
     let remedy = match job.mixture {
         Some(_) => format!("write {whole}"),
-        None => format!("{write}, or write {whole}"),
+        None => format!("{}, or write {whole}", refusal.remedy.as_deref().unwrap_or_default()),
     };
     let written = scenario.pipeline.as_ref().and_then(|table| table.get_ref().schedule.as_ref());
     let place = written.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
-    Err(ScenarioError::Plan { problem, place, remedy })
+    Err(ScenarioError::Plan { code: Some(refusal.code), problem, place, remedy })
 }
 
 /// A schedule that is not made for the shape: where the file says so, and what to write.
@@ -219,7 +220,7 @@ pub(in crate::scenario) fn misfit(
         _ => (name, "write another pipeline.schedule".to_owned()),
     };
     let place = place.unwrap_or_else(|| reader.place(&scenario.mesh));
-    ScenarioError::Plan { problem: error.to_string(), place, remedy }
+    ScenarioError::Plan { code: None, problem: error.to_string(), place, remedy }
 }
 
 /// Blocks of each stage.
@@ -236,7 +237,7 @@ pub(in crate::scenario) fn layers(
             let remedy = format!("write pipeline.layers = {layers:?}, or another list of {stages} numbers");
             let pp = scenario.mesh.get_ref().pp.as_ref();
             let place = pp.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
-            return Err(ScenarioError::Plan { problem, place, remedy });
+            return Err(ScenarioError::Plan { code: None, problem, place, remedy });
         }
         let written = Written::from(layers.as_slice());
         return Ok(reader.assume("pipeline.layers", layers, written));

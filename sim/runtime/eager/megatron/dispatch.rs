@@ -13,6 +13,7 @@ use super::super::{Eager, Frame, Storage};
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, OpKind, ValueId};
 use crate::model::megatron::{MegatronOp, Routed, RoutedOp};
 use crate::program::DType;
+use crate::runtime::Refusal;
 use crate::runtime::megatron::Job;
 
 /// The dispatchers there are.
@@ -75,7 +76,7 @@ pub struct Dispatcher {
     /// Whether shared experts can run beside its exchanges (`--moe-shared-expert-overlap`; `transformer_config.py`).
     pub beside: bool,
     /// What of a job it has no rules for, if anything.
-    pub refuses: fn(&Job) -> Option<&'static str>,
+    pub refuses: fn(&Job) -> Option<Refusal>,
     /// Writes down its way to the experts and back, with shared experts beside it if it can and is given some.
     pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>, Option<Beside<'_>>) -> ValueId,
     /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.

@@ -5,6 +5,7 @@ use super::{Beside, C, CD, Dispatcher, Experts, Routing, rows, unpermute_to};
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
 use crate::program::{Collective, DType, Dispatch, MemoryKind, Work};
+use crate::runtime::Refusal;
 use crate::runtime::eager::forward::Results;
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Gradient, Storage};
 use crate::units::Bytes;
@@ -16,7 +17,11 @@ pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     beside: false,
     refuses: |job| {
         let capacity = job.mixture.is_some_and(|run| run.capacity.is_some());
-        capacity.then_some("experts' capacity under the all-gather dispatcher")
+        Refusal::first([(
+            capacity,
+            Refusal::new("allgather-capacity", "experts' capacity under the all-gather dispatcher")
+                .on("megatron.moe_expert_capacity_factor"),
+        )])
     },
     write,
     shared_buffer: |routed, row| if peers(routed) > 1 { routed.tokens * peers(routed) * row } else { 0 },

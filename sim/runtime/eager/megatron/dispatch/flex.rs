@@ -9,6 +9,7 @@ use super::{Beside, C, CD, Dispatcher, Experts, Routing, rows, unpermute_to};
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
 use crate::program::{Category, Collective, DType, Dispatch, MemoryKind, Rows, Way};
+use crate::runtime::Refusal;
 use crate::runtime::eager::forward::Results;
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Gradient, Storage};
 use crate::runtime::megatron::Job;
@@ -52,12 +53,21 @@ pub(super) fn crosses(step: &str) -> bool {
     [DISPATCH, COMBINE].contains(&step)
 }
 
-fn refuses(job: &Job) -> Option<&'static str> {
-    let split = (job.mesh.etp > 1, "DeepEP's way to experts that are split over ranks");
-    let odd = (!RANKS.contains(&job.mesh.ep), "DeepEP over a number of ranks that it has no settings for");
+fn refuses(job: &Job) -> Option<Refusal> {
+    let split = (
+        job.mesh.etp > 1,
+        Refusal::new("deepep-split-experts", "DeepEP's way to experts that are split over ranks").on("mesh.etp"),
+    );
+    let odd = (
+        !RANKS.contains(&job.mesh.ep),
+        Refusal::new("deepep-ranks", "DeepEP over a number of ranks that it has no settings for").on("mesh.ep"),
+    );
     let capacity = job.mixture.is_some_and(|run| run.capacity.is_some());
-    let capacity = (capacity, "experts' capacity under DeepEP");
-    [split, odd, capacity].into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    let capacity = (
+        capacity,
+        Refusal::new("deepep-capacity", "experts' capacity under DeepEP").on("megatron.moe_expert_capacity_factor"),
+    );
+    Refusal::first([split, odd, capacity])
 }
 
 fn exchanged(routed: &Routed, way: Way) -> Rows {
