@@ -19,6 +19,7 @@ mod foreign;
 pub mod gate;
 mod idle;
 mod internevo;
+pub mod keys;
 mod length;
 mod limits;
 mod machine;

@@ -134,7 +134,7 @@ fn differences_are_applied_from_the_hardware_up() {
         changed = make::with(&changed, table, key, value);
     }
     let answer = sides(LLAMA, &changed);
-    let groups: Vec<_> = answer.rows.iter().map(|row| row.differences[0].group()).collect();
+    let groups: Vec<_> = answer.rows.iter().map(|row| row.differences[0].group().name()).collect();
     assert_eq!(groups, ["hardware", "batch", "fsdp", "recompute", "compile", "rest"]);
     assert!(answer.rows.iter().all(|row| row.joined.is_none() && row.alone.is_ok()));
 }

@@ -1,8 +1,8 @@
 //! Nothing in a file is read over: whatever somebody writes, under any framework and in any plan, changes the prediction, is
 //! refused, or is said to have no effect.
 //!
-//! Keys and the values they take are learnt from the reader itself, which names them to whoever misspells one ([`keys`]). To
-//! cover more, add a plan to [`plans`].
+//! Keys are those of the one table (`sim/scenario/keys.rs`), which `tests/keys.rs` holds to the reader. To cover more, add a plan to
+//! [`plans`].
 
 pub mod keys;
 pub mod plans;

@@ -35,6 +35,7 @@ mod honest;
 mod host_memory;
 mod hostile;
 mod issued;
+mod keys;
 mod laws;
 mod limits;
 mod machines;

@@ -4,11 +4,10 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::foreign::Foreign;
 use super::megatron::{mesh, precision};
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, Reader};
-use super::{machine, written};
+use super::{foreign, machine, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::program::DType;
@@ -35,43 +34,10 @@ pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
     decide,
 });
 
-/// Keys that other runtimes read.
-const FOREIGN: Foreign = Foreign {
-    runtime: "internevo",
-    own: "internevo",
-    reads: &[],
-    tables: &[
-        ("pipeline", &[], "InternEvo v0.1 has no pipelines: remove the table"),
-        ("fsdp", &[], "its optimizer states are spread over internevo.zero1 replicas"),
-        ("fsdp1", &[], "its optimizer states are spread over internevo.zero1 replicas"),
-        ("compile", &[], "nothing is compiled: remove the table"),
-        ("float8", &[], "its matmuls run in 16 bits: remove the table"),
-        ("loss", &[], "it is flash-attention's cross-entropy: remove the table"),
-        ("loop", &[], "its loop drains the device where its timers start and stop: remove the table"),
-        ("activation_checkpointing", &[], "write internevo.checkpoint = true"),
-        (
-            "framework",
-            &["cublas", "launch_blocking", "device_max_connections", "persistent_cublas_workspace"],
-            "its modules are InternLM's: remove the key",
-        ),
-        ("optimizer", &[], "it is torch's AdamW under HybridZeroOptimizer, which clips: remove the table"),
-        ("attention", &["backend"], "it is FlashAttention on packed sequences: remove the key"),
-        ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
-        (
-            "batch",
-            &["sequence", "micro", "accumulation", "global", "global_tokens"],
-            "gradients are reduced in the last micro-batch: remove the key",
-        ),
-        ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas, of which internevo.zero1 share optimizer states"),
-        ("precision", &["param"], "parameters that are stepped are kept in fp32: remove the key"),
-    ],
-    keys: &[],
-};
-
 /// Everything that InternEvo leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
-    FOREIGN.check(reader)?;
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
+    foreign::check(reader, runtime)?;
     let none = written::InternEvo::default();
     let table = scenario.internevo.as_ref().map_or(&none, Spanned::get_ref);
     let mesh = mesh::mesh(reader, scenario, topology)?;

@@ -6,7 +6,6 @@ mod context;
 mod deepspeed;
 mod deterministic;
 mod experts;
-mod foreign;
 mod fsdp;
 mod graphs;
 mod loader;
@@ -22,7 +21,7 @@ use super::error::ScenarioError;
 use super::float8::{self, Scaled};
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
-use super::{gate, machine, written};
+use super::{foreign, gate, machine, written};
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::{ModelConfig, Norm, Position};
@@ -69,7 +68,7 @@ pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
 /// Everything that Megatron-Core leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, mut model, seq, micro, accumulation } = base;
-    foreign::of(runtime).check(reader)?;
+    foreign::check(reader, runtime)?;
     let none = written::Megatron::default();
     let table = scenario.megatron.as_ref().map_or(&none, Spanned::get_ref);
     let engine = deepspeed::engine(reader, (scenario, table), runtime)?;

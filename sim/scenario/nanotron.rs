@@ -5,11 +5,10 @@ use toml::Spanned;
 
 use super::assumption::Written;
 use super::error::ScenarioError;
-use super::foreign::Foreign;
 use super::megatron::{mesh, pipeline, precision};
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_SMALL, Reader};
-use super::{machine, written};
+use super::{foreign, machine, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
@@ -35,43 +34,10 @@ pub(super) const NANOTRON: Runtime = Runtime(&Entry {
     decide,
 });
 
-/// Keys that other runtimes read.
-const FOREIGN: Foreign = Foreign {
-    runtime: "nanotron",
-    own: "nanotron",
-    reads: &[],
-    tables: &[
-        ("pipeline", &["layers"], "write nanotron.pp_engine = \"1f1b\" or \"afab\""),
-        ("fsdp", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
-        ("fsdp1", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
-        ("compile", &[], "nothing is compiled: remove the table"),
-        ("float8", &[], "its matmuls run in bf16: remove the table"),
-        ("loss", &[], "it is its own cross-entropy over split words: remove the table"),
-        ("loop", &[], "its loop takes the time after a barrier: remove the table"),
-        ("activation_checkpointing", &[], "write nanotron.recompute_layer = true"),
-        (
-            "framework",
-            &["cublas", "launch_blocking", "device_max_connections", "persistent_cublas_workspace"],
-            "its modules are its own: remove the key",
-        ),
-        ("optimizer", &[], "it is AdamW in one kernel on parameters in fp32, and clips: remove the table"),
-        ("attention", &["backend"], "it is FlashAttention: remove the key"),
-        ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
-        (
-            "batch",
-            &["sequence", "micro", "accumulation", "global", "global_tokens"],
-            "gradients are reduced with the last micro-batch: remove the key",
-        ),
-        ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas"),
-        ("precision", &["param"], "gradients and what is stepped are in fp32: remove the key"),
-    ],
-    keys: &[],
-};
-
 /// Everything that nanotron leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
-    FOREIGN.check(reader)?;
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
+    foreign::check(reader, runtime)?;
     let none = written::Nanotron::default();
     let table = scenario.nanotron.as_ref().map_or(&none, Spanned::get_ref);
     let mesh = mesh::mesh(reader, scenario, topology)?;

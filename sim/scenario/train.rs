@@ -65,7 +65,7 @@ pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
 /// Everything that these runtimes leave to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation } = base;
-    foreign(reader, scenario)?;
+    foreign(reader, scenario, runtime)?;
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
     let (context, rotate) = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
@@ -236,9 +236,9 @@ fn compiles(
     Ok(true)
 }
 
-/// What only Megatron-Core has.
-fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), ScenarioError> {
-    super::foreign::own_tables(reader, scenario.runtime.get_ref())?;
+/// Refuses tables and axes of other frameworks.
+fn foreign(reader: &Reader<'_>, scenario: &written::Scenario, runtime: Runtime) -> Result<(), ScenarioError> {
+    super::foreign::own_tables(reader, runtime)?;
     let mesh = scenario.mesh.get_ref();
     let axes = [
         ("data", &mesh.data),
@@ -267,10 +267,6 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
             };
             return Err(reader.plan(at, problem, remedy));
         }
-    }
-    if let Some(at) = &scenario.megatron {
-        let problem = "[megatron] belongs to runtime = \"megatron\"";
-        return Err(reader.plan(at, problem, "remove the table, or write runtime = \"megatron\""));
     }
     Ok(())
 }

@@ -4,11 +4,10 @@
 use toml::{Spanned, Value};
 
 use super::error::ScenarioError;
-use super::foreign::Foreign;
 use super::registry::{Entry, Rerun, Runtime};
 use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
 use super::written::{Eight, ExpertExchange, Moment};
-use super::{machine, written};
+use super::{foreign, machine, written};
 use crate::cost::{Backend, Blocks, Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
@@ -56,52 +55,9 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
     decide,
 });
 
-/// Keys that other runtimes read: here nothing is wrapped, and the compiler places the collectives.
-const FOREIGN: Foreign = Foreign {
-    runtime: "xla",
-    own: "xla",
-    reads: &[],
-    tables: &[
-        (
-            "fsdp",
-            &[],
-            "nothing is wrapped, resharded or prefetched here: the compiler gathers weights; write mesh.fsdp",
-        ),
-        ("fsdp1", &[], "nothing is wrapped here: the compiler gathers weights; write mesh.fsdp"),
-        ("pipeline", &[], "write mesh.pipeline, and xla.num_pipeline_microbatches"),
-        ("tensor_parallel", &[], "the compiler places what tensor parallelism exchanges: write mesh.tensor"),
-        ("compile", &[], "the whole step is compiled: remove the table"),
-        ("float8", &[], "remove the table: fp8 is not simulated on XLA"),
-        ("loss", &[], "write xla.num_vocab_tiling to take the loss in parts"),
-        ("loop", &[], "write xla.host_syncs_per_step"),
-        ("framework", &[], "remove the table: it is MaxText's model, compiled whole"),
-        ("activation_checkpointing", &[], "write xla.remat_policy = \"full\", or another of MaxText's"),
-        ("optimizer", &[], "it is AdamW with moments in fp32; write xla.gradient_clipping"),
-        ("attention", &[], "write xla.attention = \"flash\" or \"dot_product\""),
-        ("memory", &[], "the compiler gives every buffer its place: there is no allocator to set"),
-        (
-            "precision",
-            &[],
-            "parameters are in fp32 and computed with in bf16, as MaxText's defaults are: remove the table",
-        ),
-        ("topology", &["name", "slice", "slices", "profile"], "a TPU is rented as slices: write topology.slice"),
-        (
-            "mesh",
-            &["dcn_data", "dcn_pipeline", "pipeline", "data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"],
-            "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data and dcn_pipeline over slices",
-        ),
-        (
-            "batch",
-            &["sequence", "micro", "accumulation", "global", "global_tokens"],
-            "write batch.micro: sequences on each chip",
-        ),
-    ],
-    keys: &[("mesh.pp", "write mesh.pipeline, the stages, and xla.num_pipeline_microbatches")],
-};
-
 fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, model, seq, micro, accumulation, .. } = base;
-    FOREIGN.check(reader)?;
+    let Base { scenario, runtime, topology, model, seq, micro, accumulation, .. } = base;
+    foreign::check(reader, runtime)?;
     let none = written::Xla::default();
     let table = scenario.xla.as_ref().map_or(&none, Spanned::get_ref);
     if let Some(at) = scenario.batch.accumulation.as_ref().filter(|_| accumulation > 1) {

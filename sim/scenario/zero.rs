@@ -10,12 +10,11 @@ use toml::Spanned;
 
 use super::assumption::Assumption;
 use super::error::ScenarioError;
-use super::foreign::Foreign;
 use super::megatron::mesh;
 use super::registry::{Entry, Runtime};
 use super::train::eager;
 use super::understood::{Base, Decided, Reader};
-use super::{classes, gate, limits, machine, recompute, training, written};
+use super::{classes, foreign, gate, limits, machine, recompute, training, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
@@ -50,60 +49,10 @@ pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
     decide,
 });
 
-/// Keys that other runtimes read.
-const FOREIGN: Foreign = Foreign {
-    runtime: "deepspeed-zero",
-    own: "zero",
-    reads: &[],
-    tables: &[
-        ("pipeline", &[], "its pipelines are runtime = \"deepspeed\": remove the table"),
-        ("fsdp", &[], "what is sharded is zero.stage: remove the table"),
-        ("fsdp1", &[], "what is sharded is zero.stage: remove the table"),
-        ("compile", &[], "compiled blocks have no rules under its hooks: remove the table"),
-        ("float8", &[], "remove the table, or write runtime = \"fsdp2\""),
-        ("tensor_parallel", &[], "its ranks share data and sequences: remove the table"),
-        ("loop", &[], "its engine reads numbers back itself: remove the table"),
-        (
-            "loss",
-            &["kind", "chunks", "words"],
-            "the module computes its loss itself, so logits go with it: remove the key",
-        ),
-        ("activation_checkpointing", &["policy", "early_stop"], "remove the key"),
-        (
-            "framework",
-            &[
-                "release",
-                "fused_rms_norm",
-                "cublas",
-                "launch_blocking",
-                "device_max_connections",
-                "persistent_cublas_workspace",
-                "rope",
-                "repeat_kv",
-            ],
-            "remove the key",
-        ),
-        (
-            "optimizer",
-            &["name", "implementation", "weight_decay", "clip_grad_norm"],
-            "the optimizer steps one flat tensor when all gradients are there: remove the key",
-        ),
-        ("attention", &["backend", "deterministic", "alibi_tensor", "reads_back"], "remove the key"),
-        (
-            "batch",
-            &["sequence", "micro", "accumulation", "global", "global_tokens"],
-            "zero.stage says when gradients are reduced: remove the key",
-        ),
-        ("mesh", &["dp", "cp"], "write mesh.dp and mesh.cp: its ranks share data and sequences"),
-        ("precision", &["param"], "parameters are bf16, what is stepped fp32: remove the key"),
-    ],
-    keys: &[],
-};
-
 /// Everything that ZeRO leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
-    FOREIGN.check(reader)?;
+    foreign::check(reader, runtime)?;
     let before = reader.assumptions.len();
     let mesh = mesh::mesh(reader, scenario, topology)?;
     let (ranks, shared) = (mesh.dp * mesh.cp, mesh.cp);
