@@ -5,11 +5,11 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::understood::{MOST_SEQUENCE, MOST_SMALL, Reader};
+use super::names::XLA;
+use super::reader::{MOST_SEQUENCE, MOST_SMALL, Reader};
 use super::written;
-use super::xla::XLA;
 use crate::hardware::Topology;
 use crate::runtime::Job;
 

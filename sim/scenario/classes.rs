@@ -1,7 +1,7 @@
 //! `framework.modules`: whose classes a model's modules are, and how those compute attention.
 
 use super::error::ScenarioError;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::written::{AttentionStyle, Framework, ModulesStyle, RopeStyle, Scenario};
 use crate::model::style::{AttentionCode, Linears, Modules, Rope, Style};
 use crate::model::transformers;

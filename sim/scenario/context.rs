@@ -1,9 +1,9 @@
 //! `mesh.cp` under FSDP2 as understood: PyTorch's context parallelism.
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::{MOST_RANKS, Reader};
+use super::names::FSDP2;
+use super::reader::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};

@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::written;
 use crate::cost::Profile;
 use crate::hardware::Topology;

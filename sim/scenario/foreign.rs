@@ -5,10 +5,10 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeTable;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::keys;
-use super::registry::Runtime;
-use super::understood::Reader;
+use super::reader::Reader;
 
 /// Refuses a table that is named after another framework, and that this one does not read.
 pub(super) fn own_tables(reader: &Reader<'_>, runtime: Runtime) -> Result<(), ScenarioError> {

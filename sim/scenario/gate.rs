@@ -3,9 +3,9 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::{autocast, stages, tensor, written};
-use crate::cost::{Backend, Profile};
+use crate::cost::Profile;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
 use crate::runtime::fsdp::Reshard;
@@ -144,27 +144,6 @@ pub(super) fn profile(
         profile.name
     ));
     Ok(profile.on_link(link))
-}
-
-/// The attention kernels asked for must have been measured, or carried over, for this chip.
-pub(super) fn attention(
-    reader: &Reader<'_>,
-    written: &written::Attention,
-    profile: &Profile,
-    backend: Backend,
-) -> Result<(), ScenarioError> {
-    match &written.backend {
-        Some(at) if !profile.attention.has(backend) && !profile.attention.stands_in(backend) => {
-            let known: Vec<String> = Backend::ALL
-                .into_iter()
-                .filter(|&backend| profile.attention.has(backend))
-                .map(|backend| backend.name().to_owned())
-                .collect();
-            let problem = format!("the profile {} has no {} attention kernels", profile.name, backend.name());
-            Err(reader.plan(at, problem, format!("write one it has: {}", known.join(", "))))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A table of learned positions must be as long as sequences are.

@@ -3,11 +3,11 @@
 
 use toml::Spanned;
 
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::megatron::{mesh, precision};
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, Reader};
-use super::{foreign, machine, written};
+use super::reader::Reader;
+use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::program::DType;
@@ -24,7 +24,7 @@ const BUCKET: u64 = 512 << 20;
 
 /// InternEvo, InternLM's framework.
 pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
-    written: "internevo",
+    written: names::INTERNEVO,
     also: &["internlm"],
     name: "InternEvo",
     lane: "InternEvo v0.1 (CUDA)",

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::understood::{MOST_RANKS, Reader};
-use super::{gate, written};
+use super::reader::{MOST_RANKS, Reader};
+use super::written;
 use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
 use crate::hardware::{Reach, Size, Topology, Vendor};
 use crate::model::ModelConfig;
@@ -145,6 +145,27 @@ fn cudnn_first(topology: &Topology, on_hopper: &'static str, before: &'static st
     }
 }
 
+/// The attention kernels asked for must have been measured, or carried over, for this chip.
+fn has(
+    reader: &Reader<'_>,
+    written: &written::Attention,
+    profile: &Profile,
+    backend: Backend,
+) -> Result<(), ScenarioError> {
+    match &written.backend {
+        Some(at) if !profile.attention.has(backend) && !profile.attention.stands_in(backend) => {
+            let known: Vec<String> = Backend::ALL
+                .into_iter()
+                .filter(|&backend| profile.attention.has(backend))
+                .map(|backend| backend.name().to_owned())
+                .collect();
+            let problem = format!("the profile {} has no {} attention kernels", profile.name, backend.name());
+            Err(reader.plan(at, problem, format!("write one it has: {}", known.join(", "))))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whose attention kernels run.
 pub(super) fn attention(
     reader: &mut Reader<'_>,
@@ -161,7 +182,7 @@ pub(super) fn attention(
             reader.assume_for("attention.backend", Backend::Flash2, "flash2", problem)
         }
     };
-    gate::attention(reader, written, profile, attention)?;
+    has(reader, written, profile, attention)?;
     if profile.attention.stands_in(attention) {
         let [forward, backward] = FLEX_OVER_FLASH2.map(|share| 100.0 * share);
         reader.note(format!("the profile {} has no flex kernels: they take flash2's times at {forward} % of its rate forward and {backward} % \

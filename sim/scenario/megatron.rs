@@ -17,11 +17,11 @@ mod recompute;
 
 use toml::Spanned;
 
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::float8::{self, Scaled};
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, MOST_SMALL, Reader};
-use super::{foreign, gate, machine, written};
+use super::reader::{MOST_SMALL, Reader};
+use super::{foreign, gate, machine, names, written};
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::{ModelConfig, Norm, Position};
@@ -35,11 +35,9 @@ use crate::runtime::megatron::{
 /// The most tokens that are predicted further ahead.
 const MOST_AHEAD: i64 = 16;
 
-const FUSION: &str = "megatron.gradient_accumulation_fusion";
-
 /// Megatron-Core.
 pub(super) const MEGATRON: Runtime = Runtime(&Entry {
-    written: "megatron",
+    written: names::MEGATRON,
     also: &["megatron-core", "megatron-lm", "mcore", "megatron-bridge", "nemo"],
     name: "Megatron-Core",
     lane: "Megatron-Core (CUDA)",
@@ -55,7 +53,7 @@ pub(super) const MEGATRON: Runtime = Runtime(&Entry {
 
 /// Megatron's modules in DeepSpeed's pipeline engine.
 pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
-    written: "deepspeed",
+    written: names::DEEPSPEED,
     also: &["megatron-deepspeed"],
     name: "Megatron-DeepSpeed",
     lane: "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
@@ -94,7 +92,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         fsdp::asked(reader, (scenario, table), (&model, mesh, engine), (pipeline.virtual_stages, matmuls, dtype))?;
     let fused = match sharded {
         Some(key) => fsdp::fuses(reader, table, key)?,
-        None => reader.flag(FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),
+        None => reader.flag(fsdp::FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),
     };
     let gradients = gradients(reader, table, (mesh, dtype, fused))?;
     let optimizer = optimizer(reader, scenario, table, (gradients.overlap_reduce, pipeline.virtual_stages))?;

@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::assumption::Assumption;
 use super::error::ScenarioError;
 use super::machine::relative;
-use super::understood::{MOST_SEQUENCE, Reader};
+use super::reader::{MOST_SEQUENCE, Reader};
 use super::written;
 use crate::model::huggingface::ModelError;
 use crate::model::routing::Load;

@@ -4,11 +4,11 @@
 use toml::Spanned;
 
 use super::assumption::Written;
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::megatron::{mesh, pipeline, precision};
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, MOST_SMALL, Reader};
-use super::{foreign, machine, written};
+use super::reader::{MOST_SMALL, Reader};
+use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
@@ -24,7 +24,7 @@ use crate::schedule::order::megatron::MEGATRON_1F1B;
 
 /// nanotron.
 pub(super) const NANOTRON: Runtime = Runtime(&Entry {
-    written: "nanotron",
+    written: names::NANOTRON,
     also: &[],
     name: "nanotron",
     lane: "nanotron (CUDA)",

@@ -3,10 +3,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::Reader;
+use super::names::FSDP2;
+use super::reader::Reader;
 use super::written;
 use crate::program::DType;
 use crate::runtime::optimizer::{Adam, Composer, Decay, How, Optimizer, Sgd};
@@ -157,7 +157,7 @@ pub(super) fn master_weights(
         let problem = "a step inside backward steps the parameters themselves".to_owned();
         return no(problem, "remove optimizer.in_backward, or optimizer.master_weights");
     }
-    if runtime == super::train::FSDP1 {
+    if runtime == super::names::FSDP1 {
         let problem = "copies of flat parameters are not simulated".to_owned();
         return no(problem, "write runtime = \"fsdp2\", or precision.storage = \"fp32\"");
     }

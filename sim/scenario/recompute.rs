@@ -2,10 +2,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::FSDP1;
-use super::understood::{MOST_SMALL, Reader};
+use super::names::FSDP1;
+use super::reader::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::ModelConfig;
 use crate::runtime::eager::offload::Offload;

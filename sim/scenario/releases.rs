@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::written;
 
 /// Releases, by the name that a scenario writes.

@@ -3,10 +3,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::{FSDP1, SINGLE_DEVICE};
-use super::understood::{MOST_SMALL, Reader};
+use super::names::{FSDP1, SINGLE_DEVICE};
+use super::reader::{MOST_SMALL, Reader};
 use super::{wrap, written};
 use crate::model::graph::Param;
 use crate::model::head::{self, Loss};

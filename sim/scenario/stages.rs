@@ -9,11 +9,11 @@ use std::borrow::Cow;
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::megatron::pipeline::{layers as written_layers, misfit};
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::{MOST_RANKS, MOST_SMALL, Reader};
+use super::names::FSDP2;
+use super::reader::{MOST_RANKS, MOST_SMALL, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::ModelConfig;

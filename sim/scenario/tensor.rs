@@ -2,10 +2,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::{MOST_RANKS, Reader};
+use super::names::FSDP2;
+use super::reader::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::fuse::float8::MULTIPLE;

@@ -2,12 +2,12 @@
 
 use toml::Spanned;
 
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, MOST_RANKS, Reader};
+use super::reader::{MOST_RANKS, Reader};
 use super::{
-    accumulation, autocast, classes, context, experts, float8, gate, machine, optimizer, recompute, sharding, stages,
-    tensor, training, written,
+    accumulation, autocast, classes, context, experts, float8, gate, machine, names, optimizer, recompute, sharding,
+    stages, tensor, training, written,
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
@@ -28,7 +28,7 @@ pub(super) const POLICIES: Rerun =
 
 /// PyTorch `fully_shard`.
 pub(super) const FSDP2: Runtime = Runtime(&Entry {
-    written: "fsdp2",
+    written: names::FSDP2,
     also: &["fsdp", "fully-shard", "torchtitan"],
     name: "FSDP2",
     lane: "FSDP2 (PyTorch fully_shard, CUDA)",
@@ -40,7 +40,7 @@ pub(super) const FSDP2: Runtime = Runtime(&Entry {
 
 /// PyTorch `FullyShardedDataParallel`.
 pub(super) const FSDP1: Runtime = Runtime(&Entry {
-    written: "fsdp1",
+    written: names::FSDP1,
     also: &["fully-sharded-data-parallel", "fullyshardeddataparallel", "llm-foundry", "composer"],
     name: "FSDP1",
     lane: "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
@@ -52,7 +52,7 @@ pub(super) const FSDP1: Runtime = Runtime(&Entry {
 
 /// PyTorch on one device, with nothing around the model.
 pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
-    written: "single_device",
+    written: names::SINGLE_DEVICE,
     also: &["single-gpu", "one-device"],
     name: "one device",
     lane: "one device (PyTorch, CUDA)",

@@ -2,10 +2,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::SINGLE_DEVICE;
-use super::understood::{MOST_SMALL, Reader};
+use super::names::SINGLE_DEVICE;
+use super::reader::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
 use crate::runtime::train::{KeepLogits, Loop};

@@ -1,22 +1,20 @@
 //! The scenario as understood: every decision taken, every default named.
 
-use std::fmt;
 use std::path::Path;
 
 use toml::Spanned;
 
-use super::assumption::{Assumption, Taken, Written};
+use super::assumption::Assumption;
 use super::draft::Draft;
+use super::entry::{Base, Decided, Runtime};
 use super::error::ScenarioError;
-use super::idle::{self, Idle};
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
-use super::registry::Runtime;
-use super::{batch, experts, gate, limits, model, plain, releases, written};
+use super::reader::{How, Idle, Reader};
+use super::{batch, experts, gate, idle, limits, model, plain, releases, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::files::one_line;
 use crate::hardware::{Place, Topology};
-use crate::model::ModelConfig;
 use crate::runtime::{Job, Parts};
 
 /// A scenario, fully decided.
@@ -60,118 +58,17 @@ pub struct Scenario {
     pub measured: Option<Measured>,
 }
 
-/// Reads places and collects assumptions while the file is understood.
-pub(super) struct Reader<'t> {
-    pub file: &'t str,
-    pub text: &'t str,
-    pub assumptions: Vec<Assumption>,
-    /// Keys of the file that change nothing in this plan.
-    pub idle: Vec<Idle>,
-    pub how: How<'t>,
+/// Whether a text is a scenario that there are rules for.
+fn reads(file: &str, text: &str, how: How<'_>) -> bool {
+    Scenario::read(file, text, how).is_ok_and(|scenario| scenario.job.refuses().is_none())
 }
 
-/// How a scenario's text is read.
-#[derive(Clone, Copy, Default)]
-pub(super) struct How<'t> {
-    /// Whether this is a remedy on trial, whose own refusal nobody reads.
-    pub trial: bool,
-    /// The topology's file, instead of the one that the scenario names.
-    pub topology: Option<&'t str>,
-}
-
-impl Reader<'_> {
-    /// Those of some changes that the file is read with, and has rules for. Each is lines of a scenario, such as
-    /// `mesh.tp = 1, megatron.fp8 = "delayed"`, of which a key alone is removed.
-    pub(super) fn reading<C: AsRef<str>>(&self, changes: &[C]) -> Vec<String> {
-        let reads = |change: &&C| {
-            let draft = self.text.parse().ok().map(|table| Draft::new(self.file, table));
-            let changed = draft.and_then(|draft| draft.changed(change.as_ref()));
-            let read = changed.map(|draft| Scenario::read(self.file, &draft.text(), How { trial: true, ..self.how }));
-            read.is_some_and(|read| read.is_ok_and(|scenario| scenario.job.refuses().is_none()))
-        };
-        // A trial's own remedies are for nobody.
-        let kept = changes.iter().filter(|change| !self.how.trial && reads(change));
-        kept.map(|change| change.as_ref().to_owned()).collect()
-    }
-
-    /// What to write: of some changes, each with its words, those that the file is read with; all, where it is read with none.
-    pub(super) fn remedy(&self, changes: &[(&str, &str)]) -> String {
-        let reads = |(change, _): &&(&str, &str)| !self.reading(&[change]).is_empty();
-        let kept: Vec<&str> = changes.iter().filter(reads).map(|(_, words)| *words).collect();
-        let all = || changes.iter().map(|(_, words)| *words).collect::<Vec<_>>().join(", or ");
-        if kept.is_empty() { all() } else { kept.join(", or ") }
-    }
-
-    pub(super) fn place<T>(&self, at: &Spanned<T>) -> Box<Place> {
-        Box::new(Place::of(self.file, self.text, at.span()))
-    }
-
-    pub(super) fn plan<T>(
-        &self,
-        at: &Spanned<T>,
-        problem: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> ScenarioError {
-        ScenarioError::Plan { code: None, problem: problem.into(), place: self.place(at), remedy: remedy.into() }
-    }
-
-    /// A count between 1 (or `least`) and `most`.
-    pub(super) fn count(&self, key: &str, at: &Spanned<i64>, least: i64, most: i64) -> Result<u64, ScenarioError> {
-        let value = *at.get_ref();
-        if (least..=most).contains(&value) {
-            Ok(value.unsigned_abs())
-        } else {
-            let problem = format!("{key} = {value} is out of range: expected {least} to {most}");
-            Err(ScenarioError::Written { problem, place: self.place(at) })
-        }
-    }
-
-    pub(super) fn count_or(
-        &mut self,
-        key: &str,
-        at: Option<&Spanned<i64>>,
-        least: i64,
-        most: i64,
-        default: u64,
-    ) -> Result<u64, ScenarioError> {
-        match at {
-            Some(at) => self.count(key, at, least, most),
-            None => Ok(self.assume(key, default, default)),
-        }
-    }
-
-    /// Takes a value for a key that the file leaves out; `written` is how a file would write it.
-    pub(super) fn assume<T>(&mut self, key: &str, value: T, written: impl Into<Written>) -> T {
-        self.assumptions.push(Assumption::Taken(Taken { key: key.to_owned(), value: written.into(), why: None }));
-        value
-    }
-
-    /// Takes a value for a key that the file leaves out, and says why this one.
-    pub(super) fn assume_for<T>(
-        &mut self,
-        key: &str,
-        value: T,
-        written: impl Into<Written>,
-        why: impl Into<String>,
-    ) -> T {
-        let why = Some(why.into());
-        self.assumptions.push(Assumption::Taken(Taken { key: key.to_owned(), value: written.into(), why }));
-        value
-    }
-
-    /// Adds a remark on the plan to what the report lists as taken.
-    pub(super) fn note(&mut self, words: impl fmt::Display) {
-        self.assumptions.push(Assumption::Note(format!("note: {words}")));
-    }
-
-    pub(super) fn flag(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
-        written.unwrap_or_else(|| self.assume(key, default, default))
+impl Draft {
+    /// The scenario as understood.
+    pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
+        Scenario::parse(self.file(), &self.text())
     }
 }
-
-pub(super) const MOST_RANKS: i64 = limits::RANKS as i64;
-pub(super) const MOST_SEQUENCE: i64 = 1 << 26;
-pub(super) const MOST_SMALL: i64 = 1 << 16;
 
 impl Scenario {
     /// Reads a scenario file.
@@ -184,12 +81,12 @@ impl Scenario {
 
     /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::read(file, text, How::default())
+        Scenario::read(file, text, How { trial: false, topology: None, reads })
     }
 
     /// The same on a machine of another topology file.
     pub(super) fn on(&self, topology: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::read(&self.file, &self.draft.text(), How { trial: true, topology: Some(topology) })
+        Scenario::read(&self.file, &self.draft.text(), How { trial: true, topology: Some(topology), reads })
     }
 
     /// Understands a scenario's text; of a remedy on trial nothing is looked for that would mend it.
@@ -226,29 +123,6 @@ impl Scenario {
             ..*self
         }
     }
-}
-
-/// What every runtime's reader starts from.
-pub(super) struct Base<'a> {
-    pub scenario: &'a written::Scenario,
-    pub runtime: Runtime,
-    pub topology: &'a Topology,
-    pub profile: &'a Profile,
-    pub model: ModelConfig,
-    /// Tokens of a sequence.
-    pub seq: u64,
-    /// Sequences of a micro-batch.
-    pub micro: u64,
-    /// Micro-batches of a step.
-    pub accumulation: u64,
-}
-
-/// What it makes of it.
-pub(super) struct Decided {
-    pub job: Job,
-    pub regime: Regime,
-    pub software: Software,
-    pub expandable_segments: bool,
 }
 
 /// The first compute capability of chips on which nobody asks for one queue: Blackwell's.

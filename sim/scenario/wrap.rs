@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{MOST_SMALL, Reader};
+use super::reader::{MOST_SMALL, Reader};
 use super::{gate, written};
 use crate::model::{FeedForward, ModelConfig};
 use crate::runtime::fsdp::{Inner, Reshard, Version, Wrap};

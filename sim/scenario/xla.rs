@@ -3,11 +3,11 @@
 
 use toml::{Spanned, Value};
 
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
+use super::reader::{MOST_RANKS, MOST_SMALL, Reader};
 use super::written::{Eight, ExpertExchange, Moment};
-use super::{foreign, machine, written};
+use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Blocks, Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
@@ -22,7 +22,7 @@ mod pipeline;
 
 /// XLA SPMD on TPU.
 pub(super) const XLA: Runtime = Runtime(&Entry {
-    written: "xla",
+    written: names::XLA,
     also: &["jax", "maxtext", "tpu", "spmd"],
     name: "XLA SPMD",
     lane: "ZeRO-3-shaped sharding on TPU XLA",

@@ -9,12 +9,12 @@ mod sequence;
 use toml::Spanned;
 
 use super::assumption::Assumption;
+use super::entry::{Base, Decided, Entry, Runtime};
 use super::error::ScenarioError;
 use super::megatron::mesh;
-use super::registry::{Entry, Runtime};
+use super::reader::Reader;
 use super::train::eager;
-use super::understood::{Base, Decided, Reader};
-use super::{classes, foreign, gate, limits, machine, recompute, training, written};
+use super::{classes, foreign, gate, limits, machine, names, recompute, training, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
@@ -34,12 +34,9 @@ const BUCKET: u64 = 500_000_000;
 /// Elements that ZeRO-3 steps together: `sub_group_size`.
 const SUB_GROUP: u64 = 1_000_000_000;
 
-/// Elements, at most, that a key counts.
-const MOST: i64 = 1 << 40;
-
 /// `deepspeed.initialize` around a PyTorch module.
 pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
-    written: "deepspeed-zero",
+    written: names::DEEPSPEED_ZERO,
     also: &["zero", "zero-1", "zero-2", "zero-3", "zero1", "zero2", "zero3", "deepspeed-zero3"],
     name: "DeepSpeed ZeRO",
     lane: "DeepSpeed ZeRO 0.19 (CUDA)",
@@ -203,9 +200,10 @@ fn zero(
     let stage = stage(reader, table)?;
     let table = table.get_ref();
     without_rules(reader, table, stage)?;
-    let bucket = reader.count_or("zero.reduce_bucket_size", table.reduce_bucket_size.as_ref(), 1, MOST, BUCKET)?;
+    let bucket =
+        reader.count_or("zero.reduce_bucket_size", table.reduce_bucket_size.as_ref(), 1, disks::MOST, BUCKET)?;
     if let Some(at) = &table.allgather_bucket_size {
-        reader.count("zero.allgather_bucket_size", at, 1, MOST)?;
+        reader.count("zero.allgather_bucket_size", at, 1, disks::MOST)?;
         reader
             .idle("zero.allgather_bucket_size", "PyTorch has all_gather_into_tensor, which gathers everything at once");
     }
@@ -239,7 +237,7 @@ fn of_three(reader: &mut Reader<'_>, table: &written::Zero) -> Result<(Gathering
     }
     let default = Gathering::default();
     let mut count = |key: &str, at: &Option<Spanned<i64>>, least, default| {
-        reader.count_or(&format!("zero.{key}"), at.as_ref(), least, MOST, default)
+        reader.count_or(&format!("zero.{key}"), at.as_ref(), least, disks::MOST, default)
     };
     let gathering = Gathering {
         prefetch: count("stage3_prefetch_bucket_size", &table.stage3_prefetch_bucket_size, 0, default.prefetch)?,

@@ -1,12 +1,12 @@
 //! The machine, the model, how it is split and what a step is: tables that every framework reads.
 
-use super::Choice::{With, Word};
-use super::Kind::{Choice, Count, Flag, List, Number, Quantity, Text};
 use super::readers::{
     ALL, ALL_BUT_ZERO_AND_XLA, CUDA, FSDP2, INTERNEVO, MEGATRON, NANOTRON, PYTORCH, PYTORCH_OR_MEGATRON, REPLICAS,
     STAGES, XLA, ZERO,
 };
-use super::{Group, Key, Table};
+use super::row::Choice::{With, Word};
+use super::row::Kind::{Choice, Count, Flag, List, Number, Quantity, Text};
+use super::row::{Group, Key, Table};
 
 /// `[topology]`
 pub(super) const TOPOLOGY_KEYS: Table = Table {

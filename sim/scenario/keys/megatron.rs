@@ -1,9 +1,9 @@
 //! The table of Megatron-Core.
 
-use super::Choice::{With, Word};
-use super::Kind::{Choice, Count, Flag, List, Number, Text};
 use super::readers::MEGATRON;
-use super::{Group, Key, Table};
+use super::row::Choice::{With, Word};
+use super::row::Kind::{Choice, Count, Flag, List, Number, Text};
+use super::row::{Group, Key, Table};
 
 /// `[megatron]`
 pub(super) const MEGATRON_KEYS: Table = Table {

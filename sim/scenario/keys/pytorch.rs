@@ -1,9 +1,9 @@
 //! Tables of PyTorch's own runtimes, some keys of which others read.
 
-use super::Choice::{With, Word};
-use super::Kind::{Choice, Count, Flag, List, Number, Other, Text};
 use super::readers::{CLIPS, CUDA, FSDP, FSDP1, INTERNEVO, MEGATRON, MODULES, NANOTRON, PYTORCH, XLA, ZERO};
-use super::{Group, Key, Table};
+use super::row::Choice::{With, Word};
+use super::row::Kind::{Choice, Count, Flag, List, Number, Other, Text};
+use super::row::{Group, Key, Table};
 
 /// `[fsdp]`
 pub(super) const FSDP_KEYS: Table = Table {

@@ -1,9 +1,9 @@
 //! The tables of InternEvo and nanotron.
 
-use super::Choice::Word;
-use super::Kind::{Choice, Count, Flag};
 use super::readers::{INTERNEVO, NANOTRON};
-use super::{Group, Key, Table};
+use super::row::Choice::Word;
+use super::row::Kind::{Choice, Count, Flag};
+use super::row::{Group, Key, Table};
 
 /// `[internevo]`
 pub(super) const INTERNEVO_KEYS: Table = Table {

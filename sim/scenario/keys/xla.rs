@@ -1,9 +1,9 @@
 //! The table of the SPMD lane.
 
-use super::Choice::Word;
-use super::Kind::{Choice, Count, Flag, List, Number, Text};
 use super::readers::XLA;
-use super::{Group, Key, Table};
+use super::row::Choice::Word;
+use super::row::Kind::{Choice, Count, Flag, List, Number, Text};
+use super::row::{Group, Key, Table};
 
 /// `[xla]`
 pub(super) const XLA_KEYS: Table = Table {

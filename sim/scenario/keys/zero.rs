@@ -1,9 +1,9 @@
 //! The table of DeepSpeed's ZeRO.
 
-use super::Choice::Word;
-use super::Kind::{Choice, Count, Flag, Number, Text};
 use super::readers::ZERO;
-use super::{Group, Key, Table};
+use super::row::Choice::Word;
+use super::row::Kind::{Choice, Count, Flag, Number, Text};
+use super::row::{Group, Key, Table};
 
 /// `[zero]`
 pub(super) const ZERO_KEYS: Table = Table {

@@ -8,7 +8,7 @@ use crate::program::Kernel;
 use crate::runtime::megatron::{Implementation, Overlap, Scatter};
 use crate::scenario::assumption::Written;
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{Megatron, TensorScatter};
 
 const BULK: &str = "megatron.tp_comm_bulk_sm_margin";

@@ -6,7 +6,7 @@ use crate::near::did_you_mean;
 use crate::runtime::eager::{Parts, WAYS, Way};
 use crate::runtime::megatron::{Block, Core, Implementation, Mesh, Sharing};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
 /// How the mesh's ranks share a sequence.

@@ -10,7 +10,7 @@ use crate::model::ModelConfig;
 use crate::runtime::megatron::Engine;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::machine;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
 const KEY: &str = "megatron.deterministic_mode";

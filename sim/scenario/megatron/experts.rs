@@ -8,7 +8,7 @@ use crate::model::routing::Load;
 use crate::near::did_you_mean;
 use crate::runtime::megatron::{DISPATCHERS, Dispatcher, Implementation, Mesh, Mixture};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::{MOST_RANKS, Reader};
+use crate::scenario::reader::{MOST_RANKS, Reader};
 use crate::scenario::written;
 
 /// The largest capacity of an expert, over a balanced load.

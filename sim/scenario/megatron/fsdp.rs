@@ -9,8 +9,11 @@ use crate::runtime::megatron::{
     Engine, Fsdp, Gradients, Job, Matmuls, Mesh, Optimizer, Strategy, refuses, unfit, unit_size,
 };
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
+
+/// Whether weight gradients are added by the matmuls that make them.
+pub(super) const FUSION: &str = "megatron.gradient_accumulation_fusion";
 
 /// The key that turns it on.
 type Key<'t> = &'t Spanned<bool>;
@@ -80,7 +83,7 @@ pub(super) fn fuses(reader: &mut Reader<'_>, table: &written::Megatron, key: Key
         };
         return Err(reader.plan(key, problem, "write megatron.gradient_accumulation_fusion = false"));
     }
-    Ok(reader.flag(super::FUSION, written, false))
+    Ok(reader.flag(FUSION, written, false))
 }
 
 /// What the keys say, given what has been decided of gradients and the optimizer. How much is gathered ahead is decided with

@@ -8,7 +8,7 @@ use crate::runtime::megatron::{
     Block, CudaGraphs, Engine, Implementation, Matmuls, Mesh, Mixture, Pipeline, Recompute, Scope,
 };
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Graphs};
 
 /// What of a job has been decided before.

@@ -3,7 +3,7 @@
 use super::deepspeed;
 use crate::runtime::megatron::{Engine, Loader, Mesh};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::Megatron;
 
 const KEY: &str = "megatron.get_batch";

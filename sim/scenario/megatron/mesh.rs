@@ -6,8 +6,8 @@ use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{Mesh, Sharing};
 use crate::scenario::error::ScenarioError;
+use crate::scenario::reader::{MOST_RANKS, Reader};
 use crate::scenario::tensor;
-use crate::scenario::understood::{MOST_RANKS, Reader};
 use crate::scenario::written;
 
 /// The mesh, which must tile the topology exactly; `dp` is what the other axes leave.

@@ -3,7 +3,7 @@
 use crate::program::DType;
 use crate::runtime::megatron::{Fp8Recipe, Matmuls, Optimizer};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
 /// `store_param_remainders`: 2 bytes of each master, unless the file says otherwise, wherever Transformer Engine keeps

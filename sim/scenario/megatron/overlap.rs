@@ -7,7 +7,7 @@ use toml::Spanned;
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{Block, Dispatcher, Mesh, Mixture, Recompute};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Module, Waited};
 
 /// The key, if it is on and experts are spread over ranks of a pipeline.

@@ -6,7 +6,7 @@ use toml::{Spanned, Value};
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{Again, Engine, Implementation, Pipeline, Recompute};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Module};
 
 /// Whole blocks or the attention core, and parts of a block beside it.

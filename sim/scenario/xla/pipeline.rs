@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::super::error::ScenarioError;
-use super::super::understood::{MOST_SMALL, Reader};
+use super::super::reader::{MOST_SMALL, Reader};
 use super::super::written;
 use crate::model::ModelConfig;
 use crate::runtime::spmd::{Mesh, Pipeline, Policy};

@@ -4,14 +4,16 @@
 use toml::{Spanned, Value};
 
 use super::super::error::ScenarioError;
-use super::super::understood::Reader;
+use super::super::reader::Reader;
 use super::super::written::{self, ZeroDevice};
-use super::MOST;
 use crate::cost::Disks;
 use crate::hardware::Topology;
 use crate::runtime::zero::{Aio, Job, ParameterFiles, Stage, StateFiles, Trouble, swappable};
-use crate::scenario::understood::MOST_SMALL;
+use crate::scenario::reader::MOST_SMALL;
 use crate::units::Bandwidth;
+
+/// Elements, at most, that a key of `[zero]` counts.
+pub(super) const MOST: i64 = 1 << 40;
 
 /// Whether a table names disks.
 pub(super) fn is_disk(table: &written::Offload) -> bool {

@@ -4,7 +4,7 @@ use toml::{Spanned, Value};
 
 use super::super::assumption::Written;
 use super::super::error::ScenarioError;
-use super::super::understood::Reader;
+use super::super::reader::Reader;
 use super::super::written::{self, ZeroDevice};
 use super::disks;
 use crate::runtime::optimizer::{Adam, Decay, How, Optimizer};

@@ -2,7 +2,7 @@
 //! `deepspeed/runtime/sequence_parallel/ulysses_sp.py` (0.19.6) itself refuses, and what of it has no rules.
 
 use super::super::error::ScenarioError;
-use super::super::understood::Reader;
+use super::super::reader::Reader;
 use super::super::written::{self, Policy};
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
