@@ -126,7 +126,8 @@ pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
     let Parts::Whole(job) = job.parts() else { return };
     if let Some(times) = filled_up(job) {
         let (count, shard, times) = (experts.count, job.fsdp.shard, (times * 100.0).round() / 100.0);
-        reader.note(format!("fully_shard cuts weights along their first dimension, of experts' the {count} experts, and fills that up for \
+        reader.note(format!(
+            "fully_shard cuts weights along their first dimension, of experts' the {count} experts, and fills that up for \
              dp_shard = {shard}: {times} times as much is kept and moved; framework.experts = \"torchtitan\" cuts another \
              dimension"
         ));

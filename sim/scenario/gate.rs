@@ -138,7 +138,8 @@ pub(super) fn profile(
     if profile.collectives.of_a_torus() || (link.0 / measured.0 - 1.0).abs() <= PROFILE_TOLERANCE {
         return Ok(profile);
     }
-    reader.note(format!("links inside a node carry {:.0} GB/s here and {:.0} GB/s in the profile {}: collectives are extrapolated by bandwidth",
+    reader.note(format!(
+        "links inside a node carry {:.0} GB/s here and {:.0} GB/s in the profile {}: collectives are extrapolated by bandwidth",
         link.0 / 1e9,
         measured.0 / 1e9,
         profile.name
@@ -154,7 +155,8 @@ pub(super) fn positions(
     seq: u64,
 ) -> Result<(), ScenarioError> {
     if let Some(context) = model.context.filter(|&context| seq > context) {
-        reader.note(format!("batch.sequence = {seq} is longer than the {context} positions that {} is for (max_position_embeddings): time and \
+        reader.note(format!(
+            "batch.sequence = {seq} is longer than the {context} positions that {} is for (max_position_embeddings): time and \
              memory do not depend on them",
             model.name
         ));
@@ -207,7 +209,8 @@ pub(super) fn check(
         return Err(reader.plan(at, problem, "write reshard_after_forward = true or false, or remove mesh.ep"));
     }
     if job.fsdp.replicate > 1 && job.fsdp.shard > topology.node.chips && topology.nodes > 1 {
-        reader.note(format!("dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",
+        reader.note(format!(
+            "dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",
             job.fsdp.shard, topology.node.chips, topology.node.chips
         ));
     }

@@ -185,7 +185,8 @@ pub(super) fn attention(
     has(reader, written, profile, attention)?;
     if profile.attention.stands_in(attention) {
         let [forward, backward] = FLEX_OVER_FLASH2.map(|share| 100.0 * share);
-        reader.note(format!("the profile {} has no flex kernels: they take flash2's times at {forward} % of its rate forward and {backward} % \
+        reader.note(format!(
+            "the profile {} has no flex kernels: they take flash2's times at {forward} % of its rate forward and {backward} % \
              backward, as PyTorch measured on A100, give or take 20 %",
             profile.name
         ));

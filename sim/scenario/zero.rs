@@ -268,7 +268,8 @@ fn hpz(
         return Err(reader.plan(at, problem, remedy));
     }
     if size > 1 && !chips.is_multiple_of(size) {
-        reader.note(format!("groups of zero.zero_hpz_partition_size = {size} do not lie within nodes of {chips} chips, and gather across"
+        reader.note(format!(
+            "groups of zero.zero_hpz_partition_size = {size} do not lie within nodes of {chips} chips, and gather across"
         ));
     }
     if size > 1 && offload.parameters {

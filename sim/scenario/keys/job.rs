@@ -1,7 +1,7 @@
 //! The machine, the model, how it is split and what a step is: tables that every framework reads.
 
 use super::readers::{
-    ALL, ALL_BUT_ZERO_AND_XLA, CUDA, FSDP2, INTERNEVO, MEGATRON, NANOTRON, PYTORCH, PYTORCH_OR_MEGATRON, REPLICAS,
+    ALL, ALL_BUT_ZERO_AND_XLA, CUDA, INTERNEVO, MEGATRON, NANOTRON, OTHERS, PYTORCH, PYTORCH_OR_MEGATRON, REPLICAS,
     STAGES, XLA, ZERO,
 };
 use super::row::Choice::{With, Word};
@@ -197,16 +197,33 @@ pub(super) const BATCH_KEYS: Table = Table {
     help: "Batch and sequence.",
     group: Group::Batch,
     owner: None,
-    instead: &[(MEGATRON, "gradients are reduced after the last micro-batch: remove the key"), (ZERO, "zero.stage says when gradients are reduced: remove the key"), (INTERNEVO, "gradients are reduced in the last micro-batch: remove the key"), (NANOTRON, "gradients are reduced with the last micro-batch: remove the key"), (XLA, "write batch.micro: sequences on each chip")],
+    instead: &[
+        (MEGATRON, "gradients are reduced after the last micro-batch: remove the key"),
+        (ZERO, "zero.stage says when gradients are reduced: remove the key"),
+        (INTERNEVO, "gradients are reduced in the last micro-batch: remove the key"),
+        (NANOTRON, "gradients are reduced with the last micro-batch: remove the key"),
+        (XLA, "write batch.micro: sequences on each chip"),
+    ],
     keys: &[
         Key::new("sequence", Count(Some((1, 1 << 26))), ALL, "Tokens per sequence."),
         Key::new("micro", Count(Some((1, 1 << 16))), ALL, "Sequences per rank and micro-batch."),
         Key::new("accumulation", Count(Some((1, 1 << 16))), ALL, "Micro-batches per step."),
-        Key::new("global", Count(Some((1, i64::MAX / (1 << 26)))), ALL, "Sequences of a step, of all ranks: `accumulation` follows."),
+        Key::new(
+            "global",
+            Count(Some((1, i64::MAX / (1 << 26)))),
+            ALL,
+            "Sequences of a step, of all ranks: `accumulation` follows.",
+        ),
         Key::new("global_tokens", Count(Some((1, i64::MAX))), ALL, "Tokens of a step, of all ranks: `accumulation` follows."),
         Key::new("sync_every_micro_batch", Flag, PYTORCH, "Whether gradients are reduced after every micro-batch."),
         Key::new("set_is_last_backward", Flag, PYTORCH, "Whether the loop calls `set_is_last_backward`."),
-        Key::new("all_reduce_every_micro_batch", Flag, FSDP2, "Whether replicas all-reduce after every micro-batch, or only after the last (`set_requires_all_reduce(False)`).").instead(&[(&["megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron", "xla"], "it is a switch of fully_shard's replicas: remove the key")]),
+        Key::new(
+            "all_reduce_every_micro_batch",
+            Flag,
+            PYTORCH,
+            "Whether replicas all-reduce after every micro-batch, or only after the last (`set_requires_all_reduce(False)`).",
+        )
+        .instead(&[(OTHERS, "it is a switch of fully_shard's replicas: remove the key")]),
     ],
 };
 

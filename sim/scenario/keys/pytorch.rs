@@ -1,6 +1,6 @@
 //! Tables of PyTorch's own runtimes, some keys of which others read.
 
-use super::readers::{CLIPS, CUDA, FSDP, FSDP1, INTERNEVO, MEGATRON, MODULES, NANOTRON, PYTORCH, XLA, ZERO};
+use super::readers::{CLIPS, CUDA, FSDP, FSDP1, INTERNEVO, MEGATRON, MODULES, NANOTRON, OTHERS, PYTORCH, XLA, ZERO};
 use super::row::Choice::{With, Word};
 use super::row::Kind::{Choice, Count, Flag, List, Number, Other, Text};
 use super::row::{Group, Key, Table};
@@ -514,9 +514,6 @@ pub(super) const MEMORY_KEYS: Table = Table {
             PYTORCH,
             "How parameters are initialised, where that leaves blocks in the allocator's cache.",
         )
-        .instead(&[(
-            &["megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron", "xla"],
-            "it is of parameters that fully_shard has sharded: remove the key",
-        )]),
+        .instead(&[(OTHERS, "it is of parameters that fully_shard has sharded: remove the key")]),
     ],
 };

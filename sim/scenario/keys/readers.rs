@@ -21,9 +21,6 @@ pub(super) const FSDP: &[&str] = &["fsdp2", "fsdp1"];
 /// PyTorch's `FullyShardedDataParallel`.
 pub(super) const FSDP1: &[&str] = &["fsdp1"];
 
-/// PyTorch's `fully_shard`.
-pub(super) const FSDP2: &[&str] = &["fsdp2"];
-
 /// InternEvo.
 pub(super) const INTERNEVO: &[&str] = &["internevo"];
 
@@ -53,3 +50,6 @@ pub(super) const XLA: &[&str] = &["xla"];
 
 /// DeepSpeed's ZeRO.
 pub(super) const ZERO: &[&str] = &["deepspeed-zero"];
+
+/// All but PyTorch's own runtimes.
+pub(super) const OTHERS: &[&str] = &["megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron", "xla"];

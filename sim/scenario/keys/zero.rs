@@ -73,18 +73,8 @@ pub(super) const ZERO_KEYS: Table = Table {
             ZERO,
             "`buffer_count`: without effect but for disks, as all that follow but `ratio`.",
         ),
-        Key::new(
-            "offload_optimizer.buffer_size",
-            Count(Some((0, 1 << 40))),
-            ZERO,
-            "`buffer_size`, in elements (`offload_param`).",
-        ),
-        Key::new(
-            "offload_optimizer.max_in_cpu",
-            Count(Some((0, 1 << 40))),
-            ZERO,
-            "`max_in_cpu`, in elements (`offload_param`).",
-        ),
+        Key::new("offload_optimizer.buffer_size", Count(None), ZERO, "`buffer_size`, in elements (`offload_param`)."),
+        Key::new("offload_optimizer.max_in_cpu", Count(None), ZERO, "`max_in_cpu`, in elements (`offload_param`)."),
         Key::new("offload_optimizer.pipeline_read", Flag, ZERO, "`pipeline_read` (`offload_optimizer`)."),
         Key::new("offload_optimizer.pipeline_write", Flag, ZERO, "`pipeline_write` (`offload_optimizer`)."),
         Key::new(

@@ -50,7 +50,8 @@ pub(super) fn asked(
         return Err(reader.plan(at, problem, format!("{REMEDY}, or mesh.cp = 1")));
     }
     machine::in_order(reader, at, attention, model, REMEDY)?;
-    reader.note("megatron.deterministic_mode prices attention's backward; NCCL_ALGO=Ring, embeddings by index and PyTorch's other \
+    reader.note(
+        "megatron.deterministic_mode prices attention's backward; NCCL_ALGO=Ring, embeddings by index and PyTorch's other \
          deterministic operators are not priced");
     Ok(true)
 }
