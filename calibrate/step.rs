@@ -25,6 +25,8 @@ mod sorted;
 mod tests;
 mod weights;
 
+use std::borrow::Cow;
+
 use windtunnel::model::experts::{Experts, Router, Score};
 use windtunnel::model::{Activation, FeedForward, Position, QkNorm};
 use windtunnel::runtime::spmd::{Attention, Block, Job, Mesh};
@@ -92,7 +94,7 @@ pub fn write(job: &Job, options: Options) -> Result<Step, String> {
 }
 
 /// What a job has that no step is written with.
-fn lacks(job: &Job) -> Option<&'static str> {
+fn lacks(job: &Job) -> Option<Cow<'static, str>> {
     let model = &job.model;
     let windows = |job: &Job| (1..job.model.layers).any(|layer| job.model.window(layer) != job.model.window(0));
     let shared = job.mesh.context > 1;
@@ -113,8 +115,8 @@ fn lacks(job: &Job) -> Option<&'static str> {
         (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
         (!gates(model.feed_forward), "feed-forwards other than those gated by SiLU or GELU"),
     ];
-    let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
-    here.or_else(|| job.only_simulated())
+    let here = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what.into());
+    here.or_else(|| job.only_simulated().map(|refusal| refusal.problem))
 }
 
 /// Whether a feed-forward is gated by a function that is written here.

@@ -14,9 +14,11 @@ mod job;
 pub mod megatron;
 pub mod nanotron;
 pub mod optimizer;
+mod refusal;
 pub mod spmd;
 pub mod train;
 pub mod zero;
 
 pub use flight::Flight;
 pub use job::{Framework, Job, Modules, Parts};
+pub use refusal::Refusal;

@@ -119,7 +119,10 @@ fn a_models_file_says_how_many_modules_it_has_and_the_key_overrides_it() {
         let path = folder.path.join("my.toml");
         let read =
             Scenario::parse(&path.display().to_string(), &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        (read.job.model().predicts_ahead, read.assumptions.iter().any(|line| line == "megatron.mtp_num_layers = 1"))
+        (
+            read.job.model().predicts_ahead,
+            read.assumption_lines().iter().any(|line| line == "megatron.mtp_num_layers = 1"),
+        )
     };
     assert_eq!(says(""), (1, true));
     assert_eq!(says("mtp_num_layers = 0"), (0, false));

@@ -319,7 +319,7 @@ fn keys_of_megatron_are_refused_elsewhere() {
 fn a_plan_that_runs_badly_is_told_so() {
     // Whose optimizer it is is noted of every plan.
     let notes = |text: &str| {
-        let said = make::parse(text).assumptions;
+        let said = make::parse(text).assumption_lines();
         said.into_iter().filter(|line| !line.contains("FusedAdam")).collect::<Vec<_>>().join("\n")
     };
     let few = edited("accumulation = 4", "accumulation = 1");

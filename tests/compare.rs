@@ -46,7 +46,7 @@ fn check_filled(text: &str) {
     assert_eq!(full.defaults(), [], "{text}");
     let notes = ["model: ", "note: "];
     let left: Vec<_> =
-        full.assumptions.iter().filter(|line| !notes.iter().any(|note| line.starts_with(note))).collect();
+        full.assumption_lines().into_iter().filter(|line| !notes.iter().any(|note| line.starts_with(note))).collect();
     assert!(left.is_empty(), "{left:?}\n{text}");
 }
 
@@ -134,7 +134,7 @@ fn differences_are_applied_from_the_hardware_up() {
         changed = make::with(&changed, table, key, value);
     }
     let answer = sides(LLAMA, &changed);
-    let groups: Vec<_> = answer.rows.iter().map(|row| row.differences[0].group()).collect();
+    let groups: Vec<_> = answer.rows.iter().map(|row| row.differences[0].group().name()).collect();
     assert_eq!(groups, ["hardware", "batch", "fsdp", "recompute", "compile", "rest"]);
     assert!(answer.rows.iter().all(|row| row.joined.is_none() && row.alone.is_ok()));
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windtunnel::scenario::Scenario;
+use windtunnel::scenario::{Assumption, Scenario};
 
 use crate::make::{self, MEGATRON, TINY, replaced};
 
@@ -79,10 +79,10 @@ pub fn plans() -> Vec<String> {
     ]
 }
 
-/// Key and value of a line of what is taken; notes are no such lines.
-fn taken(scenario: &Scenario) -> impl Iterator<Item = (&str, &str)> {
-    let lines = scenario.assumptions.iter().filter(|line| !line.starts_with("note"));
-    lines.filter_map(|line| line.split_once(" = ")).map(|(key, value)| (key, value.split(" (").next().unwrap_or(value)))
+/// Keys and values of what is taken.
+fn taken(scenario: &Scenario) -> impl Iterator<Item = (&str, String)> {
+    let taken = scenario.assumptions.iter().filter_map(Assumption::taken);
+    taken.map(|taken| (taken.key.as_str(), taken.value.to_string()))
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn every_default_is_the_frameworks_and_its_source_is_known() {
             else {
                 panic!("{runtime}: {key} = {value} is taken, and defaults.tsv does not say on what grounds");
             };
-            let expected = values.contains(&value) || values[..] == ["by size"];
+            let expected = values.contains(&value.as_str()) || values[..] == ["by size"];
             assert!(expected, "{runtime}: {key} = {value} is taken, and defaults.tsv has {}", values.join(" or "));
             met.insert((runtime.to_owned(), key.to_owned()));
         }

@@ -79,7 +79,7 @@ fn flash_attention_2_takes_the_blocks_that_pytorch_takes() {
 #[test]
 fn pytorch_takes_no_cudnn_attention_under_deterministic_algorithms() {
     let text = format!("{TINY}\n[attention]\ndeterministic = true\n");
-    let taken = make::parse(&text).assumptions.join("\n");
+    let taken = make::parse(&text).assumption_lines().join("\n");
     assert!(
         taken.contains("attention.backend = \"flash2\"") && taken.contains("prices attention's backward"),
         "{taken}"

@@ -55,7 +55,7 @@ fn parameters_on_disks_are_read_for_each_gather_and_written_when_stepped() {
     let text = on_disks("8 GB/s", &keys);
     let part = make::parse(&text).job.model().params().total / 8;
     let stays = make::parse(&text.replace(", max_in_cpu = 0", ""));
-    assert!(stays.assumptions.iter().any(|line| line.contains("has room for all parameters")));
+    assert!(stays.assumption_lines().iter().any(|line| line.contains("has room for all parameters")));
     let (read, written) = filed(&make::program(&text));
     assert!(written.abs_diff(2 * part) < 1 << 16, "{written} {part}");
     // Forward and backward, but what the last module of the forward and the first of the backward share.

@@ -1,8 +1,8 @@
 //! Nothing in a file is read over: whatever somebody writes, under any framework and in any plan, changes the prediction, is
 //! refused, or is said to have no effect.
 //!
-//! Keys and the values they take are learnt from the reader itself, which names them to whoever misspells one ([`keys`]). To
-//! cover more, add a plan to [`plans`].
+//! Keys are those of the one table (`sim/scenario/keys.rs`), which `tests/keys.rs` holds to the reader. To cover more, add a plan to
+//! [`plans`].
 
 pub mod keys;
 pub mod plans;
@@ -15,7 +15,7 @@ use toml::Table;
 use windtunnel::program::Program;
 use windtunnel::report;
 use windtunnel::scenario::predict::Settings;
-use windtunnel::scenario::{Idle, Scenario, predict};
+use windtunnel::scenario::{Assumption, Idle, Scenario, predict};
 
 use crate::make::FILE;
 use keys::Key;
@@ -35,7 +35,7 @@ struct Seen {
     /// What ranks issue. Kernels are in the report, with their times: names that say who asked for them are none of it.
     issued: String,
     idle: Vec<Idle>,
-    /// What was taken for keys that the file leaves out.
+    /// Keys that the file leaves out, and for which a value was taken.
     taken: Vec<String>,
 }
 
@@ -56,7 +56,8 @@ impl Seen {
         });
         let issued = issued.collect();
         let idle = [scenario.idle, answer.idle].concat();
-        Ok(Seen { said: said.to_string(), issued, idle, taken: scenario.assumptions })
+        let taken = scenario.assumptions.iter().filter_map(Assumption::key).map(str::to_owned).collect();
+        Ok(Seen { said: said.to_string(), issued, idle, taken })
     }
 
     fn names(&self, key: &str) -> bool {
@@ -65,8 +66,7 @@ impl Seen {
 
     /// Whether the report says what was taken for a key, or for its table.
     fn states(&self, key: &str) -> bool {
-        let taken = self.taken.iter().filter_map(|line| line.split_once(" = "));
-        taken.map(|(taken, _)| taken).any(|taken| key == taken || key.starts_with(&format!("{taken}.")))
+        self.taken.iter().any(|taken| key == taken || key.starts_with(&format!("{taken}.")))
     }
 }
 

@@ -16,7 +16,7 @@ fn scenario(runtime: &str, model: &str, mesh: &str, rest: &str) -> String {
 fn said(text: &str) -> Result<Vec<String>, String> {
     let scenario = Scenario::parse(FILE, text).map_err(|error| error.to_string())?;
     predict(&scenario, Settings::default()).map_err(|error| error.to_string())?;
-    Ok(scenario.assumptions)
+    Ok(scenario.assumption_lines())
 }
 
 #[test]

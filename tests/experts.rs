@@ -56,7 +56,7 @@ fn every_model_with_experts_is_described_and_flown_or_refused_by_name() {
         let text = scenario(model, "");
         let understood = parse(&text);
         assert!(
-            understood.assumptions.iter().any(|line| line.starts_with("framework.experts = \"grouped\"")),
+            understood.assumption_lines().iter().any(|line| line.starts_with("framework.experts = \"grouped\"")),
             "{model}"
         );
         match missing {
@@ -175,7 +175,7 @@ fn deepseek_flies_under_megatron_with_every_dispatcher() {
         let answer = predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{dispatcher}: {error}"));
         let issued = answer.classes[0].program.comms.iter().filter(|comm| matches!(comm.kind, Collective::Rows(_)));
         assert_eq!(issued.count() > 0, dispatcher == "flex");
-        let noted = scenario.assumptions.iter().any(|line| line.contains("is taken to be DeepEP"));
+        let noted = scenario.assumption_lines().iter().any(|line| line.contains("is taken to be DeepEP"));
         assert_eq!(noted, dispatcher == "flex");
     }
 }
@@ -257,7 +257,7 @@ fn beside_another_micro_batch_dense_blocks_too_are_sent_when_they_are_there() {
         .replacen("sequence = 1024", "sequence = 1024\naccumulation = 8", 1);
     let plan = parse(&text);
     assert!(
-        !plan.assumptions.iter().any(|line| line.contains("delay_wgrad_compute")),
+        !plan.assumption_lines().iter().any(|line| line.contains("delay_wgrad_compute")),
         "what is written is not assumed"
     );
     let sends = |program: &Program, exchange: ExchangeId| {
@@ -329,10 +329,10 @@ fn torchtitans_experts_do_the_same_work_over_any_number_of_ranks_and_weigh_as_mu
 
 #[test]
 fn experts_spread_over_one_rank_are_not_spread() {
-    let assumed = |mesh: &str| parse(&scenario("mixtral-8x7b", "").replacen("[mesh]", mesh, 1)).assumptions;
+    let assumed = |mesh: &str| parse(&scenario("mixtral-8x7b", "").replacen("[mesh]", mesh, 1)).assumption_lines();
     assert_eq!(assumed("[mesh]\nep = 1"), assumed("[mesh]"));
     let titan = spread("mixtral-8x7b", 1, "");
-    assert_eq!(parse(&titan).assumptions, parse(&titan.replacen("ep = 1\n", "", 1)).assumptions);
+    assert_eq!(parse(&titan).assumption_lines(), parse(&titan.replacen("ep = 1\n", "", 1)).assumption_lines());
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn deepseeks_latent_attention_and_router_fly_as_torchtitan_writes_them() {
         "note: torchtitan balances experts by a bias of the router, which deepseek-v2-lite does not have",
         "note: torchtitan trains deepseek-v2-lite without its auxiliary loss",
     ] {
-        assert!(scenario.assumptions.contains(&line.to_owned()), "{:?}", scenario.assumptions);
+        assert!(scenario.assumption_lines().contains(&line.to_owned()), "{:?}", scenario.assumption_lines());
     }
     let answer = predict(&scenario, Settings::default()).unwrap_or_else(|error| panic!("{error}"));
     assert!(answer.step.0 > 0);

@@ -289,7 +289,7 @@ pub fn failures(file: &str, text: &str) -> Vec<String> {
 
 /// What becomes of the proposals of a scenario's refusal, if all are refused in turn.
 pub fn no_way_out(file: &str, text: &str) -> Option<(String, String)> {
-    let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return None };
+    let Err(ScenarioError::Plan { problem, place, remedy, .. }) = read(file, text) else { return None };
     let proposed = alternatives(&remedy, &at(text, place.line)).len();
     let refused = |file: &str, text: &str, _: (&str, &str)| {
         let said = read(file, text).err()?.to_string();
@@ -301,7 +301,7 @@ pub fn no_way_out(file: &str, text: &str) -> Option<(String, String)> {
 }
 
 fn follow(file: &str, text: &str, refused_again: fn(&str, &str, (&str, &str)) -> Option<String>) -> Vec<String> {
-    let Err(ScenarioError::Plan { problem, place, remedy }) = read(file, text) else { return vec![] };
+    let Err(ScenarioError::Plan { problem, place, remedy, .. }) = read(file, text) else { return vec![] };
     let own = at(text, place.line);
     let mut failed = vec![];
     for changes in alternatives(&remedy, &own) {

@@ -348,7 +348,7 @@ fn fp8_that_nobody_has_is_refused_by_name() {
     let refused = |change: &dyn Fn(&mut Job)| {
         let mut job = job(fp8(DELAYED, false), 2);
         change(&mut job);
-        megatron::refuses(&job).unwrap_or("nothing")
+        megatron::refuses(&job).map_or("nothing".into(), |refusal| refusal.problem)
     };
     assert_eq!(refused(&|_| {}), "nothing");
     assert!(refused(&|job| job.block.implementation = Implementation::Local).contains("Transformer Engine"));

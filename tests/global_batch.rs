@@ -34,7 +34,7 @@ fn micro_batches_follow_from_the_global_batch_in_sequences_or_in_tokens() {
         let scenario = make::parse(&text);
         assert_eq!(scenario.job.micro_batches(), micro_batches, "{keys}");
         assert_eq!(scenario.job.tokens(), 2048, "{keys}");
-        let follows = scenario.assumptions.iter().any(|line| line.starts_with("batch.accumulation = "));
+        let follows = scenario.assumption_lines().iter().any(|line| line.starts_with("batch.accumulation = "));
         assert_eq!(follows, !keys.contains("accumulation"), "{keys}");
     }
     // The other runtimes share out what is left of the chips.

@@ -20,7 +20,7 @@ fn refused(text: &str) -> String {
 }
 
 fn states(text: &str, line: &str) -> bool {
-    parse(text).assumptions.iter().any(|said| said.starts_with(line))
+    parse(text).assumption_lines().iter().any(|said| said.starts_with(line))
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn a_communicator_of_their_own_lets_gathers_overtake_reductions() {
 fn a_default_is_listed_and_written_out_changes_nothing() {
     let text = sharded(&[]);
     let size = "megatron.suggested_communication_unit_size = 1000000000";
-    assert!(parse(&text).assumptions.iter().any(|line| line == size));
+    assert!(parse(&text).assumption_lines().iter().any(|line| line == size));
     let written = sharded(&[("[megatron]", "[megatron]\nsuggested_communication_unit_size = 1_000_000_000")]);
     assert_eq!(program(&text).step, program(&written).step);
 }

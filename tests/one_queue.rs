@@ -11,7 +11,7 @@ fn one_queue(text: &str) -> bool {
 #[test]
 fn megatron_with_tensor_parallel_ranks_is_run_with_one_queue_before_blackwell() {
     assert!(one_queue(MEGATRON));
-    assert!(parse(MEGATRON).assumptions.iter().any(|line| line == "framework.device_max_connections = 1"));
+    assert!(parse(MEGATRON).assumption_lines().iter().any(|line| line == "framework.device_max_connections = 1"));
     assert!(!one_queue(&replaced(MEGATRON, &[("tp = 2", "tp = 1"), ("pp = 2", "pp = 4")])));
     assert!(!one_queue(&replaced(MEGATRON, &[("h100-sxm-80gb", "b200-sxm")])));
     assert!(!one_queue(TINY));

@@ -217,7 +217,7 @@ fn slices_can_be_stages() {
 
 #[test]
 fn no_program_is_written_for_a_pipeline_yet() {
-    assert!(job(&[]).only_simulated().unwrap().contains("mesh.pipeline"));
+    assert!(job(&[]).only_simulated().unwrap().problem.contains("mesh.pipeline"));
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn what_keeps_everything_of_iterations_is_told_to_keep_less_by_its_own_key() {
 
 #[test]
 fn stages_over_slices_are_listed_where_they_are_left_open() {
-    assert!(read(&[]).assumptions.iter().any(|line| line == "mesh.dcn_pipeline = 1"));
+    assert!(read(&[]).assumption_lines().iter().any(|line| line == "mesh.dcn_pipeline = 1"));
     let alone = [("pipeline = 4\nfsdp = 4", "fsdp = 16"), ("num_pipeline_microbatches = 8\n", "")];
-    assert!(read(&alone).assumptions.iter().any(|line| line == "mesh.dcn_pipeline = 1"));
+    assert!(read(&alone).assumption_lines().iter().any(|line| line == "mesh.dcn_pipeline = 1"));
 }

@@ -128,7 +128,11 @@ fn weight_decay_and_momentum_are_pytorchs_by_default_and_listed() {
     ] {
         let scenario = make::parse(&make::apply(TINY, &format!("optimizer.name = '{name}'")));
         for line in lines {
-            assert!(scenario.assumptions.iter().any(|said| said == line), "{name}: {:?}", scenario.assumptions);
+            assert!(
+                scenario.assumption_lines().iter().any(|said| said == line),
+                "{name}: {:?}",
+                scenario.assumption_lines()
+            );
         }
     }
     // Adam adds decay to a copy of the gradients, AdamW shrinks the weights in place.

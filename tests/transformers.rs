@@ -57,7 +57,7 @@ fn models_without_rules_are_written_as_before_and_the_report_says_so() {
 
 #[test]
 fn dropout_that_is_not_simulated_is_noted() {
-    let says = |scenario: &Scenario| scenario.assumptions.iter().any(|line| line.contains("gpt2 has dropout"));
+    let says = |scenario: &Scenario| scenario.assumption_lines().iter().any(|line| line.contains("gpt2 has dropout"));
     assert!(!says(&read("gpt2", "", "").unwrap()));
     assert!(says(&read("gpt2", "modules = \"plain\"", "").unwrap()));
 }

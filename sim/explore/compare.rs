@@ -2,7 +2,7 @@
 //!
 //! The differences are those of the keys that either file writes; a key that one of them leaves open counts with the
 //! value taken for it. (A key that both leave open is no decision: where its value differs, it *follows*.) They are then
-//! applied to A one after the other, in the order of [`ORDER`], until A has become B. Each stage is a real prediction,
+//! applied to A one after the other, in the order of [`Group`]s, until A has become B. Each stage is a real prediction,
 //! and a row is the difference of two stages, so that rows add up to B − A exactly: times in picoseconds, memory in bytes,
 //! MFU in billionths.
 //!
@@ -23,22 +23,10 @@ use side::{Keys, draft};
 use toml::Value;
 
 use super::point::Point;
+use crate::scenario::keys::{self, Group};
 use crate::scenario::predict::Verdict;
 use crate::scenario::{ScenarioError, reason};
 use crate::units::{Bytes, Time};
-
-/// The order in which differences are applied, by the table their keys stand in; what is not listed comes last.
-pub const ORDER: [(&str, &[&str]); 9] = [
-    ("hardware", &["topology"]),
-    ("model", &["model"]),
-    ("mesh", &["mesh", "pipeline"]),
-    ("batch", &["batch"]),
-    ("precision", &["precision"]),
-    ("fsdp", &["runtime", "fsdp", "fsdp1", "zero"]),
-    ("megatron", &["megatron"]),
-    ("recompute", &["activation_checkpointing"]),
-    ("compile", &["compile"]),
-];
 
 /// Tables whose keys are one row where the model is split differently.
 const LAYOUT: [&str; 4] = ["mesh", "pipeline", "tensor_parallel", "batch"];
@@ -72,14 +60,9 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Which group of [`ORDER`] it belongs to.
-    pub fn group(&self) -> &'static str {
-        ORDER.get(self.rank()).map_or("rest", |(group, _)| group)
-    }
-
-    fn rank(&self) -> usize {
-        let table = self.key.split('.').next().unwrap_or_default();
-        ORDER.iter().position(|(_, tables)| tables.contains(&table)).unwrap_or(ORDER.len())
+    /// The group that it belongs to.
+    pub fn group(&self) -> Group {
+        keys::group(&self.key)
     }
 
     fn apply(&self, keys: &mut Keys) {
@@ -235,7 +218,7 @@ fn differences(start: &Keys, end: &Keys) -> Vec<Difference> {
         (from != to).then(|| Difference { key: key.clone(), from, to })
     };
     let mut list: Vec<_> = keys.into_iter().filter_map(difference).collect();
-    list.sort_by_key(Difference::rank);
+    list.sort_by_key(Difference::group);
     list
 }
 

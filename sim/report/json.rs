@@ -88,7 +88,7 @@ pub fn report(scenario: &Scenario, answer: &Prediction) -> Value {
             .map(|(basis, share)| (basis.label().to_owned(), json!(share)))
             .collect::<serde_json::Map<_, _>>(),
         "questions": questions,
-        "assumptions": scenario.assumptions,
+        "assumptions": scenario.assumption_lines(),
     });
     report["residual_half_width"] = json!(answer.residual);
     report["runs_like_it"] = json!({

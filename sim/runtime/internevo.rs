@@ -20,7 +20,7 @@ pub use owners::Owners;
 use super::{Flight, Framework, Parts, megatron};
 use crate::model::{Activation, FeedForward, Norm, Position};
 use crate::program::{Budget, Group};
-use crate::runtime;
+use crate::runtime::{self, Refusal};
 
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
@@ -50,22 +50,27 @@ impl Framework for Job {
         Some(runtime::Job::of(Job { split, ..self.clone() }))
     }
 
-    fn refuses(&self) -> Option<&'static str> {
+    fn refuses(&self) -> Option<Refusal> {
         let model = &self.split.model;
         let cases = [
-            (model.norm != Norm::Rms, "norms other than RMSNorm under InternEvo"),
+            (model.norm != Norm::Rms, Refusal::new("internevo-norm", "norms other than RMSNorm under InternEvo")),
             (
                 model.feed_forward != FeedForward::Gated(Activation::Silu),
-                "a feed-forward other than SwiGLU under InternEvo",
+                Refusal::new("internevo-feed-forward", "a feed-forward other than SwiGLU under InternEvo"),
             ),
-            (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones under InternEvo"),
-            (model.heads != model.kv_heads, "shared key-value heads under InternEvo"),
-            (model.ffn_bias, "biases in the feed-forward under InternEvo"),
-            (model.tied_head, "a tied head under InternEvo"),
-            (model.sinks, "attention sinks"),
+            (
+                !matches!(model.position, Position::Rope { .. }),
+                Refusal::new("internevo-positions", "positions other than rotary ones under InternEvo"),
+            ),
+            (
+                model.heads != model.kv_heads,
+                Refusal::new("internevo-shared-kv-heads", "shared key-value heads under InternEvo"),
+            ),
+            (model.ffn_bias, Refusal::new("internevo-ffn-biases", "biases in the feed-forward under InternEvo")),
+            (model.tied_head, Refusal::new("internevo-tied-head", "a tied head under InternEvo")),
+            (model.sinks, Refusal::new("internevo-sinks", "attention sinks")),
         ];
-        let own = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
-        own.or_else(|| megatron::Chunk::refuses(&self.split))
+        Refusal::first(cases).or_else(|| megatron::Chunk::refuses(&self.split))
     }
 
     fn modules(&self) -> runtime::Modules {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Flight, megatron, spmd, train};
+use super::{Flight, Refusal, megatron, spmd, train};
 use crate::model::ModelConfig;
 use crate::program::{Budget, DType, TooLong};
 use crate::schedule::Shape;
@@ -17,7 +17,7 @@ pub trait Framework: fmt::Debug + Send + Sync {
         None
     }
     /// What of the job has no rules here, if anything.
-    fn refuses(&self) -> Option<&'static str>;
+    fn refuses(&self) -> Option<Refusal>;
     /// Whose modules run.
     fn modules(&self) -> Modules;
     /// Which part of each of the model's states a rank holds, where no parameter groups say so.
@@ -89,7 +89,7 @@ impl Job {
     }
 
     /// What of it has no rules here, if anything.
-    pub fn refuses(&self) -> Option<&'static str> {
+    pub fn refuses(&self) -> Option<Refusal> {
         self.0.refuses()
     }
 

@@ -31,6 +31,7 @@ mod optimizer;
 mod p2p;
 mod python;
 mod rank;
+mod refused;
 mod replicas;
 mod stamped;
 mod step;
@@ -38,10 +39,9 @@ mod together;
 mod vocabulary;
 
 pub use super::eager::DISPATCHERS;
-pub use ahead::MULTI_TOKEN;
 pub use batch::Loader;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
-pub use fsdp::{Fsdp, Strategy, Unfit, has_no_use_for_buckets, unit_size};
+pub use fsdp::{Fsdp, Strategy, has_no_use_for_buckets, unfit, unit_size};
 pub use graphs::{CudaGraphs, Scope};
 pub use job::{
     Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
@@ -49,13 +49,14 @@ pub use job::{
 };
 pub use modules::Modules;
 pub use optimizer::Optimizer;
+pub use refused::FP8;
 
 use rayon::prelude::*;
 
 use super::flight::decided;
 use super::{Flight, Framework, Parts};
 use crate::program::Budget;
-use crate::runtime;
+use crate::runtime::{self, Refusal};
 use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError, order};
 
 /// The job's schedule; an error if it cannot have this shape.
@@ -69,61 +70,69 @@ fn halves(schedule: &Schedule) -> bool {
 }
 
 /// What of a job has no rules here, if anything.
-pub fn refuses(job: &Job) -> Option<&'static str> {
-    let together = || {
+pub fn refuses(job: &Job) -> Option<Refusal> {
+    let together = || -> Option<Refusal> {
         let whole = matches!(job.block.recompute, Recompute::Uniform { .. } | Recompute::Block { .. });
         let spread = job.mixture.is_some_and(|run| run.dispatcher.combines) && job.mesh.ep > 1;
         let cases = [
             (
                 !spread,
-                "exchanges of experts beside another micro-batch other than all-to-alls or DeepEP's over several ranks",
+                Refusal::new("combined-exchanges-of-one-rank", "exchanges of experts beside another micro-batch other than all-to-alls or DeepEP's over several ranks").on("megatron.overlap_moe_expert_parallel_comm"),
             ),
-            (whole, "exchanges of experts beside another micro-batch around blocks that are run again"),
+            (whole, Refusal::new("combined-exchanges-recomputed", "exchanges of experts beside another micro-batch around blocks that are run again").on("megatron.recompute")),
             (
                 !job.gradients.fused_accumulation && job.mixture.is_some_and(|run| run.delay_wgrad),
-                "weight gradients made later without gradient_accumulation_fusion",
+                Refusal::new("delayed-weight-gradients-unfused", "weight gradients made later without gradient_accumulation_fusion").on("megatron.gradient_accumulation_fusion"),
             ),
         ];
-        let what = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)?;
-        job.combines().then_some(what)
+        Refusal::first(cases).filter(|_| job.combines())
     };
-    fsdp::refuses(job)
-        .or_else(|| Chunk::refuses(job))
-        .or_else(together)
-        .or_else(|| refuses_schedule(job).map(|(what, _)| what))
+    fsdp::refuses(job).or_else(|| Chunk::refuses(job)).or_else(together).or_else(|| refuses_schedule(job))
 }
 
 /// What a schedule that Megatron-Core itself does not have cannot have beside it, and what to write.
-pub fn refuses_schedule(job: &Job) -> Option<(&'static str, &'static str)> {
+pub fn refuses_schedule(job: &Job) -> Option<Refusal> {
     if !job.pipeline.schedule.is_of(&order::MEGATRON_HALVES) {
         return vocabulary::refuses(job);
     }
     // `WeightGradStore.is_supported` of sail-sg/zero-bubble-pipeline-parallelism.
     let engine = job.block.implementation == Implementation::TransformerEngine;
     let cases = [
-        (engine, "a zero-bubble schedule of Transformer Engine's modules", "write megatron.implementation = \"local\""),
+        (
+            engine,
+            Refusal::new("zero-bubble-transformer-engine", "a zero-bubble schedule of Transformer Engine's modules")
+                .on("megatron.implementation")
+                .instead("write megatron.implementation = \"local\""),
+        ),
         (
             !job.gradients.fused_accumulation,
-            "a zero-bubble schedule without gradient_accumulation_fusion",
-            "write megatron.gradient_accumulation_fusion = true",
+            Refusal::new(
+                "zero-bubble-unfused-gradients",
+                "a zero-bubble schedule without gradient_accumulation_fusion",
+            )
+            .on("megatron.gradient_accumulation_fusion")
+            .instead("write megatron.gradient_accumulation_fusion = true"),
         ),
         (
             job.gradients.overlap_reduce,
-            "a zero-bubble schedule with overlap_grad_reduce",
-            "write megatron.overlap_grad_reduce = false",
+            Refusal::new("zero-bubble-overlapped-reduction", "a zero-bubble schedule with overlap_grad_reduce")
+                .on("megatron.overlap_grad_reduce")
+                .instead("write megatron.overlap_grad_reduce = false"),
         ),
         (
             job.model.predicts_ahead > 0,
-            "multi-token prediction under a zero-bubble schedule",
-            "write megatron.mtp_num_layers = 0",
+            Refusal::new("zero-bubble-multi-token", "multi-token prediction under a zero-bubble schedule")
+                .on("megatron.mtp_num_layers")
+                .instead("write megatron.mtp_num_layers = 0"),
         ),
         (
             job.block.again != Again::default(),
-            "a zero-bubble schedule with recompute_modules",
-            "remove megatron.recompute_modules",
+            Refusal::new("zero-bubble-recompute-modules", "a zero-bubble schedule with recompute_modules")
+                .on("megatron.recompute_modules")
+                .instead("remove megatron.recompute_modules"),
         ),
     ];
-    cases.into_iter().find(|(applies, ..)| *applies).map(|(_, what, remedy)| (what, remedy))
+    Refusal::first(cases)
 }
 
 /// The programs of all pipeline ranks.
@@ -162,7 +171,7 @@ impl Framework for Job {
         Some(runtime::Job::of(Job { micro_batches: count, ..self.clone() }))
     }
 
-    fn refuses(&self) -> Option<&'static str> {
+    fn refuses(&self) -> Option<Refusal> {
         refuses(self)
     }
 

@@ -23,7 +23,7 @@ pub use placement::placement;
 use super::{Flight, Framework, Parts, megatron};
 use crate::model::{Activation, FeedForward, Norm, Position};
 use crate::program::Budget;
-use crate::runtime;
+use crate::runtime::{self, Refusal};
 
 /// A training job, fully decided.
 #[derive(Clone, Debug)]
@@ -61,20 +61,25 @@ impl Framework for Job {
         true
     }
 
-    fn refuses(&self) -> Option<&'static str> {
+    fn refuses(&self) -> Option<Refusal> {
         let model = &self.split.model;
         let cases = [
-            (model.norm != Norm::Rms, "norms other than RMSNorm under nanotron"),
+            (model.norm != Norm::Rms, Refusal::new("nanotron-norm", "norms other than RMSNorm under nanotron")),
             (
                 model.feed_forward != FeedForward::Gated(Activation::Silu),
-                "a feed-forward other than SwiGLU under nanotron",
+                Refusal::new("nanotron-feed-forward", "a feed-forward other than SwiGLU under nanotron"),
             ),
-            (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones under nanotron"),
-            (model.qkv_bias || model.output_bias || model.ffn_bias, "biases under nanotron"),
-            (model.sinks, "attention sinks"),
+            (
+                !matches!(model.position, Position::Rope { .. }),
+                Refusal::new("nanotron-positions", "positions other than rotary ones under nanotron"),
+            ),
+            (
+                model.qkv_bias || model.output_bias || model.ffn_bias,
+                Refusal::new("nanotron-biases", "biases under nanotron"),
+            ),
+            (model.sinks, Refusal::new("nanotron-sinks", "attention sinks")),
         ];
-        let own = cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what);
-        own.or_else(|| megatron::Chunk::refuses(&self.split))
+        Refusal::first(cases).or_else(|| megatron::Chunk::refuses(&self.split))
     }
 
     fn modules(&self) -> runtime::Modules {

@@ -34,7 +34,7 @@ pub use windows::Windows;
 
 use serde::Deserialize;
 
-use super::{Flight, Framework, Modules, Parts};
+use super::{Flight, Framework, Modules, Parts, Refusal};
 use crate::model::experts::Experts;
 use crate::model::routing::Load;
 use crate::model::{Activation, FeedForward, ModelConfig, Norm, NormPlacement, Position};
@@ -174,26 +174,46 @@ impl Job {
     }
 
     /// What of it is only simulated: no program is written for it.
-    pub fn only_simulated(&self) -> Option<&'static str> {
+    pub fn only_simulated(&self) -> Option<Refusal> {
         let model = &self.model;
         let cases = [
-            (model.latent.is_some() || model.sinks, "latent attention, and sinks"),
-            (model.norm != Norm::Rms, "norms other than RMSNorm"),
+            (
+                model.latent.is_some() || model.sinks,
+                Refusal::new("step-latent-attention-or-sinks", "latent attention, and sinks"),
+            ),
+            (model.norm != Norm::Rms, Refusal::new("step-norm", "norms other than RMSNorm")),
             (
                 !matches!(model.norm_placement, NormPlacement::Pre | NormPlacement::PreAndPost),
-                "attention and feed-forward side by side",
+                Refusal::new("step-parallel-blocks", "attention and feed-forward side by side"),
             ),
-            (!matches!(model.position, Position::Rope { .. }), "positions other than rotary ones"),
-            (!matches!(model.feed_forward, FeedForward::Gated(_)), "a feed-forward without a gate"),
-            (model.qkv_bias || model.output_bias || model.ffn_bias, "biases"),
-            (self.quantization.is_some(), "linears in eight bits"),
-            (self.pipeline.is_some(), "a pipeline axis: set mesh.pipeline and mesh.dcn_pipeline to 1"),
+            (
+                !matches!(model.position, Position::Rope { .. }),
+                Refusal::new("step-positions", "positions other than rotary ones"),
+            ),
+            (
+                !matches!(model.feed_forward, FeedForward::Gated(_)),
+                Refusal::new("step-ungated", "a feed-forward without a gate"),
+            ),
+            (model.qkv_bias || model.output_bias || model.ffn_bias, Refusal::new("step-biases", "biases")),
+            (
+                self.quantization.is_some(),
+                Refusal::new("step-quantised", "linears in eight bits").on("xla.quantization"),
+            ),
+            (
+                self.pipeline.is_some(),
+                Refusal::new("step-pipeline", "a pipeline axis: set mesh.pipeline and mesh.dcn_pipeline to 1")
+                    .on("mesh.pipeline"),
+            ),
             (
                 self.activation_embed && self.mesh.tensor > 1,
-                "activations on the tensor axis, MaxText's default: set xla.activation_embed = false",
+                Refusal::new(
+                    "step-split-activations",
+                    "activations on the tensor axis, MaxText's default: set xla.activation_embed = false",
+                )
+                .on("xla.activation_embed"),
             ),
         ];
-        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+        Refusal::first(cases)
     }
 
     /// What every chip runs, and what was given up for want of memory. Each writing of the step counts, as each takes its time.
@@ -247,28 +267,36 @@ impl Framework for Job {
         Parts::Compiled(self)
     }
 
-    fn refuses(&self) -> Option<&'static str> {
+    fn refuses(&self) -> Option<Refusal> {
         let model = &self.model;
         let cases = [
             (
                 model.experts.as_ref().is_some_and(|experts| experts.load != Load::Balanced),
-                "experts that get different numbers of tokens, on XLA",
+                Refusal::new("xla-expert-load", "experts that get different numbers of tokens, on XLA")
+                    .on("model.expert_load"),
             ),
-            (model.latent.is_some() && self.mesh.context > 1, "latent attention of shared sequences, on XLA"),
+            (
+                model.latent.is_some() && self.mesh.context > 1,
+                Refusal::new("xla-latent-context-parallel", "latent attention of shared sequences, on XLA")
+                    .on("mesh.context"),
+            ),
             (
                 matches!(model.norm_placement, NormPlacement::Post | NormPlacement::Parallel),
-                "norms placed otherwise than before or around each half of a block, or before both, on XLA",
+                Refusal::new(
+                    "xla-norm-placement",
+                    "norms placed otherwise than before or around each half of a block, or before both, on XLA",
+                ),
             ),
             (
                 !matches!(model.position, Position::Rope { .. } | Position::Learned { .. }),
-                "positions other than rotary and learned ones on XLA",
+                Refusal::new("xla-positions", "positions other than rotary and learned ones on XLA"),
             ),
             (
                 matches!(model.feed_forward, FeedForward::Plain(Activation::ReluSquared)),
-                "a feed-forward with a squared ReLU on XLA",
+                Refusal::new("xla-squared-relu", "a feed-forward with a squared ReLU on XLA"),
             ),
         ];
-        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+        Refusal::first(cases)
     }
 
     fn modules(&self) -> Modules {

@@ -37,7 +37,7 @@ pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 pub use shelf::{Shelf, Trouble};
 pub use states::StateFiles;
 
-use super::{Flight, Framework, Modules, Parts, train};
+use super::{Flight, Framework, Modules, Parts, Refusal, train};
 use crate::program::{Budget, DType, Program, StreamId};
 use crate::runtime;
 
@@ -129,17 +129,24 @@ impl Framework for Job {
         Parts::Whole(&self.whole)
     }
 
-    fn refuses(&self) -> Option<&'static str> {
+    fn refuses(&self) -> Option<Refusal> {
         let whole = &self.whole;
         let of_three = [
-            (whole.checkpoint.is_selective(), "selective checkpointing under ZeRO-3"),
-            (!whole.loss.sees_whole_logits(), "a loss that takes the head in parts under ZeRO-3"),
+            (
+                whole.checkpoint.is_selective(),
+                Refusal::new("zero3-selective-checkpointing", "selective checkpointing under ZeRO-3")
+                    .on("activation_checkpointing.policy"),
+            ),
+            (
+                !whole.loss.sees_whole_logits(),
+                Refusal::new("zero3-loss-by-parts", "a loss that takes the head in parts under ZeRO-3").on("loss.kind"),
+            ),
         ];
-        if let Some((_, what)) = of_three.into_iter().find(|&(applies, _)| applies && self.zero.stage == Stage::Three) {
-            return Some(what);
+        if let Some(refusal) = Refusal::first(of_three).filter(|_| self.zero.stage == Stage::Three) {
+            return Some(refusal);
         }
         if self.whole.model.experts.is_some() {
-            return Some("experts under ZeRO");
+            return Some(Refusal::new("zero-experts", "experts under ZeRO"));
         }
         self.whole.refuses()
     }

@@ -2,10 +2,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::Reader;
+use super::names::FSDP2;
+use super::reader::Reader;
 use super::written;
 
 /// What happens at each micro-batch, not only at the last.

@@ -1,9 +1,9 @@
 //! `precision.autocast`: whether forward and loss run under `torch.autocast`, and in which jobs that is simulated.
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::{FSDP1, FSDP2};
-use super::understood::Reader;
+use super::names::{FSDP1, FSDP2};
+use super::reader::Reader;
 use super::written;
 use crate::model::head::Loss;
 use crate::model::style::{Linears, Modules, Rope};
@@ -46,7 +46,7 @@ pub(super) fn autocast(
     }
     let cache = match &written.autocast_cache {
         Some(at) => *at.get_ref(),
-        None => reader.assume("precision.autocast_cache", true, "true"),
+        None => reader.assume("precision.autocast_cache", true, true),
     };
     Ok(Some(Autocast { cache }))
 }
@@ -87,7 +87,7 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
         ),
     ];
     let Some((_, what, remedy)) = with.into_iter().find(|(has, ..)| *has) else { return Ok(()) };
-    let instead = match scenario.runtime.get_ref() == FSDP2.written() {
+    let instead = match scenario.runtime.get_ref() == FSDP2 {
         true => "write precision.param = \"bf16\" in place of precision.autocast",
         false => "write precision.storage = \"bf16\" in place of precision.autocast",
     };

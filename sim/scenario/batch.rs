@@ -5,11 +5,11 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::understood::{MOST_SEQUENCE, MOST_SMALL, Reader};
+use super::names::XLA;
+use super::reader::{MOST_SEQUENCE, MOST_SMALL, Reader};
 use super::written;
-use super::xla::XLA;
 use crate::hardware::Topology;
 use crate::runtime::Job;
 
@@ -57,8 +57,8 @@ pub(super) fn batch(
             Err(reader.plan(at, problem, format!("{remedy} at most, or a larger batch.micro")))
         }
         None => {
-            let shown = format!("{accumulation} ({sequences} sequences / {replicas} replicas / micro {micro})");
-            Ok((seq, micro, reader.assume("batch.accumulation", accumulation, &shown)))
+            let why = format!("{sequences} sequences / {replicas} replicas / micro {micro}");
+            Ok((seq, micro, reader.assume_for("batch.accumulation", accumulation, accumulation, why)))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `framework.modules`: whose classes a model's modules are, and how those compute attention.
 
 use super::error::ScenarioError;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::written::{AttentionStyle, Framework, ModulesStyle, RopeStyle, Scenario};
 use crate::model::style::{AttentionCode, Linears, Modules, Rope, Style};
 use crate::model::transformers;
@@ -32,14 +32,13 @@ pub(super) fn style(
             return Err(reader.plan(at, problem, remedy));
         }
         if model.dropout.any() {
-            let note = format!(
-                "note: {} has dropout, which is simulated under framework.modules = \"transformers\" alone",
+            reader.note(format!(
+                "{} has dropout, which is simulated under framework.modules = \"transformers\" alone",
                 model.name
-            );
-            reader.assumptions.push(note);
+            ));
         }
         if scenario.framework.modules.is_none() && transformers::known(model.model_type).is_some() {
-            reader.assume("framework.modules", (), "\"plain\" (modules as torchtitan writes them)");
+            reader.assume_for("framework.modules", (), "plain", "modules as torchtitan writes them");
         }
         return Ok(plain(reader, &scenario.framework, model));
     };
@@ -83,7 +82,8 @@ pub(super) fn style(
     }
     if written.is_none() {
         let word = if class.sdpa { "sdpa" } else { "eager" };
-        reader.assumptions.push(format!("attention.implementation = \"{word}\" (transformers' default for {name})"));
+        let why = format!("transformers' default for {name}");
+        reader.assume_for("attention.implementation", (), word, why);
     }
     let compiled = scenario.compile.blocks.unwrap_or(false);
     let rope = Rope::RotateHalf;
@@ -94,7 +94,7 @@ pub(super) fn style(
 pub(super) fn plain(reader: &mut Reader<'_>, written: &Framework, model: &ModelConfig) -> Style {
     let rope = match written.rope {
         None if matches!(model.position, Position::Rope { .. }) => {
-            reader.assume("framework.rope", Rope::Complex, "\"complex\"")
+            reader.assume("framework.rope", Rope::Complex, "complex")
         }
         None | Some(RopeStyle::Complex) => Rope::Complex,
         Some(RopeStyle::ComplexByPosition) => Rope::ComplexByPosition,

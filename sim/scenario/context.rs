@@ -1,9 +1,9 @@
 //! `mesh.cp` under FSDP2 as understood: PyTorch's context parallelism.
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::{MOST_RANKS, Reader};
+use super::names::FSDP2;
+use super::reader::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
@@ -67,18 +67,18 @@ pub(super) fn context(
     }
     let (inside, span) = (u64::from(topology.node.chips), ranks.saturating_mul(tensor));
     if topology.nodes > 1 && !inside.is_multiple_of(span) {
-        reader.assumptions.push(format!(
-            "note: mesh.tp × mesh.cp = {span} leaves the {inside} chips of a node, so keys and values cross the network in \
+        reader.note(format!(
+            "mesh.tp × mesh.cp = {span} leaves the {inside} chips of a node, so keys and values cross the network in \
              every block"
         ));
     }
     let method = match method {
         Some(at) => *at.get_ref(),
-        None => reader.assume(KEY, Method::default(), "\"allgather\""),
+        None => reader.assume(KEY, Method::default(), "allgather"),
     };
     let balanced = match balancer {
         Some(at) => *at.get_ref() == written::LoadBalancer::HeadTail,
-        None => reader.assume(BALANCE, true, "\"headtail\""),
+        None => reader.assume(BALANCE, true, "headtail"),
     };
     Ok((ranks as u32, Rotate { method, balanced }))
 }

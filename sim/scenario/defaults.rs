@@ -2,21 +2,28 @@
 
 use toml::{Table, Value};
 
+use super::assumption::Assumption;
 use super::understood::Scenario;
 
 impl Scenario {
     /// The keys that the file left open, with the value taken for each. Writing them into the file changes nothing.
-    ///
-    /// An assumption is a line of the file, then perhaps a remark in brackets; notes are no such lines.
     pub fn defaults(&self) -> Vec<(String, Value)> {
-        self.assumptions.iter().flat_map(|line| keys(line)).collect()
+        let taken = self.assumptions.iter().filter_map(Assumption::taken);
+        taken.flat_map(|taken| flat(&nested(&taken.key, taken.value.value()))).collect()
+    }
+
+    /// What the report lists as taken for what the file leaves out, line by line.
+    pub fn assumption_lines(&self) -> Vec<String> {
+        self.assumptions.iter().map(Assumption::to_string).collect()
     }
 }
 
-fn keys(line: &str) -> Vec<(String, Value)> {
-    let written = line.split(" (").next().unwrap_or_default();
-    let table: Table = written.parse().unwrap_or_default();
-    flat(&table)
+/// A file of one key, `zero.aio.block_size`: a table for each name before the last.
+fn nested(key: &str, value: Value) -> Table {
+    match key.split_once('.') {
+        None => Table::from_iter([(key.to_owned(), value)]),
+        Some((table, key)) => Table::from_iter([(table.to_owned(), Value::Table(nested(key, value)))]),
+    }
 }
 
 /// The keys of a scenario file with their tables' names before them: `batch.micro`. A value that is a table of its own

@@ -2,8 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::predict::{Settings, predict};
-use super::{Prediction, Scenario, ScenarioError};
+use super::error::ScenarioError;
 
 /// The table of what a run has measured.
 const MEASURED: &str = "measured";
@@ -74,6 +73,11 @@ impl Draft {
         Some(draft)
     }
 
+    /// What errors call the file.
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
     /// The keys.
     pub fn table(&self) -> &Table {
         &self.table
@@ -82,18 +86,6 @@ impl Draft {
     /// The file as a person would save it.
     pub fn text(&self) -> String {
         self.table.to_string()
-    }
-
-    /// The scenario as understood.
-    pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
-        Scenario::parse(&self.file, &self.text())
-    }
-
-    /// The prediction; remedies are not looked for.
-    pub fn fly(&self) -> Result<(Scenario, Prediction), ScenarioError> {
-        let scenario = self.scenario()?;
-        let answer = predict(&scenario, Settings { remedies: false, ..Settings::default() })?;
-        Ok((scenario, answer))
     }
 }
 

@@ -27,6 +27,8 @@ pub enum ScenarioError {
     /// The plan is impossible.
     #[error("{problem}\n{place}\n{remedy}")]
     Plan {
+        /// A short name of what is wrong that stays when the words change, where it has one.
+        code: Option<&'static str>,
         /// What is wrong, with the numbers that disagree.
         problem: String,
         /// Where.
@@ -61,4 +63,16 @@ pub enum ScenarioError {
     /// The simulation stopped.
     #[error(transparent)]
     Engine(Box<EngineError>),
+}
+
+impl ScenarioError {
+    /// The same, with the name of what is wrong where a plan is.
+    pub(super) fn coded(self, name: &'static str) -> ScenarioError {
+        match self {
+            ScenarioError::Plan { problem, place, remedy, .. } => {
+                ScenarioError::Plan { code: Some(name), problem, place, remedy }
+            }
+            other => other,
+        }
+    }
 }

@@ -1,21 +1,14 @@
-//! `framework.experts` and `mesh.ep` as understood, and what of mixtures of experts and latent attention no runtime simulates yet.
-//!
-//! A model that is not simulated can still be described (`windtunnel show model`); everything that would need its program
-//! refuses it with [`Scenario::simulable`].
+//! `framework.experts` and `mesh.ep` as understood.
 
-use toml::Value;
-
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::megatron::MEGATRON;
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::{MOST_RANKS, Reader, Scenario};
+use super::names::FSDP2;
+use super::reader::{MOST_RANKS, Reader};
 use super::written::{self, ExpertStyle};
 use crate::model::ModelConfig;
 use crate::model::experts::{Experts, Implementation};
 use crate::model::routing::Load;
 use crate::runtime::fsdp::Version;
-use crate::runtime::megatron::MULTI_TOKEN;
 use crate::runtime::{Job, Parts, train};
 
 /// How experts are run, and over how many ranks they are spread: neighbours among those that shard the model.
@@ -50,7 +43,12 @@ pub(super) fn implementation(
     if let Some(whose) = whose.filter(|_| runtime != FSDP2) {
         let at = written.experts.as_ref().map_or_else(|| reader.place(&scenario.runtime), |at| reader.place(at));
         let problem = format!("{whose} run under fully_shard");
-        return Err(ScenarioError::Plan { problem, place: at, remedy: "write runtime = \"fsdp2\"".to_owned() });
+        return Err(ScenarioError::Plan {
+            code: None,
+            problem,
+            place: at,
+            remedy: "write runtime = \"fsdp2\"".to_owned(),
+        });
     }
     let Some(at) = mesh.ep.as_ref().filter(|at| *at.get_ref() != 1) else {
         if style == Some(ExpertStyle::Torchtitan) {
@@ -64,11 +62,10 @@ pub(super) fn implementation(
             }
             Some(ExpertStyle::Grouped) => Implementation::Grouped,
             Some(ExpertStyle::Loop) => Implementation::Loop,
-            None => reader.assume(
-                "framework.experts",
-                Implementation::Grouped,
-                "\"grouped\" (transformers 5 and torchtitan)",
-            ),
+            None => {
+                let why = "transformers 5 and torchtitan";
+                reader.assume_for("framework.experts", Implementation::Grouped, "grouped", why)
+            }
         });
     };
     let ranks = reader.count("mesh.ep", at, 1, MOST_RANKS)?;
@@ -85,13 +82,13 @@ pub(super) fn implementation(
     }
     let (nodes, inside) = node;
     if nodes > 1 && !inside.is_multiple_of(ranks) {
-        reader.assumptions.push(format!(
-            "note: mesh.ep = {ranks} leaves the {inside} chips of a node, so rows cross the network four times a block"
+        reader.note(format!(
+            "mesh.ep = {ranks} leaves the {inside} chips of a node, so rows cross the network four times a block"
         ));
     }
     balancing(reader, model, experts);
     let all = Implementation::Torchtitan { ranks };
-    Ok(if style.is_none() { reader.assume("framework.experts", all, "\"torchtitan\"") } else { all })
+    Ok(if style.is_none() { reader.assume("framework.experts", all, "torchtitan") } else { all })
 }
 
 /// What experts that choose their tokens cannot have beside them.
@@ -108,7 +105,7 @@ fn choice(
     }
     if experts.auxiliary_loss {
         let note = "needs no loss that balances experts where those choose their tokens: it is left out";
-        reader.assumptions.push(format!("note: {} {note}", model.name));
+        reader.note(format!("{} {note}", model.name));
     }
     Ok(())
 }
@@ -116,13 +113,10 @@ fn choice(
 /// Notes of what torchtitan's mixtures balance experts by, where the model says otherwise.
 fn balancing(reader: &mut Reader<'_>, model: &ModelConfig, experts: &Experts) {
     if !experts.router.correction {
-        reader.assumptions.push(format!(
-            "note: torchtitan balances experts by a bias of the router, which {} does not have",
-            model.name
-        ));
+        reader.note(format!("torchtitan balances experts by a bias of the router, which {} does not have", model.name));
     }
     if experts.auxiliary_loss {
-        reader.assumptions.push(format!("note: torchtitan trains {} without its auxiliary loss", model.name));
+        reader.note(format!("torchtitan trains {} without its auxiliary loss", model.name));
     }
 }
 
@@ -132,8 +126,8 @@ pub(super) fn notes(reader: &mut Reader<'_>, job: &Job) {
     let Parts::Whole(job) = job.parts() else { return };
     if let Some(times) = filled_up(job) {
         let (count, shard, times) = (experts.count, job.fsdp.shard, (times * 100.0).round() / 100.0);
-        reader.assumptions.push(format!(
-            "note: fully_shard cuts weights along their first dimension, of experts' the {count} experts, and fills that up for \
+        reader.note(format!(
+            "fully_shard cuts weights along their first dimension, of experts' the {count} experts, and fills that up for \
              dp_shard = {shard}: {times} times as much is kept and moved; framework.experts = \"torchtitan\" cuts another \
              dimension"
         ));
@@ -149,105 +143,4 @@ pub(super) fn filled_up(job: &train::Job) -> Option<f64> {
     let cuts_first =
         job.fsdp.version == Version::Two && !matches!(job.style.experts, Implementation::Torchtitan { .. });
     (cuts_first && filled > count).then(|| filled as f64 / count as f64)
-}
-
-impl Scenario {
-    /// Refuses what no runtime here has rules for, before a program is compiled from it.
-    pub fn simulable(&self) -> Result<(), ScenarioError> {
-        let Some(what) = self.job.refuses() else { return Ok(()) };
-        if let (Parts::Split(_), true) = (self.job.parts(), what.contains("fp8")) {
-            let problem = format!(
-                "{} needs {what}: Transformer Engine refuses it, or it is not simulated",
-                self.job.model().name
-            );
-            let remedy = if what.contains("overlap") {
-                "write megatron.tp_comm_overlap = false, or another megatron.fp8"
-            } else {
-                "write another megatron.fp8 or remove it, or take sizes of which each rank's part is a multiple of 128"
-            };
-            return Err(ScenarioError::Plan {
-                problem,
-                place: Box::new(self.model_at.clone()),
-                remedy: remedy.to_owned(),
-            });
-        }
-        let instead = self.instead();
-        let remedy = match self.job.parts() {
-            Parts::Split(_) if what.contains(MULTI_TOKEN) => {
-                "write megatron.mtp_num_layers = 0 to train without it".to_owned()
-            }
-            _ if !instead.is_empty() => format!("write {}", instead.join(", or ")),
-            Parts::Whole(job) if job.model.experts.is_none() => {
-                "`windtunnel show model` describes it; to simulate it, change the key that this speaks of, or take another model"
-                    .to_owned()
-            }
-            Parts::Whole(_) => {
-                "`windtunnel show model` describes it; to fly it, take mixtral-8x7b, qwen3-30b-a3b or a dense model"
-                    .to_owned()
-            }
-            Parts::Split(job) if job.model.experts.is_none() && self.runtime != MEGATRON => {
-                "`windtunnel show model` describes it; to fly it, take another dense model, or runtime = \"megatron\"".to_owned()
-            }
-            Parts::Split(job) if job.model.experts.is_none() => {
-                "`windtunnel show model` describes it; to fly it, change the key of [megatron] or [mesh] that this speaks of, \
-                 or take another model"
-                    .to_owned()
-            }
-            Parts::Split(_) | Parts::Compiled(_) => {
-                "`windtunnel show model` describes it; to simulate it, take a dense model".to_owned()
-            }
-        };
-        Err(ScenarioError::Plan {
-            problem: format!("{} needs {what}, which is described but not simulated yet", self.job.model().name),
-            place: Box::new(self.model_at.clone()),
-            remedy,
-        })
-    }
-
-    /// Single changes of the file that leave nothing without rules: each is read, none is guessed.
-    fn instead(&self) -> Vec<String> {
-        // What is written, and a table that then says nothing.
-        let whole: [(&str, Value, &str); 9] = [
-            ("mesh.tp", 1.into(), "tensor_parallel"),
-            ("framework.experts", "torchtitan".into(), ""),
-            ("activation_checkpointing.policy", "full".into(), ""),
-            ("compile.blocks", false.into(), ""),
-            ("framework.cuda_graphs", false.into(), ""),
-            ("attention.backend", "flash2".into(), ""),
-            ("model.expert_load", "balanced".into(), ""),
-            ("loss.kind", "fp32".into(), ""),
-            ("runtime", "fsdp2".into(), "fsdp1"),
-        ];
-        let split: [(&str, Value, &str); 12] = [
-            ("mesh.etp", 1.into(), ""),
-            ("megatron.moe_token_dispatcher_type", "alltoall".into(), ""),
-            ("megatron.implementation", "transformer_engine".into(), ""),
-            ("megatron.gradient_accumulation_fusion", true.into(), ""),
-            ("megatron.recompute", "none".into(), "megatron.recompute_modules"),
-            ("megatron.overlap_moe_expert_parallel_comm", false.into(), ""),
-            ("megatron.tp_comm_overlap", false.into(), ""),
-            ("megatron.mtp_num_layers", 0.into(), ""),
-            ("mesh.cp", 1.into(), ""),
-            ("mesh.ep", 1.into(), "mesh.etp"),
-            ("mesh.tp", 1.into(), "tensor_parallel"),
-            ("runtime", "megatron".into(), ""),
-        ];
-        let changes: &[_] = match self.job.parts() {
-            Parts::Whole(_) => &whole,
-            Parts::Split(_) => &split,
-            Parts::Compiled(_) => &[],
-        };
-        let flies = |(key, value, table): &(&str, Value, &str)| {
-            let mut draft = self.draft.clone();
-            draft.remove(table);
-            draft.set(key, value.clone());
-            let read = draft.scenario().ok().filter(|read| read.job.refuses().is_none());
-            let name = if table.contains('.') { (*table).to_owned() } else { format!("[{table}]") };
-            let without = self.draft.get(table).map_or_else(String::new, |_| format!(" without {name}"));
-            // A value that stands there already changes nothing.
-            let read = read.filter(|_| self.draft.get(key) != Some(value));
-            read.map(|_| format!("{key} = {value}{without}"))
-        };
-        changes.iter().filter_map(flies).collect()
-    }
 }

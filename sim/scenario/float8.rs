@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::written;
 use crate::cost::Profile;
 use crate::hardware::Topology;
@@ -103,10 +103,9 @@ pub(super) fn float8(
         _ => false,
     };
     if recipe == Recipe::Rowwise {
-        reader.assumptions.push(
-            "note: matmuls with a scale a row are priced as those with one a tensor, of which they take 1.0 to 1.1 times \
-             the time (pytorch/FBGEMM#2764, H100)"
-                .to_owned(),
+        reader.note(
+            "matmuls with a scale a row are priced as those with one a tensor, of which they take 1.0 to 1.1 times \
+             the time (pytorch/FBGEMM#2764, H100)",
         );
     }
     Ok(Some(Float8 { recipe, all_gather, precompute_scale }))

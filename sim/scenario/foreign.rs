@@ -1,95 +1,72 @@
 //! Keys that another runtime reads, refused with what to write instead. Nothing in a file is read over.
 
+use std::ops::Range;
+
 use toml::Spanned;
 use toml::de::DeTable;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::understood::Reader;
+use super::keys;
+use super::reader::Reader;
 
-/// Tables that one runtime alone reads, and its name.
-const OWN: [(&str, &str); 5] = [
-    ("megatron", "megatron"),
-    ("internevo", "internevo"),
-    ("nanotron", "nanotron"),
-    ("xla", "xla"),
-    ("zero", "deepspeed-zero"),
-];
-
-/// Tables that every runtime reads, each key of them.
-const SHARED: [&str; 7] = ["topology", "model", "mesh", "batch", "precision", "memory", "measured"];
-
-/// Keys of those that FSDP2 alone reads, and what to do about them.
-const FSDP2: [(&str, &str); 2] = [
-    ("batch.all_reduce_every_micro_batch", "it is a switch of fully_shard's replicas: remove the key"),
-    ("memory.initialisation", "it is of parameters that fully_shard has sharded: remove the key"),
-];
-
-/// What a runtime does not read.
-pub(super) struct Foreign {
-    /// Its name.
-    pub runtime: &'static str,
-    /// The table that it reads of those that one runtime alone has.
-    pub own: &'static str,
-    /// Tables that it reads whole, beside its own and those that every runtime reads.
-    pub reads: &'static [&'static str],
-    /// Tables that others read, the keys of each that it reads too, and what to write instead of the rest.
-    pub tables: &'static [(&'static str, &'static [&'static str], &'static str)],
-    /// Where a key itself says more than its table.
-    pub keys: &'static [(&'static str, &'static str)],
-}
-
-/// Refuses the table of another runtime than the one that reads `own`.
-pub(super) fn own_tables(reader: &Reader<'_>, own: &str) -> Result<(), ScenarioError> {
+/// Refuses a table that is named after another framework, and that this one does not read.
+pub(super) fn own_tables(reader: &Reader<'_>, runtime: Runtime) -> Result<(), ScenarioError> {
     // The text has been read once, so it is TOML.
     let Ok(file) = DeTable::parse(reader.text) else { return Ok(()) };
-    let other = |key: &str| OWN.iter().find(|&&(table, _)| table == key && table != own).map(|&(_, runtime)| runtime);
-    match file.get_ref().keys().find_map(|key| Some((key, other(key.get_ref())?))) {
+    let owner = |name: &str| {
+        let table = keys::table(name).filter(|table| !table.is_read_by(runtime.written()))?;
+        table.owner
+    };
+    match file.get_ref().keys().find_map(|key| Some((key, owner(key.get_ref())?))) {
         None => Ok(()),
-        Some((key, runtime)) => {
-            let problem = format!("[{}] belongs to runtime = {runtime:?}", key.get_ref());
-            let remedy = format!("remove the table, or write runtime = {runtime:?}");
+        Some((key, owner)) => {
+            let problem = format!("[{}] belongs to runtime = {owner:?}", key.get_ref());
+            let remedy = format!("remove the table, or write runtime = {owner:?}");
             Err(reader.plan(&Spanned::new(key.span(), ()), problem, remedy))
         }
     }
 }
 
-impl Foreign {
-    /// Refuses the first that the file has.
-    pub(super) fn check(&self, reader: &Reader<'_>) -> Result<(), ScenarioError> {
-        own_tables(reader, self.own)?;
-        let Ok(file) = DeTable::parse(reader.text) else { return Ok(()) };
-        for (table, value) in file.get_ref() {
-            let name = table.get_ref().as_ref();
-            let rule = self.tables.iter().find(|(known, ..)| *known == name);
-            if let Some((.., instead)) = rule.filter(|(_, keys, _)| keys.is_empty()) {
-                return Err(self.refuse(reader, table.span(), &format!("[{name}]"), instead));
-            }
-            // A table that nobody thought of here is not read either.
-            if rule.is_none()
-                && value.get_ref().as_table().is_some()
-                && ![SHARED.as_slice(), self.reads, &[self.own]].concat().contains(&name)
-            {
-                return Err(self.refuse(reader, table.span(), &format!("[{name}] means"), "remove the table"));
-            }
-            for key in value.get_ref().as_table().into_iter().flat_map(DeTable::keys) {
-                let full = format!("{name}.{}", key.get_ref());
-                let own = self.keys.iter().chain(&FSDP2).find(|(known, _)| *known == full).map(|(_, instead)| instead);
-                let other = rule.filter(|(_, keys, _)| !keys.contains(&key.get_ref().as_ref()));
-                if let Some(instead) = own.or(other.map(|(.., instead)| instead)) {
-                    return Err(self.refuse(reader, key.span(), &full, instead));
-                }
-            }
+/// Refuses the first key of the file that the runtime does not read, or the first table of which it reads nothing.
+pub(super) fn check(reader: &Reader<'_>, runtime: Runtime) -> Result<(), ScenarioError> {
+    own_tables(reader, runtime)?;
+    let Ok(file) = DeTable::parse(reader.text) else { return Ok(()) };
+    let framework = runtime.written();
+    for (name, value) in file.get_ref() {
+        // A file with a table that nobody knows has not been read.
+        let Some(table) = keys::table(name.get_ref()) else { continue };
+        let of_table = keys::instead(table.instead, framework);
+        if !table.is_read_by(framework) {
+            let instead = of_table.unwrap_or("remove the table");
+            return Err(refuse(reader, runtime, name.span(), (&format!("[{}]", table.name), instead)));
         }
-        Ok(())
+        for written in value.get_ref().as_table().into_iter().flat_map(DeTable::keys) {
+            let own = |key: &&keys::Key| key.name.split('.').next() == Some(written.get_ref().as_ref());
+            let rows = || table.keys.iter().filter(own);
+            if rows().any(|key| key.is_read_by(framework)) {
+                continue;
+            }
+            let of_key = rows().find_map(|key| keys::instead(key.instead, framework));
+            let instead = of_key.or(of_table).unwrap_or("remove the key");
+            let full = format!("{}.{}", table.name, written.get_ref());
+            return Err(refuse(reader, runtime, written.span(), (&full, instead)));
+        }
     }
+    Ok(())
+}
 
-    fn refuse(&self, reader: &Reader<'_>, span: std::ops::Range<usize>, subject: &str, instead: &str) -> ScenarioError {
-        let problem = format!("{subject} means nothing under runtime = {:?}", self.runtime);
-        // What stays in the file is refused again.
-        let remedy = match instead.contains("write ") && !instead.contains("remove ") {
-            true => format!("{instead}, in place of {subject}"),
-            false => instead.to_owned(),
-        };
-        reader.plan(&Spanned::new(span, ()), problem, remedy)
-    }
+fn refuse(
+    reader: &Reader<'_>,
+    runtime: Runtime,
+    span: Range<usize>,
+    (subject, instead): (&str, &str),
+) -> ScenarioError {
+    let problem = format!("{subject} means nothing under runtime = {:?}", runtime.written());
+    // What stays in the file is refused again.
+    let remedy = match instead.contains("write ") && !instead.contains("remove ") {
+        true => format!("{instead}, in place of {subject}"),
+        false => instead.to_owned(),
+    };
+    reader.plan(&Spanned::new(span, ()), problem, remedy)
 }

@@ -3,9 +3,9 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::{autocast, stages, tensor, written};
-use crate::cost::{Backend, Profile};
+use crate::cost::Profile;
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
 use crate::runtime::fsdp::Reshard;
@@ -33,7 +33,7 @@ pub(super) fn mesh(
         let problem = format!("mesh.pp = {pipeline} does not divide the {chips} chips that tp = {tensor} leaves");
         let place = written.pp.as_ref().map_or_else(|| reader.place(mesh), |at| reader.place(at));
         let remedy = "write a divisor, or change the topology's size".to_owned();
-        return Err(ScenarioError::Plan { problem, place, remedy });
+        return Err(ScenarioError::Plan { code: None, problem, place, remedy });
     }
     chips /= pipeline;
     if let (Some(at), false) = (&written.cp, chips.is_multiple_of(context)) {
@@ -56,16 +56,16 @@ pub(super) fn mesh(
         (Some(shard), None) if chips.is_multiple_of(shard) => {
             let rest = chips / shard;
             if rest > 1 {
-                reader.assumptions.push(format!("mesh.dp_replicate = {rest} ({chips} chips / dp_shard {shard})"));
+                reader.assume_for("mesh.dp_replicate", (), rest, format!("{chips} chips / dp_shard {shard}"));
             }
             (shard, rest)
         }
         (None, Some(replicate)) if chips.is_multiple_of(replicate) => {
-            reader.assumptions.push(format!("mesh.dp_shard = {} ({chips} chips / dp_replicate)", chips / replicate));
+            reader.assume_for("mesh.dp_shard", (), chips / replicate, format!("{chips} chips / dp_replicate"));
             (chips / replicate, replicate)
         }
         (None, None) => {
-            reader.assumptions.push(format!("mesh.dp_shard = {chips} (all chips{beside})"));
+            reader.assume_for("mesh.dp_shard", (), chips, format!("all chips{beside}"));
             (chips, 1)
         }
         _ => (given, 1),
@@ -80,7 +80,7 @@ pub(super) fn mesh(
         );
         let remedy = format!("dp_shard × dp_replicate must be {chips}{beside}; or change the topology's size");
         let place = at.map_or_else(|| reader.place(mesh), |at| reader.place(at));
-        return Err(ScenarioError::Plan { problem, place, remedy });
+        return Err(ScenarioError::Plan { code: None, problem, place, remedy });
     }
     Ok((shard as u32, replicate as u32))
 }
@@ -138,35 +138,13 @@ pub(super) fn profile(
     if profile.collectives.of_a_torus() || (link.0 / measured.0 - 1.0).abs() <= PROFILE_TOLERANCE {
         return Ok(profile);
     }
-    reader.assumptions.push(format!(
-        "note: links inside a node carry {:.0} GB/s here and {:.0} GB/s in the profile {}: collectives are extrapolated by bandwidth",
+    reader.note(format!(
+        "links inside a node carry {:.0} GB/s here and {:.0} GB/s in the profile {}: collectives are extrapolated by bandwidth",
         link.0 / 1e9,
         measured.0 / 1e9,
         profile.name
     ));
     Ok(profile.on_link(link))
-}
-
-/// The attention kernels asked for must have been measured, or carried over, for this chip.
-pub(super) fn attention(
-    reader: &Reader<'_>,
-    written: &written::Attention,
-    profile: &Profile,
-    backend: Backend,
-) -> Result<(), ScenarioError> {
-    match &written.backend {
-        Some(at) if !profile.attention.has(backend) && !profile.attention.stands_in(backend) => {
-            let known: Vec<String> = Backend::ALL
-                .iter()
-                .copied()
-                .filter(|&backend| profile.attention.has(backend))
-                .map(|backend| backend.name().to_owned())
-                .collect();
-            let problem = format!("the profile {} has no {} attention kernels", profile.name, backend.name());
-            Err(reader.plan(at, problem, format!("write one it has: {}", known.join(", "))))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A table of learned positions must be as long as sequences are.
@@ -177,8 +155,8 @@ pub(super) fn positions(
     seq: u64,
 ) -> Result<(), ScenarioError> {
     if let Some(context) = model.context.filter(|&context| seq > context) {
-        reader.assumptions.push(format!(
-            "note: batch.sequence = {seq} is longer than the {context} positions that {} is for (max_position_embeddings): time and \
+        reader.note(format!(
+            "batch.sequence = {seq} is longer than the {context} positions that {} is for (max_position_embeddings): time and \
              memory do not depend on them",
             model.name
         ));
@@ -231,8 +209,8 @@ pub(super) fn check(
         return Err(reader.plan(at, problem, "write reshard_after_forward = true or false, or remove mesh.ep"));
     }
     if job.fsdp.replicate > 1 && job.fsdp.shard > topology.node.chips && topology.nodes > 1 {
-        reader.assumptions.push(format!(
-            "note: dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",
+        reader.note(format!(
+            "dp_shard = {} spans nodes of {} chips, so parameters are gathered over the network; dp_shard = {} would keep them inside",
             job.fsdp.shard, topology.node.chips, topology.node.chips
         ));
     }

@@ -5,38 +5,18 @@
 //! rules that name a key which has an effect.
 
 mod megatron;
+mod rule;
 mod train;
 mod xla;
 
+use rule::{Plan, Rule};
+
 use toml::{Table, Value};
 
-use super::registry::Runtime;
-use super::understood::Reader;
+use super::entry::Runtime;
+use super::reader::Reader;
 use crate::hardware::Topology;
 use crate::runtime::{Job, Parts};
-
-/// A key that the file has, and that changes nothing in its plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Idle {
-    /// With its tables' names before it, such as `xla.sa_block_size`.
-    pub key: String,
-    /// Why it changes nothing.
-    pub why: String,
-}
-
-/// What a rule looks at: the runtime and the machine, and the job as its framework understood it.
-struct Plan<'p, J> {
-    runtime: Runtime,
-    topology: &'p Topology,
-    job: &'p J,
-}
-
-/// Keys that go unread together, when, and why.
-struct Rule<J>(&'static [&'static str], fn(&Plan<'_, J>) -> bool, &'static str);
-
-/// Why the load of experts changes nothing.
-const ALL_EXPERTS: &str =
-    "every rank has all experts, and grouped matmuls are costed by all their rows, whoever they are for";
 
 /// Rules for every runtime.
 const SHARED: &[Rule<Job>] =
@@ -68,16 +48,9 @@ pub(super) fn find(reader: &mut Reader<'_>, (runtime, topology): (Runtime, &Topo
     // What has been read is a table.
     let file: Table = reader.text.parse().unwrap_or_default();
     for (key, why) in unread {
-        reader.assumptions.retain(|line| line.split(" = ").next() != Some(key));
+        reader.assumptions.retain(|assumption| assumption.key() != Some(key));
         if has(&file, key) && !reader.idle.iter().any(|idle| idle.key == key) {
             reader.idle(key, why);
         }
-    }
-}
-
-impl Reader<'_> {
-    /// Notes that a key of the file changes nothing.
-    pub(super) fn idle(&mut self, key: impl Into<String>, why: impl Into<String>) {
-        self.idle.push(Idle { key: key.into(), why: why.into() });
     }
 }

@@ -3,12 +3,11 @@
 
 use toml::Spanned;
 
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
-use super::foreign::Foreign;
 use super::megatron::{mesh, precision};
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, Reader};
-use super::{machine, written};
+use super::reader::Reader;
+use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::program::DType;
@@ -25,7 +24,7 @@ const BUCKET: u64 = 512 << 20;
 
 /// InternEvo, InternLM's framework.
 pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
-    written: "internevo",
+    written: names::INTERNEVO,
     also: &["internlm"],
     name: "InternEvo",
     lane: "InternEvo v0.1 (CUDA)",
@@ -35,43 +34,10 @@ pub(super) const INTERNEVO: Runtime = Runtime(&Entry {
     decide,
 });
 
-/// Keys that other runtimes read.
-const FOREIGN: Foreign = Foreign {
-    runtime: "internevo",
-    own: "internevo",
-    reads: &[],
-    tables: &[
-        ("pipeline", &[], "InternEvo v0.1 has no pipelines: remove the table"),
-        ("fsdp", &[], "its optimizer states are spread over internevo.zero1 replicas"),
-        ("fsdp1", &[], "its optimizer states are spread over internevo.zero1 replicas"),
-        ("compile", &[], "nothing is compiled: remove the table"),
-        ("float8", &[], "its matmuls run in 16 bits: remove the table"),
-        ("loss", &[], "it is flash-attention's cross-entropy: remove the table"),
-        ("loop", &[], "its loop drains the device where its timers start and stop: remove the table"),
-        ("activation_checkpointing", &[], "write internevo.checkpoint = true"),
-        (
-            "framework",
-            &["cublas", "launch_blocking", "device_max_connections", "persistent_cublas_workspace"],
-            "its modules are InternLM's: remove the key",
-        ),
-        ("optimizer", &[], "it is torch's AdamW under HybridZeroOptimizer, which clips: remove the table"),
-        ("attention", &["backend"], "it is FlashAttention on packed sequences: remove the key"),
-        ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
-        (
-            "batch",
-            &["sequence", "micro", "accumulation", "global", "global_tokens"],
-            "gradients are reduced in the last micro-batch: remove the key",
-        ),
-        ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas, of which internevo.zero1 share optimizer states"),
-        ("precision", &["param"], "parameters that are stepped are kept in fp32: remove the key"),
-    ],
-    keys: &[],
-};
-
 /// Everything that InternEvo leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
-    FOREIGN.check(reader)?;
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
+    foreign::check(reader, runtime)?;
     let none = written::InternEvo::default();
     let table = scenario.internevo.as_ref().map_or(&none, Spanned::get_ref);
     let mesh = mesh::mesh(reader, scenario, topology)?;
@@ -153,9 +119,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
-    reader.assumptions.push(
-        "note: InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm".to_owned(),
-    );
+    reader.note("InternEvo steps torch's AdamW, one tensor after the other, on gradients clipped to a norm");
     let job = runtime::Job::of(Job { split, zero1, bucket });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
@@ -163,7 +127,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 
 /// `Initializer_Zero1`: neighbouring replicas; all of them if the number is 0 or less.
 fn zero1(reader: &mut Reader<'_>, table: &written::InternEvo, mesh: Mesh) -> Result<u32, ScenarioError> {
-    let Some(at) = &table.zero1 else { return Ok(reader.assume("internevo.zero1", mesh.dp, "-1")) };
+    let Some(at) = &table.zero1 else { return Ok(reader.assume("internevo.zero1", mesh.dp, -1)) };
     let written = *at.get_ref();
     if written <= 0 {
         return Ok(mesh.dp);

@@ -30,6 +30,9 @@ const FULL: u64 = 30_000_000;
 /// Instructions of the ranks that are simulated, where a trace is kept: one is 165 B of the file.
 const TRACED: u64 = 2_000_000;
 
+/// A step \[ps\]: ten days, which are 2⁶⁰.
+const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
+
 impl Scenario {
     /// What the job's ranks run; an error if it is too long to be written.
     pub fn flight(&self) -> Result<Flight, ScenarioError> {
@@ -80,7 +83,7 @@ impl Scenario {
         let problem =
             format!("a step has {all} instructions on {} ranks, and at most {most} are {done}", thousands(ranks));
         let remedy = "leave out --full: one rank stands for all that are alike, to the picosecond".to_owned();
-        Err(ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy })
+        Err(ScenarioError::Plan { code: None, problem, place: Box::new(self.length_at.clone()), remedy })
     }
 
     /// Why a job's programs are refused: how long they would be, what makes them so long, and what to write instead.
@@ -110,7 +113,7 @@ impl Scenario {
             (_, Some(factor)) => format!("write {}{}", factor.instead, factor.key),
             (_, None) => "write a smaller batch.accumulation".to_owned(),
         };
-        ScenarioError::Plan { problem, place: Box::new(self.length_at.clone()), remedy }
+        ScenarioError::Plan { code: None, problem, place: Box::new(self.length_at.clone()), remedy }
     }
 }
 
@@ -219,6 +222,18 @@ fn loss(loss: Loss, vocab: u64) -> Option<Factor> {
         }
         _ => None,
     }
+}
+
+/// Checks that a step lasts no longer than the engine's clock can count: `total` is what keeps one of its ranks busy \[ps\].
+pub(super) fn check_time(scenario: &Scenario, total: u128) -> Result<(), ScenarioError> {
+    if total <= STEP {
+        return Ok(());
+    }
+    let days = total / (STEP / 10);
+    let rounded = days - days % 10_u128.pow(days.max(1).ilog10());
+    let problem = format!("one step would keep a chip busy for more than {rounded} days");
+    let remedy = "the simulated clock holds ten: write a shorter batch.sequence, or fewer micro-batches".to_owned();
+    Err(ScenarioError::Plan { code: None, problem, place: Box::new(scenario.sequence_at.clone()), remedy })
 }
 
 #[cfg(test)]

@@ -2,25 +2,23 @@
 //! program may be is `length.rs`.
 //!
 //! Tokens of a step of the whole job: 2³⁰ in a micro-batch × 2¹⁶ micro-batches × 2¹⁷ ranks = 2⁶³. Activations of a
-//! micro-batch: at most some 64 tensors of a block, each no larger than its share of 2⁵⁴ B. A step of ten days is 2⁶⁰ ps.
+//! micro-batch: at most some 64 tensors of a block, each no larger than its share of 2⁵⁴ B. How long a step may be is `length.rs`, too.
 
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{Reader, Scenario};
+use super::reader::{MOST_RANKS, Reader};
 use super::written;
 use crate::runtime::{Job, Parts, spmd};
 
 /// Ranks of a job.
-pub(super) const RANKS: u64 = 1 << 17;
+const RANKS: u64 = MOST_RANKS as u64;
 /// Tokens in one micro-batch of a rank.
 const TOKENS: u64 = 1 << 30;
 /// Bytes of one tensor for each block and of the logits: 16 PiB.
 const ACTIVATIONS: u128 = 1 << 54;
 /// Blocks that all iterations of a compiled pipeline run.
 const PASSES: u64 = 1 << 15;
-/// A step \[ps\]: ten days.
-const STEP: u128 = 10 * 86_400 * 1_000_000_000_000;
 
 /// Checks the sizes of a job before anything is computed from them.
 pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
@@ -29,7 +27,7 @@ pub(super) fn check(reader: &Reader<'_>, written: &written::Scenario, job: &Job)
     if ranks > RANKS {
         let at = written.topology.nodes.as_ref().map_or_else(|| reader.place(&written.mesh), |at| reader.place(at));
         let problem = format!("{ranks} chips are more than the {RANKS} that are simulated");
-        return Err(ScenarioError::Plan { problem, place: at, remedy: "rent fewer nodes".to_owned() });
+        return Err(ScenarioError::Plan { code: None, problem, place: at, remedy: "rent fewer nodes".to_owned() });
     }
     let tokens = job.batch() * job.seq();
     if tokens > TOKENS {
@@ -81,16 +79,4 @@ fn check_iterations(reader: &Reader<'_>, written: &written::Scenario, job: &spmd
         }
         _ => reader.plan(&written.mesh, problem, "write fewer stages, or a model of fewer layers"),
     })
-}
-
-/// Checks that a step lasts no longer than the engine's clock can count: `total` is what keeps one of its ranks busy \[ps\].
-pub(super) fn check_time(scenario: &Scenario, total: u128) -> Result<(), ScenarioError> {
-    if total <= STEP {
-        return Ok(());
-    }
-    let days = total / (STEP / 10);
-    let rounded = days - days % 10_u128.pow(days.max(1).ilog10());
-    let problem = format!("one step would keep a chip busy for more than {rounded} days");
-    let remedy = "the simulated clock holds ten: write a shorter batch.sequence, or fewer micro-batches".to_owned();
-    Err(ScenarioError::Plan { problem, place: Box::new(scenario.sequence_at.clone()), remedy })
 }

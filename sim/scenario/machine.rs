@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::understood::{MOST_RANKS, Reader};
-use super::{gate, written};
+use super::reader::{MOST_RANKS, Reader};
+use super::written;
 use crate::cost::{Backend, FLEX_OVER_FLASH2, Profile, Regime};
 use crate::hardware::{Reach, Size, Topology, Vendor};
 use crate::model::ModelConfig;
@@ -36,7 +36,7 @@ pub(super) fn topology(
                 _ => reader.place(&written.name),
             };
             let remedy = "remove one of the two keys".to_owned();
-            return Err(ScenarioError::Plan { problem: problem.to_owned(), place, remedy });
+            return Err(ScenarioError::Plan { code: None, problem: problem.to_owned(), place, remedy });
         }
     };
     let name = relative(reader.file, written.name.get_ref());
@@ -116,7 +116,7 @@ pub(super) fn regime(reader: &mut Reader<'_>, written: &written::Topology) -> Re
     match written.clocks {
         Some(written::Clocks::Burst) => Regime::Burst,
         Some(written::Clocks::Sustained) => Regime::Sustained,
-        None => reader.assume("topology.clocks", Regime::Sustained, "\"sustained\""),
+        None => reader.assume("topology.clocks", Regime::Sustained, "sustained"),
     }
 }
 
@@ -145,6 +145,28 @@ fn cudnn_first(topology: &Topology, on_hopper: &'static str, before: &'static st
     }
 }
 
+/// The attention kernels asked for must have been measured, or carried over, for this chip.
+fn has(
+    reader: &Reader<'_>,
+    written: &written::Attention,
+    profile: &Profile,
+    backend: Backend,
+) -> Result<(), ScenarioError> {
+    match &written.backend {
+        Some(at) if !profile.attention.has(backend) && !profile.attention.stands_in(backend) => {
+            let known: Vec<String> = Backend::ALL
+                .iter()
+                .copied()
+                .filter(|&backend| profile.attention.has(backend))
+                .map(|backend| backend.name().to_owned())
+                .collect();
+            let problem = format!("the profile {} has no {} attention kernels", profile.name, backend.name());
+            Err(reader.plan(at, problem, format!("write one it has: {}", known.join(", "))))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whose attention kernels run.
 pub(super) fn attention(
     reader: &mut Reader<'_>,
@@ -154,20 +176,18 @@ pub(super) fn attention(
 ) -> Result<Backend, ScenarioError> {
     let attention = match &written.backend {
         Some(backend) => *backend.get_ref(),
-        None if profile.attention.has(backend) => {
-            reader.assume("attention.backend", backend, &format!("\"{}\" ({why})", backend.name()))
-        }
+        None if profile.attention.has(backend) => reader.assume_for("attention.backend", backend, backend.name(), why),
         None => {
             let problem =
                 format!("{why}, and the profile {} has no {} attention kernels", profile.name, backend.name());
-            reader.assume("attention.backend", Backend::Flash2, &format!("\"flash2\" ({problem})"))
+            reader.assume_for("attention.backend", Backend::Flash2, "flash2", problem)
         }
     };
-    gate::attention(reader, written, profile, attention)?;
+    has(reader, written, profile, attention)?;
     if profile.attention.stands_in(attention) {
         let [forward, backward] = FLEX_OVER_FLASH2.map(|share| 100.0 * share);
-        reader.assumptions.push(format!(
-            "note: the profile {} has no flex kernels: they take flash2's times at {forward} % of its rate forward and {backward} % \
+        reader.note(format!(
+            "the profile {} has no flex kernels: they take flash2's times at {forward} % of its rate forward and {backward} % \
              backward, as PyTorch measured on A100, give or take 20 %",
             profile.name
         ));
@@ -195,10 +215,9 @@ pub(super) fn pytorch_kernels(
         return Err(reader.plan(at, default.1, remedy));
     }
     in_order(reader, at, attention, model, "write attention.deterministic = false")?;
-    reader.assumptions.push(
-        "note: attention.deterministic prices attention's backward; what torch.use_deterministic_algorithms changes in other \
-         operators, and its fills of new memory, are not priced"
-            .to_owned(),
+    reader.note(
+        "attention.deterministic prices attention's backward; what torch.use_deterministic_algorithms changes in other \
+         operators, and its fills of new memory, are not priced",
     );
     Ok((attention, true))
 }
@@ -260,9 +279,9 @@ pub(super) fn profile(
 /// Whether cuBLAS workspaces stay taken once used, where nobody asks for a release of PyTorch: before 2.15 they do
 /// (`CublasHandlePool.cpp`; pytorch/pytorch#194311 gives each back unless `TORCH_CUBLAS_WORKSPACE_CACHE` is 1).
 pub(super) fn keeps_workspaces(reader: &mut Reader<'_>, framework: &written::Framework) -> bool {
-    let shown = "true (PyTorch before 2.15; write false for 2.15 without TORCH_CUBLAS_WORKSPACE_CACHE=1)";
+    let why = "PyTorch before 2.15; write false for 2.15 without TORCH_CUBLAS_WORKSPACE_CACHE=1";
     let written = framework.persistent_cublas_workspace;
-    written.unwrap_or_else(|| reader.assume("framework.persistent_cublas_workspace", true, shown))
+    written.unwrap_or_else(|| reader.assume_for("framework.persistent_cublas_workspace", true, true, why))
 }
 
 /// Another release of cuBLAS than the one that the profile's matmuls were measured with.

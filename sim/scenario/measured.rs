@@ -4,7 +4,7 @@ use toml::Spanned;
 
 use super::error::ScenarioError;
 use super::predict::mfu_conventions;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::written;
 use crate::near::did_you_mean;
 use crate::units::{Bytes, Time};

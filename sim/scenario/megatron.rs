@@ -6,7 +6,6 @@ mod context;
 mod deepspeed;
 mod deterministic;
 mod experts;
-mod foreign;
 mod fsdp;
 mod graphs;
 mod loader;
@@ -18,11 +17,11 @@ mod recompute;
 
 use toml::Spanned;
 
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
 use super::float8::{self, Scaled};
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, MOST_SMALL, Reader};
-use super::{gate, machine, written};
+use super::reader::{MOST_SMALL, Reader};
+use super::{foreign, gate, machine, names, written};
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
 use crate::model::{ModelConfig, Norm, Position};
@@ -36,11 +35,9 @@ use crate::runtime::megatron::{
 /// The most tokens that are predicted further ahead.
 const MOST_AHEAD: i64 = 16;
 
-const FUSION: &str = "megatron.gradient_accumulation_fusion";
-
 /// Megatron-Core.
 pub(super) const MEGATRON: Runtime = Runtime(&Entry {
-    written: "megatron",
+    written: names::MEGATRON,
     also: &["megatron-core", "megatron-lm", "mcore", "megatron-bridge", "nemo"],
     name: "Megatron-Core",
     lane: "Megatron-Core (CUDA)",
@@ -56,7 +53,7 @@ pub(super) const MEGATRON: Runtime = Runtime(&Entry {
 
 /// Megatron's modules in DeepSpeed's pipeline engine.
 pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
-    written: "deepspeed",
+    written: names::DEEPSPEED,
     also: &["megatron-deepspeed"],
     name: "Megatron-DeepSpeed",
     lane: "Megatron-DeepSpeed (DeepSpeed's pipeline engine, CUDA)",
@@ -69,7 +66,7 @@ pub(super) const DEEPSPEED: Runtime = Runtime(&Entry {
 /// Everything that Megatron-Core leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, mut model, seq, micro, accumulation } = base;
-    foreign::of(runtime).check(reader)?;
+    foreign::check(reader, runtime)?;
     let none = written::Megatron::default();
     let table = scenario.megatron.as_ref().map_or(&none, Spanned::get_ref);
     let engine = deepspeed::engine(reader, (scenario, table), runtime)?;
@@ -95,7 +92,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         fsdp::asked(reader, (scenario, table), (&model, mesh, engine), (pipeline.virtual_stages, matmuls, dtype))?;
     let fused = match sharded {
         Some(key) => fsdp::fuses(reader, table, key)?,
-        None => reader.flag(FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),
+        None => reader.flag(fsdp::FUSION, table.gradient_accumulation_fusion, engine == Engine::Core),
     };
     let gradients = gradients(reader, table, (mesh, dtype, fused))?;
     let optimizer = optimizer(reader, scenario, table, (gradients.overlap_reduce, pipeline.virtual_stages))?;
@@ -130,7 +127,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         expandable: scenario.memory.expandable_segments == Some(true),
     };
     let graphs = graphs::asked(reader, table, &settled, together.is_some())?;
-    reader.assumptions.push("note: Adam steps all parameters of a group in one kernel (FusedAdam)".to_owned());
+    reader.note("Adam steps all parameters of a group in one kernel (FusedAdam)");
     let regime = machine::regime(reader, &scenario.topology);
     machine::no_flex(reader, &scenario.attention)?;
     let attention = machine::attention(reader, &scenario.attention, profile, machine::engine_attention(topology))?;
@@ -174,7 +171,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
 
 pub(super) fn precision(reader: &mut Reader<'_>, written: &written::Precision) -> Result<DType, ScenarioError> {
     match &written.param {
-        None => Ok(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
+        None => Ok(reader.assume("precision.param", DType::Bf16, "bf16")),
         Some(at) => match *at.get_ref() {
             dtype @ (DType::Bf16 | DType::Fp16) => Ok(dtype),
             other => {
@@ -194,17 +191,12 @@ fn block(
     let implementation = match table.implementation {
         Some(written::Modules::TransformerEngine) => Implementation::TransformerEngine,
         Some(written::Modules::Local) => Implementation::Local,
-        None if engine == Engine::DeepSpeed => {
-            reader.assume("megatron.implementation", Implementation::Local, "\"local\"")
-        }
-        None => {
-            let shown = "\"transformer_engine\"";
-            reader.assume("megatron.implementation", Implementation::TransformerEngine, shown)
-        }
+        None if engine == Engine::DeepSpeed => reader.assume("megatron.implementation", Implementation::Local, "local"),
+        None => reader.assume("megatron.implementation", Implementation::TransformerEngine, "transformer_engine"),
     };
     let scores = table.attention.unwrap_or_else(|| match implementation {
-        Implementation::TransformerEngine => reader.assume("megatron.attention", written::Scores::Flash, "\"flash\""),
-        Implementation::Local => reader.assume("megatron.attention", written::Scores::Unfused, "\"unfused\""),
+        Implementation::TransformerEngine => reader.assume("megatron.attention", written::Scores::Flash, "flash"),
+        Implementation::Local => reader.assume("megatron.attention", written::Scores::Unfused, "unfused"),
     });
     let core = match scores {
         written::Scores::Flash => Core::Flash,
@@ -254,9 +246,9 @@ fn layer_norm(
         }),
         // bigscience's Megatron-DeepSpeed has no other (`megatron/model/fused_layer_norm.py`).
         None if own && engine == Engine::DeepSpeed => {
-            Ok(reader.assume("megatron.layer_norm", LayerNorm::Apex, "\"fused\""))
+            Ok(reader.assume("megatron.layer_norm", LayerNorm::Apex, "fused"))
         }
-        None if own => Ok(reader.assume("megatron.layer_norm", LayerNorm::Persistent, "\"persistent\"")),
+        None if own => Ok(reader.assume("megatron.layer_norm", LayerNorm::Persistent, "persistent")),
         None => Ok(LayerNorm::Torch),
     }
 }
@@ -271,7 +263,7 @@ fn cross_entropy(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<C
         (None, false) => Ok(CrossEntropy::Composed),
         (Some(at), true) if *at.get_ref() == written::FusedLoss::Te => Ok(CrossEntropy::Engine),
         (Some(_), true) => Ok(CrossEntropy::Compiled),
-        (None, true) => Ok(reader.assume("megatron.cross_entropy_fusion_impl", CrossEntropy::Compiled, "\"native\"")),
+        (None, true) => Ok(reader.assume("megatron.cross_entropy_fusion_impl", CrossEntropy::Compiled, "native")),
     }
 }
 
@@ -285,7 +277,7 @@ fn predicts_ahead(
     let read = model.predicts_ahead;
     model.predicts_ahead = match &table.mtp_num_layers {
         Some(at) => reader.count(KEY, at, 0, MOST_AHEAD)?,
-        None if read > 0 => reader.assume(KEY, read, &read.to_string()),
+        None if read > 0 => reader.assume(KEY, read, read),
         None => 0,
     };
     Ok(())
@@ -330,8 +322,7 @@ fn matmuls(
         return Err(reader.plan(at, problem, format!("remove megatron.fp8, or {instead}")));
     }
     if scaled == Scaled::Blocks {
-        let note = "note: megatron.fp8 = \"blockwise\" takes CUDA 12.9 or newer (check_fp8_block_scaling_support)";
-        reader.assumptions.push(note.to_owned());
+        reader.note("megatron.fp8 = \"blockwise\" takes CUDA 12.9 or newer (check_fp8_block_scaling_support)");
     }
     let gathers = table.fp8_param_gather.as_ref().map(|at| *at.get_ref());
     Ok(Matmuls::Fp8 { recipe, parameters: reader.flag("megatron.fp8_param_gather", gathers, false) })
@@ -352,7 +343,7 @@ fn gradients(
         }
         (None, true) => {
             let size = mesh.bucket();
-            Some(reader.assume("megatron.bucket_size", size, &size.to_string()))
+            Some(reader.assume("megatron.bucket_size", size, size))
         }
         (None, false) => None,
     };
@@ -375,7 +366,7 @@ fn optimizer(
     }
     let overlap_gather = reader.flag("megatron.overlap_param_gather", gather.map(|at| *at.get_ref()), false);
     let mut dtype = |key: &str, at: &Option<Spanned<DType>>, known: &[DType]| {
-        let Some(at) = at else { return Ok(reader.assume(key, DType::Fp32, "\"fp32\"")) };
+        let Some(at) = at else { return Ok(reader.assume(key, DType::Fp32, "fp32")) };
         let dtype = *at.get_ref();
         if !known.contains(&dtype) {
             let names: Vec<String> = known.iter().map(|dtype| format!("{:?}", dtype.name())).collect();

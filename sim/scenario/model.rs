@@ -4,9 +4,10 @@ use std::path::Path;
 
 use toml::Spanned;
 
+use super::assumption::Assumption;
 use super::error::ScenarioError;
 use super::machine::relative;
-use super::understood::{MOST_SEQUENCE, Reader};
+use super::reader::{MOST_SEQUENCE, Reader};
 use super::written;
 use crate::model::huggingface::ModelError;
 use crate::model::routing::Load;
@@ -70,7 +71,7 @@ pub(super) fn model(reader: &mut Reader<'_>, written: &Spanned<written::Model>) 
         }
     }
     expert_load(reader, at.expert_load.as_ref(), &mut model)?;
-    let notes: Vec<String> = model.notes.iter().map(|note| format!("model: {note}")).collect();
+    let notes = model.notes.iter().map(|note| Assumption::Note(format!("model: {note}")));
     reader.assumptions.extend(notes);
     Ok(model)
 }
@@ -89,7 +90,7 @@ fn expert_load(
             return Err(reader.plan(at, problem, "remove the key, or take a model with experts"));
         }
         (None, Some(experts)) => {
-            experts.load = reader.assume("model.expert_load", Load::Balanced, "\"balanced\"");
+            experts.load = reader.assume("model.expert_load", Load::Balanced, "balanced");
             return Ok(());
         }
         (Some(at), Some(experts)) => (at, experts),
@@ -99,8 +100,8 @@ fn expert_load(
         &written::ExpertLoad::PowerLaw(exponent) if (0.0..=STEEPEST).contains(&exponent) => {
             let load = Load::PowerLaw { exponent };
             if load.overfull(experts.count, experts.top_k).is_some() {
-                reader.assumptions.push(format!(
-                    "note: model.expert_load.power_law = {exponent} asks for more of an expert than a copy of every token, \
+                reader.note(format!(
+                    "model.expert_load.power_law = {exponent} asks for more of an expert than a copy of every token, \
                      which it takes; the others share what is left"
                 ));
             }

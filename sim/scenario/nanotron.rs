@@ -3,12 +3,12 @@
 
 use toml::Spanned;
 
+use super::assumption::Written;
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
-use super::foreign::Foreign;
 use super::megatron::{mesh, pipeline, precision};
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, MOST_SMALL, Reader};
-use super::{machine, written};
+use super::reader::{MOST_SMALL, Reader};
+use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
@@ -24,7 +24,7 @@ use crate::schedule::order::megatron::MEGATRON_1F1B;
 
 /// nanotron.
 pub(super) const NANOTRON: Runtime = Runtime(&Entry {
-    written: "nanotron",
+    written: names::NANOTRON,
     also: &[],
     name: "nanotron",
     lane: "nanotron (CUDA)",
@@ -34,43 +34,10 @@ pub(super) const NANOTRON: Runtime = Runtime(&Entry {
     decide,
 });
 
-/// Keys that other runtimes read.
-const FOREIGN: Foreign = Foreign {
-    runtime: "nanotron",
-    own: "nanotron",
-    reads: &[],
-    tables: &[
-        ("pipeline", &["layers"], "write nanotron.pp_engine = \"1f1b\" or \"afab\""),
-        ("fsdp", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
-        ("fsdp1", &[], "write nanotron.zero_stage = 1 to share optimizer states"),
-        ("compile", &[], "nothing is compiled: remove the table"),
-        ("float8", &[], "its matmuls run in bf16: remove the table"),
-        ("loss", &[], "it is its own cross-entropy over split words: remove the table"),
-        ("loop", &[], "its loop takes the time after a barrier: remove the table"),
-        ("activation_checkpointing", &[], "write nanotron.recompute_layer = true"),
-        (
-            "framework",
-            &["cublas", "launch_blocking", "device_max_connections", "persistent_cublas_workspace"],
-            "its modules are its own: remove the key",
-        ),
-        ("optimizer", &[], "it is AdamW in one kernel on parameters in fp32, and clips: remove the table"),
-        ("attention", &["backend"], "it is FlashAttention: remove the key"),
-        ("tensor_parallel", &["sequence"], "the loss is always taken of split words: remove the key"),
-        (
-            "batch",
-            &["sequence", "micro", "accumulation", "global", "global_tokens"],
-            "gradients are reduced with the last micro-batch: remove the key",
-        ),
-        ("mesh", &["tp", "cp", "pp", "dp"], "write mesh.dp: replicas"),
-        ("precision", &["param"], "gradients and what is stepped are in fp32: remove the key"),
-    ],
-    keys: &[],
-};
-
 /// Everything that nanotron leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, profile, model, seq, micro, accumulation, .. } = base;
-    FOREIGN.check(reader)?;
+    let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
+    foreign::check(reader, runtime)?;
     let none = written::Nanotron::default();
     let table = scenario.nanotron.as_ref().map_or(&none, Spanned::get_ref);
     let mesh = mesh::mesh(reader, scenario, topology)?;
@@ -87,7 +54,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let dtype = precision(reader, &scenario.precision)?;
     let pipeline = stages(reader, scenario, table, (&model, mesh, accumulation))?;
     let zero = match &table.zero_stage {
-        None => reader.assume("nanotron.zero_stage", 0, "0"),
+        None => reader.assume("nanotron.zero_stage", 0, 0),
         Some(at) => match *at.get_ref() {
             stage @ (0 | 1) => stage,
             other => {
@@ -151,7 +118,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         multiprocessors: topology.chip.cores,
         copies_gradients: false,
     };
-    reader.assumptions.push("note: nanotron steps AdamW in one kernel, on gradients clipped to a norm".to_owned());
+    reader.note("nanotron steps AdamW in one kernel, on gradients clipped to a norm");
     let job = runtime::Job::of(Job { split, zero: zero == 1, bucket: cap << 20, gathers_again });
     let software = Software { attention, deterministic: false, tf32: false, cublas, rail, blocks: None, disks: None };
     Ok(Decided { job, regime, software, expandable_segments })
@@ -166,8 +133,8 @@ fn tensor_mode(reader: &mut Reader<'_>, table: &written::Nanotron, mesh: Mesh) -
             Err(reader.plan(at, problem, "write nanotron.tp_mode = \"REDUCE_SCATTER\", or mesh.tp = 1"))
         }
         None if mesh.tp > 1 => {
-            let shown = "\"REDUCE_SCATTER\" (nanotron's own default, ALL_REDUCE, is not simulated)";
-            reader.assume("nanotron.tp_mode", (), shown);
+            let why = "nanotron's own default, ALL_REDUCE, is not simulated";
+            reader.assume_for("nanotron.tp_mode", (), "REDUCE_SCATTER", why);
             Ok(())
         }
         _ => Ok(()),
@@ -183,7 +150,7 @@ fn stages(
 ) -> Result<Pipeline, ScenarioError> {
     let engine = table
         .pp_engine
-        .unwrap_or_else(|| reader.assume("nanotron.pp_engine", written::Engine::AllForwardAllBackward, "\"afab\""));
+        .unwrap_or_else(|| reader.assume("nanotron.pp_engine", written::Engine::AllForwardAllBackward, "afab"));
     let schedule = match engine {
         written::Engine::OneForwardOneBackward => &MEGATRON_1F1B,
         written::Engine::AllForwardAllBackward => order::find("AFAB").unwrap_or(&MEGATRON_1F1B),
@@ -201,8 +168,8 @@ fn stages(
                 let problem = format!("nanotron's balance leaves the last of {} stages without the head", mesh.pp);
                 reader.plan(axis, problem, "write pipeline.layers, or a smaller mesh.pp")
             })?;
-            let shown = format!("{layers:?}");
-            reader.assume("pipeline.layers", layers, &shown)
+            let written = Written::from(layers.as_slice());
+            reader.assume("pipeline.layers", layers, written)
         }
     };
     if engine == written::Engine::OneForwardOneBackward && micro_batches + 1 < u64::from(mesh.pp) {

@@ -3,9 +3,9 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::written;
 use crate::program::DType;
 use crate::runtime::optimizer::{Asked, Caller, Facts, How, Optimizer, Row, Setting, TABLE, rows};
@@ -65,7 +65,7 @@ pub(super) fn optimizer(
     }
     let decay = match (&written.weight_decay, facts.weight_decay.unwrap_or_default()) {
         (Some(at), _) => at_least_zero(reader, "weight_decay", at)?,
-        (None, default) => reader.assume("optimizer.weight_decay", default, &format!("{default:?}")),
+        (None, default) => reader.assume("optimizer.weight_decay", default, default),
     };
     let [step_on_device, amsgrad] = keys.map(|at| at.as_ref().is_some_and(|at| *at.get_ref()));
     let decays = decay != 0.0;
@@ -81,7 +81,7 @@ fn row(
     let names = || any_of(rows(caller).map(|row| row.facts.name));
     let Some(at) = &written.name else {
         let first = rows(caller).next().expect("every framework has a row: a test says so");
-        return Ok(reader.assume("optimizer.name", first, &format!("{:?}", first.facts.name)));
+        return Ok(reader.assume("optimizer.name", first, first.facts.name));
     };
     let name = at.get_ref();
     let Some(row) = rows(caller).find(|row| row.facts.name == name) else {
@@ -109,7 +109,7 @@ fn how(
         let only = facts.implementations.len() == 1;
         return Ok(match only {
             true => how,
-            false => reader.assume("optimizer.implementation", how, &format!("{:?}", how.written())),
+            false => reader.assume("optimizer.implementation", how, how.written()),
         });
     };
     let known = facts.implementations.iter().find(|how| how.written() == at.get_ref());
@@ -146,7 +146,7 @@ fn momentum(
             Err(reader.plan(at, problem, format!("remove optimizer.momentum, or write name = {owner:?}")))
         }
         Some(at) => Ok(at_least_zero(reader, "momentum", at)? > 0.0),
-        None if has => Ok(reader.assume("optimizer.momentum", false, "0.0")),
+        None if has => Ok(reader.assume("optimizer.momentum", false, 0.0)),
         None => Ok(false),
     }
 }
@@ -186,7 +186,7 @@ pub(super) fn master_weights(
         let problem = "a step inside backward steps the parameters themselves".to_owned();
         return no(problem, "remove optimizer.in_backward, or optimizer.master_weights");
     }
-    if runtime == super::train::FSDP1 {
+    if runtime == super::names::FSDP1 {
         let problem = "copies of flat parameters are not simulated".to_owned();
         return no(problem, "write runtime = \"fsdp2\", or precision.storage = \"fp32\"");
     }

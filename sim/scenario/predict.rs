@@ -3,6 +3,8 @@
 //! Ranks that run the same program are a class. All classes are simulated together; of what differs between them the
 //! report gives the mean of all ranks, and of memory the class with the least to spare.
 
+mod class;
+mod conventions;
 mod costs;
 mod host;
 mod kind;
@@ -10,18 +12,21 @@ mod memory;
 mod mfu;
 mod parts;
 mod rounds;
+mod settings;
 mod trust;
 mod unread;
 mod witnesses;
 
+pub use class::Class;
+pub(super) use conventions::mfu_conventions;
 pub use costs::Evidence;
 pub use host::{Host, Verdict};
 pub use kind::Kind;
 pub(super) use memory::total_if_fits;
 pub use memory::{COMPILED, DeviceMemory};
 pub use mfu::Mfu;
-pub(super) use mfu::mfu_conventions;
 pub use parts::{Counts, Part};
+pub use settings::Settings;
 pub use witnesses::{Alike, Witness};
 
 use mfu::mfu;
@@ -29,49 +34,15 @@ use rounds::Flown;
 pub(super) use rounds::shortened;
 use trust::trust;
 
+use super::draft::Draft;
 use super::error::ScenarioError;
-use super::idle::Idle;
+use super::reader::Idle;
+use super::remedy;
 use super::understood::Scenario;
-use super::{limits, remedy};
 use crate::cost::{Basis, Cost, allocator};
 use crate::engine::{Breakdown, Timeline};
 use crate::program::Program;
 use crate::units::Time;
-
-/// Settings of a prediction that do not change its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Simulate one rank for all identical ones.
-    pub fold: bool,
-    /// Keep every span, for a trace.
-    pub record: bool,
-    /// Predict again with single changes: those that would make a plan fit that does not, and what a machine of one's own would
-    /// do with the shipped machine's numbers.
-    pub remedies: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { fold: true, record: false, remedies: true }
-    }
-}
-
-/// Ranks that run the same program: all of them, or a stage of a pipeline.
-#[derive(Debug)]
-pub struct Class {
-    /// The program of each of its ranks; of fewer micro-batches than the step has, where those repeat themselves.
-    pub program: Program,
-    /// Costs of its parts, with their evidence.
-    pub evidence: Evidence,
-    /// How often one of its ranks issues each part in a step.
-    pub counts: Counts,
-    /// Memory of each of its devices.
-    pub memory: DeviceMemory,
-    /// Where the step of one of its ranks went.
-    pub breakdown: Breakdown,
-    /// How many ranks it has.
-    pub ranks: u32,
-}
 
 /// What the run would do.
 #[derive(Debug)]
@@ -207,4 +178,13 @@ pub fn predict(scenario: &Scenario, settings: Settings) -> Result<Prediction, Sc
         answer.idle = unread::idle(scenario, &answer, settings);
     }
     Ok(answer)
+}
+
+impl Draft {
+    /// The prediction; remedies are not looked for.
+    pub fn fly(&self) -> Result<(Scenario, Prediction), ScenarioError> {
+        let scenario = self.scenario()?;
+        let answer = predict(&scenario, Settings { remedies: false, ..Settings::default() })?;
+        Ok((scenario, answer))
+    }
 }

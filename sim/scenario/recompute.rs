@@ -2,10 +2,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::FSDP1;
-use super::understood::{MOST_SMALL, Reader};
+use super::names::FSDP1;
+use super::reader::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::ModelConfig;
 use crate::runtime::eager::offload::Offload;
@@ -20,7 +20,7 @@ pub(super) fn checkpoint(
     layers: u64,
 ) -> Result<Checkpoint, ScenarioError> {
     let Some(at) = &written.policy else {
-        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "\"none\""));
+        return Ok(reader.assume("activation_checkpointing.policy", Checkpoint::None, "none"));
     };
     Ok(match at.get_ref() {
         written::Policy::None => Checkpoint::None,

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::understood::Reader;
+use super::reader::Reader;
 use super::written;
 
 /// Releases, by the name that a scenario writes.
@@ -82,7 +82,7 @@ pub(super) fn fill(
         if !read || said(key).is_some() || with.as_ref().is_some_and(differs) {
             continue;
         }
-        reader.assumptions.push(format!("{key} = {value} ({}: {source})", at.get_ref()));
+        reader.assume_for(key, (), value.clone(), format!("{}: {source}", at.get_ref()));
         let table = below.entry(table).or_insert_with(|| Value::Table(Table::new()));
         if let Some(table) = table.as_table_mut() {
             table.insert(name.to_owned(), value.clone());

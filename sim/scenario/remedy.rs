@@ -1,41 +1,17 @@
 //! What would make a plan fit that does not: single changes of the file, each read and flown as if it stood there, not guessed.
 
+mod change;
 mod foreign;
 mod megatron;
 mod spmd;
 mod train;
 
-use toml::Value;
+pub use change::Remedy;
+use change::{Change, set};
 
 use super::predict::{Settings, shortened, total_if_fits};
 use super::understood::Scenario;
 use crate::runtime::Parts;
-use crate::units::Bytes;
-
-/// A single change that would make the plan fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remedy {
-    /// The change, as a line of the scenario.
-    pub change: String,
-    /// What the device would then have to hold.
-    pub device_total: Bytes,
-}
-
-/// Keys that are set together.
-type Change = Vec<(String, Value)>;
-
-/// One key that is set.
-fn set(key: &str, value: impl Into<Value>) -> Change {
-    vec![(key.to_owned(), value.into())]
-}
-
-/// Half the micro-batch, and one sequence.
-fn smaller_batches(batch: u64) -> Vec<Change> {
-    let mut smaller = vec![batch / 2, 1];
-    smaller.dedup();
-    let smaller = smaller.into_iter().filter(|&smaller| smaller >= 1 && smaller < batch);
-    smaller.map(|batch| set("batch.micro", batch as i64)).collect()
-}
 
 /// The single changes, out of those a user would try first, that make the plan fit; and, failing a smaller batch, the
 /// longest sequence that does. What the scenario's own checks refuse is no change.

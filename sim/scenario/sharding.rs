@@ -3,10 +3,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::{FSDP1, SINGLE_DEVICE};
-use super::understood::{MOST_SMALL, Reader};
+use super::names::{FSDP1, SINGLE_DEVICE};
+use super::reader::{MOST_SMALL, Reader};
 use super::{wrap, written};
 use crate::model::graph::Param;
 use crate::model::head::{self, Loss};
@@ -120,7 +120,7 @@ fn version(reader: &mut Reader<'_>, scenario: &written::Scenario, runtime: Runti
         Some(written::BackwardPrefetch::Pre) => BackwardPrefetch::Pre,
         Some(written::BackwardPrefetch::Post) => BackwardPrefetch::Post,
         Some(written::BackwardPrefetch::None) => BackwardPrefetch::None,
-        None => reader.assume("fsdp1.backward_prefetch", BackwardPrefetch::Pre, "\"pre\""),
+        None => reader.assume("fsdp1.backward_prefetch", BackwardPrefetch::Pre, "pre"),
     };
     Ok(Version::One(One {
         use_orig_params: reader.flag("fsdp1.use_orig_params", one.use_orig_params, false),

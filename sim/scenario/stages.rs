@@ -5,17 +5,20 @@ mod file;
 
 pub(super) use file::is_file;
 
+use std::borrow::Cow;
+
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
 use super::megatron::pipeline::{layers as written_layers, misfit};
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::{MOST_RANKS, MOST_SMALL, Reader};
+use super::names::FSDP2;
+use super::reader::{MOST_RANKS, MOST_SMALL, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
+use crate::runtime::Refusal;
 use crate::runtime::train::Job;
 use crate::runtime::train::pipeline::{self, Order, Pipeline, SCHEDULES};
 use crate::schedule::{Batching, Entry, ScheduleError, Shape};
@@ -116,16 +119,16 @@ pub(super) fn stages(
                     .pp
                     .as_ref()
                     .map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
-                ScenarioError::Plan { problem, place, remedy }
+                ScenarioError::Plan { code: None, problem, place, remedy }
             })?;
-            reader.assumptions.push(format!("note: torchtitan's split of modules gives stages of {split:?} blocks"));
+            reader.note(format!("torchtitan's split of modules gives stages of {split:?} blocks"));
             split
         }
     };
     if micro_batches < count && matches!(schedule, Order::Named(_)) {
         let idle = f64::from(ranks - 1) / (micro_batches as f64 * f64::from(virtual_stages) + f64::from(ranks - 1));
-        reader.assumptions.push(format!(
-            "note: {micro_batches} micro-batches are fewer than {count} stages, which leaves each rank without work for \
+        reader.note(format!(
+            "{micro_batches} micro-batches are fewer than {count} stages, which leaves each rank without work for \
              {:.0} % of the step at best",
             100.0 * idle
         ));
@@ -160,7 +163,7 @@ fn bounds(
         (Some(at), None) => reader.place(at),
         (None, None) => reader.place(&scenario.mesh),
     };
-    Err(ScenarioError::Plan { problem, place, remedy })
+    Err(ScenarioError::Plan { code: None, problem, place, remedy })
 }
 
 /// A schedule that is not made for the shape.
@@ -170,7 +173,7 @@ fn unfit(
     (model, shape, weights): (&ModelConfig, Shape, [u64; 2]),
     error: &ScheduleError,
 ) -> ScenarioError {
-    let ScenarioError::Plan { problem, place, remedy } = misfit(reader, scenario, error) else {
+    let ScenarioError::Plan { problem, place, remedy, .. } = misfit(reader, scenario, error) else {
         unreachable!("a schedule that does not fit is a plan that cannot be")
     };
     let remedy = match *error {
@@ -190,7 +193,7 @@ fn unfit(
         }
         _ => remedy,
     };
-    ScenarioError::Plan { problem, place, remedy }
+    ScenarioError::Plan { code: None, problem, place, remedy }
 }
 
 /// What to write for so many stages: the layers of each that give as many, or the stages themselves.
@@ -267,7 +270,7 @@ fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline, each: Shape) -> 
         (Order::Named(entry), if several { Stages::Several } else { Stages::Exactly(1) })
     };
     let Some(at) = &table.schedule else {
-        return Ok(takes(reader.assume("pipeline.schedule", SCHEDULES[0], &format!("{:?}", SCHEDULES[0].name))));
+        return Ok(takes(reader.assume("pipeline.schedule", SCHEDULES[0], SCHEDULES[0].name)));
     };
     if is_file(at.get_ref()) {
         let (order, stages) = file::read(reader, at, (each.ranks, each.microbatches))?;
@@ -288,7 +291,7 @@ fn schedule(reader: &mut Reader<'_>, table: &written::Pipeline, each: Shape) -> 
 /// How many blocks a stage at an end has less.
 fn weight(reader: &mut Reader<'_>, key: &str, at: Option<&Spanned<i64>>) -> Result<u64, ScenarioError> {
     match at {
-        None => Ok(reader.assume(key, 1, "1")),
+        None => Ok(reader.assume(key, 1, 1)),
         Some(at) => reader.count(key, at, 0, MOST_SMALL),
     }
 }
@@ -378,8 +381,8 @@ fn by_keys(
 /// The first thing in a pipelined job that has no rules.
 pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
     let Some(at) = &scenario.mesh.get_ref().pp else { return Ok(()) };
-    if let Some(what) = pipeline::refuses(job) {
-        let problem = format!("a pipeline of {what} is not simulated yet");
+    if let Some(refusal) = pipeline::refuses(job) {
+        let problem = format!("a pipeline of {} is not simulated yet", refusal.problem);
         let alone = match &scenario.pipeline {
             Some(_) => "write mesh.pp = 1 without [pipeline]",
             None => "write mesh.pp = 1",
@@ -389,10 +392,11 @@ pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job
             ("loss.kind = \"fp32\"", "write loss.kind = \"fp32\""),
             ("mesh.pp = 1, pipeline", alone),
         ]);
-        return Err(reader.plan(at, problem, remedy));
+        return Err(reader.plan(at, problem, remedy).coded(refusal.code));
     }
-    let Some((problem, remedy)) = pipeline::refuses_halves(job) else { return Ok(()) };
+    let Some(Refusal { code, problem, remedy, .. }) = pipeline::refuses_halves(job) else { return Ok(()) };
     let written = scenario.pipeline.as_ref().and_then(|table| table.get_ref().schedule.as_ref());
     let place = written.map_or_else(|| reader.place(at), |schedule| reader.place(schedule));
-    Err(ScenarioError::Plan { problem, place, remedy })
+    let remedy = remedy.map_or_else(String::new, Cow::into_owned);
+    Err(ScenarioError::Plan { code: Some(code), problem: problem.into_owned(), place, remedy })
 }

@@ -2,10 +2,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::FSDP2;
-use super::understood::{MOST_RANKS, Reader};
+use super::names::FSDP2;
+use super::reader::{MOST_RANKS, Reader};
 use super::written;
 use crate::hardware::Topology;
 use crate::model::fuse::float8::MULTIPLE;
@@ -42,12 +42,12 @@ pub(super) fn tensor(
     }
     let inside = u64::from(topology.node.chips);
     if !inside.is_multiple_of(ranks) {
-        reader.assumptions.push(format!(
-            "note: mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"
+        reader.note(format!(
+            "mesh.tp = {ranks} leaves the {inside} chips of a node, so every block waits for the network four times"
         ));
     }
     if !scenario.compile.compiles_blocks() {
-        reader.assumptions.push("note: what DTensor's dispatch costs the host is not priced".to_owned());
+        reader.note("what DTensor's dispatch costs the host is not priced");
     }
     let sequence = written.and_then(|table| table.sequence);
     let asynchronous = asynchronous(reader, scenario, (inside, ranks))?;
@@ -83,9 +83,7 @@ fn asynchronous(
             format!("ranks read each other's memory, and mesh.tp = {ranks} leaves the {inside} chips of a node");
         return Err(reader.plan(at, problem, "write asynchronous = false, or keep mesh.tp inside a node"));
     }
-    reader
-        .assumptions
-        .push("note: a part of an exchange beside matmuls is priced as a collective of its size".to_owned());
+    reader.note("a part of an exchange beside matmuls is priced as a collective of its size");
     Ok(true)
 }
 

@@ -2,12 +2,12 @@
 
 use toml::Spanned;
 
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, MOST_RANKS, Reader};
+use super::reader::{MOST_RANKS, Reader};
 use super::{
-    accumulation, autocast, classes, context, experts, float8, gate, machine, optimizer, recompute, sharding, stages,
-    tensor, training, written,
+    accumulation, autocast, classes, context, experts, float8, gate, machine, names, optimizer, recompute, sharding,
+    stages, tensor, training, written,
 };
 use crate::cost::{Backend, Profile, Software};
 use crate::hardware::{Topology, Vendor};
@@ -27,7 +27,7 @@ pub(super) const POLICIES: Rerun =
 
 /// PyTorch `fully_shard`.
 pub(super) const FSDP2: Runtime = Runtime(&Entry {
-    written: "fsdp2",
+    written: names::FSDP2,
     also: &["fsdp", "fully-shard", "torchtitan"],
     name: "FSDP2",
     lane: "FSDP2 (PyTorch fully_shard, CUDA)",
@@ -39,7 +39,7 @@ pub(super) const FSDP2: Runtime = Runtime(&Entry {
 
 /// PyTorch `FullyShardedDataParallel`.
 pub(super) const FSDP1: Runtime = Runtime(&Entry {
-    written: "fsdp1",
+    written: names::FSDP1,
     also: &["fully-sharded-data-parallel", "fullyshardeddataparallel", "llm-foundry", "composer"],
     name: "FSDP1",
     lane: "FSDP1 (PyTorch FullyShardedDataParallel, CUDA)",
@@ -51,7 +51,7 @@ pub(super) const FSDP1: Runtime = Runtime(&Entry {
 
 /// PyTorch on one device, with nothing around the model.
 pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
-    written: "single_device",
+    written: names::SINGLE_DEVICE,
     also: &["single-gpu", "one-device"],
     name: "one device",
     lane: "one device (PyTorch, CUDA)",
@@ -64,7 +64,7 @@ pub(super) const SINGLE_DEVICE: Runtime = Runtime(&Entry {
 /// Everything that these runtimes leave to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation } = base;
-    foreign(reader, scenario)?;
+    foreign(reader, scenario, runtime)?;
     let tensor = tensor::tensor(reader, scenario, runtime, topology)?;
     let (context, rotate) = context::context(reader, scenario, (runtime, topology, &model, seq), tensor.ranks)?;
     let count = |reader: &Reader<'_>, key: &str, at: &Spanned<i64>| reader.count(key, at, 1, MOST_RANKS);
@@ -106,7 +106,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
         other => other,
     };
     let tf32 = match scenario.precision.tf32 {
-        None => reader.assume("precision.tf32", false, "false (PyTorch's default)"),
+        None => reader.assume_for("precision.tf32", false, false, "PyTorch's default"),
         Some(written) => written,
     };
     let expandable_segments = reader.flag("memory.expandable_segments", scenario.memory.expandable_segments, false);
@@ -124,7 +124,7 @@ pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided,
     let beside = classes::Beside { linears, float8: float8.is_some(), context: context > 1 };
     let style = Style { experts, linears, ..classes::style(reader, scenario, &model, &beside)? };
     if scenario.framework.fused_qkv.is_none() && style.modules == Modules::Plain {
-        reader.assume("framework.fused_qkv", (), "false");
+        reader.assume("framework.fused_qkv", (), false);
     }
     let loss_inside = training::inside_model(reader, scenario)?;
     let eager = Settings {
@@ -183,9 +183,10 @@ fn cuda_graphs(reader: &mut Reader<'_>, written: &written::Framework, runtime: R
         written => written.unwrap_or(false),
     };
     if graphs {
-        let note = "note: allocated memory is that of a step which replays its CUDA graph; capturing it, in the second step, takes \
-                    more for a while, which the reserved memory holds";
-        reader.assumptions.push(note.to_owned());
+        reader.note(
+            "allocated memory is that of a step which replays its CUDA graph; capturing it, in the second step, takes more for a \
+             while, which the reserved memory holds",
+        );
     }
     graphs
 }
@@ -235,9 +236,9 @@ fn compiles(
     Ok(true)
 }
 
-/// What only Megatron-Core has.
-fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), ScenarioError> {
-    super::foreign::own_tables(reader, scenario.runtime.get_ref())?;
+/// Refuses tables and axes of other frameworks.
+fn foreign(reader: &Reader<'_>, scenario: &written::Scenario, runtime: Runtime) -> Result<(), ScenarioError> {
+    super::foreign::own_tables(reader, runtime)?;
     let mesh = scenario.mesh.get_ref();
     let axes = [
         ("data", &mesh.data),
@@ -267,10 +268,6 @@ fn foreign(reader: &Reader<'_>, scenario: &written::Scenario) -> Result<(), Scen
             return Err(reader.plan(at, problem, remedy));
         }
     }
-    if let Some(at) = &scenario.megatron {
-        let problem = "[megatron] belongs to runtime = \"megatron\"";
-        return Err(reader.plan(at, problem, "remove the table, or write runtime = \"megatron\""));
-    }
     Ok(())
 }
 
@@ -293,7 +290,7 @@ fn precision(
         }
     }
     let get = |at: &Option<Spanned<DType>>| at.as_ref().map(|at| *at.get_ref());
-    let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "\"fp32\""));
+    let storage = get(&written.storage).unwrap_or_else(|| reader.assume("precision.storage", DType::Fp32, "fp32"));
     if runtime == SINGLE_DEVICE {
         if let Some(at) = written.param.as_ref().or(written.reduce.as_ref()) {
             let problem = "on one device parameters are used, and gradients kept, in the type they are stored in";
@@ -307,15 +304,15 @@ fn precision(
     }
     let param = match get(&written.param) {
         None if written.autocast.is_some() => None,
-        None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "\"bf16\"")),
+        None if storage == DType::Fp32 => Some(reader.assume("precision.param", DType::Bf16, "bf16")),
         param => param,
     };
     let reduce = match get(&written.reduce) {
         None if written.autocast.is_some() => None,
-        None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "\"fp32\"")),
+        None if storage == DType::Fp32 => Some(reader.assume("precision.reduce", DType::Fp32, "fp32")),
         None => {
             let same = param.unwrap_or(storage);
-            reader.assumptions.push(format!("precision.reduce = \"{}\" (as computed in)", same.name()));
+            reader.assume_for("precision.reduce", (), same.name(), "as computed in");
             None
         }
         reduce => reduce,
@@ -332,7 +329,7 @@ pub(super) fn eager(
 ) -> Settings {
     let framework = &scenario.framework;
     let bias_tensor = match (model.position, scenario.attention.alibi_tensor) {
-        (Position::Alibi, None) => reader.assume("attention.alibi_tensor", true, "true"),
+        (Position::Alibi, None) => reader.assume("attention.alibi_tensor", true, true),
         (_, written) => written.unwrap_or(true),
     };
     Settings {

@@ -2,10 +2,10 @@
 
 use toml::Spanned;
 
+use super::entry::Runtime;
 use super::error::ScenarioError;
-use super::registry::Runtime;
-use super::train::SINGLE_DEVICE;
-use super::understood::{MOST_SMALL, Reader};
+use super::names::SINGLE_DEVICE;
+use super::reader::{MOST_SMALL, Reader};
 use super::written;
 use crate::model::head::Loss;
 use crate::runtime::train::{KeepLogits, Loop};
@@ -43,7 +43,7 @@ fn kind(reader: &mut Reader<'_>, written: &written::Loss) -> Result<Loss, Scenar
         reader.count_or("loss.chunks", written.chunks.as_ref(), 1, MOST_SMALL, 8).map(|chunks| chunks as u32)
     };
     let loss = match written.kind.as_ref().map(|at| *at.get_ref()) {
-        None => reader.assume("loss.kind", Loss::default(), "\"fp32\" (logits cast to fp32)"),
+        None => reader.assume_for("loss.kind", Loss::default(), "fp32", "logits cast to fp32"),
         Some(kind) => match kind {
             written::LossKind::Fp32 => Loss::Fp32CrossEntropy { compiled: false },
             written::LossKind::Bf16 => Loss::Bf16CrossEntropy { compiled: false },

@@ -4,17 +4,17 @@ use std::path::Path;
 
 use toml::Spanned;
 
+use super::assumption::Assumption;
 use super::draft::Draft;
+use super::entry::{Base, Decided, Runtime};
 use super::error::ScenarioError;
-use super::idle::{self, Idle};
 use super::machine::{profile, topology};
 use super::measured::{self, Measured};
-use super::registry::Runtime;
-use super::{batch, experts, gate, limits, model, plain, releases, written};
+use super::reader::{How, Idle, Reader};
+use super::{batch, experts, gate, idle, limits, model, plain, releases, written};
 use crate::cost::{Profile, Regime, Software};
 use crate::files::one_line;
 use crate::hardware::{Place, Topology};
-use crate::model::ModelConfig;
 use crate::runtime::{Job, Parts};
 
 /// A scenario, fully decided.
@@ -51,107 +51,24 @@ pub struct Scenario {
     /// Where the key that makes a step longest is written: the number of micro-batches, or the model.
     pub length_at: Place,
     /// What the file left open, and what was taken for it.
-    pub assumptions: Vec<String>,
+    pub assumptions: Vec<Assumption>,
     /// Keys of the file that change nothing in this plan.
     pub idle: Vec<Idle>,
     /// What the run has measured, where it has been run.
     pub measured: Option<Measured>,
 }
 
-/// Reads places and collects assumptions while the file is understood.
-pub(super) struct Reader<'t> {
-    pub file: &'t str,
-    pub text: &'t str,
-    pub assumptions: Vec<String>,
-    /// Keys of the file that change nothing in this plan.
-    pub idle: Vec<Idle>,
-    pub how: How<'t>,
+/// Whether a text is a scenario that there are rules for.
+fn reads(file: &str, text: &str, how: How<'_>) -> bool {
+    Scenario::read(file, text, how).is_ok_and(|scenario| scenario.job.refuses().is_none())
 }
 
-/// How a scenario's text is read.
-#[derive(Clone, Copy, Default)]
-pub(super) struct How<'t> {
-    /// Whether this is a remedy on trial, whose own refusal nobody reads.
-    pub trial: bool,
-    /// The topology's file, instead of the one that the scenario names.
-    pub topology: Option<&'t str>,
-}
-
-impl Reader<'_> {
-    /// Those of some changes that the file is read with, and has rules for. Each is lines of a scenario, such as
-    /// `mesh.tp = 1, megatron.fp8 = "delayed"`, of which a key alone is removed.
-    pub(super) fn reading<C: AsRef<str>>(&self, changes: &[C]) -> Vec<String> {
-        let reads = |change: &&C| {
-            let draft = self.text.parse().ok().map(|table| Draft::new(self.file, table));
-            let changed = draft.and_then(|draft| draft.changed(change.as_ref()));
-            let read = changed.map(|draft| Scenario::read(self.file, &draft.text(), How { trial: true, ..self.how }));
-            read.is_some_and(|read| read.is_ok_and(|scenario| scenario.job.refuses().is_none()))
-        };
-        // A trial's own remedies are for nobody.
-        let kept = changes.iter().filter(|change| !self.how.trial && reads(change));
-        kept.map(|change| change.as_ref().to_owned()).collect()
-    }
-
-    /// What to write: of some changes, each with its words, those that the file is read with; all, where it is read with none.
-    pub(super) fn remedy(&self, changes: &[(&str, &str)]) -> String {
-        let reads = |(change, _): &&(&str, &str)| !self.reading(&[change]).is_empty();
-        let kept: Vec<&str> = changes.iter().filter(reads).map(|(_, words)| *words).collect();
-        let all = || changes.iter().map(|(_, words)| *words).collect::<Vec<_>>().join(", or ");
-        if kept.is_empty() { all() } else { kept.join(", or ") }
-    }
-
-    pub(super) fn place<T>(&self, at: &Spanned<T>) -> Box<Place> {
-        Box::new(Place::of(self.file, self.text, at.span()))
-    }
-
-    pub(super) fn plan<T>(
-        &self,
-        at: &Spanned<T>,
-        problem: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> ScenarioError {
-        ScenarioError::Plan { problem: problem.into(), place: self.place(at), remedy: remedy.into() }
-    }
-
-    /// A count between 1 (or `least`) and `most`.
-    pub(super) fn count(&self, key: &str, at: &Spanned<i64>, least: i64, most: i64) -> Result<u64, ScenarioError> {
-        let value = *at.get_ref();
-        if (least..=most).contains(&value) {
-            Ok(value.unsigned_abs())
-        } else {
-            let problem = format!("{key} = {value} is out of range: expected {least} to {most}");
-            Err(ScenarioError::Written { problem, place: self.place(at) })
-        }
-    }
-
-    pub(super) fn count_or(
-        &mut self,
-        key: &str,
-        at: Option<&Spanned<i64>>,
-        least: i64,
-        most: i64,
-        default: u64,
-    ) -> Result<u64, ScenarioError> {
-        match at {
-            Some(at) => self.count(key, at, least, most),
-            None => Ok(self.assume(key, default, &default.to_string())),
-        }
-    }
-
-    /// Notes that a key was left open.
-    pub(super) fn assume<T>(&mut self, key: &str, value: T, shown: &str) -> T {
-        self.assumptions.push(format!("{key} = {shown}"));
-        value
-    }
-
-    pub(super) fn flag(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
-        written.unwrap_or_else(|| self.assume(key, default, &default.to_string()))
+impl Draft {
+    /// The scenario as understood.
+    pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
+        Scenario::parse(self.file(), &self.text())
     }
 }
-
-pub(super) const MOST_RANKS: i64 = limits::RANKS as i64;
-pub(super) const MOST_SEQUENCE: i64 = 1 << 26;
-pub(super) const MOST_SMALL: i64 = 1 << 16;
 
 impl Scenario {
     /// Reads a scenario file.
@@ -164,12 +81,12 @@ impl Scenario {
 
     /// Understands a scenario's text; `file` names it in errors and is what paths in it are relative to.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::read(file, text, How::default())
+        Scenario::read(file, text, How { trial: false, topology: None, reads })
     }
 
     /// The same on a machine of another topology file.
     pub(super) fn on(&self, topology: &str) -> Result<Scenario, ScenarioError> {
-        Scenario::read(&self.file, &self.draft.text(), How { trial: true, topology: Some(topology) })
+        Scenario::read(&self.file, &self.draft.text(), How { trial: true, topology: Some(topology), reads })
     }
 
     /// Understands a scenario's text; of a remedy on trial nothing is looked for that would mend it.
@@ -208,29 +125,6 @@ impl Scenario {
     }
 }
 
-/// What every runtime's reader starts from.
-pub(super) struct Base<'a> {
-    pub scenario: &'a written::Scenario,
-    pub runtime: Runtime,
-    pub topology: &'a Topology,
-    pub profile: &'a Profile,
-    pub model: ModelConfig,
-    /// Tokens of a sequence.
-    pub seq: u64,
-    /// Sequences of a micro-batch.
-    pub micro: u64,
-    /// Micro-batches of a step.
-    pub accumulation: u64,
-}
-
-/// What it makes of it.
-pub(super) struct Decided {
-    pub job: Job,
-    pub regime: Regime,
-    pub software: Software,
-    pub expandable_segments: bool,
-}
-
 /// The first compute capability of chips on which nobody asks for one queue: Blackwell's.
 const MANY_QUEUES: f64 = 10.0;
 
@@ -246,9 +140,14 @@ fn one_queue(
     let Some(at) = &scenario.framework.device_max_connections else {
         let known = topology.chip.compute_capability;
         let asked = job.asks_for_one_queue() && known.is_none_or(|known| known < MANY_QUEUES);
-        let shown =
-            if known.is_some() { "1" } else { "1 (chip.compute_capability is not stated: as before Blackwell)" };
-        return Ok(asked && reader.assume(KEY, true, shown));
+        return Ok(asked
+            && match known {
+                Some(_) => reader.assume(KEY, true, 1),
+                None => {
+                    let why = "chip.compute_capability is not stated: as before Blackwell";
+                    reader.assume_for(KEY, true, 1, why)
+                }
+            });
     };
     match *at.get_ref() {
         1 => Ok(true),
@@ -270,8 +169,7 @@ fn understand(
     let profile = gate::profile(reader, &scenario.topology, &topology, profile)?;
     let mut model = model::model(reader, &scenario.model)?;
     if !runtime.has_multi_token() && std::mem::take(&mut model.predicts_ahead) > 0 {
-        let note = format!("note: {} is trained without the modules that predict tokens further ahead", model.name);
-        reader.assumptions.push(note);
+        reader.note(format!("{} is trained without the modules that predict tokens further ahead", model.name));
     }
     let (seq, micro, accumulation) = batch::batch(reader, scenario, (runtime, &topology))?;
     let base = Base { scenario, runtime, topology: &topology, profile: &profile, model, seq, micro, accumulation };

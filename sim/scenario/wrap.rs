@@ -3,10 +3,13 @@
 use toml::Spanned;
 
 use super::error::ScenarioError;
-use super::understood::{MOST_SMALL, Reader};
+use super::reader::{MOST_SMALL, Reader};
 use super::{gate, written};
 use crate::model::{FeedForward, ModelConfig};
 use crate::runtime::fsdp::{Inner, Reshard, Version, Wrap};
+
+/// Why the root's parameters stay gathered after forward.
+const ROOT_KEEPS: &str = "fully_shard keeps the root's parameters";
 
 fn reshard(reader: &Reader<'_>, at: &Spanned<written::Reshard>, shard: u32) -> Result<Reshard, ScenarioError> {
     match *at.get_ref() {
@@ -28,14 +31,12 @@ pub(super) fn wrap(
     let root_only = matches!(written.wrap.as_ref().map(Spanned::get_ref), Some(written::Wrap::Root));
     let policy = match &written.reshard_after_forward {
         Some(at) => reshard(reader, at, shard)?,
-        None if root_only && version == Version::Two => reader.assume(
-            "fsdp.reshard_after_forward",
-            Reshard::Never,
-            "false (fully_shard keeps the root's parameters)",
-        ),
+        None if root_only && version == Version::Two => {
+            reader.assume_for("fsdp.reshard_after_forward", Reshard::Never, false, ROOT_KEEPS)
+        }
         // torchtitan's default: no gathering for each micro-batch.
-        None if pipelined => reader.assume("fsdp.reshard_after_forward", Reshard::Never, "false"),
-        None => reader.assume("fsdp.reshard_after_forward", Reshard::Always, "true"),
+        None if pipelined => reader.assume("fsdp.reshard_after_forward", Reshard::Never, false),
+        None => reader.assume("fsdp.reshard_after_forward", Reshard::Always, true),
     };
     let root = match &written.root_reshard_after_forward {
         Some(at) => reshard(reader, at, shard)?,
@@ -43,16 +44,12 @@ pub(super) fn wrap(
         None if root_only && written.reshard_after_forward.is_some() => policy,
         // FSDP1 has one sharding strategy for all units; fully_shard keeps the root's parameters by default.
         None if version != Version::Two => policy,
-        None => reader.assume(
-            "fsdp.root_reshard_after_forward",
-            Reshard::Never,
-            "false (fully_shard keeps the root's parameters)",
-        ),
+        None => reader.assume_for("fsdp.root_reshard_after_forward", Reshard::Never, false, ROOT_KEEPS),
     };
     let mut wrap = Wrap::of_blocks(vec![Some(policy); layers], root);
     match &written.wrap {
         None => {
-            reader.assume("fsdp.wrap", (), "\"block\"");
+            reader.assume("fsdp.wrap", (), "block");
         }
         Some(at) => match at.get_ref() {
             written::Wrap::Block => {}
@@ -333,7 +330,7 @@ fn fits(
         None => Ok(()),
         Some((_, problem, remedy)) => {
             let problem = format!("{key} {problem}");
-            Err(ScenarioError::Plan { problem, place, remedy: remedy.to_owned() })
+            Err(ScenarioError::Plan { code: None, problem, place, remedy: remedy.to_owned() })
         }
     }
 }

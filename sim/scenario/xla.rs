@@ -1,14 +1,13 @@
 //! A job of the SPMD lane as understood. What the file leaves open is what MaxText's `configs/base.yml` has for it
 //! (e591f30cb), and is listed.
 
-use toml::Spanned;
+use toml::{Spanned, Value};
 
+use super::entry::{Base, Decided, Entry, Rerun, Runtime};
 use super::error::ScenarioError;
-use super::foreign::Foreign;
-use super::registry::{Entry, Rerun, Runtime};
-use super::understood::{Base, Decided, MOST_RANKS, MOST_SMALL, Reader};
+use super::reader::{MOST_RANKS, MOST_SMALL, Reader};
 use super::written::{Eight, ExpertExchange, Moment};
-use super::{machine, written};
+use super::{foreign, machine, names, written};
 use crate::cost::{Backend, Blocks, Regime, Software};
 use crate::hardware::{LevelKind, OnTorus, Topology, Vendor};
 use crate::model::ModelConfig;
@@ -23,7 +22,7 @@ mod pipeline;
 
 /// XLA SPMD on TPU.
 pub(super) const XLA: Runtime = Runtime(&Entry {
-    written: "xla",
+    written: names::XLA,
     also: &["jax", "maxtext", "tpu", "spmd"],
     name: "XLA SPMD",
     lane: "ZeRO-3-shaped sharding on TPU XLA",
@@ -56,52 +55,9 @@ pub(super) const XLA: Runtime = Runtime(&Entry {
     decide,
 });
 
-/// Keys that other runtimes read: here nothing is wrapped, and the compiler places the collectives.
-const FOREIGN: Foreign = Foreign {
-    runtime: "xla",
-    own: "xla",
-    reads: &[],
-    tables: &[
-        (
-            "fsdp",
-            &[],
-            "nothing is wrapped, resharded or prefetched here: the compiler gathers weights; write mesh.fsdp",
-        ),
-        ("fsdp1", &[], "nothing is wrapped here: the compiler gathers weights; write mesh.fsdp"),
-        ("pipeline", &[], "write mesh.pipeline, and xla.num_pipeline_microbatches"),
-        ("tensor_parallel", &[], "the compiler places what tensor parallelism exchanges: write mesh.tensor"),
-        ("compile", &[], "the whole step is compiled: remove the table"),
-        ("float8", &[], "remove the table: fp8 is not simulated on XLA"),
-        ("loss", &[], "write xla.num_vocab_tiling to take the loss in parts"),
-        ("loop", &[], "write xla.host_syncs_per_step"),
-        ("framework", &[], "remove the table: it is MaxText's model, compiled whole"),
-        ("activation_checkpointing", &[], "write xla.remat_policy = \"full\", or another of MaxText's"),
-        ("optimizer", &[], "it is AdamW with moments in fp32; write xla.gradient_clipping"),
-        ("attention", &[], "write xla.attention = \"flash\" or \"dot_product\""),
-        ("memory", &[], "the compiler gives every buffer its place: there is no allocator to set"),
-        (
-            "precision",
-            &[],
-            "parameters are in fp32 and computed with in bf16, as MaxText's defaults are: remove the table",
-        ),
-        ("topology", &["name", "slice", "slices", "profile"], "a TPU is rented as slices: write topology.slice"),
-        (
-            "mesh",
-            &["dcn_data", "dcn_pipeline", "pipeline", "data", "fsdp", "fsdp_transpose", "context", "expert", "tensor"],
-            "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data and dcn_pipeline over slices",
-        ),
-        (
-            "batch",
-            &["sequence", "micro", "accumulation", "global", "global_tokens"],
-            "write batch.micro: sequences on each chip",
-        ),
-    ],
-    keys: &[("mesh.pp", "write mesh.pipeline, the stages, and xla.num_pipeline_microbatches")],
-};
-
 fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
-    let Base { scenario, topology, model, seq, micro, accumulation, .. } = base;
-    FOREIGN.check(reader)?;
+    let Base { scenario, runtime, topology, model, seq, micro, accumulation, .. } = base;
+    foreign::check(reader, runtime)?;
     let none = written::Xla::default();
     let table = scenario.xla.as_ref().map_or(&none, Spanned::get_ref);
     if let Some(at) = scenario.batch.accumulation.as_ref().filter(|_| accumulation > 1) {
@@ -116,7 +72,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         Some(written::XlaAttention::DotProduct) => Attention::DotProduct,
         written => {
             if written.is_none() {
-                reader.assumptions.push("xla.attention = \"flash\"".to_owned());
+                reader.assume("xla.attention", (), "flash");
             }
             let fused_backward = reader.flag("xla.sa_use_fused_bwd_kernel", table.sa_use_fused_bwd_kernel, false);
             Attention::Splash { fused_backward }
@@ -138,7 +94,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
         attention,
         flags: flags(reader, table)?,
         windows: windows(topology, mesh),
-        targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "\"one_hot\"")),
+        targets: table.targets.unwrap_or_else(|| reader.assume("xla.targets", Targets::OneHot, "one_hot")),
         vocab_tiling,
         iota_embed: reader.flag("xla.use_iota_embed", table.use_iota_embed, false),
         capacity_factor: capacity(reader, table, &model)?,
@@ -149,7 +105,7 @@ fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioEr
             None if mesh.tensor == 1 => false,
             written => reader.flag("xla.activation_embed", written, true),
         },
-        half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", Moment::Float32, "\"float32\""))
+        half_moment: table.mu_dtype.unwrap_or_else(|| reader.assume("xla.mu_dtype", Moment::Float32, "float32"))
             == Moment::Bfloat16,
         run: run(reader, table)?,
         host_syncs: reader.count_or("xla.host_syncs_per_step", syncs, 0, MOST_SMALL, 0)? as u32,
@@ -186,7 +142,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
         Some(at) => reader.count("mesh.dcn_data", at, 1, MOST_RANKS)?,
         None => {
             let rest = (u64::from(slices) / dcn_pipeline).max(1);
-            reader.assume("mesh.dcn_data", rest, &rest.to_string())
+            reader.assume("mesh.dcn_data", rest, rest)
         }
     };
     if u128::from(dcn_data) * u128::from(dcn_pipeline) != u128::from(slices) {
@@ -209,7 +165,7 @@ fn mesh(reader: &mut Reader<'_>, written: &Spanned<written::Mesh>, topology: &To
         Some(at) => reader.count("mesh.fsdp", at, 1, MOST_RANKS)?,
         None => {
             let rest = u64::try_from(u128::from(chips) / others).unwrap_or(1).max(1);
-            reader.assume("mesh.fsdp", rest, &rest.to_string())
+            reader.assume("mesh.fsdp", rest, rest)
         }
     };
     let all = u128::from(fsdp) * others;
@@ -323,7 +279,7 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
             let problem = format!("xla.{name} goes with a custom policy");
             return Err(reader.plan(at, problem, "write remat_policy = \"custom\""));
         }
-        return Ok(reader.assume("xla.remat_policy", Policy::NAMED[1].1, "\"full\""));
+        return Ok(reader.assume("xla.remat_policy", Policy::NAMED[1].1, "full"));
     };
     if at.get_ref() == "custom" {
         let mut names = [Keep::Remat; TENSORS.len()];
@@ -334,7 +290,7 @@ fn policy(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Policy, Scena
                     return Err(reader.plan(tensor, problem, "write \"device\" or \"offload\""));
                 }
                 Some(tensor) => *tensor.get_ref(),
-                None if place == 0 => reader.assume("xla.decoder_layer_input", Keep::Device, "\"device\""),
+                None if place == 0 => reader.assume("xla.decoder_layer_input", Keep::Device, "device"),
                 None => Keep::Remat,
             };
         }
@@ -395,7 +351,7 @@ fn send_tokens(
     }
     Ok(match &table.expert_exchange {
         Some(written) => *written.get_ref() == ExpertExchange::Tokens,
-        None => reader.assume("xla.expert_exchange", false, "\"weights\""),
+        None => reader.assume("xla.expert_exchange", false, "weights"),
     })
 }
 
@@ -419,7 +375,7 @@ fn windows(topology: &Topology, mesh: Mesh) -> Windows {
 /// What the compiler's flags let it do.
 fn flags(reader: &mut Reader<'_>, table: &written::Xla) -> Result<Flags, ScenarioError> {
     let Some(list) = &table.flags else {
-        return Ok(reader.assume("xla.flags", Flags::DEFAULT, "[]"));
+        return Ok(reader.assume("xla.flags", Flags::DEFAULT, Value::Array(vec![])));
     };
     let names: Vec<&str> = list.iter().map(|at| at.get_ref().as_str()).collect();
     Flags::of(&names).map_err(|unknown| {

@@ -8,13 +8,13 @@ mod sequence;
 
 use toml::Spanned;
 
+use super::assumption::Assumption;
+use super::entry::{Base, Decided, Entry, Runtime};
 use super::error::ScenarioError;
-use super::foreign::Foreign;
 use super::megatron::mesh;
-use super::registry::{Entry, Runtime};
+use super::reader::Reader;
 use super::train::eager;
-use super::understood::{Base, Decided, Reader};
-use super::{classes, gate, limits, machine, recompute, training, written};
+use super::{classes, foreign, gate, limits, machine, names, recompute, training, written};
 use crate::cost::{Backend, Software};
 use crate::hardware::Vendor;
 use crate::model::ModelConfig;
@@ -34,12 +34,9 @@ const BUCKET: u64 = 500_000_000;
 /// Elements that ZeRO-3 steps together: `sub_group_size`.
 const SUB_GROUP: u64 = 1_000_000_000;
 
-/// Elements, at most, that a key counts.
-const MOST: i64 = 1 << 40;
-
 /// `deepspeed.initialize` around a PyTorch module.
 pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
-    written: "deepspeed-zero",
+    written: names::DEEPSPEED_ZERO,
     also: &["zero", "zero-1", "zero-2", "zero-3", "zero1", "zero2", "zero3", "deepspeed-zero3"],
     name: "DeepSpeed ZeRO",
     lane: "DeepSpeed ZeRO 0.19 (CUDA)",
@@ -49,68 +46,19 @@ pub(super) const DEEPSPEED_ZERO: Runtime = Runtime(&Entry {
     decide,
 });
 
-/// Keys that other runtimes read.
-const FOREIGN: Foreign = Foreign {
-    runtime: "deepspeed-zero",
-    own: "zero",
-    reads: &[],
-    tables: &[
-        ("pipeline", &[], "its pipelines are runtime = \"deepspeed\": remove the table"),
-        ("fsdp", &[], "what is sharded is zero.stage: remove the table"),
-        ("fsdp1", &[], "what is sharded is zero.stage: remove the table"),
-        ("compile", &[], "compiled blocks have no rules under its hooks: remove the table"),
-        ("float8", &[], "remove the table, or write runtime = \"fsdp2\""),
-        ("tensor_parallel", &[], "its ranks share data and sequences: remove the table"),
-        ("loop", &[], "its engine reads numbers back itself: remove the table"),
-        (
-            "loss",
-            &["kind", "chunks", "words"],
-            "the module computes its loss itself, so logits go with it: remove the key",
-        ),
-        ("activation_checkpointing", &["policy", "early_stop"], "remove the key"),
-        (
-            "framework",
-            &[
-                "release",
-                "fused_rms_norm",
-                "cublas",
-                "launch_blocking",
-                "device_max_connections",
-                "persistent_cublas_workspace",
-                "rope",
-                "repeat_kv",
-            ],
-            "remove the key",
-        ),
-        (
-            "optimizer",
-            &["name", "implementation", "weight_decay", "clip_grad_norm"],
-            "the optimizer steps one flat tensor when all gradients are there: remove the key",
-        ),
-        ("attention", &["backend", "deterministic", "alibi_tensor", "reads_back"], "remove the key"),
-        (
-            "batch",
-            &["sequence", "micro", "accumulation", "global", "global_tokens"],
-            "zero.stage says when gradients are reduced: remove the key",
-        ),
-        ("mesh", &["dp", "cp"], "write mesh.dp and mesh.cp: its ranks share data and sequences"),
-        ("precision", &["param"], "parameters are bf16, what is stepped fp32: remove the key"),
-    ],
-    keys: &[],
-};
-
 /// Everything that ZeRO leaves to the file.
 pub(super) fn decide(reader: &mut Reader<'_>, base: Base<'_>) -> Result<Decided, ScenarioError> {
     let Base { scenario, runtime, topology, profile, model, seq, micro, accumulation, .. } = base;
-    FOREIGN.check(reader)?;
+    foreign::check(reader, runtime)?;
     let before = reader.assumptions.len();
     let mesh = mesh::mesh(reader, scenario, topology)?;
     let (ranks, shared) = (mesh.dp * mesh.cp, mesh.cp);
     // Of the other axes, which the file cannot have, nothing is said.
     let said = reader.assumptions.split_off(before);
-    reader.assumptions.extend(said.into_iter().filter(|line| line.starts_with("mesh.dp")));
+    let data_parallel = |said: &Assumption| said.key().is_some_and(|key| key.starts_with("mesh.dp"));
+    reader.assumptions.extend(said.into_iter().filter(data_parallel));
     match &scenario.precision.param {
-        None => reader.assume("precision.param", (), "\"bf16\""),
+        None => reader.assume("precision.param", (), "bf16"),
         Some(at) if *at.get_ref() == DType::Bf16 => {}
         Some(at) => {
             let problem = format!("parameters in {} have no rules under ZeRO", at.get_ref().name());
@@ -251,15 +199,16 @@ fn zero(
     let stage = stage(reader, table)?;
     let table = table.get_ref();
     without_rules(reader, table, stage)?;
-    let bucket = reader.count_or("zero.reduce_bucket_size", table.reduce_bucket_size.as_ref(), 1, MOST, BUCKET)?;
+    let bucket =
+        reader.count_or("zero.reduce_bucket_size", table.reduce_bucket_size.as_ref(), 1, disks::MOST, BUCKET)?;
     if let Some(at) = &table.allgather_bucket_size {
-        reader.count("zero.allgather_bucket_size", at, 1, MOST)?;
+        reader.count("zero.allgather_bucket_size", at, 1, disks::MOST)?;
         reader
             .idle("zero.allgather_bucket_size", "PyTorch has all_gather_into_tensor, which gathers everything at once");
     }
     let overlap = reader.flag("zero.overlap_comm", table.overlap_comm, stage == Stage::Three);
     let round_robin = match &table.round_robin_gradients {
-        None if stage < Stage::Three => reader.assume("zero.round_robin_gradients", false, "false"),
+        None if stage < Stage::Three => reader.assume("zero.round_robin_gradients", false, false),
         at => at.as_ref().is_some_and(|at| *at.get_ref()),
     };
     if stage == Stage::Three && ranks == 1 {
@@ -287,7 +236,7 @@ fn of_three(reader: &mut Reader<'_>, table: &written::Zero) -> Result<(Gathering
     }
     let default = Gathering::default();
     let mut count = |key: &str, at: &Option<Spanned<i64>>, least, default| {
-        reader.count_or(&format!("zero.{key}"), at.as_ref(), least, MOST, default)
+        reader.count_or(&format!("zero.{key}"), at.as_ref(), least, disks::MOST, default)
     };
     let gathering = Gathering {
         prefetch: count("stage3_prefetch_bucket_size", &table.stage3_prefetch_bucket_size, 0, default.prefetch)?,
@@ -318,8 +267,8 @@ fn hpz(
         return Err(reader.plan(at, problem, remedy));
     }
     if size > 1 && !chips.is_multiple_of(size) {
-        reader.assumptions.push(format!(
-            "note: groups of zero.zero_hpz_partition_size = {size} do not lie within nodes of {chips} chips, and gather across"
+        reader.note(format!(
+            "groups of zero.zero_hpz_partition_size = {size} do not lie within nodes of {chips} chips, and gather across"
         ));
     }
     if size > 1 && offload.parameters {

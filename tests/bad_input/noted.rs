@@ -7,7 +7,7 @@ use crate::make::{self, FILE, MEGATRON, replaced};
 /// The notes of a scenario that hold some words.
 fn noted(text: &str, words: &str) -> bool {
     let scenario = Scenario::parse(FILE, text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    scenario.assumptions.iter().any(|line| line.starts_with("note: ") && line.contains(words))
+    scenario.assumption_lines().iter().any(|line| line.starts_with("note: ") && line.contains(words))
 }
 
 /// Mixtral of one block under a runtime, with experts run somehow.

@@ -181,7 +181,7 @@ fn a_program_too_long_to_hold_is_refused() {
         "huggingface = \"config.json\"\nvocab = 1000000\n\n[mesh]\ndp_shard = 8\n\n[loss]\nkind = \"vocabulary_chunked\"\n\
          words = 1\n\n[batch]\nsequence = 128\naccumulation = 65536",
         "
-error: a step has more than the 6,000,000 instructions that are simulated: 1,000,000 parts of the vocabulary (loss.words) × 65,536 micro-batches (batch.accumulation) × 3 layers (model.layers)
+error: a step has more than the 4,000,000 instructions that are simulated: 1,000,000 parts of the vocabulary (loss.words) × 65,536 micro-batches (batch.accumulation) × 3 layers (model.layers)
   --> my.toml:20:16
 20 | accumulation = 65536
    |                ^

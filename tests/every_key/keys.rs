@@ -1,13 +1,14 @@
-//! Keys that a scenario may have, and values to try: the reader names its keys to whoever writes one that there is not, and says
-//! what it expects to whoever writes a word.
+//! Values to try for every key that a scenario may have; what the reader says of its keys to whoever writes one that there is not,
+//! and what it expects to whoever writes a word.
 
 use toml::{Table, Value};
 use windtunnel::scenario::Scenario;
+use windtunnel::scenario::keys::{Choice, Kind, TABLES};
 
 use crate::make::{FILE, TINY};
 
 /// A word that no key takes and no key is called.
-const WORD: &str = "zzz";
+pub const WORD: &str = "zzz";
 
 /// Values that take no word of a list: names, sizes with units, tables.
 const OTHERS: [(&str, &[&str]); 37] = [
@@ -95,64 +96,56 @@ fn said(name: &str, value: Value) -> String {
 }
 
 /// Words that a message lists after what it expected.
-fn listed(message: &str) -> Vec<String> {
+pub fn listed(message: &str) -> Vec<String> {
     let list = message.lines().next().unwrap_or_default().rsplit_once("expected ").map_or("", |(_, list)| list);
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 /// Keys of a table, as the reader lists them.
-fn of_table(name: &str) -> Vec<String> {
+pub fn of_table(name: &str) -> Vec<String> {
     let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
     let message = said(&format!("{prefix}{WORD}"), Value::Boolean(true));
     assert!(message.contains("there is no key"), "{name}: {message}");
     listed(&message).into_iter().map(|key| format!("{prefix}{key}")).collect()
 }
 
+/// What the reader says of a word that no key takes.
+pub fn said_of_a_word(name: &str) -> String {
+    said(name, Value::String(WORD.to_owned()))
+}
+
 /// All keys, with values to try for each.
 pub fn all() -> Vec<Key> {
-    let mut open = of_table("");
-    let mut keys = vec![];
-    while let Some(name) = open.pop() {
-        // What the run is called, and what it measured, which other commands read.
-        if ["description", "runtime", "measured"].contains(&name.as_str()) {
-            continue;
-        }
-        if let Some(values) = values(&name) {
-            keys.push(Key { name, values });
-        } else {
-            open.extend(of_table(&name));
-        }
-    }
+    // What the run is called, and what it measured, which other commands read.
+    let tables = TABLES.into_iter().filter(|table| !["", "measured"].contains(&table.name));
+    let rows = tables.flat_map(|table| table.keys.iter().map(move |key| (table.path(key), key.kind)));
+    let mut keys: Vec<Key> = rows.map(|(name, kind)| Key { values: values(&name, kind), name }).collect();
     keys.sort_by(|one, other| one.name.cmp(&other.name));
     keys
 }
 
-/// Values to try, or none if the name is a table's.
-fn values(name: &str) -> Option<Vec<Value>> {
-    let many = |texts: &[&str]| Some(texts.iter().map(|text| value(text)).collect());
+/// Values to try.
+pub fn values(name: &str, kind: Kind) -> Vec<Value> {
+    let many = |texts: &[&str]| texts.iter().map(|text| value(text)).collect();
     if let Some((_, texts)) = OTHERS.iter().find(|(other, _)| *other == name) {
         return many(texts);
     }
-    let message = said(name, Value::String(WORD.to_owned()));
-    let expected = |what: &str| message.contains(&format!("expected {what}"));
-    match () {
-        () if expected("a table of keys") => None,
-        () if expected("true or false") => many(&["true", "false"]),
-        () if expected("a whole number") || expected("u32") => {
-            many(&["0", "1", "2", "3", "4", "8", "256", "1024", "20000", "1000000"])
-        }
-        () if expected("f64") => many(&["0.5", "1.5", "1.0", "0.0"]),
-        () if message.contains("there is no choice") => {
-            let forms = |choice: &String| {
+    match kind {
+        Kind::Flag => many(&["true", "false"]),
+        Kind::Count(_) => many(&["0", "1", "2", "3", "4", "8", "256", "1024", "20000", "1000000"]),
+        Kind::Number => many(&["0.5", "1.5", "1.0", "0.0"]),
+        Kind::Choice(choices) => {
+            let forms = |choice: &Choice| {
+                let word = choice.word();
                 [
-                    format!("{choice:?}"),
-                    format!("{{ {choice} = 1 }}"),
-                    format!("{{ {choice} = 2 }}"),
-                    format!("{{ {choice} = 0.5 }}"),
+                    format!("{word:?}"),
+                    format!("{{ {word} = 1 }}"),
+                    format!("{{ {word} = 2 }}"),
+                    format!("{{ {word} = 0.5 }}"),
                 ]
             };
-            Some(listed(&message).iter().flat_map(forms).map(|text| value(&text)).collect())
+            choices.iter().flat_map(forms).map(|text| value(&text)).collect()
         }
-        () => panic!("{name}: {message}: write values to try"),
+        Kind::Text | Kind::Quantity(_) | Kind::List(_) | Kind::Other(_) => panic!("{name}: write values to try"),
     }
 }

@@ -34,7 +34,7 @@ fn differences(list: &[Difference]) -> Vec<Value> {
         .map(|difference| {
             let value = |value: &Option<toml::Value>| value.as_ref().map(toml::Value::to_string);
             json!({
-                "key": difference.key, "group": difference.group(),
+                "key": difference.key, "group": difference.group().name(),
                 "a": value(&difference.from), "b": value(&difference.to),
             })
         })

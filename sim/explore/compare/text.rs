@@ -189,7 +189,7 @@ fn remarks(answer: &Comparison) -> Vec<String> {
 }
 
 fn names(differences: &[Difference]) -> [String; 2] {
-    let group = differences.first().map_or("", Difference::group).to_owned();
+    let group = differences.first().map_or("", |first| first.group().name()).to_owned();
     let lines = differences.iter().flat_map(|one| wrapped(&words(one), CHANGE));
     [group, lines.collect::<Vec<_>>().join("\n")]
 }

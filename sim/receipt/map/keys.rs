@@ -7,34 +7,7 @@ use toml::{Table as Keys, Value as Key};
 
 use super::Assumption;
 use crate::receipt::table::{Rule, word};
-
-/// Tables of a scenario in the order people write them.
-const ORDER: [&str; 24] = [
-    "",
-    "topology",
-    "model",
-    "mesh",
-    "pipeline",
-    "batch",
-    "tensor_parallel",
-    "precision",
-    "megatron",
-    "internevo",
-    "nanotron",
-    "xla",
-    "fsdp",
-    "fsdp1",
-    "compile",
-    "float8",
-    "activation_checkpointing",
-    "attention",
-    "loss",
-    "optimizer",
-    "loop",
-    "framework",
-    "memory",
-    "measured",
-];
+use crate::scenario::keys::{TABLES, table};
 
 /// Keys being gathered, each with the source of an assumption.
 #[derive(Default)]
@@ -100,18 +73,14 @@ impl Gathered {
     pub(super) fn assumptions(&self) -> Vec<Assumption> {
         let with_source = self.0.iter().filter_map(|(key, value, source)| Some((key, value, source.as_ref()?)));
         with_source
-            .map(|(key, value, source)| Assumption {
-                key: key.clone(),
-                value: value.to_string(),
-                source: source.clone(),
-            })
+            .map(|(key, value, source)| Assumption { key: key.clone(), value: value.clone(), source: source.clone() })
             .collect()
     }
 
     /// The scenario's text.
     pub(super) fn text(&self, comment: &str) -> String {
         let mut out = format!("{comment}\n");
-        for table in ORDER {
+        for table in TABLES.map(|table| table.name) {
             let mut keys: Vec<_> = self.0.iter().filter(|(key, _, _)| split(key).0 == table).collect();
             keys.sort_by_key(|(key, _, _)| rank(key));
             if keys.is_empty() {
@@ -159,7 +128,9 @@ fn flatten(prefix: &str, keys: &Keys, put: &mut dyn FnMut(&str, &Key)) {
     for (name, value) in keys {
         let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         match value {
-            Key::Table(inner) if prefix.is_empty() && ORDER.contains(&name.as_str()) => flatten(&key, inner, put),
+            Key::Table(inner) if prefix.is_empty() && !name.is_empty() && table(name).is_some() => {
+                flatten(&key, inner, put)
+            }
             value => put(&key, value),
         }
     }

@@ -1,5 +1,7 @@
 //! What mapping a row gives: a scenario with what was assumed, or the reason why there is none.
 
+use toml::Value;
+
 /// Why a row is not checked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
@@ -26,12 +28,12 @@ impl Reason {
 }
 
 /// One key that the row does not state.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Assumption {
     /// The key, `table.key`.
     pub key: String,
-    /// Its value as TOML.
-    pub value: String,
+    /// Its value.
+    pub value: Value,
     /// Where it is known from.
     pub source: String,
 }

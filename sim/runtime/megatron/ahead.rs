@@ -15,20 +15,19 @@ use super::Job;
 use super::blocks::{self, BLD, BS, BSD, BlockParams, Modules, SS};
 use super::job::{Implementation, Recompute};
 use super::layers::Kind;
+use super::refused::{FP8, FP8_SIZES, MULTI_TOKEN, WITHOUT_MULTI_TOKEN};
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
 use crate::model::megatron::{AheadOp, Bias, MegatronOp};
 use crate::program::DType;
+use crate::runtime::Refusal;
 use crate::schedule::Placement;
 
 const MODULE: &str = "mtp";
 const NORM: &str = "mtp.final_layernorm";
 
-/// What those are called that refuse it.
-pub const MULTI_TOKEN: &str = "multi-token prediction";
-
 /// What of a job's modules has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<&'static str> {
+pub(super) fn refuses(job: &Job) -> Option<Refusal> {
     if job.model.predicts_ahead == 0 {
         return None;
     }
@@ -36,43 +35,43 @@ pub(super) fn refuses(job: &Job) -> Option<&'static str> {
     let (combines, maxima) = (job.combines(), job.matmuls.reduces_maxima());
     let dense = !Kind::of(job, job.model.layers - 1).experts;
     let cases = [
-        (job.spread().is_some(), "multi-token prediction with a vocabulary that pipeline ranks share"),
+        (job.spread().is_some(), Refusal::new("multi-token-shared-vocabulary", "multi-token prediction with a vocabulary that pipeline ranks share").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
             combines && job.model.predicts_ahead > 1,
-            "multi-token prediction by several modules beside exchanges of another micro-batch, which Megatron-Core refuses",
+            Refusal::new("multi-token-several-combined", "multi-token prediction by several modules beside exchanges of another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
         (
             combines && dense,
-            "multi-token prediction by a dense block beside exchanges of another micro-batch, which Megatron-Core refuses",
+            Refusal::new("multi-token-dense-combined", "multi-token prediction by a dense block beside exchanges of another micro-batch, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
         (
             combines && maxima,
-            "multi-token prediction beside exchanges of another micro-batch, in fp8 with scales of earlier steps",
+            Refusal::new("multi-token-combined-delayed-fp8", "multi-token prediction beside exchanges of another micro-batch, in fp8 with scales of earlier steps").on(FP8).instead(FP8_SIZES),
         ),
         (
             norm_apart(job) && maxima,
-            "multi-token prediction on a stage without blocks, in fp8 with scales of earlier steps",
+            Refusal::new("multi-token-alone-delayed-fp8", "multi-token prediction on a stage without blocks, in fp8 with scales of earlier steps").on(FP8).instead(FP8_SIZES),
         ),
         (
             job.pipeline.schedule.placement != Placement::Loop,
-            "multi-token prediction where the first and the last stage are one rank's",
+            Refusal::new("multi-token-v-placement", "multi-token prediction where the first and the last stage are one rank's").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
-        (job.mesh.cp > 1, "multi-token prediction of a sequence that ranks share"),
+        (job.mesh.cp > 1, Refusal::new("multi-token-context-parallel", "multi-token prediction of a sequence that ranks share").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
             maxima && matches!(job.block.recompute, Recompute::Uniform { .. }),
-            "multi-token prediction beside blocks run again, in fp8 with scales of earlier steps",
+            Refusal::new("multi-token-recomputed-delayed-fp8", "multi-token prediction beside blocks run again, in fp8 with scales of earlier steps").on(FP8).instead(FP8_SIZES),
         ),
-        (job.overlap_tensor.is_some(), "tensor-parallel overlap of multi-token prediction"),
-        (matches!(job.model.position, Position::Learned { .. }), "multi-token prediction with learned positions"),
-        (job.model.embedding_norm, "multi-token prediction with a norm on the embedding"),
+        (job.overlap_tensor.is_some(), Refusal::new("multi-token-tensor-overlap", "tensor-parallel overlap of multi-token prediction").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
+        (matches!(job.model.position, Position::Learned { .. }), Refusal::new("multi-token-learned-positions", "multi-token prediction with learned positions").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
+        (job.model.embedding_norm, Refusal::new("multi-token-embedding-norm", "multi-token prediction with a norm on the embedding").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
         (
             job.model.tied_head && job.mesh.pp > 1,
-            "multi-token prediction over stages with a head tied to the embedding",
+            Refusal::new("multi-token-tied-head", "multi-token prediction over stages with a head tied to the embedding").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN),
         ),
-        (job.mesh.tp > 1 && !job.sequence_parallel, "multi-token prediction split over ranks without its sequence"),
-        (together, "multi-token prediction beside several blocks run again as one, which Megatron-Core refuses"),
+        (job.mesh.tp > 1 && !job.sequence_parallel, Refusal::new("multi-token-without-sequence-parallel", "multi-token prediction split over ranks without its sequence").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
+        (together, Refusal::new("multi-token-recomputed-together", "multi-token prediction beside several blocks run again as one, which Megatron-Core refuses").on(MULTI_TOKEN).instead(WITHOUT_MULTI_TOKEN)),
     ];
-    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    Refusal::first(cases)
 }
 
 /// Whether the final norm is on a stage before the head's, which has no blocks.

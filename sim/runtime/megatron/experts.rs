@@ -4,6 +4,7 @@
 use super::Job;
 use super::blocks::Modules;
 use super::job::{Implementation, Mixture};
+use super::refused::{FP8, FP8_SIZES};
 use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};
 use crate::model::graph::{Axis, Dims, GraphBuilder, OpKind, ValueId};
@@ -11,6 +12,7 @@ use crate::model::megatron::experts::{Capacity, Choice, Scores};
 use crate::model::megatron::{MegatronOp, Reads, Routed, RoutedOp};
 use crate::model::{Activation, FeedForward};
 use crate::program::DType;
+use crate::runtime::Refusal;
 use crate::runtime::eager::{Routing, Spread, Stage};
 
 const LBD: &[Axis] = &[Axis::L, Axis::B, Axis::D];
@@ -45,39 +47,87 @@ pub(super) struct Params {
 const FP8_ROWS: u64 = 16;
 
 /// What of a job's mixture has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<&'static str> {
+pub(super) fn refuses(job: &Job) -> Option<Refusal> {
     let Some(experts) = &job.model.experts else { return None };
     let (router, mesh) = (experts.router, job.mesh);
     let gated = job.model.feed_forward == FeedForward::Gated(Activation::Silu);
     let cases = [
-        (job.block.implementation != Implementation::TransformerEngine, "experts without Transformer Engine"),
-        (job.matmuls.fp8().is_some() && experts.bias, "experts with biases in fp8"),
+        (
+            job.block.implementation != Implementation::TransformerEngine,
+            Refusal::new("experts-without-transformer-engine", "experts without Transformer Engine")
+                .on("megatron.implementation"),
+        ),
+        (
+            job.matmuls.fp8().is_some() && experts.bias,
+            Refusal::new("experts-fp8-biases", "experts with biases in fp8").on(FP8).instead(FP8_SIZES),
+        ),
         (
             job.matmuls.fp8().is_some() && !(experts.width / u64::from(mesh.etp)).is_multiple_of(FP8_ROWS),
-            "experts in fp8 of a width that 16 does not divide",
+            Refusal::new("experts-fp8-width", "experts in fp8 of a width that 16 does not divide")
+                .on(FP8)
+                .instead(FP8_SIZES),
         ),
         (
             job.matmuls.fp8().is_some() && !(experts.shared / u64::from(mesh.tp)).is_multiple_of(FP8_ROWS),
-            "shared experts in fp8 of a width that 16 does not divide",
+            Refusal::new("shared-experts-fp8-width", "shared experts in fp8 of a width that 16 does not divide")
+                .on(FP8)
+                .instead(FP8_SIZES),
         ),
-        (!gated || !job.block.fused_activation, "experts whose activation is not a gated SiLU in one kernel"),
-        (experts.bias && job.mesh.etp > 1, "split experts with biases"),
-        (experts.bias && job.mixture.is_some_and(|run| run.fp32_router), "experts with biases under a router in fp32"),
-        (experts.shared > 0 && job.model.ffn_bias, "shared experts with biases"),
-        (!experts.shared.is_multiple_of(u64::from(mesh.tp)), "shared experts whose width does not divide"),
-        (router.score == Score::Sigmoid && !router.normalises, "a router whose sigmoids do not sum to one"),
-        (router.correction && router.score != Score::Sigmoid, "a router that corrects the choice of a softmax"),
-        (mesh.ep == 1 && mesh.etp != mesh.tp, "experts split otherwise than the rest without being spread over ranks"),
+        (
+            !gated || !job.block.fused_activation,
+            Refusal::new("experts-activation", "experts whose activation is not a gated SiLU in one kernel"),
+        ),
+        (
+            experts.bias && job.mesh.etp > 1,
+            Refusal::new("split-experts-biases", "split experts with biases").on("mesh.etp"),
+        ),
+        (
+            experts.bias && job.mixture.is_some_and(|run| run.fp32_router),
+            Refusal::new("experts-biases-fp32-router", "experts with biases under a router in fp32")
+                .on("megatron.moe_router_fp32"),
+        ),
+        (experts.shared > 0 && job.model.ffn_bias, Refusal::new("shared-experts-biases", "shared experts with biases")),
+        (
+            !experts.shared.is_multiple_of(u64::from(mesh.tp)),
+            Refusal::new("shared-experts-width", "shared experts whose width does not divide").on("mesh.tp"),
+        ),
+        (
+            router.score == Score::Sigmoid && !router.normalises,
+            Refusal::new("router-unnormalised-sigmoids", "a router whose sigmoids do not sum to one"),
+        ),
+        (
+            router.correction && router.score != Score::Sigmoid,
+            Refusal::new("router-corrected-softmax", "a router that corrects the choice of a softmax"),
+        ),
+        (
+            mesh.ep == 1 && mesh.etp != mesh.tp,
+            Refusal::new(
+                "experts-split-alone",
+                "experts split otherwise than the rest without being spread over ranks",
+            )
+            .on("mesh.etp"),
+        ),
         (
             job.runs_shared_beside()
                 && (job.combines() || job.block.again.shared || !job.mixture.is_some_and(|run| run.dispatcher.beside)),
-            "shared experts beside another dispatcher than alltoall, beside another micro-batch, or run again",
+            Refusal::new(
+                "shared-experts-overlap",
+                "shared experts beside another dispatcher than alltoall, beside another micro-batch, or run again",
+            )
+            .on("megatron.moe_shared_expert_overlap"),
         ),
-        (mesh.tp > 1 && !job.sequence_parallel, "experts under tensor parallelism without sequence parallelism"),
+        (
+            mesh.tp > 1 && !job.sequence_parallel,
+            Refusal::new(
+                "experts-without-sequence-parallel",
+                "experts under tensor parallelism without sequence parallelism",
+            )
+            .on("tensor_parallel.sequence"),
+        ),
     ];
     let spread = |capacity| Spread { ranks: mesh.ep, tensor: mesh.etp, capacity };
     let dispatcher = || job.mixture.and_then(|run| (run.dispatcher.refuses)(spread(run.capacity.is_some())));
-    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what).or_else(dispatcher)
+    Refusal::first(cases).or_else(dispatcher)
 }
 
 /// How many rows are where: under a load that is not balanced, on the rank that is sent the most.

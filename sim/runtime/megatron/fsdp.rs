@@ -28,8 +28,8 @@ mod gradients;
 mod pool;
 mod refuses;
 
-pub use refuses::Unfit;
 pub(super) use refuses::refuses;
+pub use refuses::unfit;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};

@@ -5,9 +5,11 @@
 use super::Job;
 use super::blocks::{Modules, PROJ};
 use super::job::{Core, Implementation, Recompute};
+use super::refused::{FP8, FP8_SIZES};
 use crate::model::graph::{Axis, OpKind, ValueId};
 use crate::model::latent::LatentAttention;
 use crate::model::megatron::{Bias, LatentOp, MegatronOp, Reads};
+use crate::runtime::Refusal;
 
 const LBG: &[Axis] = &[Axis::L, Axis::B, Axis::G];
 const LBJ: &[Axis] = &[Axis::L, Axis::B, Axis::J];
@@ -39,17 +41,37 @@ enum Query {
 }
 
 /// What of a job's latent attention has no rules here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<&'static str> {
+pub(super) fn refuses(job: &Job) -> Option<Refusal> {
     job.model.latent?;
     let engine = job.block.implementation == Implementation::TransformerEngine;
     let cases = [
-        (!engine || job.block.core != Core::Flash, "latent attention without Transformer Engine's flash core"),
-        (!multiplies_in_fp8(job), "latent attention in fp8 of sizes that 16 does not divide"),
-        (job.mesh.cp > 1, "latent attention of a sequence that ranks share"),
-        (job.overlap_tensor.is_some(), "tensor-parallel overlap of latent attention"),
-        (job.mesh.tp > 1 && !job.sequence_parallel, "latent attention split over ranks without its sequence"),
+        (
+            !engine || job.block.core != Core::Flash,
+            Refusal::new("latent-flash-core", "latent attention without Transformer Engine's flash core")
+                .on("megatron.attention"),
+        ),
+        (
+            !multiplies_in_fp8(job),
+            Refusal::new("latent-fp8-sizes", "latent attention in fp8 of sizes that 16 does not divide")
+                .on(FP8)
+                .instead(FP8_SIZES),
+        ),
+        (
+            job.mesh.cp > 1,
+            Refusal::new("latent-context-parallel", "latent attention of a sequence that ranks share").on("mesh.cp"),
+        ),
+        (
+            job.overlap_tensor.is_some(),
+            Refusal::new("latent-tensor-overlap", "tensor-parallel overlap of latent attention")
+                .on("megatron.tp_comm_overlap"),
+        ),
+        (
+            job.mesh.tp > 1 && !job.sequence_parallel,
+            Refusal::new("latent-without-sequence-parallel", "latent attention split over ranks without its sequence")
+                .on("tensor_parallel.sequence"),
+        ),
     ];
-    cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+    Refusal::first(cases)
 }
 
 /// Whether fp8, if asked for, can multiply what attention's linears read and make.

@@ -22,6 +22,7 @@ use super::job::{CrossEntropy, Implementation, Job};
 use super::step::{Key, Open, Rank};
 use crate::model::NormPlacement;
 use crate::program::{Category, Collective, Comm, DType, Dispatch, EventId, GroupId, Pass, StreamId};
+use crate::runtime::Refusal;
 use crate::runtime::eager::spread::{HeadFrame, HeadResults, Meet, Part, WordsFrame};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::order::vocabulary::Spread;
@@ -29,44 +30,94 @@ use crate::schedule::{Action, Kind};
 use crate::units::Bytes;
 
 /// What of a job whose vocabulary pipeline ranks share has no rules here, if anything, and what to write.
-pub(super) fn refuses(job: &Job) -> Option<(&'static str, &'static str)> {
+pub(super) fn refuses(job: &Job) -> Option<Refusal> {
     job.spread()?;
     let model = &job.model;
     let elsewhere = "take another model";
     let cases = [
-        (job.mesh.tp > 1, "a vocabulary over pipeline ranks that tensor-parallel ranks share too", "write mesh.tp = 1"),
-        (job.mesh.cp > 1, "a vocabulary over pipeline ranks with context parallelism", "write mesh.cp = 1"),
+        (
+            job.mesh.tp > 1,
+            Refusal::new(
+                "shared-vocabulary-tensor-parallel",
+                "a vocabulary over pipeline ranks that tensor-parallel ranks share too",
+            )
+            .on("mesh.tp")
+            .instead("write mesh.tp = 1"),
+        ),
+        (
+            job.mesh.cp > 1,
+            Refusal::new(
+                "shared-vocabulary-context-parallel",
+                "a vocabulary over pipeline ranks with context parallelism",
+            )
+            .on("mesh.cp")
+            .instead("write mesh.cp = 1"),
+        ),
         (
             model.tied_head,
-            "a vocabulary over pipeline ranks whose head is tied to its embedding",
-            "write model.tied_head = false",
+            Refusal::new(
+                "shared-vocabulary-tied-head",
+                "a vocabulary over pipeline ranks whose head is tied to its embedding",
+            )
+            .on("model.tied_head")
+            .instead("write model.tied_head = false"),
         ),
         (
             !job.padded_vocabulary().is_multiple_of(u64::from(job.mesh.pp)),
-            "words that pipeline ranks cannot share evenly",
-            "write megatron.make_vocab_size_divisible_by as a multiple of mesh.pp",
+            Refusal::new("shared-vocabulary-uneven", "words that pipeline ranks cannot share evenly")
+                .on("megatron.make_vocab_size_divisible_by")
+                .instead("write megatron.make_vocab_size_divisible_by as a multiple of mesh.pp"),
         ),
-        (job.mixture.is_some(), "a vocabulary over pipeline ranks of a mixture of experts", "take a dense model"),
-        (job.matmuls.fp8().is_some(), "a vocabulary over pipeline ranks with fp8 matmuls", "remove megatron.fp8"),
+        (
+            job.mixture.is_some(),
+            Refusal::new("shared-vocabulary-experts", "a vocabulary over pipeline ranks of a mixture of experts")
+                .instead("take a dense model"),
+        ),
+        (
+            job.matmuls.fp8().is_some(),
+            Refusal::new("shared-vocabulary-fp8", "a vocabulary over pipeline ranks with fp8 matmuls")
+                .on("megatron.fp8")
+                .instead("remove megatron.fp8"),
+        ),
         (
             job.gradients.overlap_reduce,
-            "a vocabulary over pipeline ranks with overlap_grad_reduce",
-            "write megatron.overlap_grad_reduce = false",
+            Refusal::new(
+                "shared-vocabulary-overlapped-reduction",
+                "a vocabulary over pipeline ranks with overlap_grad_reduce",
+            )
+            .on("megatron.overlap_grad_reduce")
+            .instead("write megatron.overlap_grad_reduce = false"),
         ),
         (
             job.block.cross_entropy != CrossEntropy::Composed,
-            "a vocabulary over pipeline ranks with a fused cross-entropy",
-            "write megatron.cross_entropy_loss_fusion = false",
+            Refusal::new("shared-vocabulary-fused-loss", "a vocabulary over pipeline ranks with a fused cross-entropy")
+                .on("megatron.cross_entropy_loss_fusion")
+                .instead("write megatron.cross_entropy_loss_fusion = false"),
         ),
-        (model.embedding_norm, "a vocabulary over pipeline ranks with a norm on the embedding", elsewhere),
-        (model.norm_placement != NormPlacement::Pre, "a vocabulary over pipeline ranks without a last norm", elsewhere),
+        (
+            model.embedding_norm,
+            Refusal::new(
+                "shared-vocabulary-embedding-norm",
+                "a vocabulary over pipeline ranks with a norm on the embedding",
+            )
+            .instead(elsewhere),
+        ),
+        (
+            model.norm_placement != NormPlacement::Pre,
+            Refusal::new("shared-vocabulary-last-norm", "a vocabulary over pipeline ranks without a last norm")
+                .instead(elsewhere),
+        ),
         (
             job.block.implementation == Implementation::Local,
-            "a vocabulary over pipeline ranks without Transformer Engine's modules",
-            "write megatron.implementation = \"transformer_engine\"",
+            Refusal::new(
+                "shared-vocabulary-local",
+                "a vocabulary over pipeline ranks without Transformer Engine's modules",
+            )
+            .on("megatron.implementation")
+            .instead("write megatron.implementation = \"transformer_engine\""),
         ),
     ];
-    cases.into_iter().find(|(applies, ..)| *applies).map(|(_, what, remedy)| (what, remedy))
+    Refusal::first(cases)
 }
 
 /// A rank's part, and what of it is under way.

@@ -6,7 +6,7 @@ use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::program::Budget;
 use crate::runtime::fsdp::Version;
-use crate::runtime::{self, Flight, Framework, Modules, Parts};
+use crate::runtime::{self, Flight, Framework, Modules, Parts, Refusal};
 
 impl Framework for Job {
     fn parts(&self) -> Parts<'_> {
@@ -18,7 +18,7 @@ impl Framework for Job {
         (!from_file).then(|| runtime::Job::of(Job { accumulation: count, ..self.clone() }))
     }
 
-    fn refuses(&self) -> Option<&'static str> {
+    fn refuses(&self) -> Option<Refusal> {
         refuses(self)
     }
 
@@ -38,70 +38,143 @@ impl Framework for Job {
 }
 
 /// The first thing in a job that has no rules.
-fn refuses(job: &Job) -> Option<&'static str> {
+fn refuses(job: &Job) -> Option<Refusal> {
     let model = &job.model;
     if model.latent.is_some() && (job.compile || job.tensor.splits() || job.context > 1 || job.unpad) {
-        return Some("latent attention that is compiled, split or packed");
+        return Some(Refusal::new(
+            "latent-compiled-split-packed",
+            "latent attention that is compiled, split or packed",
+        ));
     }
     if let Loss::ChunkedGradients { chunks, .. } = job.loss {
         let list = [
-            (job.fsdp.version != Version::Two, "torchtitan's loss by parts without fully_shard"),
-            (model.tied_head, "torchtitan's loss by parts with a tied head"),
-            (model.logit_softcap, "torchtitan's loss by parts with capped logits"),
-            (job.tensor.splits(), "torchtitan's loss by parts under tensor parallelism"),
-            (!job.own_tokens().is_multiple_of(chunks.into()), "a loss by parts that are not equally long"),
-            (!job.sync_every, "torchtitan's loss by parts over micro-batches that do not all reduce their gradients"),
+            (
+                job.fsdp.version != Version::Two,
+                Refusal::new("loss-by-parts-unsharded", "torchtitan's loss by parts without fully_shard")
+                    .on("loss.kind"),
+            ),
+            (
+                model.tied_head,
+                Refusal::new("loss-by-parts-tied-head", "torchtitan's loss by parts with a tied head").on("loss.kind"),
+            ),
+            (
+                model.logit_softcap,
+                Refusal::new("loss-by-parts-capped", "torchtitan's loss by parts with capped logits").on("loss.kind"),
+            ),
+            (
+                job.tensor.splits(),
+                Refusal::new("loss-by-parts-tensor-parallel", "torchtitan's loss by parts under tensor parallelism")
+                    .on("loss.kind"),
+            ),
+            (
+                !job.own_tokens().is_multiple_of(chunks.into()),
+                Refusal::new("loss-by-parts-uneven", "a loss by parts that are not equally long").on("loss.kind"),
+            ),
+            (
+                !job.sync_every,
+                Refusal::new(
+                    "loss-by-parts-unreduced",
+                    "torchtitan's loss by parts over micro-batches that do not all reduce their gradients",
+                )
+                .on("loss.kind"),
+            ),
         ];
-        if let Some((_, what)) = list.into_iter().find(|&(applies, _)| applies) {
-            return Some(what);
+        if let Some(refusal) = Refusal::first(list) {
+            return Some(refusal);
         }
     }
     if job.cuda_graphs {
         let list = [
-            (job.fsdp.version != Version::Two, "a graph of forward and backward without fully_shard"),
-            (job.pipeline.is_some(), "a graph of forward and backward in a pipeline"),
-            (model.experts.is_some(), "a graph of forward and backward with experts"),
-            (job.context > 1, "a graph of forward and backward where ranks share a sequence"),
+            (
+                job.fsdp.version != Version::Two,
+                Refusal::new("graph-unsharded", "a graph of forward and backward without fully_shard")
+                    .on("framework.cuda_graphs"),
+            ),
+            (
+                job.pipeline.is_some(),
+                Refusal::new("graph-pipeline", "a graph of forward and backward in a pipeline")
+                    .on("framework.cuda_graphs"),
+            ),
+            (
+                model.experts.is_some(),
+                Refusal::new("graph-experts", "a graph of forward and backward with experts")
+                    .on("framework.cuda_graphs"),
+            ),
+            (
+                job.context > 1,
+                Refusal::new("graph-context-parallel", "a graph of forward and backward where ranks share a sequence")
+                    .on("framework.cuda_graphs"),
+            ),
             (
                 job.fsdp.cpu_offload || job.eager.offload.is_some(),
-                "a graph of forward and backward beside the host's memory",
+                Refusal::new("graph-offload", "a graph of forward and backward beside the host's memory")
+                    .on("framework.cuda_graphs"),
             ),
-            (job.unpad || job.eager.attention_reads_back, "a graph of forward and backward that wait for the host"),
+            (
+                job.unpad || job.eager.attention_reads_back,
+                Refusal::new("graph-host-waits", "a graph of forward and backward that wait for the host")
+                    .on("framework.cuda_graphs"),
+            ),
             (
                 job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0,
-                "a graph of forward and backward whose logits are kept",
+                Refusal::new("graph-kept-logits", "a graph of forward and backward whose logits are kept")
+                    .on("framework.cuda_graphs"),
             ),
-            (!job.sync_every || job.step_in_backward, "a graph of forward and backward that do not reduce gradients"),
+            (
+                !job.sync_every || job.step_in_backward,
+                Refusal::new("graph-unreduced", "a graph of forward and backward that do not reduce gradients")
+                    .on("framework.cuda_graphs"),
+            ),
         ];
-        if let Some((_, what)) = list.into_iter().find(|&(applies, _)| applies) {
-            return Some(what);
+        if let Some(refusal) = Refusal::first(list) {
+            return Some(refusal);
         }
     }
     if job.eager.flex_attention && job.context > 1 {
-        return Some("FlexAttention where ranks share a sequence");
+        return Some(
+            Refusal::new("flex-context-parallel", "FlexAttention where ranks share a sequence").on("attention.backend"),
+        );
     }
     if model.sinks {
-        return Some("attention sinks");
+        return Some(Refusal::new("sinks", "attention sinks"));
     }
     model.experts.as_ref().and_then(|experts| run_experts(job, experts)).or_else(|| plan::refuses(job))
 }
 
 /// The first thing that has no rules in how a job runs its experts.
-fn run_experts(job: &Job, experts: &Experts) -> Option<&'static str> {
+fn run_experts(job: &Job, experts: &Experts) -> Option<Refusal> {
     let titan = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
-        (matches!(job.fsdp.version, Version::One(_)), "experts under FSDP1"),
-        (job.tensor.splits(), "experts under tensor parallelism"),
-        (job.compile, "compiled blocks with experts"),
-        (!titan && job.checkpoint == Checkpoint::SelectiveOp, "selective checkpointing of blocks with experts"),
-        (matches!(job.checkpoint, Checkpoint::Saving(_)), "a selective policy of one's own for blocks with experts"),
-        (job.eager.offload.is_some(), "checkpoints of blocks with experts in the host's memory"),
+        (
+            matches!(job.fsdp.version, Version::One(_)),
+            Refusal::new("experts-fsdp1", "experts under FSDP1").on("runtime"),
+        ),
+        (
+            job.tensor.splits(),
+            Refusal::new("experts-tensor-parallel", "experts under tensor parallelism").on("mesh.tp"),
+        ),
+        (job.compile, Refusal::new("experts-compiled", "compiled blocks with experts").on("compile.blocks")),
+        (
+            !titan && job.checkpoint == Checkpoint::SelectiveOp,
+            Refusal::new("experts-selective-checkpointing", "selective checkpointing of blocks with experts")
+                .on("activation_checkpointing.policy"),
+        ),
+        (
+            matches!(job.checkpoint, Checkpoint::Saving(_)),
+            Refusal::new("experts-own-policy", "a selective policy of one's own for blocks with experts")
+                .on("activation_checkpointing.policy"),
+        ),
+        (
+            job.eager.offload.is_some(),
+            Refusal::new("experts-offloaded-checkpoints", "checkpoints of blocks with experts in the host's memory")
+                .on("activation_checkpointing.offload"),
+        ),
     ];
-    list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what).or_else(|| mixture(job, experts))
+    Refusal::first(list).or_else(|| mixture(job, experts))
 }
 
 /// The first thing in a mixture that has no rules.
-fn mixture(job: &Job, experts: &Experts) -> Option<&'static str> {
+fn mixture(job: &Job, experts: &Experts) -> Option<Refusal> {
     let router = experts.router;
     let counts = experts.load.tokens_per_expert(experts.count, experts.top_k, job.batch * job.seq);
     // torchtitan scales always, and balances by a bias, whatever loss the model was published with.
@@ -109,23 +182,63 @@ fn mixture(job: &Job, experts: &Experts) -> Option<&'static str> {
     let chosen = job.style.experts == Implementation::ExpertChoice;
     let many = experts.count >= 128 && choice::places(experts, job.batch * job.seq) > 4096;
     let list = [
-        (chosen && experts.shared > 0, "shared experts beside some that choose their tokens"),
-        (chosen && many, "128 experts or more that choose over 4,096 tokens each"),
-        (titan && router.score == Score::SoftmaxOfChosen, "a router that is a softmax over the chosen experts"),
-        (!titan && router.score != Score::Softmax, "a router that is not a softmax over all experts"),
-        (!titan && !chosen && !router.normalises, "a router whose weights do not sum to one"),
-        (!titan && router.scales, "a router that scales its weights"),
-        (router.bias || (!titan && router.correction), "a router with a bias"),
-        (router.groups.is_some() && !titan, "a router that chooses among groups"),
+        (
+            chosen && experts.shared > 0,
+            Refusal::new("expert-choice-shared", "shared experts beside some that choose their tokens")
+                .on("framework.experts"),
+        ),
+        (
+            chosen && many,
+            Refusal::new("expert-choice-many", "128 experts or more that choose over 4,096 tokens each")
+                .on("framework.experts"),
+        ),
+        (
+            titan && router.score == Score::SoftmaxOfChosen,
+            Refusal::new("router-softmax-of-chosen", "a router that is a softmax over the chosen experts"),
+        ),
+        (
+            !titan && router.score != Score::Softmax,
+            Refusal::new("router-not-softmax", "a router that is not a softmax over all experts")
+                .on("framework.experts"),
+        ),
+        (
+            !titan && !chosen && !router.normalises,
+            Refusal::new("router-unnormalised", "a router whose weights do not sum to one").on("framework.experts"),
+        ),
+        (
+            !titan && router.scales,
+            Refusal::new("router-scales", "a router that scales its weights").on("framework.experts"),
+        ),
+        (
+            router.bias || (!titan && router.correction),
+            Refusal::new("router-bias", "a router with a bias").on("framework.experts"),
+        ),
+        (
+            router.groups.is_some() && !titan,
+            Refusal::new("router-groups", "a router that chooses among groups").on("framework.experts"),
+        ),
         (
             router.groups.is_some() && job.checkpoint == Checkpoint::SelectiveOp,
-            "selective checkpointing of a router that chooses among groups",
+            Refusal::new(
+                "router-groups-selective-checkpointing",
+                "selective checkpointing of a router that chooses among groups",
+            )
+            .on("activation_checkpointing.policy"),
         ),
-        (experts.bias, "experts with biases"),
-        (!titan && !chosen && experts.auxiliary_loss, "a loss that balances experts"),
-        (titan && job.context > 1, "torchtitan's experts where ranks share a sequence"),
-        (job.model.ffn_bias, "dense blocks with biases beside experts"),
-        (counts.contains(&0), "experts that no token reaches"),
+        (experts.bias, Refusal::new("experts-biases", "experts with biases")),
+        (
+            !titan && !chosen && experts.auxiliary_loss,
+            Refusal::new("experts-auxiliary-loss", "a loss that balances experts").on("framework.experts"),
+        ),
+        (
+            titan && job.context > 1,
+            Refusal::new("experts-context-parallel", "torchtitan's experts where ranks share a sequence").on("mesh.cp"),
+        ),
+        (job.model.ffn_bias, Refusal::new("experts-dense-biases", "dense blocks with biases beside experts")),
+        (
+            counts.contains(&0),
+            Refusal::new("experts-unreached", "experts that no token reaches").on("model.expert_load"),
+        ),
     ];
-    list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)
+    Refusal::first(list)
 }

@@ -26,9 +26,9 @@ use super::{Checkpoint, Job, KeepLogits};
 use crate::model::experts::Implementation;
 use crate::model::style::{Linears, Modules};
 use crate::program::{Budget, StreamId};
-use crate::runtime::Flight;
 use crate::runtime::flight::decided;
 use crate::runtime::fsdp::OF_EACH_ROOT;
+use crate::runtime::{Flight, Refusal};
 use crate::schedule::order;
 use crate::schedule::{self, Entry, Kind, Lowering, Placement, Schedule, ScheduleError, Shape};
 
@@ -132,32 +132,71 @@ pub fn split(layers: u64, stages: u64, [first, last]: [u64; 2]) -> Result<Vec<u6
 }
 
 /// The first thing in a pipelined job that has no rules.
-pub fn refuses(job: &Job) -> Option<&'static str> {
+pub fn refuses(job: &Job) -> Option<Refusal> {
     job.pipeline.as_ref()?;
     let model = &job.model;
     let titans = matches!(job.style.experts, Implementation::Torchtitan { .. });
     let list = [
-        (model.experts.is_some() && !titans, "experts that are not run as torchtitan runs them"),
-        (model.tied_head, "a model whose head is the embedding's table (torchtitan refuses it, too)"),
-        (!job.loss.sees_whole_logits(), "a model whose loss runs the head itself"),
-        (job.output.is_some(), "logits that the root casts"),
+        (
+            model.experts.is_some() && !titans,
+            Refusal::new("pipeline-experts", "experts that are not run as torchtitan runs them")
+                .on("framework.experts"),
+        ),
+        (
+            model.tied_head,
+            Refusal::new(
+                "pipeline-tied-head",
+                "a model whose head is the embedding's table (torchtitan refuses it, too)",
+            )
+            .on("model.tied_head"),
+        ),
+        (
+            !job.loss.sees_whole_logits(),
+            Refusal::new("pipeline-loss-by-parts", "a model whose loss runs the head itself").on("loss.kind"),
+        ),
+        (
+            job.output.is_some(),
+            Refusal::new("pipeline-cast-logits", "logits that the root casts").on("precision.output"),
+        ),
         (
             job.keep_logits != KeepLogits::No || job.training_loop.train_metrics > 0,
-            "logits that the loop keeps or measures",
+            Refusal::new("pipeline-kept-logits", "logits that the loop keeps or measures").on("loss.keep_logits"),
         ),
-        (job.step_in_backward, "optimizers that step in backward"),
-        (job.eager.offload.is_some(), "activations in the host's memory"),
-        (job.fsdp.cpu_offload, "parameters on the host"),
-        (job.unpad, "packed tokens"),
-        (job.style.modules == Modules::Transformers, "transformers' classes (framework.modules)"),
-        (job.loss_inside, "a loss that the model computes itself (loss.inside_model)"),
-        (job.eager.persistent_workspace, "workspaces that stay taken"),
+        (
+            job.step_in_backward,
+            Refusal::new("pipeline-step-in-backward", "optimizers that step in backward").on("optimizer.in_backward"),
+        ),
+        (
+            job.eager.offload.is_some(),
+            Refusal::new("pipeline-offloaded-activations", "activations in the host's memory")
+                .on("activation_checkpointing.offload"),
+        ),
+        (
+            job.fsdp.cpu_offload,
+            Refusal::new("pipeline-offloaded-parameters", "parameters on the host").on("fsdp.cpu_offload"),
+        ),
+        (job.unpad, Refusal::new("pipeline-packed-tokens", "packed tokens").on("attention.unpad")),
+        (
+            job.style.modules == Modules::Transformers,
+            Refusal::new("pipeline-transformers-classes", "transformers' classes (framework.modules)")
+                .on("framework.modules"),
+        ),
+        (
+            job.loss_inside,
+            Refusal::new("pipeline-loss-inside-model", "a loss that the model computes itself (loss.inside_model)")
+                .on("loss.inside_model"),
+        ),
+        (
+            job.eager.persistent_workspace,
+            Refusal::new("pipeline-persistent-workspaces", "workspaces that stay taken")
+                .on("framework.persistent_cublas_workspace"),
+        ),
     ];
-    list.into_iter().find(|&(applies, _)| applies).map(|(_, what)| what)
+    Refusal::first(list)
 }
 
 /// Why a schedule whose backwards come in halves cannot run this job, and what to write.
-pub fn refuses_halves(job: &Job) -> Option<(String, String)> {
+pub fn refuses_halves(job: &Job) -> Option<Refusal> {
     let pipeline = job.pipeline.as_ref()?;
     let name = pipeline.schedule.name();
     if !pipeline.schedule.halves() {
@@ -171,25 +210,29 @@ pub fn refuses_halves(job: &Job) -> Option<(String, String)> {
                 format!("{name} has backwards in halves, and those of compiled blocks are not simulated")
             }
         };
-        return Some((problem, or("compile.blocks = false")));
+        let refusal = Refusal::new("halves-compiled", problem).on("compile.blocks");
+        return Some(refusal.instead(or("compile.blocks = false")));
     }
     if job.checkpoint != Checkpoint::None {
         let problem = format!(
             "under {name} a checkpointed block is computed again for its input's gradient and for each of its parameters, and \
              all of that is kept, which is not simulated"
         );
-        return Some((problem, or("activation_checkpointing.policy = \"none\"")));
+        let refusal = Refusal::new("halves-checkpointed", problem).on("activation_checkpointing.policy");
+        return Some(refusal.instead(or("activation_checkpointing.policy = \"none\"")));
     }
     if job.model.experts.is_some() {
         let problem = format!("{name} has backwards in halves, and those of a mixture of experts are not simulated");
-        return Some((problem, "write pipeline.schedule = \"LoopedBFS\", or take a dense model".to_owned()));
+        let refusal = Refusal::new("halves-experts", problem).on("pipeline.schedule");
+        return Some(refusal.instead("write pipeline.schedule = \"LoopedBFS\", or take a dense model"));
     }
     if !(job.eager.fused_rms_norm && job.style.linears == Linears::Torch) {
         let problem = format!(
             "{name} is simulated for linears and norms of one kernel each way, and {} has others",
             job.model.name
         );
-        return Some((problem, "write pipeline.schedule = \"LoopedBFS\"".to_owned()));
+        let refusal = Refusal::new("halves-several-kernels", problem).on("pipeline.schedule");
+        return Some(refusal.instead("write pipeline.schedule = \"LoopedBFS\""));
     }
     None
 }

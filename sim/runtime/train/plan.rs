@@ -12,6 +12,7 @@ use crate::model::operators::Parameters;
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
 use crate::program::{Builder, DType, GroupId, ScopeId, StreamId};
+use crate::runtime::Refusal;
 use crate::runtime::compiled::Rotation;
 use crate::runtime::eager::offload::Offload;
 use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
@@ -93,16 +94,18 @@ fn ends(job: &Job) -> (Graph, head::Head) {
 }
 
 /// What of a job's operators a compiler of blocks, or autocast, has no rules for here, if anything.
-pub(super) fn refuses(job: &Job) -> Option<&'static str> {
+pub(super) fn refuses(job: &Job) -> Option<Refusal> {
     if !job.compile && job.autocast.is_none() {
         return None;
     }
     let (blocks, _) = blocks(job);
     if job.compile {
-        return blocks.iter().find_map(fuse::refuses);
+        let operator = blocks.iter().find_map(fuse::refuses);
+        return operator.map(|what| Refusal::new("compiled-operator", what).on("compile.blocks"));
     }
     let (embedding, head) = ends(job);
-    blocks.iter().chain([&embedding, &head.graph]).find_map(autocast::refuses)
+    let operator = blocks.iter().chain([&embedding, &head.graph]).find_map(autocast::refuses);
+    operator.map(|what| Refusal::new("autocast-operator", what).on("precision.autocast"))
 }
 
 /// Builds the graphs.

@@ -1,11 +1,10 @@
 //! Keys that a job on Megatron's modules does not read.
 
-use super::{ALL_EXPERTS, Rule};
+use super::rule::{ALL_EXPERTS, Rule};
 use crate::model::Position;
 use crate::program::DType;
 use crate::runtime::megatron::{Core, Fsdp, Job, Strategy, has_no_use_for_buckets};
-use crate::scenario::internevo::INTERNEVO;
-use crate::scenario::nanotron::NANOTRON;
+use crate::scenario::names::{INTERNEVO, NANOTRON};
 
 fn flash(job: &Job) -> bool {
     job.block.core == Core::Flash
@@ -56,7 +55,7 @@ pub(super) const RULES: &[Rule<Job>] = &[
     ),
     Rule(
         &["precision.param"],
-        |plan| [NANOTRON, INTERNEVO].contains(&plan.runtime) && plan.job.dtype == DType::Fp16,
+        |plan| [NANOTRON, INTERNEVO].contains(&plan.runtime.written()) && plan.job.dtype == DType::Fp16,
         "its fp16 is predicted as its bf16",
     ),
     Rule(

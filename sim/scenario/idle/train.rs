@@ -1,6 +1,6 @@
 //! Keys that a job of PyTorch's own runtimes, or of DeepSpeed's ZeRO around a PyTorch module, does not read.
 
-use super::{ALL_EXPERTS, Rule};
+use super::rule::{ALL_EXPERTS, Rule};
 use crate::model::experts::Implementation;
 use crate::model::head::Loss;
 use crate::model::style::AttentionCode;
@@ -8,8 +8,7 @@ use crate::model::{Norm, Position};
 use crate::program::DType;
 use crate::runtime::fsdp::Reshard;
 use crate::runtime::train::{Checkpoint, Job};
-use crate::scenario::train::{FSDP1, SINGLE_DEVICE};
-use crate::scenario::zero::DEEPSPEED_ZERO;
+use crate::scenario::names::{DEEPSPEED_ZERO, FSDP1, SINGLE_DEVICE};
 
 const NO_CHECKPOINTS: &str = "nothing is checkpointed";
 const ONE_MICRO_BATCH: &str = "a step has one micro-batch";

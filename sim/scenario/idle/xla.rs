@@ -1,6 +1,6 @@
 //! Keys that a compiled job does not read.
 
-use super::Rule;
+use super::rule::Rule;
 use crate::runtime::spmd::{Attention, Job};
 
 pub(super) const RULES: &[Rule<Job>] = &[

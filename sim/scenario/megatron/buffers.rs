@@ -6,8 +6,9 @@ use toml::Spanned;
 use crate::hardware::Topology;
 use crate::program::Kernel;
 use crate::runtime::megatron::{Implementation, Overlap, Scatter};
+use crate::scenario::assumption::Written;
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{Megatron, TensorScatter};
 
 const BULK: &str = "megatron.tp_comm_bulk_sm_margin";
@@ -55,7 +56,7 @@ fn scatter(
     (key, written): (&str, &Option<Spanned<TensorScatter>>),
     otherwise: Scatter,
 ) -> Result<Scatter, ScenarioError> {
-    let Some(at) = written else { return Ok(reader.assume(key, otherwise, &said(otherwise))) };
+    let Some(at) = written else { return Ok(reader.assume(key, otherwise, said(otherwise))) };
     match *at.get_ref() {
         TensorScatter::RingExchange => Ok(Scatter::Ring),
         TensorScatter::Pipeline(0) => Ok(Scatter::Pipeline(0)),
@@ -72,10 +73,10 @@ fn scatter(
     }
 }
 
-fn said(scatter: Scatter) -> String {
+fn said(scatter: Scatter) -> Written {
     match scatter {
-        Scatter::Pipeline(processors) => format!("{{ pipeline = {processors} }}"),
-        Scatter::Ring => "\"ring_exchange\"".to_owned(),
+        Scatter::Pipeline(processors) => Written::Keys(vec![("pipeline".to_owned(), i64::from(processors).into())]),
+        Scatter::Ring => "ring_exchange".into(),
     }
 }
 

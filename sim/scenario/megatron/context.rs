@@ -6,7 +6,7 @@ use crate::near::did_you_mean;
 use crate::runtime::eager::{Parts, WAYS, Way};
 use crate::runtime::megatron::{Block, Core, Implementation, Mesh, Sharing};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
 /// How the mesh's ranks share a sequence.
@@ -70,7 +70,7 @@ fn splits(model: &ModelConfig, tp: u64, (way, ranks): (&Way, u64)) -> Result<(),
 
 fn way(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Way, ScenarioError> {
     let Some(at) = &table.cp_comm_type else {
-        return Ok(reader.assume("megatron.cp_comm_type", &WAYS[0], "\"p2p\""));
+        return Ok(reader.assume("megatron.cp_comm_type", &WAYS[0], "p2p"));
     };
     Way::find(at.get_ref()).ok_or_else(|| {
         let known: Vec<String> = WAYS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();

@@ -1,10 +1,10 @@
 //! What DeepSpeed's pipeline engine leaves open of Megatron's keys, and what it does not have.
 
-use super::DEEPSPEED;
 use crate::runtime::megatron::Engine;
+use crate::scenario::entry::Runtime;
 use crate::scenario::error::ScenarioError;
-use crate::scenario::registry::Runtime;
-use crate::scenario::understood::Reader;
+use crate::scenario::names::DEEPSPEED;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
 /// Its pipelines load micro-batches by themselves (`_exec_load_micro_batch`).

@@ -10,7 +10,7 @@ use crate::model::ModelConfig;
 use crate::runtime::megatron::Engine;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::machine;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
 const KEY: &str = "megatron.deterministic_mode";
@@ -50,10 +50,8 @@ pub(super) fn asked(
         return Err(reader.plan(at, problem, format!("{REMEDY}, or mesh.cp = 1")));
     }
     machine::in_order(reader, at, attention, model, REMEDY)?;
-    reader.assumptions.push(
-        "note: megatron.deterministic_mode prices attention's backward; NCCL_ALGO=Ring, embeddings by index and PyTorch's other \
-         deterministic operators are not priced"
-            .to_owned(),
-    );
+    reader.note(
+        "megatron.deterministic_mode prices attention's backward; NCCL_ALGO=Ring, embeddings by index and PyTorch's other \
+         deterministic operators are not priced");
     Ok(true)
 }

@@ -8,7 +8,7 @@ use crate::model::routing::Load;
 use crate::near::did_you_mean;
 use crate::runtime::megatron::{DISPATCHERS, Dispatcher, Implementation, Mesh, Mixture};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::{MOST_RANKS, Reader};
+use crate::scenario::reader::{MOST_RANKS, Reader};
 use crate::scenario::written;
 
 /// The largest capacity of an expert, over a balanced load.
@@ -44,7 +44,7 @@ pub(super) fn mesh(
         at.as_ref().or(written.ep.as_ref()).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at))
     };
     let refuse = |at: &Option<Spanned<i64>>, problem: String, remedy: String| {
-        Err(ScenarioError::Plan { problem, place: place(at), remedy })
+        Err(ScenarioError::Plan { code: None, problem, place: place(at), remedy })
     };
     if !experts.count.is_multiple_of(ep) {
         let problem = format!("mesh.ep = {ep} does not divide the {} experts of {}", experts.count, model.name);
@@ -77,8 +77,8 @@ pub(super) fn mesh(
     }
     let (inside, span) = (u64::from(topology.node.chips), ep * etp);
     if ep > 1 && topology.nodes > 1 && !inside.is_multiple_of(span) {
-        reader.assumptions.push(format!(
-            "note: mesh.ep × mesh.etp = {span} leaves the {inside} chips of a node, so rows of experts cross the network \
+        reader.note(format!(
+            "mesh.ep × mesh.etp = {span} leaves the {inside} chips of a node, so rows of experts cross the network \
              four times in every block"
         ));
     }
@@ -119,8 +119,7 @@ pub(super) fn mixture(
     let dispatcher = dispatcher(reader, table)?;
     let capacity = capacity(reader, table)?;
     if dispatcher.name == "flex" {
-        let backend = "note: the flex dispatcher is taken to be DeepEP, on 20 processors";
-        reader.assumptions.push(backend.to_owned());
+        reader.note("the flex dispatcher is taken to be DeepEP, on 20 processors");
     }
     let shared_overlap = super::overlap::shared(reader, table, (model, dispatcher))?;
     let engine = implementation == Implementation::TransformerEngine;
@@ -130,7 +129,7 @@ pub(super) fn mixture(
         return Err(reader.plan(at, problem, "write megatron.implementation = \"transformer_engine\""));
     }
     if model.sinks {
-        reader.assumptions.push("note: attention with sinks is taken to be as fast as without".to_owned());
+        reader.note("attention with sinks is taken to be as fast as without");
     }
     Ok(Some(Mixture {
         dispatcher,
@@ -201,7 +200,8 @@ fn grouped(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<(), Sce
         }
         Some(_) => Ok(()),
         None => {
-            reader.assume(KEY, (), "true (Megatron-Core's own default, false, is not simulated; recipes write true)");
+            let why = "Megatron-Core's own default, false, is not simulated; recipes write true";
+            reader.assume_for(KEY, (), true, why);
             Ok(())
         }
     }
@@ -211,11 +211,8 @@ fn grouped(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<(), Sce
 fn dispatcher(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<&'static Dispatcher, ScenarioError> {
     let Some(at) = &table.moe_token_dispatcher_type else {
         let default = Dispatcher::find("allgather").unwrap_or(&DISPATCHERS[0]);
-        return Ok(reader.assume(
-            "megatron.moe_token_dispatcher_type",
-            default,
-            &format!("\"{}\" (Megatron-Core's; recipes write \"alltoall\" or \"flex\")", default.name),
-        ));
+        let why = "Megatron-Core's; recipes write \"alltoall\" or \"flex\"";
+        return Ok(reader.assume_for("megatron.moe_token_dispatcher_type", default, default.name, why));
     };
     Dispatcher::find(at.get_ref()).ok_or_else(|| {
         let known: Vec<String> = DISPATCHERS.iter().map(|one| format!("\"{}\" ({})", one.name, one.about)).collect();

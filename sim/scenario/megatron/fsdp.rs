@@ -6,11 +6,14 @@ use toml::Spanned;
 use crate::model::ModelConfig;
 use crate::program::DType;
 use crate::runtime::megatron::{
-    Engine, Fsdp, Gradients, Job, Matmuls, Mesh, Optimizer, Strategy, Unfit, refuses, unit_size,
+    Engine, Fsdp, Gradients, Job, Matmuls, Mesh, Optimizer, Strategy, refuses, unfit, unit_size,
 };
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
+
+/// Whether weight gradients are added by the matmuls that make them.
+pub(super) const FUSION: &str = "megatron.gradient_accumulation_fusion";
 
 /// The key that turns it on.
 type Key<'t> = &'t Spanned<bool>;
@@ -52,16 +55,9 @@ pub(super) fn asked<'t>(
     let refuse = |problem: String, remedy: &str| {
         Err(reader.plan(key, problem, format!("{remedy}, or remove megatron.use_megatron_fsdp")))
     };
-    if let Some(unfit) = Unfit::first((engine, mesh.pp * virtual_stages), model, (matmuls, dtype)) {
-        let remedy = match unfit {
-            Unfit::Engine => "write runtime = \"megatron\"",
-            Unfit::Pipeline => "write mesh.pp = 1",
-            Unfit::Experts => "take a dense model",
-            Unfit::Ahead => "write megatron.mtp_num_layers = 0",
-            Unfit::Fp8 => "remove megatron.fp8",
-            Unfit::Type => "write precision.param = \"bf16\"",
-        };
-        return refuse(format!("{} is not simulated", unfit.named()), remedy);
+    if let Some(unfit) = unfit((engine, mesh.pp * virtual_stages), model, (matmuls, dtype)) {
+        let remedy = unfit.remedy.as_deref().unwrap_or_default();
+        return refuse(format!("{} is not simulated", unfit.problem), remedy);
     }
     if mesh.dp * mesh.cp == 1 {
         let problem = "Megatron-FSDP of one replica has nobody to share with";
@@ -87,7 +83,7 @@ pub(super) fn fuses(reader: &mut Reader<'_>, table: &written::Megatron, key: Key
         };
         return Err(reader.plan(key, problem, "write megatron.gradient_accumulation_fusion = false"));
     }
-    Ok(reader.flag(super::FUSION, written, false))
+    Ok(reader.flag(FUSION, written, false))
 }
 
 /// What the keys say, given what has been decided of gradients and the optimizer. How much is gathered ahead is decided with
@@ -99,7 +95,7 @@ pub(super) fn settings(
 ) -> Result<Fsdp, ScenarioError> {
     const STRATEGY: &str = "megatron.data_parallel_sharding_strategy";
     let strategy = match &table.data_parallel_sharding_strategy {
-        None => reader.assume(STRATEGY, Strategy::Whole, "\"no_shard\""),
+        None => reader.assume(STRATEGY, Strategy::Whole, "no_shard"),
         Some(at) => match at.get_ref() {
             written::Strategy::NoShard => Strategy::Whole,
             written::Strategy::Optim => Strategy::Optimizer,
@@ -145,7 +141,7 @@ pub(super) fn unit(reader: &mut Reader<'_>, table: &written::Megatron, job: &mut
         None if refuses(job).is_some() => fsdp.unit_size,
         None => {
             let size = unit_size(job, fsdp.strategy);
-            reader.assume(KEY, size, &size.to_string())
+            reader.assume(KEY, size, size)
         }
     };
     job.fsdp = Some(Fsdp { unit_size: size, ..fsdp });

@@ -1,14 +1,14 @@
 //! `cuda_graph_impl` and `cuda_graph_scope`, what they ask for (`core/transformer/transformer_config.py`, `__post_init__`, 0.16.1),
 //! and what a capture cannot hold: anything that the host waits for.
 
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{
     Block, CudaGraphs, Engine, Implementation, Matmuls, Mesh, Mixture, Pipeline, Recompute, Scope,
 };
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Graphs};
 
 /// What of a job has been decided before.
@@ -57,11 +57,11 @@ pub(super) fn asked(
             return Err(reader.plan(at, problem, remedy));
         }
         (None, None) if job.engine == Engine::DeepSpeed => return Ok(CudaGraphs::None),
-        (None, None) => return Ok(reader.assume("megatron.cuda_graph_impl", CudaGraphs::None, "\"none\"")),
+        (None, None) => return Ok(reader.assume("megatron.cuda_graph_impl", CudaGraphs::None, "none")),
     };
     let scopes = match &table.cuda_graph_scope {
         Some(at) => at.get_ref().clone(),
-        None => reader.assume("megatron.cuda_graph_scope", vec![], "[]"),
+        None => reader.assume("megatron.cuda_graph_scope", vec![], Value::Array(vec![])),
     };
     let has = |scope| scopes.contains(&scope);
     let whole = scopes.is_empty();
@@ -91,15 +91,9 @@ pub(super) fn asked(
         ),
     ];
     refuse(reader, by, &always)?;
-    reader.assumptions.push(
-        "note: what graphs themselves take on the device is not counted (PyTorch's documentation: 64 KB a kernel before CUDA 12.4)"
-            .to_owned(),
-    );
+    reader.note("what graphs themselves take on the device is not counted (PyTorch's documentation: 64 KB a kernel before CUDA 12.4)");
     if job.expandable {
-        reader.assumptions.push(
-            "note: Megatron-Core refuses CUDA graphs with expandable segments unless NCCL_GRAPH_REGISTER=0 is set"
-                .to_owned(),
-        );
+        reader.note("Megatron-Core refuses CUDA graphs with expandable segments unless NCCL_GRAPH_REGISTER=0 is set");
     }
     if has(written::Scope::FullIteration) {
         iteration(reader, by, &scopes, job)?;

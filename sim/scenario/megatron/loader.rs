@@ -3,7 +3,7 @@
 use super::deepspeed;
 use crate::runtime::megatron::{Engine, Loader, Mesh};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::Megatron;
 
 const KEY: &str = "megatron.get_batch";
@@ -56,7 +56,7 @@ pub(super) fn loader(
                 return Err(reader.plan(at, problem, "write one, such as \"0.12\", or \"each_rank\" for NeMo"));
             }
         },
-        None => reader.assume(KEY, GetBatch::Lengths, "\"0.16\""),
+        None => reader.assume(KEY, GetBatch::Lengths, "0.16"),
     };
     let early = matches!(whose, GetBatch::Everywhere | GetBatch::SizesFirst);
     if let (Some(at), true) = (mask, early) {

@@ -6,8 +6,8 @@ use crate::hardware::Topology;
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{Mesh, Sharing};
 use crate::scenario::error::ScenarioError;
+use crate::scenario::reader::{MOST_RANKS, Reader};
 use crate::scenario::tensor;
-use crate::scenario::understood::{MOST_RANKS, Reader};
 use crate::scenario::written;
 
 /// The mesh, which must tile the topology exactly; `dp` is what the other axes leave.
@@ -41,11 +41,11 @@ pub(in crate::scenario) fn mesh(
         });
         let place = at.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
         let remedy = "write axes whose product divides it, or change the topology's size".to_owned();
-        return Err(ScenarioError::Plan { problem, place, remedy });
+        return Err(ScenarioError::Plan { code: None, problem, place, remedy });
     }
     let rest = chips / model;
     let dp = match &written.dp {
-        None => reader.assume("mesh.dp", rest, &format!("{rest} ({chips} chips / tp·cp·pp = {model})")),
+        None => reader.assume_for("mesh.dp", rest, rest, format!("{chips} chips / tp·cp·pp = {model}")),
         Some(at) => reader.count("mesh.dp", at, 1, MOST_RANKS)?,
     };
     if let (Some(at), true) = (&written.dp, dp != rest) {
@@ -60,14 +60,14 @@ pub(in crate::scenario) fn mesh(
     }
     let inside = u64::from(topology.node.chips);
     if tp > 1 && topology.nodes > 1 && !inside.is_multiple_of(tp) {
-        reader.assumptions.push(format!(
-            "note: mesh.tp = {tp} leaves the {inside} chips of a node, so every block waits for the network four times"
+        reader.note(format!(
+            "mesh.tp = {tp} leaves the {inside} chips of a node, so every block waits for the network four times"
         ));
     }
     let span = tp.saturating_mul(cp);
     if cp > 1 && topology.nodes > 1 && !inside.is_multiple_of(span) {
-        reader.assumptions.push(format!(
-            "note: mesh.tp × mesh.cp = {span} leaves the {inside} chips of a node, so keys and values cross the network in \
+        reader.note(format!(
+            "mesh.tp × mesh.cp = {span} leaves the {inside} chips of a node, so keys and values cross the network in \
              every block"
         ));
     }

@@ -3,7 +3,7 @@
 use crate::program::DType;
 use crate::runtime::megatron::{Fp8Recipe, Matmuls, Optimizer};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written;
 
 /// `store_param_remainders`: 2 bytes of each master, unless the file says otherwise, wherever Transformer Engine keeps
@@ -42,7 +42,7 @@ pub(super) fn remainders(
             return Err(reader.plan(at, problem, format!("write {instead}, or remove the key")));
         }
         (Some(at), _) => *at.get_ref(),
-        (None, None) if narrow => reader.assume(KEY, true, "true (Transformer Engine 2.1 and later)"),
+        (None, None) if narrow => reader.assume_for(KEY, true, true, "Transformer Engine 2.1 and later"),
         (None, _) => false,
     };
     Ok(Optimizer { remainders, ..optimizer })

@@ -7,7 +7,7 @@ use toml::Spanned;
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{Block, Dispatcher, Mesh, Mixture, Recompute};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Module, Waited};
 
 /// The key, if it is on and experts are spread over ranks of a pipeline.
@@ -144,7 +144,7 @@ pub(super) fn in_line(
             Err(reader.plan(at, problem, "write megatron.moe_shared_expert_overlap = true, or remove the key"))
         }
         Some(at) => Ok(*at.get_ref() == Waited::CurrentStream),
-        None if shared_overlap => Ok(reader.assume("megatron.waited_collectives", true, "\"current_stream\"")),
+        None if shared_overlap => Ok(reader.assume("megatron.waited_collectives", true, "current_stream")),
         None => Ok(false),
     }
 }

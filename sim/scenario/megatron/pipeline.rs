@@ -5,9 +5,10 @@ use toml::Spanned;
 use crate::model::ModelConfig;
 use crate::near::did_you_mean;
 use crate::runtime::megatron::{self, Engine, Job, Mesh, Pipeline};
+use crate::scenario::assumption::Written;
 use crate::scenario::error::ScenarioError;
+use crate::scenario::reader::{MOST_SMALL, Reader};
 use crate::scenario::stages::is_file;
-use crate::scenario::understood::{MOST_SMALL, Reader};
 use crate::scenario::written;
 use crate::schedule::order::deepspeed::DEEPSPEED_1F1B;
 use crate::schedule::order::megatron::{MEGATRON_1F1B, MEGATRON_COMBINED, MEGATRON_INTERLEAVED};
@@ -57,7 +58,7 @@ pub(in crate::scenario) fn pipeline(
         let place = axes.or(mesh).map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
         let remedy =
             "write a smaller mesh.pp or pipeline.virtual_stages, or pipeline.layers with stages of 0".to_owned();
-        return Err(ScenarioError::Plan { problem, place, remedy });
+        return Err(ScenarioError::Plan { code: None, problem, place, remedy });
     }
     let shape = Shape { ranks: pp, virtual_stages, microbatches: micro_batches as u32 };
     (schedule.check)(shape).map_err(|error| misfit(reader, scenario, &error))?;
@@ -65,8 +66,8 @@ pub(in crate::scenario) fn pipeline(
     let overlap_p2p = overlap_p2p(reader, table, schedule, shape)?;
     if micro_batches < u64::from(pp) {
         let idle = f64::from(pp - 1) / (micro_batches as f64 * f64::from(virtual_stages) + f64::from(pp - 1));
-        reader.assumptions.push(format!(
-            "note: {micro_batches} micro-batches are fewer than {pp} pipeline ranks, which leaves each without work for \
+        reader.note(format!(
+            "{micro_batches} micro-batches are fewer than {pp} pipeline ranks, which leaves each without work for \
              {:.0} % of the step at best; batch.accumulation = {pp} or more would fill the pipeline",
             100.0 * idle
         ));
@@ -101,7 +102,7 @@ fn schedule(
             Engine::Core if virtual_stages > 1 => &MEGATRON_INTERLEAVED,
             Engine::Core => &MEGATRON_1F1B,
         };
-        return Ok(reader.assume("pipeline.schedule", own, &format!("{:?}", own.name)));
+        return Ok(reader.assume("pipeline.schedule", own, own.name));
     };
     let known = match engine {
         Engine::DeepSpeed => DEEPSPEED_1F1B.name.to_owned(),
@@ -170,18 +171,19 @@ fn instead(reader: &Reader<'_>, virtual_stages: u32, halves: bool) -> String {
 
 /// What does not go with the job's schedule, once all is known.
 pub(super) fn check(reader: &Reader<'_>, scenario: &written::Scenario, job: &Job) -> Result<(), ScenarioError> {
-    let Some((what, write)) = megatron::refuses_schedule(job) else { return Ok(()) };
+    let Some(refusal) = megatron::refuses_schedule(job) else { return Ok(()) };
     let Pipeline { schedule, virtual_stages, .. } = &job.pipeline;
-    let problem = format!("pipeline.schedule = {:?} asks for {what}, which is not simulated", schedule.name);
+    let (name, what) = (schedule.name, &refusal.problem);
+    let problem = format!("pipeline.schedule = {name:?} asks for {what}, which is not simulated");
     let whole = format!("pipeline.schedule = {:?}", nearest(*virtual_stages, false));
     // Experts are Transformer Engine's.
     let remedy = match job.mixture {
         Some(_) => format!("write {whole}"),
-        None => format!("{write}, or write {whole}"),
+        None => format!("{}, or write {whole}", refusal.remedy.as_deref().unwrap_or_default()),
     };
     let written = scenario.pipeline.as_ref().and_then(|table| table.get_ref().schedule.as_ref());
     let place = written.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
-    Err(ScenarioError::Plan { problem, place, remedy })
+    Err(ScenarioError::Plan { code: Some(refusal.code), problem, place, remedy })
 }
 
 /// A schedule that is not made for the shape: where the file says so, and what to write.
@@ -218,7 +220,7 @@ pub(in crate::scenario) fn misfit(
         _ => (name, "write another pipeline.schedule".to_owned()),
     };
     let place = place.unwrap_or_else(|| reader.place(&scenario.mesh));
-    ScenarioError::Plan { problem: error.to_string(), place, remedy }
+    ScenarioError::Plan { code: None, problem: error.to_string(), place, remedy }
 }
 
 /// Blocks of each stage.
@@ -235,10 +237,10 @@ pub(in crate::scenario) fn layers(
             let remedy = format!("write pipeline.layers = {layers:?}, or another list of {stages} numbers");
             let pp = scenario.mesh.get_ref().pp.as_ref();
             let place = pp.map_or_else(|| reader.place(&scenario.mesh), |at| reader.place(at));
-            return Err(ScenarioError::Plan { problem, place, remedy });
+            return Err(ScenarioError::Plan { code: None, problem, place, remedy });
         }
-        let shown = format!("{layers:?}");
-        return Ok(reader.assume("pipeline.layers", layers, &shown));
+        let written = Written::from(layers.as_slice());
+        return Ok(reader.assume("pipeline.layers", layers, written));
     };
     let written = at.get_ref();
     let remedy =
@@ -260,8 +262,8 @@ pub(in crate::scenario) fn layers(
     let empty: Vec<String> =
         (0..).zip(&layers).filter(|&(_, &blocks)| blocks == 0).map(|(at, _): (u64, _)| at.to_string()).collect();
     if !empty.is_empty() {
-        reader.assumptions.push(format!(
-            "note: pipeline.layers gives stage {} no block: but for the embedding and the head it passes on what it gets",
+        reader.note(format!(
+            "pipeline.layers gives stage {} no block: but for the embedding and the head it passes on what it gets",
             empty.join(" and ")
         ));
     }

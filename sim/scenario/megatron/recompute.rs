@@ -1,12 +1,12 @@
 //! What of a block runs again in backward (`--recompute-granularity`, `--recompute-modules`; `megatron/training/arguments.py`
 //! and `core/transformer/transformer_config.py`, `__post_init__`, 0.16).
 
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 use crate::model::ModelConfig;
 use crate::runtime::megatron::{Again, Engine, Implementation, Pipeline, Recompute};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::scenario::written::{self, Module};
 
 /// Whole blocks or the attention core, and parts of a block beside it.
@@ -18,7 +18,7 @@ pub(super) fn asked(
     let whole = recompute(reader, table)?;
     let Some(at) = &table.recompute_modules else {
         if model.experts.is_some() {
-            reader.assume("megatron.recompute_modules", (), "[]");
+            reader.assume("megatron.recompute_modules", (), Value::Array(vec![]));
         }
         return Ok((whole, Again::default()));
     };
@@ -39,9 +39,7 @@ pub(super) fn asked(
     };
     let fused = implementation == Implementation::TransformerEngine && model.latent.is_none();
     if again.norms && fused && model.experts.is_none() {
-        let note =
-            "note: layernorm in recompute_modules does nothing: Transformer Engine's norms are parts of its linears";
-        reader.assumptions.push(note.to_owned());
+        reader.note("layernorm in recompute_modules does nothing: Transformer Engine's norms are parts of its linears");
     }
     Ok((if has(Module::CoreAttn) { Recompute::Core } else { whole }, again))
 }
@@ -125,8 +123,8 @@ pub(super) fn fits(
     }
     let most = pipeline.layers.iter().copied().max().unwrap_or(0);
     if layers > most {
-        reader.assumptions.push(format!(
-            "note: megatron.recompute.{key} = {layers} is more than the {most} blocks of any stage: all of them run again"
+        reader.note(format!(
+            "megatron.recompute.{key} = {layers} is more than the {most} blocks of any stage: all of them run again"
         ));
     }
     Ok(())
@@ -137,9 +135,9 @@ fn recompute(reader: &mut Reader<'_>, table: &written::Megatron) -> Result<Recom
     let core = table.recompute_modules.as_ref().filter(core);
     let Some(at) = &table.recompute else {
         if core.is_some() {
-            return Ok(reader.assume("megatron.recompute", Recompute::Core, "\"core_attn\""));
+            return Ok(reader.assume("megatron.recompute", Recompute::Core, "core_attn"));
         }
-        return Ok(reader.assume("megatron.recompute", Recompute::None, "\"none\""));
+        return Ok(reader.assume("megatron.recompute", Recompute::None, "none"));
     };
     let count = |key: &str, layers: i64| {
         u64::try_from(layers).ok().filter(|layers| (1..=10_000).contains(layers)).ok_or_else(|| {

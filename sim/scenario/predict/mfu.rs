@@ -1,6 +1,7 @@
 //! Model FLOPs utilisation, in the conventions in use.
 
-use super::Class;
+use super::class::Class;
+use super::conventions::mfu_conventions;
 use super::kind::{EIGHT, Kind};
 use crate::model::Position;
 use crate::program::DType;
@@ -20,11 +21,6 @@ pub struct Mfu {
     pub flops: Flops,
     /// Share of the chips' dense peak in the compute type; of fp8 matmuls the peak in bf16, the type that all else runs in.
     pub utilisation: f64,
-}
-
-/// Names of the conventions, in the order of [`Mfu`]'s in a prediction.
-pub(crate) fn mfu_conventions() -> [&'static str; 5] {
-    ["6N + 12LHS", "6N + 6LHS", "6N(all) + 12LHS", "6N", "hardware"]
 }
 
 /// The conventions in use (`tests/receipts/README.md` says who uses which).

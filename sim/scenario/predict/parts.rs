@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Class;
+use super::class::Class;
 use crate::cost::{Backend, Basis};
 use crate::engine::{Breakdown, Busy, Costs, Timeline};
 use crate::program::{Collective, DType, Dispatch, Instr, Pass, Program, TransferId, Work};

@@ -9,12 +9,13 @@ use rayon::prelude::*;
 use super::costs::{self, Evidence};
 use super::memory::{self, DeviceMemory};
 use super::parts::Counts;
-use super::{Settings, limits};
+use super::settings::Settings;
 use crate::cost::CostModel;
 use crate::engine::{self, Options, Timeline};
 use crate::runtime::megatron::CudaGraphs;
 use crate::runtime::{Flight, Job};
 use crate::scenario::error::ScenarioError;
+use crate::scenario::length;
 use crate::scenario::understood::Scenario;
 use crate::schedule::order;
 use crate::units::Flops;
@@ -130,7 +131,7 @@ fn extended(scenario: &Scenario, settings: Settings, runs: Runs) -> Result<Optio
         return Ok(None);
     }
     let Some(timeline) = engine::extend(&second.timeline, &third.timeline, (b, c, all)) else { return Ok(None) };
-    limits::check_time(scenario, timeline.step.0.into())?;
+    length::check_time(scenario, timeline.step.0.into())?;
     let line = |near: u64, far: u64| far + (far - near) * (all - c);
     for (class, near) in second.flight.classes.iter().enumerate() {
         let (far, counts) = (&mut third.flight.classes[class], &mut third.counts[class]);
@@ -164,7 +165,7 @@ fn run(scenario: &Scenario, flight: Flight, (settings, memory): (Settings, bool)
     let (mut priced, mut evidence) = (vec![], vec![]);
     for ((program, ranks), counts) in flight.classes.iter().zip(&ranks).zip(&counts) {
         let (costs, why) = costs::costs(scenario, (program, ranks), &model, &mut known);
-        limits::check_time(scenario, counts.busy(program, &costs))?;
+        length::check_time(scenario, counts.busy(program, &costs))?;
         priced.push(costs);
         evidence.push(why);
     }

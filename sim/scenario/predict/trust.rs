@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Class;
+use super::class::Class;
 use crate::cost::{Basis, Cost};
 use crate::engine::Timeline;
 use crate::program::{Collective, Dispatch, MemoryKind, Work};

@@ -6,7 +6,7 @@
 
 use super::{Prediction, Settings, predict};
 use crate::hardware::{Fact, Topology};
-use crate::scenario::idle::Idle;
+use crate::scenario::reader::Idle;
 use crate::scenario::understood::Scenario;
 
 /// What every prediction shows: how much a device holds.

@@ -1,6 +1,6 @@
 //! What a user of a framework that splits a model as Megatron does would try first.
 
-use super::{Change, set, smaller_batches};
+use super::change::{Change, set, smaller_batches};
 use crate::runtime::megatron::{Job, Recompute};
 
 /// Changes to a job; `checkpoint` is the key that lets blocks run again in backward.

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{Change, set, smaller_batches};
+use super::change::{Change, set, smaller_batches};
 use crate::runtime::megatron::{Core, CudaGraphs, Job, Loader, Recompute, Strategy};
 
 /// No mask from the loader, where one comes that fused attention does not read.

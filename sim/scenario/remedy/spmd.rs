@@ -1,6 +1,6 @@
 //! What a user of the SPMD lane would try first.
 
-use super::{Change, set, smaller_batches};
+use super::change::{Change, set, smaller_batches};
 use crate::runtime::spmd::{Job, Policy, TENSORS};
 use crate::scenario::Scenario;
 

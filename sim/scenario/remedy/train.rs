@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::{Change, set, smaller_batches};
+use super::change::{Change, set, smaller_batches};
 use crate::runtime::fsdp::{Reshard, Version};
 use crate::runtime::train::{Checkpoint, Job};
 use crate::scenario::Scenario;

@@ -12,7 +12,7 @@ use toml::Spanned;
 use crate::runtime::train::pipeline::Order;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::machine::relative;
-use crate::scenario::understood::Reader;
+use crate::scenario::reader::Reader;
 use crate::schedule::{Placement, Schedule, Shape, csv};
 
 /// Whether a schedule is one in PyTorch's CSV.

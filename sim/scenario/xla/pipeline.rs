@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::super::error::ScenarioError;
-use super::super::understood::{MOST_SMALL, Reader};
+use super::super::reader::{MOST_SMALL, Reader};
 use super::super::written;
 use crate::model::ModelConfig;
 use crate::runtime::spmd::{Mesh, Pipeline, Policy};
@@ -34,7 +34,7 @@ pub(super) fn pipeline(
         Some(at) => reader.count("xla.num_pipeline_repeats", at, 1, MOST_SMALL)?,
         None => {
             let repeats = (layers / (stages * per_stage)).max(1);
-            reader.assume("xla.num_pipeline_repeats", repeats, &repeats.to_string())
+            reader.assume("xla.num_pipeline_repeats", repeats, repeats)
         }
     };
     if stages * per_stage * repeats != layers {

@@ -1,17 +1,19 @@
 //! What of ZeRO's states is on disks (ZeRO-Infinity): keys of `offload_optimizer` and `offload_param` for `device = "nvme"`, and `aio`.
 //! What the file leaves open is what `deepspeed/runtime/zero/offload_config.py` and `swap_tensor/constants.py` (0.19.6) have.
 
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 use super::super::error::ScenarioError;
-use super::super::understood::Reader;
+use super::super::reader::Reader;
 use super::super::written::{self, ZeroDevice};
-use super::MOST;
 use crate::cost::Disks;
 use crate::hardware::Topology;
 use crate::runtime::zero::{Aio, Job, ParameterFiles, Stage, StateFiles, Trouble, swappable};
-use crate::scenario::understood::MOST_SMALL;
+use crate::scenario::reader::MOST_SMALL;
 use crate::units::Bandwidth;
+
+/// Elements, at most, that a key of `[zero]` counts.
+pub(super) const MOST: i64 = 1 << 40;
 
 /// Whether a table names disks.
 pub(super) fn is_disk(table: &written::Offload) -> bool {
@@ -19,23 +21,23 @@ pub(super) fn is_disk(table: &written::Offload) -> bool {
 }
 
 /// A key of a table, its value as written, and what DeepSpeed has for it; none where another table has the key.
-type Key = (&'static str, Option<String>, Option<&'static str>);
+type Key = (&'static str, Option<Value>, Option<Value>);
 
 /// Keys that are for disks.
 pub(super) fn keys(key: &str, table: &written::Offload) -> [Key; 7] {
-    let count = |at: &Option<Spanned<i64>>| at.as_ref().map(|at| at.get_ref().to_string());
-    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| at.get_ref().to_string());
-    let of_states = |default| (key == "offload_optimizer").then_some(default);
-    let of_parameters = |default| (key == "offload_param").then_some(default);
-    let path = table.nvme_path.as_ref().map(|path| format!("{path:?}"));
+    let count = |at: &Option<Spanned<i64>>| at.as_ref().map(|at| Value::Integer(*at.get_ref()));
+    let flag = |at: &Option<Spanned<bool>>| at.as_ref().map(|at| Value::Boolean(*at.get_ref()));
+    let of_states = |default: bool| (key == "offload_optimizer").then_some(Value::Boolean(default));
+    let of_parameters = |default: i64| (key == "offload_param").then_some(Value::Integer(default));
+    let path = table.nvme_path.clone().map(Value::String);
     [
         ("nvme_path", path, None),
-        ("buffer_count", count(&table.buffer_count), Some(if key == "offload_param" { "5" } else { "4" })),
-        ("buffer_size", count(&table.buffer_size), of_parameters("100000000")),
-        ("max_in_cpu", count(&table.max_in_cpu), of_parameters("1000000000")),
-        ("pipeline_read", flag(&table.pipeline_read), of_states("false")),
-        ("pipeline_write", flag(&table.pipeline_write), of_states("false")),
-        ("fast_init", flag(&table.fast_init), of_states("false")),
+        ("buffer_count", count(&table.buffer_count), Some(Value::Integer(if key == "offload_param" { 5 } else { 4 }))),
+        ("buffer_size", count(&table.buffer_size), of_parameters(100_000_000)),
+        ("max_in_cpu", count(&table.max_in_cpu), of_parameters(1_000_000_000)),
+        ("pipeline_read", flag(&table.pipeline_read), of_states(false)),
+        ("pipeline_write", flag(&table.pipeline_write), of_states(false)),
+        ("fast_init", flag(&table.fast_init), of_states(false)),
     ]
 }
 
@@ -131,8 +133,8 @@ pub(super) fn aio(reader: &mut Reader<'_>, table: &written::Zero, used: bool) ->
     let default = Aio::default();
     let Some(at) = &table.aio else {
         if used {
-            reader.assume("zero.aio.block_size", (), &default.block.to_string());
-            reader.assume("zero.aio.intra_op_parallelism", (), &default.threads.to_string());
+            reader.assume("zero.aio.block_size", (), default.block);
+            reader.assume("zero.aio.intra_op_parallelism", (), default.threads);
         }
         return Ok(default);
     };
@@ -200,8 +202,7 @@ pub(super) fn check(reader: &mut Reader<'_>, table: &written::Zero, job: &Job) -
     let (Some(files), Some(at)) = (offload.files, &table.offload_param) else { return Ok(()) };
     let (elements, parts) = (job.elements(), job.groups().1);
     if parts.iter().sum::<u64>() <= files.in_memory {
-        let note = "note: zero.offload_param.max_in_cpu has room for all parameters: no step reads them from disks";
-        reader.assumptions.push(note.to_owned());
+        reader.note("zero.offload_param.max_in_cpu has room for all parameters: no step reads them from disks");
     }
     let in_files = elements.iter().zip(&parts).filter(|&(&elements, _)| swappable(&job.zero, elements));
     let largest = in_files.clone().map(|(_, &part)| part).max().unwrap_or(0);

@@ -1,9 +1,10 @@
 //! What DeepSpeed's ZeRO keeps in the host's memory, or on its disks: `offload_optimizer` and `offload_param`.
 
-use toml::Spanned;
+use toml::{Spanned, Value};
 
+use super::super::assumption::Written;
 use super::super::error::ScenarioError;
-use super::super::understood::Reader;
+use super::super::reader::Reader;
 use super::super::written::{self, ZeroDevice};
 use super::disks;
 use crate::runtime::optimizer::{Asked, Caller, How, Optimizer, Row, rows};
@@ -63,24 +64,22 @@ pub(super) fn offload(reader: &mut Reader<'_>, table: &written::Zero, stage: Sta
 fn assumed(reader: &mut Reader<'_>, key: &str, table: Option<&Spanned<written::Offload>>, has_ratio: bool) {
     let Some(table) = table.map(Spanned::get_ref) else { return };
     let mut left_open = table.pin_memory.is_none();
-    let mut said = vec![match disks::is_disk(table) {
-        true => "device = \"nvme\"".to_owned(),
-        false => "device = \"cpu\"".to_owned(),
-    }];
-    said.push("pin_memory = true".to_owned());
+    let device = if disks::is_disk(table) { "nvme" } else { "cpu" };
+    let mut said: Vec<(&str, Value)> = vec![("device", device.into()), ("pin_memory", true.into())];
     if has_ratio {
         left_open |= table.ratio.is_none();
-        said.push(format!("ratio = {:?}", table.ratio.as_ref().map_or(1.0, |at| *at.get_ref())));
+        said.push(("ratio", table.ratio.as_ref().map_or(1.0, |at| *at.get_ref()).into()));
     }
     let of_disks = disks::keys(key, table);
     left_open |=
         disks::is_disk(table) && of_disks.iter().any(|(_, written, default)| written.is_none() && default.is_some());
     for (name, written, default) in of_disks {
-        let default = default.filter(|_| disks::is_disk(table)).map(str::to_owned);
-        said.extend(written.or(default).map(|value| format!("{name} = {value}")));
+        let default = default.filter(|_| disks::is_disk(table));
+        said.extend(written.or(default).map(|value| (name, value)));
     }
     if left_open {
-        reader.assume(&format!("zero.{key}"), (), &format!("{{ {} }}", said.join(", ")));
+        let keys = said.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        reader.assume(&format!("zero.{key}"), (), Written::Keys(keys));
     }
 }
 
@@ -123,7 +122,7 @@ pub(super) fn optimizer(reader: &mut Reader<'_>, written: &written::Optimizer) -
     let Row { make, .. } = match &written.name {
         None => {
             let first = first();
-            reader.assume("optimizer.name", first, &format!("{:?}", first.facts.name))
+            reader.assume("optimizer.name", first, first.facts.name)
         }
         Some(at) => known().find(|row| row.facts.name == at.get_ref()).ok_or_else(|| {
             let problem = format!("{} on the host has no rules: DeepSpeedCPUAdam steps what is there", at.get_ref());

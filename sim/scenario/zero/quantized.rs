@@ -1,7 +1,7 @@
 //! ZeRO++'s keys for exchanges of fewer bits.
 
 use super::super::error::ScenarioError;
-use super::super::understood::Reader;
+use super::super::reader::Reader;
 use super::super::written;
 use crate::runtime::zero::{Job, Quantized, Stage};
 

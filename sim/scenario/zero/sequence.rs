@@ -2,7 +2,7 @@
 //! `deepspeed/runtime/sequence_parallel/ulysses_sp.py` (0.19.6) itself refuses, and what of it has no rules.
 
 use super::super::error::ScenarioError;
-use super::super::understood::Reader;
+use super::super::reader::Reader;
 use super::super::written::{self, Policy};
 use crate::hardware::Topology;
 use crate::model::{ModelConfig, Position};
@@ -76,8 +76,8 @@ pub(super) fn check(
     }
     let inside = topology.node.chips;
     if topology.nodes > 1 && !inside.is_multiple_of(zero.sequence) {
-        reader.assumptions.push(format!(
-            "note: mesh.cp = {ranks} leaves the {inside} chips of a node, so heads and tokens change hands over the network \
+        reader.note(format!(
+            "mesh.cp = {ranks} leaves the {inside} chips of a node, so heads and tokens change hands over the network \
              in every block"
         ));
     }

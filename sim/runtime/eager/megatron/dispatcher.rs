@@ -3,6 +3,7 @@
 use crate::model::graph::{GraphBuilder, ValueId};
 use crate::model::megatron::Routed;
 use crate::program::DType;
+use crate::runtime::Refusal;
 
 /// What the router leaves, and sizes.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,7 @@ pub struct Dispatcher {
     /// Whether shared experts can run beside its exchanges (`--moe-shared-expert-overlap`; `transformer_config.py`).
     pub beside: bool,
     /// What of a job it has no rules for, if anything.
-    pub refuses: fn(Spread) -> Option<&'static str>,
+    pub refuses: fn(Spread) -> Option<Refusal>,
     /// Writes down its way to the experts and back, with shared experts beside it if it can and is given some.
     pub write: fn(&mut GraphBuilder, &Routing, Experts<'_>, Option<Beside<'_>>) -> ValueId,
     /// Bytes that it gathers into the buffer that all gathers share (`GlobalMemoryBuffer`), of a row's bytes.

@@ -2,7 +2,9 @@
 
 use super::Chunk;
 use crate::model::{Norm, NormPlacement, Position, QkNorm};
+use crate::runtime::Refusal;
 use crate::runtime::megatron::job::{Core, Fp8Recipe, Implementation, Matmuls};
+use crate::runtime::megatron::refused::{FP8, FP8_SIZES};
 use crate::runtime::megatron::{Job, ahead, blocks, experts, latent};
 
 /// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
@@ -35,46 +37,93 @@ fn parts_fill_blocks(job: &Job) -> bool {
 
 impl Chunk {
     /// What of a job has no rules here, if anything: [`Chunk::new`] is for the others.
-    pub fn refuses(job: &Job) -> Option<&'static str> {
+    pub fn refuses(job: &Job) -> Option<Refusal> {
         let (model, engine) = (&job.model, job.block.implementation == Implementation::TransformerEngine);
         let cases = [
-            (job.matmuls != Matmuls::Plain && !engine, "fp8 matmuls without Transformer Engine"),
-            (job.matmuls != Matmuls::Plain && !multiplies_in_fp8(job), "fp8 matmuls of sizes that 16 does not divide"),
-            (is_blockwise(job, true), "parameters kept in fp8 under blockwise scaling"),
+            (
+                job.matmuls != Matmuls::Plain && !engine,
+                Refusal::new("fp8-without-transformer-engine", "fp8 matmuls without Transformer Engine")
+                    .on(FP8)
+                    .instead(FP8_SIZES),
+            ),
+            (
+                job.matmuls != Matmuls::Plain && !multiplies_in_fp8(job),
+                Refusal::new("fp8-sizes", "fp8 matmuls of sizes that 16 does not divide").on(FP8).instead(FP8_SIZES),
+            ),
+            (
+                is_blockwise(job, true),
+                Refusal::new("fp8-blockwise-parameters", "parameters kept in fp8 under blockwise scaling")
+                    .on(FP8)
+                    .instead(FP8_SIZES),
+            ),
             (
                 is_blockwise(job, false) && !parts_fill_blocks(job),
-                "blockwise scaling of fp8 where a rank's part of the sequence, or its width, is no multiple of 128",
+                Refusal::new(
+                    "fp8-blockwise-parts",
+                    "blockwise scaling of fp8 where a rank's part of the sequence, or its width, is no multiple of 128",
+                )
+                .on(FP8)
+                .instead(FP8_SIZES),
             ),
             (
                 is_blockwise(job, false) && job.overlap_tensor.is_some(),
-                "tensor-parallel overlap under blockwise scaling of fp8",
+                Refusal::new("fp8-blockwise-tensor-overlap", "tensor-parallel overlap under blockwise scaling of fp8")
+                    .on(FP8)
+                    .instead("write megatron.tp_comm_overlap = false, or another megatron.fp8"),
             ),
-            (job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash), "context parallelism without a flash core"),
-            (model.kv_heads < u64::from(job.mesh.tp), "fewer key-value heads than tensor-parallel ranks"),
-            (model.sinks && !(engine && job.block.core == Core::Flash), "attention sinks without a flash core"),
-            (model.sinks && job.mesh.cp > 1, "attention sinks of a sequence that ranks share"),
-            (job.overlap_tensor.is_some() && !engine, "tensor-parallel overlap without Transformer Engine"),
+            (
+                job.mesh.cp > 1 && !(engine && job.block.core == Core::Flash),
+                Refusal::new("context-parallel-flash-core", "context parallelism without a flash core").on("mesh.cp"),
+            ),
+            (
+                model.kv_heads < u64::from(job.mesh.tp),
+                Refusal::new("few-kv-heads", "fewer key-value heads than tensor-parallel ranks").on("mesh.tp"),
+            ),
+            (
+                model.sinks && !(engine && job.block.core == Core::Flash),
+                Refusal::new("sinks-flash-core", "attention sinks without a flash core").on("megatron.attention"),
+            ),
+            (
+                model.sinks && job.mesh.cp > 1,
+                Refusal::new("sinks-context-parallel", "attention sinks of a sequence that ranks share").on("mesh.cp"),
+            ),
+            (
+                job.overlap_tensor.is_some() && !engine,
+                Refusal::new(
+                    "tensor-overlap-without-transformer-engine",
+                    "tensor-parallel overlap without Transformer Engine",
+                )
+                .on("megatron.tp_comm_overlap"),
+            ),
             (
                 model.qk_norm.is_some() && !heads_norms(job),
-                "norms on queries and keys other than Transformer Engine's, head by head",
+                Refusal::new("qk-norms", "norms on queries and keys other than Transformer Engine's, head by head"),
             ),
             (
                 model.sliding_window.is_some() && !(engine && job.block.core == Core::Flash),
-                "a sliding window without a flash core",
+                Refusal::new("window-flash-core", "a sliding window without a flash core").on("megatron.attention"),
             ),
             (
                 model.sliding_window.is_some() && job.mesh.cp > 1 && !job.mesh.sharing.way.windows,
-                "a sliding window of a sequence whose keys go round a ring",
+                Refusal::new("window-ring", "a sliding window of a sequence whose keys go round a ring")
+                    .on("megatron.cp_comm_type"),
             ),
-            (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and feed-forward"),
-            (model.position == Position::Alibi && job.block.core == Core::Flash, "linear biases in a flash kernel"),
-            (engine && model.embedding_norm, "a norm on the embedding with Transformer Engine"),
-            (model.attention_softcap || model.logit_softcap, "capped scores or logits"),
+            (
+                model.norm_placement != NormPlacement::Pre,
+                Refusal::new("norm-placement", "norms elsewhere than before attention and feed-forward"),
+            ),
+            (
+                model.position == Position::Alibi && job.block.core == Core::Flash,
+                Refusal::new("alibi-flash-core", "linear biases in a flash kernel").on("megatron.attention"),
+            ),
+            (
+                engine && model.embedding_norm,
+                Refusal::new("embedding-norm-transformer-engine", "a norm on the embedding with Transformer Engine")
+                    .on("megatron.implementation"),
+            ),
+            (model.attention_softcap || model.logit_softcap, Refusal::new("soft-caps", "capped scores or logits")),
         ];
-        cases
-            .into_iter()
-            .find(|(applies, _)| *applies)
-            .map(|(_, what)| what)
+        Refusal::first(cases)
             .or_else(|| latent::refuses(job).or_else(|| experts::refuses(job)))
             .or_else(|| ahead::refuses(job))
     }

@@ -2,60 +2,58 @@
 
 use crate::model::ModelConfig;
 use crate::program::DType;
+use crate::runtime::Refusal;
 use crate::runtime::megatron::Job;
 use crate::runtime::megatron::job::{Engine, Matmuls};
 
-/// Something that does not go with Megatron-FSDP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
-    /// DeepSpeed's pipeline engine, which has none.
-    Engine,
-    /// A pipeline.
-    Pipeline,
-    /// A mixture of experts.
-    Experts,
-    /// Multi-token prediction.
-    Ahead,
-    /// Matmuls in fp8.
-    Fp8,
-    /// Another type than bf16.
-    Type,
-}
-
-impl Unfit {
-    /// The first, if any; `stages` are all of a pipeline's.
-    pub fn first(
-        (engine, stages): (Engine, u32),
-        model: &ModelConfig,
-        (matmuls, dtype): (Matmuls, DType),
-    ) -> Option<Unfit> {
-        let cases = [
-            (engine != Engine::Core, Unfit::Engine),
-            (stages > 1, Unfit::Pipeline),
-            (model.experts.is_some(), Unfit::Experts),
-            (model.predicts_ahead > 0, Unfit::Ahead),
-            (matmuls != Matmuls::Plain, Unfit::Fp8),
-            (dtype != DType::Bf16, Unfit::Type),
-        ];
-        cases.into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
-    }
-
-    /// Megatron-FSDP with it.
-    pub fn named(self) -> &'static str {
-        match self {
-            Unfit::Engine => "Megatron-FSDP in DeepSpeed's pipeline engine",
-            Unfit::Pipeline => "Megatron-FSDP in a pipeline",
-            Unfit::Experts => "Megatron-FSDP of a mixture of experts",
-            Unfit::Ahead => "Megatron-FSDP with multi-token prediction",
-            Unfit::Fp8 => "Megatron-FSDP with fp8 matmuls",
-            Unfit::Type => "Megatron-FSDP in another type than bf16",
-        }
-    }
+/// The first thing that does not go with Megatron-FSDP, if any; `stages` are all of a pipeline's.
+pub fn unfit(
+    (engine, stages): (Engine, u32),
+    model: &ModelConfig,
+    (matmuls, dtype): (Matmuls, DType),
+) -> Option<Refusal> {
+    Refusal::first([
+        (
+            engine != Engine::Core,
+            Refusal::new("megatron-fsdp-deepspeed", "Megatron-FSDP in DeepSpeed's pipeline engine")
+                .on("runtime")
+                .instead("write runtime = \"megatron\""),
+        ),
+        (
+            stages > 1,
+            Refusal::new("megatron-fsdp-pipeline", "Megatron-FSDP in a pipeline")
+                .on("mesh.pp")
+                .instead("write mesh.pp = 1"),
+        ),
+        (
+            model.experts.is_some(),
+            Refusal::new("megatron-fsdp-experts", "Megatron-FSDP of a mixture of experts")
+                .instead("take a dense model"),
+        ),
+        (
+            model.predicts_ahead > 0,
+            Refusal::new("megatron-fsdp-multi-token", "Megatron-FSDP with multi-token prediction")
+                .on("megatron.mtp_num_layers")
+                .instead("write megatron.mtp_num_layers = 0"),
+        ),
+        (
+            matmuls != Matmuls::Plain,
+            Refusal::new("megatron-fsdp-fp8", "Megatron-FSDP with fp8 matmuls")
+                .on("megatron.fp8")
+                .instead("remove megatron.fp8"),
+        ),
+        (
+            dtype != DType::Bf16,
+            Refusal::new("megatron-fsdp-type", "Megatron-FSDP in another type than bf16")
+                .on("precision.param")
+                .instead("write precision.param = \"bf16\""),
+        ),
+    ])
 }
 
 /// What of a job does not go with it, which need not have been read from a file.
-pub fn refuses(job: &Job) -> Option<&'static str> {
+pub fn refuses(job: &Job) -> Option<Refusal> {
     job.fsdp?;
     let stages = job.mesh.pp * job.pipeline.virtual_stages;
-    Unfit::first((job.engine, stages), &job.model, (job.matmuls, job.dtype)).map(Unfit::named)
+    unfit((job.engine, stages), &job.model, (job.matmuls, job.dtype))
 }

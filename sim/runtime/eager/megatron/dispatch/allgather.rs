@@ -7,6 +7,7 @@ use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
 use crate::program::{Collective, DType, Dispatch, MemoryKind, Work};
+use crate::runtime::Refusal;
 use crate::runtime::eager::frame::Results;
 use crate::runtime::eager::storage::Gradient;
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Storage};
@@ -17,7 +18,13 @@ pub(super) const ALLGATHER: Dispatcher = Dispatcher {
     about: "all rows go to all ranks",
     combines: false,
     beside: false,
-    refuses: |spread| spread.capacity.then_some("experts' capacity under the all-gather dispatcher"),
+    refuses: |spread| {
+        Refusal::first([(
+            spread.capacity,
+            Refusal::new("allgather-capacity", "experts' capacity under the all-gather dispatcher")
+                .on("megatron.moe_expert_capacity_factor"),
+        )])
+    },
     write,
     shared_buffer: |routed, row| if peers(routed) > 1 { routed.tokens * peers(routed) * row } else { 0 },
 };

@@ -11,6 +11,7 @@ use super::rules::Rules;
 use crate::model::graph::{Axis, Graph, GraphBuilder, Op, ValueId};
 use crate::model::megatron::{Routed, RoutedOp};
 use crate::program::{Category, Collective, DType, Dispatch, MemoryKind, Rows, Way};
+use crate::runtime::Refusal;
 use crate::runtime::eager::frame::Results;
 use crate::runtime::eager::storage::Gradient;
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Storage};
@@ -54,11 +55,20 @@ pub(super) fn crosses(step: &str) -> bool {
     [DISPATCH, COMBINE].contains(&step)
 }
 
-fn refuses(spread: Spread) -> Option<&'static str> {
-    let split = (spread.tensor > 1, "DeepEP's way to experts that are split over ranks");
-    let odd = (!RANKS.contains(&spread.ranks), "DeepEP over a number of ranks that it has no settings for");
-    let capacity = (spread.capacity, "experts' capacity under DeepEP");
-    [split, odd, capacity].into_iter().find(|(applies, _)| *applies).map(|(_, what)| what)
+fn refuses(spread: Spread) -> Option<Refusal> {
+    let split = (
+        spread.tensor > 1,
+        Refusal::new("deepep-split-experts", "DeepEP's way to experts that are split over ranks").on("mesh.etp"),
+    );
+    let odd = (
+        !RANKS.contains(&spread.ranks),
+        Refusal::new("deepep-ranks", "DeepEP over a number of ranks that it has no settings for").on("mesh.ep"),
+    );
+    let capacity = (
+        spread.capacity,
+        Refusal::new("deepep-capacity", "experts' capacity under DeepEP").on("megatron.moe_expert_capacity_factor"),
+    );
+    Refusal::first([split, odd, capacity])
 }
 
 fn exchanged(routed: &Routed, way: Way) -> Rows {

@@ -1,0 +1,70 @@
+//! Every key that a scenario may have: what it takes, which frameworks read it, and what to write where one does not.
+//!
+//! To add a key: a field in `written/` and a row in `keys/`; a test fails where only one of them has it. A framework refuses every key
+//! that its rows do not name ([`super::foreign`]), `docs/keys.md` is written from this table, and so is the order of tables in
+//! scenarios that a program writes.
+
+mod job;
+mod megatron;
+mod pytorch;
+mod readers;
+mod row;
+mod small;
+mod xla;
+mod zero;
+
+pub(super) use row::instead;
+pub use row::{Choice, Group, Key, Kind, Table};
+
+/// The keys at the top of a file.
+const TOP: Table = Table {
+    name: "",
+    help: "The keys at the top of the file.",
+    group: Group::Sharding,
+    owner: None,
+    instead: &[],
+    keys: &[
+        Key::new("description", Kind::Text, readers::ALL, "What the run is, for reports."),
+        Key::new("runtime", Kind::Text, readers::ALL, "The framework: `fsdp2`, `megatron`, …."),
+    ],
+};
+
+/// All tables, in the order that people write them.
+pub const TABLES: [&Table; 25] = [
+    &TOP,
+    &job::TOPOLOGY_KEYS,
+    &job::MODEL_KEYS,
+    &job::MESH_KEYS,
+    &job::PIPELINE_KEYS,
+    &job::BATCH_KEYS,
+    &job::TENSOR_PARALLEL_KEYS,
+    &job::PRECISION_KEYS,
+    &megatron::MEGATRON_KEYS,
+    &small::INTERNEVO_KEYS,
+    &small::NANOTRON_KEYS,
+    &xla::XLA_KEYS,
+    &zero::ZERO_KEYS,
+    &pytorch::FSDP_KEYS,
+    &pytorch::FSDP1_KEYS,
+    &pytorch::COMPILE_KEYS,
+    &pytorch::FLOAT8_KEYS,
+    &pytorch::ACTIVATION_CHECKPOINTING_KEYS,
+    &pytorch::ATTENTION_KEYS,
+    &pytorch::LOSS_KEYS,
+    &pytorch::OPTIMIZER_KEYS,
+    &pytorch::LOOP_KEYS,
+    &pytorch::FRAMEWORK_KEYS,
+    &pytorch::MEMORY_KEYS,
+    &job::MEASURED_KEYS,
+];
+
+/// The table of that name.
+pub fn table(name: &str) -> Option<&'static Table> {
+    TABLES.into_iter().find(|table| table.name == name)
+}
+
+/// Which of a comparison's groups a key is in.
+pub fn group(path: &str) -> Group {
+    let name = path.split_once('.').map_or("", |(table, _)| table);
+    table(name).map_or(Group::Rest, |table| table.group)
+}

@@ -1,0 +1,348 @@
+//! The machine, the model, how it is split and what a step is: tables that every framework reads.
+
+use super::readers::{
+    ALL, ALL_BUT_ZERO_AND_XLA, CUDA, INTERNEVO, MEGATRON, NANOTRON, OTHERS, PYTORCH, PYTORCH_OR_MEGATRON, REPLICAS,
+    STAGES, XLA, ZERO,
+};
+use super::row::Choice::{With, Word};
+use super::row::Kind::{Choice, Count, Flag, List, Number, Quantity, Text};
+use super::row::{Group, Key, Table};
+
+/// `[topology]`
+pub(super) const TOPOLOGY_KEYS: Table = Table {
+    name: "topology",
+    help: "The machine.",
+    group: Group::Hardware,
+    owner: None,
+    instead: &[(XLA, "a TPU is rented as slices: write topology.slice")],
+    keys: &[
+        Key::new("name", Text, ALL, "A shipped name, or the path of a topology file."),
+        Key::new("nodes", Count(Some((1, 1 << 17))), CUDA, "Nodes of the machine."),
+        Key::new("slice", Text, ALL, "A slice of a TPU pod, such as `4x4`, in place of nodes."),
+        Key::new("slices", Count(Some((1, 1 << 17))), ALL, "Slices, joined by the network between them."),
+        Key::new("chips", Count(None), CUDA, "Some chips of one node, in place of nodes."),
+        Key::new("profile", Text, ALL, "A profile of costs other than the topology's own: a shipped name or a path."),
+        Key::new(
+            "nic_bandwidth",
+            Quantity("50 GB/s"),
+            CUDA,
+            "What one GPU's share of the network between nodes carries, one direction, where it is not the topology's.",
+        ),
+        Key::new("clocks", Choice(&[Word("burst"), Word("sustained")]), CUDA, "`burst` or `sustained`."),
+    ],
+};
+
+/// `[model]`
+pub(super) const MODEL_KEYS: Table = Table {
+    name: "model",
+    help: "The model.",
+    group: Group::Model,
+    owner: None,
+    instead: &[],
+    keys: &[
+        Key::new("name", Text, ALL, "A shipped model."),
+        Key::new("huggingface", Text, ALL, "The path of a Hugging Face `config.json`, relative to the scenario."),
+        Key::new(
+            "layers",
+            Count(Some((1, 2_048))),
+            ALL,
+            "Blocks, where the run has other than the model: a proxy of it, or one of its family.",
+        ),
+        Key::new(
+            "hidden",
+            Count(Some((1, 1 << 20))),
+            ALL,
+            "Width, of one of the family. Heads then have what divides it.",
+        ),
+        Key::new(
+            "heads",
+            Count(Some((1, 1 << 20))),
+            ALL,
+            "Query heads, of one of the family; as many key-value heads, if those are not written.",
+        ),
+        Key::new("kv_heads", Count(Some((1, 1 << 20))), ALL, "Key-value heads, of one of the family."),
+        Key::new(
+            "ffn",
+            Count(Some((1, 1 << 20))),
+            ALL,
+            "Feed-forward width, of one of the family; by default it grows with the width.",
+        ),
+        Key::new("vocab", Count(Some((1, 1 << 24))), ALL, "Words, of one of the family or as the run pads them."),
+        Key::new(
+            "tied_head",
+            Flag,
+            ALL,
+            "Whether the head shares the embedding's matrix, where the run differs from the config.",
+        ),
+        Key::new(
+            "positions",
+            Count(Some((1, 1 << 26))),
+            ALL,
+            "Rows of the table of learned positions, where the run differs from the config.",
+        ),
+        Key::new(
+            "expert_load",
+            Choice(&[Word("balanced"), With("power_law", "X"), With("measured", "[…]")]),
+            ALL,
+            "How tokens spread over experts.",
+        ),
+    ],
+};
+
+/// `[mesh]`
+pub(super) const MESH_KEYS: Table = Table {
+    name: "mesh",
+    help: "Mesh axes.",
+    group: Group::Mesh,
+    owner: None,
+    instead: &[
+        (MEGATRON, "write mesh.dp: replicas, of which megatron.distributed_optimizer shards states"),
+        (ZERO, "write mesh.dp and mesh.cp: its ranks share data and sequences"),
+        (INTERNEVO, "write mesh.dp: replicas, of which internevo.zero1 share optimizer states"),
+        (NANOTRON, "write mesh.dp: replicas"),
+        (
+            XLA,
+            "axes here are pipeline, data, fsdp, fsdp_transpose, context, expert, tensor, and dcn_data and dcn_pipeline over slices",
+        ),
+    ],
+    keys: &[
+        Key::new("dp_shard", Count(Some((1, 1 << 17))), PYTORCH, "Ranks over which parameters are sharded."),
+        Key::new("dp_replicate", Count(Some((1, 1 << 17))), PYTORCH, "Ranks over which shards are replicated (HSDP)."),
+        Key::new(
+            "tp",
+            Count(Some((1, 1 << 17))),
+            ALL_BUT_ZERO_AND_XLA,
+            "Ranks over which modules are split: neighbours.",
+        ),
+        Key::new("cp", Count(Some((1, 1 << 17))), CUDA, "Ranks that share a sequence."),
+        Key::new("pp", Count(Some((1, 1 << 17))), ALL_BUT_ZERO_AND_XLA, "Pipeline ranks.")
+            .instead(&[(XLA, "write mesh.pipeline, the stages, and xla.num_pipeline_microbatches")]),
+        Key::new("dp", Count(Some((1, 1 << 17))), REPLICAS, "Replicas of the model."),
+        Key::new("ep", Count(Some((1, 1 << 17))), PYTORCH_OR_MEGATRON, "Ranks that experts are spread over."),
+        Key::new("etp", Count(Some((1, 1 << 17))), MEGATRON, "Ranks that each expert is split over."),
+        Key::new("data", Count(Some((1, 1 << 17))), XLA, "XLA: replicas in a slice."),
+        Key::new(
+            "fsdp",
+            Count(Some((1, 1 << 17))),
+            XLA,
+            "XLA: chips that weights' embedding dimension is sharded over.",
+        ),
+        Key::new(
+            "fsdp_transpose",
+            Count(Some((1, 1 << 17))),
+            XLA,
+            "XLA: chips that an MLP's width is sharded over, and gathered.",
+        ),
+        Key::new("context", Count(Some((1, 1 << 17))), XLA, "XLA: chips that share a sequence."),
+        Key::new("expert", Count(Some((1, 1 << 17))), XLA, "XLA: chips that experts are spread over."),
+        Key::new("tensor", Count(Some((1, 1 << 17))), XLA, "XLA: chips that heads and an MLP's width are split over."),
+        Key::new("pipeline", Count(Some((1, 1 << 17))), XLA, "XLA: stages of a pipeline within a slice."),
+        Key::new("dcn_pipeline", Count(Some((1, 1 << 17))), XLA, "XLA: stages of a pipeline that are slices."),
+        Key::new("dcn_data", Count(Some((1, 1 << 17))), XLA, "XLA: replicas of a slice."),
+    ],
+};
+
+/// `[pipeline]`
+pub(super) const PIPELINE_KEYS: Table = Table {
+    name: "pipeline",
+    help: "The pipeline over `mesh.pp`.",
+    group: Group::Mesh,
+    owner: None,
+    instead: &[
+        (ZERO, "its pipelines are runtime = \"deepspeed\": remove the table"),
+        (INTERNEVO, "InternEvo v0.1 has no pipelines: remove the table"),
+        (NANOTRON, "write nanotron.pp_engine = \"1f1b\" or \"afab\""),
+        (XLA, "write mesh.pipeline, and xla.num_pipeline_microbatches"),
+    ],
+    keys: &[
+        Key::new(
+            "schedule",
+            Text,
+            PYTORCH_OR_MEGATRON,
+            "The name of a schedule, or under FSDP2 a file in PyTorch's CSV.",
+        ),
+        Key::new("virtual_stages", Count(Some((1, 1 << 16))), PYTORCH_OR_MEGATRON, "Stages on each rank."),
+        Key::new("layers", List(&[]), STAGES, "Blocks of each stage."),
+        Key::new("overlap_p2p", Flag, PYTORCH_OR_MEGATRON, "`overlap_p2p_comm`."),
+        Key::new(
+            "scatter_gather",
+            Flag,
+            PYTORCH_OR_MEGATRON,
+            "`scatter_gather_tensors_in_pipeline`, which did something until March 2023.",
+        ),
+        Key::new(
+            "layers_per_stage",
+            Count(Some((1, 1 << 16))),
+            PYTORCH_OR_MEGATRON,
+            "torchtitan's `pipeline_parallel_layers_per_stage`.",
+        ),
+        Key::new(
+            "first_stage_less_layers",
+            Count(Some((0, 1 << 16))),
+            PYTORCH_OR_MEGATRON,
+            "torchtitan's `pipeline_parallel_first_stage_less_layers`.",
+        ),
+        Key::new(
+            "last_stage_less_layers",
+            Count(Some((0, 1 << 16))),
+            PYTORCH_OR_MEGATRON,
+            "torchtitan's `pipeline_parallel_last_stage_less_layers`.",
+        ),
+    ],
+};
+
+/// `[batch]`
+pub(super) const BATCH_KEYS: Table = Table {
+    name: "batch",
+    help: "Batch and sequence.",
+    group: Group::Batch,
+    owner: None,
+    instead: &[
+        (MEGATRON, "gradients are reduced after the last micro-batch: remove the key"),
+        (ZERO, "zero.stage says when gradients are reduced: remove the key"),
+        (INTERNEVO, "gradients are reduced in the last micro-batch: remove the key"),
+        (NANOTRON, "gradients are reduced with the last micro-batch: remove the key"),
+        (XLA, "write batch.micro: sequences on each chip"),
+    ],
+    keys: &[
+        Key::new("sequence", Count(Some((1, 1 << 26))), ALL, "Tokens per sequence."),
+        Key::new("micro", Count(Some((1, 1 << 16))), ALL, "Sequences per rank and micro-batch."),
+        Key::new("accumulation", Count(Some((1, 1 << 16))), ALL, "Micro-batches per step."),
+        Key::new(
+            "global",
+            Count(Some((1, i64::MAX / (1 << 26)))),
+            ALL,
+            "Sequences of a step, of all ranks: `accumulation` follows.",
+        ),
+        Key::new("global_tokens", Count(Some((1, i64::MAX))), ALL, "Tokens of a step, of all ranks: `accumulation` follows."),
+        Key::new("sync_every_micro_batch", Flag, PYTORCH, "Whether gradients are reduced after every micro-batch."),
+        Key::new("set_is_last_backward", Flag, PYTORCH, "Whether the loop calls `set_is_last_backward`."),
+        Key::new(
+            "all_reduce_every_micro_batch",
+            Flag,
+            PYTORCH,
+            "Whether replicas all-reduce after every micro-batch, or only after the last (`set_requires_all_reduce(False)`).",
+        )
+        .instead(&[(OTHERS, "it is a switch of fully_shard's replicas: remove the key")]),
+    ],
+};
+
+/// `[tensor_parallel]`
+pub(super) const TENSOR_PARALLEL_KEYS: Table = Table {
+    name: "tensor_parallel",
+    help: "How modules are split over `mesh.tp`.",
+    group: Group::Rest,
+    owner: None,
+    instead: &[
+        (
+            &["megatron", "deepspeed", "internevo", "nanotron"],
+            "the loss is always taken of split words: remove the key",
+        ),
+        (ZERO, "its ranks share data and sequences: remove the table"),
+        (XLA, "the compiler places what tensor parallelism exchanges: write mesh.tensor"),
+    ],
+    keys: &[
+        Key::new(
+            "sequence",
+            Flag,
+            ALL_BUT_ZERO_AND_XLA,
+            "Whether what lies between split modules is split on the sequence.",
+        ),
+        Key::new("loss", Flag, PYTORCH, "Whether the loss takes logits that are split on the vocabulary."),
+        Key::new("asynchronous", Flag, PYTORCH, "Whether compiled blocks exchange in parts beside their matmuls."),
+    ],
+};
+
+/// `[precision]`
+pub(super) const PRECISION_KEYS: Table = Table {
+    name: "precision",
+    help: "Types of parameters, gradients and logits.",
+    group: Group::Precision,
+    owner: None,
+    instead: &[
+        (ZERO, "parameters are bf16, what is stepped fp32: remove the key"),
+        (INTERNEVO, "parameters that are stepped are kept in fp32: remove the key"),
+        (NANOTRON, "gradients and what is stepped are in fp32: remove the key"),
+        (XLA, "parameters are in fp32 and computed with in bf16, as MaxText's defaults are: remove the table"),
+    ],
+    keys: &[
+        Key::new(
+            "storage",
+            Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
+            PYTORCH,
+            "Type of the stored parameters.",
+        )
+        .instead(&[(MEGATRON, "write megatron.main_params_dtype for the parameters that are stepped")]),
+        Key::new(
+            "param",
+            Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
+            CUDA,
+            "`MixedPrecisionPolicy.param_dtype`.",
+        ),
+        Key::new(
+            "reduce",
+            Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
+            PYTORCH,
+            "`MixedPrecisionPolicy.reduce_dtype`.",
+        )
+        .instead(&[(MEGATRON, "write megatron.grad_reduce_in_fp32 = true or false")]),
+        Key::new(
+            "output",
+            Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
+            PYTORCH,
+            "`MixedPrecisionPolicy.output_dtype` of the root: the type logits are handed to the loss in.",
+        )
+        .instead(&[(MEGATRON, "remove it: the loss is computed in fp32")]),
+        Key::new("tf32", Flag, PYTORCH, "Whether fp32 matmuls run in tf32.")
+            .instead(&[(MEGATRON, "remove it: matmuls are in precision.param, or in megatron.fp8")]),
+        Key::new(
+            "autocast",
+            Choice(&[Word("bf16"), Word("fp16"), Word("fp32"), Word("fp8"), Word("int32"), Word("int64")]),
+            PYTORCH,
+            "The type of `torch.autocast` around forward and loss; absent: it is off.",
+        )
+        .instead(&[(MEGATRON, "remove it: parameters are in precision.param, beside fp32 ones that are stepped")]),
+        Key::new("autocast_cache", Flag, PYTORCH, "`cache_enabled` of `torch.autocast`.")
+            .instead(&[(MEGATRON, "remove it: there is no autocast")]),
+    ],
+};
+
+/// `[measured]`
+pub(super) const MEASURED_KEYS: Table = Table {
+    name: "measured",
+    help: "What the run measured, where it has been run.",
+    group: Group::Rest,
+    owner: None,
+    instead: &[],
+    keys: &[
+        Key::new("step_time", Quantity("1.5 s"), ALL, "Time of a steady step."),
+        Key::new("tokens_per_second_per_chip", Number, ALL, "The rate of tokens, in place of `step_time`."),
+        Key::new(
+            "counted_tokens_per_step",
+            Count(None),
+            ALL,
+            "Tokens of a step that the rate counts, where padding is left out of it.",
+        ),
+        Key::new("allocated", Quantity("80 GB"), ALL, "Peak of `memory_allocated`."),
+        Key::new("reserved", Quantity("80 GB"), ALL, "Peak of `memory_reserved`."),
+        Key::new(
+            "peak_memory",
+            Quantity("80 GB"),
+            ALL,
+            "A peak of memory that is not said to be allocated or reserved.",
+        ),
+        Key::new("mfu", Number, ALL, "Model FLOPs utilisation, between 0 and 1."),
+        Key::new("mfu_convention", Text, ALL, "The convention of `mfu`, by the name that `run --mfu-all` prints."),
+        Key::new("out_of_memory", Flag, ALL, "The run ended out of memory."),
+        Key::new("source", Text, ALL, "Who measured it, where it is written down."),
+        Key::new("lane", Text, ALL, "The lane it is counted in."),
+        Key::new("hardware", Text, ALL, "The hardware it is counted under."),
+        Key::new("grade", Text, ALL, "How complete the receipt is: A, B or C."),
+        Key::new(
+            "family",
+            Text,
+            ALL,
+            "Runs measured together, such as a model by one publisher: its interval rests on other families alone.",
+        ),
+    ],
+};

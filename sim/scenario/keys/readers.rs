@@ -1,0 +1,55 @@
+//! Sets of frameworks, by the names that scenarios write.
+
+/// Every framework.
+pub(super) const ALL: &[&str] =
+    &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron", "xla"];
+
+/// All on GPUs but DeepSpeed's ZeRO.
+pub(super) const ALL_BUT_ZERO_AND_XLA: &[&str] =
+    &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "internevo", "nanotron"];
+
+/// Those of which a file says whether they clip gradients.
+pub(super) const CLIPS: &[&str] = &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "deepspeed-zero"];
+
+/// Those on GPUs.
+pub(super) const CUDA: &[&str] =
+    &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron"];
+
+/// Those that shard with PyTorch.
+pub(super) const FSDP: &[&str] = &["fsdp2", "fsdp1"];
+
+/// PyTorch's `FullyShardedDataParallel`.
+pub(super) const FSDP1: &[&str] = &["fsdp1"];
+
+/// InternEvo.
+pub(super) const INTERNEVO: &[&str] = &["internevo"];
+
+/// Those that run Megatron's modules.
+pub(super) const MEGATRON: &[&str] = &["megatron", "deepspeed"];
+
+/// Those that run a PyTorch module as it is.
+pub(super) const MODULES: &[&str] = &["fsdp2", "fsdp1", "single_device", "deepspeed-zero"];
+
+/// nanotron.
+pub(super) const NANOTRON: &[&str] = &["nanotron"];
+
+/// PyTorch's own runtimes.
+pub(super) const PYTORCH: &[&str] = &["fsdp2", "fsdp1", "single_device"];
+
+/// PyTorch's own, and those that run Megatron's modules.
+pub(super) const PYTORCH_OR_MEGATRON: &[&str] = &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed"];
+
+/// Those whose mesh has one axis of replicas.
+pub(super) const REPLICAS: &[&str] = &["megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron"];
+
+/// Those that can split a model into stages.
+pub(super) const STAGES: &[&str] = &["fsdp2", "fsdp1", "single_device", "megatron", "deepspeed", "nanotron"];
+
+/// XLA.
+pub(super) const XLA: &[&str] = &["xla"];
+
+/// DeepSpeed's ZeRO.
+pub(super) const ZERO: &[&str] = &["deepspeed-zero"];
+
+/// All but PyTorch's own runtimes.
+pub(super) const OTHERS: &[&str] = &["megatron", "deepspeed", "deepspeed-zero", "internevo", "nanotron", "xla"];

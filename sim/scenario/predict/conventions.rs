@@ -1,0 +1,6 @@
+//! Names of the conventions of model FLOPs utilisation.
+
+/// Names of the conventions, in the order of [`Mfu`](super::Mfu)'s in a prediction.
+pub(crate) fn mfu_conventions() -> [&'static str; 5] {
+    ["6N + 12LHS", "6N + 6LHS", "6N(all) + 12LHS", "6N", "hardware"]
+}

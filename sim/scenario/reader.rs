@@ -1,0 +1,144 @@
+//! What reads a scenario's text: places for errors, keys that are left out, keys without effect, and remedies on trial.
+
+use std::fmt;
+
+use toml::Spanned;
+
+use super::assumption::{Assumption, Taken, Written};
+use super::draft::Draft;
+use super::error::ScenarioError;
+use crate::hardware::Place;
+
+/// Ranks of a job.
+pub(super) const MOST_RANKS: i64 = 1 << 17;
+/// Tokens of a sequence.
+pub(super) const MOST_SEQUENCE: i64 = 1 << 26;
+/// Counts that make a step longer, and are no sizes.
+pub(super) const MOST_SMALL: i64 = 1 << 16;
+
+/// A key that the file has, and that changes nothing in its plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idle {
+    /// With its tables' names before it, such as `xla.sa_block_size`.
+    pub key: String,
+    /// Why it changes nothing.
+    pub why: String,
+}
+
+/// Reads places and collects assumptions while the file is understood.
+pub(super) struct Reader<'t> {
+    pub file: &'t str,
+    pub text: &'t str,
+    pub assumptions: Vec<Assumption>,
+    /// Keys of the file that change nothing in this plan.
+    pub idle: Vec<Idle>,
+    pub how: How<'t>,
+}
+
+/// How a scenario's text is read.
+#[derive(Clone, Copy)]
+pub(super) struct How<'t> {
+    /// Whether this is a remedy on trial, whose own refusal nobody reads.
+    pub trial: bool,
+    /// The topology's file, instead of the one that the scenario names.
+    pub topology: Option<&'t str>,
+    /// Whether another text, read in its way, is a scenario that there are rules for.
+    pub reads: fn(&str, &str, How<'_>) -> bool,
+}
+
+impl Reader<'_> {
+    /// Those of some changes that the file is read with, and has rules for. Each is lines of a scenario, such as
+    /// `mesh.tp = 1, megatron.fp8 = "delayed"`, of which a key alone is removed.
+    pub(super) fn reading<C: AsRef<str>>(&self, changes: &[C]) -> Vec<String> {
+        let reads = |change: &&C| {
+            let draft = self.text.parse().ok().map(|table| Draft::new(self.file, table));
+            let changed = draft.and_then(|draft| draft.changed(change.as_ref()));
+            let how = How { trial: true, ..self.how };
+            changed.is_some_and(|draft| (self.how.reads)(self.file, &draft.text(), how))
+        };
+        // A trial's own remedies are for nobody.
+        let kept = changes.iter().filter(|change| !self.how.trial && reads(change));
+        kept.map(|change| change.as_ref().to_owned()).collect()
+    }
+
+    /// What to write: of some changes, each with its words, those that the file is read with; all, where it is read with none.
+    pub(super) fn remedy(&self, changes: &[(&str, &str)]) -> String {
+        let reads = |(change, _): &&(&str, &str)| !self.reading(&[change]).is_empty();
+        let kept: Vec<&str> = changes.iter().filter(reads).map(|(_, words)| *words).collect();
+        let all = || changes.iter().map(|(_, words)| *words).collect::<Vec<_>>().join(", or ");
+        if kept.is_empty() { all() } else { kept.join(", or ") }
+    }
+
+    pub(super) fn place<T>(&self, at: &Spanned<T>) -> Box<Place> {
+        Box::new(Place::of(self.file, self.text, at.span()))
+    }
+
+    pub(super) fn plan<T>(
+        &self,
+        at: &Spanned<T>,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ScenarioError {
+        ScenarioError::Plan { code: None, problem: problem.into(), place: self.place(at), remedy: remedy.into() }
+    }
+
+    /// A count between 1 (or `least`) and `most`.
+    pub(super) fn count(&self, key: &str, at: &Spanned<i64>, least: i64, most: i64) -> Result<u64, ScenarioError> {
+        let value = *at.get_ref();
+        if (least..=most).contains(&value) {
+            Ok(value.unsigned_abs())
+        } else {
+            let problem = format!("{key} = {value} is out of range: expected {least} to {most}");
+            Err(ScenarioError::Written { problem, place: self.place(at) })
+        }
+    }
+
+    pub(super) fn count_or(
+        &mut self,
+        key: &str,
+        at: Option<&Spanned<i64>>,
+        least: i64,
+        most: i64,
+        default: u64,
+    ) -> Result<u64, ScenarioError> {
+        match at {
+            Some(at) => self.count(key, at, least, most),
+            None => Ok(self.assume(key, default, default)),
+        }
+    }
+
+    /// Takes a value for a key that the file leaves out; `written` is how a file would write it.
+    pub(super) fn assume<T>(&mut self, key: &str, value: T, written: impl Into<Written>) -> T {
+        self.assumptions.push(Assumption::Taken(Taken { key: key.to_owned(), value: written.into(), why: None }));
+        value
+    }
+
+    /// Takes a value for a key that the file leaves out, and says why this one.
+    pub(super) fn assume_for<T>(
+        &mut self,
+        key: &str,
+        value: T,
+        written: impl Into<Written>,
+        why: impl Into<String>,
+    ) -> T {
+        let why = Some(why.into());
+        self.assumptions.push(Assumption::Taken(Taken { key: key.to_owned(), value: written.into(), why }));
+        value
+    }
+
+    /// Adds a remark on the plan to what the report lists as taken.
+    pub(super) fn note(&mut self, words: impl fmt::Display) {
+        self.assumptions.push(Assumption::Note(format!("note: {words}")));
+    }
+
+    pub(super) fn flag(&mut self, key: &str, written: Option<bool>, default: bool) -> bool {
+        written.unwrap_or_else(|| self.assume(key, default, default))
+    }
+}
+
+impl Reader<'_> {
+    /// Notes that a key of the file changes nothing.
+    pub(super) fn idle(&mut self, key: impl Into<String>, why: impl Into<String>) {
+        self.idle.push(Idle { key: key.into(), why: why.into() });
+    }
+}
