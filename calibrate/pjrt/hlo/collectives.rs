@@ -63,7 +63,7 @@ pub fn collectives(module: &Module, devices: u64) -> Vec<Collective> {
             match found.iter_mut().find(same) {
                 Some(known) => {
                     known.written += 1;
-                    known.count += times;
+                    known.count = known.count.saturating_add(times);
                 }
                 None => found.push(Collective {
                     kind: kind.to_owned(),

@@ -12,7 +12,8 @@ pub fn cycles(module: &Module) -> Option<u64> {
     let mut sum = None;
     for Entered { computation, times } in entered(module).0 {
         for cycles in computation.instructions.iter().filter_map(noted) {
-            *sum.get_or_insert(0) += times * cycles;
+            let all = sum.get_or_insert(0_u64);
+            *all = all.saturating_add(times.saturating_mul(cycles));
         }
     }
     sum

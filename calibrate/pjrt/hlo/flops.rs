@@ -3,7 +3,7 @@
 //! A dot of result R over contracted lengths K costs 2·|R|·ΠK. On TPU dots become convolutions, batches of them as windows with
 //! holes: of a window's positions only those count that meet an element of the array, as XLA's own cost analysis has it. Each
 //! instruction counts as often as it runs. Custom calls (kernels written by hand) say nothing of themselves; they are
-//! named beside the number.
+//! named beside the number. Counts stop at the largest number there is: of a program that no machine could run, a made-up one.
 
 use std::collections::BTreeMap;
 
@@ -39,9 +39,11 @@ pub fn flops(module: &Module) -> Flops {
     let mut sum = Flops { unbounded: unbounded.into_iter().map(|loops| loops.0).collect(), ..Flops::default() };
     for Entered { computation, times } in all {
         for instruction in &computation.instructions {
-            sum.matmul += times * product(computation, instruction).unwrap_or(0);
+            let own = product(computation, instruction).unwrap_or(0);
+            sum.matmul = sum.matmul.saturating_add(times.saturating_mul(own));
             if instruction.opcode == "custom-call" && !IDLE.contains(&instruction.target.as_str()) {
-                *sum.unseen.entry(instruction.target.clone()).or_default() += times;
+                let calls = sum.unseen.entry(instruction.target.clone()).or_default();
+                *calls = calls.saturating_add(times);
             }
         }
     }
@@ -54,8 +56,8 @@ fn product(within: &Computation, instruction: &Instruction) -> Option<u64> {
         "dot" => {
             let first = within.operand(instruction, 0)?.shape.as_ref()?;
             let contracted = &instruction.dot.as_ref()?.contracted;
-            let depth: u64 = contracted.iter().map(|axis| first.length(*axis)).product::<Option<u64>>()?;
-            Some(2 * instruction.shape.as_ref()?.elements() * depth)
+            let depths: Vec<u64> = contracted.iter().map(|axis| first.length(*axis)).collect::<Option<_>>()?;
+            Some(times_all(depths.into_iter().chain([2, instruction.shape.as_ref()?.elements()])))
         }
         "convolution" => convolution(within, instruction),
         _ => None,
@@ -68,12 +70,18 @@ fn convolution(within: &Computation, instruction: &Instruction) -> Option<u64> {
         (within.operand(instruction, 0)?.shape.as_ref()?, within.operand(instruction, 1)?.shape.as_ref()?);
     let output = instruction.shape.as_ref()?;
     let windows = instruction.window.as_ref().map_or(&[][..], |window| &window.dimensions);
-    let mut pairs = 1;
+    let mut pairs: u64 = 1;
     for (at, window) in windows.iter().enumerate() {
-        pairs *= meetings(window, input.length(axes.input_spatial[at])?, output.length(axes.output_spatial[at])?);
+        let met = meetings(window, input.length(axes.input_spatial[at])?, output.length(axes.output_spatial[at])?);
+        pairs = pairs.saturating_mul(met);
     }
     let batch = input.length(axes.input_batch)? / groups(instruction.batch_groups);
-    Some(2 * batch * pairs * kernel.length(axes.kernel_input)? * kernel.length(axes.kernel_output)?)
+    Some(times_all([2, batch, pairs, kernel.length(axes.kernel_input)?, kernel.length(axes.kernel_output)?]))
+}
+
+/// A product, or the largest number there is.
+fn times_all(numbers: impl IntoIterator<Item = u64>) -> u64 {
+    numbers.into_iter().fold(1, u64::saturating_mul)
 }
 
 fn groups(written: i64) -> u64 {
@@ -93,7 +101,16 @@ fn meetings(window: &WindowDimension, input: u64, output: u64) -> u64 {
         let end = ((last - shift).div_euclid(stride) + 1).clamp(0, output.cast_signed());
         count += match spacing {
             1 => (end - first).max(0).cast_unsigned(),
-            _ => (first..end).filter(|o| (o * stride + shift) % spacing == 0).count() as u64,
+            _ => {
+                // What an element meets repeats after as many positions as the array is spread out by.
+                let meets = |o: &i64| (o * stride + shift) % spacing == 0;
+                let (positions, met) =
+                    ((end - first).max(0), |upto| (first..first + upto).filter(meets).count() as u64);
+                match positions / spacing {
+                    0 => met(positions),
+                    turns => turns.cast_unsigned() * met(spacing) + met(positions % spacing),
+                }
+            }
         };
     }
     count

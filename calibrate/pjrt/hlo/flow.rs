@@ -31,7 +31,8 @@ pub fn entered(module: &Module) -> (Vec<Entered<'_>>, Vec<Unbounded>) {
         let Some(&own) = times.get(&computation.id) else { continue };
         for instruction in &computation.instructions {
             for (called, turns) in calls(module, computation, instruction, &mut unbounded) {
-                *times.entry(called).or_default() += own * turns;
+                let all = times.entry(called).or_default();
+                *all = all.saturating_add(own.saturating_mul(turns));
             }
         }
         all.push(Entered { computation, times: own });
