@@ -10,6 +10,7 @@ mod pytorch;
 mod readers;
 mod row;
 mod small;
+mod training;
 mod xla;
 mod zero;
 
@@ -50,11 +51,11 @@ pub const TABLES: [&Table; 25] = [
     &pytorch::FLOAT8_KEYS,
     &pytorch::ACTIVATION_CHECKPOINTING_KEYS,
     &pytorch::ATTENTION_KEYS,
-    &pytorch::LOSS_KEYS,
-    &pytorch::OPTIMIZER_KEYS,
-    &pytorch::LOOP_KEYS,
-    &pytorch::FRAMEWORK_KEYS,
-    &pytorch::MEMORY_KEYS,
+    &training::LOSS_KEYS,
+    &training::OPTIMIZER_KEYS,
+    &training::LOOP_KEYS,
+    &training::FRAMEWORK_KEYS,
+    &training::MEMORY_KEYS,
     &job::MEASURED_KEYS,
 ];
 
