@@ -10,9 +10,9 @@ use windtunnel::scenario::{Scenario, predict};
 
 /// The layers, lowest first: a file names only layers above it in this list. `program` is the language the later ones
 /// speak, so it stands early.
-const LAYERS: [&str; 19] = [
-    "near", "files", "bug", "units", "hardware", "model", "layout", "program", "cost", "schedule", "runtime",
-    "network", "memory", "engine", "scenario", "report", "explore", "receipt", "cli",
+const LAYERS: [&str; 18] = [
+    "near", "files", "bug", "units", "hardware", "model", "program", "cost", "schedule", "runtime", "network",
+    "memory", "engine", "scenario", "report", "explore", "receipt", "cli",
 ];
 
 /// Names that are not in the order above, and why.
