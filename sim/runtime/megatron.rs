@@ -39,16 +39,13 @@ mod together;
 mod vocabulary;
 
 pub use super::eager::DISPATCHERS;
-pub use batch::Loader;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
-pub use fsdp::{Fsdp, Strategy, has_no_use_for_buckets, unfit, unit_size};
-pub use graphs::{CudaGraphs, Scope};
+pub use fsdp::{has_no_use_for_buckets, unfit, unit_size};
 pub use job::{
-    Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
-    Mixture, Overlap, Pipeline, Recompute, Scatter, Sharing,
+    Again, Block, Core, CrossEntropy, CudaGraphs, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job,
+    Loader, Matmuls, Mesh, Mixture, Optimizer, Overlap, Pipeline, Recompute, Scatter, Scope, Sharing, Strategy,
 };
 pub use modules::Modules;
-pub use optimizer::Optimizer;
 pub use refused::FP8;
 
 use rayon::prelude::*;

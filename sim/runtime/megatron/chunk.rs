@@ -14,12 +14,10 @@ pub use frame::{ChunkFrame, LossReport};
 
 use super::Job;
 use super::ahead;
-use super::batch::{Batch, Loader, Reading};
+use super::batch::{Batch, Reading};
 use super::blocks;
 use super::experts;
-use super::fsdp::Strategy;
-use super::graphs::CudaGraphs;
-use super::job::{Core, Fp8Recipe, Implementation, Recompute};
+use super::job::{Core, CudaGraphs, Fp8Recipe, Implementation, Loader, Recompute, Strategy};
 use super::latent;
 use super::layers::Layers;
 use super::modules::{MODULES, Modules};

@@ -3,18 +3,21 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
-use super::graphs::CudaGraphs;
+use super::data::Data;
+use super::fsdp::Sharded;
 use super::groups::{
-    DATA, EXCHANGES, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams, user_buffers,
+    DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
+    user_buffers,
 };
-use super::job::Job;
+use super::job::{CudaGraphs, Job};
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
-use super::replicas::{self, Replicas, Shared};
+use super::replicas::{Replicas, Shared};
 use super::step::Rank;
 use super::vocabulary::Vocabulary;
 use super::{blocks, modules};
@@ -61,7 +64,7 @@ impl<'j> Rank<'j> {
             vocabulary = Some(Vocabulary::new(job, spread, tables));
         }
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
-        let data = replicas::of(&mut program, (job, rank == 0), &chunks, (&slots, groups));
+        let data = wrappers(&mut program, (job, rank == 0), &chunks, (&slots, groups));
         let all: Vec<Slot> = slots.iter().flatten().copied().collect();
         let own: Vec<&ChunkParam> = chunks.iter().flat_map(Chunk::params).collect();
         let part = |(param, elements): (usize, u64)| {
@@ -257,6 +260,23 @@ impl<'j> Rank<'j> {
             reduce(program, (self.groups.data, DATA), Bytes(8), DType::Fp32);
         }
     }
+}
+
+/// The wrappers of a pipeline rank's chunks: of the parameters that all ranks have, and of experts that they do not.
+fn wrappers(
+    program: &mut Builder,
+    (job, first_rank): (&Job, bool),
+    chunks: &[Chunk],
+    (slots, groups): (&[Vec<Slot>], Groups),
+) -> Vec<Shared> {
+    if let (Some(fsdp), [chunk]) = (job.fsdp, chunks) {
+        return vec![Rc::new(RefCell::new(Sharded::new(program, (job, fsdp), chunk.params(), groups.data)))];
+    }
+    let buckets =
+        |experts: bool, on| -> Shared { Rc::new(RefCell::new(Data::new(job, (first_rank, experts), slots, on))) };
+    let mut data = vec![buckets(false, (groups.data, DATA))];
+    data.extend(groups.expert_data.map(|group| buckets(true, (group, EXPERT_DATA))));
+    data
 }
 
 /// The buffers that a rank's chunks share: of each name, those of the chunk with the most.
