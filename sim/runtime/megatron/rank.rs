@@ -9,6 +9,7 @@ use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
 use super::data::Data;
+use super::ends::{MODULES, TABLES, WITHOUT_TABLES};
 use super::fsdp::Sharded;
 use super::groups::{
     DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
@@ -20,7 +21,6 @@ use super::p2p::P2p;
 use super::replicas::{Replicas, Shared};
 use super::step::Rank;
 use super::vocabulary::Vocabulary;
-use super::{blocks, modules};
 use crate::program::{
     Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
@@ -46,7 +46,7 @@ impl<'j> Rank<'j> {
             let (first, last) = (stage == 0, stage + 1 == schedule.stages);
             let before: u64 = job.pipeline.layers[..stage].iter().sum();
             let own = before..before + job.pipeline.layers[stage];
-            let modules = if spread.is_some() { &blocks::WITHOUT_TABLES } else { &modules::MODULES };
+            let modules = if spread.is_some() { &WITHOUT_TABLES } else { &MODULES };
             let chunk = Chunk::of(modules, job, (first, last), own, params);
             params += chunk.params().len();
             scopes.push(program.add_scope(format!("stage {stage}")));
@@ -57,7 +57,7 @@ impl<'j> Rank<'j> {
             let tables = [params, params + 1];
             // The head's table is registered before the embedding's.
             for (name, ends) in [("part of the head", (false, true)), ("part of the embedding", (true, false))] {
-                chunks.push(Chunk::of(&blocks::TABLES, job, ends, 0..0, params));
+                chunks.push(Chunk::of(&TABLES, job, ends, 0..0, params));
                 params += 1;
                 scopes.push(program.add_scope(name.to_owned()));
             }
