@@ -16,6 +16,7 @@ mod blocks;
 mod buckets;
 mod builder;
 mod chunk;
+mod compute;
 mod counts;
 mod data;
 mod deepspeed;
@@ -36,6 +37,7 @@ mod rank;
 mod refused;
 mod replicas;
 mod stamped;
+mod state;
 mod step;
 mod together;
 mod vocabulary;
@@ -56,16 +58,11 @@ use super::flight::decided;
 use super::{Flight, Framework, Parts};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
-use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError, order};
+use crate::schedule::{self, Lowering, Schedule, ScheduleError, order};
 
 /// The job's schedule; an error if it cannot have this shape.
 pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
     job.pipeline.schedule.build(job.shape())
-}
-
-/// Whether a schedule's backwards come in halves, as those of zero-bubble schedules do.
-fn halves(schedule: &Schedule) -> bool {
-    schedule.lists.all().iter().any(|action| action.kind == Kind::Weight)
 }
 
 /// What of a job has no rules here, if anything.
@@ -153,7 +150,7 @@ fn written(job: &Job, budget: &Budget, stamped: bool) -> Flight {
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
     let program = |rank| {
-        let mut program = step::Rank::program((job, budget), (&schedule, &lists), rank, stamped);
+        let mut program = step::program((job, budget), (&schedule, &lists), rank, stamped);
         python::launched_by_modules(&mut program);
         program
     };

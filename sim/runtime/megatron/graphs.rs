@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::groups::static_copies;
 use super::job::{CudaGraphs, Loader};
-use super::step::Rank;
+use super::state::Rank;
 use crate::model::graph::ValueId;
 use crate::program::{Category, Dispatch, Graphs, MemoryKind, Pass, Work};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, ParamMap, Storage};

@@ -19,7 +19,7 @@ use super::job::{CudaGraphs, Job};
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
 use super::replicas::{Replicas, Shared};
-use super::step::Rank;
+use super::state::Rank;
 use super::vocabulary::Vocabulary;
 use crate::program::{
     Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
@@ -27,7 +27,7 @@ use crate::program::{
 use crate::runtime::eager::main_gradients::{MainGradients, Moment, ParamHooks, Takes};
 use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
 use crate::runtime::optimizer::Owned;
-use crate::schedule::Schedule;
+use crate::schedule::{Kind, Schedule};
 use crate::units::Bytes;
 
 impl<'j> Rank<'j> {
@@ -77,7 +77,7 @@ impl<'j> Rank<'j> {
         let parts = data.iter().flat_map(|data| data.borrow().shards(&all)).map(part).collect();
         let shards = Shards::new(parts, weights);
         let stages = owned().collect();
-        let halves = super::halves(schedule);
+        let halves = halves(schedule);
         let p2p = P2p::new(job, (rank, halves), (&job.mesh.pipeline(), groups.pipeline), PIPELINE);
         let mut eager = Eager::new(program, job.modules(), params);
         let experts = all.iter().map(|slot| slot.expert).collect();
@@ -260,6 +260,11 @@ impl<'j> Rank<'j> {
             reduce(program, (self.groups.data, DATA), Bytes(8), DType::Fp32);
         }
     }
+}
+
+/// Whether a schedule's backwards come in halves, as those of zero-bubble schedules do.
+fn halves(schedule: &Schedule) -> bool {
+    schedule.lists.all().iter().any(|action| action.kind == Kind::Weight)
 }
 
 /// The wrappers of a pipeline rank's chunks: of the parameters that all ranks have, and of experts that they do not.
