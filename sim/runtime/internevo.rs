@@ -10,35 +10,19 @@
 //! Nothing of that is beside the next forward.
 
 mod blocks;
+mod job;
 mod owners;
 mod step;
 mod zero;
 
 pub use blocks::MODULES;
+pub use job::Job;
 pub use owners::Owners;
 
 use super::{Flight, Framework, Parts, megatron};
 use crate::model::{Activation, FeedForward, Norm, Position};
-use crate::program::{Budget, Group};
+use crate::program::Budget;
 use crate::runtime::{self, Refusal};
-
-/// A training job, fully decided.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// The model, and how it is split.
-    pub split: megatron::Job,
-    /// `parallel.zero1`: replicas over which optimizer states are spread.
-    pub zero1: u32,
-    /// `hybrid_zero_optimizer.reduce_bucket_size`: elements of a bucket, at most.
-    pub bucket: u64,
-}
-
-impl Job {
-    /// The ranks over which optimizer states are spread.
-    pub fn owners(&self) -> Group {
-        Group::new("zero1", self.zero1, self.split.mesh.tp)
-    }
-}
 
 impl Framework for Job {
     fn parts(&self) -> Parts<'_> {

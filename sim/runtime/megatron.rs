@@ -14,10 +14,13 @@ mod ahead;
 mod batch;
 mod blocks;
 mod buckets;
+mod builder;
 mod chunk;
+mod compute;
 mod counts;
 mod data;
 mod deepspeed;
+mod ends;
 mod experts;
 mod fsdp;
 mod graphs;
@@ -34,21 +37,19 @@ mod rank;
 mod refused;
 mod replicas;
 mod stamped;
+mod state;
 mod step;
 mod together;
 mod vocabulary;
 
 pub use super::eager::DISPATCHERS;
-pub use batch::Loader;
 pub use chunk::{Chunk, ChunkFrame, ChunkParam, LossReport};
-pub use fsdp::{Fsdp, Strategy, has_no_use_for_buckets, unfit, unit_size};
-pub use graphs::{CudaGraphs, Scope};
+pub use fsdp::{has_no_use_for_buckets, unfit, unit_size};
 pub use job::{
-    Again, Block, Core, CrossEntropy, Dispatcher, Engine, Fp8Recipe, Gradients, Implementation, Job, Matmuls, Mesh,
-    Mixture, Overlap, Pipeline, Recompute, Scatter, Sharing,
+    Again, Block, Core, CrossEntropy, CudaGraphs, Dispatcher, Engine, Fp8Recipe, Fsdp, Gradients, Implementation, Job,
+    Loader, Matmuls, Mesh, Mixture, Optimizer, Overlap, Pipeline, Recompute, Scatter, Scope, Sharing, Strategy,
 };
 pub use modules::Modules;
-pub use optimizer::Optimizer;
 pub use refused::FP8;
 
 use rayon::prelude::*;
@@ -57,16 +58,11 @@ use super::flight::decided;
 use super::{Flight, Framework, Parts};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
-use crate::schedule::{self, Kind, Lowering, Schedule, ScheduleError, order};
+use crate::schedule::{self, Lowering, Schedule, ScheduleError, order};
 
 /// The job's schedule; an error if it cannot have this shape.
 pub fn schedule(job: &Job) -> Result<Schedule, ScheduleError> {
     job.pipeline.schedule.build(job.shape())
-}
-
-/// Whether a schedule's backwards come in halves, as those of zero-bubble schedules do.
-fn halves(schedule: &Schedule) -> bool {
-    schedule.lists.all().iter().any(|action| action.kind == Kind::Weight)
 }
 
 /// What of a job has no rules here, if anything.
@@ -154,7 +150,7 @@ fn written(job: &Job, budget: &Budget, stamped: bool) -> Flight {
     let lowering = Lowering { overlap_p2p_comm: job.pipeline.overlap_p2p, ..Lowering::default() };
     let lists = schedule::lower(&schedule, &lowering).expect("a schedule that was built can be lowered");
     let program = |rank| {
-        let mut program = step::Rank::program((job, budget), (&schedule, &lists), rank, stamped);
+        let mut program = step::program((job, budget), (&schedule, &lists), rank, stamped);
         python::launched_by_modules(&mut program);
         program
     };

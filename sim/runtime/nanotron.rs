@@ -12,38 +12,20 @@
 
 mod blocks;
 mod buckets;
+mod job;
 mod messages;
 mod placement;
 mod step;
 mod update;
 
 pub use blocks::modules;
+pub use job::Job;
 pub use placement::placement;
 
 use super::{Flight, Framework, Parts, megatron};
 use crate::model::{Activation, FeedForward, Norm, Position};
 use crate::program::Budget;
 use crate::runtime::{self, Refusal};
-
-/// A training job, fully decided.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// The model, and how it is split.
-    pub split: megatron::Job,
-    /// `optimizer.zero_stage` is 1: each replica steps a slice of every parameter.
-    pub zero: bool,
-    /// `ddp_bucket_cap_mb`, of gradients in the parameters' type \[B\].
-    pub bucket: u64,
-    /// `tp_recompute_allgather`: inputs are gathered again in backward.
-    pub gathers_again: bool,
-}
-
-impl Job {
-    /// Whether `DistributedDataParallel` is around the model.
-    pub fn is_ddp(&self) -> bool {
-        !self.zero && self.split.mesh.dp > 1
-    }
-}
 
 impl Framework for Job {
     fn parts(&self) -> Parts<'_> {

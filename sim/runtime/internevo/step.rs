@@ -4,8 +4,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::blocks::MODULES;
+use super::job::Job;
+use super::owners::Owners;
 use super::zero::{Buckets, Groups, Hooks, STREAMS, TENSOR, Zero, drain, read_back};
-use super::{Job, MODULES, Owners};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};

@@ -11,10 +11,10 @@
 //! the losses ride on the hidden state, to whose gradient theirs is added on the way back (`MTPLossAutoScaler`). The final norm
 //! is on the stage with the last block, which need not be the head's (`has_final_layernorm_in_this_stage`).
 
-use super::Job;
-use super::blocks::{self, BLD, BS, BSD, BlockParams, Modules, SS};
-use super::job::{Implementation, Recompute};
-use super::layers::Kind;
+use super::blocks::{self, BlockParams};
+use super::builder::{self, BLD, BS, BSD, Modules, SS};
+use super::job::{Implementation, Job, Recompute};
+use super::modules::Kind;
 use super::refused::{FP8, FP8_SIZES, MULTI_TOKEN, WITHOUT_MULTI_TOKEN};
 use crate::model::Position;
 use crate::model::graph::{Axis, Graph, Op, OpKind, ValueId};
@@ -81,7 +81,7 @@ pub(super) fn norm_apart(job: &Job) -> bool {
 
 /// That norm. Inputs: the hidden state, the loss mask, which it does not read.
 pub(super) fn norm(job: &Job) -> Graph {
-    let (mut m, x) = blocks::modules(job, "final norm", ("h_LBD", BLD));
+    let (mut m, x) = builder::modules(job, "final norm", ("h_LBD", BLD));
     m.g.input("loss_mask_BS", BS, DType::Fp32);
     let params = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
     let xn = m.norm("decoder.final_layernorm", x, &params);
@@ -170,7 +170,7 @@ impl Modules<'_> {
 
 /// What stands behind the last block: the final norm, the modules, the head and the loss of each and of the model itself.
 pub(super) fn head(job: &Job) -> Graph {
-    let (mut m, x) = blocks::modules(job, "head", ("h_LBD", BLD));
+    let (mut m, x) = builder::modules(job, "head", ("h_LBD", BLD));
     let loss_mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
     let [tokens, labels, positions] =
         ["tokens_BS", "labels_BS", "positions_BS"].map(|name| m.g.input(name, BS, DType::Int64));

@@ -14,33 +14,10 @@
 //! that crosses from the host. Copies are from pinned memory, but for `broadcast_data`'s. Ranks that share a sequence take
 //! their rows of what was read (`get_batch_on_this_cp_rank`, for 0.5 and 0.16 as 0.14 to 0.16 have it). Loaders are always ahead.
 
+use super::job::Loader;
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::{Eager, Storage};
 use crate::units::Bytes;
-
-/// Where micro-batches come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loader {
-    /// They are on the device.
-    There,
-    /// A loader of each rank's own.
-    EachRank {
-        /// Whether there is a mask.
-        mask: bool,
-    },
-    /// The first tensor-parallel rank's, whose parts are broadcast.
-    Broadcast {
-        /// Whether there is a mask.
-        mask: bool,
-        /// Whether lengths of packed sequences are broadcast, too.
-        lengths: bool,
-    },
-    /// The same rank's, whose text is broadcast, sizes first.
-    SizesFirst {
-        /// Whether all stages read.
-        everywhere: bool,
-    },
-}
 
 /// What is read of a micro-batch, and by whom.
 #[derive(Clone, Copy, Debug)]

@@ -12,17 +12,15 @@ use std::ops::Range;
 use frame::{Again, BlocksFrame};
 pub use frame::{ChunkFrame, LossReport};
 
-use super::Job;
 use super::ahead;
-use super::batch::{Batch, Loader, Reading};
-use super::blocks;
+use super::batch::{Batch, Reading};
+use super::builder;
+use super::ends::MODULES;
 use super::experts;
-use super::fsdp::Strategy;
-use super::graphs::CudaGraphs;
-use super::job::{Core, Fp8Recipe, Implementation, Recompute};
+use super::job::{Core, CudaGraphs, Fp8Recipe, Implementation, Job, Loader, Recompute, Strategy};
 use super::latent;
 use super::layers::Layers;
-use super::modules::{MODULES, Modules};
+use super::modules::Modules;
 use crate::model::Position;
 use crate::model::graph::{Dims, Graph, Param};
 use crate::program::{DType, Graphs};
@@ -131,7 +129,7 @@ impl Chunk {
         let copied = (last && !first && job.model.predicts_ahead > 0).then(|| (modules.embedding)(job));
         let embeddings = embedding.iter().chain(&copied).map(|graph| graph.params.len()).sum::<usize>();
         let blocks = Layers::new(modules, job, layers, first_param + embeddings);
-        let dims = blocks.kinds().first().map_or_else(|| blocks::dims(job), |graph| graph.dims);
+        let dims = blocks.kinds().first().map_or_else(|| builder::dims(job), |graph| graph.dims);
         let sequence = dims.tensor.sequence;
         let mut params = vec![];
         let mut add = |prefix: &str, block: Option<u64>, param: &Param| {

@@ -15,7 +15,7 @@
 
 use super::groups::TENSOR;
 use super::p2p::End;
-use super::step::{Key, Rank, Received};
+use super::state::{Key, Rank, Received};
 use crate::program::{Category, Collective, Comm, DType, Dispatch, MemoryKind, Work};
 use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::Kind;

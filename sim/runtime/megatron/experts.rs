@@ -1,9 +1,8 @@
 //! A block's mixture of experts as operators (`core/transformer/moe/moe_layer.py`, `experts.py`, 0.16.1): a router, and
 //! Transformer Engine's grouped linears between a dispatcher's two ways.
 
-use super::Job;
-use super::blocks::Modules;
-use super::job::{Implementation, Mixture};
+use super::builder::Modules;
+use super::job::{Implementation, Job, Mixture};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::drawn;
 use crate::model::experts::{Experts, Router, Score};

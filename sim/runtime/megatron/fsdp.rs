@@ -25,6 +25,7 @@
 mod cut;
 mod gathers;
 mod gradients;
+mod lanes;
 mod pool;
 mod refuses;
 
@@ -33,68 +34,20 @@ pub use refuses::unfit;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
-use super::groups::{self, DATA};
-use super::job::Job;
+use super::job::{Fsdp, Job, Strategy};
 use super::replicas::Replicas;
-use crate::program::{Builder, Category, DType, Dispatch, GroupId, MemoryKind, StreamId, Work};
+use crate::program::{Builder, Category, DType, Dispatch, GroupId, MemoryKind, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::eager::main_gradients::{Moment, Takes};
 use crate::units::Bytes;
 use cut::{Group, Member, Rules};
 use gathers::{Gathers, Towards};
 use gradients::Gradients;
+use lanes::Lanes;
 use pool::Pool;
-
-/// What replicas share of a model's parameters (`--data-parallel-sharding-strategy`), each more than the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Strategy {
-    /// `no_shard`: nothing.
-    Whole,
-    /// `optim`: what the optimizer keeps.
-    Optimizer,
-    /// `optim_grads`: that, and main gradients.
-    Gradients,
-    /// `optim_grads_params`: that, and parameters.
-    Parameters,
-}
-
-/// Megatron-FSDP (`--use-megatron-fsdp`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fsdp {
-    /// What is shared.
-    pub strategy: Strategy,
-    /// `--suggested-communication-unit-size`: elements of gradients that wait; half as many of parameters are gathered ahead.
-    pub unit_size: u64,
-    /// `--fsdp-double-buffer`.
-    pub double_buffer: bool,
-    /// `--create-all-gather-group`: parameters are gathered on a communicator of their own.
-    pub gather_group: bool,
-}
-
-/// The streams that a job has besides.
-pub(super) const STREAMS: [&str; 3] = ["parameter gathers", "gradient reductions", "gathers' communicator"];
 
 /// What is gathered ahead and waits at least, in elements, where the file does not say how much.
 const LEAST_UNIT: u64 = 1_000_000_000;
-
-/// Streams that blocks are taken on, and communicators with theirs.
-#[derive(Clone, Copy, Debug)]
-struct Lanes {
-    gather: StreamId,
-    reduce: StreamId,
-    gathered_over: (GroupId, StreamId),
-    reduced_over: (GroupId, StreamId),
-}
-
-impl Lanes {
-    fn new(program: &mut Builder, (job, fsdp): (&Job, Fsdp), data: GroupId) -> Lanes {
-        let first = groups::streams(job).len() - STREAMS.len();
-        let [gather, reduce, apart] = [0, 1, 2].map(|at| StreamId((first + at) as u8));
-        let reduced_over = (data, DATA);
-        let gathered_over = if fsdp.gather_group { (program.add_group(job.mesh.data()), apart) } else { reduced_over };
-        Lanes { gather, reduce, gathered_over, reduced_over }
-    }
-}
 
 /// A model's parameters as Megatron-FSDP shares them.
 #[derive(Debug)]

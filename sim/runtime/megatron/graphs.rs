@@ -8,87 +8,15 @@
 //! `"local"` with `full_iteration` captures all of a step's forwards and backwards as one graph (`core/full_cuda_graph.py`).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 
-use super::Job;
-use super::batch::Loader;
 use super::groups::static_copies;
-use super::step::Rank;
-use crate::model::graph::{Graph, OpKind, ValueId};
-use crate::model::megatron::{MegatronOp, RoutedOp};
-use crate::program::{Category, DType, Dispatch, Graphs, MemoryKind, Pass, Work};
+use super::job::{CudaGraphs, Loader};
+use super::state::Rank;
+use crate::model::graph::ValueId;
+use crate::program::{Category, Dispatch, Graphs, MemoryKind, Pass, Work};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, ParamMap, Storage};
 use crate::schedule::{Action, Kind, Lists};
 use crate::units::Bytes;
-
-/// What is captured (`--cuda-graph-impl`, `--cuda-graph-scope`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CudaGraphs {
-    /// Nothing.
-    #[default]
-    None,
-    /// A stretch of each block, by Transformer Engine.
-    Layers(Scope),
-    /// All forwards and backwards of a step (`local` with `full_iteration`).
-    Iteration,
-}
-
-/// Parts of a block that are captured; none of them: all of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
-    /// `attn`: attention and its residual.
-    pub attention: bool,
-    /// `mlp`: the feed-forward of a block without experts.
-    pub feed_forward: bool,
-    /// `moe`: the mixture of experts.
-    pub mixture: bool,
-    /// `moe_router`: of it the norm, experts that every token passes, and the router.
-    pub router: bool,
-    /// `moe_preprocess`: and what the dispatcher does before rows are exchanged.
-    pub preprocess: bool,
-}
-
-impl Scope {
-    fn is_whole(self) -> bool {
-        self == Scope::default()
-    }
-}
-
-/// Operators of a mixture behind the router that a dispatcher runs before ranks exchange anything (`dispatch_preprocess`).
-fn prepared(graph: &Graph, from: usize) -> usize {
-    let before = |kind: OpKind| {
-        let orders = |kind| matches!(kind, RoutedOp::Select { .. } | RoutedOp::Permute { .. });
-        matches!(kind, OpKind::View) || matches!(kind, OpKind::Megatron(MegatronOp::Routed(kind)) if orders(kind))
-    };
-    from + graph.ops[from..].iter().take_while(|op| before(op.kind)).count()
-}
-
-/// The operators of a block that are one CUDA graph, if any are.
-pub(super) fn stretch(job: &Job, graph: &Graph) -> Option<Range<usize>> {
-    let CudaGraphs::Layers(scope) = job.graphs else { return None };
-    let (whole, end) = (scope.is_whole(), graph.ops.len());
-    let at = |wanted: &dyn Fn(MegatronOp) -> bool| {
-        graph.ops.iter().position(|op| matches!(op.kind, OpKind::Megatron(kind) if wanted(kind)))
-    };
-    let attended = at(&|kind| matches!(kind, MegatronOp::BiasDropoutAdd { .. }))? + 1;
-    let router = at(&|kind| matches!(kind, MegatronOp::Routed(RoutedOp::Route { .. }))).map(|at| at + 1);
-    let start = if whole || scope.attention { 0 } else { attended };
-    let end = match router {
-        _ if whole => end,
-        None if scope.feed_forward => end,
-        Some(_) if scope.mixture => end,
-        Some(router) if scope.preprocess => prepared(graph, router),
-        Some(router) if scope.router => router,
-        _ => attended,
-    };
-    (start < end).then_some(start..end)
-}
-
-/// Whether the host waits for counts of rows that a stretch has made, behind it.
-pub(super) fn counts_behind(graph: &Graph, range: &Range<usize>) -> bool {
-    let waits = |kind| matches!(kind, OpKind::Megatron(MegatronOp::Routed(RoutedOp::Permute { waits: true, .. })));
-    graph.ops[range.clone()].iter().any(|op| waits(op.kind))
-}
 
 /// A stretch of a block between the capture of its forward and of its backward.
 struct Open {
@@ -245,14 +173,4 @@ impl Rank<'_> {
             eager.release(storage);
         }
     }
-}
-
-/// Bytes of a mask of a micro-batch's sequences, a byte for each pair of tokens (`get_layer_static_inputs`).
-pub(super) fn mask_bytes(job: &Job) -> u64 {
-    job.batch * (job.seq / u64::from(job.mesh.cp)) * job.seq
-}
-
-/// Bytes of rotary angles for `tokens` of `dims` dimensions.
-pub(super) fn angle_bytes(tokens: u64, dims: u64) -> u64 {
-    tokens * dims * DType::Fp32.bytes()
 }

@@ -1,8 +1,6 @@
 //! Streams and communicators of a rank (`core/parallel_state.py`, 0.16.1).
 
-use super::fsdp;
-use super::graphs::CudaGraphs;
-use super::job::{Job, Mesh, Scatter, Sharing};
+use super::job::{CudaGraphs, Job, Mesh, Scatter, Sharing};
 use crate::program::{Builder, DType, GroupId, StreamId};
 use crate::runtime::eager::{BUFFER_STREAMS, Context, ExpertRanks, Heads, Ring, UserBuffers};
 use crate::units::Bytes;
@@ -57,6 +55,9 @@ const USER_BUFFERS: [&str; BUFFER_STREAMS + 1] =
 
 const STATIC_COPIES: [&str; 1] = ["copies into static buffers"];
 
+/// Those of Megatron-FSDP.
+const SHARDED: [&str; 3] = ["parameter gathers", "gradient reductions", "gathers' communicator"];
+
 /// Buffers that `initialize_ub` (`transformer_engine/pytorch/module/base.py`, 2.9) takes of all linears: those that are
 /// gathered into, in fp8 where linears are, and those that bulk exchanges scatter from.
 const GATHERED: u64 = 8;
@@ -65,7 +66,7 @@ const SCATTERED: u64 = 2;
 /// The streams of a job.
 pub(super) fn streams(job: &Job) -> Vec<&'static str> {
     let buffers: &[&str] = if job.overlap_tensor.is_some() { &USER_BUFFERS } else { &[] };
-    let sharded: &[&str] = if job.fsdp.is_some() { &fsdp::STREAMS } else { &[] };
+    let sharded: &[&str] = if job.fsdp.is_some() { &SHARDED } else { &[] };
     let copies: &[&str] = if job.graphs == CudaGraphs::Iteration { &STATIC_COPIES } else { &[] };
     [of_modules(job), of_experts(job), buffers, copies, sharded].concat()
 }
@@ -74,6 +75,12 @@ pub(super) fn streams(job: &Job) -> Vec<&'static str> {
 pub(super) fn static_copies(job: &Job) -> Option<StreamId> {
     let at = streams(job).iter().position(|&name| name == STATIC_COPIES[0]);
     at.map(|at| StreamId(at as u8))
+}
+
+/// The streams of Megatron-FSDP: of gathers of parameters, of reductions of gradients, and of a communicator of the gathers' own.
+pub(super) fn sharded(job: &Job) -> [StreamId; 3] {
+    let first = streams(job).len() - SHARDED.len();
+    [0, 1, 2].map(|at| StreamId((first + at) as u8))
 }
 
 /// The stream that some of a mixture's work has of its own.

@@ -1,10 +1,16 @@
 //! A Megatron-Core training job, fully decided. Names are those of Megatron's arguments (`megatron/training/arguments.py`,
 //! `core/transformer/transformer_config.py`, `core/distributed/distributed_data_parallel_config.py`, 0.16.1).
 
-use super::batch::Loader;
-use super::fsdp::Fsdp;
-use super::graphs::CudaGraphs;
-use super::optimizer::Optimizer;
+mod fsdp;
+mod graphs;
+mod loader;
+mod optimizer;
+
+pub use fsdp::{Fsdp, Strategy};
+pub use graphs::{CudaGraphs, Scope};
+pub use loader::Loader;
+pub use optimizer::Optimizer;
+
 use crate::model::ModelConfig;
 use crate::model::megatron::Fp8;
 pub use crate::model::megatron::{CrossEntropy, Fp8Recipe, Scatter};

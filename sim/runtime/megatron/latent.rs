@@ -2,9 +2,8 @@
 //! `gpt_layer_specs.py` with Transformer Engine): short vectors are made by linears that every tensor-parallel rank has whole,
 //! of its part of the sequence; norms stand in the linears that make heads of them.
 
-use super::Job;
-use super::blocks::{Modules, PROJ};
-use super::job::{Core, Implementation, Recompute};
+use super::builder::{Modules, PROJ};
+use super::job::{Core, Implementation, Job, Recompute};
 use super::refused::{FP8, FP8_SIZES};
 use crate::model::graph::{Axis, OpKind, ValueId};
 use crate::model::latent::LatentAttention;

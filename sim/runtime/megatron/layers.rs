@@ -1,26 +1,10 @@
-//! The blocks of a chunk: what of them differs, a graph for each kind, and where each block's parameters are numbered.
+//! The blocks of a chunk: a graph for each kind, and where each block's parameters are numbered.
 
 use std::ops::Range;
 
-use super::Job;
-use super::modules::Modules;
+use super::job::Job;
+use super::modules::{Kind, Modules};
 use crate::model::graph::{Graph, Param};
-
-/// What of a block may differ from its neighbours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
-    /// Keys that a query reaches; none: all before it.
-    pub window: Option<u64>,
-    /// Whether it has experts.
-    pub experts: bool,
-}
-
-impl Kind {
-    /// That of a model's block.
-    pub(super) fn of(job: &Job, layer: u64) -> Kind {
-        Kind { window: job.model.window(layer), experts: job.model.experts_in(layer).is_some() }
-    }
-}
 
 /// Blocks in a row.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use super::groups::TENSOR;
 use super::job::Engine;
 use super::p2p::End;
-use super::step::{Rank, Received, Sent};
+use super::state::{Rank, Received, Sent};
 use super::vocabulary::Vocabulary;
 use crate::program::{Category, Collective, Comm, EventId};
 use crate::runtime::eager::{COMPUTE, Storage};

@@ -1,8 +1,23 @@
 //! What a chunk is made of: a framework's modules, each as a graph of operators.
 
-use super::layers::Kind;
-use super::{Job, blocks};
+use super::job::Job;
 use crate::model::graph::Graph;
+
+/// What of a block may differ from its neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Keys that a query reaches; none: all before it.
+    pub window: Option<u64>,
+    /// Whether it has experts.
+    pub experts: bool,
+}
+
+impl Kind {
+    /// That of a model's block.
+    pub(super) fn of(job: &Job, layer: u64) -> Kind {
+        Kind { window: job.model.window(layer), experts: job.model.experts_in(layer).is_some() }
+    }
+}
 
 /// The modules that chunks are made of, written down as operators.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +30,3 @@ pub struct Modules {
     /// report for the log.
     pub head: fn(&Job) -> Graph,
 }
-
-/// Megatron-Core's own.
-pub(super) const MODULES: Modules = Modules { embedding: blocks::embedding, block: blocks::block, head: blocks::head };

@@ -3,28 +3,31 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::buckets::Slot;
 use super::chunk::{Chunk, ChunkParam};
 use super::counts::Counts;
-use super::graphs::CudaGraphs;
+use super::data::Data;
+use super::ends::{MODULES, TABLES, WITHOUT_TABLES};
+use super::fsdp::Sharded;
 use super::groups::{
-    DATA, EXCHANGES, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams, user_buffers,
+    DATA, EXCHANGES, EXPERT_DATA, Groups, MAXIMA, PIPELINE, SHARED, TENSOR, corrects, expert_ranks, sequence, streams,
+    user_buffers,
 };
-use super::job::Job;
+use super::job::{CudaGraphs, Job};
 use super::optimizer::{self, Part, Shards};
 use super::p2p::P2p;
-use super::replicas::{self, Replicas, Shared};
-use super::step::Rank;
+use super::replicas::{Replicas, Shared};
+use super::state::Rank;
 use super::vocabulary::Vocabulary;
-use super::{blocks, modules};
 use crate::program::{
     Budget, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
 };
 use crate::runtime::eager::main_gradients::{MainGradients, Moment, ParamHooks, Takes};
 use crate::runtime::eager::{COMPUTE, Eager, Maxima, TensorGroup};
 use crate::runtime::optimizer::Owned;
-use crate::schedule::Schedule;
+use crate::schedule::{Kind, Schedule};
 use crate::units::Bytes;
 
 impl<'j> Rank<'j> {
@@ -43,7 +46,7 @@ impl<'j> Rank<'j> {
             let (first, last) = (stage == 0, stage + 1 == schedule.stages);
             let before: u64 = job.pipeline.layers[..stage].iter().sum();
             let own = before..before + job.pipeline.layers[stage];
-            let modules = if spread.is_some() { &blocks::WITHOUT_TABLES } else { &modules::MODULES };
+            let modules = if spread.is_some() { &WITHOUT_TABLES } else { &MODULES };
             let chunk = Chunk::of(modules, job, (first, last), own, params);
             params += chunk.params().len();
             scopes.push(program.add_scope(format!("stage {stage}")));
@@ -54,14 +57,14 @@ impl<'j> Rank<'j> {
             let tables = [params, params + 1];
             // The head's table is registered before the embedding's.
             for (name, ends) in [("part of the head", (false, true)), ("part of the embedding", (true, false))] {
-                chunks.push(Chunk::of(&blocks::TABLES, job, ends, 0..0, params));
+                chunks.push(Chunk::of(&TABLES, job, ends, 0..0, params));
                 params += 1;
                 scopes.push(program.add_scope(name.to_owned()));
             }
             vocabulary = Some(Vocabulary::new(job, spread, tables));
         }
         let slots: Vec<Vec<Slot>> = chunks.iter().map(|chunk| slots(chunk, job, schedule)).collect();
-        let data = replicas::of(&mut program, (job, rank == 0), &chunks, (&slots, groups));
+        let data = wrappers(&mut program, (job, rank == 0), &chunks, (&slots, groups));
         let all: Vec<Slot> = slots.iter().flatten().copied().collect();
         let own: Vec<&ChunkParam> = chunks.iter().flat_map(Chunk::params).collect();
         let part = |(param, elements): (usize, u64)| {
@@ -74,7 +77,7 @@ impl<'j> Rank<'j> {
         let parts = data.iter().flat_map(|data| data.borrow().shards(&all)).map(part).collect();
         let shards = Shards::new(parts, weights);
         let stages = owned().collect();
-        let halves = super::halves(schedule);
+        let halves = halves(schedule);
         let p2p = P2p::new(job, (rank, halves), (&job.mesh.pipeline(), groups.pipeline), PIPELINE);
         let mut eager = Eager::new(program, job.modules(), params);
         let experts = all.iter().map(|slot| slot.expert).collect();
@@ -257,6 +260,28 @@ impl<'j> Rank<'j> {
             reduce(program, (self.groups.data, DATA), Bytes(8), DType::Fp32);
         }
     }
+}
+
+/// Whether a schedule's backwards come in halves, as those of zero-bubble schedules do.
+fn halves(schedule: &Schedule) -> bool {
+    schedule.lists.all().iter().any(|action| action.kind == Kind::Weight)
+}
+
+/// The wrappers of a pipeline rank's chunks: of the parameters that all ranks have, and of experts that they do not.
+fn wrappers(
+    program: &mut Builder,
+    (job, first_rank): (&Job, bool),
+    chunks: &[Chunk],
+    (slots, groups): (&[Vec<Slot>], Groups),
+) -> Vec<Shared> {
+    if let (Some(fsdp), [chunk]) = (job.fsdp, chunks) {
+        return vec![Rc::new(RefCell::new(Sharded::new(program, (job, fsdp), chunk.params(), groups.data)))];
+    }
+    let buckets =
+        |experts: bool, on| -> Shared { Rc::new(RefCell::new(Data::new(job, (first_rank, experts), slots, on))) };
+    let mut data = vec![buckets(false, (groups.data, DATA))];
+    data.extend(groups.expert_data.map(|group| buckets(true, (group, EXPERT_DATA))));
+    data
 }
 
 /// The buffers that a rank's chunks share: of each name, those of the chunk with the most.

@@ -1,16 +1,11 @@
 //! How replicas of a model share its gradients, its optimizer and its parameters: what Megatron's data-parallel wrappers do at
-//! each point of a step. There are two: buckets ([`Data`], `DistributedDataParallel`) and Megatron-FSDP ([`Sharded`]).
+//! each point of a step. There are two: buckets (`data.rs`, `DistributedDataParallel`) and Megatron-FSDP (`fsdp.rs`).
 
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::rc::Rc;
 
 use super::buckets::Slot;
-use super::chunk::Chunk;
-use super::data::Data;
-use super::fsdp::Sharded;
-use super::groups::{DATA, EXPERT_DATA, Groups};
-use super::job::Job;
 use crate::program::Builder;
 use crate::runtime::eager::main_gradients::{Moment, Takes};
 
@@ -54,20 +49,3 @@ pub(super) trait Replicas: Debug {
 
 /// One wrapper, which the eager run's hooks use too.
 pub(super) type Shared = Rc<RefCell<dyn Replicas>>;
-
-/// The wrappers of a pipeline rank's chunks: of the parameters that all ranks have, and of experts that they do not.
-pub(super) fn of(
-    program: &mut Builder,
-    (job, first_rank): (&Job, bool),
-    chunks: &[Chunk],
-    (slots, groups): (&[Vec<Slot>], Groups),
-) -> Vec<Shared> {
-    if let (Some(fsdp), [chunk]) = (job.fsdp, chunks) {
-        return vec![Rc::new(RefCell::new(Sharded::new(program, (job, fsdp), chunk.params(), groups.data)))];
-    }
-    let buckets =
-        |experts: bool, on| -> Shared { Rc::new(RefCell::new(Data::new(job, (first_rank, experts), slots, on))) };
-    let mut data = vec![buckets(false, (groups.data, DATA))];
-    data.extend(groups.expert_data.map(|group| buckets(true, (group, EXPERT_DATA))));
-    data
-}

@@ -1,15 +1,8 @@
 //! A chunk's forward and backward, run or stamped: what a micro-batch does as another did is not run again (`eager::Stamps`).
 
 use super::chunk::ChunkFrame;
-use super::step::Rank;
-use crate::runtime::eager::{Eager, Stamps, Storage};
-
-/// What a rank's chunks have written so far.
-#[derive(Debug, Default)]
-pub(super) struct Written {
-    forward: Stamps<(ChunkFrame, Storage)>,
-    backward: Stamps<Option<Storage>>,
-}
+use super::state::Rank;
+use crate::runtime::eager::{Eager, Storage};
 
 impl Rank<'_> {
     /// Whether no gathering or reduction goes on that a chunk's operators would wait for or start.

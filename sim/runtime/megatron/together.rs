@@ -4,7 +4,7 @@
 //! there; what a backward has made from the default stream.
 
 use super::chunk::combined::{self, Ahead, Back};
-use super::step::{Key, Rank};
+use super::state::{Key, Rank};
 use crate::program::{Pass, ScopeId};
 use crate::runtime::eager::{COMPUTE, Eager, Later};
 use crate::schedule::{Action, Kind};

@@ -12,22 +12,23 @@
 //! all ranks; before the words' and their gradients' stands one of four bytes. Blocks that wait for another stream go
 //! back to the allocator when Python lets go of them (`record_stream` is neglected).
 
+mod actions;
 mod head;
+mod meeting;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::Batch;
-use super::groups::{PIPELINE, REDUCTIONS, VOCABULARY};
+use super::groups::REDUCTIONS;
 use super::job::{CrossEntropy, Implementation, Job};
-use super::step::{Key, Open, Rank};
 use crate::model::NormPlacement;
-use crate::program::{Category, Collective, Comm, DType, Dispatch, EventId, GroupId, Pass, StreamId};
+use crate::program::{EventId, GroupId};
 use crate::runtime::Refusal;
+use crate::runtime::eager::Storage;
 use crate::runtime::eager::spread::{HeadFrame, HeadResults, Meet, Part, WordsFrame};
-use crate::runtime::eager::{COMPUTE, Storage};
 use crate::schedule::order::vocabulary::Spread;
 use crate::schedule::{Action, Kind};
-use crate::units::Bytes;
 
 /// What of a job whose vocabulary pipeline ranks share has no rules here, if anything, and what to write.
 pub(super) fn refuses(job: &Job) -> Option<Refusal> {
@@ -226,169 +227,5 @@ impl Vocabulary {
             Spread::TwoBarriers => Meet::Apart,
             Spread::Interlaced => Meet::AtOnce(group, REDUCTIONS),
         }
-    }
-}
-
-impl Rank<'_> {
-    fn shared(&mut self) -> &mut Vocabulary {
-        self.vocabulary.as_mut().expect("a schedule that spreads the vocabulary is a rank's that has a part of it")
-    }
-
-    fn is_last(&self) -> bool {
-        self.rank as usize + 1 == self.schedule.ranks()
-    }
-
-    /// An action beside the blocks'.
-    pub(super) fn of_vocabulary(&mut self, action: Action) {
-        let micro_batch = action.microbatch;
-        let (scope, pass) = match action.kind {
-            Kind::Embed | Kind::SumEmbed | Kind::WaitSumEmbed => (2, Pass::Forward),
-            Kind::ShareGradient | Kind::EmbedBackward => (2, Pass::Backward),
-            _ => (1, Pass::Forward),
-        };
-        let before = (self.eager.program.enter(self.scopes[scope]), self.eager.program.set_pass(pass));
-        match action.kind {
-            Kind::Embed => self.look_up(micro_batch),
-            Kind::SumEmbed => self.sum_words(),
-            Kind::WaitSumEmbed => self.wait_for_words(),
-            Kind::ShareGradient => self.share_gradient(),
-            Kind::EmbedBackward => self.look_up_backward(),
-            Kind::ShareHidden => self.share_result(micro_batch),
-            Kind::Output => self.head(micro_batch),
-            Kind::SumOutput => self.reduce_head(micro_batch),
-            Kind::Loss => self.loss(micro_batch),
-            Kind::WaitSendForward => {
-                if let Some(sent) = self.sent[0].take() {
-                    self.eager.program.wait(COMPUTE, sent.event);
-                    self.eager.release(sent.storage);
-                }
-            }
-            _ => unreachable!("the others are blocks' or messages"),
-        }
-        self.eager.program.enter(before.0);
-        self.eager.program.set_pass(before.1);
-    }
-
-    /// A collective of all pipeline ranks, behind what the computation has issued; when it will have ended.
-    fn meet(
-        &mut self,
-        kind: Collective,
-        (bytes, dtype): (u64, DType),
-        (from, stream): (StreamId, StreamId),
-    ) -> EventId {
-        let group = self.groups.pipeline;
-        self.eager.program.wait_stream(stream, from);
-        self.eager.program.collective(stream, Comm { kind, group, bytes: Bytes(bytes), dtype });
-        self.eager.program.record(stream)
-    }
-
-    /// One number, before the words' and their gradients' collectives (`comm_wait_tensor`).
-    fn tick(&mut self) {
-        if !self.shared().interlaced() {
-            self.meet(Collective::AllReduce, (4, DType::Fp32), (COMPUTE, VOCABULARY));
-        }
-    }
-
-    /// What the last rank's module hands on in fp32, and takes back (`Float16Module`): the words' rows, and their gradient.
-    fn through_fp32(&mut self, storage: Storage) -> Storage {
-        let part = self.shared().part;
-        if !self.is_last() || part.dtype == DType::Fp32 {
-            return storage;
-        }
-        let elements = part.tokens * part.width;
-        let wide = self.eager.cast(storage, elements, (part.dtype, DType::Fp32));
-        self.eager.cast(wide, elements, (DType::Fp32, part.dtype))
-    }
-
-    /// Reads a micro-batch, and looks its words up.
-    fn look_up(&mut self, micro_batch: u32) {
-        self.eager.program.host(Dispatch::StepOverhead, 1);
-        let batch = self.chunks[0].batch(&mut self.eager);
-        let part = self.shared().part;
-        let (frame, found) = self.eager.part_of_words(part);
-        let found = self.through_fp32(found);
-        // Python takes another copy, and the first is deallocated.
-        let copy = self.eager.clone_of(part.hidden());
-        self.eager.release(found);
-        let shared = self.shared();
-        shared.batches.insert(micro_batch, batch);
-        shared.words.push_back(frame);
-        shared.looked_up = Some(copy);
-    }
-
-    fn sum_words(&mut self) {
-        let part = self.shared().part;
-        let words = self.shared().looked_up.take().expect("words are looked up before they are summed");
-        self.tick();
-        let end = self.meet(Collective::AllReduce, (part.hidden(), part.dtype), (COMPUTE, VOCABULARY));
-        let first = self.rank == 0;
-        if !first {
-            self.eager.release(words);
-        }
-        self.shared().sums.push_back((end, first.then_some(words)));
-    }
-
-    /// On the first rank the sum is the next input of the blocks.
-    fn wait_for_words(&mut self) {
-        let (end, words) = self.shared().sums.pop_front().expect("a sum is started before it is waited for");
-        self.eager.program.wait(COMPUTE, end);
-        if let Some(words) = words {
-            self.shared().sums_waited(words);
-        }
-    }
-
-    fn share_gradient(&mut self) {
-        let part = self.shared().part;
-        let first = self.rank == 0;
-        let gradient = match self.shared().gradients.pop_front() {
-            Some(gradient) if first => gradient,
-            _ => self.eager.storage_as(part.hidden(), Category::BackwardTemporary, "aten.empty"),
-        };
-        self.tick();
-        let end = self.meet(Collective::Broadcast, (part.hidden(), part.dtype), (COMPUTE, VOCABULARY));
-        self.shared().shared_gradient = Some((gradient, end));
-    }
-
-    fn look_up_backward(&mut self) {
-        let (gradient, end) = self.shared().shared_gradient.take().expect("a gradient is shared before it is used");
-        self.eager.program.wait(COMPUTE, end);
-        let gradient = self.through_fp32(gradient);
-        let shared = self.shared();
-        let (part, table) = (shared.part, shared.tables[1]);
-        let frame = shared.words.pop_front().expect("words go forward before they go back");
-        self.eager.part_of_words_backward(part, frame, gradient, table);
-    }
-
-    /// Forward of the stage's blocks, with what stands before the first and behind the last but for the tables.
-    pub(super) fn forward_without_tables(&mut self, key: Key) {
-        let last = self.is_last();
-        let input = if key.0 == 0 { self.shared().first_input() } else { self.received(key) };
-        let before = self.eager.program.enter(self.scopes[0]);
-        self.eager.program.set_pass(Pass::Forward);
-        self.eager.category = Category::Activation;
-        self.counts.forwards += 1;
-        let held = self.eager.retain(input);
-        if key.0 > 0 {
-            self.give(0, key, input);
-        }
-        let batch = self.shared().batches[&key.1];
-        for storage in batch.all() {
-            self.eager.retain(storage);
-        }
-        let (frame, output) = self.chunks[0].forward_on(&mut self.eager, Some(input), batch);
-        self.eager.program.enter(before);
-        let mut open = Open { frame, input: Some(held), output: None };
-        if last {
-            let part = self.shared().part;
-            let elements = part.tokens * part.width;
-            let copy = self.eager.clone_of(elements * DType::Fp32.bytes());
-            let result = self.eager.cast(copy, elements, (DType::Fp32, part.dtype));
-            self.shared().results.push_back(result);
-            open.output = Some(self.eager.storage_as(DType::Fp32.bytes(), Category::Activation, "output"));
-            self.eager.release(output);
-        } else {
-            self.outputs.insert(key, output);
-        }
-        self.open.insert(key, open);
     }
 }

@@ -8,10 +8,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use super::blocks::modules;
 use super::buckets::{Buckets, Hooks, add_to_fp32};
+use super::job::Job;
 use super::messages::{Messages, Peer};
 use super::update::{Groups, Update};
-use super::{Job, modules};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Dispatch, Mark, Pass, Program, StreamId};
 use crate::runtime::eager::{COMPUTE, Eager, Storage, TensorGroup};

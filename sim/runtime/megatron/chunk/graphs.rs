@@ -4,11 +4,63 @@ use std::ops::Range;
 
 use super::{Chunk, MASK};
 use crate::model::Position;
-use crate::model::graph::{Graph, ValueId};
-use crate::program::{Dispatch, MemoryKind};
+use crate::model::graph::{Graph, OpKind, ValueId};
+use crate::model::megatron::{MegatronOp, RoutedOp};
+use crate::program::{DType, Dispatch, MemoryKind};
 use crate::runtime::eager::{Eager, Frame, Storage};
-use crate::runtime::megatron::Loader;
-use crate::runtime::megatron::graphs::{angle_bytes, counts_behind, mask_bytes, stretch};
+use crate::runtime::megatron::job::{CudaGraphs, Job, Loader, Scope};
+
+impl Scope {
+    fn is_whole(self) -> bool {
+        self == Scope::default()
+    }
+}
+
+/// Operators of a mixture behind the router that a dispatcher runs before ranks exchange anything (`dispatch_preprocess`).
+fn prepared(graph: &Graph, from: usize) -> usize {
+    let before = |kind: OpKind| {
+        let orders = |kind| matches!(kind, RoutedOp::Select { .. } | RoutedOp::Permute { .. });
+        matches!(kind, OpKind::View) || matches!(kind, OpKind::Megatron(MegatronOp::Routed(kind)) if orders(kind))
+    };
+    from + graph.ops[from..].iter().take_while(|op| before(op.kind)).count()
+}
+
+/// The operators of a block that are one CUDA graph, if any are.
+fn stretch(job: &Job, graph: &Graph) -> Option<Range<usize>> {
+    let CudaGraphs::Layers(scope) = job.graphs else { return None };
+    let (whole, end) = (scope.is_whole(), graph.ops.len());
+    let at = |wanted: &dyn Fn(MegatronOp) -> bool| {
+        graph.ops.iter().position(|op| matches!(op.kind, OpKind::Megatron(kind) if wanted(kind)))
+    };
+    let attended = at(&|kind| matches!(kind, MegatronOp::BiasDropoutAdd { .. }))? + 1;
+    let router = at(&|kind| matches!(kind, MegatronOp::Routed(RoutedOp::Route { .. }))).map(|at| at + 1);
+    let start = if whole || scope.attention { 0 } else { attended };
+    let end = match router {
+        _ if whole => end,
+        None if scope.feed_forward => end,
+        Some(_) if scope.mixture => end,
+        Some(router) if scope.preprocess => prepared(graph, router),
+        Some(router) if scope.router => router,
+        _ => attended,
+    };
+    (start < end).then_some(start..end)
+}
+
+/// Whether the host waits for counts of rows that a stretch has made, behind it.
+fn counts_behind(graph: &Graph, range: &Range<usize>) -> bool {
+    let waits = |kind| matches!(kind, OpKind::Megatron(MegatronOp::Routed(RoutedOp::Permute { waits: true, .. })));
+    graph.ops[range.clone()].iter().any(|op| waits(op.kind))
+}
+
+/// Bytes of a mask of a micro-batch's sequences, a byte for each pair of tokens (`get_layer_static_inputs`).
+fn mask_bytes(job: &Job) -> u64 {
+    job.batch * (job.seq / u64::from(job.mesh.cp)) * job.seq
+}
+
+/// Bytes of rotary angles for `tokens` of `dims` dimensions.
+fn angle_bytes(tokens: u64, dims: u64) -> u64 {
+    tokens * dims * DType::Fp32.bytes()
+}
 
 impl Chunk {
     /// Its blocks.

@@ -3,9 +3,9 @@
 use super::Chunk;
 use crate::model::{Norm, NormPlacement, Position, QkNorm};
 use crate::runtime::Refusal;
-use crate::runtime::megatron::job::{Core, Fp8Recipe, Implementation, Matmuls};
+use crate::runtime::megatron::job::{Core, Fp8Recipe, Implementation, Job, Matmuls};
 use crate::runtime::megatron::refused::{FP8, FP8_SIZES};
-use crate::runtime::megatron::{Job, ahead, blocks, experts, latent};
+use crate::runtime::megatron::{ahead, builder, experts, latent};
 
 /// Whether fp8 has blockwise scales, with its parameters kept in fp8 or in any case.
 fn is_blockwise(job: &Job, parameters: bool) -> bool {
@@ -21,7 +21,7 @@ fn heads_norms(job: &Job) -> bool {
 /// Whether tensor cores can multiply all sizes in fp8: widths in 16s, tokens in 8s
 /// (`transformer_engine/pytorch/utils.py`, `assert_dim_for_fp8_exec`).
 fn multiplies_in_fp8(job: &Job) -> bool {
-    let d = blocks::dims(job);
+    let d = builder::dims(job);
     let widths = [d.d, d.n * d.h, (d.n + 2 * d.k) * d.h, d.f];
     d.tokens().is_multiple_of(8) && widths.iter().all(|width| width.is_multiple_of(16))
 }
@@ -29,7 +29,7 @@ fn multiplies_in_fp8(job: &Job) -> bool {
 /// Whether blocks of 128 numbers end where the parts of a sequence that ranks hold do, which are quantised before they are
 /// gathered (`utils.py`, `assert_dim_for_all_gather`).
 fn parts_fill_blocks(job: &Job) -> bool {
-    let d = blocks::dims(job);
+    let d = builder::dims(job);
     let ranks = job.model.latent.map_or([None; 2], |latent| [latent.query_rank, Some(latent.rank)]);
     let sizes = [d.local_tokens(), d.d].into_iter().chain(ranks.into_iter().flatten());
     !d.tensor.sequence || sizes.into_iter().all(|size| size.is_multiple_of(128))

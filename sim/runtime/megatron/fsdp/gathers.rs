@@ -5,8 +5,8 @@
 //! gathered group where parameters are shared, taken on the gathering stream; parameters are views of it. A block that is let
 //! go of *lazily* goes when the next one is taken.
 
-use super::Lanes;
 use super::cut::Group;
+use super::lanes::Lanes;
 use super::pool::Pool;
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, EventId, StreamId};
 use crate::runtime::eager::COMPUTE;

@@ -1,10 +1,12 @@
 //! The rank's part of the head, and what ranks exchange for it.
 
-use super::super::data::read_back;
-use super::{Category, Collective, DType, PIPELINE, Pass, REDUCTIONS, Rank, Spread, VOCABULARY};
-use crate::program::{Dispatch, MemoryKind, Work};
+use crate::program::{Category, Collective, DType, Dispatch, MemoryKind, Pass, Work};
 use crate::runtime::eager::spread::HeadResults;
 use crate::runtime::eager::{COMPUTE, Storage};
+use crate::runtime::megatron::data::read_back;
+use crate::runtime::megatron::groups::{PIPELINE, REDUCTIONS, VOCABULARY};
+use crate::runtime::megatron::state::Rank;
+use crate::schedule::order::vocabulary::Spread;
 use crate::units::Bytes;
 
 /// Kernels of a few numbers that take a micro-batch's loss and its gradient (`loss_func`, and its backward).

@@ -1,0 +1,22 @@
+//! A job under InternEvo.
+
+use crate::program::Group;
+use crate::runtime::megatron;
+
+/// A training job, fully decided.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The model, and how it is split.
+    pub split: megatron::Job,
+    /// `parallel.zero1`: replicas over which optimizer states are spread.
+    pub zero1: u32,
+    /// `hybrid_zero_optimizer.reduce_bucket_size`: elements of a bucket, at most.
+    pub bucket: u64,
+}
+
+impl Job {
+    /// The ranks over which optimizer states are spread.
+    pub fn owners(&self) -> Group {
+        Group::new("zero1", self.zero1, self.split.mesh.tp)
+    }
+}

@@ -1,0 +1,95 @@
+//! What stands before a model's first block and behind its last, as operators, and the modules that Megatron-Core's chunks are
+//! made of (`core/models/gpt/gpt_model.py`, 0.16.1).
+
+use super::ahead;
+use super::blocks::block;
+use super::builder::{BLD, BS, modules};
+use super::job::Job;
+use super::modules::Modules;
+use crate::model::Position;
+use crate::model::graph::{Axis, Graph, OpKind};
+use crate::model::megatron::MegatronOp;
+use crate::program::DType;
+
+/// Megatron-Core's own.
+pub(super) const MODULES: Modules = Modules { embedding, block, head };
+
+/// The embedding. Inputs: tokens, positions.
+fn embedding(job: &Job) -> Graph {
+    embedded(job, ("tokens_BS", BS), false)
+}
+
+/// What is left of it where the words are given. Inputs: their rows, positions.
+fn summed_embedding(job: &Job) -> Graph {
+    embedded(job, ("words_LBD", BLD), true)
+}
+
+fn embedded(job: &Job, input: (&'static str, &'static [Axis]), summed: bool) -> Graph {
+    let (mut m, tokens) = modules(job, "embedding", input);
+    let positions = m.g.input("positions_BS", BS, job.dtype);
+    let mut params = vec![];
+    if !summed {
+        params.push(m.g.param("word_embeddings.weight", m.dims.v, m.dims.d));
+    }
+    let learned = match job.model.position {
+        Position::Learned { positions } => Some(positions),
+        _ => None,
+    };
+    params.extend(learned.map(|rows| m.g.param("position_embeddings.weight", rows, m.dims.d)));
+    let kind = MegatronOp::Embed { learned: learned.is_some(), dropout: job.block.hidden_dropout, summed };
+    let mut out = m.megatron("embedding", kind, &[tokens, positions], &params, ("h_LBD", BLD));
+    if job.model.embedding_norm {
+        let norm = m.norm_params("embedding.norm.weight", "embedding.norm.bias");
+        let normed = m.norm("embedding.norm", out, &norm);
+        m.g.drop_values(&[out]);
+        out = normed;
+    }
+    m.g.finish(out)
+}
+
+/// What stands behind the last block: norm, head, the loss of every token, their masked mean.
+fn head(job: &Job) -> Graph {
+    if job.model.predicts_ahead > 0 {
+        return ahead::head(job);
+    }
+    let (mut m, x) = modules(job, "head", ("h_LBD", BLD));
+    let mask = m.g.input("loss_mask_BS", BS, DType::Fp32);
+    let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
+    let weight = m.g.param("output_layer.weight", m.dims.v, m.dims.d);
+    let xn = m.norm("decoder.final_layernorm", x, &ln);
+    let logits = m.logits(xn, weight);
+    m.g.drop_values(&[xn]);
+    let losses = m.losses(logits);
+    m.g.drop_values(&[logits]);
+    let loss = m.mean(losses, mask);
+    m.g.finish(loss)
+}
+
+/// What stands behind the last block where the head is elsewhere: norm, and the result in fp32, which `Float16Module`
+/// hands on from a pipeline's last rank.
+fn last_norm(job: &Job) -> Graph {
+    let (mut m, x) = modules(job, "last norm", ("h_LBD", BLD));
+    m.g.input("loss_mask_BS", BS, DType::Fp32);
+    let ln = m.norm_params("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
+    let xn = m.norm("decoder.final_layernorm", x, &ln);
+    let out = m.g.op_in("decoder", OpKind::CAST, &[xn], &[], ("h_LBD", BLD), DType::Fp32);
+    m.g.drop_values(&[xn]);
+    m.g.finish(out)
+}
+
+/// A rank's part of a table that pipeline ranks share.
+fn part_of_table(job: &Job, name: &'static str) -> Graph {
+    let (mut m, x) = modules(job, name, ("h_LBD", BLD));
+    m.g.param(name, m.dims.v / u64::from(job.mesh.pp), m.dims.d);
+    m.g.finish(x)
+}
+
+/// The stage's own modules where pipeline ranks share the vocabulary: all but its tables.
+pub(super) const WITHOUT_TABLES: Modules = Modules { embedding: summed_embedding, block, head: last_norm };
+
+/// The tables, each of a chunk of its own.
+pub(super) const TABLES: Modules = Modules {
+    embedding: |job| part_of_table(job, "word_embeddings.weight"),
+    block,
+    head: |job| part_of_table(job, "output_layer.weight"),
+};

@@ -1,0 +1,23 @@
+//! A job under nanotron.
+
+use crate::runtime::megatron;
+
+/// A training job, fully decided.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The model, and how it is split.
+    pub split: megatron::Job,
+    /// `optimizer.zero_stage` is 1: each replica steps a slice of every parameter.
+    pub zero: bool,
+    /// `ddp_bucket_cap_mb`, of gradients in the parameters' type \[B\].
+    pub bucket: u64,
+    /// `tp_recompute_allgather`: inputs are gathered again in backward.
+    pub gathers_again: bool,
+}
+
+impl Job {
+    /// Whether `DistributedDataParallel` is around the model.
+    pub fn is_ddp(&self) -> bool {
+        !self.zero && self.split.mesh.dp > 1
+    }
+}
