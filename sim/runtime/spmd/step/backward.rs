@@ -2,23 +2,14 @@
 
 use std::ops::Range;
 
-use super::weights::{Among, Gathered};
-use super::{Category, FULL, HALF, Keep, Step, Variant, Whose};
-use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
+use super::shards::Gathered;
+use super::state::{FULL, HALF, Late, Step, Variant, Whose};
+use crate::program::{Category, Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::policy::Keep;
 use crate::runtime::spmd::room::Blocks;
 use crate::runtime::spmd::tape::Value;
-
-/// A weight gradient whose input is made after the gradient of that input.
-pub(super) struct Late {
-    /// Inputs and outputs.
-    size: (u64, u64),
-    tokens: u64,
-    among: Among,
-    /// What it reads besides.
-    reads: Vec<Value>,
-}
 
 /// What comes after a linear's backward.
 #[derive(Clone, Copy)]

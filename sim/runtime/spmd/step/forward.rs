@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use super::weights::Gathered;
-use super::{Category, Collective, FULL, HALF, Keep, Policy, Step, Variant, Whose};
-use crate::program::{MatmulLayout, MemoryKind};
+use super::shards::Gathered;
+use super::state::{FULL, HALF, Step, Variant, Whose};
+use crate::program::{Category, Collective, MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::policy::{Keep, Policy};
 use crate::runtime::spmd::tape::{At, Value};
 
 impl Step<'_> {

@@ -1,7 +1,7 @@
 //! The optimizer's step on this chip's shards, in place, after the gradients' norm.
 
-use super::{Collective, FULL, Step};
-use crate::program::MemoryKind;
+use super::state::{FULL, Step};
+use crate::program::{Collective, MemoryKind};
 use crate::runtime::optimizer::param::elements;
 
 impl Step<'_> {

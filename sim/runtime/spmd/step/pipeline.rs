@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use super::weights::{Among, Gathered};
-use super::{Category, Collective, FULL, HALF, Step};
-use crate::program::{GroupId, MemoryKind};
-use crate::runtime::spmd::Pipeline;
+use super::shards::{Among, Gathered};
+use super::state::{FULL, HALF, Step};
+use crate::program::{Category, Collective, GroupId, MemoryKind};
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::pipeline::Pipeline;
 use crate::runtime::spmd::tape::{At, Value};
 
 /// What is carried through a loop.
