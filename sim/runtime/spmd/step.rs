@@ -15,11 +15,10 @@ use std::collections::BTreeMap;
 
 use super::job::Job;
 use super::room::Room;
-use super::tape::{CORE, STAGES, UNITS};
-use crate::model::Position;
+use super::tape::{CORE, STAGES, UNITS, Value};
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, Discipline, Dispatch, Pass, Program};
-use crate::runtime::optimizer::param::{Owned, Role, Shape, elements};
+use crate::runtime::optimizer::param::elements;
 use crate::units::Bytes;
 use state::{FULL, Groups, Scopes, Step};
 
@@ -88,35 +87,6 @@ impl Step<'_> {
         program.alloc(Bytes(2 * 4 * self.job.own_tokens()), CORE, Category::Buffer, "inputs, targets");
     }
 
-    /// Parameters, and what this chip has of each: a part of weights and tables, and all of norms. Those of a layer that is run
-    /// several times lie together.
-    fn parameters(&self) -> Vec<Owned> {
-        let (model, shards) = (&self.job.model, u64::from(self.job.mesh.shards()));
-        let tensor = u64::from(self.job.mesh.tensor);
-        let mut params = vec![];
-        let norms = |numbers: u64| Owned::whole(Shape::vector(numbers), Role::Vector);
-        params.extend(model.final_norm.then(|| norms(model.width)));
-        for (layer, &variant) in self.variant_of.iter().enumerate() {
-            let (times, block) = (self.times(layer), &self.variants[variant].block);
-            params.extend(block.weights.iter().map(|weight| {
-                let shape = Shape { matrices: times * weight.copies, rows: weight.inputs, cols: weight.outputs };
-                let role = if weight.experts { Role::Expert } else { Role::Matrix };
-                Owned::stretch(shape, role, times * self.own(weight))
-            }));
-            params.push(norms(times * block.norms));
-        }
-        let positions = match model.position {
-            Position::Learned { positions } => Some(positions),
-            _ => None,
-        };
-        let tables = [Some(model.vocab), (!model.tied_head).then_some(model.vocab), positions];
-        params.extend(tables.into_iter().flatten().map(|rows| {
-            let own = (rows * model.width / tensor).div_ceil(shards);
-            Owned::stretch(Shape::matrix(rows, model.width), Role::Table, own)
-        }));
-        params
-    }
-
     fn run(&mut self) {
         let input = self.embed();
         let hidden = self.forward(input);
@@ -129,5 +99,29 @@ impl Step<'_> {
         self.tape.pass = Pass::Optimizer;
         self.update();
         self.tape.phase("opt");
+    }
+
+    /// Runs all blocks.
+    fn forward(&mut self, mut input: Value) -> Value {
+        self.cast_weights();
+        if let Some(pipeline) = self.job.pipeline {
+            input = self.pipeline(pipeline, input);
+        }
+        self.blocks(self.outside(), input)
+    }
+
+    /// From the gradient of the last block's result to that of the first one's input.
+    fn backward(&mut self, mut gradient: Value) -> Value {
+        let outside = self.outside();
+        if !outside.is_empty() {
+            self.gradients_of(outside.clone());
+            gradient = self.blocks_backward(outside, gradient);
+            self.tables.extend(self.gradients.take());
+        }
+        if let Some(pipeline) = self.job.pipeline {
+            gradient = self.pipeline_backward(pipeline, gradient);
+            self.tables.extend(self.gradients.take());
+        }
+        gradient
     }
 }

@@ -23,21 +23,6 @@ struct After {
 }
 
 impl Step<'_> {
-    /// From the gradient of the last block's result to that of the first one's input.
-    pub(super) fn backward(&mut self, mut gradient: Value) -> Value {
-        let outside = self.outside();
-        if !outside.is_empty() {
-            self.gradients_of(outside.clone());
-            gradient = self.blocks_backward(outside, gradient);
-            self.tables.extend(self.gradients.take());
-        }
-        if let Some(pipeline) = self.job.pipeline {
-            gradient = self.pipeline_backward(pipeline, gradient);
-            self.tables.extend(self.gradients.take());
-        }
-        gradient
-    }
-
     /// Zeros, to which the gradients of some blocks are added; their number.
     pub(super) fn gradients_of(&mut self, layers: Range<usize>) -> u64 {
         let numbers = self.block_numbers(layers);
@@ -48,7 +33,7 @@ impl Step<'_> {
         numbers
     }
 
-    /// The same through some blocks.
+    /// From the gradient of the last of some blocks' result to that of the first one's input.
     pub(super) fn blocks_backward(&mut self, layers: Range<usize>, mut gradient: Value) -> Value {
         for layer in layers.rev() {
             self.layer = layer;

@@ -1,5 +1,7 @@
 //! A step being written: what has been made so far, and the instructions that all of its parts share.
 
+use std::ops::Range;
+
 use super::shards::Among;
 use crate::program::{Category, Collective, Comm, DType, GroupId, MemoryKind, ScopeId, Work};
 use crate::runtime::spmd::block::{Block, Named, Tensor};
@@ -170,6 +172,46 @@ impl<'j> Step<'j> {
             linear: false,
             began: vec![],
         }
+    }
+
+    /// Blocks that are in no pipeline.
+    pub(super) fn outside(&self) -> Range<usize> {
+        self.stage_blocks().end..self.scopes.layers.len()
+    }
+
+    /// Blocks of a stage.
+    pub(super) fn stage_blocks(&self) -> Range<usize> {
+        0..self.job.pipeline.map_or(0, |all| all.layers_per_stage as usize)
+    }
+
+    /// Sets of weights that a chip has of a block.
+    pub(super) fn times(&self, layer: usize) -> u64 {
+        self.job.pipeline.filter(|_| self.stage_blocks().contains(&layer)).map_or(1, |all| all.repeats)
+    }
+
+    /// How often the loop that is being written runs a block.
+    pub(super) fn runs(&self) -> u64 {
+        self.staged.map_or(self.outside().len() as u64, |all| all.iterations() * all.layers_per_stage)
+    }
+
+    /// Who has other tokens and the same shards of what is being written, and how many: in the pipeline replicas of a stage,
+    /// outside of it all stages.
+    pub(super) fn replicas(&self) -> (u32, GroupId) {
+        let mesh = self.job.mesh;
+        match self.staged {
+            Some(_) => (mesh.replicas(), self.groups.data),
+            None => (mesh.replicas() * mesh.stages(), self.groups.stage_data),
+        }
+    }
+
+    /// Whether chips have other tokens that a table's shards do not lie on.
+    pub(super) fn stages_and_shards(&self) -> bool {
+        self.job.mesh.stages() > 1 && self.job.mesh.shards() > 1
+    }
+
+    /// Whether weights of what is being written stay gathered through the loop, and gradients whole.
+    pub(super) fn gathered_once(&self) -> bool {
+        self.staged.is_some_and(|all| all.gather_once) && self.job.mesh.shards() > 1
     }
 
     pub(super) fn tokens(&self) -> u64 {

@@ -60,6 +60,30 @@ impl Step<'_> {
         value.map_or(Gathered::Own, Gathered::Whole)
     }
 
+    /// A weight of the block that is being written, by its place, as [`gather`](Self::gather) has it. Without repeats it is the
+    /// same in each iteration, so what would send it in windows does so once, before the loop.
+    pub(super) fn gather_weight(
+        &mut self,
+        index: usize,
+        numbers: u64,
+        (among, how): (Among, Overlap),
+        after: Vec<At>,
+    ) -> Gathered {
+        let same = self.staged.is_some_and(|all| all.repeats == 1);
+        if !same || how != Overlap::Windowed {
+            return self.gather(numbers, among, how, after);
+        }
+        let place = (self.layer, index);
+        if let Some((_, value)) = self.hoisted.iter().find(|(known, _)| *known == place) {
+            return Gathered::Whole(*value);
+        }
+        let gathered = self.gather(numbers, among, Overlap::None, after);
+        if let Gathered::Whole(value) = gathered {
+            self.hoisted.push((place, value));
+        }
+        gathered
+    }
+
     /// A matmul with a weight.
     pub(super) fn matmul(
         &mut self,
