@@ -14,9 +14,13 @@
 
 mod away;
 mod disk;
+mod elements;
 mod files;
 mod flat;
 mod gather;
+mod host;
+mod job;
+mod kernels;
 mod modules;
 mod parts;
 mod quantized;
@@ -24,87 +28,22 @@ mod reduce;
 mod shelf;
 mod states;
 mod step;
+mod streams;
 mod sub_groups;
 mod update;
 mod visits;
 
-pub use away::Offload;
 pub use disk::Aio;
-pub use files::{ParameterFiles, swappable};
+pub use files::swappable;
 pub use gather::{Bring, Coordinator, Fetch, Gathering, gathered_elements};
-pub use quantized::Quantized;
+pub use job::{Job, Offload, ParameterFiles, Quantized, Stage, StateFiles, Zero};
 pub use reduce::{AllReduce, Buckets, Partition, Reduction, Scatters};
 pub use shelf::{Shelf, Trouble};
-pub use states::StateFiles;
+pub use streams::STREAMS;
 
 use super::{Flight, Framework, Modules, Parts, Refusal, train};
-use crate::program::{Budget, DType, Program, StreamId};
+use crate::program::{Budget, Program};
 use crate::runtime;
-
-/// The stream of reductions that overlap with the backward.
-pub(crate) const REDUCE: StreamId = StreamId(1);
-
-/// Names of the streams of ZeRO-1 and 2; reductions have one of their own whether they overlap or not.
-pub const STREAMS: [&str; 2] = ["default", "reduction"];
-
-/// What of a model's states is spread over the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// The optimizer's states.
-    One,
-    /// And gradients.
-    Two,
-    /// And parameters.
-    Three,
-}
-
-/// `zero_optimization`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Zero {
-    /// `stage`.
-    pub stage: Stage,
-    /// Ranks that states are spread over: all.
-    pub ranks: u32,
-    /// Neighbours that share a sequence (`sequence_parallel_size`); 1: none.
-    pub sequence: u32,
-    /// `reduce_bucket_size` \[elements\].
-    pub bucket: u64,
-    /// `overlap_comm`: reductions run beside the backward, from two buffers in turn.
-    pub overlap: bool,
-    /// `round_robin_gradients`.
-    pub round_robin: bool,
-    /// What decides on gathers, under ZeRO-3.
-    pub gathering: Gathering,
-    /// `sub_group_size`, under ZeRO-3: elements of the rank's part that are stepped together, at least.
-    pub sub_group: u64,
-    /// What is in the host's memory, or on its disks.
-    pub offload: Offload,
-    /// `zero_hpz_partition_size`, under ZeRO-3: neighbouring ranks among which parameters are spread a second time; 1: none.
-    pub hpz: u32,
-    /// What crosses in fewer bits, under ZeRO-3.
-    pub quantized: Quantized,
-}
-
-impl Zero {
-    /// What decides on reductions.
-    pub fn reduction(&self) -> Reduction {
-        Reduction { ranks: self.ranks, bucket: self.bucket, contiguous: true, round_robin: self.round_robin }
-    }
-
-    /// The type in which gradients are reduced (`communication_data_type`, `seq_parallel_communication_data_type`).
-    pub fn reduced(&self) -> DType {
-        if self.sequence > 1 { DType::Fp32 } else { DType::Bf16 }
-    }
-}
-
-/// A training job, fully decided.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// Model, batch, loss and optimizer, with nothing around them.
-    pub whole: train::Job,
-    /// `zero_optimization`.
-    pub zero: Zero,
-}
 
 impl Job {
     /// What of files would end the run with so many buffers.
@@ -114,13 +53,13 @@ impl Job {
 
     /// Elements of groups that are stepped one after the other, and of parts of parameters \[elements\].
     pub fn groups(&self) -> (Vec<u64>, Vec<u64>) {
-        let parts = files::parts(&self.zero, &step::elements(&self.whole));
-        (sub_groups::groups(&parts, self.zero.sub_group), parts)
+        let parts = elements::parts(&self.zero, &self.elements());
+        (elements::groups(&parts, self.zero.sub_group), parts)
     }
 
     /// Elements of each parameter.
     pub fn elements(&self) -> Vec<u64> {
-        step::elements(&self.whole)
+        elements::of(&self.whole)
     }
 }
 

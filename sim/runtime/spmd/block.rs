@@ -1,6 +1,6 @@
 //! A block's forward as operators on named tensors, with what each needs in backward.
 
-use super::{Attention, Job};
+use super::job::{Attention, Job};
 use crate::model::experts::Experts;
 use crate::model::latent::LatentAttention;
 use crate::model::{FeedForward, ModelConfig, Norm, NormPlacement, Position, QkNorm};

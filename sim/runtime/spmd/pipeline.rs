@@ -12,7 +12,7 @@
 //! what goes to the next stage (`shift`), and with repeats what the last stage made until the first takes it up
 //! (`circ_storage`, all micro-batches on every stage). A collective-permute turns each once an iteration.
 
-use super::Policy;
+use super::policy::Policy;
 
 /// How blocks are run in a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

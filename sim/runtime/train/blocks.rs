@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::Training;
 use super::plan::mode;
+use super::training::Training;
 use crate::model::graph::Graph;
 use crate::program::{Category, Pass};
 use crate::runtime::compiled::CompiledFrame;

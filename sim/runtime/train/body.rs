@@ -1,24 +1,11 @@
 //! Around the loop over blocks in transformers' `forward`: what it makes for all of them, and what it names until it returns.
 
 use super::blocks::BlockFrame;
-use super::{Checkpoint, Training};
+use super::checkpoint::Checkpoint;
+use super::training::{Body, Training};
 use crate::model::transformers::{Blocks, body};
 use crate::runtime::eager::{Frame, Storage};
 use crate::runtime::fsdp::Version;
-
-/// What the body of a model has made.
-#[derive(Debug, Default)]
-pub(super) struct Made {
-    /// What `forward` names until it returns.
-    named: Vec<Storage>,
-    /// What it names of the latest block's results.
-    results: Vec<Storage>,
-    /// What blocks share until the first one's backward is over.
-    shared: Vec<Storage>,
-    /// Sizes of what is cast for each block, and by block what is there.
-    casts: Vec<u64>,
-    cast: Vec<(usize, Storage)>,
-}
 
 impl Training<'_> {
     /// Between embedding and blocks.
@@ -38,7 +25,7 @@ impl Training<'_> {
         }
         named.extend(made.named.iter().map(|&bytes| eager.body_tensor(bytes)));
         let shared = made.shared.iter().map(|&bytes| eager.body_tensor(bytes)).collect();
-        self.body = Made { named, shared, casts: made.cast, ..Made::default() };
+        self.body = Body { named, shared, casts: made.cast, ..Body::default() };
     }
 
     /// Before a block's forward: its arguments in its own type.

@@ -6,24 +6,9 @@
 //! step to step and are set to zero in place (`torchtitan/trainer.py:874`): each reduction is added to them and let go of. Clipping
 //! and the optimizer are outside.
 
-use super::Training;
-use crate::program::{Builder, Dispatch, Graphs, MemoryKind, StreamId};
+use super::training::Training;
+use crate::program::{Dispatch, Graphs, MemoryKind};
 use crate::runtime::optimizer::param::elements;
-
-/// What is known of a run's graph.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Captured {
-    /// The stream of the first run.
-    warm_up: StreamId,
-    /// Where in the first step the graph is captured.
-    pub captured_at: usize,
-}
-
-impl Captured {
-    pub fn new(program: &mut Builder) -> Captured {
-        Captured { warm_up: program.add_graph_pools(), captured_at: 0 }
-    }
-}
 
 impl Training<'_> {
     /// Before a micro-batch's forward.

@@ -1,7 +1,10 @@
 //! What everything above asks of a job of PyTorch's own runtimes.
 
-use super::pipeline::Order;
-use super::{Checkpoint, Job, KeepLogits, compile_within, pipeline, plan};
+use super::checkpoint::Checkpoint;
+use super::job::Job;
+use super::looped::KeepLogits;
+use super::pipeline::stages::Order;
+use super::{compile_within, pipeline, plan};
 use crate::model::experts::{Experts, Implementation, Score, choice};
 use crate::model::head::Loss;
 use crate::program::Budget;

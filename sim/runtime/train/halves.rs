@@ -1,9 +1,9 @@
 //! Halves of a stage's backward: what the stage before waits for, and gradients of parameters later. `fully_shard`'s hooks run
 //! in the first; none of a module's tensors is met in the second.
 
-use super::Training;
 use super::blocks::BlockFrame;
 use super::passes::Frames;
+use super::training::Training;
 use crate::program::Pass;
 use crate::runtime::eager::{Frame, Named, Storage};
 

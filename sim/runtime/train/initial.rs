@@ -6,20 +6,11 @@
 //! 0.3.0). Each block makes its rotary table once more (`rope.py:114`). Elements that do fall outside, and are drawn again, are not
 //! simulated: they take a few blocks of a shard's size.
 
-use super::Training;
+use super::job::Initialisation;
+use super::training::Training;
 use crate::program::{BufferId, Builder, Category};
 use crate::runtime::eager::COMPUTE;
 use crate::units::Bytes;
-
-/// How parameters are initialised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Initialisation {
-    /// In place, or elsewhere: nothing is left.
-    #[default]
-    InPlace,
-    /// Linears by `trunc_normal_` of sharded parameters.
-    TruncatedNormal,
-}
 
 const NAME: &str = "initialisation";
 

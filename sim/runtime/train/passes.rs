@@ -2,8 +2,9 @@
 //! modules.
 
 use super::blocks::BlockFrame;
-use super::plan::Part;
-use super::{KeepLogits, Training};
+use super::looped::KeepLogits;
+use super::part::Part;
+use super::training::Training;
 use crate::model::transformers::class_of;
 use crate::program::{Category, Pass};
 use crate::runtime::eager::{Frame, Mode, ParamMap, Storage};

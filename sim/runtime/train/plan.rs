@@ -1,7 +1,8 @@
-//! What is decided before the first instruction: graphs of the distinct modules, parameters in registration order,
-//! parameter groups, communicators.
+//! What is decided before the first instruction: graphs of the distinct modules, parameters in registration order.
 
-use super::{Checkpoint, Job, pipeline};
+use super::checkpoint::Checkpoint;
+use super::job::Job;
+pub(in crate::runtime) use super::part::Part;
 use crate::model::autocast;
 use crate::model::block::{self, Variant};
 use crate::model::experts::titan;
@@ -11,22 +12,12 @@ use crate::model::head::{self, Head};
 use crate::model::operators::Parameters;
 use crate::model::style::{Modules, Rope};
 use crate::model::unpad::unpad;
-use crate::program::{Builder, DType, GroupId, ScopeId, StreamId};
+use crate::program::{DType, ScopeId};
 use crate::runtime::Refusal;
-use crate::runtime::compiled::Rotation;
-use crate::runtime::eager::offload::Offload;
-use crate::runtime::eager::{COMPUTE, Keep, Mode, ParamMap, Ring, TensorGroup};
+use crate::runtime::eager::{Keep, Mode, ParamMap};
+use crate::runtime::fsdp::Narrow;
 use crate::runtime::fsdp::group::{Made, ShardedParam};
-use crate::runtime::fsdp::{Communicators, Narrow, OF_EACH_ROOT, STREAMS};
 use crate::runtime::optimizer::param::{Role, Shape};
-
-/// What of the model is one root: all of it, or a stage of a pipeline.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::runtime) struct Part {
-    pub embedding: bool,
-    pub blocks: std::ops::Range<usize>,
-    pub head: bool,
-}
 
 impl Part {
     /// The whole model.
@@ -255,61 +246,4 @@ pub(super) struct Scopes {
     pub head: ScopeId,
     pub optimizer: ScopeId,
     pub metrics: ScopeId,
-}
-
-/// Process groups; that of all ranks is one of its own only where the mesh has two axes and somebody uses it.
-pub(super) fn communicators(program: &mut Builder, job: &Job) -> Communicators {
-    let (fsdp, reads_back) = (&job.fsdp, job.training_loop.host_syncs > 0);
-    // Tensor-parallel ranks are neighbours: the mesh's last axis.
-    let inner = job.tensor.ranks as u32;
-    let mut add = |name: &str, size, stride| program.add_group(crate::program::Group::new(name, size, stride * inner));
-    let shard = add("dp_shard", fsdp.shard, 1);
-    let replicate = (fsdp.replicate > 1).then(|| add("dp_replicate", fsdp.replicate, fsdp.shard));
-    let ranks = fsdp.wrap.post_forward().first().copied();
-    let post_forward: Option<GroupId> = ranks.map(|ranks| add("dp_shard (after forward)", ranks, 1));
-    let two = fsdp.replicate > 1 && fsdp.shard > 1;
-    let world = match replicate {
-        Some(_) if two && reads_back => add("world", fsdp.shard * fsdp.replicate, 1),
-        Some(replicate) if !two => replicate,
-        _ => shard,
-    };
-    Communicators { world, shard, replicate, post_forward }
-}
-
-/// Names of a job's streams.
-pub(super) fn streams(job: &Job) -> Vec<&'static str> {
-    let mut streams = match job.eager.offload {
-        Some(Offload::OwnStream(_)) => STREAMS.to_vec(),
-        _ => job.fsdp.streams().to_vec(),
-    };
-    if let Some(pipeline) = &job.pipeline {
-        streams.extend((1..pipeline.virtual_stages).flat_map(|_| &STREAMS[1..=OF_EACH_ROOT]));
-        streams.extend(pipeline::STREAMS);
-    }
-    streams.extend((job.style.experts.ranks() > 1).then_some("expert-parallel"));
-    streams.extend((job.context > 1).then_some("context-parallel"));
-    streams.extend(job.tensor.splits().then_some("tensor-parallel"));
-    streams
-}
-
-/// The ranks that share a sequence, inside those that FSDP shards over, and the stream of what they exchange: before the
-/// tensor-parallel ranks' stream.
-pub(super) fn context_ring(program: &mut Builder, job: &Job, streams: usize) -> Option<Rotation> {
-    let stream = StreamId((streams - 1 - usize::from(job.tensor.splits())) as u8);
-    let group = || crate::program::Group::new("cp", job.context, job.tensor.ranks as u32);
-    (job.context > 1).then(|| {
-        let (group, ranks) = (program.add_group(group()), job.context);
-        Rotation { ring: Ring { group, ranks, messages: [stream; 2], second: COMPUTE }, how: job.rotate }
-    })
-}
-
-/// The communicator of tensor-parallel ranks and its stream, the last of the run's, where the model is split.
-pub(super) fn tensor_group(program: &mut Builder, job: &Job, streams: usize) -> Option<TensorGroup> {
-    let size = job.tensor.ranks as u32;
-    job.tensor.splits().then(|| TensorGroup {
-        group: program.add_group(crate::program::Group::new("tp", size, 1)),
-        ranks: job.tensor.ranks,
-        stream: StreamId(streams as u8 - 1),
-        norms: job.tensor.sequence.then(|| job.fsdp.mixed_precision.reduce_dtype()),
-    })
 }

@@ -1,35 +1,15 @@
 //! Experts spread over ranks, as torchtitan does it beside the model's own operators: communicators, the norm of all
 //! gradients, and the biases that balance the load (`distributed/utils.py`, `components/optimizer.py` at 6b960233).
 
-use super::{Job, Training};
+use super::training::Training;
 use crate::model::experts::Implementation;
-use crate::program::{
-    Builder, Category, Collective, Comm, DType, Dispatch, Group, GroupId, MemoryKind, StreamId, Work,
-};
+use crate::program::{Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::{self, Owned};
 use crate::units::Bytes;
 
 /// Kernels that move one block's biases: mean, difference, sign, product, mean, difference, sum, zeros.
 const BIAS_KERNELS: u32 = 8;
-
-/// Where experts are spread over neighbours: the ranks that share a part of them and shard it, and the neighbours with the
-/// stream of what they exchange, the first behind FSDP's.
-pub(super) fn groups(
-    program: &mut Builder,
-    job: &Job,
-    streams: usize,
-) -> Option<((u32, GroupId), (GroupId, StreamId))> {
-    let ranks = u32::try_from(job.style.experts.ranks()).unwrap_or(u32::MAX);
-    if ranks < 2 || job.model.experts.is_none() {
-        return None;
-    }
-    let shard = job.fsdp.shard / ranks;
-    let own = program.add_group(Group::new("efsdp", shard, ranks));
-    let neighbours = program.add_group(Group::new("ep", ranks, 1));
-    let later = usize::from(job.context > 1) + usize::from(job.tensor.splits());
-    Some(((shard, own), (neighbours, StreamId((streams - 1 - later) as u8))))
-}
 
 impl Training<'_> {
     /// Clips all gradients to one norm. The norm of DTensors is summed over one mesh axis after the other, that of experts

@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use super::Job;
-use super::plan::{Graphs, Layout, Part, Scopes};
+use super::job::Job;
+use super::part::Part;
+use super::plan::{Graphs, Layout, Scopes};
 use crate::model::experts::titan;
 use crate::model::graph::{Graph, OpKind};
 use crate::model::head::Loss;

@@ -2,7 +2,7 @@
 //! rest (`_fsdp_state.py`): both before forward, both after; in backward the second is done first. And around a loss that
 //! runs the head itself: the head is gathered again, and its gradient reduced before the model's backward begins.
 
-use super::Training;
+use super::training::Training;
 use crate::model::graph::{ChunkedLoss, OpKind};
 use crate::model::head::Loss;
 use crate::runtime::eager::Frame;

@@ -5,75 +5,15 @@
 //! Each is looked through for what overflows when it crosses, and the host waits for the answer. Memory is pinned through PyTorch,
 //! which takes the next power of two for each block (`aten/src/ATen/core/CachingHostAllocator.h`).
 
-use super::disk::Aio;
-use super::files::{self, ParameterFiles};
-use super::flat::elementwise;
-use super::states::{StateFiles, States};
-use super::update::{made, reduced};
-use super::{Job, Partition, Stage, sub_groups};
-use crate::program::{BufferId, Builder, Category, Dispatch, HostMemory, StreamId, Work, pinned_block};
-use crate::runtime::eager::COMPUTE;
-use crate::runtime::optimizer::{Caller, Optimizer, Owned};
+use super::elements;
+use super::files;
+use super::host::{self, cross};
+use super::job::{Job, Stage};
+use super::kernels::{BF16, FP32, elementwise, made, reduced};
+use super::reduce::Partition;
+use super::states::States;
+use crate::program::{BufferId, Builder, Category, HostMemory, StreamId, pinned_block};
 use crate::units::Bytes;
-
-/// Bytes of an element in bf16.
-const BF16: u64 = 2;
-/// Bytes of an element in fp32.
-const FP32: u64 = 4;
-
-/// `offload_optimizer`, `offload_param`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Offload {
-    /// Whether what is stepped is in the host's memory, with its gradient and moments.
-    pub optimizer: bool,
-    /// `ratio`: the part of ZeRO-3's groups that are, the last ones.
-    pub ratio: f64,
-    /// Whether the rank's part of parameters is there (ZeRO-3).
-    pub parameters: bool,
-    /// Whether what is stepped is in files, and comes for its step.
-    pub states: Option<StateFiles>,
-    /// Whether parameters are in files, and come for their gathers.
-    pub files: Option<ParameterFiles>,
-    /// How files are read and written.
-    pub aio: Aio,
-}
-
-impl Offload {
-    /// Of so many groups the first that is stepped on the host.
-    pub(super) fn first_on_host(&self, groups: usize) -> usize {
-        if self.optimizer { ((1.0 - self.ratio) * groups as f64) as usize } else { groups }
-    }
-}
-
-/// A copy from the host's memory, or to it; the host does not wait for it.
-pub(super) fn cross(program: &mut Builder, stream: StreamId, bytes: u64, to_host: bool) {
-    let name = if to_host { "aten.copy_ to the host" } else { "aten.copy_ from the host" };
-    program.launch(stream, name, Work::HostCopy { bytes: Bytes(bytes), to_host }, Dispatch::EagerForward);
-}
-
-/// The host's processors read and write so many bytes, and the rank waits.
-fn on_host(program: &mut Builder, name: &'static str, bytes: u64) {
-    program.launch(COMPUTE, name, Work::HostMemory { bytes: Bytes(bytes) }, Dispatch::EagerForward);
-    program.wait_for_host(COMPUTE);
-}
-
-/// Gradients of so many elements are scaled, and the optimizer steps.
-pub(super) fn step(program: &mut Builder, optimizer: &Optimizer, elements: u64) {
-    let moved = optimizer.on_host(Caller::Zero, &[Owned::flat(elements)], FP32);
-    let moved = moved.expect("scenarios that step another on the host are refused");
-    on_host(program, "aten.mul_ on the host", 2 * elements * FP32);
-    on_host(program, moved.kernel, moved.read + moved.written);
-}
-
-/// Bytes of the optimizer's states of so many elements, each.
-pub(super) fn states(optimizer: &Optimizer, elements: u64) -> impl Iterator<Item = u64> + use<> {
-    optimizer.states(&Owned::flat(elements), FP32).into_iter().map(|state| state.bytes())
-}
-
-/// So many stepped parameters are copied to a block in bf16.
-pub(super) fn narrow(program: &mut Builder, elements: u64) {
-    on_host(program, "aten.copy_ on the host", elements * (FP32 + BF16));
-}
 
 /// Elements whose norm ZeRO-3 takes at a time (`_constant_buffered_norm2`).
 const NORM: u64 = 250_000_000;
@@ -100,8 +40,8 @@ pub(super) struct Gradients {
 impl Gradients {
     pub(super) fn new(job: &Job, elements: &[u64]) -> Gradients {
         let zero = &job.zero;
-        let parts = files::parts(zero, elements);
-        let groups = sub_groups::groups(&parts, zero.sub_group);
+        let parts = elements::parts(zero, elements);
+        let groups = elements::groups(&parts, zero.sub_group);
         let first: u64 = groups[..zero.offload.first_on_host(groups.len())].iter().sum();
         let starts = parts.iter().scan(0, |end, part| {
             *end += part;
@@ -110,7 +50,7 @@ impl Gradients {
         let on_host = starts.map(|start| start >= first).collect();
         let multiprocessors = job.whole.eager.multiprocessors;
         let states = zero.offload.states.map(|settings| States::new(settings, job, &groups));
-        let group = sub_groups::of_each(&parts, zero.sub_group);
+        let group = elements::of_each(&parts, zero.sub_group);
         Gradients { boundary: true, on_host, group, states, here: None, norms: vec![], multiprocessors }
     }
 
@@ -209,7 +149,7 @@ pub(super) fn host_memory(job: &Job) -> HostMemory {
     if !zero.offload.optimizer && !zero.offload.parameters {
         return HostMemory::default();
     }
-    let elements = super::step::elements(&job.whole);
+    let elements = elements::of(&job.whole);
     let blocks = if zero.stage == Stage::Three { of_three(job, &elements) } else { flat(job, &elements) };
     let taken: u64 = blocks.pinned.iter().map(|&bytes| pinned_block(bytes)).sum::<u64>() + blocks.locked;
     let [held, others]: [u64; 2] = [&blocks.pinned, &blocks.others].map(|blocks| blocks.iter().sum());
@@ -229,7 +169,7 @@ fn flat(job: &Job, elements: &[u64]) -> Blocks {
     let largest = elements.iter().copied().max().unwrap_or(0);
     let mut blocks =
         Blocks { pinned: vec![each * FP32, each * BF16, each * FP32, largest * BF16], ..Blocks::default() };
-    blocks.others.push(states(&job.whole.optimizer, each).sum());
+    blocks.others.push(host::states(&job.whole.optimizer, each).sum());
     if job.zero.stage == Stage::Two && job.whole.accumulation > 1 {
         let own = partition.of_rank(partition.fullest(true));
         blocks.pinned.extend(own.iter().map(|&(param, _)| elements[param] * BF16));
@@ -239,7 +179,7 @@ fn flat(job: &Job, elements: &[u64]) -> Blocks {
 
 /// ZeRO-3: groups stepped on the host, with pinned gradients; parts of gradients in bf16, and of parameters.
 fn of_three(job: &Job, elements: &[u64]) -> Blocks {
-    let parts = files::parts(&job.zero, elements);
+    let parts = elements::parts(&job.zero, elements);
     let own: u64 = parts.iter().sum();
     let mut blocks = Blocks::default();
     let offload = job.zero.offload;
@@ -253,7 +193,7 @@ fn of_three(job: &Job, elements: &[u64]) -> Blocks {
     }
     if offload.optimizer {
         blocks.pinned.push(own * BF16);
-        let groups = sub_groups::groups(&parts, job.zero.sub_group);
+        let groups = elements::groups(&parts, job.zero.sub_group);
         let states = offload.states.map(|settings| States::new(settings, job, &groups));
         if let Some(states) = &states {
             let (buffers, files) = states.sizes(&parts, job.zero.sub_group);
@@ -265,7 +205,7 @@ fn of_three(job: &Job, elements: &[u64]) -> Blocks {
                 continue;
             }
             blocks.pinned.push(elements * FP32);
-            blocks.others.push(elements * FP32 + self::states(&job.whole.optimizer, *elements).sum::<u64>());
+            blocks.others.push(elements * FP32 + host::states(&job.whole.optimizer, *elements).sum::<u64>());
         }
     }
     blocks

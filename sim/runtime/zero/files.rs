@@ -4,25 +4,9 @@
 //! Groups that `max_in_cpu` elements have room for, counted from the first, lie flat in the host's memory. Of the others each part
 //! of at least 1 MiB is a file, and each smaller one a pinned block of its own.
 
-use super::flat::BF16;
-use super::sub_groups;
-use super::{Zero, gathered_elements};
-
-/// `offload_param.device = "nvme"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParameterFiles {
-    /// `buffer_count`.
-    pub buffers: u64,
-    /// `buffer_size` \[elements\].
-    pub buffer: u64,
-    /// `max_in_cpu` \[elements\].
-    pub in_memory: u64,
-}
-
-/// Elements of the rank's part of each parameter.
-pub(super) fn parts(zero: &Zero, elements: &[u64]) -> Vec<u64> {
-    elements.iter().map(|&elements| gathered_elements(&[elements], zero.ranks) / u64::from(zero.ranks)).collect()
-}
+use super::elements::{groups, of_each, parts};
+use super::job::Zero;
+use super::kernels::BF16;
 
 /// Whether a part is large enough to be a file.
 pub fn swappable(zero: &Zero, elements: u64) -> bool {
@@ -43,8 +27,8 @@ pub(super) fn in_memory(zero: &Zero, groups: &[u64]) -> usize {
 /// Whether each parameter is in a file.
 pub(super) fn of(zero: &Zero, elements: &[u64]) -> Vec<bool> {
     let parts = parts(zero, elements);
-    let first = in_memory(zero, &sub_groups::groups(&parts, zero.sub_group));
-    let groups = sub_groups::of_each(&parts, zero.sub_group);
+    let first = in_memory(zero, &groups(&parts, zero.sub_group));
+    let groups = of_each(&parts, zero.sub_group);
     elements.iter().zip(groups).map(|(&elements, group)| group >= first && swappable(zero, elements)).collect()
 }
 
@@ -67,8 +51,8 @@ pub(super) struct Memory {
 pub(super) fn memory(zero: &Zero, elements: &[u64]) -> Memory {
     let Some(settings) = zero.offload.files else { return Memory::default() };
     let (aio, parts) = (zero.offload.aio, parts(zero, elements));
-    let groups = sub_groups::groups(&parts, zero.sub_group);
-    let of_each = sub_groups::of_each(&parts, zero.sub_group);
+    let groups = groups(&parts, zero.sub_group);
+    let of_each = of_each(&parts, zero.sub_group);
     let first = in_memory(zero, &groups);
     let flat = settings.in_memory.min(parts.iter().sum());
     let mut memory = Memory { locked: settings.buffers * aio.aligned(settings.buffer * BF16), ..Memory::default() };

@@ -9,19 +9,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::away::cross;
-use super::reduce::AllReduce;
-use super::update::{look_through, made, reduced};
-use super::{Buckets, Job, Partition, REDUCE, Stage, Zero};
-use crate::program::{
-    BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
-};
+use super::host::cross;
+use super::job::{Job, Stage, Zero};
+use super::kernels::{BF16, copy, elementwise, look_through, made, reduced};
+use super::reduce::{AllReduce, Buckets, Partition};
+use super::streams::{REDUCE, drain};
+use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, GroupId, Pass, StreamId};
 use crate::runtime::eager::around::Around;
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
 use crate::units::Bytes;
-
-/// Bytes of an element: parameters and gradients are in bf16.
-pub(super) const BF16: u64 = 2;
 
 /// Gradients on their way.
 #[derive(Debug)]
@@ -282,24 +278,4 @@ impl Around for Shared {
     fn arrived(&mut self, eager: &mut Eager, param: usize) {
         self.0.borrow_mut().arrived(eager, param);
     }
-}
-
-/// `torch.cuda.synchronize()`: the host waits for all streams of the device.
-pub(super) fn drain(program: &mut Builder) {
-    for stream in 0..program.streams().min(super::parts::STREAMS.len()) {
-        program.wait_for_host(StreamId(stream as u8));
-    }
-}
-
-/// An elementwise kernel that reads and writes so many bytes.
-pub(super) fn elementwise(program: &mut Builder, stream: StreamId, name: &'static str, (read, written): (u64, u64)) {
-    let work = Work::Memory { kind: MemoryKind::Elementwise, read: Bytes(read), written: Bytes(written) };
-    program.launch(stream, name, work, Dispatch::EagerForward);
-}
-
-/// A copy of so many elements.
-pub(super) fn copy(program: &mut Builder, stream: StreamId, elements: u64) {
-    let bytes = Bytes(elements * BF16);
-    let work = Work::Memory { kind: MemoryKind::Copy, read: bytes, written: bytes };
-    program.launch(stream, "aten.copy_", work, Dispatch::EagerForward);
 }

@@ -11,20 +11,20 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use super::away::{Gradients, cross};
+use super::away::Gradients;
 use super::disk::{self, PARAMETERS};
-use super::flat::{BF16, copy, elementwise};
+use super::gather::{Bring, Coordinator, Fetch, gathered_elements};
+use super::host::bring;
+use super::job::{Job, Zero};
+use super::kernels::{BF16, copy, elementwise, made};
 use super::modules::Modules;
 use super::quantized::{Gathered, Hops, Part};
-use super::update::made;
-use super::{Bring, Coordinator, Fetch, Job, Scatters, Zero, files, gathered_elements, visits};
+use super::reduce::Scatters;
+use super::{files, visits};
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, EventId, GroupId, Instr, Pass, StreamId};
 use crate::runtime::eager::around::{Around, Place};
 use crate::runtime::eager::{COMPUTE, Eager, Storage};
 use crate::units::Bytes;
-
-/// Names of the streams of ZeRO-3.
-pub(super) const STREAMS: [&str; 3] = ["default", "all-gather", "reduce"];
 
 /// Gathers, and reductions, that the host may have issued and know nothing of.
 const IN_FLIGHT: usize = 2;
@@ -383,14 +383,6 @@ impl Parts {
         let gone = self.coordinator.finish();
         self.release(&mut eager.program, gone);
     }
-}
-
-/// A part comes from the host's memory, and the host waits for it.
-pub(super) fn bring(program: &mut Builder, stream: StreamId, bytes: u64) -> BufferId {
-    let part = program.alloc(Bytes(bytes), stream, Category::UnshardedParameter, "part from the host");
-    cross(program, stream, bytes, false);
-    program.wait_for_host(stream);
-    part
 }
 
 /// Waits for the oldest, if too many are under way.

@@ -6,8 +6,7 @@
 //! the ranks of a node, which add up what they are sent, and among those of the same place in all nodes. On one node nothing of
 //! that applies, nor to vectors, nor to what does not divide evenly.
 
-use super::flat::{BF16, copy, elementwise};
-use super::update::made;
+use super::kernels::{BF16, copy, elementwise, made};
 use crate::program::Dispatch;
 use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, GroupId, MemoryKind, StreamId, Work};
 use crate::units::Bytes;
@@ -18,15 +17,6 @@ const SCALE: u64 = 4;
 const HALF: u64 = 2;
 /// Elements of a group, if they divide so.
 const GROUP: u64 = 8_000;
-
-/// `zero_quantized_weights`, `zero_quantized_gradients`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quantized {
-    /// Parameters cross in eight bits.
-    pub weights: bool,
-    /// Gradients cross in four bits, between so many nodes of so many ranks.
-    pub gradients: Option<(u32, u32)>,
-}
 
 /// Groups that so many elements are cut into, eight of them or a multiple in each.
 pub fn groups(elements: u64) -> u64 {

@@ -7,26 +7,14 @@
 //! as it is reduced, and what such a buffer holds is written when the next gradient finds no room in it, and when the first group
 //! is stepped. Smaller ones, and what is left over of the alignment, stay on the device until their group is stepped.
 
-use super::away::{self, cross};
 use super::disk::{Aio, STATES, STATES_AHEAD, file};
-use super::{Job, sub_groups};
+use super::elements;
+use super::host::{self, cross};
+use super::job::{Job, StateFiles};
+use super::kernels::FP32;
 use crate::program::{BufferId, Builder, StreamId};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::Optimizer;
-
-/// Bytes of an element in fp32.
-const FP32: u64 = 4;
-
-/// `offload_optimizer.device = "nvme"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateFiles {
-    /// `buffer_count`, each as large as the largest group.
-    pub buffers: u64,
-    /// `pipeline_read`.
-    pub read_ahead: bool,
-    /// `pipeline_write`.
-    pub write_behind: bool,
-}
 
 impl StateFiles {
     /// Buffers that so many groups need: parameters, states and gradients of each that is read, stepped or written at a time.
@@ -38,7 +26,7 @@ impl StateFiles {
 
 /// Bytes of a group's files besides gradients: parameters and the optimizer's states.
 fn files(optimizer: &Optimizer, elements: u64) -> impl Iterator<Item = u64> + use<> {
-    std::iter::once(elements * FP32).chain(away::states(optimizer, elements))
+    std::iter::once(elements * FP32).chain(host::states(optimizer, elements))
 }
 
 /// Gradients of a group.
@@ -236,7 +224,7 @@ impl States {
 
     /// Bytes of pinned buffers, and of files, of gradients of so many elements each by group.
     pub(super) fn sizes(&self, parts: &[u64], sub_group: u64) -> (u64, u64) {
-        let groups = sub_groups::of_each(parts, sub_group);
+        let groups = elements::of_each(parts, sub_group);
         let states = (0..self.groups.len()).filter(|&group| self.holds(group));
         let states: u64 = states.flat_map(|group| self.files(group)).sum();
         let gradient = |(&part, &group): (&u64, &usize)| {

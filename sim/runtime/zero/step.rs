@@ -4,19 +4,22 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::flat::{self, Flat, drain};
+use super::disk;
+use super::flat::{self, Flat};
+use super::job::{Job, Stage};
 use super::modules::Modules;
 use super::parts::{self, Groups, Parts};
 use super::quantized::Hops;
+use super::reduce::Partition;
+use super::shelf::Trouble;
+use super::streams::{STREAMS, STREAMS_OF_THREE, drain};
 use super::sub_groups::SubGroups;
 use super::update::Update;
 use super::visits::{self, Recorder, Visit};
-use super::{Job, Partition, STREAMS, Stage, Trouble, disk};
 use crate::model::Position;
 use crate::program::builder::Section;
 use crate::program::{Budget, Builder, Category, DType, Dispatch, Group, Mark, MemoryKind, Pass, Program, ScopeId};
 use crate::runtime::eager::{COMPUTE, Eager, Frame, Mode, ParamMap, Shared, Storage, Ulysses};
-use crate::runtime::train;
 use crate::runtime::train::plan::{Graphs, Layout, Part, graphs, layout, mode};
 use crate::units::Bytes;
 
@@ -76,11 +79,6 @@ pub(super) fn trouble(job: &Job) -> impl Fn(u64) -> Option<Trouble> {
     }
 }
 
-/// Elements of each parameter, in order.
-pub(super) fn elements(whole: &train::Job) -> Vec<u64> {
-    layout(whole, &graphs(whole), &[Part::whole(whole)]).params.iter().map(|param| param.elements()).collect()
-}
-
 /// What happens to modules in a micro-batch: the engine's first steps write it down.
 fn recorded(job: &Job, budget: &Budget) -> Vec<Visit> {
     let Prepared { mut run, modules, .. } = prepared(job, budget);
@@ -108,8 +106,8 @@ fn prepared<'j>(job: &'j Job, budget: &Budget) -> Prepared<'j> {
     let on_disks = zero.offload.states.is_some() || zero.offload.files.is_some();
     let streams = match (three, on_disks) {
         (false, _) => STREAMS.to_vec(),
-        (true, false) => parts::STREAMS.to_vec(),
-        (true, true) => [&parts::STREAMS[..], &disk::HANDLES].concat(),
+        (true, false) => STREAMS_OF_THREE.to_vec(),
+        (true, true) => [&STREAMS_OF_THREE[..], &disk::HANDLES].concat(),
     };
     let mut program = Builder::within(budget, zero.ranks, &streams);
     let scopes = Scopes {

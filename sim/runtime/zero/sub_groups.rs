@@ -3,47 +3,20 @@
 //! gathered again.
 
 use super::away::Gradients;
-use super::away::{self, Offload};
 use super::disk::{self, PARAMETERS_BACK};
-use super::files;
-use super::flat::{BF16, elementwise};
-use super::parts::{Parts, bring};
-use super::update::{made, reduced};
-use super::{Job, gathered_elements};
+use super::elements::{groups, of_each};
+use super::gather::gathered_elements;
+use super::host::{self, bring};
+use super::job::{Job, Offload};
+use super::kernels::{BF16, elementwise, made, reduced};
+use super::parts::Parts;
+use super::{elements, files};
 use crate::program::{
     BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, Instr, MemoryKind, Pass, Work,
 };
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::{Caller, Optimizer, Owned};
 use crate::units::Bytes;
-
-/// Elements of groups of parts: each has as many as `sub_group_size`, or the first more.
-pub(super) fn groups(parts: &[u64], sub_group: u64) -> Vec<u64> {
-    let mut groups = vec![];
-    let mut open = 0;
-    for part in parts {
-        open += part;
-        if open >= sub_group {
-            groups.push(std::mem::take(&mut open));
-        }
-    }
-    groups.extend((open > 0).then_some(open));
-    groups
-}
-
-/// The group of each part.
-pub(super) fn of_each(parts: &[u64], sub_group: u64) -> Vec<usize> {
-    let (mut group, mut open) = (0, 0);
-    let next = |part: &u64| {
-        let own = group;
-        open += part;
-        if open >= sub_group {
-            (group, open) = (group + 1, 0);
-        }
-        own
-    };
-    parts.iter().map(next).collect()
-}
 
 /// What the rank holds, and how it is stepped.
 pub(super) struct SubGroups {
@@ -75,7 +48,7 @@ pub(super) struct SubGroups {
 impl SubGroups {
     pub(super) fn new(job: &Job, elements: &[u64], group: GroupId) -> SubGroups {
         let zero = job.zero;
-        let parts = files::parts(&zero, elements);
+        let parts = elements::parts(&zero, elements);
         let groups = groups(&parts, zero.sub_group);
         SubGroups {
             files: {
@@ -163,15 +136,15 @@ impl SubGroups {
         if let Some(states) = &mut states {
             states.read(program, group);
         }
-        away::step(program, &self.optimizer, elements);
+        host::step(program, &self.optimizer, elements);
         if group >= self.flat {
             self.narrow(program, group);
         } else {
-            away::narrow(program, elements);
+            host::narrow(program, elements);
         }
         if !self.offload.parameters {
             // Not pinned: the host waits.
-            away::cross(program, COMPUTE, elements * BF16, false);
+            host::cross(program, COMPUTE, elements * BF16, false);
             program.wait_for_host(COMPUTE);
         }
         if let Some(states) = states {
@@ -182,9 +155,9 @@ impl SubGroups {
     /// `_partitioned_params_swap_out`: parameters one by one, those in files last, which are then written.
     fn narrow(&self, program: &mut Builder, group: usize) {
         let own = || (0..self.parts.len()).filter(|&param| self.of_each[param] == group);
-        own().filter(|&param| self.files[param].is_none()).for_each(|param| away::narrow(program, self.parts[param]));
+        own().filter(|&param| self.files[param].is_none()).for_each(|param| host::narrow(program, self.parts[param]));
         let files: Vec<u64> = own().filter_map(|param| self.files[param]).collect();
-        own().filter(|&param| self.files[param].is_some()).for_each(|param| away::narrow(program, self.parts[param]));
+        own().filter(|&param| self.files[param].is_some()).for_each(|param| host::narrow(program, self.parts[param]));
         files.iter().for_each(|&bytes| disk::file(program, PARAMETERS_BACK, bytes, true));
         if !files.is_empty() {
             program.wait_for_host(PARAMETERS_BACK);

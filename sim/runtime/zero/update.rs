@@ -1,12 +1,12 @@
 //! The step of ZeRO-1 and 2 on the rank's own part (`stage_1_and_2.py`, `step`): numbers looked through, a norm, the
 //! gradient in fp32 and scaled, the optimizer, and parameters gathered in one piece.
 
-use super::away;
-use super::flat::{BF16, Shared, elementwise};
-use super::{Job, Partition};
-use crate::program::{
-    BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, StreamId, Work,
-};
+use super::flat::Shared;
+use super::host;
+use super::job::Job;
+use super::kernels::{BF16, elementwise, look_through, made, reduced};
+use super::reduce::Partition;
+use crate::program::{BufferId, Builder, Category, Collective, Comm, DType, Dispatch, GroupId, MemoryKind, Pass, Work};
 use crate::runtime::eager::COMPUTE;
 use crate::runtime::optimizer::{Caller, Optimizer, Owned};
 use crate::units::Bytes;
@@ -114,10 +114,10 @@ impl Update {
             self.collective(program, Collective::AllReduce, Bytes(4), DType::Fp32);
         }
         program.wait_for_host(COMPUTE);
-        away::step(program, &self.optimizer, self.each);
-        away::narrow(program, self.each);
+        host::step(program, &self.optimizer, self.each);
+        host::narrow(program, self.each);
         norms.into_iter().for_each(|norm| program.free(norm));
-        away::cross(program, COMPUTE, self.each * BF16, false);
+        host::cross(program, COMPUTE, self.each * BF16, false);
         self.gather(program);
     }
 
@@ -160,53 +160,4 @@ impl Update {
             elementwise(program, COMPUTE, "aten.clamp", (4, 4));
         }
     }
-}
-
-/// `_has_inf_or_nan`: through six tensors as large as what is looked through.
-pub(super) fn look_through(program: &mut Builder, stream: StreamId, elements: u64, multiprocessors: u32) {
-    let (bf16, fp32) = (elements * BF16, elements * DType::Fp32.bytes());
-    let wide = made(program, stream, "aten._to_copy", (bf16, fp32));
-    let nan = made(program, stream, "aten.isnan", (fp32, elements));
-    let magnitude = made(program, stream, "aten.abs", (fp32, fp32));
-    let inf = made(program, stream, "aten.eq", (fp32, elements));
-    program.free(magnitude);
-    let either = made(program, stream, "aten.logical_or", (2 * elements, elements));
-    let number = made(program, stream, "aten._to_copy", (elements, fp32));
-    let most = reduced(program, stream, "aten.max", (elements, 4), multiprocessors);
-    for gone in [number, wide, nan, inf, either, most] {
-        program.free(gone);
-    }
-}
-
-/// One number of so many, each of so many bytes: where each of 512 threads has 256 of them or more several blocks of threads take
-/// part, each leaves one, and they count themselves (`aten/src/ATen/native/cuda/Reduce.cuh`).
-pub(super) fn reduced(
-    program: &mut Builder,
-    stream: StreamId,
-    name: &'static str,
-    (elements, each): (u64, u64),
-    multiprocessors: u32,
-) -> BufferId {
-    let number = program.alloc(Bytes(each), stream, Category::OptimizerTemporary, name);
-    let per_thread = elements.div_ceil(512);
-    if per_thread >= 256 {
-        let blocks = per_thread.div_ceil(16).min(4 * u64::from(multiprocessors));
-        let scratch =
-            [blocks * each, 4].map(|bytes| program.alloc(Bytes(bytes), stream, Category::OptimizerTemporary, name));
-        scratch.into_iter().rev().for_each(|buffer| program.free(buffer));
-    }
-    elementwise(program, stream, name, (elements * each, each));
-    number
-}
-
-/// An elementwise kernel that makes a block.
-pub(super) fn made(
-    program: &mut Builder,
-    stream: StreamId,
-    name: &'static str,
-    (read, written): (u64, u64),
-) -> BufferId {
-    let buffer = program.alloc(Bytes(written), stream, Category::OptimizerTemporary, name);
-    elementwise(program, stream, name, (read, written));
-    buffer
 }

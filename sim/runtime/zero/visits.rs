@@ -4,8 +4,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::files;
+use super::gather::Coordinator;
+use super::job::Zero;
 use super::modules::Modules;
-use super::{Coordinator, Shelf, Trouble, Zero, files};
+use super::shelf::{Shelf, Trouble};
 use crate::runtime::eager::Eager;
 use crate::runtime::eager::around::{Around, Place};
 

@@ -1,9 +1,10 @@
 //! Attention, forward and backward: the splash kernel, or matmuls around a softmax.
 
-use super::{Category, FULL, HALF, Step};
-use crate::program::{AttentionShape, Collective, DType, MatmulLayout, MemoryKind, Pass, Work};
+use super::state::{FULL, HALF, Step};
+use crate::program::{AttentionShape, Category, Collective, DType, MatmulLayout, MemoryKind, Pass, Work};
+use crate::runtime::spmd::job::Attention;
+use crate::runtime::spmd::policy::Policy;
 use crate::runtime::spmd::tape::Value;
-use crate::runtime::spmd::{Attention, Policy};
 
 /// Lanes of a vector register: the kernel writes each row's log-sum-exp on all of them
 /// (jax@0.10.2, `pallas/ops/tpu/splash_attention/splash_attention_kernel.py`, `NUM_LANES`).

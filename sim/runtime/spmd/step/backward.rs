@@ -2,23 +2,14 @@
 
 use std::ops::Range;
 
-use super::weights::{Among, Gathered};
-use super::{Category, FULL, HALF, Keep, Step, Variant, Whose};
-use crate::program::{Collective, MatmulLayout, MemoryKind, Pass};
+use super::shards::Gathered;
+use super::state::{FULL, HALF, Late, Step, Variant, Whose};
+use crate::program::{Category, Collective, MatmulLayout, MemoryKind, Pass};
 use crate::runtime::spmd::block::{Kind, Named, Op, ROUTER, Tensor};
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::policy::Keep;
 use crate::runtime::spmd::room::Blocks;
 use crate::runtime::spmd::tape::Value;
-
-/// A weight gradient whose input is made after the gradient of that input.
-pub(super) struct Late {
-    /// Inputs and outputs.
-    size: (u64, u64),
-    tokens: u64,
-    among: Among,
-    /// What it reads besides.
-    reads: Vec<Value>,
-}
 
 /// What comes after a linear's backward.
 #[derive(Clone, Copy)]
@@ -32,21 +23,6 @@ struct After {
 }
 
 impl Step<'_> {
-    /// From the gradient of the last block's result to that of the first one's input.
-    pub(super) fn backward(&mut self, mut gradient: Value) -> Value {
-        let outside = self.outside();
-        if !outside.is_empty() {
-            self.gradients_of(outside.clone());
-            gradient = self.blocks_backward(outside, gradient);
-            self.tables.extend(self.gradients.take());
-        }
-        if let Some(pipeline) = self.job.pipeline {
-            gradient = self.pipeline_backward(pipeline, gradient);
-            self.tables.extend(self.gradients.take());
-        }
-        gradient
-    }
-
     /// Zeros, to which the gradients of some blocks are added; their number.
     pub(super) fn gradients_of(&mut self, layers: Range<usize>) -> u64 {
         let numbers = self.block_numbers(layers);
@@ -57,7 +33,7 @@ impl Step<'_> {
         numbers
     }
 
-    /// The same through some blocks.
+    /// From the gradient of the last of some blocks' result to that of the first one's input.
     pub(super) fn blocks_backward(&mut self, layers: Range<usize>, mut gradient: Value) -> Value {
         for layer in layers.rev() {
             self.layer = layer;

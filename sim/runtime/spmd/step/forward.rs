@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use super::weights::Gathered;
-use super::{Category, Collective, FULL, HALF, Keep, Policy, Step, Variant, Whose};
-use crate::program::{MatmulLayout, MemoryKind};
+use super::shards::Gathered;
+use super::state::{FULL, HALF, Step, Variant, Whose};
+use crate::program::{Category, Collective, MatmulLayout, MemoryKind};
 use crate::runtime::spmd::block::{Kind, Tensor};
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::policy::{Keep, Policy};
 use crate::runtime::spmd::tape::{At, Value};
 
 impl Step<'_> {
@@ -63,16 +64,7 @@ impl Step<'_> {
         output
     }
 
-    /// Runs all blocks. What backward will find is stored as it is made.
-    pub(super) fn forward(&mut self, mut input: Value) -> Value {
-        self.cast_weights();
-        if let Some(pipeline) = self.job.pipeline {
-            input = self.pipeline(pipeline, input);
-        }
-        self.blocks(self.outside(), input)
-    }
-
-    /// Runs some of them.
+    /// Runs some blocks. What backward will find is stored as it is made.
     pub(super) fn blocks(&mut self, layers: Range<usize>, mut input: Value) -> Value {
         for layer in layers {
             self.layer = layer;
@@ -90,7 +82,7 @@ impl Step<'_> {
     }
 
     /// This chip's shards of all blocks' weights, in bf16, before the loops.
-    fn cast_weights(&mut self) {
+    pub(super) fn cast_weights(&mut self) {
         let block = |(layer, &variant): (usize, &usize)| {
             let weights = &self.variants[variant].block.weights;
             self.times(layer) * weights.iter().map(|weight| self.own(weight)).sum::<u64>()

@@ -1,10 +1,10 @@
 //! The head and the loss, with their backward, and the gradient of the embedding.
 
-use super::weights::Gathered;
-use super::{Category, Collective, FULL, HALF, Step};
-use crate::program::{Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
-use crate::runtime::spmd::Targets;
+use super::shards::Gathered;
+use super::state::{FULL, HALF, Step};
+use crate::program::{Category, Collective, Comm, DType, MatmulLayout, MemoryKind, Pass, Work};
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::job::Targets;
 use crate::runtime::spmd::tape::Value;
 
 impl Step<'_> {

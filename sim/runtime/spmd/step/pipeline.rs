@@ -1,14 +1,10 @@
 //! The loop of a pipeline and the loop back: what stages send on, and what each iteration takes up and puts away
 //! (`layers/pipeline.py`: `get_iteration_inputs`, `get_new_loop_state`).
 
-use std::ops::Range;
-
-use super::weights::{Among, Gathered};
-use super::{Category, Collective, FULL, HALF, Step};
-use crate::program::{GroupId, MemoryKind};
-use crate::runtime::spmd::Pipeline;
-use crate::runtime::spmd::flags::Overlap;
-use crate::runtime::spmd::tape::{At, Value};
+use super::state::{FULL, HALF, Step};
+use crate::program::{Category, Collective, GroupId, MemoryKind};
+use crate::runtime::spmd::pipeline::Pipeline;
+use crate::runtime::spmd::tape::Value;
 
 /// What is carried through a loop.
 struct Carried {
@@ -23,65 +19,6 @@ struct Carried {
 }
 
 impl Step<'_> {
-    /// Blocks that are in no pipeline.
-    pub(super) fn outside(&self) -> Range<usize> {
-        self.stage_blocks().end..self.scopes.layers.len()
-    }
-
-    /// Blocks of a stage.
-    fn stage_blocks(&self) -> Range<usize> {
-        0..self.job.pipeline.map_or(0, |all| all.layers_per_stage as usize)
-    }
-
-    /// Sets of weights that a chip has of a block.
-    pub(super) fn times(&self, layer: usize) -> u64 {
-        self.job.pipeline.filter(|_| self.stage_blocks().contains(&layer)).map_or(1, |all| all.repeats)
-    }
-
-    /// How often the loop that is being written runs a block.
-    pub(super) fn runs(&self) -> u64 {
-        self.staged.map_or(self.outside().len() as u64, |all| all.iterations() * all.layers_per_stage)
-    }
-
-    /// Who has other tokens and the same shards of what is being written, and how many: in the pipeline replicas of a stage,
-    /// outside of it all stages.
-    pub(super) fn replicas(&self) -> (u32, GroupId) {
-        let mesh = self.job.mesh;
-        match self.staged {
-            Some(_) => (mesh.replicas(), self.groups.data),
-            None => (mesh.replicas() * mesh.stages(), self.groups.stage_data),
-        }
-    }
-
-    /// Whether chips have other tokens that a table's shards do not lie on.
-    pub(super) fn stages_and_shards(&self) -> bool {
-        self.job.mesh.stages() > 1 && self.job.mesh.shards() > 1
-    }
-
-    /// A weight of the block that is being written, by its place, as [`gather`](Self::gather) has it. Without repeats it is the
-    /// same in each iteration, so what would send it in windows does so once, before the loop.
-    pub(super) fn gather_weight(
-        &mut self,
-        index: usize,
-        numbers: u64,
-        (among, how): (Among, Overlap),
-        after: Vec<At>,
-    ) -> Gathered {
-        let same = self.staged.is_some_and(|all| all.repeats == 1);
-        if !same || how != Overlap::Windowed {
-            return self.gather(numbers, among, how, after);
-        }
-        let place = (self.layer, index);
-        if let Some((_, value)) = self.hoisted.iter().find(|(known, _)| *known == place) {
-            return Gathered::Whole(*value);
-        }
-        let gathered = self.gather(numbers, among, Overlap::None, after);
-        if let Gathered::Whole(value) = gathered {
-            self.hoisted.push((place, value));
-        }
-        gathered
-    }
-
     /// Goes into the pipeline's loop, or out of it: what is run at a time is another.
     fn enter(&mut self, pipeline: Option<Pipeline>) {
         self.staged = pipeline;
@@ -222,11 +159,6 @@ impl Step<'_> {
             placed = swapped;
         }
         placed
-    }
-
-    /// Whether weights of what is being written stay gathered through the loop, and gradients whole.
-    pub(super) fn gathered_once(&self) -> bool {
-        self.staged.is_some_and(|all| all.gather_once) && self.job.mesh.shards() > 1
     }
 
     /// All weights of a stage, whole, for the loop and the loop back.

@@ -1,7 +1,7 @@
 //! What choosing experts takes besides arithmetic: the scatter of scores, and tokens sent to experts.
 
-use super::{Collective, FULL, HALF, Step};
-use crate::program::{Comm, DType};
+use super::state::{FULL, HALF, Step};
+use crate::program::{Collective, Comm, DType};
 use crate::runtime::spmd::tape::Value;
 
 impl Step<'_> {

@@ -1,50 +1,12 @@
 //! Weights gathered for use, and their gradients reduced: where in the step, as the flags let the compiler.
 
-use super::{Category, Collective, FULL, HALF, Step};
-use crate::program::{DType, GroupId, MatmulLayout, MemoryKind, Work};
+use super::shards::{Among, Gathered};
+use super::state::{FULL, HALF, Step};
+use crate::program::{Category, Collective, DType, MatmulLayout, MemoryKind, Work};
+use crate::runtime::spmd::block::Weight;
 use crate::runtime::spmd::flags::Overlap;
+use crate::runtime::spmd::job::{Quantization, UNROLLED};
 use crate::runtime::spmd::tape::{At, Value};
-use crate::runtime::spmd::{Quantization, UNROLLED, Weight};
-
-/// A weight that is ready, or on its way beside the matmul that uses it.
-pub(super) enum Gathered {
-    /// Read this.
-    Whole(Value),
-    /// In windows: exchange so many numbers beside the matmul.
-    Windowed(u64, Among),
-    /// On the chip: nothing to gather.
-    Own,
-}
-
-/// Who has the shards of a weight.
-#[derive(Clone, Copy)]
-pub(super) struct Among {
-    group: GroupId,
-    /// How many.
-    shards: u32,
-    /// Whether the program asks for all of it before the matmul: then there are no windows.
-    whole: bool,
-    /// Who has its other experts, where it is gathered in two steps: an expert's weight first.
-    others: Option<(GroupId, u32)>,
-}
-
-impl Among {
-    /// All chips that have a part of it.
-    fn chips(self) -> u32 {
-        self.shards * self.others.map_or(1, |(_, others)| others)
-    }
-
-    /// Who gathers it, step by step, and the bytes that each has then, of all of its own.
-    fn steps(self, bytes: u64) -> Vec<(GroupId, u64)> {
-        let steps = match self.others {
-            None => vec![(self.group, self.shards, bytes)],
-            Some((group, others)) => {
-                vec![(self.group, self.shards, bytes.div_ceil(u64::from(others))), (group, others, bytes)]
-            }
-        };
-        steps.into_iter().filter(|(_, chips, _)| *chips > 1).map(|(group, _, bytes)| (group, bytes)).collect()
-    }
-}
 
 impl Step<'_> {
     /// All that weights are sharded over.
@@ -96,6 +58,30 @@ impl Step<'_> {
             value = Some(gathered);
         }
         value.map_or(Gathered::Own, Gathered::Whole)
+    }
+
+    /// A weight of the block that is being written, by its place, as [`gather`](Self::gather) has it. Without repeats it is the
+    /// same in each iteration, so what would send it in windows does so once, before the loop.
+    pub(super) fn gather_weight(
+        &mut self,
+        index: usize,
+        numbers: u64,
+        (among, how): (Among, Overlap),
+        after: Vec<At>,
+    ) -> Gathered {
+        let same = self.staged.is_some_and(|all| all.repeats == 1);
+        if !same || how != Overlap::Windowed {
+            return self.gather(numbers, among, how, after);
+        }
+        let place = (self.layer, index);
+        if let Some((_, value)) = self.hoisted.iter().find(|(known, _)| *known == place) {
+            return Gathered::Whole(*value);
+        }
+        let gathered = self.gather(numbers, among, Overlap::None, after);
+        if let Gathered::Whole(value) = gathered {
+            self.hoisted.push((place, value));
+        }
+        gathered
     }
 
     /// A matmul with a weight.

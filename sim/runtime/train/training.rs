@@ -1,0 +1,133 @@
+//! A rank that trains: what it knows from its first instruction to its last.
+
+use super::communicators::{communicators, context_ring, spread_groups, streams, tensor_group};
+use super::job::Job;
+use super::part::Part;
+use super::plan::{Graphs, Layout, Scopes, graphs, layout};
+use super::units::Maker;
+use crate::program::{Budget, BufferId, Builder, GroupId, ScopeId, StreamId};
+use crate::runtime::eager::{Eager, Shared, StepAtOnce, Storage};
+use crate::runtime::fsdp::Version;
+use crate::runtime::fsdp::hooks::Run;
+
+/// What the body of a model has made.
+#[derive(Debug, Default)]
+pub(super) struct Body {
+    /// What `forward` names until it returns.
+    pub(super) named: Vec<Storage>,
+    /// What it names of the latest block's results.
+    pub(super) results: Vec<Storage>,
+    /// What blocks share until the first one's backward is over.
+    pub(super) shared: Vec<Storage>,
+    /// Sizes of what is cast for each block, and by block what is there.
+    pub(super) casts: Vec<u64>,
+    pub(super) cast: Vec<(usize, Storage)>,
+}
+
+/// What is known of a run's graph.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Captured {
+    /// The stream of the first run.
+    pub(super) warm_up: StreamId,
+    /// Where in the first step the graph is captured.
+    pub(super) captured_at: usize,
+}
+
+impl Captured {
+    fn new(program: &mut Builder) -> Captured {
+        Captured { warm_up: program.add_graph_pools(), captured_at: 0 }
+    }
+}
+
+/// A rank that trains, writing its program.
+pub(super) struct Training<'j> {
+    pub(super) job: &'j Job,
+    pub(super) graphs: Graphs,
+    pub(super) layout: Layout,
+    pub(super) scopes: Scopes,
+    pub(super) run: Run<'j>,
+    /// What each of the rank's roots has of the model, and which of them is at work.
+    pub(super) parts: Vec<Part>,
+    pub(super) at: usize,
+    /// What transformers' `forward` makes for all blocks.
+    pub(super) body: Body,
+    /// Logits that the loop's variable holds, of the micro-batch before.
+    pub(super) kept: Vec<Storage>,
+    /// What they are known as from one step to the next.
+    pub(super) kept_across: Vec<BufferId>,
+    /// What the loop's name for a step's loss holds, in a pipeline: it outlives the optimizer's step.
+    pub(super) of_loss: Vec<Storage>,
+    /// The pipeline's communicator, where there is one.
+    pub(super) pipeline_group: Option<GroupId>,
+    /// CUDA graphs of forward and backward, where the job has them.
+    pub(super) graphs_of_passes: Option<Captured>,
+}
+
+impl<'j> Training<'j> {
+    /// A rank that has these parts of the model, each a root of its own.
+    pub(super) fn new((job, budget): (&'j Job, &Budget), parts: Vec<Part>) -> Self {
+        let streams = streams(job);
+        let mut program = Builder::within(budget, job.ranks(), &streams);
+        let mut scopes = Scopes {
+            root: ScopeId(0),
+            embedding: program.add_scope("tok_embeddings".to_owned()),
+            blocks: (0..job.model.layers).map(|layer| program.add_scope(format!("layers.{layer}"))).collect(),
+            head: program.add_scope("norm, output".to_owned()),
+            optimizer: program.add_scope("optimizer".to_owned()),
+            metrics: ScopeId(0),
+        };
+        if job.training_loop.train_metrics > 0 {
+            scopes.metrics = program.add_scope("metrics".to_owned());
+        }
+        let graphs_of_passes = job.cuda_graphs.then(|| Captured::new(&mut program));
+        let communicators = communicators(&mut program, job);
+        let tensor = tensor_group(&mut program, job, streams.len());
+        let ring = context_ring(&mut program, job, streams.len());
+        let graphs = graphs(job);
+        let layout = layout(job, &graphs, &parts);
+        let mut eager = Eager::new(program, job.eager, layout.params.len());
+        eager.tensor = tensor;
+        eager.context = ring;
+        let spread = spread_groups(&mut eager.program, job, streams.len());
+        eager.spread = spread.map(|(_, ranks)| ranks);
+        let head = &graphs.head.graph;
+        let weight = head.params.len() - 1;
+        let uses = head.ops.iter().filter(|op| op.params.contains(&weight)).count() + usize::from(job.model.tied_head);
+        let shared = Shared { param: layout.head.index(weight), uses: uses as u32, zeroed: true };
+        eager.shared = (uses > 1).then_some(shared).into_iter().collect();
+        let run = if job.fsdp.version == Version::Unsharded {
+            let over = (job.fsdp.shard, communicators.shard);
+            let params = || layout.params.iter().map(|param| param.stepped(over)).collect();
+            let (optimizer, scope) = (job.optimizer, scopes.optimizer);
+            eager.step_at_once = job.step_in_backward.then(|| StepAtOnce { optimizer, scope, params: params() });
+            Run::unsharded(eager, &job.fsdp, &layout.params, communicators)
+        } else {
+            let own = spread.map(|(own, _)| own);
+            let mut all = vec![];
+            let (graphs, layout, scopes) = (&graphs, &layout, &scopes);
+            let units = |part| Maker { job, graphs, layout, part, scopes, own }.groups(&mut all);
+            let mut roots = parts.iter().map(units).collect::<Vec<_>>().into_iter();
+            let first = roots.next().expect("a rank has a part of the model");
+            let mut run = Run::new(eager, &job.fsdp, all, first, communicators);
+            roots.for_each(|units| run.add_root(units));
+            run
+        };
+        let (kept, kept_across, of_loss) = (vec![], vec![], vec![]);
+        let (body, pipeline_group, at) = (Body::default(), None, 0);
+        Training {
+            job,
+            graphs,
+            layout,
+            scopes,
+            run,
+            parts,
+            at,
+            body,
+            kept,
+            kept_across,
+            of_loss,
+            pipeline_group,
+            graphs_of_passes,
+        }
+    }
+}
