@@ -9,6 +9,7 @@ pub mod cycles;
 pub mod flops;
 pub mod flow;
 pub mod print;
+mod sound;
 
 use std::collections::BTreeMap;
 
@@ -26,30 +27,10 @@ const FORMATS: [&str; 2] = ["hlo", "hlo_with_config"];
 pub fn read(bytes: &[u8], format: &str) -> Result<Module, PjrtError> {
     let nonsense = |why: prost::DecodeError| PjrtError::Nonsense(format!("the compiled program cannot be read: {why}"));
     match format {
-        "hlo" => sound(Module::decode(bytes).map_err(nonsense)?),
-        "hlo_with_config" => sound(WithConfig::decode(bytes).map_err(nonsense)?.module.unwrap_or_default()),
+        "hlo" => sound::sound(Module::decode(bytes).map_err(nonsense)?),
+        "hlo_with_config" => sound::sound(WithConfig::decode(bytes).map_err(nonsense)?.module.unwrap_or_default()),
         other => Err(PjrtError::Nonsense(format!("the compiled program is {other:?}, not one of {FORMATS:?}"))),
     }
-}
-
-/// The most elements of an array, the longest axis and padding, and the widest step or spacing of a window.
-const ELEMENTS_AT_MOST: u64 = 1 << 53;
-const LENGTH_AT_MOST: i64 = 1 << 40;
-const STEP_AT_MOST: i64 = 1 << 20;
-/// The most places that a window and its array spread out may have together: they are looked at one by one.
-const PLACES_AT_MOST: i64 = 1 << 26;
-
-/// The program, if its arrays and windows are ones that some machine might hold.
-fn sound(module: Module) -> Result<Module, PjrtError> {
-    for instruction in module.computations.iter().flat_map(|computation| &computation.instructions) {
-        let windows = instruction.window.iter().flat_map(|window| &window.dimensions);
-        let (shape, windows) = (instruction.shape.as_ref(), windows.map(WindowDimension::is_sound));
-        if !(shape.is_none_or(Shape::is_sound) && windows.into_iter().all(|sound| sound)) {
-            let why = format!("{}: an array or a window of a size that no machine holds", instruction.name);
-            return Err(PjrtError::Nonsense(format!("the compiled program cannot be read: {why}")));
-        }
-    }
-    Ok(module)
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -307,16 +288,6 @@ pub struct WindowDimension {
     pub base_dilation: i64,
 }
 
-impl WindowDimension {
-    fn is_sound(&self) -> bool {
-        let steps = [self.stride, self.window_dilation, self.base_dilation];
-        let paddings = [self.low, self.high];
-        steps.iter().all(|step| (0..=STEP_AT_MOST).contains(step))
-            && paddings.iter().all(|padding| (-LENGTH_AT_MOST..=LENGTH_AT_MOST).contains(padding))
-            && (0..=PLACES_AT_MOST / self.base_dilation.max(1)).contains(&self.size)
-    }
-}
-
 /// Which axis of a convolution is which.
 #[derive(Clone, PartialEq, Message)]
 pub struct Convolution {
@@ -481,11 +452,6 @@ const ELEMENTS: [(i32, &str, u64); 26] = [
 ];
 
 impl Shape {
-    fn is_sound(&self) -> bool {
-        let lengths = self.dimensions.iter().all(|length| (0..=LENGTH_AT_MOST).contains(length));
-        lengths && self.elements() <= ELEMENTS_AT_MOST && self.tuple.iter().all(Shape::is_sound)
-    }
-
     /// Elements of an array.
     pub fn elements(&self) -> u64 {
         self.dimensions.iter().fold(1, |all, length| all.saturating_mul(length.cast_unsigned()))

@@ -60,7 +60,7 @@ pub struct Row {
 /// All optimizers. Of those that a framework takes the first is its default.
 pub const TABLE: [Row; 9] = [
     Row { facts: adam::ADAMW, make: |asked| Optimizer::Adam(Adam::adamw(asked)) },
-    Row { facts: adam::ADAM, make: |asked| Optimizer::Adam(Adam::adam(asked)) },
+    Row { facts: adam::ADAM, make: |asked| Optimizer::Adam(Adam::plain(asked)) },
     Row { facts: sgd::SGD, make: |asked| Optimizer::Sgd(Sgd::new(asked)) },
     Row { facts: composer::DECOUPLED_ADAMW, make: |asked| Optimizer::Composer(Composer::new(asked)) },
     Row { facts: fused_adam::MEGATRON, make: |asked| Optimizer::FusedAdam(FusedAdam::new(asked)) },
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_framework_has_an_optimizer_and_every_name_is_one_of_its_own() {
-        for caller in Caller::ALL {
+        for &caller in Caller::ALL {
             let names: Vec<_> = rows(caller).map(|row| (row.facts.name, row.facts.implementations)).collect();
             assert!(!names.is_empty(), "{caller:?}");
             for (at, name) in names.iter().enumerate() {

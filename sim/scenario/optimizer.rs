@@ -10,8 +10,11 @@ use super::written;
 use crate::program::DType;
 use crate::runtime::optimizer::{Asked, Caller, Facts, How, Optimizer, Row, Setting, TABLE, rows};
 
+/// What is said of a setting to somebody who has named an optimizer without it.
+type Words = fn(&str) -> String;
+
 /// Settings that are on or off, and what is wrong with each for an optimizer that has it not.
-const SWITCHES: [(Setting, fn(&str) -> String); 2] = [
+const SWITCHES: [(Setting, Words); 2] = [
     (Setting::StepOnDevice, |name| format!("{name} keeps its number of steps on the host")),
     (Setting::Amsgrad, |name| format!("{name} has no second moments whose maximum it could keep")),
 ];

@@ -81,7 +81,7 @@ impl Adam {
     }
 
     /// With decay in gradients, if there is any.
-    pub(super) fn adam(asked: &Asked) -> Adam {
+    pub(super) fn plain(asked: &Asked) -> Adam {
         let decay = if asked.decays { Decay::InGradients } else { Decay::None };
         Adam { decay, ..Adam::adamw(asked) }
     }

@@ -1,5 +1,7 @@
 //! What a framework asks of an optimizer, and what it is told.
 
+use strum::VariantArray;
+
 use super::kernels::{Launches, Step};
 use super::param::Owned;
 use crate::program::DType;
@@ -27,7 +29,7 @@ impl How {
 }
 
 /// Whose training step it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
 pub enum Caller {
     /// PyTorch's `fully_shard`.
     Fsdp2,
@@ -49,16 +51,7 @@ pub enum Caller {
 
 impl Caller {
     /// All of them.
-    pub const ALL: [Caller; 8] = [
-        Caller::Fsdp2,
-        Caller::Fsdp1,
-        Caller::SingleDevice,
-        Caller::Zero,
-        Caller::Megatron,
-        Caller::InternEvo,
-        Caller::Nanotron,
-        Caller::Xla,
-    ];
+    pub const ALL: &[Caller] = Caller::VARIANTS;
 
     /// How many launches its multi-tensor operators take.
     pub(super) fn launches(self) -> Launches {
