@@ -29,7 +29,7 @@ fn node(has: Option<&str>) -> String {
     let own = has.map(|has| format!("host_memory = {{ value = {has:?}, source = \"assumed: a test\" }}\n"));
     let name = has.map_or("none".to_owned(), |has| has.replace(' ', "-"));
     let path = format!("{}/host-{name}.toml", env!("CARGO_TARGET_TMPDIR"));
-    let whole = format!("{path}.{:?}", std::thread::current().id());
+    let whole = format!("{path}.{}.{:?}", std::process::id(), std::thread::current().id());
     std::fs::write(&whole, shipped.replace(line, &own.unwrap_or_default())).unwrap();
     std::fs::rename(&whole, &path).unwrap();
     path

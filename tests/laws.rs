@@ -32,7 +32,7 @@ fn on(plan: &str, name: &str, from: &str, to: &str) -> Option<Prediction> {
     }
     let path = format!("{}/{shipped}-{name}.toml", env!("CARGO_TARGET_TMPDIR"));
     // Tests run side by side: nobody reads a file that is half written.
-    let whole = format!("{path}.{:?}", std::thread::current().id());
+    let whole = format!("{path}.{}.{:?}", std::process::id(), std::thread::current().id());
     std::fs::write(&whole, text.replacen(from, to, 1)).unwrap();
     std::fs::rename(&whole, &path).unwrap();
     topology.insert("name".to_owned(), path.into());

@@ -75,8 +75,8 @@ pub fn disks(chips: u64, rate: &str) -> String {
         ["read", "write"].map(|way| format!("disk_{way} = {{ value = {rate:?}, source = \"assumed: a test\" }}\n"));
     let own = shipped.replace("value = 8, source", &format!("value = {chips}, source"));
     let path = format!("{}/h100-{chips}-{}.toml", env!("CARGO_TARGET_TMPDIR"), rate.replace([' ', '/'], "-"));
-    // Tests run side by side: nobody reads a file that is half written.
-    let whole = format!("{path}.{:?}", std::thread::current().id());
+    // Tests run side by side, some in processes of their own: nobody reads a file that is half written.
+    let whole = format!("{path}.{}.{:?}", std::process::id(), std::thread::current().id());
     std::fs::write(&whole, own.replace("[node]\n", &format!("[node]\n{}", keys.concat()))).unwrap();
     std::fs::rename(&whole, &path).unwrap();
     path
