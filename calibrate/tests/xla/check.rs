@@ -84,7 +84,7 @@ fn a_step_that_the_compiler_finds_too_large_and_we_do_not_is_a_disagreement() {
 
 #[test]
 fn a_step_that_both_find_too_large_has_an_exit_code_of_its_own() {
-    let large = "layers = 2000\nhidden = 256\nheads = 2\nkv_heads = 2\nffn = 131072\nvocab = 1024";
+    let large = "layers = 1000\nhidden = 256\nheads = 2\nkv_heads = 2\nffn = 262144\nvocab = 1024";
     let (code, said, out) = by_stub("check-large", "full", large);
     assert_eq!(code, Some(8), "{said}{out}");
     assert!(out.contains("The prediction agrees with the compiler."), "{out}");
