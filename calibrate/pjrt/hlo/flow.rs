@@ -175,11 +175,14 @@ fn constant(within: &Computation, instruction: &Instruction) -> Option<i64> {
     through(within, instruction)?.literal.as_ref()?.number()
 }
 
-/// What a copy or a change of form is of.
+/// What a copy or a change of form is of; none where they are copies of one another.
 fn through<'m>(within: &'m Computation, mut instruction: &'m Instruction) -> Option<&'m Instruction> {
-    while matches!(instruction.opcode.as_str(), "copy" | "bitcast" | "convert" | "reshape" | "copy-done" | "copy-start")
-    {
+    const CHANGES: [&str; 6] = ["copy", "bitcast", "convert", "reshape", "copy-done", "copy-start"];
+    for _ in 0..=within.instructions.len() {
+        if !CHANGES.contains(&instruction.opcode.as_str()) {
+            return Some(instruction);
+        }
         instruction = within.operand(instruction, 0)?;
     }
-    Some(instruction)
+    None
 }
